@@ -1,0 +1,29 @@
+"""PIBERT: a physics-informed Fourier-wavelet transformer that steps flow fields forward in time."""
+
+from pibert.fields import (
+    PARAMETER_WIDTH,
+    Boundary,
+    FieldSpec,
+    Grid,
+    Normalizer,
+    Parameter,
+    Sides,
+)
+from pibert.models import MODELS, PRESETS, build_model, count_parameters
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "MODELS",
+    "PARAMETER_WIDTH",
+    "PRESETS",
+    "Boundary",
+    "FieldSpec",
+    "Grid",
+    "Normalizer",
+    "Parameter",
+    "Sides",
+    "__version__",
+    "build_model",
+    "count_parameters",
+]

@@ -1,0 +1,315 @@
+"""The vocabulary: what a flow field is made of, on which grid it lives and how it is scaled.
+
+Layout everywhere: ``(batch, time, channel, y, x)``, C-contiguous, the row index is y and grows
+with y (row 0 is the bottom side), ``u`` points along x and ``v`` along y. Everything here is
+immutable, checked when it is made, and turns into plain JSON and back without loss.
+"""
+
+import base64
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, NamedTuple, Self
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+PARAMETER_WIDTH = 16
+"""Length of the parameter vector that a model sees (the paper's parameter-token width)."""
+
+
+class Boundary(StrEnum):
+    """What bounds one side of the grid."""
+
+    PERIODIC = "periodic"
+    WALL = "wall"
+    """No slip."""
+    SLIP = "slip"
+    INFLOW = "inflow"
+    OUTFLOW = "outflow"
+    OPEN = "open"
+    """The view was cut out of a larger flow: nothing is known on this side."""
+
+
+class Sides(NamedTuple):
+    """The boundary kind on each side of the grid."""
+
+    left: Boundary = Boundary.OPEN
+    right: Boundary = Boundary.OPEN
+    bottom: Boundary = Boundary.OPEN
+    top: Boundary = Boundary.OPEN
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """A uniform rectangular grid, possibly with non-square cells and a solid body in it."""
+
+    shape: tuple[int, int]
+    """Number of rows (y) and columns (x)."""
+    dx: float = 1.0
+    dy: float = 1.0
+    sides: Sides = Sides()
+    body: Bool[Tensor, "y x"] | None = None
+    """True inside a solid body."""
+    origin: tuple[float, float] = (0.0, 0.0)
+    """Coordinates (x, y) of the point in row 0, column 0."""
+
+    def __post_init__(self) -> None:
+        if len(self.shape) != 2 or min(self.shape) < 1:
+            raise ValueError(f"grid shape must be two positive numbers (y, x), found {self.shape}")
+        for name in ("dx", "dy"):
+            step = getattr(self, name)
+            if not (math.isfinite(step) and step > 0):
+                raise ValueError(f"grid {name} must be positive and finite, found {step}")
+        sides = Sides(*(_boundary(kind) for kind in self.sides))
+        for a, b in (("left", "right"), ("bottom", "top")):
+            kinds = {getattr(sides, a), getattr(sides, b)}
+            if Boundary.PERIODIC in kinds and len(kinds) > 1:
+                raise ValueError(f"{a} and {b} must both be periodic or neither, found {sides}")
+        object.__setattr__(self, "sides", sides)
+        if self.body is not None:
+            if tuple(self.body.shape) != tuple(self.shape):
+                raise ValueError(
+                    f"body mask must have the grid's shape {self.shape}, "
+                    f"found {tuple(self.body.shape)}"
+                )
+            object.__setattr__(self, "body", self.body.to(torch.bool))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Grid) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @classmethod
+    def periodic(cls, shape: tuple[int, int], dx: float = 1.0, dy: float = 1.0) -> Self:
+        """A doubly periodic box without a body."""
+        return cls(shape, dx, dy, Sides(*[Boundary.PERIODIC] * 4))
+
+    @property
+    def periodic_x(self) -> bool:
+        return self.sides.left is Boundary.PERIODIC
+
+    @property
+    def periodic_y(self) -> bool:
+        return self.sides.bottom is Boundary.PERIODIC
+
+    @property
+    def cell_length(self) -> float:
+        """The length h = sqrt(dx dy) that makes dimensionless derivatives."""
+        return math.sqrt(self.dx * self.dy)
+
+    def coordinates(
+        self, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+    ) -> tuple[Float[Tensor, "y x"], Float[Tensor, "y x"]]:
+        """Coordinates (x, y) of every point."""
+        ny, nx = self.shape
+        x = self.origin[0] + self.dx * torch.arange(nx, dtype=dtype, device=device)
+        y = self.origin[1] + self.dy * torch.arange(ny, dtype=dtype, device=device)
+        rows, columns = torch.meshgrid(y, x, indexing="ij")
+        return columns, rows
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "shape": list(self.shape),
+            "dx": self.dx,
+            "dy": self.dy,
+            "sides": [str(kind) for kind in self.sides],
+            "body": None if self.body is None else _pack_bits(self.body),
+            "origin": list(self.origin),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        ny, nx = data["shape"]
+        body = data["body"]
+        return cls(
+            (ny, nx),
+            data["dx"],
+            data["dy"],
+            Sides(*(Boundary(kind) for kind in data["sides"])),
+            None if body is None else _unpack_bits(body, (ny, nx)),
+            (data["origin"][0], data["origin"][1]),
+        )
+
+
+def _boundary(kind: str) -> Boundary:
+    try:
+        return Boundary(kind)
+    except ValueError:
+        choices = ", ".join(Boundary)
+        raise ValueError(f"unknown boundary kind {kind!r}; choose from: {choices}") from None
+
+
+def _pack_bits(mask: Tensor) -> str:
+    bits = mask.flatten().to(torch.uint8)
+    bits = torch.nn.functional.pad(bits, (0, -len(bits) % 8)).reshape(-1, 8)
+    weights = 2 ** torch.arange(8, dtype=torch.uint8)
+    return base64.b64encode(bytes((bits * weights).sum(1).tolist())).decode()
+
+
+def _unpack_bits(text: str, shape: tuple[int, int]) -> Tensor:
+    packed = torch.tensor(list(base64.b64decode(text)), dtype=torch.int32)
+    bits = (packed[:, None] >> torch.arange(8)) & 1
+    return bits.flatten()[: shape[0] * shape[1]].reshape(shape).to(torch.bool)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """A physical parameter of a flow and how its value is standardised for a model.
+
+    A model sees ``(f(value) - mean) / std`` with f the identity or log10; mean and std are those
+    of the training set, in the scaled variable.
+    """
+
+    name: str
+    scaling: Literal["linear", "log"] = "linear"
+    mean: float = 0.0
+    std: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.scaling not in ("linear", "log"):
+            raise ValueError(
+                f"scaling of parameter {self.name!r} must be 'linear' or 'log', "
+                f"found {self.scaling!r}"
+            )
+        if not (math.isfinite(self.mean) and math.isfinite(self.std) and self.std > 0):
+            raise ValueError(
+                f"parameter {self.name!r} needs a finite mean and a positive std, "
+                f"found {self.mean} and {self.std}"
+            )
+
+    def standardise(self, value: Tensor) -> Tensor:
+        if self.scaling == "log":
+            if bool((value <= 0).any()):
+                raise ValueError(
+                    f"parameter {self.name!r} is scaled by log10 and must be positive, "
+                    f"found {value.min().item():g}"
+                )
+            value = torch.log10(value)
+        return (value - self.mean) / self.std
+
+    def restore(self, scaled: Tensor) -> Tensor:
+        """The physical value again."""
+        value = scaled * self.std + self.mean
+        return 10.0**value if self.scaling == "log" else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldSpec:
+    """What a data set's numbers mean: channels, units, parameters, time step and grid."""
+
+    channels: tuple[str, ...] = ("u", "v")
+    units: tuple[str, ...] = ()
+    """One per channel; empty stands for dimensionless."""
+    parameters: tuple[Parameter, ...] = ()
+    dt: float | None = None
+    """Time between two frames; None where it is not known."""
+    grid: Grid = field(default_factory=lambda: Grid((64, 64)))
+    family: str | None = "incompressible"
+    """The PDE family that governs the flow, a key of ``pibert.physics.FAMILIES``, if known."""
+    reference_velocity: float | None = None
+    """U in Re = U D / nu; with ``reference_length`` it turns a Reynolds number into a viscosity."""
+    reference_length: float | None = None
+    viscosity: float | None = None
+    """Kinematic viscosity where it is the same for all samples; overrides the Reynolds number."""
+
+    def __post_init__(self) -> None:
+        if not self.channels or len(set(self.channels)) != len(self.channels):
+            raise ValueError(f"channels must be one or more different names, found {self.channels}")
+        if not self.units:
+            object.__setattr__(self, "units", ("1",) * len(self.channels))
+        if len(self.units) != len(self.channels):
+            raise ValueError(
+                f"expected {len(self.channels)} units for channels {self.channels}, "
+                f"found {self.units}"
+            )
+        names = self.parameter_names
+        if len(set(names)) != len(names):
+            raise ValueError(f"parameter names must differ, found {names}")
+        if len(names) > PARAMETER_WIDTH:
+            raise ValueError(
+                f"at most {PARAMETER_WIDTH} parameters fit a model, found {len(names)}"
+            )
+        for name in ("dt", "reference_velocity", "reference_length", "viscosity"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be positive or None, found {value}")
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        return tuple(parameter.name for parameter in self.parameters)
+
+    def encode_parameters(
+        self, values: Mapping[str, float | Float[Tensor, " b"]]
+    ) -> Float[Tensor, "b 16"]:
+        """The vector a model sees: standardised, in the order of this spec, padded with zeros.
+
+        A declared parameter without a value becomes NaN: the model reads that as unknown (zero in
+        its parameter token) and can tell it from a value that happens to equal the mean.
+        """
+        unknown = sorted(set(values) - set(self.parameter_names))
+        if unknown:
+            raise ValueError(
+                f"unknown parameters {unknown}; this data has {list(self.parameter_names)}"
+            )
+        columns = {name: torch.as_tensor(v, dtype=torch.float32) for name, v in values.items()}
+        batch = torch.broadcast_shapes((1,), *(column.shape for column in columns.values()))
+        vector = torch.zeros(*batch, PARAMETER_WIDTH)
+        for index, parameter in enumerate(self.parameters):
+            value = columns.get(parameter.name)
+            vector[..., index] = math.nan if value is None else parameter.standardise(value)
+        return vector
+
+    def to_dict(self) -> dict[str, Any]:
+        data = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        data["parameters"] = [asdict(parameter) for parameter in self.parameters]
+        data["grid"] = self.grid.to_dict()
+        return data | {"channels": list(self.channels), "units": list(self.units)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        data = dict(data)
+        data["channels"] = tuple(data["channels"])
+        data["units"] = tuple(data["units"])
+        data["parameters"] = tuple(Parameter(**entry) for entry in data["parameters"])
+        data["grid"] = Grid.from_dict(data["grid"])
+        return cls(**data)
+
+
+@dataclass(frozen=True)
+class Normalizer:
+    """Per-channel standardisation: models see z-scores, physics sees physical units."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std) or not self.mean:
+            raise ValueError(
+                f"expected a mean and a std per channel, found {len(self.mean)} and {len(self.std)}"
+            )
+        if not all(math.isfinite(m) for m in self.mean):
+            raise ValueError(f"means must be finite, found {self.mean}")
+        if not all(math.isfinite(s) and s > 0 for s in self.std):
+            raise ValueError(f"every std must be positive and finite, found {self.std}")
+
+    @classmethod
+    def identity(cls, channels: int) -> Self:
+        return cls((0.0,) * channels, (1.0,) * channels)
+
+    def apply(self, x: Float[Tensor, "*batch c y x"]) -> Float[Tensor, "*batch c y x"]:
+        mean, std = self._columns(x)
+        return (x - mean) / std
+
+    def invert(self, z: Float[Tensor, "*batch c y x"]) -> Float[Tensor, "*batch c y x"]:
+        mean, std = self._columns(z)
+        return z * std + mean
+
+    def _columns(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if x.shape[-3] != len(self.mean):
+            raise ValueError(f"expected {len(self.mean)} channels, found {x.shape[-3]}")
+        mean = torch.tensor(self.mean, dtype=x.dtype, device=x.device)[:, None, None]
+        std = torch.tensor(self.std, dtype=x.dtype, device=x.device)[:, None, None]
+        return mean, std

@@ -1,0 +1,72 @@
+"""The models, by name, and how to build one."""
+
+import difflib
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from pibert.fields import FieldSpec
+from pibert.models import pibert
+
+MODELS: dict[str, type[pibert.PIBERT]] = {"pibert": pibert.PIBERT}
+"""Model classes; each is made from its config and a field spec."""
+
+PRESETS: dict[str, dict[str, pibert.PIBERTConfig]] = {"pibert": pibert.PRESETS}
+"""Named configurations of each model."""
+
+
+def build_model(
+    name: str, *, preset: str | None = None, spec: FieldSpec | None = None, **overrides: Any
+) -> pibert.PIBERT:
+    """Make a model with fresh weights.
+
+    Args:
+        name: A key of ``MODELS``.
+        preset: A key of ``PRESETS[name]``; None is the first.
+        spec: What the fields are. None: dimensionless channels on a 64 x 64 unit grid, of which
+            the first two are the velocity (u, v); one channel alone has no PDE family.
+        overrides: Fields of the model's config.
+    """
+    if name not in MODELS:
+        raise ValueError(f"unknown model {name!r}; choose from: {', '.join(MODELS)}")
+    presets = PRESETS[name]
+    preset = next(iter(presets)) if preset is None else preset
+    if preset not in presets:
+        raise ValueError(f"unknown preset {preset!r} of {name}; choose from: {', '.join(presets)}")
+    known = [field.name for field in fields(presets[preset])]
+    for key in overrides:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ValueError(f"unknown option {key!r} of {name}; {hint}choose from: {', '.join(known)}")
+    config = replace(presets[preset], **overrides)
+    return MODELS[name](config, spec or _default_spec(config))
+
+
+def _default_spec(config: pibert.PIBERTConfig) -> FieldSpec:
+    count = (config.in_channels or 2 * config.history) // config.history
+    names = ("u", "v", *(f"channel{index}" for index in range(2, count)))[: max(count, 1)]
+    return FieldSpec(channels=names, family="incompressible" if len(names) > 1 else None)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Real numbers that are trained; a complex one counts as two."""
+    return sum(p.numel() * (2 if p.is_complex() else 1) for p in model.parameters() if p.requires_grad)
+
+
+def compile_model(model: nn.Module) -> nn.Module | Callable[..., Any]:
+    """``torch.compile`` as one graph, or the model itself with a note where that cannot work."""
+    compiler = os.environ.get("CXX") or next(filter(shutil.which, ("c++", "g++", "clang++")), None)
+    if compiler is None or shutil.which(compiler) is None:
+        warnings.warn(
+            "no C++ compiler found (g++ or clang++, or $CXX): running eagerly, not compiled",
+            stacklevel=2,
+        )
+        return model
+    return torch.compile(model, fullgraph=True)

@@ -1,0 +1,116 @@
+"""Physics-biased attention: logits q.k / sqrt(d) - lambda R, and the transformer block around it.
+
+A bias that depends on the key alone, R_ij = r_j, is one more product of a query feature and a key
+feature: q gets the constant 1 and k gets -lambda r_j sqrt(d). The fused kernels then see ordinary
+queries and keys and no N x N bias exists in memory. A general R_ij is passed on as a dense bias.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+GPU_FEATURES = 8
+"""Features added on a GPU, where the fused kernels take head widths in multiples of eight."""
+
+
+def key_biased_attention(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n d"],
+    bias: Float[Tensor, "b n"],
+) -> Float[Tensor, "b h n d"]:
+    """softmax_j(q_i . k_j / sqrt(d) + bias_j) v_j on the fused kernels."""
+    b, h, n, d = q.shape
+    if not (q.is_cuda or bias.requires_grad):
+        # The CPU kernel reads a mask through its strides: one row serves all queries.
+        row = bias[:, None, None, :].to(q.dtype).expand(b, h, n, n)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=row)
+    root = d**0.5
+    half = k.dtype in (torch.float16, torch.bfloat16)
+    feature = (bias * root).to(k.dtype)
+    # What rounding takes from a half-precision bias goes into a second feature: twice the digits.
+    extra = [feature, (bias * root - feature.to(bias.dtype)).to(k.dtype)] if half else [feature]
+    width = GPU_FEATURES if q.is_cuda else len(extra)
+    keys = F.pad(torch.stack(extra, dim=-1), (0, width - len(extra)))  # (b, n, width)
+    k = torch.cat((k, keys[:, None].expand(b, h, n, width)), dim=-1)
+    q = torch.cat((q, q.new_ones(()).expand(b, h, n, width)), dim=-1)
+    if not _takes_narrow_values(v):
+        return F.scaled_dot_product_attention(q, k, F.pad(v, (0, width)), scale=1 / root)[..., :d]
+    return F.scaled_dot_product_attention(q, k, v, scale=1 / root)
+
+
+def _takes_narrow_values(v: Tensor) -> bool:
+    """Whether the fast kernel allows values narrower than the keys.
+
+    On Hopper and later PyTorch prefers cuDNN's, which does; the flash kernels do not, and would
+    give way to a slow one.
+    """
+    return v.is_cuda and torch.cuda.get_device_properties(v.device).major >= 9
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with an optional bias on its logits."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"width must be a multiple of heads, found {width} and {heads}")
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(
+        self, x: Float[Tensor, "b n d"], bias: Tensor | None = None
+    ) -> Float[Tensor, "b n d"]:
+        """Bias: None, key-wise (b, n), or pairwise, broadcastable to (b, heads, n, n)."""
+        b, n, d = x.shape
+        q, k, v = self.qkv(x).view(b, n, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        if bias is None:
+            mixed = F.scaled_dot_product_attention(q, k, v)
+        elif bias.ndim == 2:
+            mixed = key_biased_attention(q, k, v, bias)
+        else:
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype))
+        return self.out(mixed.transpose(1, 2).reshape(b, n, d))
+
+
+class RelativeBias(nn.Module):
+    """R_ij = rho(r(i) - r(j)) >= 0 on a periodic lattice of tokens: a learned pairwise bias."""
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        super().__init__()
+        self.shape = shape
+        self.table = nn.Parameter(torch.zeros(shape))
+        """rho before the softplus that keeps it nonnegative, by offset (y, x)."""
+
+    def forward(self) -> Float[Tensor, "n n"]:
+        ny, nx = self.shape
+        rows = torch.arange(ny, device=self.table.device)
+        columns = torch.arange(nx, device=self.table.device)
+        dy = (rows[:, None] - rows) % ny  # (ny, ny)
+        dx = (columns[:, None] - columns) % nx  # (nx, nx)
+        offsets = dy[:, None, :, None] * nx + dx[None, :, None, :]  # (ny, nx, ny, nx)
+        return F.softplus(self.table).flatten()[offsets.reshape(ny * nx, ny * nx)]
+
+
+class Block(nn.Module):
+    """One pre-norm transformer block."""
+
+    def __init__(self, width: int, heads: int, mlp_ratio: int = 4, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.norm_mlp = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, mlp_ratio * width),
+            nn.GELU(approximate="tanh"),
+            nn.Linear(mlp_ratio * width, width),
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x: Float[Tensor, "b n d"], bias: Tensor | None = None
+    ) -> Float[Tensor, "b n d"]:
+        x = x + self.dropout(self.attention(self.norm_attention(x), bias))
+        return x + self.dropout(self.mlp(self.norm_mlp(x)))

@@ -1,0 +1,188 @@
+"""The physics bias: how badly each token's patch breaks the governing equations.
+
+The input is brought back to physical units, the residuals of the PDE family are evaluated on the
+grid, each is divided by its own scale over the training set, and the sum of their magnitudes is
+averaged over every patch. The result r_j >= 0 is what attention subtracts (times lambda) from the
+logits of key j. Stencils that touch an unknown pixel or the body do not count.
+
+Normaliser, spacing, scales and weights are buffers: a saved or exported model carries them.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pibert.fields import FieldSpec, Grid, Normalizer
+from pibert.physics import find_family, magnitude, masked_residuals
+
+REYNOLDS = "Re"
+"""The parameter that, with the reference scales of the spec, gives a viscosity U D / Re."""
+
+
+class PhysicsBias(nn.Module):
+    """Pooled residual of a PDE family, one number per patch."""
+
+    def __init__(
+        self,
+        spec: FieldSpec,
+        patch: int,
+        *,
+        family: str | None = None,
+        weights: tuple[float, ...] | None = None,
+    ) -> None:
+        super().__init__()
+        name = family or spec.family
+        if name is None:
+            raise ValueError("the field spec names no PDE family, so it has no residual")
+        self.family = find_family(name)
+        missing = [channel for channel in self.family.channels if channel not in spec.channels]
+        if missing:
+            raise ValueError(
+                f"the residual of {name!r} needs channels {list(self.family.channels)}, "
+                f"found {list(spec.channels)}; choose another family or set attention_bias=0"
+            )
+        terms = self.family.terms
+        if weights is not None and len(weights) != len(terms):
+            raise ValueError(f"expected a weight for each of {list(terms)}, found {list(weights)}")
+        self.spec, self.patch = spec, patch
+        self.register_buffer("mean", torch.zeros(len(spec.channels)))
+        self.register_buffer("std", torch.ones(len(spec.channels)))
+        self.register_buffer("scales", torch.ones(len(terms)))
+        self.register_buffer("weights", torch.tensor(weights or (1.0,) * len(terms)))
+        self.register_buffer("spacing", torch.tensor([spec.grid.dy, spec.grid.dx]))
+        self.mean: Tensor
+        self.std: Tensor
+        self.scales: Tensor
+        self.weights: Tensor
+        self.spacing: Tensor
+        self.register_load_state_dict_post_hook(_take_spacing)
+
+    def set_normalizer(self, normalizer: Normalizer) -> None:
+        """Tell what one standardised unit of each channel is in physical units."""
+        if len(normalizer.mean) != len(self.mean):
+            raise ValueError(
+                f"expected a normalizer of {len(self.mean)} channels, found {len(normalizer.mean)}"
+            )
+        self.mean.copy_(torch.tensor(normalizer.mean))
+        self.std.copy_(torch.tensor(normalizer.std))
+
+    @torch.no_grad()
+    def calibrate(
+        self,
+        x: Float[Tensor, "n c y x"],
+        parameters: Float[Tensor, "n q"] | None = None,
+        mask: Tensor | None = None,
+        chunk: int = 256,
+    ) -> None:
+        """Set each residual's scale to its root mean square over standardised training samples."""
+        energy = torch.zeros_like(self.scales, dtype=torch.float64)
+        count = torch.zeros_like(energy)
+        for start in range(0, len(x), chunk):
+            part = slice(start, start + chunk)
+            residuals, defined = self._residuals(
+                x[part],
+                None if parameters is None else parameters[part],
+                None if mask is None else mask[part],
+            )
+            for index, term in enumerate(self.family.terms):
+                energy[index] += (residuals[term].square() * defined[term]).double().sum()
+                count[index] += defined[term].expand(residuals[term].shape).sum()
+        rms = (energy / count.clamp(min=1)).sqrt()
+        # A residual that vanishes on the training set has no scale of its own: leave it unscaled.
+        self.scales.copy_(torch.where(rms > 0, rms, torch.ones_like(rms)))
+
+    def forward(
+        self,
+        x: Float[Tensor, "b c y x"],
+        parameters: Float[Tensor, "b q"] | None = None,
+        mask: Tensor | None = None,
+    ) -> Float[Tensor, "b n"]:
+        """r_j of every patch, in token order; x is standardised, history folded into channels."""
+        residuals, defined = self._residuals(x, parameters, mask)
+        stacked = torch.stack([residuals[term] for term in self.family.terms], dim=1)
+        counted = torch.stack([defined[term] for term in self.family.terms], dim=1)
+        share = (self.weights / self.scales).to(stacked.dtype)
+        ny, nx = x.shape[-2:]
+        margin = (0, -nx % self.patch, 0, -ny % self.patch)
+        total = F.avg_pool2d(F.pad(stacked * counted, margin), self.patch)
+        fraction = F.avg_pool2d(F.pad(counted.to(total.dtype), margin), self.patch)
+        pooled = total / fraction.clamp(min=0.5 / self.patch**2)  # (b, terms, y, x)
+        return torch.einsum("btyx,t->byx", pooled, share).flatten(1)
+
+    def _residuals(
+        self, x: Tensor, parameters: Tensor | None, mask: Tensor | None
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Magnitude of every residual term on the grid, and where its stencil counts."""
+        if x.dtype in (torch.float16, torch.bfloat16):
+            x = x.float()
+        b, _, ny, nx = x.shape
+        names = self.spec.channels
+        frames = x.view(b, -1, len(names), ny, nx)[:, -self.family.frames :]
+        frames = frames * self.std.to(x.dtype)[:, None, None] + self.mean.to(x.dtype)[:, None, None]
+        wanted = (*self.family.channels, *self.family.optional_channels)
+        fields = {name: frames[:, :, names.index(name)] for name in wanted if name in names}
+        grid, coefficients = self._grid(ny, nx), self._coefficients(parameters)
+        if mask is None and grid.body is None:
+            residuals = self.family.residuals(fields, grid, dt=self.spec.dt, **coefficients)
+            everywhere = torch.ones(b, ny, nx, dtype=torch.bool, device=x.device)
+            defined = dict.fromkeys(residuals, everywhere)
+        else:
+            known = None if mask is None else _per_pixel(mask, (b, ny, nx))
+            residuals, defined = masked_residuals(
+                self.family, fields, grid, known, dt=self.spec.dt, **coefficients
+            )
+        return {term: magnitude(value) for term, value in residuals.items()}, defined
+
+    def _grid(self, ny: int, nx: int) -> Grid:
+        """The same domain at the resolution of the input."""
+        grid = self.spec.grid
+        if grid.shape == (ny, nx):
+            return grid
+        body = grid.body
+        if body is not None:
+            resized = F.interpolate(body[None, None].float(), (ny, nx), mode="bilinear")
+            body = resized[0, 0] > 0  # any overlap with the body counts as body
+        dy, dx = grid.dy * grid.shape[0] / ny, grid.dx * grid.shape[1] / nx
+        return replace(grid, shape=(ny, nx), dx=dx, dy=dy, body=body)
+
+    def _coefficients(self, parameters: Tensor | None) -> dict[str, Any]:
+        """The family's coefficients per sample; what is not known is zero and drops its term."""
+        spec, found = self.spec, {}
+        for name in self.family.coefficients:
+            if name == "viscosity" and spec.viscosity is not None:
+                found[name] = spec.viscosity
+            elif name == "viscosity" and spec.reference_velocity and spec.reference_length:
+                reynolds = self._parameter(REYNOLDS, parameters)
+                if reynolds is not None:
+                    found[name] = spec.reference_velocity * spec.reference_length / reynolds
+            elif (value := self._parameter(name, parameters)) is not None:
+                found[name] = value
+        return {
+            name: torch.nan_to_num(value, nan=0.0) if isinstance(value, Tensor) else value
+            for name, value in found.items()
+        }
+
+    def _parameter(self, name: str, parameters: Tensor | None) -> Tensor | None:
+        if parameters is None or name not in self.spec.parameter_names:
+            return None
+        index = self.spec.parameter_names.index(name)
+        if index >= parameters.shape[-1]:
+            return None
+        return self.spec.parameters[index].restore(parameters[:, index])
+
+
+def _take_spacing(module: PhysicsBias, _: object) -> None:
+    """After loading, the grid takes the spacing that came with the weights."""
+    dy, dx = module.spacing.tolist()
+    module.spec = replace(module.spec, grid=replace(module.spec.grid, dy=dy, dx=dx))
+
+
+def _per_pixel(mask: Tensor, shape: tuple[int, int, int]) -> Tensor:
+    """A mask (y, x), (b, y, x) or (b, 1, y, x) as (b, 1, y, x): one axis for the frames."""
+    if mask.ndim == 4:
+        mask = mask[:, 0]
+    return mask.expand(shape)[:, None].to(torch.bool)

@@ -1,0 +1,203 @@
+"""The Fourier branch: a separate channel mixing for every kept mode of the half-plane.
+
+With X = rfft2(x) the branch returns irfft2(W(k) X(k)) on the kept modes and drops the others.
+Kept are the rows k_y = -M ... M-1 and the columns k_x = 0 ... M//2, in cycles per domain, so the
+same weights serve every resolution; modes that a coarser grid does not have are dropped.
+
+For a real field only half of the bins on a self-mirrored column (k_x = 0, and k_x = W/2 for even
+W) are free: there W(-k) = conj W(k), the mean and the Nyquist bins are real, and the row -M, whose
+partner +M is not kept, is dropped. The redundant weights stay stored (the published parameter
+count includes them) but do nothing.
+
+Two evaluations of the same operator: ``fft``, and ``dft``, a truncated transform as real matrix
+products that compiles to one graph and exports to ONNX.
+"""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pibert.models.constant import constant
+from pibert.models.orthonormal import orthonormal_columns
+
+Evaluation = Literal["fft", "dft"]
+
+
+def kept_rows(modes: int, ny: int) -> tuple[int, int]:
+    """How many rows k_y >= 0 and how many k_y < 0 are kept on a grid with ny rows."""
+    return min(modes, (ny + 1) // 2), min(modes, ny // 2)
+
+
+def kept_columns(modes: int, nx: int) -> int:
+    return min(modes // 2 + 1, nx // 2 + 1)
+
+
+@constant
+def row_phases(
+    modes: int, ny: int, stride: int, dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "2 p r"]:
+    """Cosine and sine of 2 pi k_y y / ny at every stride-th point, for the kept rows."""
+    up, down = kept_rows(modes, ny)
+    rows = torch.cat((torch.arange(up), torch.arange(-down, 0)))
+    return _phases(rows, torch.arange(0, ny, stride), ny).to(device, dtype)
+
+
+@constant
+def column_phases(
+    modes: int, nx: int, stride: int, dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "2 p k"]:
+    """Cosine and sine of 2 pi k_x x / nx at every stride-th point, for the kept columns."""
+    columns = torch.arange(kept_columns(modes, nx))
+    return _phases(columns, torch.arange(0, nx, stride), nx).to(device, dtype)
+
+
+def _phases(waves: Tensor, points: Tensor, n: int) -> Tensor:
+    # The product is reduced modulo n in integers: the angle is then exact to round-off.
+    angle = ((points[:, None] * waves) % n).double() * (2 * torch.pi / n)
+    return torch.stack((angle.cos(), angle.sin()))
+
+
+@constant
+def mirror_factors(
+    modes: int, nx: int, dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, " k"]:
+    """2 for the columns whose mirror image is not stored, 1 for the self-mirrored ones."""
+    factors = torch.full((kept_columns(modes, nx),), 2.0)
+    factors[0] = 1.0
+    if nx % 2 == 0 and len(factors) == nx // 2 + 1:
+        factors[-1] = 1.0
+    return factors.to(device, dtype)
+
+
+def analyse(
+    x: Float[Tensor, "b c y x"], modes: int
+) -> tuple[Float[Tensor, "b c r k"], Float[Tensor, "b c r k"]]:
+    """Real and imaginary part of the kept bins of rfft2(x), by matrix products."""
+    ny, nx = x.shape[-2:]
+    cos_x, sin_x = column_phases(modes, nx, 1, x.dtype, x.device)
+    cos_y, sin_y = row_phases(modes, ny, 1, x.dtype, x.device)
+    across = x @ torch.cat((cos_x, -sin_x), dim=-1)  # (b, c, y, 2k)
+    along = torch.cat((cos_y, sin_y), dim=-1).mT @ across  # (b, c, 2r, 2k)
+    rows, columns = cos_y.shape[-1], cos_x.shape[-1]
+    cos_part, sin_part = along.split(rows, dim=-2)
+    cos_re, cos_im = cos_part.split(columns, dim=-1)
+    sin_re, sin_im = sin_part.split(columns, dim=-1)
+    return cos_re + sin_im, cos_im - sin_re
+
+
+def synthesise(
+    re: Float[Tensor, "b d r k"],
+    im: Float[Tensor, "b d r k"],
+    modes: int,
+    shape: tuple[int, int],
+) -> Float[Tensor, "b d y x"]:
+    """The real field on the grid whose kept half-plane bins are re + i im, by matrix products."""
+    ny, nx = shape
+    cos_y, sin_y = row_phases(modes, ny, 1, re.dtype, re.device)
+    cos_x, sin_x = column_phases(modes, nx, 1, re.dtype, re.device)
+    factors = mirror_factors(modes, nx, re.dtype, re.device) / (ny * nx)
+    along_re = cos_y @ re - sin_y @ im  # (b, d, y, k)
+    along_im = cos_y @ im + sin_y @ re
+    across = torch.cat((cos_x * factors, -sin_x * factors), dim=-1)
+    return torch.cat((along_re, along_im), dim=-1) @ across.mT
+
+
+class FourierBranch(nn.Module):
+    """Per-frequency mixing of C input channels to D features, in real storage (..., 2)."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        width: int,
+        modes: int,
+        shape: tuple[int, int],
+        *,
+        unitary: bool = False,
+        evaluation: Evaluation = "dft",
+    ) -> None:
+        super().__init__()
+        ny, nx = shape
+        if modes < 1 or modes > ny // 2 or modes // 2 > nx // 2:
+            raise ValueError(
+                f"a {ny} x {nx} grid supports 1 to {min(ny // 2, nx // 2 * 2 + 1)} modes "
+                f"(rows to its Nyquist wavenumber {ny // 2}, half as many columns up to "
+                f"{nx // 2}), found modes={modes}"
+            )
+        if evaluation not in ("fft", "dft"):
+            raise ValueError(f"evaluation must be 'fft' or 'dft', found {evaluation!r}")
+        if unitary and width < in_channels:
+            raise ValueError(
+                f"column-unitary mixing needs width >= channels, found {width} < {in_channels}"
+            )
+        self.modes, self.unitary, self.evaluation = modes, unitary, evaluation
+        size = (modes, modes // 2 + 1, in_channels, width, 2)
+        # Columns of unit length on average: the branch starts near an isometry.
+        scale = (2 * width) ** -0.5
+        self.positive = nn.Parameter(scale * torch.randn(size))
+        """Weights of the rows k_y = 0 ... M-1."""
+        self.negative = nn.Parameter(scale * torch.randn(size))
+        """Weights of the rows k_y = -M ... -1."""
+
+    def weights(self, shape: tuple[int, int]) -> Float[Tensor, "r k c d 2"]:
+        """The W(k) in force on a grid: rows 0 ... M-1, -M ... -1, ties applied."""
+        ny, nx = shape
+        up, down = kept_rows(self.modes, ny)
+        columns = kept_columns(self.modes, nx)
+        weight = torch.cat((self.positive[:up], self.negative[self.modes - down :]))[:, :columns]
+        nyquist_column = nx % 2 == 0 and columns == nx // 2 + 1
+        parts = [self._tie(weight[:, 0], up, ny)[:, None], weight[:, 1:]]
+        if nyquist_column and columns > 1:
+            parts[1:] = [weight[:, 1:-1], self._tie(weight[:, -1], up, ny)[:, None]]
+        weight = torch.cat(parts, dim=1)
+        if self.unitary:
+            weight = orthonormal_columns(weight)
+        if up == down and 2 * down != ny:  # row -M has no partner +M on self-mirrored columns
+            kept = torch.ones(up + down, columns, dtype=weight.dtype, device=weight.device)
+            kept[up, 0] = 0.0
+            if nyquist_column:
+                kept[up, -1] = 0.0
+            weight = weight * kept[:, :, None, None, None]
+        return weight
+
+    @staticmethod
+    def _tie(column: Float[Tensor, "r c d 2"], up: int, ny: int) -> Float[Tensor, "r c d 2"]:
+        """One self-mirrored column with W(-k) = conj W(k) and real mean and Nyquist bins."""
+        real = torch.tensor([1.0, 0.0], dtype=column.dtype, device=column.device)
+        conjugate = torch.tensor([1.0, -1.0], dtype=column.dtype, device=column.device)
+        down = column.shape[0] - up
+        mirrored = (column[1 : min(up, down + 1)] * conjugate).flip(0)
+        parts = [column[:1] * real, column[1:up]]
+        if up == down:  # the row -M (or the Nyquist row) has no partner
+            parts.append(column[up : up + 1] * (real if 2 * down == ny else 1.0))
+        return torch.cat([*parts, mirrored])
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d y x"]:
+        ny, nx = x.shape[-2:]
+        # Spectral sums stay in full precision under autocast.
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+            weight = self.weights((ny, nx)).to(x.dtype)
+            if self.evaluation == "fft":
+                return self._by_fft(x, torch.view_as_complex(weight.contiguous()))
+            re, im = analyse(x, self.modes)
+            w_re, w_im = weight.unbind(-1)
+            y_re = torch.einsum("bcrk,rkcd->bdrk", re, w_re) - torch.einsum(
+                "bcrk,rkcd->bdrk", im, w_im
+            )
+            y_im = torch.einsum("bcrk,rkcd->bdrk", re, w_im) + torch.einsum(
+                "bcrk,rkcd->bdrk", im, w_re
+            )
+            return synthesise(y_re, y_im, self.modes, (ny, nx))
+
+    def _by_fft(self, x: Tensor, weight: Tensor) -> Tensor:
+        ny, nx = x.shape[-2:]
+        up, down = kept_rows(self.modes, ny)
+        columns = weight.shape[1]
+        spectrum = torch.fft.rfft2(x)[..., :columns]
+        kept = torch.cat((spectrum[..., :up, :], spectrum[..., ny - down :, :]), dim=-2)
+        mixed = torch.einsum("bcrk,rkcd->bdrk", kept, weight)
+        gap = mixed.new_zeros(*mixed.shape[:2], ny - up - down, columns)
+        full = torch.cat((mixed[..., :up, :], gap, mixed[..., up:, :]), dim=-2)
+        return torch.fft.irfft2(full, s=(ny, nx))  # missing columns are zero

@@ -1,0 +1,385 @@
+"""PIBERT: hybrid spectral encoder, physics-biased transformer, token-to-grid decoder.
+
+    field -> Fourier + tight frame, gated -> 1x1 projection -> patches -> parameter token (last)
+          -> positions -> pre-norm blocks with physics-biased attention -> norm
+          -> patches to pixels -> + scale * last frame -> three-convolution refinement
+
+The output starts at zero correction: an untrained model repeats the last frame exactly. Grids that
+are not a multiple of the patch are extended by repeating their last row and column, and the output
+is cropped; on another resolution the learned positions are interpolated.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pibert.fields import PARAMETER_WIDTH, FieldSpec, Normalizer
+from pibert.models.attention import Block, RelativeBias
+from pibert.models.bias import PhysicsBias
+from pibert.models.encoder import Gate, HybridEncoder
+from pibert.models.folding import folded_decoding, folded_tokens
+from pibert.models.fourier import Evaluation, FourierBranch
+from pibert.models.frame import FrameBranch, FrameKind
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PIBERTConfig:
+    """Sizes and switches; the defaults are the ``base`` preset, the paper's cylinder model."""
+
+    width: int = 128
+    heads: int = 4
+    depth: int = 4
+    patch: int = 4
+    modes: int = 16
+    refine_width: int = 32
+    mlp_ratio: int = 4
+    dropout: float = 0.02
+    history: int = 1
+    """Frames in, folded into channels, the newest last."""
+    horizon: int = 1
+    """Frames out, folded into channels."""
+    in_channels: int | None = None
+    """None: history times the channels of the field spec."""
+    out_channels: int | None = None
+    """None: horizon times the channels of the field spec."""
+    branches: Literal["hybrid", "fourier", "frame"] = "hybrid"
+    gate: Gate = "scalar"
+    frame: FrameKind = "fixed"
+    frame_levels: int = 1
+    unitary: bool = False
+    """Column-unitary mode weights and orthonormal sub-band mixing: a nonexpansive encoder."""
+    evaluation: Evaluation = "dft"
+    """How the unfolded Fourier branch is computed."""
+    fold: bool = True
+    """Multiply out the affine ends (same function); off, or with a spatial gate: the plain form."""
+    attention_bias: float = 0.12
+    """lambda_att; 0 leaves the attention unbiased."""
+    residual: str | None = None
+    """PDE family of the bias; None: the family of the field spec."""
+    residual_weights: tuple[float, ...] | None = None
+    """Weight of each residual term of the family (the paper's alpha_div, alpha_mom); None: ones."""
+    relative_bias: bool = False
+    """Add a learned pairwise R_ij that depends on the relative position of the tokens."""
+    parameter_token: bool = True
+    skip: bool = True
+    refine: bool = True
+
+    def __post_init__(self) -> None:
+        counts = ("width", "heads", "depth", "patch", "modes", "refine_width", "mlp_ratio")
+        for name in (*counts, "history", "horizon", "frame_levels"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
+        for name in ("in_channels", "out_channels"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1 or None, found {value}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), found {self.dropout}")
+        if not 0 <= self.attention_bias < float("inf"):
+            raise ValueError(
+                f"attention_bias (lambda_att) must be zero or positive, found {self.attention_bias}"
+            )
+        if self.branches not in ("hybrid", "fourier", "frame"):
+            raise ValueError(
+                f"branches must be 'hybrid', 'fourier' or 'frame', found {self.branches!r}"
+            )
+
+
+PRESETS: dict[str, PIBERTConfig] = {
+    "base": PIBERTConfig(),
+    "large": PIBERTConfig(width=192, heads=6, depth=7, patch=8, modes=28, refine_width=96),
+}
+
+
+class PIBERT(nn.Module):
+    """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
+
+    def __init__(self, config: PIBERTConfig, spec: FieldSpec) -> None:
+        super().__init__()
+        self.config, self.spec = config, spec
+        frame_channels = len(spec.channels)
+        self.in_channels = config.in_channels or config.history * frame_channels
+        self.out_channels = config.out_channels or config.horizon * frame_channels
+        if self.in_channels % frame_channels:
+            raise ValueError(
+                f"in_channels must hold whole frames of {frame_channels} channels "
+                f"{list(spec.channels)}, found {self.in_channels}"
+            )
+        ny, nx = spec.grid.shape
+        if min(ny, nx) < config.patch:
+            raise ValueError(
+                f"the grid must be at least one patch of {config.patch} x {config.patch}, "
+                f"found {ny} x {nx}"
+            )
+        d, patch = config.width, config.patch
+        self.token_shape = (-(-ny // patch), -(-nx // patch))
+        self.encoder = self._build_encoder((self.token_shape[0] * patch, self.token_shape[1] * patch))
+        self.projection = nn.Conv2d(d, d, 1)
+        self.patch_embedding = nn.Conv2d(d, d, patch, stride=patch)
+        self.parameter_embedding = (
+            nn.Sequential(nn.Linear(PARAMETER_WIDTH, d), nn.GELU(approximate="tanh"), nn.Linear(d, d))
+            if config.parameter_token
+            else None
+        )
+        num_tokens = self.token_shape[0] * self.token_shape[1] + config.parameter_token
+        self.positions = nn.Parameter(torch.empty(num_tokens, d))
+        nn.init.trunc_normal_(self.positions, std=0.02)
+        self.physics_bias = None
+        if config.attention_bias > 0 and (config.residual or spec.family):
+            self.physics_bias = PhysicsBias(
+                spec, patch, family=config.residual, weights=config.residual_weights
+            )
+        self.relative_bias = RelativeBias(self.token_shape) if config.relative_bias else None
+        self.blocks = nn.ModuleList(
+            Block(d, config.heads, config.mlp_ratio, config.dropout) for _ in range(config.depth)
+        )
+        self.norm = nn.LayerNorm(d)
+        self.expand = nn.Linear(d, patch**2 * d)
+        self.read_out = nn.Conv2d(d, self.out_channels, 1)
+        self.mpp_head = nn.Linear(d, patch**2 * self.in_channels)
+        self.ecp_head = nn.Sequential(
+            nn.Linear(d, d // 2), nn.GELU(approximate="tanh"), nn.Linear(d // 2, 1)
+        )
+        self.skip_scale = nn.Parameter(torch.ones(1)) if config.skip else None
+        self.refinement = self._build_refinement() if config.refine else None
+        # Zero correction at the start: the untrained model is persistence.
+        nn.init.zeros_(self.read_out.weight)
+        nn.init.zeros_(self.read_out.bias)
+
+    def _build_encoder(self, shape: tuple[int, int]) -> HybridEncoder:
+        config, channels = self.config, self.in_channels
+        fourier = frame = None
+        if config.branches != "frame":
+            fourier = FourierBranch(
+                channels,
+                config.width,
+                config.modes,
+                shape,
+                unitary=config.unitary,
+                evaluation=config.evaluation,
+            )
+        if config.branches != "fourier":
+            frame = FrameBranch(
+                channels,
+                config.width,
+                levels=config.frame_levels,
+                kind=config.frame,
+                unitary=config.unitary,
+            )
+        return HybridEncoder(fourier, frame, gate=config.gate, in_channels=channels)
+
+    def _build_refinement(self) -> nn.Sequential:
+        h = self.config.refine_width
+        last = nn.Conv2d(h, self.out_channels, 3, padding=1)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        return nn.Sequential(
+            nn.Conv2d(self.out_channels + self.in_channels, h, 3, padding=1),
+            nn.GELU(approximate="tanh"),
+            nn.Conv2d(h, h, 3, padding=1),
+            nn.GELU(approximate="tanh"),
+            last,
+        )
+
+    @property
+    def folds(self) -> bool:
+        return self.config.fold and self.encoder.is_affine
+
+    def calibrate(
+        self,
+        x: Float[Tensor, "n c y x"],
+        normalizer: Normalizer | None = None,
+        parameters: Float[Tensor, "n q"] | None = None,
+        mask: Tensor | None = None,
+    ) -> None:
+        """Give the physics bias its units and the scale of each residual over training samples."""
+        if self.physics_bias is not None:
+            if normalizer is not None:
+                self.physics_bias.set_normalizer(normalizer)
+            self.physics_bias.calibrate(x, parameters, mask)
+
+    def forward(
+        self,
+        x: Float[Tensor, "b c y x"],
+        parameters: Float[Tensor, "b q"] | None = None,
+        mask: Tensor | None = None,
+    ) -> Float[Tensor, "b k y x"]:
+        """The next frames, standardised as the input.
+
+        Args:
+            x: Standardised fields, history folded into channels, the newest frame last.
+            parameters: ``FieldSpec.encode_parameters``; at most 16, missing ones are zero, NaN
+                stands for unknown. None: nothing is known.
+            mask: 1 where the field is known, 0 where it is not (as M in the paper); (y, x),
+                (b, y, x) or (b, 1, y, x). Unknown pixels enter as zero and do not count in the
+                physics bias.
+        """
+        x = self._prepare(x, parameters, mask)
+        tokens = self._encode(x, parameters, mask)
+        ny, nx = x.shape[-2:]
+        field = self._to_grid(self._decode(tokens), self.out_channels, (ny, nx))
+        if self.skip_scale is not None:
+            field = field + self.skip_scale * self._last_frame(x)
+        if self.refinement is not None:
+            field = field + self.refinement(torch.cat((field, x), dim=1))
+        return field
+
+    def encode(
+        self,
+        x: Float[Tensor, "b c y x"],
+        parameters: Float[Tensor, "b q"] | None = None,
+        mask: Tensor | None = None,
+    ) -> Float[Tensor, "b n d"]:
+        """Tokens after the last norm, row by row, the parameter token last."""
+        return self._encode(self._prepare(x, parameters, mask), parameters, mask)
+
+    def reconstruct(
+        self,
+        x: Float[Tensor, "b c y x"],
+        parameters: Float[Tensor, "b q"] | None = None,
+        mask: Tensor | None = None,
+    ) -> Float[Tensor, "b c y x"]:
+        """Masked physics prediction: the complete input field, through the head per token."""
+        tokens = self.encode(x, parameters, mask)
+        return self._to_grid(self.mpp_head(tokens), self.in_channels, x.shape[-2:])
+
+    def consistency(
+        self,
+        x: Float[Tensor, "b c y x"],
+        parameters: Float[Tensor, "b q"] | None = None,
+        mask: Tensor | None = None,
+    ) -> Float[Tensor, " b"]:
+        """Equation consistency prediction: the logit that the field obeys its equations."""
+        return self.ecp_head(self.encode(x, parameters, mask).mean(1)).squeeze(-1)
+
+    def _encode(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
+        ny, nx = x.shape[-2:]
+        patch = self.config.patch
+        token_shape = (-(-ny // patch), -(-nx // patch))
+        bias = self._logit_bias(x, parameters, mask, token_shape)
+        padded = F.pad(x, (0, -nx % patch, 0, -ny % patch), mode="replicate")
+        tokens = self._embed(padded)
+        if self.parameter_embedding is not None:
+            known = self._parameter_vector(x, parameters)
+            tokens = torch.cat((tokens, self.parameter_embedding(known)[:, None]), dim=1)
+        tokens = tokens + self._positions(token_shape)
+        for block in self.blocks:
+            tokens = block(tokens, bias)
+        return self.norm(tokens)
+
+    def _embed(self, x: Tensor) -> Tensor:
+        if not self.folds:
+            features = self.patch_embedding(self.projection(self.encoder(x)))
+            return features.flatten(2).mT
+        # Spectral sums stay in full precision under autocast.
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+            return folded_tokens(x, self.encoder, self.projection, self.patch_embedding)
+
+    def _logit_bias(
+        self,
+        x: Tensor,
+        parameters: Tensor | None,
+        mask: Tensor | None,
+        token_shape: tuple[int, int],
+    ) -> Tensor | None:
+        """-lambda r_j as (b, n), or with the pairwise part (b, 1, n, n); parameter token: 0."""
+        bias = None
+        if self.physics_bias is not None:
+            residual = self.physics_bias(x, parameters, mask)
+            bias = F.pad(-self.config.attention_bias * residual, (0, self.config.parameter_token))
+        if self.relative_bias is not None:
+            if token_shape != self.token_shape:
+                raise ValueError(
+                    f"the relative bias was made for {self.token_shape} tokens, found {token_shape}"
+                )
+            extra = int(self.config.parameter_token)
+            pairwise = F.pad(-self.config.attention_bias * self.relative_bias(), (0, extra, 0, extra))
+            bias = pairwise[None, None] + (0.0 if bias is None else bias[:, None, None, :])
+        return bias
+
+    def _positions(self, token_shape: tuple[int, int]) -> Tensor:
+        if token_shape == self.token_shape:
+            return self.positions
+        ty, tx = self.token_shape
+        lattice = self.positions[: ty * tx].view(1, ty, tx, -1).permute(0, 3, 1, 2)
+        resized = F.interpolate(lattice, token_shape, mode="bicubic", align_corners=False)
+        return torch.cat((resized.flatten(2).mT[0], self.positions[ty * tx :]))
+
+    def _decode(self, tokens: Tensor) -> Tensor:
+        """Pixels of every spatial token, (y, x, channel) last."""
+        if self.folds:
+            return folded_decoding(tokens, self.expand, self.read_out)
+        b, n, d = tokens.shape
+        pixels = self.expand(tokens).view(b, n * self.config.patch**2, d, 1)
+        return self.read_out(pixels.transpose(1, 2)).transpose(1, 2).reshape(b, n, -1)
+
+    def _to_grid(self, pixels: Tensor, channels: int, shape: tuple[int, ...]) -> Tensor:
+        """(b, n, P P c) to (b, c, y, x), without the parameter token, cropped to shape."""
+        (ny, nx), patch = shape, self.config.patch
+        ty, tx = -(-ny // patch), -(-nx // patch)
+        cells = pixels[:, : ty * tx].view(-1, ty, tx, patch, patch, channels)
+        field = cells.permute(0, 5, 1, 3, 2, 4).reshape(-1, channels, ty * patch, tx * patch)
+        return field[..., :ny, :nx]
+
+    def _last_frame(self, x: Tensor) -> Tensor:
+        """What persistence predicts: the newest frame for every frame ahead."""
+        frame = x[:, -len(self.spec.channels) :]
+        repeats = -(-self.out_channels // frame.shape[1])
+        if repeats > 1 and self.out_channels % frame.shape[1]:
+            # Outputs beyond the known channels have nothing to persist: they start at zero.
+            return F.pad(frame, (0, 0, 0, 0, 0, self.out_channels - frame.shape[1]))
+        return frame.repeat(1, repeats, 1, 1)[:, : self.out_channels]
+
+    def _parameter_vector(self, x: Tensor, parameters: Tensor | None) -> Tensor:
+        if parameters is None:
+            return x.new_zeros(x.shape[0], PARAMETER_WIDTH)
+        vector = torch.nan_to_num(parameters.to(x.dtype), nan=0.0)
+        return F.pad(vector, (0, PARAMETER_WIDTH - vector.shape[-1]))
+
+    def _prepare(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
+        """Check the input and set unknown pixels to zero."""
+        if x.ndim != 4 or x.shape[1] != self.in_channels:
+            raise ValueError(
+                f"expected a field of shape (b, {self.in_channels}, y, x), found {tuple(x.shape)}"
+            )
+        if min(x.shape[-2:]) < self.config.patch:
+            raise ValueError(
+                f"the grid must be at least one patch of {self.config.patch} x "
+                f"{self.config.patch}, found {x.shape[-2]} x {x.shape[-1]}"
+            )
+        if parameters is not None and (
+            parameters.ndim != 2
+            or parameters.shape[0] != x.shape[0]
+            or parameters.shape[1] > PARAMETER_WIDTH
+        ):
+            raise ValueError(
+                f"expected parameters of shape ({x.shape[0]}, at most {PARAMETER_WIDTH}), "
+                f"found {tuple(parameters.shape)}"
+            )
+        if mask is not None:
+            mask = self._checked_mask(mask, x)
+            x = torch.where(mask, x, 0.0)
+        # Graph capture cannot branch on values; there the check is the caller's.
+        if not torch.compiler.is_compiling() and not bool(torch.isfinite(x).all()):
+            where = (~torch.isfinite(x)).nonzero()[0].tolist()
+            raise ValueError(
+                f"expected finite values, found {x[tuple(where)].item()} at (b, c, y, x) = "
+                f"{tuple(where)}; pass a mask that is 0 at missing pixels"
+            )
+        return x
+
+    @staticmethod
+    def _checked_mask(mask: Tensor, x: Tensor) -> Tensor:
+        b, _, ny, nx = x.shape
+        if tuple(mask.shape) not in ((ny, nx), (b, ny, nx), (b, 1, ny, nx)):
+            raise ValueError(
+                f"expected a mask of shape ({ny}, {nx}), ({b}, {ny}, {nx}) or "
+                f"({b}, 1, {ny}, {nx}), found {tuple(mask.shape)}"
+            )
+        mask = mask != 0
+        return mask[:, None] if mask.ndim == 3 else mask

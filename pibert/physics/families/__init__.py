@@ -1,0 +1,161 @@
+"""PDE families: for each governing equation, the residuals that vanish on its solutions."""
+
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from pibert.fields import Grid
+from pibert.physics.derivatives import Order, where_defined
+from pibert.physics.families.euler import Euler
+from pibert.physics.families.frames import Coefficient, Frames, Residuals
+from pibert.physics.families.heat import Heat
+from pibert.physics.families.incompressible import Incompressible
+from pibert.physics.families.reaction_diffusion import GRAY_SCOTT, ReactionDiffusion
+from pibert.physics.families.wave import Wave
+
+
+@runtime_checkable
+class Family(Protocol):
+    """One governing equation; a frozen dataclass with the equation's options."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Fields that must be there."""
+        ...
+
+    @property
+    def optional_channels(self) -> tuple[str, ...]:
+        """Fields that are used when they are there."""
+        ...
+
+    @property
+    def frames(self) -> int:
+        """Frames that the full residual takes."""
+        ...
+
+    @property
+    def coefficients(self) -> tuple[str, ...]:
+        """Names of the coefficients; a missing one leaves out its term."""
+        ...
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """Names of the residuals."""
+        ...
+
+    def residuals(
+        self,
+        fields: Frames,
+        grid: Grid,
+        *,
+        dt: float | None = None,
+        order: Order = 2,
+        **coefficients: Coefficient,
+    ) -> Residuals:
+        """Signed residuals (*batch, component, y, x) of fields (*batch, t, y, x).
+
+        The last frame is now. With fewer frames than the equation needs, or without dt, the time
+        derivative is left out (the steady proxy). Coefficients are numbers or tensors (*batch,).
+        """
+        ...
+
+
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        Incompressible(),
+        Incompressible(form="momentum"),
+        Heat(),
+        Wave(),
+        Wave(form="first-order"),
+        ReactionDiffusion(),
+        ReactionDiffusion(name="gray-scott", reaction=GRAY_SCOTT),
+        Euler(),
+    )
+}
+
+
+def find_family(name: str) -> Family:
+    if name not in FAMILIES:
+        raise ValueError(f"unknown PDE family {name!r}; choose from: {', '.join(FAMILIES)}")
+    return FAMILIES[name]
+
+
+def masked_residuals(
+    family: Family,
+    fields: Frames,
+    grid: Grid,
+    known: Tensor | None = None,
+    **arguments: Any,
+) -> tuple[Residuals, dict[str, Bool[Tensor, "*batch y x"]]]:
+    """Residuals that use known fluid points only, and where they are defined.
+
+    Args:
+        family: The governing equation.
+        fields: Channel name to tensor (*batch, t, y, x).
+        grid: Its body, when it has the fields' resolution, counts as unknown.
+        known: Not zero where all channels are known; broadcastable to (*batch, t, y, x).
+        arguments: Handed on to ``family.residuals``.
+
+    Returns:
+        The residuals, zero where not defined, and one boolean (*batch, y, x) per residual.
+    """
+    names = [n for n in (*family.channels, *family.optional_channels) if n in fields]
+    fluid = _fluid_points(grid, fields[names[0]])
+    if fluid is not None:
+        known = fluid if known is None else (known != 0) & fluid
+    if known is None:
+        residuals = family.residuals(fields, grid, **arguments)
+        everywhere = {t: torch.ones_like(r[..., 0, :, :]).bool() for t, r in residuals.items()}
+        return residuals, everywhere
+
+    values, flags = where_defined(
+        lambda *f: family.residuals(dict(zip(names, f, strict=True)), grid, **arguments),
+        *(fields[name] for name in names),
+        known=known,
+    )
+    # A vector is defined where all of its components are. Central differences skip their own
+    # point, which may still be solid.
+    defined = {term: flag.all(dim=-3) for term, flag in flags.items()}
+    if fluid is not None:
+        defined = {term: flag & fluid for term, flag in defined.items()}
+    masks = {term: flag.unsqueeze(-3) for term, flag in defined.items()}
+    return {term: torch.where(masks[term], r, 0.0) for term, r in values.items()}, defined
+
+
+def _fluid_points(grid: Grid, field: Tensor) -> Tensor | None:
+    """The points outside the body; None when there is no body of the field's resolution."""
+    if grid.body is None or grid.body.shape != field.shape[-2:]:
+        return None
+    return ~grid.body.to(field.device)
+
+
+def magnitude(
+    residual: Float[Tensor, "*batch component y x"],
+) -> Float[Tensor, "*batch y x"]:
+    """Euclidean norm over the components; its gradient at zero is zero."""
+    if residual.shape[-3] == 1:
+        return residual.squeeze(-3).abs()
+    return torch.linalg.vector_norm(residual, dim=-3)
+
+
+__all__ = [
+    "FAMILIES",
+    "Coefficient",
+    "Euler",
+    "Family",
+    "Frames",
+    "Heat",
+    "Incompressible",
+    "ReactionDiffusion",
+    "Residuals",
+    "Wave",
+    "find_family",
+    "magnitude",
+    "masked_residuals",
+]

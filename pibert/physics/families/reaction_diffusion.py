@@ -1,0 +1,150 @@
+"""Reaction-diffusion equations for one or more species c_i with diffusivities D_i.
+
+    reaction_diffusion:  dc_i/dt - D_i lap c_i - f_i(c) = 0, one component per species
+
+    Fisher-KPP:   f = r u (1 - u)
+    Gray-Scott:   f_a = -a b^2 + F (1 - a),  f_b = a b^2 - (F + k) b
+    exchange:     f_a = -k1 a + k2 b,  f_b = k1 a - k2 b  (conserves a + b)
+
+Evaluated midway between the last two frames on their average, second order in dt and of the
+chosen order in space (compact Laplacian). With one frame, or without dt, the time derivative is
+left out.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pibert.fields import Grid
+from pibert.physics.derivatives import Order, laplacian
+from pibert.physics.families.frames import (
+    Coefficient,
+    Frames,
+    Residuals,
+    check_inputs,
+    midpoint,
+    spread,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reaction:
+    """Local production of each species."""
+
+    species: tuple[str, ...]
+    coefficients: tuple[str, ...]
+    production: Callable[[Sequence[Tensor], Mapping[str, Coefficient]], tuple[Tensor, ...]]
+    """From the concentrations and the coefficients, which multiply fields as they are; a
+    missing coefficient counts as zero."""
+    conservative: bool = False
+    """Whether the productions of all species add up to zero."""
+
+
+def _fisher_kpp(species: Sequence[Tensor], k: Mapping[str, Coefficient]) -> tuple[Tensor, ...]:
+    (u,) = species
+    return (k.get("growth", 0.0) * u * (1 - u),)
+
+
+def _gray_scott(species: Sequence[Tensor], k: Mapping[str, Coefficient]) -> tuple[Tensor, ...]:
+    a, b = species
+    feed, kill = k.get("feed", 0.0), k.get("kill", 0.0)
+    conversion = a * b**2
+    return feed * (1 - a) - conversion, conversion - (feed + kill) * b
+
+
+def _exchange(species: Sequence[Tensor], k: Mapping[str, Coefficient]) -> tuple[Tensor, ...]:
+    a, b = species
+    conversion = k.get("forward", 0.0) * a - k.get("backward", 0.0) * b
+    return -conversion, conversion
+
+
+FISHER_KPP = Reaction(species=("u",), coefficients=("growth",), production=_fisher_kpp)
+GRAY_SCOTT = Reaction(species=("a", "b"), coefficients=("feed", "kill"), production=_gray_scott)
+EXCHANGE = Reaction(
+    species=("a", "b"),
+    coefficients=("forward", "backward"),
+    production=_exchange,
+    conservative=True,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReactionDiffusion:
+    """Term ``reaction_diffusion`` (one component per species).
+
+    Coefficients: ``diffusivity`` for one species, ``diffusivity_<species>`` for several, and
+    those of the reaction.
+    """
+
+    name: str = "reaction-diffusion"
+    reaction: Reaction = FISHER_KPP
+
+    optional_channels = ()
+    frames = 2
+    terms = ("reaction_diffusion",)
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        return self.reaction.species
+
+    @property
+    def diffusivities(self) -> tuple[str, ...]:
+        """Name of the diffusivity of each species."""
+        if len(self.channels) == 1:
+            return ("diffusivity",)
+        return tuple(f"diffusivity_{name}" for name in self.channels)
+
+    @property
+    def coefficients(self) -> tuple[str, ...]:
+        return self.diffusivities + self.reaction.coefficients
+
+    def residuals(
+        self,
+        fields: Frames,
+        grid: Grid,
+        *,
+        dt: float | None = None,
+        order: Order = 2,
+        **coefficients: Coefficient,
+    ) -> Residuals:
+        """Signed residuals, each (*batch, component, y, x)."""
+        check_inputs(self.name, fields, self.channels, coefficients, self.coefficients, dt)
+        factors = {name: spread(value) for name, value in coefficients.items()}
+        values, rates = zip(*(midpoint(fields[name], dt) for name in self.channels), strict=True)
+        components = []
+        production = self.reaction.production(values, factors)
+        for c, rate, made, name in zip(values, rates, production, self.diffusivities, strict=True):
+            residual = -made if rate is None else rate - made
+            if name in factors:
+                residual = residual - factors[name] * laplacian(c, grid, order)
+            components.append(residual)
+        return {"reaction_diffusion": torch.stack(components, dim=-3)}
+
+
+def positivity(concentration: Float[Tensor, "*batch y x"]) -> Float[Tensor, "*batch"]:
+    """Mean depth below zero, which is zero for a valid concentration.
+
+    Concentrations that start non-negative stay so under every reaction here, with any
+    boundaries that let no negative concentration in.
+    """
+    return (-concentration).clamp(min=0).mean((-2, -1))
+
+
+def conservation(
+    species: Sequence[Float[Tensor, "*batch t y x"]], grid: Grid
+) -> Float[Tensor, "*batch t"]:
+    """Change of the total amount of all species since the first frame, relative to that frame.
+
+    It is zero for periodic or no-flux sides together with a conservative reaction (diffusion
+    alone, or ``EXCHANGE``); with any other reaction or side the total changes rightly. Every
+    point stands for an equal cell; cells of the grid's body do not count.
+    """
+    total = sum(species[1:], start=species[0])
+    if grid.body is not None and grid.body.shape == total.shape[-2:]:
+        total = torch.where(grid.body.to(total.device), 0.0, total)
+    amount = total.sum((-2, -1))  # (*batch, t)
+    scale = total[..., :1, :, :].abs().sum((-2, -1))
+    return (amount - amount[..., :1]) / scale

@@ -1,0 +1,83 @@
+"""The whole base model as one captured graph: compiled, exported, in ONNX."""
+
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from pibert import build_model
+from pibert.models import compile_model
+from tests.helpers import randomise
+
+
+pytestmark = pytest.mark.usefixtures("no_shape_checks")
+
+
+@pytest.fixture(scope="module")
+def base_and_batch():
+    model = randomise(build_model("pibert", preset="base")).eval()
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(2, 2, 64, 64, generator=generator)
+    parameters = torch.randn(2, 16, generator=generator)
+    with torch.no_grad():
+        model.calibrate(x)
+        return model, x, parameters, model(x, parameters)
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
+def test_base_compiles_as_one_graph(base_and_batch) -> None:
+    model, x, parameters, expected = base_and_batch
+    with torch.no_grad():
+        assert_close(compile_model(model)(x, parameters), expected)
+
+
+def test_base_exports(base_and_batch) -> None:
+    model, x, parameters, expected = base_and_batch
+    program = torch.export.export(model, (x, parameters))
+    assert_close(program.module()(x, parameters), expected)
+
+
+def test_base_runs_in_onnxruntime(base_and_batch, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model, x, parameters, expected = base_and_batch
+    path = tmp_path / "base.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own deprecations
+        torch.onnx.export(
+            model,
+            (x, parameters),
+            path,
+            dynamo=True,
+            verbose=False,
+            input_names=["x", "parameters"],
+        )
+    session = onnxruntime.InferenceSession(path)
+    (found,) = session.run(None, {"x": x.numpy(), "parameters": parameters.numpy()})
+    assert_close(torch.from_numpy(found), expected)
+
+
+def test_without_a_compiler_the_model_runs_eagerly_with_a_note() -> None:
+    script = """
+        import warnings, torch
+        from pibert.models import build_model, compile_model
+        model = build_model("pibert", width=32, depth=1, modes=4).eval()
+        with warnings.catch_warnings(record=True) as notes:
+            warnings.simplefilter("always")
+            compiled = compile_model(model)
+        assert any("no C++ compiler" in str(note.message) for note in notes)
+        x = torch.randn(1, 2, 64, 64)
+        assert torch.equal(compiled(x), x)
+    """
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        check=True,
+        cwd=Path(__file__).parents[2],
+        env={"PATH": "/nowhere"},
+    )

@@ -1,0 +1,270 @@
+"""The vocabulary checks what it is given and survives a trip through JSON."""
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pibert.fields import (
+    PARAMETER_WIDTH,
+    Boundary,
+    FieldSpec,
+    Grid,
+    Normalizer,
+    Parameter,
+    Sides,
+)
+
+
+def through_json(data: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(data, allow_nan=False))
+
+
+def full_spec() -> FieldSpec:
+    """A spec in which nothing keeps its default."""
+    body = torch.zeros(5, 7, dtype=torch.bool)
+    body[2, 3:5] = True
+    sides = Sides(Boundary.INFLOW, Boundary.OUTFLOW, Boundary.WALL, Boundary.SLIP)
+    return FieldSpec(
+        channels=("u", "v", "p"),
+        units=("m/s", "m/s", "Pa"),
+        parameters=(
+            Parameter(name="reynolds", scaling="log", mean=3.0, std=0.5),
+            Parameter(name="angle", mean=10.0, std=5.0),
+            Parameter(name="gap"),
+        ),
+        dt=0.0025,
+        grid=Grid((5, 7), 0.1, 0.3, sides, body, (-1.0, 2.5)),
+        family="incompressible",
+        reference_velocity=0.2,
+        reference_length=0.02,
+        viscosity=1e-6,
+    )
+
+
+# Grid
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Grid((0, 4)), r"two positive numbers \(y, x\), found \(0, 4\)"),
+        (lambda: Grid((4, -1)), r"two positive numbers"),
+        (lambda: Grid((4, 4), dx=0.0), "grid dx must be positive and finite, found 0.0"),
+        (lambda: Grid((4, 4), dy=-1.0), "grid dy must be positive"),
+        (lambda: Grid((4, 4), dy=math.inf), "grid dy must be positive and finite, found inf"),
+        (lambda: Grid((4, 4), dx=math.nan), "grid dx must be positive and finite, found nan"),
+        (
+            lambda: Grid((4, 4), sides=Sides(left=Boundary.PERIODIC)),
+            "left and right must both be periodic or neither",
+        ),
+        (
+            lambda: Grid((4, 4), sides=Sides(top=Boundary.PERIODIC)),
+            "bottom and top must both be periodic or neither",
+        ),
+        (
+            lambda: Grid.from_dict(Grid((4, 4)).to_dict() | {"sides": ["open"] * 3 + ["opne"]}),
+            "opne",
+        ),
+        (
+            lambda: Grid((4, 6), body=torch.zeros(6, 4, dtype=torch.bool)),
+            r"body mask must have the grid's shape \(4, 6\), found \(6, 4\)",
+        ),
+    ],
+)
+def test_a_wrong_grid_says_what_is_wrong(make: Callable[[], Grid], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_coordinates_follow_rows_for_y_and_columns_for_x() -> None:
+    x, y = Grid((3, 5), dx=0.5, dy=2.0, origin=(10.0, -1.0)).coordinates(torch.float64)
+    assert x.shape == y.shape == (3, 5)
+    assert x.dtype == torch.float64
+    assert x[1].tolist() == [10.0, 10.5, 11.0, 11.5, 12.0]
+    assert y[:, 2].tolist() == [-1.0, 1.0, 3.0]
+    assert (x == x[0]).all() and (y == y[:, :1]).all()
+
+
+def test_cell_length_is_the_geometric_mean_of_the_spacings() -> None:
+    assert Grid((4, 4), dx=0.5, dy=2.0).cell_length == 1.0
+
+
+def test_periodicity_is_told_per_axis() -> None:
+    box = Grid.periodic((4, 6), dx=0.1, dy=0.2)
+    assert (box.periodic_x, box.periodic_y) == (True, True)
+    assert (box.shape, box.dx, box.dy) == ((4, 6), 0.1, 0.2)
+    channel = Grid((4, 6), sides=Sides(*[Boundary.PERIODIC] * 2, *[Boundary.WALL] * 2))
+    assert (channel.periodic_x, channel.periodic_y) == (True, False)
+    assert not Grid((4, 6)).periodic_x
+
+
+@settings(max_examples=30, deadline=None)
+@given(ny=st.integers(1, 9), nx=st.integers(1, 9), seed=st.integers(0, 99))
+def test_a_body_of_any_size_survives_json(ny: int, nx: int, seed: int) -> None:
+    body = torch.rand(ny, nx, generator=torch.Generator().manual_seed(seed)) < 0.5
+    back = Grid.from_dict(through_json(Grid((ny, nx), body=body).to_dict()))
+    assert back.body is not None
+    assert back.body.dtype == torch.bool
+    assert torch.equal(back.body, body)
+
+
+def test_grids_are_equal_by_value_with_their_bodies() -> None:
+    body = torch.eye(4, dtype=torch.bool)
+    assert Grid((4, 4), body=body) == Grid((4, 4), body=body.clone())
+    assert Grid((4, 4), body=body) != Grid((4, 4), body=~body)
+    assert Grid((4, 4), body=body) != Grid((4, 4))
+    assert Grid((4, 4)) != Grid((4, 4), dx=2.0)
+    assert Grid((4, 4)) != "grid"
+
+
+# Parameter
+
+
+@pytest.mark.parametrize(
+    ("settings_", "message"),
+    [
+        ({"std": 0.0}, "'re' needs a finite mean and a positive std, found 0.0 and 0.0"),
+        ({"mean": math.inf}, "'re' needs a finite mean"),
+        ({"std": -1.0}, "positive std"),
+    ],
+)
+def test_a_wrong_parameter_says_what_is_wrong(settings_: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Parameter(name="re", **settings_)  # type: ignore[arg-type]
+
+
+def test_log_scaling_standardises_the_decimal_logarithm() -> None:
+    reynolds = Parameter(name="re", scaling="log", mean=3.0, std=0.5)
+    values = torch.tensor([100.0, 1000.0, 10000.0])
+    scaled = reynolds.standardise(values)
+    torch.testing.assert_close(scaled, torch.tensor([-2.0, 0.0, 2.0]))
+    torch.testing.assert_close(reynolds.restore(scaled), values)
+
+
+def test_linear_scaling_restores_exactly() -> None:
+    angle = Parameter(name="angle", mean=10.0, std=4.0)
+    scaled = angle.standardise(torch.tensor([2.0, -18.0]))
+    assert scaled.tolist() == [-2.0, -7.0]
+    assert angle.restore(scaled).tolist() == [2.0, -18.0]
+
+
+def test_log_scaling_refuses_values_that_have_no_logarithm() -> None:
+    with pytest.raises(ValueError, match="'re' is scaled by log10 and must be positive, found -2"):
+        Parameter(name="re", scaling="log").standardise(torch.tensor([5.0, -2.0]))
+
+
+# FieldSpec
+
+
+@pytest.mark.parametrize(
+    ("settings_", "message"),
+    [
+        ({"channels": ()}, "one or more different names"),
+        ({"channels": ("u", "u")}, r"different names, found \('u', 'u'\)"),
+        ({"units": ("m/s",)}, "expected 2 units"),
+        ({"parameters": (Parameter(name="a"),) * 2}, "parameter names must differ"),
+        (
+            {"parameters": tuple(Parameter(name=f"p{i}") for i in range(PARAMETER_WIDTH + 1))},
+            "at most 16 parameters fit a model, found 17",
+        ),
+        ({"dt": 0.0}, "dt must be positive or None, found 0.0"),
+        ({"viscosity": -1.0}, "viscosity must be positive"),
+        ({"reference_length": math.nan}, "reference_length must be positive"),
+        ({"reference_velocity": math.inf}, "reference_velocity must be positive"),
+    ],
+)
+def test_a_wrong_spec_says_what_is_wrong(settings_: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FieldSpec(**settings_)
+
+
+def test_units_default_to_dimensionless() -> None:
+    assert FieldSpec(channels=("u", "v", "p")).units == ("1", "1", "1")
+
+
+@pytest.mark.parametrize("spec", [FieldSpec(), full_spec()], ids=["default", "full"])
+def test_a_spec_survives_json(spec: FieldSpec) -> None:
+    back = FieldSpec.from_dict(through_json(spec.to_dict()))
+    assert back == spec
+    assert back.to_dict() == spec.to_dict()
+    assert isinstance(back.channels, tuple) and isinstance(back.grid.shape, tuple)
+
+
+def test_parameters_are_encoded_in_the_order_of_the_spec() -> None:
+    values: dict[str, float | torch.Tensor] = {
+        "gap": 4.0,
+        "angle": 20.0,
+        "reynolds": torch.tensor([100.0, 10000.0]),
+    }
+    vector = full_spec().encode_parameters(values)
+    assert vector.shape == (2, PARAMETER_WIDTH)
+    torch.testing.assert_close(vector[:, :3], torch.tensor([[-2.0, 2.0, 4.0], [2.0, 2.0, 4.0]]))
+    assert (vector[:, 3:] == 0).all()
+
+
+def test_an_absent_parameter_is_nan_and_the_padding_is_zero() -> None:
+    vector = full_spec().encode_parameters({"angle": 10.0})
+    assert vector.shape == (1, PARAMETER_WIDTH)
+    assert vector.isnan().tolist() == [[True, False, True] + [False] * (PARAMETER_WIDTH - 3)]
+    assert (vector[:, 3:] == 0).all() and vector[0, 1] == 0
+
+
+def test_no_parameters_at_all_encode_to_zeros() -> None:
+    assert torch.equal(FieldSpec().encode_parameters({}), torch.zeros(1, PARAMETER_WIDTH))
+
+
+def test_an_undeclared_parameter_is_refused_with_the_known_names() -> None:
+    with pytest.raises(ValueError, match=r"unknown parameters \['mach'\].*'reynolds', 'angle'"):
+        full_spec().encode_parameters({"mach": 0.3})
+
+
+# Normalizer
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "message"),
+    [
+        ((), (), "a mean and a std per channel"),
+        ((0.0,), (1.0, 1.0), "found 1 and 2"),
+        ((math.nan,), (1.0,), "means must be finite"),
+        ((0.0,), (0.0,), "every std must be positive"),
+        ((0.0,), (math.inf,), "every std must be positive and finite"),
+    ],
+)
+def test_a_wrong_normalizer_says_what_is_wrong(
+    mean: tuple[float, ...], std: tuple[float, ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Normalizer(mean, std)
+
+
+@pytest.mark.parametrize("lead", [(), (2,), (2, 3)], ids=["field", "batch", "batch and time"])
+def test_normalisation_works_per_channel_and_inverts(lead: tuple[int, ...]) -> None:
+    normalizer = Normalizer((1.0, -2.0), (0.5, 4.0))
+    x = torch.randn(*lead, 2, 3, 5, dtype=torch.float64)
+    z = normalizer.apply(x)
+    assert z.dtype == torch.float64
+    torch.testing.assert_close(z[..., 0, :, :], (x[..., 0, :, :] - 1.0) / 0.5)
+    torch.testing.assert_close(z[..., 1, :, :], (x[..., 1, :, :] + 2.0) / 4.0)
+    torch.testing.assert_close(normalizer.invert(z), x)
+
+
+def test_the_identity_changes_nothing() -> None:
+    x = torch.randn(3, 4, 5)
+    assert torch.equal(Normalizer.identity(3).apply(x), x)
+
+
+def test_a_wrong_number_of_channels_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected 2 channels, found 3"):
+        Normalizer.identity(2).invert(torch.zeros(3, 4, 4))
+
+
+def test_shapes_are_checked_while_the_tests_run() -> None:
+    with pytest.raises(TypeError, match="Type-check error"):
+        Normalizer.identity(2).apply(torch.zeros(2, 4))

@@ -1,0 +1,153 @@
+"""Imports point downward only, and heavy packages have one door."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "pibert"
+
+# Bottom to top. Modules on one line do not import each other.
+LAYERS = (
+    ("fields",),
+    ("physics",),
+    ("solver", "models"),
+    ("data",),
+    ("predictor",),
+    ("evaluation",),
+    ("training",),
+    ("report", "serve", "config"),
+    ("demo",),
+    ("cli",),
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+DOORS = {
+    "matplotlib": "report/",
+    "h5py": "data/format.py",
+    "fastapi": "serve.py",
+    "starlette": "serve.py",
+    "flask": "serve.py",
+    "uvicorn": "serve.py",
+    "torch.distributed": "training/",
+    "lightning": "training/",
+    "pytorch_lightning": "training/",
+}
+
+
+def imported_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of every import; a relative one starts with a dot."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def find_offences(package: Path) -> list[str]:
+    """Every import in the package that breaks a rule, as ``file:line: what is wrong``."""
+    offences = []
+    for path in sorted(package.rglob("*.py")):
+        place = path.relative_to(package).as_posix()
+        own = place.split("/")[0].removesuffix(".py")
+        if own not in LEVEL and own != "__init__":
+            offences.append(f"{place}:1: {own} has no layer; give it one in LAYERS")
+            continue
+        for line, name in imported_names(ast.parse(path.read_text())):
+            problem = judge(place, own, name)
+            if problem:
+                offences.append(f"{place}:{line}: {problem}")
+    return offences
+
+
+def judge(place: str, own: str, name: str) -> str | None:
+    if name.startswith("."):
+        return f"relative import {name}"
+    for heavy, door in DOORS.items():
+        if f"{name}.".startswith(f"{heavy}.") and not place.startswith(door):
+            return f"{heavy} belongs in {door}"
+    parts = name.split(".")
+    if parts[0] != "pibert" or own == "__init__":
+        return None
+    if len(parts) == 1 or (parts[1] not in LEVEL and not parts[1].startswith("__")):
+        return f"import {name} by its module, not through the package"
+    if parts[1] == own or parts[1] not in LEVEL or LEVEL[parts[1]] < LEVEL[own]:
+        return None
+    direction = "sideways" if LEVEL[parts[1]] == LEVEL[own] else "upward"
+    return f"{direction} import of {name} from {own}"
+
+
+def test_imports_point_down() -> None:
+    assert find_offences(PACKAGE) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "code", "problem"),
+    [
+        ("physics/flow.py", "import pibert.models.pibert", "upward import of pibert.models"),
+        ("fields.py", "from pibert import physics", "upward import of pibert.physics"),
+        ("data/x.py", "def f():\n    from pibert.cli import app", "upward import of pibert.cli"),
+        ("models/x.py", "from pibert.solver.step import s", "sideways import of pibert.solver"),
+        ("report/x.py", "from pibert import config", "sideways import of pibert.config"),
+        ("models/x.py", "from .blocks import Block", "relative import .blocks"),
+        ("models/x.py", "from . import blocks", "relative import ."),
+        ("models/x.py", "from pibert import Grid", "by its module"),
+        ("models/x.py", "import pibert", "by its module"),
+        ("cli.py", "import matplotlib.pyplot as plt", "matplotlib belongs in report/"),
+        ("data/sources.py", "from h5py import File", "h5py belongs in data/format.py"),
+        ("models/x.py", "from torch import distributed", "torch.distributed belongs in training/"),
+        ("models/x.py", "import torch.distributed as dist", "torch.distributed belongs in"),
+        ("cli.py", "import lightning", "lightning belongs in training/"),
+        ("utils.py", "", "utils has no layer"),
+    ],
+)
+def test_a_wrong_import_is_named_with_file_and_line(
+    tmp_path: Path, place: str, code: str, problem: str
+) -> None:
+    path = tmp_path / place
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(code)
+    (offence,) = find_offences(tmp_path)
+    assert offence.startswith(f"{place}:{max(1, len(code.splitlines()))}: ")
+    assert problem in offence
+
+
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [
+        ("models/x.py", "from pibert.models.blocks import Block\nfrom pibert.fields import Grid"),
+        ("cli.py", "from pibert import __version__, demo, report\nimport pibert.training.losses"),
+        ("report/figures.py", "from matplotlib.figure import Figure"),
+        ("training/engine.py", "from lightning.fabric import Fabric\nimport torch.distributed"),
+        ("data/format.py", "import h5py"),
+        ("models/x.py", "from torch.distributions import Normal"),
+        ("__init__.py", "from pibert.fields import Grid"),
+    ],
+)
+def test_a_right_import_passes(tmp_path: Path, place: str, code: str) -> None:
+    path = tmp_path / place
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(code)
+    assert find_offences(tmp_path) == []
+
+
+def test_the_package_imports_nothing_heavy() -> None:
+    heavy = "matplotlib onnx onnxruntime onnxscript scipy lightning h5py beartype typer rich"
+    code = f"import sys, pibert; print(*[m for m in '{heavy}'.split() if m in sys.modules])"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent
+    )
+    assert found.stdout.strip() == ""
+
+
+def test_every_module_of_the_package_has_a_docstring() -> None:
+    bare = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if ast.get_docstring(ast.parse(path.read_text())) is None
+    ]
+    assert bare == []

@@ -4,9 +4,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
+# Idle threads sleep: on a machine that others use too, spinning ones make training several
+# times slower.
+export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format clean
+.PHONY: help demo test lint format bench clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -26,6 +29,9 @@ format: $(READY) ## Put the code into the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+bench: $(VENV)/.bench-ready ## Time PIBERT against a Fourier neural operator
+	$(BIN)/python benchmarks/against_fno.py
+
 clean: ## Remove caches and outputs, keep the environment
 	rm -rf outputs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find pibert tests -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -35,4 +41,8 @@ $(READY): pyproject.toml constraints.txt
 	  || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+$(VENV)/.bench-ready: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]' -c constraints.txt
 	@touch $@

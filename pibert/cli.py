@@ -1,4 +1,4 @@
-"""The ``pibert`` command. Commands import what they need when they run, so that help is quick."""
+"""The ``pibert`` command. Each command imports what it needs when it runs."""
 
 import platform
 import time

@@ -1,5 +1,6 @@
 """Small specs and models that tests share."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,16 +21,14 @@ TINY: dict[str, Any] = {
 
 def tiny_spec(shape: tuple[int, int] = (16, 16), **changes: Any) -> FieldSpec:
     """A velocity field with a Reynolds number, on non-square cells."""
-    return FieldSpec(
-        **{
-            "grid": Grid(shape, dx=0.5, dy=0.25),
-            "parameters": (Parameter(name="Re", scaling="log", mean=3.0, std=0.5),),
-            "reference_velocity": 1.0,
-            "reference_length": 1.0,
-            "dt": 0.1,
-        }
-        | changes
+    spec = FieldSpec(
+        grid=Grid(shape, dx=0.5, dy=0.25),
+        parameters=(Parameter(name="Re", scaling="log", mean=3.0, std=0.5),),
+        reference_velocity=1.0,
+        reference_length=1.0,
+        dt=0.1,
     )
+    return replace(spec, **changes)
 
 
 def tiny_model(name: str = "pibert", spec: FieldSpec | None = None, **overrides: Any) -> PIBERT:

@@ -44,7 +44,9 @@ def build_model(
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ValueError(f"unknown option {key!r} of {name}; {hint}choose from: {', '.join(known)}")
+            raise ValueError(
+                f"unknown option {key!r} of {name}; {hint}choose from: {', '.join(known)}"
+            )
     config = replace(presets[preset], **overrides)
     return MODELS[name](config, spec or _default_spec(config))
 
@@ -57,7 +59,9 @@ def _default_spec(config: pibert.PIBERTConfig) -> FieldSpec:
 
 def count_parameters(model: nn.Module) -> int:
     """Real numbers that are trained; a complex one counts as two."""
-    return sum(p.numel() * (2 if p.is_complex() else 1) for p in model.parameters() if p.requires_grad)
+    return sum(
+        p.numel() * (2 if p.is_complex() else 1) for p in model.parameters() if p.requires_grad
+    )
 
 
 def compile_model(model: nn.Module) -> nn.Module | Callable[..., Any]:

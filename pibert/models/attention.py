@@ -27,12 +27,14 @@ def key_biased_attention(
         row = bias[:, None, None, :].to(q.dtype).expand(b, h, n, n)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=row)
     root = d**0.5
-    half = k.dtype in (torch.float16, torch.bfloat16)
-    feature = (bias * root).to(k.dtype)
-    # What rounding takes from a half-precision bias goes into a second feature: twice the digits.
-    extra = [feature, (bias * root - feature.to(bias.dtype)).to(k.dtype)] if half else [feature]
+    scaled = bias * root
+    extra = [scaled.to(k.dtype)]
+    if k.dtype in (torch.float16, torch.bfloat16):
+        # What rounding takes from the bias goes into a second feature: twice the digits.
+        extra.append((scaled - extra[0]).to(k.dtype))
     width = GPU_FEATURES if q.is_cuda else len(extra)
-    keys = F.pad(torch.stack(extra, dim=-1), (0, width - len(extra)))  # (b, n, width)
+    extra += [torch.zeros_like(extra[0])] * (width - len(extra))
+    keys = torch.stack(extra, dim=-1)  # (b, n, width)
     k = torch.cat((k, keys[:, None].expand(b, h, n, width)), dim=-1)
     q = torch.cat((q, q.new_ones(()).expand(b, h, n, width)), dim=-1)
     if not _takes_narrow_values(v):

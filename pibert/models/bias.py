@@ -151,7 +151,8 @@ class PhysicsBias(nn.Module):
 
     def _coefficients(self, parameters: Tensor | None) -> dict[str, Any]:
         """The family's coefficients per sample; what is not known is zero and drops its term."""
-        spec, found = self.spec, {}
+        spec = self.spec
+        found: dict[str, Any] = {}
         for name in self.family.coefficients:
             if name == "viscosity" and spec.viscosity is not None:
                 found[name] = spec.viscosity

@@ -53,9 +53,7 @@ def folded_tokens(
     return tokens + (patch_embedding.bias + kernel.sum((-2, -1)) @ offset)
 
 
-def _patches(
-    x: Float[Tensor, "b c y x"], patch: int
-) -> Float[Tensor, "b n f"]:
+def _patches(x: Float[Tensor, "b c y x"], patch: int) -> Float[Tensor, "b n f"]:
     b, c, ny, nx = x.shape
     cells = x.view(b, c, ny // patch, patch, nx // patch, patch)
     return cells.permute(0, 2, 4, 3, 5, 1).reshape(b, (ny // patch) * (nx // patch), -1)
@@ -104,11 +102,15 @@ def _mode_to_token(
     rows, columns, channels, _, _ = weight.shape
     width = kernel.shape[0]
     # A W(k), arranged (k, d, [re, im] r c).
-    mixed = torch.einsum("rkciz,oi->kozrc", weight, project).reshape(columns, -1, 2 * rows * channels)
+    mixed = torch.einsum("rkciz,oi->kozrc", weight, project).reshape(
+        columns, -1, 2 * rows * channels
+    )
     # The patch kernel's transform along x, (k, [re, im] sy o, d); the sum over x offsets is short.
     cos_x, sin_x = column_phases(branch.modes, nx, 1, kernel.dtype, kernel.device)
     phases = torch.stack((cos_x[:patch], sin_x[:patch]))  # (z, sx, k)
-    kernel_x = torch.einsum("oiyx,zxk->kzyoi", kernel, phases).reshape(columns, -1, project.shape[0])
+    kernel_x = torch.einsum("oiyx,zxk->kzyoi", kernel, phases).reshape(
+        columns, -1, project.shape[0]
+    )
     both = (kernel_x @ mixed).view(columns, 2, patch, width, 2, rows, channels)
     re = both[:, 0, :, :, 0] - both[:, 1, :, :, 1]  # (k, sy, o, r, c)
     im = both[:, 0, :, :, 1] + both[:, 1, :, :, 0]
@@ -124,6 +126,7 @@ def folded_decoding(
     tokens: Float[Tensor, "b n d"], expand: nn.Linear, read_out: nn.Conv2d
 ) -> Float[Tensor, "b n f"]:
     """``read_out`` applied to every pixel of ``expand(tokens)``, pixels (y, x, channel) last."""
+    assert read_out.bias is not None
     matrix = read_out.weight[:, :, 0, 0]  # (c, d)
     width = matrix.shape[1]
     weight = torch.einsum("cd,sdi->sci", matrix, expand.weight.view(-1, width, expand.in_features))

@@ -40,8 +40,8 @@ def row_phases(
 ) -> Float[Tensor, "2 p r"]:
     """Cosine and sine of 2 pi k_y y / ny at every stride-th point, for the kept rows."""
     up, down = kept_rows(modes, ny)
-    rows = torch.cat((torch.arange(up), torch.arange(-down, 0)))
-    return _phases(rows, torch.arange(0, ny, stride), ny).to(device, dtype)
+    rows = torch.cat((torch.arange(up, device=device), torch.arange(-down, 0, device=device)))
+    return _phases(rows, torch.arange(0, ny, stride, device=device), ny).to(dtype)
 
 
 @constant
@@ -49,8 +49,8 @@ def column_phases(
     modes: int, nx: int, stride: int, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "2 p k"]:
     """Cosine and sine of 2 pi k_x x / nx at every stride-th point, for the kept columns."""
-    columns = torch.arange(kept_columns(modes, nx))
-    return _phases(columns, torch.arange(0, nx, stride), nx).to(device, dtype)
+    columns = torch.arange(kept_columns(modes, nx), device=device)
+    return _phases(columns, torch.arange(0, nx, stride, device=device), nx).to(dtype)
 
 
 def _phases(waves: Tensor, points: Tensor, n: int) -> Tensor:
@@ -64,11 +64,8 @@ def mirror_factors(
     modes: int, nx: int, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, " k"]:
     """2 for the columns whose mirror image is not stored, 1 for the self-mirrored ones."""
-    factors = torch.full((kept_columns(modes, nx),), 2.0)
-    factors[0] = 1.0
-    if nx % 2 == 0 and len(factors) == nx // 2 + 1:
-        factors[-1] = 1.0
-    return factors.to(device, dtype)
+    columns = torch.arange(kept_columns(modes, nx), device=device)
+    return torch.where((columns == 0) | (2 * columns == nx), 1.0, 2.0).to(dtype)
 
 
 def analyse(
@@ -154,24 +151,25 @@ class FourierBranch(nn.Module):
         if self.unitary:
             weight = orthonormal_columns(weight)
         if up == down and 2 * down != ny:  # row -M has no partner +M on self-mirrored columns
-            kept = torch.ones(up + down, columns, dtype=weight.dtype, device=weight.device)
-            kept[up, 0] = 0.0
-            if nyquist_column:
-                kept[up, -1] = 0.0
-            weight = weight * kept[:, :, None, None, None]
+            row = torch.arange(up + down, device=weight.device)[:, None]
+            column = torch.arange(columns, device=weight.device)
+            dropped = (row == up) & ((column == 0) | (2 * column == nx))
+            weight = torch.where(dropped[:, :, None, None, None], 0.0, weight)
         return weight
 
     @staticmethod
     def _tie(column: Float[Tensor, "r c d 2"], up: int, ny: int) -> Float[Tensor, "r c d 2"]:
         """One self-mirrored column with W(-k) = conj W(k) and real mean and Nyquist bins."""
-        real = torch.tensor([1.0, 0.0], dtype=column.dtype, device=column.device)
-        conjugate = torch.tensor([1.0, -1.0], dtype=column.dtype, device=column.device)
+        re, im = column.unbind(-1)
         down = column.shape[0] - up
-        mirrored = (column[1 : min(up, down + 1)] * conjugate).flip(0)
-        parts = [column[:1] * real, column[1:up]]
-        if up == down:  # the row -M (or the Nyquist row) has no partner
-            parts.append(column[up : up + 1] * (real if 2 * down == ny else 1.0))
-        return torch.cat([*parts, mirrored])
+        paired = slice(1, min(up, down + 1))
+        parts_re = [re[:up], re[paired].flip(0)]
+        parts_im = [torch.zeros_like(im[:1]), im[1:up], -im[paired].flip(0)]
+        if up == down:  # the row -M, or the Nyquist row, has no partner
+            alone = slice(up, up + 1)
+            parts_re.insert(1, re[alone])
+            parts_im.insert(2, torch.zeros_like(im[alone]) if 2 * down == ny else im[alone])
+        return torch.stack((torch.cat(parts_re), torch.cat(parts_im)), dim=-1)
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d y x"]:
         ny, nx = x.shape[-2:]

@@ -2,8 +2,8 @@
 
 One angle field theta on the frequency circle gives a low-pass g0 = cos(theta) and a high-pass
 g1 = sin(theta); their separable products are the four filters LL, LH, HL, HH (first letter: x).
-Because g0^2 + g1^2 = 1 at every frequency the filters form a Parseval frame: the sub-bands' energies
-add up to the field's, and filtering once more with each and summing gives the field back.
+Because g0^2 + g1^2 = 1 at every frequency the filters form a Parseval frame: the energies of the
+sub-bands add up to the field's, and filtering once more with each and summing gives it back.
 
 Level j of J splits the LL band of the level before with the angles at 2^j omega (no decimation),
 so a field becomes 3 J + 1 sub-bands. Everything is separable and real: a sub-band is two products
@@ -34,9 +34,9 @@ NUM_HARMONICS = 4
 @constant
 def _waves(n: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "n n"]:
     """cos(2 pi k m / n): turns an even frequency response into circulant entries."""
-    k = torch.arange(n)
+    k = torch.arange(n, device=device)
     angle = ((k[:, None] * k) % n).double() * (2 * torch.pi / n)
-    return (angle.cos() / n).to(device, dtype)
+    return (angle.cos() / n).to(dtype)
 
 
 @constant
@@ -150,6 +150,7 @@ class FrameBranch(nn.Module):
         self.mix = nn.Conv2d(num_inputs, width, 1)
         # Columns of unit length on average, as in the Fourier branch.
         nn.init.normal_(self.mix.weight, std=width**-0.5)
+        assert self.mix.bias is not None
         nn.init.zeros_(self.mix.bias)
 
     def mixing(self) -> Float[Tensor, "d s"]:
@@ -166,4 +167,5 @@ class FrameBranch(nn.Module):
             x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
             bands = self.frame(x)
             mixed = torch.einsum("bsyx,ds->bdyx", bands, self.mixing().to(x.dtype))
+            assert self.mix.bias is not None
             return mixed + self.mix.bias.to(x.dtype)[:, None, None]

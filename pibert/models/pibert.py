@@ -117,11 +117,15 @@ class PIBERT(nn.Module):
             )
         d, patch = config.width, config.patch
         self.token_shape = (-(-ny // patch), -(-nx // patch))
-        self.encoder = self._build_encoder((self.token_shape[0] * patch, self.token_shape[1] * patch))
+        self.encoder = self._build_encoder(
+            (self.token_shape[0] * patch, self.token_shape[1] * patch)
+        )
         self.projection = nn.Conv2d(d, d, 1)
         self.patch_embedding = nn.Conv2d(d, d, patch, stride=patch)
         self.parameter_embedding = (
-            nn.Sequential(nn.Linear(PARAMETER_WIDTH, d), nn.GELU(approximate="tanh"), nn.Linear(d, d))
+            nn.Sequential(
+                nn.Linear(PARAMETER_WIDTH, d), nn.GELU(approximate="tanh"), nn.Linear(d, d)
+            )
             if config.parameter_token
             else None
         )
@@ -147,8 +151,7 @@ class PIBERT(nn.Module):
         self.skip_scale = nn.Parameter(torch.ones(1)) if config.skip else None
         self.refinement = self._build_refinement() if config.refine else None
         # Zero correction at the start: the untrained model is persistence.
-        nn.init.zeros_(self.read_out.weight)
-        nn.init.zeros_(self.read_out.bias)
+        _zero(self.read_out)
 
     def _build_encoder(self, shape: tuple[int, int]) -> HybridEncoder:
         config, channels = self.config, self.in_channels
@@ -175,8 +178,7 @@ class PIBERT(nn.Module):
     def _build_refinement(self) -> nn.Sequential:
         h = self.config.refine_width
         last = nn.Conv2d(h, self.out_channels, 3, padding=1)
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
+        _zero(last)
         return nn.Sequential(
             nn.Conv2d(self.out_channels + self.in_channels, h, 3, padding=1),
             nn.GELU(approximate="tanh"),
@@ -225,7 +227,9 @@ class PIBERT(nn.Module):
         if self.skip_scale is not None:
             field = field + self.skip_scale * self._last_frame(x)
         if self.refinement is not None:
-            field = field + self.refinement(torch.cat((field, x), dim=1))
+            # Channels last is the layout that the convolutions compute in on CPU and GPU alike.
+            both = torch.cat((field, x), dim=1).contiguous(memory_format=torch.channels_last)
+            field = field + self.refinement(both).contiguous()
         return field
 
     def encode(
@@ -298,7 +302,9 @@ class PIBERT(nn.Module):
                     f"the relative bias was made for {self.token_shape} tokens, found {token_shape}"
                 )
             extra = int(self.config.parameter_token)
-            pairwise = F.pad(-self.config.attention_bias * self.relative_bias(), (0, extra, 0, extra))
+            pairwise = F.pad(
+                -self.config.attention_bias * self.relative_bias(), (0, extra, 0, extra)
+            )
             bias = pairwise[None, None] + (0.0 if bias is None else bias[:, None, None, :])
         return bias
 
@@ -383,3 +389,8 @@ class PIBERT(nn.Module):
             )
         mask = mask != 0
         return mask[:, None] if mask.ndim == 3 else mask
+
+
+def _zero(layer: nn.Module) -> None:
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)

@@ -32,9 +32,7 @@ def test_scales_are_the_rms_over_the_training_samples() -> None:
     bias = PhysicsBias(spec, 4)
     x = torch.randn(300, 2, 16, 16)
     bias.calibrate(x)
-    residuals = find_family("incompressible").residuals(
-        {"u": x[:, :1], "v": x[:, 1:]}, spec.grid
-    )
+    residuals = find_family("incompressible").residuals({"u": x[:, :1], "v": x[:, 1:]}, spec.grid)
     rms = torch.stack([r.square().mean().sqrt() for r in residuals.values()])
     assert torch.allclose(bias.scales, rms, rtol=1e-4)
 
@@ -110,6 +108,7 @@ def test_buffers_travel_with_the_weights() -> None:
     other = tiny_model(spec=tiny_spec(grid=Grid((16, 16))))  # another spacing
     other.load_state_dict(model.state_dict())
     x = torch.randn(2, 2, 16, 16)
+    assert other.physics_bias is not None and model.physics_bias is not None
     assert torch.equal(other.physics_bias(x), model.physics_bias(x))
     assert {"scales", "spacing", "mean", "std", "weights"} <= {
         name.removeprefix("physics_bias.") for name, _ in model.named_buffers()
@@ -119,14 +118,16 @@ def test_buffers_travel_with_the_weights() -> None:
 def test_the_parameter_token_is_unbiased() -> None:
     model = randomise(tiny_model())
     bias = model._logit_bias(torch.randn(2, 2, 16, 16), None, None, (4, 4))
-    assert bias.shape == (2, 17)
+    assert bias is not None and bias.shape == (2, 17)
     assert (bias[:, -1] == 0).all() and (bias[:, :-1] < 0).all()
 
 
 @pytest.mark.parametrize(
     ("family", "channels"), [("heat", ("u",)), ("wave", ("u",)), ("euler", ("rho", "u", "v", "p"))]
 )
-def test_another_family_needs_no_change_of_the_model(family: str, channels: tuple[str, ...]) -> None:
+def test_another_family_needs_no_change_of_the_model(
+    family: str, channels: tuple[str, ...]
+) -> None:
     spec = FieldSpec(
         channels=channels,
         family=family,
@@ -138,4 +139,5 @@ def test_another_family_needs_no_change_of_the_model(family: str, channels: tupl
     x = torch.rand(2, 3 * len(channels), 16, 16) + 1.0
     y = model(x, torch.rand(2, 2) + 0.5)
     assert y.shape == (2, len(channels), 16, 16) and torch.isfinite(y).all()
+    assert model.physics_bias is not None
     assert (model.physics_bias(x, torch.rand(2, 2) + 0.5) > 0).any()

@@ -11,14 +11,18 @@ import torch
 
 from pibert import build_model
 from pibert.models import compile_model
+from pibert.models.pibert import PIBERT
 from tests.helpers import randomise
+
+Case = tuple[PIBERT, torch.Tensor, torch.Tensor, torch.Tensor]
+"""Model, fields, parameters and the eager output."""
 
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
 
 
 @pytest.fixture(scope="module")
-def base_and_batch():
+def base_and_batch() -> Case:
     model = randomise(build_model("pibert", preset="base")).eval()
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(2, 2, 64, 64, generator=generator)
@@ -32,19 +36,19 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
     assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
-def test_base_compiles_as_one_graph(base_and_batch) -> None:
+def test_base_compiles_as_one_graph(base_and_batch: Case) -> None:
     model, x, parameters, expected = base_and_batch
     with torch.no_grad():
         assert_close(compile_model(model)(x, parameters), expected)
 
 
-def test_base_exports(base_and_batch) -> None:
+def test_base_exports(base_and_batch: Case) -> None:
     model, x, parameters, expected = base_and_batch
     program = torch.export.export(model, (x, parameters))
     assert_close(program.module()(x, parameters), expected)
 
 
-def test_base_runs_in_onnxruntime(base_and_batch, tmp_path: Path) -> None:
+def test_base_runs_in_onnxruntime(base_and_batch: Case, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     model, x, parameters, expected = base_and_batch
     path = tmp_path / "base.onnx"

@@ -1,12 +1,14 @@
 """The folded ends compute the plain form's function, gradients included."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from pibert import FieldSpec, Grid, build_model
 from tests.helpers import randomise, tiny_model
 
-CASES: dict[str, dict[str, object]] = {
+CASES: dict[str, dict[str, Any]] = {
     "default": {},
     "fourier only": {"branches": "fourier"},
     "frame only": {"branches": "frame"},
@@ -25,7 +27,7 @@ def test_folded_and_plain_agree_in_value_and_every_gradient(case: str) -> None:
     changes = CASES[case]
     outputs, gradients = [], []
     for form in ({}, {"fold": False}, {"fold": False, "evaluation": "fft"}):
-        model = randomise(tiny_model(**(changes | form))).double()  # type: ignore[arg-type]
+        model = randomise(tiny_model(**(changes | form))).double()
         assert model.folds == (not form)
         torch.manual_seed(1)
         x = torch.randn(3, model.in_channels, *model.spec.grid.shape, dtype=torch.float64)
@@ -33,9 +35,12 @@ def test_folded_and_plain_agree_in_value_and_every_gradient(case: str) -> None:
         y.square().sum().backward()
         outputs.append(y)
         used = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+        assert x.grad is not None
         gradients.append(used | {"x": x.grad})
     for output, gradient in zip(outputs[1:], gradients[1:], strict=True):
-        assert torch.allclose(output, outputs[0], rtol=1e-9, atol=1e-9 * outputs[0].abs().max().item())
+        assert torch.allclose(
+            output, outputs[0], rtol=1e-9, atol=1e-9 * outputs[0].abs().max().item()
+        )
         assert gradient.keys() == gradients[0].keys()
         for name, expected in gradients[0].items():
             scale = expected.abs().max()

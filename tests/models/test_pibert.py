@@ -1,6 +1,7 @@
 """PIBERT itself: size, persistence at the start, switches, grids, masks, parameters, errors."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -61,7 +62,7 @@ def test_a_grid_that_is_no_multiple_of_the_patch_is_padded_by_repetition_and_cro
     assert torch.allclose(model(x), model(padded)[..., :14, :18], atol=1e-6)
 
 
-SWITCHES: dict[str, dict[str, object]] = {
+SWITCHES: dict[str, dict[str, Any]] = {
     "fourier only": {"branches": "fourier"},
     "frame only": {"branches": "frame"},
     "no bias": {"attention_bias": 0.0},
@@ -148,6 +149,7 @@ def test_the_model_transfers_to_a_finer_grid() -> None:
     wave = (grid.sin()[:, None] * grid.cos()).expand(1, 2, 64, 64)
     coarse, fine = wave[..., ::2, ::2], wave
     branch = model.encoder.fourier
+    assert branch is not None
     assert torch.allclose(branch(fine)[..., ::2, ::2], branch(coarse), atol=1e-5)
     assert model(fine).shape == fine.shape
 
@@ -175,10 +177,10 @@ def test_the_model_transfers_to_a_finer_grid() -> None:
     ],
 )
 def test_a_wrong_choice_says_what_was_expected(
-    arguments: dict[str, object], message: str, no_shape_checks: None
+    arguments: dict[str, Any], message: str, no_shape_checks: None
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        build_model(**({"name": "pibert"} | arguments))  # type: ignore[arg-type]
+        build_model(**({"name": "pibert"} | arguments))
 
 
 def test_wrong_input_says_what_was_expected() -> None:

@@ -23,7 +23,7 @@ def train_a_little(module: nn.Module, x: Tensor, seed: int = 0) -> None:
     """A few optimiser steps toward a random target, large enough to move every weight."""
     optimiser = torch.optim.Adam(module.parameters(), lr=0.05)
     target = noise(*module(x).shape, seed=seed, dtype=x.dtype)
-    for _ in range(5):
+    for _ in range(3):
         optimiser.zero_grad()
         (module(x) - target).square().mean().backward()
         optimiser.step()

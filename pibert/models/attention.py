@@ -22,12 +22,14 @@ def key_biased_attention(
 ) -> Float[Tensor, "b h n d"]:
     """softmax_j(q_i . k_j / sqrt(d) + bias_j) v_j on the fused kernels."""
     b, h, n, d = q.shape
+    # A shift of the whole row changes nothing in the softmax and saves digits of the bias.
+    bias = bias - bias.detach().amax(-1, keepdim=True)
     if not (q.is_cuda or bias.requires_grad):
-        # The CPU kernel reads a mask through its strides: one row serves all queries.
-        row = bias[:, None, None, :].to(q.dtype).expand(b, h, n, n)
+        # The CPU kernel broadcasts a mask as it reads it: one row serves all queries.
+        row = bias[:, None, None, :].to(q.dtype)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=row)
     root = d**0.5
-    scaled = bias * root
+    scaled = (bias * root).clamp(min=torch.finfo(k.dtype).min)
     extra = [scaled.to(k.dtype)]
     if k.dtype in (torch.float16, torch.bfloat16):
         # What rounding takes from the bias goes into a second feature: twice the digits.
@@ -99,20 +101,19 @@ class RelativeBias(nn.Module):
 class Block(nn.Module):
     """One pre-norm transformer block."""
 
-    def __init__(self, width: int, heads: int, mlp_ratio: int = 4, dropout: float = 0.0) -> None:
+    def __init__(self, width: int, heads: int, mlp_ratio: int = 4) -> None:
         super().__init__()
         self.norm_attention = nn.LayerNorm(width)
         self.attention = Attention(width, heads)
         self.norm_mlp = nn.LayerNorm(width)
         self.mlp = nn.Sequential(
             nn.Linear(width, mlp_ratio * width),
-            nn.GELU(approximate="tanh"),
+            nn.GELU(),
             nn.Linear(mlp_ratio * width, width),
         )
-        self.dropout = nn.Dropout(dropout)
 
     def forward(
         self, x: Float[Tensor, "b n d"], bias: Tensor | None = None
     ) -> Float[Tensor, "b n d"]:
-        x = x + self.dropout(self.attention(self.norm_attention(x), bias))
-        return x + self.dropout(self.mlp(self.norm_mlp(x)))
+        x = x + self.attention(self.norm_attention(x), bias)
+        return x + self.mlp(self.norm_mlp(x))

@@ -46,8 +46,11 @@ class PhysicsBias(nn.Module):
                 f"found {list(spec.channels)}; choose another family or set attention_bias=0"
             )
         terms = self.family.terms
-        if weights is not None and len(weights) != len(terms):
-            raise ValueError(f"expected a weight for each of {list(terms)}, found {list(weights)}")
+        if weights is not None and (len(weights) != len(terms) or min(weights) < 0):
+            raise ValueError(
+                f"expected a weight, zero or positive, for each of {list(terms)}, "
+                f"found {list(weights)}"
+            )
         self.spec, self.patch = spec, patch
         self.register_buffer("mean", torch.zeros(len(spec.channels)))
         self.register_buffer("std", torch.ones(len(spec.channels)))
@@ -60,6 +63,7 @@ class PhysicsBias(nn.Module):
         self.weights: Tensor
         self.spacing: Tensor
         self.register_load_state_dict_post_hook(_take_spacing)
+        self._guess_scales()
 
     def set_normalizer(self, normalizer: Normalizer) -> None:
         """Tell what one standardised unit of each channel is in physical units."""
@@ -69,6 +73,14 @@ class PhysicsBias(nn.Module):
             )
         self.mean.copy_(torch.tensor(normalizer.mean))
         self.std.copy_(torch.tensor(normalizer.std))
+        self._guess_scales()
+
+    def _guess_scales(self) -> None:
+        """Scales in the right units until ``calibrate`` measures them: those of white noise."""
+        channels = self.family.frames * len(self.spec.channels)
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(4, channels, *self.spec.grid.shape, generator=generator)
+        self.calibrate(noise.to(self.mean))
 
     @torch.no_grad()
     def calibrate(

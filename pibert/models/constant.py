@@ -27,3 +27,8 @@ def constant(function: Callable[Arguments, Tensor]) -> Callable[Arguments, Tenso
             return cached(*args, **kwargs)  # type: ignore[arg-type]
 
     return look_up
+
+
+def count(start: int, stop: int, step: int = 1, *, device: torch.device) -> Tensor:
+    """Whole numbers in float64: exact, and no index arithmetic for a compiler to trip over."""
+    return torch.arange(start, stop, step, dtype=torch.float64, device=device)

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pibert.models.constant import constant
+from pibert.models.constant import constant, count
 from pibert.models.orthonormal import orthonormal_columns
 
 Evaluation = Literal["fft", "dft"]
@@ -40,8 +40,8 @@ def row_phases(
 ) -> Float[Tensor, "2 p r"]:
     """Cosine and sine of 2 pi k_y y / ny at every stride-th point, for the kept rows."""
     up, down = kept_rows(modes, ny)
-    rows = torch.cat((torch.arange(up, device=device), torch.arange(-down, 0, device=device)))
-    return _phases(rows, torch.arange(0, ny, stride, device=device), ny).to(dtype)
+    rows = torch.cat((count(0, up, device=device), count(-down, 0, device=device)))
+    return _phases(rows, count(0, ny, stride, device=device), ny).to(dtype)
 
 
 @constant
@@ -49,13 +49,13 @@ def column_phases(
     modes: int, nx: int, stride: int, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "2 p k"]:
     """Cosine and sine of 2 pi k_x x / nx at every stride-th point, for the kept columns."""
-    columns = torch.arange(kept_columns(modes, nx), device=device)
-    return _phases(columns, torch.arange(0, nx, stride, device=device), nx).to(dtype)
+    columns = count(0, kept_columns(modes, nx), device=device)
+    return _phases(columns, count(0, nx, stride, device=device), nx).to(dtype)
 
 
 def _phases(waves: Tensor, points: Tensor, n: int) -> Tensor:
-    # The product is reduced modulo n in integers: the angle is then exact to round-off.
-    angle = ((points[:, None] * waves) % n).double() * (2 * torch.pi / n)
+    # Whole turns are taken off before the angle is formed: it is exact to round-off.
+    angle = (points[:, None] * waves).remainder(n) * (2 * torch.pi / n)
     return torch.stack((angle.cos(), angle.sin()))
 
 
@@ -64,7 +64,7 @@ def mirror_factors(
     modes: int, nx: int, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, " k"]:
     """2 for the columns whose mirror image is not stored, 1 for the self-mirrored ones."""
-    columns = torch.arange(kept_columns(modes, nx), device=device)
+    columns = count(0, kept_columns(modes, nx), device=device)
     return torch.where((columns == 0) | (2 * columns == nx), 1.0, 2.0).to(dtype)
 
 
@@ -151,8 +151,8 @@ class FourierBranch(nn.Module):
         if self.unitary:
             weight = orthonormal_columns(weight)
         if up == down and 2 * down != ny:  # row -M has no partner +M on self-mirrored columns
-            row = torch.arange(up + down, device=weight.device)[:, None]
-            column = torch.arange(columns, device=weight.device)
+            row = count(0, up + down, device=weight.device)[:, None]
+            column = count(0, columns, device=weight.device)
             dropped = (row == up) & ((column == 0) | (2 * column == nx))
             weight = torch.where(dropped[:, :, None, None, None], 0.0, weight)
         return weight
@@ -160,16 +160,15 @@ class FourierBranch(nn.Module):
     @staticmethod
     def _tie(column: Float[Tensor, "r c d 2"], up: int, ny: int) -> Float[Tensor, "r c d 2"]:
         """One self-mirrored column with W(-k) = conj W(k) and real mean and Nyquist bins."""
-        re, im = column.unbind(-1)
+        imaginary = count(0, 2, device=column.device).to(column.dtype)  # (0, 1)
+        real, conjugate = 1 - imaginary, 1 - 2 * imaginary
         down = column.shape[0] - up
-        paired = slice(1, min(up, down + 1))
-        parts_re = [re[:up], re[paired].flip(0)]
-        parts_im = [torch.zeros_like(im[:1]), im[1:up], -im[paired].flip(0)]
+        parts = [column[:1] * real, column[1:up]]
         if up == down:  # the row -M, or the Nyquist row, has no partner
-            alone = slice(up, up + 1)
-            parts_re.insert(1, re[alone])
-            parts_im.insert(2, torch.zeros_like(im[alone]) if 2 * down == ny else im[alone])
-        return torch.stack((torch.cat(parts_re), torch.cat(parts_im)), dim=-1)
+            alone = column[up : up + 1]
+            parts.append(alone * real if 2 * down == ny else alone)
+        mirrored = (column[1 : min(up, down + 1)] * conjugate).flip(0)
+        return torch.cat([*parts, mirrored])
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d y x"]:
         ny, nx = x.shape[-2:]

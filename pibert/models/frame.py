@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pibert.models.constant import constant
+from pibert.models.constant import constant, count
 from pibert.models.orthonormal import orthonormal_columns
 
 FrameKind = Literal["fixed", "angle", "renormalised"]
@@ -34,9 +34,13 @@ NUM_HARMONICS = 4
 @constant
 def _waves(n: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "n n"]:
     """cos(2 pi k m / n): turns an even frequency response into circulant entries."""
-    k = torch.arange(n, device=device)
-    angle = ((k[:, None] * k) % n).double() * (2 * torch.pi / n)
-    return (angle.cos() / n).to(dtype)
+    k = count(0, n, device=device)
+    return (_angle(k[:, None] * k, n).cos() / n).to(dtype)
+
+
+def _angle(waves: Tensor, n: int) -> Tensor:
+    """2 pi waves / n without its whole turns: exact to round-off, the windows exactly even."""
+    return waves.remainder(n) * (2 * torch.pi / n)
 
 
 @constant
@@ -74,19 +78,21 @@ class TightFrame(nn.Module):
 
     def windows(self, n: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "j 2 n"]:
         """g0 and g1 of each level at the n frequencies of a grid line."""
-        waves = torch.arange(n, device=device)
-        dilated = waves * (2 ** torch.arange(self.levels, device=device))[:, None]
-        omega = (dilated % n).to(dtype) * (2 * torch.pi / n)  # (j, n)
-        orders = torch.arange(NUM_HARMONICS, device=device)
-        # Angles are reduced modulo one turn in integers, which keeps the windows exactly even.
-        turns = ((dilated[..., None] * orders) % n).to(dtype) * (2 * torch.pi / n)
+        levels = 2.0 ** count(0, self.levels, device=device)
+        waves = levels[:, None] * count(0, n, device=device)  # (j, n)
+        orders = count(0, NUM_HARMONICS, device=device)
         if self.kind == "renormalised":
-            raw = torch.einsum("jnk,jgk->jgn", turns.cos(), self.responses.to(dtype))
-            return raw / raw.square().sum(1, keepdim=True).sqrt()
-        half = omega / 2
+            waveforms = _angle(waves[..., None] * orders, n).to(dtype).cos()
+            raw = torch.einsum("jnk,jgk->jgn", waveforms, self.responses.to(dtype))
+            energy = raw.square().sum(1, keepdim=True)
+            # Where both responses vanish there is nothing to renormalise: all goes to the low-pass.
+            low = (1 - count(0, 2, device=device)).to(dtype)[:, None]  # (1, 0)
+            empty = energy < torch.finfo(dtype).tiny
+            return torch.where(empty, low, raw / energy.masked_fill(empty, 1.0).sqrt())
+        half = _angle(waves, n).to(dtype) / 2
         if self.kind == "angle":
-            turns = ((dilated[..., None] * (orders + 1)) % n).to(dtype) * (2 * torch.pi / n)
-            half = half + torch.einsum("jnk,jk->jn", turns.sin(), self.harmonics.to(dtype))
+            waveforms = _angle(waves[..., None] * (orders + 1), n).to(dtype).sin()
+            half = half + torch.einsum("jnk,jk->jn", waveforms, self.harmonics.to(dtype))
         theta = (torch.pi / 2) * half.sin().square()
         return torch.stack((theta.cos(), theta.sin()), dim=1)
 

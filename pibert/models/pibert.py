@@ -38,6 +38,7 @@ class PIBERTConfig:
     refine_width: int = 32
     mlp_ratio: int = 4
     dropout: float = 0.02
+    """Of the tokens as they enter the blocks."""
     history: int = 1
     """Frames in, folded into channels, the newest last."""
     horizon: int = 1
@@ -123,9 +124,7 @@ class PIBERT(nn.Module):
         self.projection = nn.Conv2d(d, d, 1)
         self.patch_embedding = nn.Conv2d(d, d, patch, stride=patch)
         self.parameter_embedding = (
-            nn.Sequential(
-                nn.Linear(PARAMETER_WIDTH, d), nn.GELU(approximate="tanh"), nn.Linear(d, d)
-            )
+            nn.Sequential(nn.Linear(PARAMETER_WIDTH, d), nn.GELU(), nn.Linear(d, d))
             if config.parameter_token
             else None
         )
@@ -138,16 +137,15 @@ class PIBERT(nn.Module):
                 spec, patch, family=config.residual, weights=config.residual_weights
             )
         self.relative_bias = RelativeBias(self.token_shape) if config.relative_bias else None
+        self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(
-            Block(d, config.heads, config.mlp_ratio, config.dropout) for _ in range(config.depth)
+            Block(d, config.heads, config.mlp_ratio) for _ in range(config.depth)
         )
         self.norm = nn.LayerNorm(d)
         self.expand = nn.Linear(d, patch**2 * d)
         self.read_out = nn.Conv2d(d, self.out_channels, 1)
         self.mpp_head = nn.Linear(d, patch**2 * self.in_channels)
-        self.ecp_head = nn.Sequential(
-            nn.Linear(d, d // 2), nn.GELU(approximate="tanh"), nn.Linear(d // 2, 1)
-        )
+        self.ecp_head = nn.Sequential(nn.Linear(d, d // 2), nn.GELU(), nn.Linear(d // 2, 1))
         self.skip_scale = nn.Parameter(torch.ones(1)) if config.skip else None
         self.refinement = self._build_refinement() if config.refine else None
         # Zero correction at the start: the untrained model is persistence.
@@ -181,9 +179,9 @@ class PIBERT(nn.Module):
         _zero(last)
         return nn.Sequential(
             nn.Conv2d(self.out_channels + self.in_channels, h, 3, padding=1),
-            nn.GELU(approximate="tanh"),
+            nn.GELU(),
             nn.Conv2d(h, h, 3, padding=1),
-            nn.GELU(approximate="tanh"),
+            nn.GELU(),
             last,
         )
 
@@ -270,7 +268,7 @@ class PIBERT(nn.Module):
         if self.parameter_embedding is not None:
             known = self._parameter_vector(x, parameters)
             tokens = torch.cat((tokens, self.parameter_embedding(known)[:, None]), dim=1)
-        tokens = tokens + self._positions(token_shape)
+        tokens = self.dropout(tokens + self._positions(token_shape))
         for block in self.blocks:
             tokens = block(tokens, bias)
         return self.norm(tokens)

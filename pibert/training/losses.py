@@ -14,7 +14,8 @@ in physical units would change their meaning by orders of magnitude. So predicti
 back to physical units, divided by one reference velocity U for both components, and
 differentiated in units of h = sqrt(dx dy) with the ratio dx/dy kept. The terms are then free of
 units, a solenoidal flow has no divergence although u and v are standardised differently, and for
-equal stds, dx = dy, they are the paper's.
+equal stds and dx = dy the two regularisers are the paper's. (Its recon and L_bnd add the channels
+where ours average them; the published values are averages.)
 
 Every mean leaves out the points that ``known`` marks as unknown; derivatives whose stencil touches
 such a point are left out too. Points inside the grid's body count as unknown. A mean over no

@@ -173,7 +173,8 @@ def test_the_model_transfers_to_a_finer_grid() -> None:
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), found 1.0"),
         ({"patch": 65}, "at least one patch of 65 x 65, found 64 x 64"),
         ({"spec": FieldSpec(channels=("p",))}, r"needs channels \['u', 'v'\], found \['p'\]"),
-        ({"residual_weights": (1.0,)}, "a weight for each of"),
+        ({"residual_weights": (1.0,)}, "a weight, zero or positive, for each of"),
+        ({"residual_weights": (1.0, -1.0)}, "a weight, zero or positive, for each of"),
     ],
 )
 def test_a_wrong_choice_says_what_was_expected(

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+CPU_FEATURES = 2
 GPU_FEATURES = 8
-"""Features added on a GPU, where the fused kernels take head widths in multiples of eight."""
+"""Features that carry the bias; the fused GPU kernels take head widths in multiples of eight."""
 
 
 def key_biased_attention(
@@ -21,27 +22,38 @@ def key_biased_attention(
     bias: Float[Tensor, "b n"],
 ) -> Float[Tensor, "b h n d"]:
     """softmax_j(q_i . k_j / sqrt(d) + bias_j) v_j on the fused kernels."""
-    b, h, n, d = q.shape
+    d = q.shape[-1]
     # A shift of the whole row changes nothing in the softmax and saves digits of the bias.
     bias = bias - bias.detach().amax(-1, keepdim=True)
     if not (q.is_cuda or bias.requires_grad):
         # The CPU kernel broadcasts a mask as it reads it: one row serves all queries.
         row = bias[:, None, None, :].to(q.dtype)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=row)
-    root = d**0.5
-    scaled = (bias * root).clamp(min=torch.finfo(k.dtype).min)
-    extra = [scaled.to(k.dtype)]
-    if k.dtype in (torch.float16, torch.bfloat16):
-        # What rounding takes from the bias goes into a second feature: twice the digits.
-        extra.append((scaled - extra[0]).to(k.dtype))
-    width = GPU_FEATURES if q.is_cuda else len(extra)
-    extra += [torch.zeros_like(extra[0])] * (width - len(extra))
-    keys = torch.stack(extra, dim=-1)  # (b, n, width)
-    k = torch.cat((k, keys[:, None].expand(b, h, n, width)), dim=-1)
-    q = torch.cat((q, q.new_ones(()).expand(b, h, n, width)), dim=-1)
-    if not _takes_narrow_values(v):
-        return F.scaled_dot_product_attention(q, k, F.pad(v, (0, width)), scale=1 / root)[..., :d]
-    return F.scaled_dot_product_attention(q, k, v, scale=1 / root)
+    features = GPU_FEATURES if q.is_cuda else CPU_FEATURES
+    q, k = append_bias(q, k, bias, features)
+    if _takes_narrow_values(v):
+        return F.scaled_dot_product_attention(q, k, v, scale=d**-0.5)
+    wide = F.pad(v, (0, features))
+    return F.scaled_dot_product_attention(q, k, wide, scale=d**-0.5)[..., :d]
+
+
+def append_bias(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h n d"],
+    bias: Float[Tensor, "b n"],
+    features: int,
+) -> tuple[Float[Tensor, "b h n e"], Float[Tensor, "b h n e"]]:
+    """Queries and keys with more features, whose products q.k / sqrt(d) have the bias added."""
+    b, h, n, d = q.shape
+    # The smallest half-precision number is as good as minus infinity, and finite.
+    scaled = (bias * d**0.5).clamp(min=torch.finfo(torch.float16).min)
+    coarse = scaled.to(k.dtype)
+    # What rounding takes from the bias goes into a second feature: twice the digits.
+    fine = (scaled - coarse).to(k.dtype)
+    added = torch.stack((coarse, fine, *[torch.zeros_like(fine)] * (features - 2)), dim=-1)
+    k = torch.cat((k, added[:, None].expand(b, h, n, features)), dim=-1)
+    q = torch.cat((q, q.new_ones(()).expand(b, h, n, features)), dim=-1)
+    return q, k
 
 
 def _takes_narrow_values(v: Tensor) -> bool:

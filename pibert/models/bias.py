@@ -91,6 +91,8 @@ class PhysicsBias(nn.Module):
         chunk: int = 256,
     ) -> None:
         """Set each residual's scale to its root mean square over standardised training samples."""
+        if mask is not None:
+            mask = _per_pixel(mask, (len(x), *x.shape[-2:]))
         energy = torch.zeros_like(self.scales, dtype=torch.float64)
         count = torch.zeros_like(energy)
         for start in range(0, len(x), chunk):
@@ -162,7 +164,7 @@ class PhysicsBias(nn.Module):
         return replace(grid, shape=(ny, nx), dx=dx, dy=dy, body=body)
 
     def _coefficients(self, parameters: Tensor | None) -> dict[str, Any]:
-        """The family's coefficients per sample; what is not known is zero and drops its term."""
+        """The family's coefficients per sample, as far as they are known."""
         spec = self.spec
         found: dict[str, Any] = {}
         for name in self.family.coefficients:
@@ -174,10 +176,10 @@ class PhysicsBias(nn.Module):
                     found[name] = spec.reference_velocity * spec.reference_length / reynolds
             elif (value := self._parameter(name, parameters)) is not None:
                 found[name] = value
-        return {
-            name: torch.nan_to_num(value, nan=0.0) if isinstance(value, Tensor) else value
-            for name, value in found.items()
-        }
+        for name, value in found.items():
+            if isinstance(value, Tensor):  # NaN: not known for this sample
+                found[name] = torch.where(value.isnan(), self.family.coefficients[name], value)
+        return found
 
     def _parameter(self, name: str, parameters: Tensor | None) -> Tensor | None:
         if parameters is None or name not in self.spec.parameter_names:

@@ -114,6 +114,29 @@ def test_the_same_flow_at_twice_the_resolution_has_nearly_the_same_residual() ->
     assert (coarse - results[0]).abs().max() < 0.1 * results[0].max()  # wrong spacing: a factor 2
 
 
+def test_an_unknown_coefficient_that_has_no_term_of_its_own_takes_its_usual_value() -> None:
+    spec = FieldSpec(
+        channels=("rho", "u", "v", "p"),
+        family="euler",
+        grid=Grid.periodic((16, 16)),
+        parameters=(Parameter(name="gamma"),),
+    )
+    bias = PhysicsBias(spec, 4)
+    x = torch.rand(2, 4, 16, 16) + 1.0
+    unknown = bias(x, spec.encode_parameters({}).expand(2, -1))
+    assert torch.allclose(unknown, bias(x), rtol=1e-4)
+    other = bias(x, spec.encode_parameters({"gamma": 1.6}).expand(2, -1))
+    assert not torch.allclose(other, bias(x))
+
+
+def test_calibration_takes_one_mask_for_all_samples() -> None:
+    x, mask = torch.randn(300, 2, 16, 16), torch.rand(16, 16) > 0.1
+    one, each = PhysicsBias(tiny_spec(), 4), PhysicsBias(tiny_spec(), 4)
+    one.calibrate(x, mask=mask)
+    each.calibrate(x, mask=mask.expand(300, 16, 16))
+    assert torch.equal(one.scales, each.scales)
+
+
 def test_buffers_travel_with_the_weights() -> None:
     model = randomise(tiny_model(spec=tiny_spec()))
     model.calibrate(torch.randn(8, 2, 16, 16), Normalizer((0.1, 0.2), (2.0, 3.0)))

@@ -1,5 +1,6 @@
 """PDE families: for each governing equation, the residuals that vanish on its solutions."""
 
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -39,8 +40,8 @@ class Family(Protocol):
         ...
 
     @property
-    def coefficients(self) -> tuple[str, ...]:
-        """Names of the coefficients; a missing one leaves out its term."""
+    def coefficients(self) -> Mapping[str, float]:
+        """Names of the coefficients, and what stands for an unknown one: 0 leaves out its term."""
         ...
 
     @property

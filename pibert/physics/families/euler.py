@@ -43,7 +43,7 @@ class Euler:
     channels = ("rho", "u", "v", "p")
     optional_channels = ()
     frames = 2
-    coefficients = ("gamma",)
+    coefficients = {"gamma": AIR}
     terms = ("mass", "momentum", "energy")
 
     def __post_init__(self) -> None:

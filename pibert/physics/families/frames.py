@@ -6,7 +6,7 @@ second-order accurate there. With one frame, or without dt, the instant is the l
 time derivative is left out (the steady proxy).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from jaxtyping import Float
 from torch import Tensor
@@ -38,7 +38,7 @@ def check_inputs(
     fields: Mapping[str, object],
     channels: Iterable[str],
     coefficients: Iterable[str],
-    known_coefficients: tuple[str, ...],
+    known_coefficients: Collection[str],
     dt: float | None,
 ) -> None:
     """Refuse missing channels, unknown coefficients and a dt that is not positive."""

@@ -32,7 +32,7 @@ class Heat:
     name = "heat"
     optional_channels = ()
     frames = 2
-    coefficients = ("diffusivity",)
+    coefficients = {"diffusivity": 0.0}
     terms = ("heat",)
 
     @property

@@ -74,8 +74,9 @@ class Incompressible:
         return () if self.form == "vorticity" else ("p",)
 
     @property
-    def coefficients(self) -> tuple[str, ...]:
-        return ("viscosity",) if self.form == "vorticity" else ("viscosity", "density")
+    def coefficients(self) -> dict[str, float]:
+        density = {} if self.form == "vorticity" else {"density": 1.0}
+        return {"viscosity": 0.0} | density
 
     @property
     def terms(self) -> tuple[str, ...]:

@@ -98,8 +98,8 @@ class ReactionDiffusion:
         return tuple(f"diffusivity_{name}" for name in self.channels)
 
     @property
-    def coefficients(self) -> tuple[str, ...]:
-        return self.diffusivities + self.reaction.coefficients
+    def coefficients(self) -> dict[str, float]:
+        return dict.fromkeys(self.diffusivities + self.reaction.coefficients, 0.0)
 
     def residuals(
         self,

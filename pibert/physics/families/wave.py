@@ -41,7 +41,7 @@ class Wave:
 
     form: Literal["second-order", "first-order"] = "second-order"
 
-    coefficients = ("speed",)
+    coefficients = {"speed": 0.0}
 
     def __post_init__(self) -> None:
         if self.form not in ("second-order", "first-order"):

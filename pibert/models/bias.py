@@ -139,16 +139,14 @@ class PhysicsBias(nn.Module):
         frames = frames * self.std.to(x.dtype)[:, None, None] + self.mean.to(x.dtype)[:, None, None]
         wanted = (*self.family.channels, *self.family.optional_channels)
         fields = {name: frames[:, :, names.index(name)] for name in wanted if name in names}
-        grid, coefficients = self._grid(ny, nx), self._coefficients(parameters)
-        if mask is None and grid.body is None:
-            residuals = self.family.residuals(fields, grid, dt=self.spec.dt, **coefficients)
-            everywhere = torch.ones(b, ny, nx, dtype=torch.bool, device=x.device)
-            defined = dict.fromkeys(residuals, everywhere)
-        else:
-            known = None if mask is None else _per_pixel(mask, (b, ny, nx))
-            residuals, defined = masked_residuals(
-                self.family, fields, grid, known, dt=self.spec.dt, **coefficients
-            )
+        residuals, defined = masked_residuals(
+            self.family,
+            fields,
+            self._grid(ny, nx),
+            None if mask is None else _per_pixel(mask, (b, ny, nx)),
+            dt=self.spec.dt,
+            **self._coefficients(parameters),
+        )
         return {term: magnitude(value) for term, value in residuals.items()}, defined
 
     def _grid(self, ny: int, nx: int) -> Grid:

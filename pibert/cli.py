@@ -53,7 +53,9 @@ def demo(
     import torch
 
     from pibert.demo import TEST_STREETS, TRAINING_STREETS, run_demo
+    from pibert.report.figures import picture_path
 
+    out = picture_path(out)  # a bad one is told before anything else
     torch.manual_seed(seed)
     console = Console()
     console.print(

@@ -57,8 +57,11 @@ class Grid:
     """Coordinates (x, y) of the point in row 0, column 0."""
 
     def __post_init__(self) -> None:
-        if len(self.shape) != 2 or min(self.shape) < 1:
-            raise ValueError(f"grid shape must be two positive numbers (y, x), found {self.shape}")
+        if len(self.shape) != 2 or min(self.shape) < 1 or any(n != int(n) for n in self.shape):
+            raise ValueError(
+                f"grid shape must be two positive whole numbers (y, x), found {self.shape}"
+            )
+        object.__setattr__(self, "shape", (int(self.shape[0]), int(self.shape[1])))
         for name in ("dx", "dy"):
             step = getattr(self, name)
             if not (math.isfinite(step) and step > 0):
@@ -75,7 +78,7 @@ class Grid:
                     f"body mask must have the grid's shape {self.shape}, "
                     f"found {tuple(self.body.shape)}"
                 )
-            object.__setattr__(self, "body", self.body.to(torch.bool))
+            object.__setattr__(self, "body", self.body.detach().to("cpu", torch.bool, copy=True))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Grid) and self.to_dict() == other.to_dict()
@@ -216,6 +219,10 @@ class FieldSpec:
     """Kinematic viscosity where it is the same for all samples; overrides the Reynolds number."""
 
     def __post_init__(self) -> None:
+        for name in ("channels", "units", "parameters"):
+            if isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} must be a tuple, found {getattr(self, name)!r}")
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         if not self.channels or len(set(self.channels)) != len(self.channels):
             raise ValueError(f"channels must be one or more different names, found {self.channels}")
         if not self.units:
@@ -286,6 +293,8 @@ class Normalizer:
     std: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", tuple(self.mean))
+        object.__setattr__(self, "std", tuple(self.std))
         if len(self.mean) != len(self.std) or not self.mean:
             raise ValueError(
                 f"expected a mean and a std per channel, found {len(self.mean)} and {len(self.std)}"

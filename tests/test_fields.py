@@ -53,8 +53,8 @@ def full_spec() -> FieldSpec:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Grid((0, 4)), r"two positive numbers \(y, x\), found \(0, 4\)"),
-        (lambda: Grid((4, -1)), r"two positive numbers"),
+        (lambda: Grid((0, 4)), r"two positive whole numbers \(y, x\), found \(0, 4\)"),
+        (lambda: Grid((4, -1)), r"two positive whole numbers"),
         (lambda: Grid((4, 4), dx=0.0), "grid dx must be positive and finite, found 0.0"),
         (lambda: Grid((4, 4), dy=-1.0), "grid dy must be positive"),
         (lambda: Grid((4, 4), dy=math.inf), "grid dy must be positive and finite, found inf"),

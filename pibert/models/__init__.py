@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import shlex
 import shutil
 import warnings
 from collections.abc import Callable
@@ -52,8 +53,8 @@ def build_model(
 
 
 def _default_spec(config: pibert.PIBERTConfig) -> FieldSpec:
-    count = (config.in_channels or 2 * config.history) // config.history
-    names = ("u", "v", *(f"channel{index}" for index in range(2, count)))[: max(count, 1)]
+    count = -(-(config.in_channels or 2 * config.history) // config.history)
+    names = ("u", "v", *(f"channel{index}" for index in range(2, count)))[:count]
     return FieldSpec(channels=names, family="incompressible" if len(names) > 1 else None)
 
 
@@ -65,12 +66,15 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def compile_model(model: nn.Module) -> nn.Module | Callable[..., Any]:
-    """``torch.compile`` as one graph, or the model itself with a note where that cannot work."""
-    compiler = os.environ.get("CXX") or next(filter(shutil.which, ("c++", "g++", "clang++")), None)
-    if compiler is None or shutil.which(compiler) is None:
+    """``torch.compile`` as one graph for each input shape.
+
+    Without a C++ compiler it is the model itself, with a note.
+    """
+    named = shlex.split(os.environ.get("CXX", ""))[:1]
+    if not any(map(shutil.which, named or ("c++", "g++", "clang++"))):
         warnings.warn(
             "no C++ compiler found (g++ or clang++, or $CXX): running eagerly, not compiled",
             stacklevel=2,
         )
         return model
-    return torch.compile(model, fullgraph=True)
+    return torch.compile(model, fullgraph=True, dynamic=False)

@@ -8,6 +8,8 @@ logits of key j. Stencils that touch an unknown pixel or the body do not count.
 Normaliser, spacing, scales and weights are buffers: a saved or exported model carries them.
 """
 
+import math
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +33,7 @@ class PhysicsBias(nn.Module):
         spec: FieldSpec,
         patch: int,
         *,
+        history: int = 1,
         family: str | None = None,
         weights: tuple[float, ...] | None = None,
     ) -> None:
@@ -43,15 +46,17 @@ class PhysicsBias(nn.Module):
         if missing:
             raise ValueError(
                 f"the residual of {name!r} needs channels {list(self.family.channels)}, "
-                f"found {list(spec.channels)}; choose another family or set attention_bias=0"
+                f"found {list(spec.channels)}; give the field spec another family or None, or set "
+                f"attention_bias=0"
             )
         terms = self.family.terms
-        if weights is not None and (len(weights) != len(terms) or min(weights) < 0):
+        usable = weights is None or all(0 <= weight < math.inf for weight in weights)
+        if not usable or len(weights or terms) != len(terms):
             raise ValueError(
-                f"expected a weight, zero or positive, for each of {list(terms)}, "
-                f"found {list(weights)}"
+                f"expected a weight, zero or positive, for each of {list(terms)}, found {weights}"
             )
         self.spec, self.patch = spec, patch
+        self.frames = min(history, self.family.frames)
         self.register_buffer("mean", torch.zeros(len(spec.channels)))
         self.register_buffer("std", torch.ones(len(spec.channels)))
         self.register_buffer("scales", torch.ones(len(terms)))
@@ -62,7 +67,7 @@ class PhysicsBias(nn.Module):
         self.scales: Tensor
         self.weights: Tensor
         self.spacing: Tensor
-        self.register_load_state_dict_post_hook(_take_spacing)
+        self.register_load_state_dict_post_hook(_keep_spacing)
         self._guess_scales()
 
     def set_normalizer(self, normalizer: Normalizer) -> None:
@@ -77,7 +82,7 @@ class PhysicsBias(nn.Module):
 
     def _guess_scales(self) -> None:
         """Scales in the right units until ``calibrate`` measures them: those of white noise."""
-        channels = self.family.frames * len(self.spec.channels)
+        channels = self.frames * len(self.spec.channels)
         generator = torch.Generator().manual_seed(0)
         noise = torch.randn(4, channels, *self.spec.grid.shape, generator=generator)
         self.calibrate(noise.to(self.mean))
@@ -106,8 +111,13 @@ class PhysicsBias(nn.Module):
                 energy[index] += (residuals[term].square() * defined[term]).double().sum()
                 count[index] += defined[term].expand(residuals[term].shape).sum()
         rms = (energy / count.clamp(min=1)).sqrt()
-        # A residual that vanishes on the training set has no scale of its own: leave it unscaled.
-        self.scales.copy_(torch.where(rms > 0, rms, torch.ones_like(rms)))
+        if not bool(torch.isfinite(rms).all()):
+            raise ValueError(
+                f"expected finite training samples, found residuals {rms.tolist()}; "
+                f"pass a mask that is 0 at missing pixels"
+            )
+        # A residual that vanishes on the training set has no scale of its own: keep the guess.
+        self.scales.copy_(torch.where(rms > 0, rms, self.scales))
 
     def forward(
         self,
@@ -125,7 +135,8 @@ class PhysicsBias(nn.Module):
         total = F.avg_pool2d(F.pad(stacked * counted, margin), self.patch)
         fraction = F.avg_pool2d(F.pad(counted.to(total.dtype), margin), self.patch)
         pooled = total / fraction.clamp(min=0.5 / self.patch**2)  # (b, terms, y, x)
-        return torch.einsum("btyx,t->byx", pooled, share).flatten(1)
+        # Not an einsum: autocast would round it to half precision.
+        return (pooled * share[:, None, None]).sum(1).flatten(1)
 
     def _residuals(
         self, x: Tensor, parameters: Tensor | None, mask: Tensor | None
@@ -133,9 +144,9 @@ class PhysicsBias(nn.Module):
         """Magnitude of every residual term on the grid, and where its stencil counts."""
         if x.dtype in (torch.float16, torch.bfloat16):
             x = x.float()
-        b, _, ny, nx = x.shape
+        b, channels, ny, nx = x.shape
         names = self.spec.channels
-        frames = x.view(b, -1, len(names), ny, nx)[:, -self.family.frames :]
+        frames = x.view(b, channels // len(names), len(names), ny, nx)[:, -self.frames :]
         frames = frames * self.std.to(x.dtype)[:, None, None] + self.mean.to(x.dtype)[:, None, None]
         wanted = (*self.family.channels, *self.family.optional_channels)
         fields = {name: frames[:, :, names.index(name)] for name in wanted if name in names}
@@ -156,8 +167,8 @@ class PhysicsBias(nn.Module):
             return grid
         body = grid.body
         if body is not None:
-            resized = F.interpolate(body[None, None].float(), (ny, nx), mode="bilinear")
-            body = resized[0, 0] > 0  # any overlap with the body counts as body
+            # Any overlap with the body counts as body.
+            body = F.adaptive_max_pool2d(body[None].float(), (ny, nx))[0] > 0
         dy, dx = grid.dy * grid.shape[0] / ny, grid.dx * grid.shape[1] / nx
         return replace(grid, shape=(ny, nx), dx=dx, dy=dy, body=body)
 
@@ -188,10 +199,16 @@ class PhysicsBias(nn.Module):
         return self.spec.parameters[index].restore(parameters[:, index])
 
 
-def _take_spacing(module: PhysicsBias, _: object) -> None:
-    """After loading, the grid takes the spacing that came with the weights."""
-    dy, dx = module.spacing.tolist()
-    module.spec = replace(module.spec, grid=replace(module.spec.grid, dy=dy, dx=dx))
+def _keep_spacing(module: PhysicsBias, _: object) -> None:
+    """After loading weights from another grid, tell it: the field spec holds, not the weights."""
+    own = torch.tensor([module.spec.grid.dy, module.spec.grid.dx]).to(module.spacing)
+    if not torch.allclose(module.spacing, own, rtol=1e-6, atol=0.0):
+        warnings.warn(
+            f"the weights belong to a grid of spacing (dy, dx) = {module.spacing.tolist()}, this "
+            f"model has {own.tolist()}: it keeps its own; calibrate it on its own data",
+            stacklevel=2,
+        )
+        module.spacing.copy_(own)
 
 
 def _per_pixel(mask: Tensor, shape: tuple[int, int, int]) -> Tensor:

@@ -56,7 +56,7 @@ def folded_tokens(
 def _patches(x: Float[Tensor, "b c y x"], patch: int) -> Float[Tensor, "b n f"]:
     b, c, ny, nx = x.shape
     cells = x.view(b, c, ny // patch, patch, nx // patch, patch)
-    return cells.permute(0, 2, 4, 3, 5, 1).reshape(b, (ny // patch) * (nx // patch), -1)
+    return cells.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
 
 
 def _fourier_tokens(
@@ -87,7 +87,7 @@ def _fourier_tokens(
     across = torch.stack((cos_x * factors, -sin_x * factors), dim=-1).flatten(1)  # (tx, 2 k)
     tokens = across @ along.reshape(2 * columns, -1)
     tokens = tokens.view(cos_x.shape[0], cos_y.shape[0], b, width)
-    return tokens.permute(2, 1, 0, 3).reshape(b, -1, width)
+    return tokens.permute(2, 1, 0, 3).flatten(1, 2)  # (b, ty tx, o)
 
 
 def _mode_to_token(

@@ -24,6 +24,7 @@ from pibert.models.encoder import Gate, HybridEncoder
 from pibert.models.folding import folded_decoding, folded_tokens
 from pibert.models.fourier import Evaluation, FourierBranch
 from pibert.models.frame import FrameBranch, FrameKind
+from pibert.physics import find_family
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +85,8 @@ class PIBERTConfig:
             raise ValueError(
                 f"attention_bias (lambda_att) must be zero or positive, found {self.attention_bias}"
             )
+        if self.relative_bias and self.attention_bias == 0:
+            raise ValueError("relative_bias needs attention_bias > 0, found 0")
         if self.branches not in ("hybrid", "fourier", "frame"):
             raise ValueError(
                 f"branches must be 'hybrid', 'fourier' or 'frame', found {self.branches!r}"
@@ -105,11 +108,18 @@ class PIBERT(nn.Module):
         frame_channels = len(spec.channels)
         self.in_channels = config.in_channels or config.history * frame_channels
         self.out_channels = config.out_channels or config.horizon * frame_channels
-        if self.in_channels % frame_channels:
+        if self.in_channels != config.history * frame_channels:
             raise ValueError(
-                f"in_channels must hold whole frames of {frame_channels} channels "
+                f"in_channels must be history x channels = {config.history} x {frame_channels} "
                 f"{list(spec.channels)}, found {self.in_channels}"
             )
+        if self.out_channels % config.horizon:
+            raise ValueError(
+                f"out_channels must be a multiple of horizon={config.horizon}, "
+                f"found {self.out_channels}"
+            )
+        if config.residual is not None:
+            find_family(config.residual)
         ny, nx = spec.grid.shape
         if min(ny, nx) < config.patch:
             raise ValueError(
@@ -118,9 +128,7 @@ class PIBERT(nn.Module):
             )
         d, patch = config.width, config.patch
         self.token_shape = (-(-ny // patch), -(-nx // patch))
-        self.encoder = self._build_encoder(
-            (self.token_shape[0] * patch, self.token_shape[1] * patch)
-        )
+        self.encoder = self._build_encoder((ny, nx))
         self.projection = nn.Conv2d(d, d, 1)
         self.patch_embedding = nn.Conv2d(d, d, patch, stride=patch)
         self.parameter_embedding = (
@@ -134,7 +142,11 @@ class PIBERT(nn.Module):
         self.physics_bias = None
         if config.attention_bias > 0 and (config.residual or spec.family):
             self.physics_bias = PhysicsBias(
-                spec, patch, family=config.residual, weights=config.residual_weights
+                spec,
+                patch,
+                history=config.history,
+                family=config.residual,
+                weights=config.residual_weights,
             )
         self.relative_bias = RelativeBias(self.token_shape) if config.relative_bias else None
         self.dropout = nn.Dropout(config.dropout)
@@ -187,6 +199,7 @@ class PIBERT(nn.Module):
 
     @property
     def folds(self) -> bool:
+        """Whether the way from field to tokens is folded; the decoder always can be."""
         return self.config.fold and self.encoder.is_affine
 
     def calibrate(
@@ -316,7 +329,7 @@ class PIBERT(nn.Module):
 
     def _decode(self, tokens: Tensor) -> Tensor:
         """Pixels of every spatial token, (y, x, channel) last."""
-        if self.folds:
+        if self.config.fold:
             return folded_decoding(tokens, self.expand, self.read_out)
         b, n, d = tokens.shape
         pixels = self.expand(tokens).view(b, n * self.config.patch**2, d, 1)
@@ -326,8 +339,9 @@ class PIBERT(nn.Module):
         """(b, n, P P c) to (b, c, y, x), without the parameter token, cropped to shape."""
         (ny, nx), patch = shape, self.config.patch
         ty, tx = -(-ny // patch), -(-nx // patch)
-        cells = pixels[:, : ty * tx].view(-1, ty, tx, patch, patch, channels)
-        field = cells.permute(0, 5, 1, 3, 2, 4).reshape(-1, channels, ty * patch, tx * patch)
+        b = pixels.shape[0]
+        cells = pixels[:, : ty * tx].view(b, ty, tx, patch, patch, channels)
+        field = cells.permute(0, 5, 1, 3, 2, 4).reshape(b, channels, ty * patch, tx * patch)
         return field[..., :ny, :nx]
 
     def _last_frame(self, x: Tensor) -> Tensor:
@@ -342,11 +356,16 @@ class PIBERT(nn.Module):
     def _parameter_vector(self, x: Tensor, parameters: Tensor | None) -> Tensor:
         if parameters is None:
             return x.new_zeros(x.shape[0], PARAMETER_WIDTH)
-        vector = torch.nan_to_num(parameters.to(x.dtype), nan=0.0)
+        vector = torch.where(parameters.isnan(), 0.0, parameters).to(x.dtype)
         return F.pad(vector, (0, PARAMETER_WIDTH - vector.shape[-1]))
 
     def _prepare(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
         """Check the input and set unknown pixels to zero."""
+        if self.positions.dtype in (torch.float16, torch.bfloat16):
+            raise ValueError(
+                f"expected weights in float32 or float64, found {self.positions.dtype}: spectral "
+                f"sums need the digits; for half precision run the model under torch.autocast"
+            )
         if x.ndim != 4 or x.shape[1] != self.in_channels:
             raise ValueError(
                 f"expected a field of shape (b, {self.in_channels}, y, x), found {tuple(x.shape)}"
@@ -368,19 +387,27 @@ class PIBERT(nn.Module):
         if mask is not None:
             mask = self._checked_mask(mask, x)
             x = torch.where(mask, x, 0.0)
-        # Graph capture cannot branch on values; there the check is the caller's.
-        if not torch.compiler.is_compiling() and not bool(torch.isfinite(x).all()):
+        if not torch.compiler.is_compiling():
+            # Graph capture cannot branch on values; there the check is the caller's.
+            self._check_values(x, parameters)
+        return x
+
+    @staticmethod
+    def _check_values(x: Tensor, parameters: Tensor | None) -> None:
+        if not bool(torch.isfinite(x).all()):
             where = (~torch.isfinite(x)).nonzero()[0].tolist()
             raise ValueError(
                 f"expected finite values, found {x[tuple(where)].item()} at (b, c, y, x) = "
                 f"{tuple(where)}; pass a mask that is 0 at missing pixels"
             )
-        return x
+        if parameters is not None and bool(parameters.isinf().any()):
+            raise ValueError("expected finite parameters, or NaN for unknown ones, found inf")
 
     @staticmethod
     def _checked_mask(mask: Tensor, x: Tensor) -> Tensor:
         b, _, ny, nx = x.shape
-        if tuple(mask.shape) not in ((ny, nx), (b, ny, nx), (b, 1, ny, nx)):
+        shapes = {2: (ny, nx), 3: (b, ny, nx), 4: (b, 1, ny, nx)}
+        if shapes.get(mask.ndim) != tuple(mask.shape):
             raise ValueError(
                 f"expected a mask of shape ({ny}, {nx}), ({b}, {ny}, {nx}) or "
                 f"({b}, 1, {ny}, {nx}), found {tuple(mask.shape)}"

@@ -188,8 +188,8 @@ def total_loss(
     prediction: State,
     target: State,
     *,
-    weights: LossWeights,
     scales: LossScales,
+    weights: LossWeights = PAPER_WEIGHTS["base"],
     known: Known | None = None,
     mask: Bool[Tensor, "y x"] | None = None,
 ) -> tuple[Scalar, dict[str, Scalar]]:
@@ -198,8 +198,8 @@ def total_loss(
     Args:
         prediction: Standardised.
         target: Standardised.
-        weights: Those of ``PAPER_WEIGHTS`` or others.
         scales: The training set's.
+        weights: Those of ``PAPER_WEIGHTS`` for the preset, or others.
         known: True where the target is known.
         mask: The boundary points M; those of ``boundary_mask`` if not given.
     """

@@ -140,7 +140,7 @@ def test_calibration_takes_one_mask_for_all_samples() -> None:
 def test_buffers_travel_with_the_weights() -> None:
     model = randomise(tiny_model(spec=tiny_spec()))
     model.calibrate(torch.randn(8, 2, 16, 16), Normalizer((0.1, 0.2), (2.0, 3.0)))
-    other = tiny_model(spec=tiny_spec(grid=Grid((16, 16))))  # another spacing
+    other = tiny_model(spec=tiny_spec())
     other.load_state_dict(model.state_dict())
     x = torch.randn(2, 2, 16, 16)
     assert other.physics_bias is not None and model.physics_bias is not None
@@ -150,11 +150,83 @@ def test_buffers_travel_with_the_weights() -> None:
     }
 
 
-def test_the_parameter_token_is_unbiased() -> None:
-    model = randomise(tiny_model())
-    bias = model._logit_bias(torch.randn(2, 2, 16, 16), None, None, (4, 4))
+def test_weights_from_another_grid_are_told_and_the_spec_holds() -> None:
+    model = tiny_model(spec=tiny_spec())
+    other = tiny_model(spec=tiny_spec(grid=Grid((16, 16), dx=2.0)))
+    x = torch.randn(2, 2, 16, 16)
+    assert other.physics_bias is not None
+    with pytest.warns(UserWarning, match="keeps its own; calibrate it"):
+        other.load_state_dict(model.state_dict())
+    fresh = tiny_model(spec=tiny_spec(grid=Grid((16, 16), dx=2.0)))
+    assert fresh.physics_bias is not None
+    for bias in (other.physics_bias, fresh.physics_bias):
+        bias.calibrate(x)
+    assert torch.equal(other.physics_bias(x), fresh.physics_bias(x))
+
+
+def test_keys_get_minus_lambda_r_and_the_parameter_token_nothing() -> None:
+    model = randomise(tiny_model(attention_bias=0.3))
+    x = torch.randn(2, 2, 16, 16)
+    bias = model._logit_bias(x, None, None, (4, 4))
+    assert model.physics_bias is not None
     assert bias is not None and bias.shape == (2, 17)
-    assert (bias[:, -1] == 0).all() and (bias[:, :-1] < 0).all()
+    assert (bias[:, -1] == 0).all()
+    assert torch.allclose(bias[:, :-1], -0.3 * model.physics_bias(x))
+
+
+def test_the_pairwise_bias_is_added_and_weighed_by_lambda() -> None:
+    model = randomise(tiny_model(attention_bias=0.3, relative_bias=True))
+    bias = model._logit_bias(torch.randn(2, 2, 16, 16), None, None, (4, 4))
+    assert model.relative_bias is not None and bias is not None
+    pairwise = bias - bias[:, :, -1:, :]  # the parameter token's row has the key-wise part alone
+    assert torch.allclose(pairwise[0, 0, :16, :16], -0.3 * model.relative_bias(), atol=1e-6)
+
+
+def test_the_bias_takes_the_newest_frames_their_time_step_and_optional_channels() -> None:
+    spec = tiny_spec(channels=("p", "u", "v"), units=(), parameters=(), viscosity=0.1)
+    bias = PhysicsBias(spec, 4, history=3, family="incompressible-momentum")
+    x = torch.randn(2, 9, 16, 16)
+    frames = x.view(2, 3, 3, 16, 16)[:, -2:]
+    fields = {name: frames[:, :, index] for index, name in enumerate(spec.channels)}
+    residuals = find_family("incompressible-momentum").residuals(
+        fields, spec.grid, dt=spec.dt, viscosity=0.1
+    )
+    parts = [r.norm(dim=1) / s for r, s in zip(residuals.values(), bias.scales, strict=True)]
+    expected = torch.nn.functional.avg_pool2d(parts[0] + parts[1], 4).flatten(1)
+    assert torch.allclose(bias(x), expected, rtol=1e-4)
+
+
+def test_on_another_resolution_each_spacing_scales_by_itself_and_the_body_stays() -> None:
+    body = torch.zeros(64, 64, dtype=torch.bool)
+    body[0, 0] = body[33, 35] = True
+    bias = PhysicsBias(FieldSpec(grid=Grid((64, 64), dx=0.5, dy=0.25, body=body)), 4)
+    grid = bias._grid(16, 32)
+    assert (grid.dx, grid.dy) == (1.0, 1.0)
+    assert grid.body is not None and grid.body.nonzero().tolist() == [[0, 0], [8, 17]]
+
+
+def test_calibration_heeds_mask_and_parameters() -> None:
+    spec = tiny_spec()
+    x = torch.randn(4, 2, 16, 16)
+    mask = torch.ones(16, 16)
+    mask[4:6] = 0
+    spoiled = torch.where(mask.bool(), x, math.nan)
+    clean, masked, viscous = (PhysicsBias(spec, 4) for _ in range(3))
+    masked.calibrate(spoiled, mask=mask)
+    viscous.calibrate(x, spec.encode_parameters({"Re": torch.full((4,), 2.0)}))
+    clean.calibrate(x)
+    assert (masked.scales / clean.scales - 1).abs().max() < 0.2
+    assert viscous.scales[1] > 1.5 * clean.scales[1]
+    with pytest.raises(ValueError, match="expected finite training samples"):
+        clean.calibrate(spoiled)
+
+
+def test_autocast_does_not_round_the_residual() -> None:
+    bias = PhysicsBias(tiny_spec(), 4)
+    x = torch.randn(2, 2, 16, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(bias(x), PhysicsBias(tiny_spec(), 4)(x))
+        assert bias(x).dtype == torch.float32
 
 
 @pytest.mark.parametrize(

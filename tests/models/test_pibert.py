@@ -8,6 +8,7 @@ import torch
 
 from pibert import FieldSpec, Grid, Parameter, build_model
 from pibert.models import MODELS, PRESETS, count_parameters
+from pibert.models.folding import _patches
 from tests.helpers import randomise, tiny_model, tiny_spec
 
 
@@ -105,14 +106,54 @@ def test_the_heads_reconstruct_fields_and_judge_them() -> None:
         assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in head.parameters())
 
 
-def test_unknown_pixels_do_not_reach_the_output() -> None:
+@pytest.mark.parametrize("value", [math.nan, 7.0])
+def test_unknown_pixels_do_not_reach_the_output(value: float) -> None:
     model = randomise(tiny_model())
     mask = torch.rand(2, 16, 16) > 0.2
     x = torch.randn(2, 2, 16, 16)
-    other = torch.where(mask[:, None], x, torch.nan)
+    other = torch.where(mask[:, None], x, value)
     expected = model(torch.where(mask[:, None], x, 0.0), mask=mask)
     assert torch.equal(model(other, mask=mask), expected)
     assert torch.equal(model(other, mask=mask[:, None].float()), expected)
+
+
+def test_pixels_of_a_token_go_back_where_they_came_from() -> None:
+    model = tiny_model()
+    x = torch.randn(2, 3, 12, 20)
+    assert torch.equal(model._to_grid(_patches(x, 4), 3, (12, 20)), x)
+
+
+def test_each_head_reads_the_tokens_it_should() -> None:
+    model = randomise(tiny_model()).eval()
+    x, parameters = torch.randn(2, 2, 16, 16), torch.randn(2, 1)
+    tokens = model.encode(x, parameters)
+    assert tokens.shape == (2, 17, 32)
+    judged = model.ecp_head(tokens.mean(1)).squeeze(-1)
+    assert torch.allclose(model.consistency(x, parameters), judged)
+    first = model.reconstruct(x, parameters)[:, :, :4, :4].permute(0, 2, 3, 1).flatten(1)
+    assert torch.allclose(first, model.mpp_head(tokens[:, 0]), atol=1e-6)
+
+
+def test_the_refinement_sees_the_input_beside_the_prediction() -> None:
+    model = randomise(tiny_model()).eval()
+    x = torch.randn(2, 2, 16, 16)
+    before = model(x)
+    assert model.refinement is not None
+    with torch.no_grad():
+        model.refinement[0].weight[:, 2:] = 0  # type: ignore[operator]
+    assert not torch.allclose(model(x), before, atol=1e-4)
+
+
+def test_dropout_acts_in_training_alone() -> None:
+    model = randomise(tiny_model(dropout=0.5))
+    x = torch.randn(2, 2, 16, 16)
+    assert not torch.equal(model(x), model(x))
+    model.eval()
+    assert torch.equal(model(x), model(x))
+
+
+def test_an_empty_batch_gives_an_empty_batch() -> None:
+    assert tiny_model()(torch.randn(0, 2, 16, 16)).shape == (0, 2, 16, 16)
 
 
 def test_parameters_reach_the_output_and_unknown_ones_are_zero_in_the_token() -> None:
@@ -174,6 +215,12 @@ def test_the_model_transfers_to_a_finer_grid() -> None:
         ({"patch": 65}, "at least one patch of 65 x 65, found 64 x 64"),
         ({"spec": FieldSpec(channels=("p",))}, r"needs channels \['u', 'v'\], found \['p'\]"),
         ({"residual_weights": (1.0,)}, "a weight, zero or positive, for each of"),
+        ({"residual_weights": (1.0, math.nan)}, "a weight, zero or positive, for each of"),
+        ({"relative_bias": True, "attention_bias": 0.0}, "relative_bias needs attention_bias > 0"),
+        ({"residual": "magnetic", "attention_bias": 0.0}, "unknown PDE family 'magnetic'"),
+        ({"in_channels": 3, "history": 2}, r"history x channels = 2 x 2.*found 3"),
+        ({"out_channels": 5, "horizon": 2}, "multiple of horizon=2, found 5"),
+        ({"spec": FieldSpec(grid=Grid((30, 30)))}, "a 30 x 30 grid supports 1 to 15 modes"),
         ({"residual_weights": (1.0, -1.0)}, "a weight, zero or positive, for each of"),
     ],
 )
@@ -195,6 +242,10 @@ def test_wrong_input_says_what_was_expected() -> None:
         model(x, torch.zeros(2, 17))
     with pytest.raises(ValueError, match=r"mask of shape \(16, 16\).*found \(8, 8\)"):
         model(x, mask=torch.ones(8, 8))
+    with pytest.raises(ValueError, match="expected finite parameters"):
+        model(x, torch.full((2, 1), math.inf))
+    with pytest.raises(ValueError, match=r"found torch.bfloat16.*torch.autocast"):
+        tiny_model().bfloat16()(x.bfloat16())
     x[1, 0, 3, 5] = math.nan
     with pytest.raises(ValueError, match=r"found nan at \(b, c, y, x\) = \(1, 0, 3, 5\)"):
         model(x)

@@ -121,10 +121,9 @@ def masked_residuals(
         known=known,
     )
     # A vector is defined where all of its components are. Central differences skip their own
-    # point, which may still be solid.
-    defined = {term: flag.all(dim=-3) for term, flag in flags.items()}
-    if fluid is not None:
-        defined = {term: flag & fluid for term, flag in defined.items()}
+    # point, which may still be unknown or solid.
+    here = (known != 0).expand(fields[names[0]].shape).all(dim=-3)
+    defined = {term: flag.all(dim=-3) & here for term, flag in flags.items()}
     masks = {term: flag.unsqueeze(-3) for term, flag in defined.items()}
     return {term: torch.where(masks[term], r, 0.0) for term, r in values.items()}, defined
 

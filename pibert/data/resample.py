@@ -134,12 +134,12 @@ class Resizer:
 
 def _axis_weights(n: int, m: int, periodic: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Matrices (m, n): exact for affine fields; without negative weights; support of both."""
-    exact, plain = (_shrink if m <= n else _grow)(n, m, periodic)
+    exact, plain = _shrink(n, m) if m <= n else _grow(n, m, periodic)
     support = ((exact != 0) | (plain != 0)).double()
     return exact, plain, support
 
 
-def _shrink(n: int, m: int, periodic: bool) -> tuple[Tensor, Tensor]:
+def _shrink(n: int, m: int) -> tuple[Tensor, Tensor]:
     # In units of 1/m of an old cell all edges are whole numbers: old cell j is [j m, (j+1) m], new
     # cell i is [i n, (i+1) n].
     old, new = m * torch.arange(n), n * torch.arange(m)[:, None]
@@ -148,19 +148,12 @@ def _shrink(n: int, m: int, periodic: bool) -> tuple[Tensor, Tensor]:
     plain = overlap / n
     # Twice the distance from the centre of the old cell to the middle of the overlap.
     lever = torch.where(overlap > 0, (low + high) - (2 * old + m), 0).double()
-    slopes = _central_differences(n, periodic)
-    return plain + (plain * lever / (2 * m)) @ slopes, plain
-
-
-def _central_differences(n: int, periodic: bool) -> Tensor:
-    """The matrix of slopes per cell; one-sided at an end."""
+    # Central differences. The first and the last old cell lie whole in one new cell each, where
+    # their slopes have no weight; so it does not matter here whether the axis is periodic.
     slopes = torch.zeros(n, n, dtype=torch.float64)
-    for j in range(n):
-        left, right = (j - 1, j + 1) if periodic else (max(j - 1, 0), min(j + 1, n - 1))
-        if right > left:
-            slopes[j, right % n] += 1 / (right - left)
-            slopes[j, left % n] -= 1 / (right - left)
-    return slopes
+    inner = torch.arange(1, max(1, n - 1))
+    slopes[inner, inner + 1], slopes[inner, inner - 1] = 0.5, -0.5
+    return plain + (plain * lever / (2 * m)) @ slopes, plain
 
 
 def _grow(n: int, m: int, periodic: bool) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,7 @@
 """The native format: round trips, atomic writing, damage, worker processes."""
 
+import errno
+import fcntl
 import json
 import math
 import os
@@ -326,6 +328,69 @@ def test_a_killed_writer_leaves_no_target_and_the_next_one_cleans_up(tmp_path: P
     assert files_in(tmp_path) == [target.name]
 
 
+def test_only_partial_files_of_dead_writers_are_removed(tmp_path: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    names = {
+        "living": f".flow.h5.{os.getpid()}-0.partial",
+        "locked": f".flow.h5.{dead.pid}-1.partial",
+        "dead": f".flow.h5.{dead.pid}-2.partial",
+        "of another target": f".other.h5.{dead.pid}-3.partial",
+        "no writer's": ".flow.h5.copy-4.partial",
+    }
+    for name in names.values():
+        (tmp_path / name).touch()
+    with (tmp_path / names["locked"]).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        write(tmp_path / "flow.h5", [make_trajectory()])
+    left = {key for key, name in names.items() if (tmp_path / name).exists()}
+    assert left == set(names) - {"dead"}
+
+
+def test_a_file_is_on_the_disk_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, os.replace
+
+    def watched_fsync(descriptor: int) -> None:
+        calls.append(("sync", os.path.realpath(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def watched_replace(old: Path, new: Path) -> None:
+        calls.append(("rename", str(old)))
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(os, "replace", watched_replace)
+    write(tmp_path / "flow.h5", [make_trajectory()])
+    (first, partial), (second, same), (third, folder) = calls
+    assert (first, second, third) == ("sync", "rename", "sync")
+    assert partial == same and partial.endswith(".partial") and folder == str(tmp_path)
+
+
+def test_after_a_failed_write_the_partial_file_goes_on_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite = os.pwrite
+    with native._Sink(tmp_path / "sink") as sink:
+        sink.write(b"0123456789")
+
+        def nearly_full(descriptor: int, data: Any, place: int) -> int:
+            if place >= 6:
+                raise OSError(errno.ENOSPC, "full")
+            return pwrite(descriptor, data[: 6 - place], place)
+
+        monkeypatch.setattr(os, "pwrite", nearly_full)
+        sink.seek(4)
+        assert sink.write(b"abcdefgh") == 8
+        assert sink.error is not None and sink.error.errno == errno.ENOSPC
+        assert (tmp_path / "sink").read_bytes() == b"0123ab6789"
+        sink.seek(2)
+        assert sink.read(20) == b"23abcdefgh"
+        assert sink.seek(0, os.SEEK_END) == 12
+
+
 # Damage: what is wrong, and where
 
 
@@ -473,13 +538,16 @@ def test_a_forked_process_opens_the_file_for_itself(path: Path) -> None:
     receive, send = os.pipe()
     child = os.fork()
     if child == 0:
-        same = torch.equal(trajectory.read(), wanted)
-        os.write(send, json.dumps([same, reader._pid == os.getpid()]).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert json.loads(os.read(receive, 100)) == [True, True]
-    os.close(receive)
+        try:
+            same = torch.equal(trajectory.read(), wanted)
+            found = [same, reader._pid == os.getpid(), open_descriptors(path)]
+            os.write(send, json.dumps(found).encode())
+        finally:
+            os._exit(0)
     os.close(send)
+    os.waitpid(child, 0)
+    assert json.loads(os.read(receive, 100)) == [True, True, 1]
+    os.close(receive)
     assert torch.equal(trajectory.read(), wanted)
     assert open_descriptors(path) == before == 1
     reader.close()

@@ -1,6 +1,7 @@
 """Other frames, channels and resolutions of a trajectory."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -55,8 +56,8 @@ def test_a_ratio_of_three_halves_by_hand() -> None:
 
 
 @pytest.mark.parametrize("size", [(5, 9), (8, 12), (16, 36), (11, 25)])
-def test_resizing_a_periodic_field_commutes_with_shifts_by_a_period(size: tuple[int, int]) -> None:
-    """The seam is a place like any other: a shift by half the box is one by half the points."""
+def test_the_seam_of_a_periodic_field_is_a_place_like_any_other(size: tuple[int, int]) -> None:
+    """Two periods side by side, where the seam lies in the middle, give the same twice."""
     field = random_states(1, 1, 8, 18).double()
     doubled = field.repeat(1, 1, 1, 2)
     single = Resizer(grid_of(periodic=True), size).resize(field)
@@ -149,6 +150,18 @@ def test_a_moving_body_moves_in_the_view() -> None:
     assert torch.equal(~view.known(), expected)
     assert torch.equal(~view.known(slice(1, 2)), expected[1:2])
     assert torch.equal(view.load().known(), view.known())
+
+
+def test_missing_points_are_judged_by_the_fluid_around_a_moving_body() -> None:
+    body = torch.zeros(2, 2, 4, dtype=torch.bool)
+    body[0, :, 0] = body[1, :, 1] = True
+    valid = torch.ones(2, 4, dtype=torch.bool)
+    valid[:, 1] = False
+    trajectory = make_trajectory(states=random_states(2, 1, 2, 4), channels=("p",), body=body)
+    view = represent(replace(trajectory, valid=valid), size=(1, 2))
+    assert view.valid is not None and tuple(view.valid.shape) == (2, 1, 2)
+    # First the body leaves only missing points of the left cell, then only valid ones.
+    assert view.load().valid.tolist() == [[[False, True]], [[True, True]]]  # type: ignore
 
 
 def test_a_static_body_is_the_body_of_the_resized_grid() -> None:

@@ -534,29 +534,31 @@ def test_a_forked_process_opens_the_file_for_itself(path: Path) -> None:
     reader = Reader(path)
     trajectory = reader[0]
     wanted = trajectory.read()
-    before = open_descriptors(path)
+    (descriptor,) = open_descriptors(path)
     receive, send = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             same = torch.equal(trajectory.read(), wanted)
-            found = [same, reader._pid == os.getpid(), open_descriptors(path)]
-            os.write(send, json.dumps(found).encode())
+            (own,) = open_descriptors(path)
+            os.lseek(own, 12345, os.SEEK_SET)  # a shared descriptor would move in the parent too
+            os.write(send, json.dumps([same, reader._pid == os.getpid()]).encode())
         finally:
             os._exit(0)
     os.close(send)
     os.waitpid(child, 0)
-    assert json.loads(os.read(receive, 100)) == [True, True, 1]
+    assert json.loads(os.read(receive, 100)) == [True, True]
     os.close(receive)
+    assert os.lseek(descriptor, 0, os.SEEK_CUR) != 12345
     assert torch.equal(trajectory.read(), wanted)
-    assert open_descriptors(path) == before == 1
+    assert open_descriptors(path) == [descriptor]
     reader.close()
-    assert open_descriptors(path) == 0
+    assert open_descriptors(path) == []
 
 
-def open_descriptors(path: Path) -> int:
-    links = (os.path.realpath(link) for link in Path("/proc/self/fd").iterdir())
-    return sum(link == str(path) for link in links)
+def open_descriptors(path: Path) -> list[int]:
+    links = Path("/proc/self/fd").iterdir()
+    return [int(link.name) for link in links if os.path.realpath(link) == str(path)]
 
 
 def test_a_file_that_changed_under_a_reader_is_not_mixed_up(path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from pibert.fields import (
     PARAMETER_WIDTH,
+    Batch,
     Boundary,
     FieldSpec,
     Grid,
     Normalizer,
     Parameter,
     Sides,
+    Trajectory,
 )
 from pibert.models import MODELS, PRESETS, build_model, count_parameters
 
@@ -17,12 +19,14 @@ __all__ = [
     "MODELS",
     "PARAMETER_WIDTH",
     "PRESETS",
+    "Batch",
     "Boundary",
     "FieldSpec",
     "Grid",
     "Normalizer",
     "Parameter",
     "Sides",
+    "Trajectory",
     "__version__",
     "build_model",
     "count_parameters",

@@ -2,13 +2,14 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from pibert.fields import (
     PARAMETER_WIDTH,
@@ -18,6 +19,7 @@ from pibert.fields import (
     Normalizer,
     Parameter,
     Sides,
+    Trajectory,
 )
 
 
@@ -268,3 +270,80 @@ def test_a_wrong_number_of_channels_is_refused() -> None:
 def test_shapes_are_checked_while_the_tests_run() -> None:
     with pytest.raises(TypeError, match="Type-check error"):
         Normalizer.identity(2).apply(torch.zeros(2, 4))
+
+
+# Trajectories
+
+
+def make_trajectory(**changes: Any) -> Trajectory:
+    fields: dict[str, Any] = {
+        "name": "a",
+        "states": torch.arange(4 * 2 * 3 * 5.0).reshape(4, 2, 3, 5),
+        "time": torch.arange(4.0),
+        "spec": FieldSpec(grid=Grid((3, 5)), parameters=(Parameter(name="Re"),)),
+    }
+    return Trajectory(**(fields | changes))
+
+
+class Lazy:
+    """Frames that are computed when they are read."""
+
+    def __init__(self, frames: Tensor) -> None:
+        self.frames = frames
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.frames.shape)
+
+    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
+        chosen = self.frames[frames]
+        return chosen if channels is None else chosen[:, list(channels)]
+
+
+def test_a_trajectory_reads_the_same_from_memory_and_from_a_source() -> None:
+    body = torch.rand(4, 3, 5, generator=torch.Generator().manual_seed(0)) > 0.5
+    valid = body.roll(1, 2)
+    memory = make_trajectory(body=body, valid=valid)
+    assert isinstance(memory.states, Tensor)
+    lazy = make_trajectory(states=Lazy(memory.states), body=Lazy(body), valid=Lazy(valid))
+    for frames in (slice(None), slice(1, 4, 2), slice(-1, None)):
+        assert torch.equal(lazy.read(frames, [1]), memory.states[frames, 1:])
+        assert torch.equal(lazy.known(frames), (~body & valid)[frames])
+        assert torch.equal(memory.known(frames), lazy.known(frames))
+    loaded = lazy.load()
+    assert isinstance(loaded.states, Tensor) and isinstance(loaded.body, Tensor)
+    assert torch.equal(loaded.states, memory.states)
+    assert torch.equal(loaded.known(), lazy.known())
+
+
+def test_a_static_body_is_the_one_of_the_grid() -> None:
+    body = torch.zeros(3, 5, dtype=torch.bool)
+    body[1, 2:4] = True
+    with_body = FieldSpec(grid=Grid((3, 5), body=body))
+    for trajectory in (make_trajectory(body=body), make_trajectory(spec=with_body)):
+        assert isinstance(trajectory.body, Tensor) and trajectory.spec.grid.body is not None
+        assert torch.equal(trajectory.body, body) and torch.equal(trajectory.spec.grid.body, body)
+        assert torch.equal(trajectory.known(), ~body.expand(4, 3, 5))
+    with pytest.raises(ValueError, match="its body differs from the body of its grid"):
+        make_trajectory(spec=with_body, body=~body)
+    with pytest.raises(ValueError, match="its body differs from the body of its grid"):
+        make_trajectory(spec=with_body, body=body.expand(4, 3, 5))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"states": Lazy(torch.zeros(4, 3, 3, 5))}, r"= \(4, 2, 3, 5\) from.*found \(4, 3, 3, 5\)"),
+        ({"states": Lazy(torch.zeros(4, 2, 5, 3))}, r"found \(4, 2, 5, 3\)"),
+        ({"states": Lazy(torch.zeros(5, 2, 3, 5))}, r"found \(5, 2, 3, 5\)"),
+        ({"time": torch.tensor([0.0, 1.0, 1.0, 2.0])}, "time must grow from frame to frame"),
+        ({"time": torch.tensor([0.0, 1.0, math.nan, 2.0])}, "time must grow from frame to frame"),
+        ({"body": Lazy(torch.ones(3, 3, 5))}, r"body mask of shape \(3, 5\) or \(4, 3, 5\), found"),
+        ({"valid": Lazy(torch.ones(5, 3))}, r"valid mask of shape .* found \(5, 3\)"),
+        ({"parameters": {"Ma": 0.1}}, r"parameters \['Ma'\] are not among .* declares: \['Re'\]"),
+        ({"parameters": {"Re": math.inf}}, "'Re' must be finite, found inf; leave it out"),
+    ],
+)
+def test_a_wrong_trajectory_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_trajectory(**changes)

@@ -1,0 +1,1 @@
+"""Flow data: the native format, learning samples and their statistics."""

@@ -1,0 +1,157 @@
+"""Statistics of the training part, over known fluid points, and a test for spurious vectors.
+
+Means and variances are streamed: every block of frames gives its count, mean and sum of squared
+deviations, and two such triples merge exactly (Chan, Golub, LeVeque 1983), in float64. Nothing is
+held but one block.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from pibert.data.dataset import common_spec
+from pibert.data.splits import Segment
+from pibert.fields import Normalizer, Parameter, Trajectory
+
+_BLOCK_VALUES = 1 << 22
+_MIN_NEIGHBOURS = 3
+
+
+def fit_normalizer(
+    trajectories: Sequence[Trajectory],
+    segments: Sequence[Segment] | None = None,
+    *,
+    noise: float | None = None,
+) -> Normalizer:
+    """Mean and std (of the population) of every channel over the known points of some segments.
+
+    Args:
+        trajectories: All of them; of one common spec.
+        segments: The training part; everything if not given.
+        noise: With a noise level, vectors that ``flag_outliers`` flags do not count either.
+    """
+    spec = common_spec(trajectories)
+    if segments is None:
+        segments = [Segment(index) for index in range(len(trajectories))]
+    c = len(spec.channels)
+    count = torch.zeros((), dtype=torch.float64)
+    mean, squares = torch.zeros(2, c, dtype=torch.float64)
+    step = max(1, _BLOCK_VALUES // (c * spec.grid.shape[0] * spec.grid.shape[1]))
+    for index, first, stop in segments:
+        trajectory = trajectories[index]
+        end = trajectory.num_frames if stop is None else stop
+        for start in range(first, end, step):
+            frames = slice(start, min(start + step, end))
+            fields, known = trajectory.read(frames), trajectory.known(frames)
+            if noise is not None:
+                known = known & ~flag_outliers(fields, noise=noise, known=known)
+            values = fields.movedim(1, 0)[:, known].to("cpu", torch.float64)  # (c, points)
+            if not values.shape[1]:
+                continue
+            if not bool(values.isfinite().all()):
+                raise ValueError(
+                    f"trajectory {trajectory.name!r}: values that are not finite at known points "
+                    f"of frames {frames.start} to {frames.stop - 1}; mark them as not valid"
+                )
+            block_count, block_mean = values.shape[1], values.mean(1)
+            block_squares = (values - block_mean[:, None]).square().sum(1)
+            total = count + block_count
+            shift = block_mean - mean
+            squares += block_squares + shift.square() * count * block_count / total
+            mean += shift * block_count / total
+            count = total
+    if not count:
+        raise ValueError("the training part has no known point to take statistics from")
+    std = (squares / count).sqrt()
+    constant = [name for name, s in zip(spec.channels, std, strict=True) if not s > 0]
+    if constant:
+        raise ValueError(f"channels {constant} are constant in the training part; leave them out")
+    return Normalizer(tuple(mean.tolist()), tuple(std.tolist()))
+
+
+def fit_parameters(
+    trajectories: Sequence[Trajectory], segments: Sequence[Segment] | None = None
+) -> tuple[Parameter, ...]:
+    """The declared parameters with the statistics of the training part's trajectories.
+
+    Every trajectory counts once, in the scaling that it declares (log for a Reynolds number). A
+    parameter that has a single value, or none, in the training part gets the std 1.
+    """
+    indices = range(len(trajectories)) if segments is None else sorted({s[0] for s in segments})
+    fitted = []
+    for parameter in common_spec(trajectories).parameters:
+        plain = replace(parameter, mean=0.0, std=1.0)
+        values = [
+            trajectories[index].parameters[parameter.name]
+            for index in indices
+            if parameter.name in trajectories[index].parameters
+        ]
+        if not values:
+            fitted.append(plain)
+            continue
+        scaled = plain.standardise(torch.tensor(values, dtype=torch.float64))
+        std = 1.0 if len(set(values)) == 1 else scaled.std(correction=0).item()
+        fitted.append(replace(plain, mean=scaled.mean().item(), std=std))
+    return tuple(fitted)
+
+
+def flag_outliers(
+    fields: Float[Tensor, "*batch c y x"],
+    *,
+    noise: float,
+    known: Bool[Tensor, "*batch y x"] | None = None,
+    threshold: float = 2.0,
+) -> Bool[Tensor, "*batch y x"]:
+    """Vectors that do not fit their neighbours: the normalised median test.
+
+    A component U with the median Um of its (up to eight) known neighbours has the residual
+    |U - Um| / (median |Ui - Um| + noise); a vector is flagged where the Euclidean norm of its
+    components' residuals is above the threshold. Westerweel, Scarano, Exp. Fluids 39 (2005).
+
+    Args:
+        fields: The components of the vectors, in physical units.
+        noise: Accepted fluctuation of the measurement in the same units. The authors take a
+            displacement of 0.1 pixel.
+        known: Points that may be judged and may judge; all finite ones if not given.
+        threshold: The authors take 2.
+
+    Returns:
+        True at outliers; never at a point that is unknown or has fewer than three known neighbours.
+    """
+    if not noise > 0 or not threshold > 0:
+        raise ValueError(f"noise and threshold must be positive, found {noise} and {threshold}")
+    usable = fields.isfinite().all(-3)
+    usable = usable if known is None else usable & known
+    values = torch.where(usable[..., None, :, :], fields, torch.nan)
+    neighbours = _neighbours(values)  # (8, *batch, c, y, x)
+    median, count = _median(neighbours)
+    spread, _ = _median((neighbours - median).abs())
+    residual = torch.linalg.vector_norm((values - median) / (spread + noise), dim=-3)
+    return usable & (count >= _MIN_NEIGHBOURS).all(-3) & (residual > threshold)
+
+
+def _neighbours(values: Tensor) -> Tensor:
+    """The eight neighbours of every point; NaN outside the grid."""
+    ny, nx = values.shape[-2:]
+    wide = torch.nn.functional.pad(values, (1, 1, 1, 1), value=torch.nan)
+    return torch.stack(
+        [
+            wide[..., row : row + ny, column : column + nx]
+            for row in range(3)
+            for column in range(3)
+            if (row, column) != (1, 1)
+        ]
+    )
+
+
+def _median(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Median over the first axis of what is not NaN (the middle of two), and how many there are."""
+    count = values.isfinite().sum(0)
+    ordered = values.sort(0).values  # NaN last
+    middle = [((count - 1) // 2).clamp(min=0), count // 2]
+    middle[1] = middle[1].clamp(max=len(values) - 1)
+    low, high = (ordered.gather(0, place[None]).squeeze(0) for place in middle)
+    return (low + high) / 2, count

@@ -1,0 +1,248 @@
+"""Other representations of a trajectory: fewer frames, some channels, another resolution.
+
+A grid point stands for the cell around it, so a grid of n points spaced dx covers n dx, and a
+resized grid covers the same extent. Shrinking takes the average over each new cell of the piecewise
+linear function through the old ones (slopes by central differences): means are conserved and affine
+fields are exact for any ratio; for a whole ratio it is the plain block average. Growing is
+(bi)linear, continued linearly over the outer half cell. The two axes are independent.
+
+Where the support of a new point holds body or missing points, its value is the average of the known
+ones alone, with the weights of overlap (or of interpolation); with none it is NaN. A new point is
+body, or missing, where half of its cell is: half of the fluid, for the missing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from pibert.fields import FrameSource, Grid, Trajectory, read_mask
+
+
+def represent(
+    trajectory: Trajectory,
+    *,
+    stride: int = 1,
+    max_frames: int | None = None,
+    channels: Sequence[str] | None = None,
+    size: tuple[int, int] | None = None,
+) -> Trajectory:
+    """A view of a trajectory; nothing is read before the view is.
+
+    Args:
+        trajectory: What to look at.
+        stride: Every how many frames one is taken.
+        max_frames: At most so many frames, counted after the stride.
+        channels: Names of the channels to keep, in this order.
+        size: Rows and columns of the view's grid.
+
+    Returns:
+        A trajectory with time step, grid and masks to match; its local representation says so.
+    """
+    if stride < 1 or (max_frames is not None and max_frames < 1):
+        raise ValueError(
+            f"stride and max_frames must be 1 or more, found {stride} and {max_frames}"
+        )
+    spec, local = trajectory.spec, dict(trajectory.local)
+    names = spec.channels if channels is None else tuple(channels)
+    picked = tuple(channel_indices(spec.channels, names))
+    frames = range(0, trajectory.num_frames, stride)[:max_frames]
+    local["stride"] = stride * (local.get("stride") or 1)
+    local["channels"] = list(names)
+    if max_frames is not None:
+        local["max_frames"] = max_frames
+    resizer = None
+    grid = replace(spec.grid, body=None)
+    if size is not None and size != grid.shape:
+        resizer = Resizer(spec.grid, size)
+        first = local["resize"]["from"] if local.get("resize") else list(grid.shape)
+        local["resize"] = {"from": first, "to": list(size)}
+        grid = resizer.new_grid
+    spec = replace(
+        spec,
+        channels=names,
+        units=tuple(spec.units[i] for i in picked),
+        dt=None if spec.dt is None else spec.dt * stride,
+        grid=grid,
+    )
+    return replace(
+        trajectory,
+        states=_FieldView(trajectory, frames, picked, resizer),
+        time=trajectory.time[frames.start : frames.stop : frames.step],
+        spec=spec,
+        body=_view_mask(trajectory, "body", frames, resizer),
+        valid=_view_mask(trajectory, "valid", frames, resizer),
+        local=local,
+    )
+
+
+def channel_indices(available: Sequence[str], wanted: Sequence[str]) -> list[int]:
+    missing = [name for name in wanted if name not in available]
+    if missing:
+        raise ValueError(f"unknown channels {missing}; choose from: {', '.join(available)}")
+    return [list(available).index(name) for name in wanted]
+
+
+class Resizer:
+    """Brings fields and masks of a grid to another number of points."""
+
+    def __init__(self, grid: Grid, size: tuple[int, int]) -> None:
+        if min(size) < 1:
+            raise ValueError(f"size must be two positive numbers (y, x), found {size}")
+        (ny, nx), (rows, columns) = grid.shape, size
+        self._y = _axis_weights(ny, rows, grid.periodic_y)
+        self._x = _axis_weights(nx, columns, grid.periodic_x)
+        dx, dy = grid.dx * nx / columns, grid.dy * ny / rows
+        self.new_grid = Grid(
+            (rows, columns),
+            dx,
+            dy,
+            grid.sides,
+            origin=(grid.origin[0] + (dx - grid.dx) / 2, grid.origin[1] + (dy - grid.dy) / 2),
+        )
+
+    def resize(
+        self, fields: Float[Tensor, "t c y x"], known: Bool[Tensor, "t y x"] | None = None
+    ) -> Float[Tensor, "t c y2 x2"]:
+        """Fields on the new grid; only known points enter."""
+        if known is None or bool(known.all()):
+            return self._apply(0, fields)
+        known = known[:, None]
+        fields = torch.where(known, fields, 0.0)
+        touched = self._apply(2, (~known).double()) > 0
+        share = self._apply(1, known.double())
+        average = self._apply(1, fields.double()) / share  # NaN where nothing is known
+        return torch.where(touched, average.to(fields), self._apply(0, fields))
+
+    def resize_body(self, body: Bool[Tensor, "*t y x"]) -> Bool[Tensor, "*t y2 x2"]:
+        return self._apply(1, body.double()) >= 0.5 - 1e-9
+
+    def resize_valid(
+        self, valid: Bool[Tensor, "*t y x"], body: Bool[Tensor, "*t y x"] | None
+    ) -> Bool[Tensor, "*t y2 x2"]:
+        fluid = torch.ones_like(valid) if body is None else ~body
+        shares = self._apply(1, (fluid & valid).double()), self._apply(1, fluid.double())
+        return shares[0] >= 0.5 * shares[1] - 1e-9
+
+    def _apply(self, kind: int, field: Tensor) -> Tensor:
+        y, x = (weights[kind].to(field.device) for weights in (self._y, self._x))
+        return (y @ field.double() @ x.T).to(field.dtype)
+
+
+def _axis_weights(n: int, m: int, periodic: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Matrices (m, n): exact for affine fields; without negative weights; support of both."""
+    exact, plain = _shrink(n, m) if m <= n else _grow(n, m, periodic)
+    support = ((exact != 0) | (plain != 0)).double()
+    return exact, plain, support
+
+
+def _shrink(n: int, m: int) -> tuple[Tensor, Tensor]:
+    # In units of 1/m of an old cell all edges are whole numbers: old cell j is [j m, (j+1) m], new
+    # cell i is [i n, (i+1) n].
+    old, new = m * torch.arange(n), n * torch.arange(m)[:, None]
+    low, high = torch.maximum(old, new), torch.minimum(old + m, new + n)
+    overlap = (high - low).clamp(min=0).double()
+    plain = overlap / n
+    # Twice the distance from the centre of the old cell to the middle of the overlap.
+    lever = torch.where(overlap > 0, (low + high) - (2 * old + m), 0).double()
+    # Central differences. The first and the last old cell lie whole in one new cell each, where
+    # their slopes have no weight; so it does not matter here whether the axis is periodic.
+    slopes = torch.zeros(n, n, dtype=torch.float64)
+    inner = torch.arange(1, max(1, n - 1))
+    slopes[inner, inner + 1], slopes[inner, inner - 1] = 0.5, -0.5
+    return plain + (plain * lever / (2 * m)) @ slopes, plain
+
+
+def _grow(n: int, m: int, periodic: bool) -> tuple[Tensor, Tensor]:
+    exact, plain = torch.zeros(2, m, n, dtype=torch.float64)
+    for i in range(m):
+        # Centre of the new cell in units of old points: ((2i + 1) n - m) / (2m), exactly.
+        cell, part = divmod((2 * i + 1) * n - m, 2 * m)
+        weight = part / (2 * m)
+        if not periodic:
+            inside = min(max(cell, 0), max(n - 2, 0))
+            weight += cell - inside
+            cell = inside
+        right = (cell + 1) % n
+        exact[i, cell % n] += 1 - weight
+        exact[i, right] += weight
+        weight = min(max(weight, 0.0), 1.0)
+        plain[i, cell % n] += 1 - weight
+        plain[i, right] += weight
+    return exact, plain
+
+
+class _FieldView:
+    """Frames, channels and resolution chosen from the states of a trajectory."""
+
+    def __init__(
+        self,
+        base: Trajectory,
+        frames: range,
+        channels: tuple[int, ...],
+        resizer: Resizer | None,
+    ) -> None:
+        self.base, self.frames, self.channels, self.resizer = base, frames, channels, resizer
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        grid = self.base.spec.grid if self.resizer is None else self.resizer.new_grid
+        return (len(self.frames), len(self.channels), *grid.shape)
+
+    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
+        chosen = self.channels if channels is None else [self.channels[i] for i in channels]
+        where = _as_slice(self.frames[frames])
+        fields = self.base.read(where, chosen)
+        if self.resizer is None:
+            return fields
+        masked = self.base.body is not None or self.base.valid is not None
+        return self.resizer.resize(fields, self.base.known(where) if masked else None)
+
+
+class _MaskView:
+    """The same choice from a mask that changes from frame to frame."""
+
+    def __init__(self, base: Trajectory, kind: str, frames: range, resizer: Resizer | None) -> None:
+        self.base, self.kind, self.frames, self.resizer = base, kind, frames, resizer
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        grid = self.base.spec.grid if self.resizer is None else self.resizer.new_grid
+        return (len(self.frames), *grid.shape)
+
+    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
+        assert channels is None
+        chosen = self.frames[frames]
+        mask = _resized_mask(self.base, self.kind, _as_slice(chosen), self.resizer)
+        # A valid mask may be static before it is resized around a moving body.
+        return mask.expand(len(chosen), *mask.shape[-2:])
+
+
+def _view_mask(trajectory: Trajectory, kind: str, frames: range, resizer: Resizer | None) -> Any:
+    mask: Tensor | FrameSource | None = getattr(trajectory, kind)
+    if mask is None:
+        return None
+    # Resizing what is valid looks at the body too.
+    involved = [mask] if kind == "body" or resizer is None else [mask, trajectory.body]
+    if all(m is None or len(m.shape) == 2 for m in involved):
+        return _resized_mask(trajectory, kind, _as_slice(frames), resizer)
+    return _MaskView(trajectory, kind, frames, resizer)
+
+
+def _resized_mask(base: Trajectory, kind: str, where: slice, resizer: Resizer | None) -> Tensor:
+    mask = read_mask(getattr(base, kind), where)
+    if resizer is None:
+        return mask
+    if kind == "body":
+        return resizer.resize_body(mask)
+    body = None if base.body is None else read_mask(base.body, where)
+    if body is not None:
+        mask, body = torch.broadcast_tensors(mask, body)
+    return resizer.resize_valid(mask, body)
+
+
+def _as_slice(frames: range) -> slice:
+    return slice(frames.start, max(frames.start, frames.stop), frames.step)

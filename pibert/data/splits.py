@@ -1,0 +1,135 @@
+"""Which parts of a data set train, select, calibrate and test.
+
+A part is a list of segments, stretches of frames of single trajectories; windows never leave their
+segment. A published index of single pairs is such a list too: one segment per entry, as long as one
+window. The parts are training, validation (selection), calibration (of uncertainty: neither
+training nor selection sees it) and test.
+"""
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+PARTS = ("train", "valid", "calibration", "test")
+
+
+class Segment(NamedTuple):
+    """Frames start <= t < stop of the trajectory at an index; to its end without a stop."""
+
+    trajectory: int
+    start: int = 0
+    stop: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """Shares of training, validation and calibration; the test part is the rest."""
+
+    train: float = 0.8
+    valid: float = 0.1
+    calibration: float = 0.0
+
+    def __post_init__(self) -> None:
+        shares = (self.train, self.valid, self.calibration)
+        if not all(share >= 0 for share in shares) or sum(shares) > 1 + 1e-9:
+            raise ValueError(
+                "shares of train, valid and calibration must be zero or positive and sum to at "
+                f"most 1, found {shares}"
+            )
+
+    def counts(self, total: int) -> dict[str, int]:
+        """How many of a total each part gets: shares rounded down, the rest to the test part."""
+        counts = {part: _floor(getattr(self, part) * total) for part in PARTS[:3]}
+        return counts | {"test": total - sum(counts.values())}
+
+    def positive(self) -> tuple[str, ...]:
+        """The parts that should not be empty."""
+        parts = [part for part in PARTS[:3] if getattr(self, part) > 0]
+        rest = 1 - self.train - self.valid - self.calibration
+        return (*parts, "test") if rest > 1e-9 else tuple(parts)
+
+
+@dataclass(frozen=True)
+class Split:
+    """The segments of every part."""
+
+    train: tuple[Segment, ...]
+    valid: tuple[Segment, ...]
+    calibration: tuple[Segment, ...]
+    test: tuple[Segment, ...]
+
+
+def split_trajectories(groups: Sequence[Hashable], shares: Shares, *, seed: int) -> Split:
+    """Whole trajectories, drawn at random; those of one group go to the same part.
+
+    Groups are dealt in random order, each part being filled until the next group would miss its
+    count by more than stopping does. Published splits that name only a seed cannot be reproduced
+    from it (their permutation is not known); their counts can: 92 single trajectories with shares
+    0.8 and 0.1 give 73, 9 and 10.
+
+    Args:
+        groups: The group of each trajectory; ``range(n)`` for n independent ones.
+        shares: Of the number of trajectories.
+        seed: Of the order in which groups are dealt.
+    """
+    members: dict[Hashable, list[int]] = {}
+    for index, group in enumerate(groups):
+        members.setdefault(group, []).append(index)
+    dealt = list(members.values())
+    order = torch.randperm(len(dealt), generator=torch.Generator().manual_seed(seed)).tolist()
+
+    counts = shares.counts(len(groups))
+    filled: dict[str, list[int]] = {part: [] for part in PARTS}
+    place = 0
+    for group_members in (dealt[i] for i in order):
+        while place < len(PARTS) - 1:
+            have, want = len(filled[PARTS[place]]), counts[PARTS[place]]
+            too_many = have + len(group_members) - want
+            if want and (not have or too_many < want - have):
+                break
+            place += 1
+        filled[PARTS[place]] += group_members
+    empty = [part for part in shares.positive() if not filled[part]]
+    if empty:
+        raise ValueError(
+            f"{len(groups)} trajectories in {len(dealt)} groups leave nothing for {empty}; "
+            f"raise their shares or add data (shares: {shares})"
+        )
+    parts = (tuple(Segment(index) for index in sorted(filled[part])) for part in PARTS)
+    return Split(*parts)
+
+
+def split_in_time(lengths: Sequence[int], shares: Shares, *, guard: int) -> Split:
+    """Consecutive stretches of every trajectory, with frames between them that belong to none.
+
+    Args:
+        lengths: The number of frames of each trajectory.
+        shares: Of the frames that the guard gaps leave.
+        guard: Frames left out between two parts. The flow should forget itself within them.
+    """
+    if guard < 0:
+        raise ValueError(f"guard must be zero or positive, found {guard}")
+    parts: dict[str, list[Segment]] = {part: [] for part in PARTS}
+    used = shares.positive()
+    for index, length in enumerate(lengths):
+        counts = shares.counts(length - guard * (len(used) - 1))
+        # Without a test share the frames lost to rounding go to the last part there is.
+        counts[used[-1]] += counts["test"] if used[-1] != "test" else 0
+        start = 0
+        for part in used:
+            if counts[part] < 1:
+                raise ValueError(
+                    f"trajectory {index} has {length} frames: too few for a part {part!r} and gaps "
+                    f"of {guard} frames"
+                )
+            parts[part].append(Segment(index, start, start + counts[part]))
+            start += counts[part] + guard
+    return Split(*(tuple(parts[part]) for part in PARTS))
+
+
+def _floor(value: float) -> int:
+    """Rounded down, but 0.29 * 100 is 29."""
+    return math.floor(value + 1e-9)

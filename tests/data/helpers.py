@@ -1,0 +1,65 @@
+"""Small trajectories that the data tests share."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pibert.fields import Boundary, FieldSpec, Grid, Parameter, Sides, Trajectory
+
+SHAPE = (5, 7)
+
+
+def random_states(frames: int, *shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(frames, *shape, generator=generator)
+
+
+def make_trajectory(
+    name: str = "a",
+    frames: int = 6,
+    *,
+    states: Tensor | None = None,
+    channels: tuple[str, ...] = ("u", "v"),
+    re: float | None = 1800.0,
+    seed: int = 0,
+    dt: float | None = 0.05,
+    **changes: Any,
+) -> Trajectory:
+    """Random velocities on a small non-square grid with non-square cells."""
+    if states is None:
+        states = random_states(frames, len(channels), *SHAPE, seed=seed)
+    spec = FieldSpec(
+        channels=channels,
+        units=("m/s",) * len(channels),
+        parameters=(Parameter(name="Re", scaling="log"), Parameter(name="damping")),
+        dt=dt,
+        grid=Grid(
+            (states.shape[2], states.shape[3]),
+            dx=0.1,
+            dy=0.3,
+            sides=Sides(Boundary.INFLOW, Boundary.OUTFLOW, Boundary.SLIP, Boundary.WALL),
+            origin=(-1.0, 2.0),
+        ),
+        reference_velocity=0.06,
+        reference_length=0.03,
+    )
+    fields: dict[str, Any] = {
+        "name": name,
+        "states": states,
+        "time": 1.0 + (dt or 1.0) * torch.arange(len(states), dtype=torch.float64),
+        "spec": spec,
+        "parameters": {} if re is None else {"Re": re},
+        "source": {"title": "a wake in a tank", "licence": None},
+        "local": {"stride": 1},
+        "length_unit": "m",
+        "time_unit": "s",
+    }
+    return Trajectory(**(fields | changes))
+
+
+def disc(shape: tuple[int, int] = SHAPE) -> Tensor:
+    """A small body off the centre."""
+    body = torch.zeros(shape, dtype=torch.bool)
+    body[1:3, 2:4] = True
+    return body

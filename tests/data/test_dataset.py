@@ -1,0 +1,280 @@
+"""Learning samples: windows counted by hand, their content, their order, worker processes."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from pibert import build_model
+from pibert.data.dataset import BatchOrder, Samples, Window, common_spec, make_loader
+from pibert.data.format import Reader, write
+from pibert.data.normalize import fit_normalizer, fit_parameters
+from pibert.data.resample import represent
+from pibert.data.splits import Segment, Shares, split_in_time, split_trajectories
+from pibert.fields import Batch, Grid, Normalizer, Trajectory
+from tests.data.helpers import disc, make_trajectory, random_states
+from tests.helpers import TINY
+
+PLAIN = Normalizer.identity(2)
+
+
+def numbered(name: str, frames: int, first: int) -> Trajectory:
+    """Every value of frame t is first + t."""
+    states = first + torch.arange(float(frames))[:, None, None, None].expand(frames, 2, 5, 7)
+    return make_trajectory(name, states=states.clone())
+
+
+def frame_numbers(samples: Samples) -> list[list[int]]:
+    batch = samples.batch(range(len(samples)))
+    x = batch.x.unflatten(1, (samples.window.history, 2))
+    return [[int(v) for v in row] for row in torch.cat((x, batch.y), 1)[:, :, 0, 0, 0]]
+
+
+def test_windows_never_cross_trajectories() -> None:
+    data = [numbered("a", 4, 0), numbered("b", 2, 10), numbered("c", 5, 20)]
+    samples = Samples(data, window=Window(history=2, horizon=1), normalizer=PLAIN)
+    assert frame_numbers(samples) == [
+        [0, 1, 2],
+        [1, 2, 3],
+        [20, 21, 22],
+        [21, 22, 23],
+        [22, 23, 24],
+    ]
+    assert samples.locate(2) == (2, 0)
+
+
+def test_windows_never_leave_their_segment() -> None:
+    data = [numbered("a", 9, 0), numbered("b", 9, 10)]
+    segments = [Segment(1, 0, 3), Segment(0, 2, 5), Segment(1, 6)]
+    samples = Samples(data, segments, window=Window(), normalizer=PLAIN)
+    assert frame_numbers(samples) == [[10, 11], [11, 12], [2, 3], [3, 4], [16, 17], [17, 18]]
+
+
+@pytest.mark.parametrize(("history", "horizon"), [(1, 1), (3, 1), (1, 4), (2, 2)])
+def test_the_number_of_windows(history: int, horizon: int) -> None:
+    lengths = [12, 5, 3, 1]
+    data = [numbered(str(n), n, 0) for n in lengths]
+    window = Window(history=history, horizon=horizon)
+    samples = Samples(data, window=window, normalizer=PLAIN)
+    assert len(samples) == sum(max(0, n - history - horizon + 1) for n in lengths)
+    batch = samples.batch([len(samples) - 1])
+    assert batch.x.shape == (1, 2 * history, 5, 7) and batch.y.shape == (1, horizon, 2, 5, 7)
+
+
+def test_the_cylinder_split_of_the_paper() -> None:
+    """92 recordings of 3990 frames, every 20th: 200 frames and 199 pairs each."""
+    states = torch.zeros(3990, 2, 1, 2)
+    data = [
+        represent(make_trajectory(str(i), states=states), stride=20, max_frames=200)
+        for i in range(92)
+    ]
+    split = split_trajectories(range(92), Shares(train=0.8, valid=0.1), seed=42)
+    parts = [split.train, split.valid, split.test]
+    assert [len(part) for part in parts] == [73, 9, 10]
+    pairs = [len(Samples(data, part, window=Window(), normalizer=PLAIN)) for part in parts]
+    assert pairs == [14_527, 1_791, 1_990]
+
+
+def test_a_strict_split_shares_no_frame_and_keeps_its_distance() -> None:
+    data = [numbered("a", 40, 0), numbered("b", 33, 100)]
+    shares = Shares(train=0.5, valid=0.2, calibration=0.15)
+    split = split_in_time([t.num_frames for t in data], shares, guard=3)
+    window = Window(history=2, horizon=1)
+    seen = [
+        {
+            n
+            for row in frame_numbers(Samples(data, part, window=window, normalizer=PLAIN))
+            for n in row
+        }
+        for part in (split.train, split.valid, split.calibration, split.test)
+    ]
+    for i, mine in enumerate(seen):
+        for j, theirs in enumerate(seen[i + 1 :], i + 1):
+            distance = min(abs(a - b) for a in mine for b in theirs)
+            assert distance == 4 if j == i + 1 else distance > 4
+
+
+def test_an_index_of_single_pairs_is_a_list_of_segments() -> None:
+    data = [numbered("a", 30, 0), numbered("b", 30, 100)]
+    index = [(1, 10), (0, 20), (1, 0)]
+    segments = [Segment(t, start, start + 2) for t, start in index]
+    samples = Samples(data, segments, window=Window(), normalizer=PLAIN)
+    assert frame_numbers(samples) == [[110, 111], [20, 21], [100, 101]]
+    for wrong in (Segment(2, 0, 2), Segment(-1, 0, 2), Segment(0, 29, 31), Segment(0, -1, 1)):
+        with pytest.raises(ValueError, match="points nowhere"):
+            Samples(data, [wrong], window=Window(), normalizer=PLAIN)
+
+
+def test_a_sample_is_standardised_and_unknown_points_are_zero() -> None:
+    valid = torch.rand(6, 5, 7, generator=torch.Generator().manual_seed(3)) > 0.2
+    states = torch.where(valid[:, None], 3 + 2 * random_states(6, 2, 5, 7), math.nan)
+    data = [make_trajectory(states=states, valid=valid, body=disc(), re=1000.0)]
+    normalizer = Normalizer((3.0, 2.0), (2.0, 4.0))
+    window = Window(history=2, horizon=2)
+    batch = Samples(data, window=window, normalizer=normalizer).batch([1])
+    known = (valid & ~disc())[1:5]
+    mean, std = torch.tensor([3.0, 2.0]), torch.tensor([2.0, 4.0])
+    z = (states[1:5] - mean[:, None, None]) / std[:, None, None]
+    z = torch.where(known[:, None], z, 0.0)
+    # The oldest frame first, all channels of a frame together.
+    assert torch.equal(batch.x, torch.cat((z[0], z[1]))[None])
+    assert torch.equal(batch.y, z[None, 2:])
+    assert torch.equal(batch.mask, (known[0] & known[1])[None])
+    assert torch.equal(batch.target_mask, known[None, 2:])
+
+
+def test_parameters_are_standardised_by_the_training_part() -> None:
+    data = [make_trajectory(n, re=re) for n, re in (("a", 100.0), ("b", 10000.0), ("c", 1000.0))]
+    train = [Segment(0), Segment(1)]
+    spec = replace(common_spec(data), parameters=fit_parameters(data, train))
+    samples = Samples(data, window=Window(), normalizer=PLAIN, spec=spec)
+    batch = samples.batch([0, 5, 10])
+    torch.testing.assert_close(batch.parameters[:, 0], torch.tensor([-1.0, 1.0, 0.0]))
+    # No damping is stated: unknown, which is not the same as average.
+    assert bool(batch.parameters[:, 1].isnan().all())
+    assert batch.parameters.shape == (3, 16) and not batch.parameters[:, 2:].any()
+
+
+def test_channels_can_be_mapped_to_others_of_the_same_frame() -> None:
+    data = [make_trajectory(frames=4, channels=("ne", "Te", "T", "p"))]
+    window = Window(horizon=0, inputs=("p", "ne"), targets=("T",))
+    samples = Samples(data, window=window, normalizer=Normalizer.identity(4))
+    assert len(samples) == 4
+    batch = samples.batch([0, 3])
+    states = data[0].read()
+    assert torch.equal(batch.x, states[[0, 3]][:, [3, 0]])
+    assert torch.equal(batch.y, states[[0, 3]][:, None, 2:3])
+    with pytest.raises(ValueError, match="targets that are not among the inputs"):
+        Window(horizon=0)
+    with pytest.raises(ValueError, match="targets that are not among the inputs"):
+        Window(horizon=0, inputs=("u", "v"), targets=("v",))
+
+
+def test_only_the_channels_that_are_used_are_read() -> None:
+    class Watched:
+        @property
+        def shape(self) -> tuple[int, ...]:
+            return (4, 3, 5, 7)
+
+        def read(self, frames: slice, channels: Sequence[int] | None = None) -> torch.Tensor:
+            assert channels == [0, 2]
+            return random_states(4, 3, 5, 7)[frames][:, channels]
+
+    data = [replace(make_trajectory(frames=4, channels=("u", "v", "p")), states=Watched())]
+    window = Window(inputs=("p",), targets=("u",))
+    batch = Samples(data, window=window, normalizer=Normalizer.identity(3)).batch([2])
+    assert torch.equal(batch.x[0], random_states(4, 3, 5, 7)[2, 2:])
+    assert torch.equal(batch.y[0, 0], random_states(4, 3, 5, 7)[3, :1])
+
+
+def test_a_wrong_window_is_named() -> None:
+    with pytest.raises(
+        ValueError, match="history must be 1 or more and horizon 0 or more, found 0"
+    ):
+        Window(history=0)
+    with pytest.raises(ValueError, match="no window of 9 frames fits the 1 segments"):
+        Samples([make_trajectory()], window=Window(horizon=8), normalizer=PLAIN)
+    with pytest.raises(ValueError, match=r"unknown channels \['w'\]; choose from: u, v"):
+        Samples([make_trajectory()], window=Window(inputs=("w",)), normalizer=PLAIN)
+    with pytest.raises(ValueError, match="expected statistics of 2 channels"):
+        Samples([make_trajectory()], window=Window(), normalizer=Normalizer.identity(3))
+
+
+# Order
+
+
+def test_the_order_follows_from_seed_epoch_and_step() -> None:
+    order = BatchOrder(23, 5, seed=7)
+    order.go_to(3)
+    whole = list(order)
+    assert sorted(sum(whole, [])) == list(range(23)) and len(whole) == len(order) == 5
+    resumed = BatchOrder(23, 5, seed=7)
+    resumed.go_to(3, step=2)
+    assert list(resumed) == whole[2:] and len(resumed) == 3
+    orders = {}
+    for seed, epoch in ((7, 3), (7, 4), (8, 3), (8, 2)):
+        other = BatchOrder(23, 5, seed=seed)
+        other.go_to(epoch)
+        orders[seed, epoch] = str(list(other))
+    assert len(set(orders.values())) == 4
+
+
+def test_an_order_without_shuffling_and_without_a_rest() -> None:
+    order = BatchOrder(7, 3, seed=0, shuffle=False, drop_last=True)
+    assert list(order) == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(ValueError, match="2 samples do not fill a batch of 3"):
+        BatchOrder(2, 3, seed=0, drop_last=True)
+    with pytest.raises(ValueError, match="no step 3 in epoch 0: an epoch has 2"):
+        order.go_to(0, 3)
+
+
+def same(a: Batch, b: Batch) -> bool:
+    return all(
+        torch.allclose(getattr(a, name), getattr(b, name), rtol=0, atol=0, equal_nan=True)
+        for name in ("x", "y", "parameters", "mask", "target_mask")
+    )
+
+
+def test_worker_processes_give_the_same_batches_from_a_file(tmp_path: Path) -> None:
+    stored = [make_trajectory(str(i), frames=8 + i, seed=i, re=100.0 * (i + 1)) for i in range(4)]
+    write(tmp_path / "flow.h5", stored)
+    reader = Reader(tmp_path / "flow.h5")
+    data = [represent(t, stride=2, size=(4, 9)) for t in reader]
+    data[0].read()  # the parent's handle is open when the workers start
+    window = Window(history=2)
+    samples = Samples(data, window=window, normalizer=fit_normalizer(data))
+    alike = [represent(t, stride=2, size=(4, 9)).load() for t in stored]
+    in_memory = Samples(alike, window=window, normalizer=fit_normalizer(alike))
+    order = BatchOrder(len(samples), 3, seed=1)
+    loader = make_loader(samples, order, num_workers=2)
+    for epoch in range(2):
+        order.go_to(epoch, step=epoch)
+        found = list(loader)
+        wanted = [in_memory.batch(indices) for indices in order]
+        assert len(found) == len(wanted) == len(order)
+        assert all(same(a, b) for a, b in zip(found, wanted, strict=True))
+    data[0].read()
+
+
+def test_a_model_takes_a_batch() -> None:
+    data = [make_trajectory(states=random_states(5, 2, 8, 12), body=None)]
+    spec = replace(common_spec(data), parameters=fit_parameters(data))
+    samples = Samples(data, window=Window(history=2), normalizer=fit_normalizer(data), spec=spec)
+    batch = samples.batch([0, 2]).to("cpu")
+    model = build_model("pibert", spec=spec, **(TINY | {"history": 2}))
+    out = model(batch.x, parameters=batch.parameters, mask=batch.mask)
+    assert out.shape == batch.y[:, 0].shape and len(batch) == 2
+
+
+# The common spec
+
+
+def test_the_common_spec_keeps_what_all_share() -> None:
+    a = make_trajectory("a", body=disc())
+    b = make_trajectory("b", body=disc())
+    assert common_spec([a, b]) == a.spec
+    c = make_trajectory("c", dt=0.1, body=disc().roll(1))
+    c = replace(c, spec=replace(c.spec, reference_velocity=None))
+    found = common_spec([a, b, c])
+    assert found.dt is None and found.reference_velocity is None and found.grid.body is None
+    assert found.reference_length == a.spec.reference_length
+    assert found.parameter_names == ("Re", "damping")
+
+
+def test_trajectories_that_do_not_go_together_are_named() -> None:
+    a = make_trajectory("a")
+    wide = make_trajectory("b", spec=replace(a.spec, grid=replace(a.spec.grid, dx=0.2)))
+    with pytest.raises(
+        ValueError, match=r"grid.dx of trajectories 'a' and 'b' differ: 0.1 and 0.2"
+    ):
+        common_spec([a, wide])
+    with pytest.raises(ValueError, match="channels of trajectories 'a' and 'b' differ"):
+        common_spec([a, make_trajectory("b", channels=("u", "v", "p"))])
+    with pytest.raises(ValueError, match="at least one trajectory"):
+        common_spec([])
+    assert common_spec([a]).grid == Grid(
+        a.spec.grid.shape, 0.1, 0.3, a.spec.grid.sides, origin=a.spec.grid.origin
+    )

@@ -1,0 +1,605 @@
+"""The native format: round trips, atomic writing, damage, worker processes."""
+
+import errno
+import fcntl
+import json
+import math
+import os
+import pickle
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from pibert.data import format as native
+from pibert.data.format import FormatError, Reader, Writer, check, write
+from pibert.data.resample import represent
+from pibert.fields import FieldSpec, Grid, Trajectory
+from tests.data.helpers import disc, make_trajectory, random_states
+
+ROOT = Path(__file__).parents[2]
+
+
+def moving_body(frames: int) -> torch.Tensor:
+    return torch.stack([disc().roll(frame, dims=1) for frame in range(frames)])
+
+
+def varied() -> list[Trajectory]:
+    """A static body; a moving one with missing vectors; nothing known but the numbers."""
+    valid = torch.rand(9, 5, 7, generator=torch.Generator().manual_seed(1)) > 0.3
+    states = torch.where(valid[:, None], random_states(9, 3, 5, 7, seed=2), math.nan)
+    return [
+        make_trajectory("Re 1800, süd", body=disc(), source={"Größe": [1, None, {"a": 0.1}]}),
+        make_trajectory(
+            "moving",
+            states=states,
+            channels=("u", "v", "p"),
+            body=moving_body(9),
+            valid=valid,
+            re=None,
+            local={"stride": 20, "crop": None, "split": "train", "seed": 42},
+        ),
+        bare(),
+    ]
+
+
+def bare(family: str | None = None) -> Trajectory:
+    return Trajectory(
+        name="bare",
+        states=random_states(4, 1, 2, 3),
+        time=torch.tensor([0.0, 1.0, 5.0, 6.0]),
+        spec=FieldSpec(channels=("h",), family=family, grid=Grid((2, 3), dx=0.1, dy=1 / 3)),
+    )
+
+
+def assert_same(found: Trajectory, wanted: Trajectory) -> None:
+    assert found.name == wanted.name
+    states = found.read()
+    assert states.dtype == torch.float32
+    assert states.numpy().tobytes() == wanted.read().numpy().tobytes()
+    assert torch.equal(found.time, wanted.time)
+    assert found.spec == wanted.spec
+    assert found.parameters == wanted.parameters
+    assert torch.equal(found.known(), wanted.known())
+    for key in ("source", "local", "length_unit", "time_unit"):
+        assert getattr(found, key) == getattr(wanted, key)
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file with the varied trajectories, alone in its folder."""
+    target = tmp_path / "flow.h5"
+    write(target, varied())
+    return target
+
+
+# Round trips
+
+
+def test_what_was_written_is_read_back_to_the_bit(path: Path) -> None:
+    check(path)
+    assert files_in(path.parent) == [path.name]
+    with Reader(path) as reader:
+        assert reader.names == ("Re 1800, süd", "moving", "bare")
+        for found, wanted in zip(reader, varied(), strict=True):
+            assert_same(found, wanted)
+        assert_same(reader["moving"], varied()[1])
+        assert_same(reader[2], varied()[2])
+
+
+def test_the_same_data_make_the_same_file(path: Path) -> None:
+    other = path.with_name("other.h5")
+    write(other, varied())
+    assert other.read_bytes() == path.read_bytes()
+
+
+def test_a_file_can_be_written_from_views_of_another(path: Path) -> None:
+    other = path.with_name("small.h5")
+    with Reader(path) as reader:
+        views = [represent(t, stride=2, size=(2, 3)) for t in reader]
+        write(other, views)
+        check(other)
+        with Reader(other) as small:
+            for found, wanted in zip(small, views, strict=True):
+                assert torch.equal(found.known(), wanted.known())
+                assert_same(found, wanted)
+
+
+def test_states_longer_than_a_block_are_streamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "_BLOCK_BYTES", 3000)
+    monkeypatch.setattr(native, "_CHUNK_BYTES", 300)
+    wanted = make_trajectory(frames=101, body=moving_body(101))
+    write(tmp_path / "long.h5", [wanted])
+    with Reader(tmp_path / "long.h5") as reader:
+        assert_same(reader[0], wanted)
+
+
+@pytest.mark.parametrize(
+    ("frames", "channels"),
+    [
+        (slice(2, 5), None),
+        (slice(1, 9, 3), [2]),
+        (slice(None), [2, 0]),
+        (slice(-3, None), [1, 1, 0]),
+        (slice(4, 4), [0]),
+        (slice(0, 1), [-1]),
+    ],
+)
+def test_a_slice_is_that_of_the_whole(path: Path, frames: slice, channels: Any) -> None:
+    wanted = varied()[1]
+    with Reader(path) as reader:
+        found = reader["moving"]
+        np.testing.assert_array_equal(found.read(frames, channels), wanted.read(frames, channels))
+        assert torch.equal(found.known(frames), wanted.known(frames))
+
+
+def test_a_slice_reads_only_its_own_chunks(tmp_path: Path) -> None:
+    """Every other chunk is destroyed: a read that touched one would fail."""
+    target = tmp_path / "large.h5"
+    wanted = make_trajectory(states=random_states(8, 2, 130, 140))
+    write(target, [wanted])
+    with h5py.File(target) as file:
+        fields = file["trajectories/a/fields"]
+        assert fields.chunks == (1, 1, 130, 140)
+        spots = {
+            info.chunk_offset[:2]: info.byte_offset
+            for info in (fields.id.get_chunk_info(i) for i in range(16))
+        }
+    data = bytearray(target.read_bytes())
+    for place, offset in spots.items():
+        if place not in ((3, 1), (5, 1)):
+            data[offset + 100] ^= 0xFF
+    target.write_bytes(data)
+    with Reader(target) as reader:
+        assert torch.equal(reader[0].read(slice(3, 6, 2), [1]), wanted.read()[3:6:2, 1:])
+        with pytest.raises(FormatError, match="'fields' cannot be read.*the file is damaged"):
+            reader[0].read(slice(3, 6, 2), [0])
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "message"),
+    [
+        (lambda: spoilt(math.nan), r"'v' is nan at a known point \(frame 3, row 4, column 6\)"),
+        (lambda: spoilt(math.inf), r"'v' is inf at a known point \(frame 3, row 4, column 6\)"),
+        (lambda: make_trajectory("ok"), "there is a trajectory 'ok' already"),
+        (lambda: make_trajectory("a/b"), "name must be a word without '/', found 'a/b'"),
+        (lambda: make_trajectory(""), "name must be a word"),
+        (lambda: make_trajectory(states=random_states(3, 2, 5, 7).double()), "float32, found"),
+        (lambda: make_trajectory(source={"a": math.nan}), "source must be plain JSON"),
+        (lambda: make_trajectory(local={"a": {1, 2}}), "local must be plain JSON"),
+        (lambda: make_trajectory(time=torch.tensor([0.0, 0.05, 0.1, 0.2, 0.3, 0.4])), "not dt ="),
+        (lambda: bare(family="magic"), "unknown PDE family 'magic'; choose from: incompressible"),
+    ],
+)
+def test_a_wrong_trajectory_is_refused_and_leaves_no_trace(
+    tmp_path: Path, trajectory: Callable[[], Trajectory], message: str
+) -> None:
+    target = tmp_path / "flow.h5"
+    with Writer(target) as writer:
+        writer.add(make_trajectory("ok"))
+        with pytest.raises(ValueError, match=message):
+            writer.add(trajectory())
+        writer.add(make_trajectory("next"))
+    check(target)
+    assert Reader(target).names == ("ok", "next")
+
+
+def spoilt(value: float) -> Trajectory:
+    states = random_states(6, 2, 5, 7)
+    states[3, 1, 4, 6] = value
+    return make_trajectory(states=states)
+
+
+def test_values_that_a_mask_covers_need_not_be_finite(tmp_path: Path) -> None:
+    trajectory = spoilt(math.inf)
+    valid = torch.ones(6, 5, 7, dtype=torch.bool)
+    valid[3, 4, 6] = False
+    masked = make_trajectory(states=trajectory.read(), valid=valid)
+    write(tmp_path / "masked.h5", [masked])
+    check(tmp_path / "masked.h5")
+    with Reader(tmp_path / "masked.h5") as reader:
+        assert_same(reader[0], masked)
+
+
+# Atomic writing
+
+
+def test_an_exception_leaves_the_old_file_and_nothing_else(path: Path) -> None:
+    before = path.read_bytes()
+    with pytest.raises(KeyboardInterrupt), Writer(path) as writer:
+        writer.add(make_trajectory("new"))
+        raise KeyboardInterrupt
+    assert path.read_bytes() == before
+    assert files_in(path.parent) == [path.name]
+
+
+def test_the_target_appears_with_the_end_of_the_block(tmp_path: Path) -> None:
+    target = tmp_path / "flow.h5"
+    with Writer(target) as writer:
+        writer.add(make_trajectory())
+        assert not target.exists()
+    assert files_in(tmp_path) == ["flow.h5"]
+    with pytest.raises(ValueError, match="the writer is closed"):
+        writer.add(make_trajectory("late"))
+
+
+def test_a_file_without_a_trajectory_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no trajectory was added"), Writer(tmp_path / "empty.h5"):
+        pass
+    assert files_in(tmp_path) == []
+
+
+def test_a_target_that_cannot_be_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no folder .*nowhere; make it first"):
+        write(tmp_path / "nowhere" / "flow.h5", [make_trajectory()])
+    with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
+        write(tmp_path, [make_trajectory()])
+    locked = tmp_path / "locked.h5"
+    locked.touch(mode=0o444)
+    with pytest.raises(PermissionError, match=r"locked.h5 is read-only; make it writable"):
+        write(locked, [make_trajectory()])
+
+
+def test_a_folder_that_refuses_files_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"/proc/flow.h5: cannot write: .*; nothing was changed"):
+        write(Path("/proc/flow.h5"), [make_trajectory()])
+
+
+@pytest.mark.parametrize("limit", [100, 5000, 100_000, 283_000])
+def test_a_full_disk_is_a_plain_error_and_changes_nothing(path: Path, limit: int) -> None:
+    """A limit on the size of files stands for the disk; the process must survive it."""
+    before = path.read_bytes()
+    new = make_trajectory("new", frames=1000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        with pytest.raises(OSError, match=r"flow.h5: cannot write: File too large; nothing was"):
+            write(path, [new])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert path.read_bytes() == before
+    assert files_in(path.parent) == [path.name]
+    write(path, [new])
+    with Reader(path) as reader:
+        assert_same(reader[0], new)
+
+
+SLOW_WRITER = """
+import sys, time
+from pibert.data.format import Writer
+from tests.data.helpers import make_trajectory
+
+with Writer(sys.argv[1]) as writer:
+    for number in range(10_000):
+        writer.add(make_trajectory(str(number), frames=400))
+        print(number, flush=True)
+        time.sleep(0.005)
+"""
+
+
+def test_a_killed_writer_leaves_no_target_and_the_next_one_cleans_up(tmp_path: Path) -> None:
+    target = tmp_path / "flow [1].h5"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_WRITER, str(target)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "0\n"
+        assert process.stdout.readline() == "1\n"
+        (partial,) = files_in(tmp_path)
+        assert partial.endswith(".partial")
+
+        # While it lives, another writer of the same target leaves its file alone.
+        write(target, [make_trajectory()])
+        assert process.poll() is None
+        assert files_in(tmp_path) == [partial, target.name]
+        target.unlink()
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert files_in(tmp_path) == [partial]
+    write(target, [make_trajectory()])
+    check(target)
+    assert files_in(tmp_path) == [target.name]
+
+
+def test_only_partial_files_of_dead_writers_are_removed(tmp_path: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    names = {
+        "living": f".flow.h5.{os.getpid()}-0.partial",
+        "locked": f".flow.h5.{dead.pid}-1.partial",
+        "dead": f".flow.h5.{dead.pid}-2.partial",
+        "of another target": f".other.h5.{dead.pid}-3.partial",
+        "no writer's": ".flow.h5.copy-4.partial",
+    }
+    for name in names.values():
+        (tmp_path / name).touch()
+    with (tmp_path / names["locked"]).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        write(tmp_path / "flow.h5", [make_trajectory()])
+    left = {key for key, name in names.items() if (tmp_path / name).exists()}
+    assert left == set(names) - {"dead"}
+
+
+def test_a_file_is_on_the_disk_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, os.replace
+
+    def watched_fsync(descriptor: int) -> None:
+        calls.append(("sync", os.path.realpath(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def watched_replace(old: Path, new: Path) -> None:
+        calls.append(("rename", str(old)))
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(os, "replace", watched_replace)
+    write(tmp_path / "flow.h5", [make_trajectory()])
+    (first, partial), (second, same), (third, folder) = calls
+    assert (first, second, third) == ("sync", "rename", "sync")
+    assert partial == same and partial.endswith(".partial") and folder == str(tmp_path)
+
+
+def test_after_a_failed_write_the_partial_file_goes_on_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite = os.pwrite
+    with native._Sink(tmp_path / "sink") as sink:
+        sink.write(b"0123456789")
+
+        def nearly_full(descriptor: int, data: Any, place: int) -> int:
+            if place >= 6:
+                raise OSError(errno.ENOSPC, "full")
+            return pwrite(descriptor, data[: 6 - place], place)
+
+        monkeypatch.setattr(os, "pwrite", nearly_full)
+        sink.seek(4)
+        assert sink.write(b"abcdefgh") == 8
+        assert sink.error is not None and sink.error.errno == errno.ENOSPC
+        assert (tmp_path / "sink").read_bytes() == b"0123ab6789"
+        sink.seek(2)
+        assert sink.read(20) == b"23abcdefgh"
+        assert sink.seek(0, os.SEEK_END) == 12
+
+
+# Damage: what is wrong, and where
+
+
+def edit(path: Path, change: Callable[[h5py.File], None]) -> None:
+    with h5py.File(path, "r+") as file:
+        change(file)
+
+
+def swap(name: str, value: np.ndarray) -> Callable[[h5py.File], None]:
+    """Replace a dataset of the first trajectory."""
+
+    def change(file: h5py.File) -> None:
+        group = file["trajectories"]["Re 1800, süd"]
+        del group[name]
+        group[name] = value
+
+    return change
+
+
+def state(name: str, value: Any) -> Callable[[h5py.File], None]:
+    """Replace an attribute of the first trajectory; remove it with None."""
+
+    def change(file: h5py.File) -> None:
+        attributes = file["trajectories"]["Re 1800, süd"].attrs
+        del attributes[name]
+        if value is not None:
+            attributes[name] = value
+
+    return change
+
+
+def remove(name: str) -> Callable[[h5py.File], None]:
+    return lambda file: file["trajectories"]["Re 1800, süd"].__delitem__(name)
+
+
+def fields_with_nan() -> np.ndarray:
+    fields = random_states(6, 2, 5, 7).numpy()
+    fields[2, 0, 4, 5] = np.nan
+    return fields
+
+
+BROKEN: list[tuple[Callable[[h5py.File], None], str]] = [
+    (lambda file: file.attrs.modify("version", 2), "format version 2.*install a newer PIBERT"),
+    (lambda file: file.attrs.modify("format", "other"), "not of the format 'pibert-trajectories'"),
+    (lambda file: file.attrs.__delitem__("version"), "not of the format"),
+    (lambda file: file.__delitem__("trajectories"), "the group 'trajectories' is missing"),
+    (lambda file: file["trajectories"].clear(), "it holds no trajectory"),
+    (lambda file: file["trajectories"].create_dataset("d", data=1), "'d' is not a group"),
+    (remove("fields"), "'Re 1800, süd': dataset 'fields' is missing; write it again as docs/data-"),
+    (remove("time"), "dataset 'time' is missing"),
+    (remove("y"), "dataset 'y' is missing"),
+    (swap("fields", np.zeros((6, 2, 5), np.float32)), r"'fields' must have 4 axes, found.*6, 2, 5"),
+    (swap("fields", np.zeros((6, 2, 5, 7))), "'fields' must be float32, found float64"),
+    (swap("fields", np.zeros((6, 3, 5, 7), np.float32)), "'fields' has 3 channels, but 'channels'"),
+    (swap("fields", fields_with_nan()), r"'u' is nan at a known point \(frame 2, row 4, column 5"),
+    (swap("time", np.arange(5.0)), "'time' has 5 entries, but 'fields' needs 6"),
+    (swap("time", np.arange(6)), "'time' must be float64, found int64"),
+    (swap("time", np.array([0, 0.05, 0.1, 0.1, 0.2, 0.3])), "must grow, but does not at frame 3"),
+    (swap("time", np.array([0, 0.05, 0.1, 0.15, 0.2, 0.4])), "'time' are not dt = 0.05 apart"),
+    (swap("time", np.array([0, 0.05, 0.1, np.nan, 0.2, 0.25])), "'time' holds values that are not"),
+    (swap("x", np.arange(8.0)), "'x' has 8 entries, but 'fields' needs 7"),
+    (swap("x", np.geomspace(0.1, 1, 7)), "'x' are not uniformly dx = 0.1 apart; resample"),
+    (swap("y", np.linspace(0, 1, 5)), "'y' are not uniformly dy = 0.3 apart"),
+    (swap("body", np.zeros((7, 5), np.uint8)), r"'body' must have shape \(5, 7\) or \(6, 5, 7\)"),
+    (swap("body", np.zeros((5, 7), np.float32)), "'body' must be uint8, found float32"),
+    (swap("body", np.full((5, 7), 3, np.uint8)), "'body' must hold 0 and 1 alone, found 3"),
+    (swap("body", np.full((6, 5, 7), 3, np.uint8)), "'body' must hold 0 and 1 alone, found 3"),
+    (state("dx", None), "attribute 'dx' is missing"),
+    (state("dx", -0.1), "'x' are not uniformly dx = -0.1 apart"),
+    (state("channels", '["u", "u"]'), "channels must be one or more different names"),
+    (state("channels", "u, v"), "attribute 'channels' is not JSON"),
+    (state("channels", '{"u": 1}'), "attribute 'channels' must be a JSON list"),
+    (state("units", '["m/s"]'), "expected 2 units"),
+    (state("family", "magic"), "unknown PDE family 'magic'; choose from: incompressible"),
+    (state("sides", '{"left": "door"}'), "unknown boundary kind 'door'"),
+    (state("parameters", '{"Re": {"value": 3}}'), "'scaling'"),
+    (state("source", None), "attribute 'source' is missing"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BROKEN)
+def test_the_first_broken_thing_is_named(
+    path: Path, change: Callable[[h5py.File], None], message: str
+) -> None:
+    edit(path, change)
+    with pytest.raises(FormatError, match=message) as caught:
+        check(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_truncated_file_is_called_so(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 2 // 3])
+    with pytest.raises(FormatError, match=r"flow.h5: the file is truncated: get a new copy"):
+        check(path)
+    path.write_bytes(data[:5])
+    with pytest.raises(FormatError, match="this is not an HDF5 file, or its head is damaged"):
+        check(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"x,y,u,v\n0,0,1,2\n", pickle.dumps({"a": 1})])
+def test_a_foreign_file_is_called_so(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "foreign.h5").write_bytes(content)
+    with pytest.raises(FormatError, match="this is not an HDF5 file"):
+        check(tmp_path / "foreign.h5")
+    with pytest.raises(FileNotFoundError, match=r"none.h5: there is no such file"):
+        check(tmp_path / "none.h5")
+
+
+def test_no_damaged_byte_goes_unnoticed(path: Path) -> None:
+    """Flipped bits anywhere: an error that names the file, or the data are still the same."""
+    data, wanted, caught = path.read_bytes(), varied(), 0
+    for place in range(0, len(data), len(data) // 70):
+        damaged = bytearray(data)
+        damaged[place] ^= 0x5A
+        path.write_bytes(damaged)
+        try:
+            check(path)
+        except FormatError as error:
+            assert str(error).startswith(f"{path}: ")
+            caught += 1
+            continue
+        with Reader(path) as reader:
+            for found, original in zip(reader, wanted, strict=True):
+                assert_same(found, original)
+    assert caught > 35
+
+
+# Processes
+
+
+def test_a_reader_and_its_trajectories_survive_pickling(path: Path) -> None:
+    with Reader(path) as reader:
+        reader[0].read()
+        copy, trajectory = pickle.loads(pickle.dumps((reader, reader[1])))
+    assert_same(copy[0], varied()[0])
+    assert_same(trajectory, varied()[1])
+
+
+def test_a_forked_process_opens_the_file_for_itself(path: Path) -> None:
+    reader = Reader(path)
+    trajectory = reader[0]
+    wanted = trajectory.read()
+    (descriptor,) = open_descriptors(path)
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            same = torch.equal(trajectory.read(), wanted)
+            (own,) = open_descriptors(path)
+            os.lseek(own, 12345, os.SEEK_SET)  # a shared descriptor would move in the parent too
+            os.write(send, json.dumps([same, reader._pid == os.getpid()]).encode())
+        finally:
+            os._exit(0)
+    os.close(send)
+    os.waitpid(child, 0)
+    assert json.loads(os.read(receive, 100)) == [True, True]
+    os.close(receive)
+    assert os.lseek(descriptor, 0, os.SEEK_CUR) != 12345
+    assert torch.equal(trajectory.read(), wanted)
+    assert open_descriptors(path) == [descriptor]
+    reader.close()
+    assert open_descriptors(path) == []
+
+
+def open_descriptors(path: Path) -> list[int]:
+    links = Path("/proc/self/fd").iterdir()
+    return [int(link.name) for link in links if os.path.realpath(link) == str(path)]
+
+
+def test_a_file_that_changed_under_a_reader_is_not_mixed_up(path: Path) -> None:
+    reader = Reader(path)
+    old = reader[0].read()
+    time.sleep(0.01)
+    write(path, [make_trajectory("Re 1800, süd", seed=9)])
+    assert torch.equal(reader[0].read(), old)  # the open file is still the old one
+    copy = pickle.loads(pickle.dumps(reader))
+    with pytest.raises(FormatError, match="it was replaced after it was opened; open it again"):
+        copy[0]
+
+
+def test_an_unknown_name_is_told_the_names_there_are(path: Path) -> None:
+    with pytest.raises(KeyError, match="no trajectory 'x'; there are: Re 1800, süd, moving, bare"):
+        Reader(path)["x"]
+    with pytest.raises(IndexError):
+        Reader(path)[3]
+
+
+# The written specification
+
+
+def test_the_specification_names_everything_in_a_file(path: Path) -> None:
+    page = (ROOT / "docs" / "data-format.md").read_text()
+    stated = set(re.findall(r"`([a-z_]+)`", page))
+    with h5py.File(path) as file:
+        names = set(file) | set(file.attrs)
+        for group in file["trajectories"].values():
+            names |= set(group) | set(group.attrs)
+            names |= {key for dataset in group.values() for key in dataset.attrs}
+    assert names <= stated
+    assert f"`{native.FORMAT}`" in page and f"version {native.VERSION}" in page
+
+
+def test_the_example_of_the_specification_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "data-format.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"trajectories": [make_trajectory(frames=30)]}
+    exec(compile(code, "data-format.md", "exec"), names)
+    assert names["window"].shape == (10, 1, 5, 7) and bool(names["known"].all())

@@ -1,0 +1,133 @@
+"""Statistics against brute force, and the test for spurious vectors."""
+
+import math
+
+import pytest
+import torch
+
+from pibert.data import normalize
+from pibert.data.normalize import fit_normalizer, fit_parameters, flag_outliers
+from pibert.data.splits import Segment
+from pibert.fields import Trajectory
+from tests.data.helpers import disc, make_trajectory, random_states
+
+
+def trajectories() -> list[Trajectory]:
+    """Different means and lengths; a body, missing vectors, and nonsense where nothing is known."""
+    valid = torch.rand(9, 5, 7, generator=torch.Generator().manual_seed(1)) > 0.3
+    measured = 100 + random_states(9, 2, 5, 7, seed=1) * torch.tensor([0.1, 5.0])[:, None, None]
+    measured = torch.where(valid[:, None], measured, math.nan)
+    with_body = random_states(6, 2, 5, 7, seed=2)
+    with_body[:, :, disc()] = 1e9
+    return [
+        make_trajectory("plain", 4, re=1000.0),
+        make_trajectory("measured", states=measured, valid=valid, re=None),
+        make_trajectory("body", states=with_body, body=disc(), re=10000.0),
+    ]
+
+
+@pytest.mark.parametrize("block", [1, 3 * 70, 1 << 22])
+def test_streamed_statistics_are_those_of_all_known_points(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(normalize, "_BLOCK_VALUES", block)
+    parts = [Segment(0), Segment(1, 2, 8), Segment(2, 5)]
+    found = fit_normalizer(trajectories(), parts)
+    for c in range(2):
+        values = torch.cat(
+            [
+                t.read().double()[a:b, c][t.known()[a:b]]
+                for t, (a, b) in zip(trajectories(), [(0, 4), (2, 8), (5, 6)], strict=True)
+            ]
+        )
+        assert math.isclose(found.mean[c], values.mean().item(), rel_tol=1e-12)
+        assert math.isclose(found.std[c], values.std(correction=0).item(), rel_tol=1e-12)
+
+
+def test_frames_outside_the_training_part_do_not_enter() -> None:
+    states = random_states(8, 2, 5, 7)
+    changed = states.clone()
+    changed[5:] = 1e6
+    part = [Segment(0, 0, 5)]
+    assert fit_normalizer([make_trajectory(states=states)], part) == fit_normalizer(
+        [make_trajectory(states=changed)], part
+    )
+
+
+def test_statistics_that_cannot_be_are_refused() -> None:
+    states = random_states(4, 2, 5, 7)
+    states[:, 1] = 2.0
+    with pytest.raises(ValueError, match=r"channels \['v'\] are constant"):
+        fit_normalizer([make_trajectory(states=states)])
+    states[2, 1, 0, 0] = math.nan
+    with pytest.raises(ValueError, match="'a': values that are not finite at known points of"):
+        fit_normalizer([make_trajectory(states=states)])
+    nowhere = torch.ones(5, 7, dtype=torch.bool)
+    with pytest.raises(ValueError, match="no known point"):
+        fit_normalizer([make_trajectory(body=nowhere)])
+
+
+def test_parameters_count_once_per_trajectory_in_their_scaling() -> None:
+    re, damping = fit_parameters(trajectories())
+    assert (re.name, re.scaling) == ("Re", "log")
+    assert math.isclose(re.mean, 3.5) and math.isclose(re.std, 0.5)
+    # Nobody states a damping: nothing to standardise.
+    assert (damping.name, damping.mean, damping.std) == ("damping", 0.0, 1.0)
+    only, _ = fit_parameters(trajectories(), [Segment(2, 0, 2), Segment(2, 3, 5)])
+    assert (only.mean, only.std) == (4.0, 1.0)
+
+
+def wake(frames: int = 2) -> torch.Tensor:
+    """A smooth velocity with shear, and measurement noise of 0.02."""
+    y, x = torch.meshgrid(torch.linspace(0, 3, 20), torch.linspace(0, 5, 30), indexing="ij")
+    flow = torch.stack((torch.tanh(3 * (y - 1.5)), 0.3 * torch.sin(2 * x)))
+    noise = random_states(frames, 2, 20, 30).clamp(-2, 2)
+    return flow + 0.02 * noise
+
+
+def test_planted_outliers_are_flagged_and_nothing_else() -> None:
+    fields = wake()
+    planted = torch.zeros(2, 20, 30, dtype=torch.bool)
+    for frame, row, column in [(0, 0, 0), (0, 10, 12), (0, 10, 13), (1, 19, 29), (1, 7, 0)]:
+        planted[frame, row, column] = True
+        fields[frame, row % 2, row, column] += 1.5
+    assert torch.equal(flag_outliers(fields, noise=0.1), planted)
+
+
+def test_the_median_test_by_brute_force() -> None:
+    fields = random_states(3, 2, 6, 5).double()
+    known = torch.rand(3, 6, 5, generator=torch.Generator().manual_seed(2)) > 0.25
+    fields[~known[:, None].expand_as(fields)] = math.nan
+    found = flag_outliers(fields, noise=0.2, known=known, threshold=1.5)
+    for t in range(3):
+        for j in range(6):
+            for i in range(5):
+                near = [
+                    fields[t, :, b, a]
+                    for b in range(max(0, j - 1), min(6, j + 2))
+                    for a in range(max(0, i - 1), min(5, i + 2))
+                    if (a, b) != (i, j) and known[t, b, a]
+                ]
+                expected = False
+                if known[t, j, i] and len(near) >= 3:
+                    values = torch.stack(near)
+                    median = values.quantile(0.5, dim=0)
+                    spread = (values - median).abs().quantile(0.5, dim=0)
+                    residual = (fields[t, :, j, i] - median) / (spread + 0.2)
+                    expected = residual.norm().item() > 1.5
+                assert bool(found[t, j, i]) == expected
+    assert 0 < found.sum() < found.numel() / 2
+
+
+def test_outliers_can_be_left_out_of_the_statistics() -> None:
+    clean, spoilt = wake(), wake()
+    spoilt[0, :, 10, 12] = 500.0
+    want = fit_normalizer([make_trajectory(states=clean)])
+    found = fit_normalizer([make_trajectory(states=spoilt)], noise=0.1)
+    assert found.mean == pytest.approx(want.mean, abs=2e-3)
+    assert found.std == pytest.approx(want.std, abs=2e-3)
+
+
+def test_a_noise_of_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="noise and threshold must be positive, found 0.0 and 2"):
+        flag_outliers(wake(), noise=0.0)

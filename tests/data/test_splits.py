@@ -1,0 +1,88 @@
+"""Which frames go where: counts, disjointness, groups, gaps."""
+
+import pytest
+
+from pibert.data.splits import PARTS, Segment, Shares, Split, split_in_time, split_trajectories
+
+
+def indices(split: Split) -> dict[str, list[int]]:
+    return {part: [s.trajectory for s in getattr(split, part)] for part in PARTS}
+
+
+def test_the_parts_are_disjoint_and_complete() -> None:
+    split = split_trajectories(range(37), Shares(train=0.6, valid=0.15, calibration=0.1), seed=3)
+    parts = indices(split)
+    assert sorted(sum(parts.values(), [])) == list(range(37))
+    assert [len(parts[part]) for part in PARTS] == [22, 5, 3, 7]
+
+
+def test_a_split_follows_its_seed() -> None:
+    shares = Shares()
+    assert split_trajectories(range(50), shares, seed=1) == split_trajectories(
+        range(50), shares, seed=1
+    )
+    assert split_trajectories(range(50), shares, seed=1) != split_trajectories(
+        range(50), shares, seed=2
+    )
+
+
+def test_calibration_is_taken_from_the_test_part_alone() -> None:
+    without = indices(split_trajectories(range(92), Shares(), seed=42))
+    shares = Shares(calibration=0.05)
+    parts = indices(split_trajectories(range(92), shares, seed=42))
+    assert parts["train"] == without["train"] and parts["valid"] == without["valid"]
+    assert sorted(parts["calibration"] + parts["test"]) == without["test"]
+    assert len(parts["calibration"]) == 4
+
+
+def test_a_group_stays_together() -> None:
+    groups = [f"Re{(7 * i) % 13}" for i in range(60)]
+    split = split_trajectories(groups, Shares(train=0.5, valid=0.2, calibration=0.1), seed=0)
+    homes: dict[str, set[str]] = {}
+    for part, members in indices(split).items():
+        for index in members:
+            homes.setdefault(groups[index], set()).add(part)
+    assert all(len(parts) == 1 for parts in homes.values())
+    sizes = {part: len(members) for part, members in indices(split).items()}
+    assert abs(sizes["train"] - 30) <= 2 and abs(sizes["valid"] - 12) <= 2
+
+
+def test_an_empty_part_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"5 trajectories in 5 groups leave nothing for \['valid'"):
+        split_trajectories(range(5), Shares(), seed=0)
+    with pytest.raises(ValueError, match=r"6 trajectories in 1 groups leave nothing for"):
+        split_trajectories(["a"] * 6, Shares(), seed=0)
+    with pytest.raises(ValueError, match="sum to at most 1"):
+        Shares(train=0.9, valid=0.2)
+
+
+def test_shares_that_floats_cannot_hold_are_counted_right() -> None:
+    assert Shares(train=0.29, valid=0.57).counts(100) == {
+        "train": 29,
+        "valid": 57,
+        "calibration": 0,
+        "test": 14,
+    }
+
+
+def test_a_split_in_time_by_hand() -> None:
+    shares = Shares(train=0.5, valid=0.25)
+    split = split_in_time([28, 18], shares, guard=4)
+    # 28 - 2 * 4 = 20 frames: 10, 5, 5.  18 - 8 = 10: 5, 2, 3.
+    assert split.train == (Segment(0, 0, 10), Segment(1, 0, 5))
+    assert split.valid == (Segment(0, 14, 19), Segment(1, 9, 11))
+    assert split.calibration == ()
+    assert split.test == (Segment(0, 23, 28), Segment(1, 15, 18))
+
+
+def test_a_split_in_time_without_a_test_part_uses_all_frames() -> None:
+    split = split_in_time([11], Shares(train=0.7, valid=0.3), guard=2)
+    assert split.train == (Segment(0, 0, 6),) and split.valid == (Segment(0, 8, 11),)
+    assert split.test == ()
+
+
+def test_a_trajectory_too_short_for_its_gaps_is_named() -> None:
+    with pytest.raises(ValueError, match="trajectory 1 has 12 frames: too few for a part 'valid'"):
+        split_in_time([100, 12], Shares(), guard=3)
+    with pytest.raises(ValueError, match="guard must be zero or positive, found -1"):
+        split_in_time([100], Shares(), guard=-1)

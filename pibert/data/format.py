@@ -7,11 +7,8 @@ header carries a checksum, so damaged bytes are found when they are read.
 """
 
 import contextlib
-import fcntl
-import io
 import json
 import os
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pibert.data.partial import PartialFile, partial_path, remove_leftovers
 from pibert.fields import (
     FieldSpec,
     FrameSource,
@@ -87,10 +85,8 @@ class Writer:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._file: h5py.File | None = None
-        self._sink: _Sink | None = None
-        self._partial = self.path.with_name(
-            f".{self.path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial"
-        )
+        self._sink: PartialFile | None = None
+        self._partial = partial_path(self.path)
 
     def __enter__(self) -> Self:
         folder = self.path.parent
@@ -102,9 +98,9 @@ class Writer:
             raise PermissionError(
                 f"{self.path} is read-only; make it writable or choose another name"
             )
-        _remove_leftovers(self.path)
+        remove_leftovers(self.path)
         try:
-            self._sink = _Sink(self._partial)
+            self._sink = PartialFile(self._partial)
         except OSError as error:
             raise self._explain(error) from error
         self._file = h5py.File(self._sink, "w", libver=_LIBVER, track_order=True)
@@ -193,7 +189,7 @@ class Writer:
             sink.close()
             self._partial.unlink(missing_ok=True)
 
-    def _publish(self, sink: "_Sink") -> None:
+    def _publish(self, sink: PartialFile) -> None:
         try:
             os.fsync(sink.fileno())
             os.replace(self._partial, self.path)
@@ -216,76 +212,6 @@ class Writer:
             f"{self.path}: cannot write: {os.strerror(error.errno or 0)}; nothing was changed; "
             "check the space and the rights of the folder",
         )
-
-
-class _Sink(io.RawIOBase):
-    """The partial file as HDF5 sees it: writes never fail.
-
-    HDF5 2.0 crashes the process when it closes a file that it cannot write. So the first error is
-    kept for the writer to raise, and what would follow it stays in memory until the file is closed.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        # Tells other writers that this one lives; some file systems have no locks.
-        with contextlib.suppress(OSError):
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self.error: OSError | None = None
-        self._position, self._size = 0, 0
-        self._rest: list[tuple[int, bytes]] = []
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        self._position = start + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def write(self, data: Any) -> int:
-        todo, place = memoryview(data).cast("B"), self._position
-        self._position += len(todo)
-        self._size = max(self._size, self._position)
-        length = len(todo)
-        while todo and self.error is None:
-            try:
-                done = os.pwrite(self._descriptor, todo, place)
-            except OSError as error:
-                self.error = error
-            else:
-                todo, place = todo[done:], place + done
-        if todo:
-            self._rest.append((place, bytes(todo)))
-        return length
-
-    def readinto(self, buffer: Any) -> int:
-        view, start = memoryview(buffer).cast("B"), self._position
-        count = max(0, min(len(view), self._size - start))
-        found = os.pread(self._descriptor, count, start)
-        view[:count] = found.ljust(count, b"\0")
-        for place, data in self._rest:
-            first, last = max(place, start), min(place + len(data), start + count)
-            if first < last:
-                view[first - start : last - start] = data[first - place : last - place]
-        self._position += count
-        return count
-
-    def truncate(self, size: int | None = None) -> int:
-        self._size = self._position if size is None else size
-        if self.error is None:
-            try:
-                os.ftruncate(self._descriptor, self._size)
-            except OSError as error:
-                self.error = error
-        return self._size
-
-    def close(self) -> None:
-        if not self.closed:
-            os.close(self._descriptor)
-        super().close()
 
 
 class Reader:
@@ -700,25 +626,3 @@ def _fixed(text: str) -> Any:
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove partial files of the same target whose writer died."""
-    for partial in path.parent.glob(f".{_escaped(path.name)}.*-*.partial"):
-        pid = partial.name.removesuffix(".partial").rpartition(".")[2].partition("-")[0]
-        if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and not _is_locked(partial):
-            partial.unlink(missing_ok=True)
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether a process, perhaps on another machine, holds the lock of a file it writes."""
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    return False

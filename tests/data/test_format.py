@@ -23,6 +23,7 @@ import torch
 
 from pibert.data import format as native
 from pibert.data.format import FormatError, Reader, Writer, check, write
+from pibert.data.partial import PartialFile
 from pibert.data.resample import represent
 from pibert.fields import FieldSpec, Grid, Trajectory
 from tests.data.helpers import disc, make_trajectory, random_states
@@ -373,7 +374,7 @@ def test_after_a_failed_write_the_partial_file_goes_on_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pwrite = os.pwrite
-    with native._Sink(tmp_path / "sink") as sink:
+    with PartialFile(tmp_path / "sink") as sink:
         sink.write(b"0123456789")
 
         def nearly_full(descriptor: int, data: Any, place: int) -> int:

@@ -1,0 +1,106 @@
+"""Files that are not complete yet: written beside their target, and cleared away if left over."""
+
+import contextlib
+import fcntl
+import io
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+
+class PartialFile(io.RawIOBase):
+    """A file on its way to its name, as HDF5 sees it: writes never fail.
+
+    HDF5 2.0 crashes the process when it closes a file that it cannot write. So the first error is
+    kept for the writer to raise, and what would follow it stays in memory until the file is closed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        # Tells other writers that this one lives; some file systems have no locks.
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.error: OSError | None = None
+        self._position, self._size = 0, 0
+        self._rest: list[tuple[int, bytes]] = []
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = start + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def write(self, data: Any) -> int:
+        todo, place = memoryview(data).cast("B"), self._position
+        self._position += len(todo)
+        self._size = max(self._size, self._position)
+        length = len(todo)
+        while todo and self.error is None:
+            try:
+                done = os.pwrite(self._descriptor, todo, place)
+            except OSError as error:
+                self.error = error
+            else:
+                todo, place = todo[done:], place + done
+        if todo:
+            self._rest.append((place, bytes(todo)))
+        return length
+
+    def readinto(self, buffer: Any) -> int:
+        view, start = memoryview(buffer).cast("B"), self._position
+        count = max(0, min(len(view), self._size - start))
+        found = os.pread(self._descriptor, count, start)
+        view[:count] = found.ljust(count, b"\0")
+        for place, data in self._rest:
+            first, last = max(place, start), min(place + len(data), start + count)
+            if first < last:
+                view[first - start : last - start] = data[first - place : last - place]
+        self._position += count
+        return count
+
+    def truncate(self, size: int | None = None) -> int:
+        self._size = self._position if size is None else size
+        if self.error is None:
+            try:
+                os.ftruncate(self._descriptor, self._size)
+            except OSError as error:
+                self.error = error
+        return self._size
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()
+
+
+def partial_path(path: Path) -> Path:
+    """A name beside the target that tells which process writes it."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove partial files of the same target whose writer died."""
+    for partial in path.parent.glob(f".{_escaped(path.name)}.*-*.partial"):
+        pid = partial.name.removesuffix(".partial").rpartition(".")[2].partition("-")[0]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and not _is_locked(partial):
+            partial.unlink(missing_ok=True)
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a process, perhaps on another machine, holds the lock of a file it writes."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False

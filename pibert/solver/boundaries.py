@@ -11,7 +11,8 @@ together are one gather and one scatter a step, whatever the boundaries are.
 - slip: the mirrored population;
 - outflow: incoming populations leave with the fastest wave, df/dt + (c_s + U) df/dx = 0, implicit
   upwind, so that sound passes; and a faint pull towards the undisturbed stream keeps the mean
-  pressure. Vortices pass undisturbed only through a sponge, a layer of higher viscosity in front;
+  pressure. It serves as a far field too, beside a stream. Vortices need a sponge in front of it, a
+  layer of higher viscosity;
 - body: interpolated bounce-back, linear (Bouzidi, 2001), with the distance q from cell to surface
   along the link; where there is no room to interpolate, half-way bounce-back.
 

@@ -9,6 +9,7 @@ Cell centres are the grid points. Walls lie half a cell beyond the outermost cen
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -122,13 +123,14 @@ def cylinder(
     view: tuple[float, float, float, float] | None = (-2.0, 6.0, -2.0, 2.0),
     speed: float = 0.1,
     perturbation: float = 0.0,
+    sides: Literal["slip", "far"] = "far",
     sponge: float = 3.0,
     scheme: Scheme = "trt",
     smagorinsky: float = 0.0,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
 ) -> Case:
-    """A circular cylinder in a uniform stream along x between slip walls; D is its diameter.
+    """A circular cylinder in a uniform stream along x; D is its diameter.
 
     Args:
         reynolds: One per sample.
@@ -140,6 +142,8 @@ def cylinder(
         speed: U in cells per step.
         perturbation: Largest speed, in U, of a vortex of radius D in the initial stream, one D
             behind the centre: shedding sets in early. Without it the flow stays symmetric.
+        sides: ``far`` lets sound and displaced fluid pass through the bottom and top, as an outflow
+            does; ``slip`` walls reflect both, which at these Mach numbers changes the lift.
         sponge: Length of the layer in front of the outflow, in D, in which the viscosity rises to
             that of Re = 10 so that vortices fade before they leave. A layer of one D at the inflow
             has it too: the stream is uniform there, and what a low viscosity lets grow is not.
@@ -155,9 +159,10 @@ def cylinder(
     shape = (rows, columns)
     centre_x, centre_y = upstream * cells - 0.5, offset * cells + (rows - 1) / 2
     body = circle(centre_x, centre_y, cells / 2)
-    slip = Side(Boundary.SLIP)
     stream = (speed, 0.0)
-    box = Box(Side(Boundary.INFLOW, stream), Side(Boundary.OUTFLOW, stream), slip, slip)
+    out = Side(Boundary.OUTFLOW, stream)
+    side = Side(Boundary.SLIP) if sides == "slip" else out
+    box = Box(Side(Boundary.INFLOW, stream), out, side, side)
 
     x = torch.arange(columns, dtype=torch.float64)
     depth = torch.maximum(1 - x / cells, (x - (columns - 1 - sponge * cells)) / (sponge * cells))
@@ -173,7 +178,6 @@ def cylinder(
     v = (speed * swirl * behind).to(device, dtype)[None]
     start = equilibrium(torch.zeros_like(u), u, v)
     solid = inside(shape, body)
-    start = start.masked_fill(solid.to(device), 0.0)
 
     left, right, bottom, top = (-1e6, 1e6, -1e6, 1e6) if view is None else view
     column_range = _window(left, right, centre_x, cells, columns)
@@ -195,6 +199,7 @@ def cylinder(
             solid=solid,
         ),
         view=(row_range, column_range),
+        solid=solid.to(device),
     )
 
 

@@ -123,6 +123,7 @@ def make_step(fluid: Fluid, *, compiled: bool = False) -> Step:
     kernel = _compile(_stream_and_collide) if compiled else _stream_and_collide
 
     def step(f: Tensor) -> Tensor:
+        assert f.is_contiguous() and f.storage_offset() == 0  # for the views of ``_pull``
         return kernel(f, even, odd, force, fluid.magic, fluid.smagorinsky)
 
     return step
@@ -138,7 +139,7 @@ def _compile(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
             stacklevel=3,
         )
         return kernel
-    return torch.compile(kernel, fullgraph=True)
+    return torch.compile(kernel)
 
 
 def _pull(f: Tensor) -> list[Tensor]:
@@ -176,13 +177,12 @@ def _stream_and_collide(
     v = differences[1] + (differences[2] + differences[3])
     if force is not None:
         u, v = u + 0.5 * force[0], v + 0.5 * force[1]
-    xx, yy, xy = u * u, v * v, u * v
 
     if odd is None or smagorinsky:
         # The stress: second moments less those of the equilibrium.
-        s_xx = sums[0] + diagonal - r / 3 - xx
-        s_yy = sums[1] + diagonal - r / 3 - yy
-        s_xy = sums[2] - sums[3] - xy
+        s_xx = sums[0] + diagonal - r / 3 - u * u
+        s_yy = sums[1] + diagonal - r / 3 - v * v
+        s_xy = sums[2] - sums[3] - u * v
         if force is not None:
             s_xx, s_yy = s_xx + u * force[0], s_yy + v * force[1]
             s_xy = s_xy + 0.5 * (u * force[1] + v * force[0])

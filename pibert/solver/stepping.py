@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert.fields import Grid
@@ -37,6 +37,8 @@ class Case:
     """The view that frames show, in units of D."""
     view: tuple[slice, slice] = (slice(None), slice(None))
     """Where the view lies in the domain: rows, columns."""
+    solid: Bool[Tensor, "rows columns"] | None = None
+    """True inside a body, in the whole domain. What the solver holds there is no flow."""
 
     @property
     def dt(self) -> float:
@@ -67,7 +69,8 @@ class Solution:
     status: tuple[Status, ...]
     grid: Grid
     populations: Float[Tensor, "b 9 rows columns"]
-    """The last state, without ghosts: ``replace(case, start=...)`` goes on from there."""
+    """The last state: ``replace(case, start=...)`` goes on from there, exactly so where there is no
+    outflow, whose memory starts anew."""
 
 
 def run(
@@ -105,7 +108,6 @@ def run(
     links.fill(f, f)
     batch = len(f)
     diverged = torch.zeros(batch, dtype=torch.bool, device=f.device)
-    solid = None if case.grid.body is None else case.grid.body.to(f.device)
     frames: list[Tensor] = []
     forces: list[Tensor] = []
 
@@ -120,7 +122,7 @@ def run(
             if force is not None and sampled:
                 forces.append(force * (2 / (case.speed**2 * case.cells)))
         done = look
-        velocity = _velocity(f, fluid) / case.speed
+        velocity = _velocity(f, case)
         fastest = velocity.square().sum(1).flatten(1).amax(1).sqrt()  # NaN spreads through amax
         bad = ~(fastest <= max_speed) & ~diverged
         if bool(bad.any()):
@@ -131,8 +133,6 @@ def run(
             step = make_step(fluid, compiled=compiled)
         if look >= warm_up:
             frame = velocity[(..., *case.view)]
-            if solid is not None:
-                frame = frame.masked_fill(solid, 0.0)
             frames.append(frame.masked_fill(diverged[:, None, None, None], torch.nan).cpu())
         if progress is not None:
             progress(done, total)
@@ -148,12 +148,14 @@ def run(
     )
 
 
-def _velocity(f: Tensor, fluid: Fluid) -> Float[Tensor, "b 2 y x"]:
+def _velocity(f: Tensor, case: Case) -> Float[Tensor, "b 2 y x"]:
+    """In units of U."""
     _, u, v = moments(interior(f))
-    if fluid.is_forced:
+    if case.fluid.is_forced:
         # The stored populations already carry the second half of the force.
-        u, v = u - 0.5 * fluid.force[0], v - 0.5 * fluid.force[1]
-    return torch.stack((u, v), 1)
+        u, v = u - 0.5 * case.fluid.force[0], v - 0.5 * case.fluid.force[1]
+    velocity = torch.stack((u, v), 1) / case.speed
+    return velocity if case.solid is None else velocity.masked_fill(case.solid, 0.0)
 
 
 def _park(fluid: Fluid, f: Tensor, diverged: Tensor) -> tuple[Fluid, Tensor]:

@@ -103,12 +103,12 @@ def test_poiseuille_flow_is_exact_with_the_magic_number() -> None:
 def test_poiseuille_flow_of_the_regularised_scheme_has_second_order() -> None:
     # At a fixed viscosity, so that only the grid changes.
     errors = []
-    for cells, speed in ((8, 0.08), (16, 0.04)):
+    for cells, speed in ((6, 0.16), (12, 0.08)):
         eta = (torch.arange(cells, dtype=DOUBLE) + 0.5) / cells
         case = channel(
             [8.0], cells=cells, columns=2, speed=speed, scheme="regularised", dtype=DOUBLE
         )
-        u = run(case, 4000, 4000).fields[0, -1, 0, :, 1]
+        u = run(case, 1600, 1600).fields[0, -1, 0, :, 1]
         errors.append((u - 4 * eta * (1 - eta)).abs().max().item())
     assert errors[1] < 5e-3
     assert 3.7 < errors[0] / errors[1] < 4.3
@@ -211,7 +211,9 @@ def test_a_body_moved_by_whole_cells_sees_the_same_flow() -> None:
         fluid = Fluid(viscosity=torch.full((1, 1, 1), 0.02, dtype=DOUBLE))
         grid = replace(case.grid, shape=shape, body=None)
         view = (slice(None), slice(None))
-        case = replace(case, links=links, fluid=fluid, start=start, grid=grid, view=view)
+        case = replace(
+            case, links=links, fluid=fluid, start=start, grid=grid, view=view, solid=None
+        )
         results.append(run(case, 60, 60))
     first, second = results
     outside = torch.hypot(torch.arange(20.0)[None] - 10.3, torch.arange(16.0)[:, None] - 8.6) >= 3.2

@@ -91,7 +91,7 @@ def test_a_high_reynolds_number_stays_bounded_with_the_regularised_scheme() -> N
 def test_the_cylinder_sheds_vortices_at_re_100() -> None:
     """St 0.164 to 0.167, drag 1.32 to 1.36 unbounded, and 1.50 to 1.54 at Re 40.
 
-    Twelve cells across the body and a domain 24 D wide: a few per cent more are allowed.
+    Twelve cells across the body in a domain 24 D wide give some per cent more drag.
     """
     case = cylinder([40.0, 100.0], cells=12.0, domain=(36.0, 24.0), upstream=12.0, perturbation=0.5)
     with unchecked():
@@ -100,9 +100,9 @@ def test_the_cylinder_sheds_vortices_at_re_100() -> None:
     rising = ((lift[:-1] <= 0) & (lift[1:] > 0)).nonzero()[:, 0].double()
     strouhal = (len(rising) - 1) / ((rising[-1] - rising[0]).item() * case.dt)
     print(f"drag {drag[0]:.3f} at Re 40, {drag[1]:.3f} at Re 100, Strouhal number {strouhal:.4f}")
-    assert 1.50 < drag[0] < 1.65
+    assert 1.50 < drag[0] < 1.63
     assert 1.32 < drag[1] < 1.46
-    assert 0.160 < strouhal < 0.176
+    assert 0.160 < strouhal < 0.171
     assert 0.28 < lift.abs().max() < 0.42
 
 

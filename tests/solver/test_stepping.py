@@ -77,7 +77,15 @@ def test_divergence_outside_the_view_counts() -> None:
 
 def test_the_view_is_cut_out_of_the_domain() -> None:
     whole, part = (
-        cylinder([40.0], cells=6.0, domain=(8.0, 5.0), upstream=3.0, sponge=1.0, view=view)
+        cylinder(
+            [40.0],
+            cells=6.0,
+            domain=(8.0, 5.0),
+            upstream=3.0,
+            sponge=1.0,
+            sides="slip",
+            view=view,
+        )
         for view in (None, (-1.0, 2.5, -1.0, 1.2))
     )
     assert whole.grid.shape == (30, 48)
@@ -96,3 +104,13 @@ def test_wrong_counts_are_refused() -> None:
     case = taylor_green([50.0], shape=(8, 12))
     with pytest.raises(ValueError, match="expected every >= 1"):
         run(case, 10, 0)
+
+
+def test_what_lies_inside_a_body_is_no_flow() -> None:
+    case = cylinder([40.0], cells=6.0, domain=(8.0, 5.0), upstream=3.0, sponge=1.0, dtype=DOUBLE)
+    start = case.start.clone()
+    assert case.solid is not None
+    start[:, :, case.solid] = torch.nan
+    spoilt, clean = run(replace(case, start=start), 40, 20), run(case, 40, 20)
+    torch.testing.assert_close(spoilt.fields, clean.fields, rtol=0, atol=0)
+    torch.testing.assert_close(spoilt.force, clean.force, rtol=0, atol=0)

@@ -1,17 +1,13 @@
 """The models, by name, and how to build one."""
 
 import difflib
-import os
-import shlex
-import shutil
-import warnings
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
-import torch
 from torch import nn
 
+from pibert.compilation import compile_if_possible
 from pibert.fields import FieldSpec
 from pibert.models import pibert
 
@@ -65,16 +61,6 @@ def count_parameters(model: nn.Module) -> int:
     )
 
 
-def compile_model(model: nn.Module) -> nn.Module | Callable[..., Any]:
-    """``torch.compile`` as one graph for each input shape.
-
-    Without a C++ compiler it is the model itself, with a note.
-    """
-    named = shlex.split(os.environ.get("CXX", ""))[:1]
-    if not any(map(shutil.which, named or ("c++", "g++", "clang++"))):
-        warnings.warn(
-            "no C++ compiler found (g++ or clang++, or $CXX): running eagerly, not compiled",
-            stacklevel=2,
-        )
-        return model
-    return torch.compile(model, fullgraph=True, dynamic=False)
+def compile_model(model: nn.Module) -> Callable[..., Any]:
+    """The model compiled as one graph for each input shape; see ``pibert.compilation``."""
+    return compile_if_possible(model, fullgraph=True, dynamic=False)

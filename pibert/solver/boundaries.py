@@ -1,0 +1,256 @@
+"""Boundaries as a table of links: what arrives from beyond a side or from inside a body.
+
+A cell next to a boundary pulls some populations from a ghost cell, or from a cell inside a body.
+A link says what has to lie there: a combination of populations that have just collided. All links
+together are one gather and one scatter a step, whatever the boundaries are.
+
+- periodic: the population that leaves on the opposite side;
+- wall: half-way bounce-back, f_i = f_-i + 6 w_i c_i . velocity, the wall half a cell beyond the
+  last cells; no slip, moving with its velocity (Ladd, 1994);
+- inflow: the same with the velocity of the stream;
+- slip: the mirrored population;
+- outflow: incoming populations leave with the fastest wave, df/dt + (c_s + U) df/dx = 0, implicit
+  upwind, so that sound passes; and a faint pull towards the undisturbed stream keeps the mean
+  pressure. It serves as a far field too, beside a stream. Vortices need a sponge in front of it, a
+  layer of higher viscosity;
+- body: interpolated bounce-back, linear (Bouzidi, 2001), with the distance q from cell to surface
+  along the link; where there is no room to interpolate, half-way bounce-back.
+
+The force on the body is the momentum exchanged over its links (Ladd, 1994), in lattice units with
+density 1. A uniform pressure adds nothing to it: the surface is closed.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from pibert.fields import Boundary
+from pibert.solver.lattice import OPPOSITE, SOUND_SPEED, VELOCITIES, WEIGHTS, equilibrium
+
+Shape = Callable[[Tensor, Tensor], Tensor]
+"""A body: continuous in (x, y), counted in cells, negative inside and positive outside."""
+
+PRESSURE_PULL = 0.01
+MIRROR_X = tuple(VELOCITIES.index((-x, y)) for x, y in VELOCITIES)
+MIRROR_Y = tuple(VELOCITIES.index((x, -y)) for x, y in VELOCITIES)
+
+
+@dataclass(frozen=True)
+class Side:
+    """What bounds one side, and the velocity of a wall or of the stream there."""
+
+    kind: Boundary
+    velocity: tuple[float, float] = (0.0, 0.0)
+
+
+class Box(NamedTuple):
+    """The four sides of the simulated domain."""
+
+    left: Side
+    right: Side
+    bottom: Side
+    top: Side
+
+    @classmethod
+    def periodic(cls) -> "Box":
+        return cls(*[Side(Boundary.PERIODIC)] * 4)
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """Where incoming populations come from; indices into flattened (9, y + 2, x + 2).
+
+    The body's links come first, those of outflows last.
+    """
+
+    target: Int[Tensor, " n"]
+    source: Int[Tensor, " n"]
+    weight: Float[Tensor, " n"]
+    constant: Float[Tensor, " n"]
+    second: Int[Tensor, " body"]
+    """The other population of the interpolation at a body, and its weight."""
+    second_weight: Float[Tensor, " body"]
+    direction: Float[Tensor, "body 2"]
+    """From the fluid into the body."""
+    memory: Float[Tensor, " outflow"]
+    """Weight of what lay there a step ago."""
+
+    def fill(self, f: Tensor, before: Tensor) -> Tensor | None:
+        """Fill the ghosts of f, given the populations a step ago; the force (b, 2) on a body."""
+        flat = f.flatten(1)
+        taken = flat[:, self.source]
+        value = torch.addcmul(self.constant, taken, self.weight)
+        bodies, outflows = len(self.second), len(self.memory)
+        if outflows:
+            last = before.flatten(1)[:, self.target[-outflows:]]
+            value[:, -outflows:] += self.memory * last
+        force = None
+        if bodies:
+            value[:, :bodies] += self.second_weight * flat[:, self.second]
+            force = (taken[:, :bodies] + value[:, :bodies]) @ self.direction
+        flat.index_copy_(1, self.target, value)
+        return force
+
+
+def inside(shape: tuple[int, int], body: Shape | None) -> Bool[Tensor, "y x"]:
+    """True in the cells whose centres lie in the body; cell (row, column) has x = column."""
+    if body is None:
+        return torch.zeros(shape, dtype=torch.bool)
+    rows, columns = (torch.arange(n, dtype=torch.float64) for n in shape)
+    y, x = torch.meshgrid(rows, columns, indexing="ij")
+    return body(x, y) < 0
+
+
+def make_links(
+    shape: tuple[int, int],
+    box: Box,
+    body: Shape | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Links:
+    """The links of a domain of (rows, columns) cells with at most one body shape in it."""
+    for a, b in (("left", "right"), ("bottom", "top")):
+        kinds = {getattr(box, a).kind, getattr(box, b).kind}
+        if Boundary.PERIODIC in kinds and len(kinds) > 1:
+            raise ValueError(f"{a} and {b} must both be periodic or neither, found {box}")
+    if any(side.kind is Boundary.OPEN for side in box):
+        raise ValueError(f"a side of the simulated domain cannot be open, found {box}")
+    solid = inside(shape, body)
+    edge = solid.clone()
+    edge[2:-2, 2:-2] = False
+    if bool(edge.any()):
+        raise ValueError("the body must stay two cells away from every side")
+
+    on_body = _body_links(shape, solid, body) if body is not None else []
+    on_sides = [_side_link(shape, box, cell, i) for cell, i in _arrivals_from_outside(shape)]
+    links = on_body + sorted(on_sides, key=lambda link: link.memory > 0)
+    outflows = [link for link in links if link.memory > 0]
+
+    def index(slots: Iterable[tuple[int, int, int]]) -> Tensor:
+        rows, columns = shape[0] + 2, shape[1] + 2
+        flat = [(i * rows + y) * columns + x for i, y, x in slots]
+        return torch.tensor(flat, dtype=torch.long, device=device)
+
+    def real(values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=dtype, device=device)
+
+    directions = [VELOCITIES[OPPOSITE[link.target[0]]] for link in on_body]
+    return Links(
+        target=index(link.target for link in links),
+        source=index(link.source for link in links),
+        weight=real([link.weight for link in links]),
+        constant=real([link.constant for link in links]),
+        second=index(link.second for link in on_body),
+        second_weight=real([link.second_weight for link in on_body]),
+        direction=torch.tensor(directions, dtype=dtype, device=device).reshape(-1, 2),
+        memory=real([link.memory for link in outflows]),
+    )
+
+
+class _Link(NamedTuple):
+    """One row of the table; a slot is (direction, padded row, padded column)."""
+
+    target: tuple[int, int, int]
+    source: tuple[int, int, int]
+    weight: float = 1.0
+    constant: float = 0.0
+    memory: float = 0.0
+    second: tuple[int, int, int] = (0, 0, 0)
+    second_weight: float = 0.0
+
+
+def _arrivals_from_outside(shape: tuple[int, int]) -> Iterable[tuple[tuple[int, int], int]]:
+    """Every (cell, direction) that pulls from a ghost; cells in padded indices, from 1."""
+    rows, columns = shape
+    border = {(y, x) for y in range(1, rows + 1) for x in (1, columns)}
+    border |= {(y, x) for y in (1, rows) for x in range(1, columns + 1)}
+    for y, x in sorted(border):
+        for i, (cx, cy) in enumerate(VELOCITIES):
+            if not (1 <= x - cx <= columns and 1 <= y - cy <= rows):
+                yield (y, x), i
+
+
+def _side_link(shape: tuple[int, int], box: Box, cell: tuple[int, int], i: int) -> _Link:
+    """What population i brings to this cell from beyond a side, or two in a corner."""
+    rows, columns = shape
+    (cx, cy), w = VELOCITIES[i], WEIGHTS[i]
+    y, x = cell[0] - cy, cell[1] - cx
+    target = (i, y, x)
+    crossed = [
+        (side, axis)
+        for side, axis, out in (
+            (box.left, "x", x < 1),
+            (box.right, "x", x > columns),
+            (box.bottom, "y", y < 1),
+            (box.top, "y", y > rows),
+        )
+        if out
+    ]
+    # In a corner a wall has the say over an inflow, and both over what lets populations pass.
+    for kind in (Boundary.WALL, Boundary.INFLOW):
+        for side, _ in crossed:
+            if side.kind is kind:
+                push = 6 * w * (cx * side.velocity[0] + cy * side.velocity[1])
+                return _Link(target, (OPPOSITE[i], *cell), constant=push)
+    weight, constant, memory = 1.0, 0.0, 0.0
+    for side, axis in crossed:
+        wraps = side.kind is Boundary.PERIODIC
+        if axis == "x":
+            x = (x - 1) % columns + 1 if wraps else min(max(x, 1), columns)
+        else:
+            y = (y - 1) % rows + 1 if wraps else min(max(y, 1), rows)
+        if side.kind is Boundary.SLIP:
+            i = (MIRROR_X if axis == "x" else MIRROR_Y)[i]
+        elif side.kind is Boundary.OUTFLOW:
+            wave = SOUND_SPEED + abs(side.velocity[0 if axis == "x" else 1])
+            stream = (
+                torch.full((1, 1, 1), part, dtype=torch.float64) for part in (0.0, *side.velocity)
+            )
+            weight = (1 - PRESSURE_PULL) * wave / (1 + wave)
+            memory = (1 - PRESSURE_PULL) / (1 + wave)
+            constant = PRESSURE_PULL * float(equilibrium(*stream)[0, target[0], 0, 0])
+    return _Link(target, (i, y, x), weight, constant, memory)
+
+
+def _body_links(shape: tuple[int, int], solid: Tensor, body: Shape) -> list[_Link]:
+    links = []
+    padded = torch.nn.functional.pad(solid, (1, 1, 1, 1))
+    for i, (cx, cy) in enumerate(VELOCITIES[1:], start=1):
+        ahead = padded.roll((-cy, -cx), (0, 1))
+        behind = padded.roll((cy, cx), (0, 1))
+        y, x = (~padded & ahead).nonzero(as_tuple=True)
+        distances = _surface(body, x - 1.0, y - 1.0, cx, cy)
+        back = OPPOSITE[i]
+        for q, row, column, blocked in zip(
+            distances.tolist(), y.tolist(), x.tolist(), behind[y, x].tolist(), strict=True
+        ):
+            here = (i, row, column)
+            target = (back, row + cy, column + cx)
+            if q < 0.5 and blocked:
+                links.append(_Link(target, here, second=here))
+            elif q < 0.5:
+                behind_here = (i, row - cy, column - cx)
+                links.append(
+                    _Link(target, here, 2 * q, second=behind_here, second_weight=1 - 2 * q)
+                )
+            else:
+                returning = (back, row, column)
+                links.append(
+                    _Link(target, here, 0.5 / q, second=returning, second_weight=1 - 0.5 / q)
+                )
+    return links
+
+
+def _surface(body: Shape, x: Tensor, y: Tensor, cx: int, cy: int) -> Float[Tensor, " n"]:
+    """The share of the way from (x, y) outside to (x + cx, y + cy) inside at which the body is."""
+    x, y = x.double(), y.double()
+    near, far = torch.zeros_like(x), torch.ones_like(x)
+    for _ in range(50):
+        middle = 0.5 * (near + far)
+        is_inside = body(x + middle * cx, y + middle * cy) < 0
+        near, far = torch.where(is_inside, near, middle), torch.where(is_inside, middle, far)
+    return 0.5 * (near + far)

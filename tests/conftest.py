@@ -7,11 +7,16 @@ import os
 from typing import Any, Self
 
 import torch
-from beartype import BeartypeConf, FrozenDict, beartype
 
-# The hook decorates methods one by one, where beartype has no class to resolve typing.Self to;
-# that hint alone is let through.
-check = beartype(conf=BeartypeConf(hint_overrides=FrozenDict({Self: Any})))
+try:
+    from beartype import BeartypeConf, FrozenDict, beartype
+except ImportError:
+    # A machine that was not set up by the Makefile: pytest -o addopts= runs without the hook.
+    pass
+else:
+    # The hook decorates methods one by one, where beartype has no class to resolve typing.Self to;
+    # that hint alone is let through.
+    check = beartype(conf=BeartypeConf(hint_overrides=FrozenDict({Self: Any})))
 
 
 def pytest_configure() -> None:

@@ -127,7 +127,7 @@ class PIBERT(nn.Module):
                 f"found {ny} x {nx}"
             )
         d, patch = config.width, config.patch
-        self.token_shape = (-(-ny // patch), -(-nx // patch))
+        self.token_shape = _count_patches((ny, nx), patch)
         self.encoder = self._build_encoder((ny, nx))
         self.projection = nn.Conv2d(d, d, 1)
         self.patch_embedding = nn.Conv2d(d, d, patch, stride=patch)
@@ -274,7 +274,7 @@ class PIBERT(nn.Module):
     def _encode(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
         ny, nx = x.shape[-2:]
         patch = self.config.patch
-        token_shape = (-(-ny // patch), -(-nx // patch))
+        token_shape = _count_patches((ny, nx), patch)
         bias = self._logit_bias(x, parameters, mask, token_shape)
         padded = F.pad(x, (0, -nx % patch, 0, -ny % patch), mode="replicate")
         tokens = self._embed(padded)
@@ -338,7 +338,7 @@ class PIBERT(nn.Module):
     def _to_grid(self, pixels: Tensor, channels: int, shape: tuple[int, ...]) -> Tensor:
         """(b, n, P P c) to (b, c, y, x), without the parameter token, cropped to shape."""
         (ny, nx), patch = shape, self.config.patch
-        ty, tx = -(-ny // patch), -(-nx // patch)
+        ty, tx = _count_patches((ny, nx), patch)
         b = pixels.shape[0]
         cells = pixels[:, : ty * tx].view(b, ty, tx, patch, patch, channels)
         field = cells.permute(0, 5, 1, 3, 2, 4).reshape(b, channels, ty * patch, tx * patch)
@@ -414,6 +414,11 @@ class PIBERT(nn.Module):
             )
         mask = mask != 0
         return mask[:, None] if mask.ndim == 3 else mask
+
+
+def _count_patches(shape: tuple[int, int], patch: int) -> tuple[int, int]:
+    """Rows and columns of patches that cover a grid."""
+    return -(-shape[0] // patch), -(-shape[1] // patch)
 
 
 def _zero(layer: nn.Module) -> None:

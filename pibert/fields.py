@@ -359,6 +359,8 @@ class Trajectory:
     """True inside a solid body: (y, x), or (t, y, x) where the body moves."""
     valid: Bool[Tensor, "... y x"] | FrameSource | None = None
     """False where a measurement is missing or an outlier: (y, x) or (t, y, x)."""
+    series: Mapping[str, Float[Tensor, " n"]] = field(default_factory=dict)
+    """Numbers that go with the frames, such as the displacement of a body or the lift on it."""
     source: Mapping[str, Any] = field(default_factory=dict)
     """Source facts: what the source states, as plain JSON; None stands for unknown."""
     local: Mapping[str, Any] = field(default_factory=dict)
@@ -383,6 +385,12 @@ class Trajectory:
                 raise ValueError(
                     f"trajectory {self.name!r}: expected a {mask_name} mask of shape {shape[2:]} "
                     f"or {(shape[0], *shape[2:])}, found {tuple(mask.shape)}"
+                )
+        for name, values in self.series.items():
+            if tuple(values.shape) != (shape[0],):
+                raise ValueError(
+                    f"trajectory {self.name!r}: expected one value of {name!r} per frame, "
+                    f"({shape[0]},), found shape {tuple(values.shape)}"
                 )
         unknown = sorted(set(self.parameters) - set(self.spec.parameter_names))
         if unknown:

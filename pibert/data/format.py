@@ -141,6 +141,13 @@ class Writer:
             )
             if unit is not None:
                 axis.attrs["units"] = _fixed(unit)
+        if trajectory.series:
+            series = group.create_group("series", track_order=True)
+            for key, numbers in trajectory.series.items():
+                data = numbers.cpu().numpy().astype("<f8")
+                series.create_dataset(
+                    _checked_name(key), data=data, chunks=data.shape, fletcher32=True
+                )
         for key, mask in (("body", trajectory.body), ("valid", trajectory.valid)):
             if mask is not None:
                 _write_mask(group, key, mask, trajectory)
@@ -363,6 +370,7 @@ class _Parser:
             )
         body, valid = self.mask("body", states.shape), self.mask("valid", states.shape)
         parameters = self.json("parameters", dict)
+        series = {key: torch.from_numpy(self.axis(f"series/{key}", t)) for key in self.series()}
         with self.stated():
             family = self.text("family") if "family" in self.group.attrs else None
             if family is not None:
@@ -391,6 +399,7 @@ class _Parser:
                 },
                 body=body,
                 valid=valid,
+                series=series,
                 source=self.json("source", dict),
                 local=self.json("local", dict),
                 length_unit=self.unit("x"),
@@ -430,6 +439,13 @@ class _Parser:
         if not np.isfinite(values).all():
             raise self.fail(f"{key!r} holds values that are not finite")
         return values
+
+    def series(self) -> list[str]:
+        if self.group.get("series", getlink=True) is None:
+            return []
+        if not isinstance(self.group["series"], h5py.Group):
+            raise self.fail("'series' must be a group of datasets")
+        return list(self.group["series"])
 
     def uniform_step(self, name: str, key: str, axis: np.ndarray) -> float:
         step = self.number(name)
@@ -614,7 +630,7 @@ def _deviation(axis: np.ndarray, step: float) -> float:
 
 def _checked_name(name: str) -> str:
     if not name or "/" in name or "\0" in name or name in (".", ".."):
-        raise ValueError(f"a trajectory's name must be a word without '/', found {name!r}")
+        raise ValueError(f"a name must be a word without '/', found {name!r}")
     return name
 
 

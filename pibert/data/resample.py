@@ -68,10 +68,12 @@ def represent(
         dt=None if spec.dt is None else spec.dt * stride,
         grid=grid,
     )
+    kept = slice(frames.start, frames.stop, frames.step)
     return replace(
         trajectory,
         states=_FieldView(trajectory, frames, picked, resizer),
-        time=trajectory.time[frames.start : frames.stop : frames.step],
+        time=trajectory.time[kept],
+        series={name: values[kept] for name, values in trajectory.series.items()},
         spec=spec,
         body=_view_mask(trajectory, "body", frames, resizer),
         valid=_view_mask(trajectory, "valid", frames, resizer),

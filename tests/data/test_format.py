@@ -604,3 +604,31 @@ def test_the_example_of_the_specification_runs(
     names: dict[str, Any] = {"trajectories": [make_trajectory(frames=30)]}
     exec(compile(code, "data-format.md", "exec"), names)
     assert names["window"].shape == (10, 1, 5, 7) and bool(names["known"].all())
+
+
+def test_series_go_with_the_frames(tmp_path: Path) -> None:
+    displacement = torch.tensor([0.0, 0.1, 0.3, -0.2, 1 / 3, 5.0], dtype=torch.float64)
+    trajectory = make_trajectory(series={"displacement": displacement, "lift": 2 * displacement})
+    path = tmp_path / "a.h5"
+    write(path, [trajectory])
+    check(path)
+    again = Reader(path)[0]
+    assert list(again.series) == ["displacement", "lift"]
+    assert torch.equal(again.series["displacement"], displacement)
+    view = represent(again, stride=2, max_frames=2)
+    assert view.series["lift"].tolist() == [0.0, 0.6]
+
+
+def test_series_of_another_length_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"one value of 'lift' per frame, \(6,\), found shape \(5,\)"
+    ):
+        make_trajectory(series={"lift": torch.zeros(5)})
+    path = tmp_path / "a.h5"
+    write(path, [make_trajectory(series={"lift": torch.zeros(6)})])
+    with h5py.File(path, "r+") as file:
+        group = file["trajectories/a/series"]
+        del group["lift"]
+        group["lift"] = np.zeros(4)
+    with pytest.raises(FormatError, match="'series/lift' has 4 entries, but 'fields' needs 6"):
+        check(path)

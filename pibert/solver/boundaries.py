@@ -20,6 +20,7 @@ The force on the body is the momentum exchanged over its links (Ladd, 1994), in 
 density 1. A uniform pressure adds nothing to it: the surface is closed.
 """
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -120,11 +121,7 @@ def make_links(
     if any(side.kind is Boundary.OPEN for side in box):
         raise ValueError(f"a side of the simulated domain cannot be open, found {box}")
     solid = inside(shape, body)
-    edge = solid.clone()
-    edge[2:-2, 2:-2] = False
-    if bool(edge.any()):
-        raise ValueError("the body must stay two cells away from every side")
-
+    _check_room(solid, box)
     on_body = _body_links(shape, solid, body) if body is not None else []
     on_sides = [_side_link(shape, box, cell, i) for cell, i in _arrivals_from_outside(shape)]
     links = on_body + sorted(on_sides, key=lambda link: link.memory > 0)
@@ -149,6 +146,16 @@ def make_links(
         direction=torch.tensor(directions, dtype=dtype, device=device).reshape(-1, 2),
         memory=real([link.memory for link in outflows]),
     )
+
+
+def _check_room(solid: Tensor, box: Box) -> None:
+    """A body may stand on a wall; from all else it keeps two cells away."""
+    edges = (solid[:, :2], solid[:, -2:], solid[:2], solid[-2:])
+    for name, side, edge in zip(Box._fields, box, edges, strict=True):
+        if side.kind not in (Boundary.WALL, Boundary.SLIP) and bool(edge.any()):
+            raise ValueError(
+                f"the body must stay two cells away from the {name} side, which is {side.kind}"
+            )
 
 
 class _Link(NamedTuple):
@@ -207,22 +214,29 @@ def _side_link(shape: tuple[int, int], box: Box, cell: tuple[int, int], i: int) 
             i = (MIRROR_X if axis == "x" else MIRROR_Y)[i]
         elif side.kind is Boundary.OUTFLOW:
             wave = SOUND_SPEED + abs(side.velocity[0 if axis == "x" else 1])
-            stream = (
-                torch.full((1, 1, 1), part, dtype=torch.float64) for part in (0.0, *side.velocity)
-            )
             weight = (1 - PRESSURE_PULL) * wave / (1 + wave)
             memory = (1 - PRESSURE_PULL) / (1 + wave)
-            constant = PRESSURE_PULL * float(equilibrium(*stream)[0, target[0], 0, 0])
+            constant = PRESSURE_PULL * _stream(side.velocity)[target[0]]
     return _Link(target, (i, y, x), weight, constant, memory)
+
+
+@functools.cache
+def _stream(velocity: tuple[float, float]) -> list[float]:
+    """The populations of an undisturbed stream."""
+    parts = (torch.full((1, 1, 1), part, dtype=torch.float64) for part in (0.0, *velocity))
+    return equilibrium(*parts).flatten().tolist()
 
 
 def _body_links(shape: tuple[int, int], solid: Tensor, body: Shape) -> list[_Link]:
     links = []
     padded = torch.nn.functional.pad(solid, (1, 1, 1, 1))
+    # Ghosts are no fluid: they send nothing into the body, and nothing is interpolated with them.
+    ghost = torch.nn.functional.pad(torch.zeros_like(solid), (1, 1, 1, 1), value=True)
+    fluid = ~(padded | ghost)
     for i, (cx, cy) in enumerate(VELOCITIES[1:], start=1):
         ahead = padded.roll((-cy, -cx), (0, 1))
-        behind = padded.roll((cy, cx), (0, 1))
-        y, x = (~padded & ahead).nonzero(as_tuple=True)
+        behind = ~fluid.roll((cy, cx), (0, 1))
+        y, x = (fluid & ahead).nonzero(as_tuple=True)
         distances = _surface(body, x - 1.0, y - 1.0, cx, cy)
         back = OPPOSITE[i]
         for q, row, column, blocked in zip(

@@ -82,7 +82,7 @@ def channel(
         start=torch.zeros(len(reynolds), 9, *shape, dtype=dtype, device=device),
         cells=float(cells),
         speed=speed,
-        grid=_grid(shape, box, float(cells), origin=(0.5, 0.5)),
+        grid=_grid(shape, box, float(cells), (0.5, 0.5)),
     )
 
 
@@ -109,7 +109,7 @@ def cavity(
         start=torch.zeros(len(reynolds), 9, *shape, dtype=dtype, device=device),
         cells=float(cells),
         speed=speed,
-        grid=_grid(shape, box, float(cells), origin=(0.5, 0.5)),
+        grid=_grid(shape, box, float(cells), (0.5, 0.5)),
     )
 
 
@@ -121,8 +121,9 @@ def cylinder(
     upstream: float = 10.0,
     offset: float = 0.0,
     view: tuple[float, float, float, float] | None = (-2.0, 6.0, -2.0, 2.0),
+    coarsen: int = 1,
     speed: float = 0.1,
-    perturbation: float = 0.0,
+    perturbation: float | Sequence[float] = 0.0,
     sides: Literal["slip", "far"] = "far",
     sponge: float = 3.0,
     scheme: Scheme = "trt",
@@ -139,9 +140,11 @@ def cylinder(
         upstream: From the inflow to the cylinder's centre, in D.
         offset: Of the centre from the middle of the domain along y, in D.
         view: (left, right, bottom, top) of what frames show, in D from the centre; None shows all.
+        coarsen: Frames show means over so many by so many cells.
         speed: U in cells per step.
         perturbation: Largest speed, in U, of a vortex of radius D in the initial stream, one D
-            behind the centre: shedding sets in early. Without it the flow stays symmetric.
+            behind the centre, for all samples or for each: shedding sets in early. Without it the
+            flow stays symmetric.
         sides: ``far`` lets sound and displaced fluid pass through the bottom and top, as an outflow
             does; ``slip`` walls reflect both, which at these Mach numbers changes the lift.
         sponge: Length of the layer in front of the outflow, in D, in which the viscosity rises to
@@ -164,48 +167,215 @@ def cylinder(
     side = Side(Boundary.SLIP) if sides == "slip" else out
     box = Box(Side(Boundary.INFLOW, stream), out, side, side)
 
-    x = torch.arange(columns, dtype=torch.float64)
-    depth = torch.maximum(1 - x / cells, (x - (columns - 1 - sponge * cells)) / (sponge * cells))
-    rise = depth.clamp(0, 1) ** 2
-    thin = _viscosity(reynolds, cells, speed, torch.float64, "cpu")
-    thick = torch.maximum(thin, torch.tensor(speed * cells / 10))
-    viscosity = (thin + (thick - thin) * rise).to(device, dtype)
-
-    y = torch.arange(rows, dtype=torch.float64)[:, None]
-    across, behind = (y - centre_y) / cells, (x - centre_x) / cells - 1
-    swirl = perturbation * torch.exp(0.5 * (1 - across**2 - behind**2))
-    u = (speed * (1 - swirl * across)).to(device, dtype)[None]
-    v = (speed * swirl * behind).to(device, dtype)[None]
-    start = equilibrium(torch.zeros_like(u), u, v)
     solid = inside(shape, body)
-
+    viscosity = _with_sponge(
+        _viscosity(reynolds, cells, speed, torch.float64, "cpu"),
+        columns,
+        cells,
+        thick=speed * cells / 10,
+        front=1.0,
+        back=sponge,
+    )
     left, right, bottom, top = (-1e6, 1e6, -1e6, 1e6) if view is None else view
-    column_range = _window(left, right, centre_x, cells, columns)
-    row_range = _window(bottom, top, centre_y, cells, rows)
+    window = (
+        _window(bottom, top, centre_y, cells, rows, coarsen),
+        _window(left, right, centre_x, cells, columns, coarsen),
+    )
     return Case(
         name="cylinder",
         reynolds=torch.tensor(reynolds),
-        fluid=Fluid(viscosity=viscosity, scheme=scheme, smagorinsky=smagorinsky),
+        fluid=Fluid(viscosity=viscosity.to(device, dtype), scheme=scheme, smagorinsky=smagorinsky),
         links=make_links(shape, box, body, dtype, device),
-        start=start.expand(len(reynolds), -1, -1, -1).contiguous(),
+        start=_disturbed_stream(
+            shape, (centre_x + cells, centre_y), cells, speed, perturbation, len(reynolds)
+        ).to(device, dtype),
         cells=cells,
         speed=speed,
-        grid=_grid(
-            shape,
-            box,
-            cells,
-            origin=(-centre_x, -centre_y),
-            window=(row_range, column_range),
-            solid=solid,
-        ),
-        view=(row_range, column_range),
+        grid=_grid(shape, box, cells, (-centre_x, -centre_y), window, body, coarsen),
+        view=window,
+        coarsen=coarsen,
         solid=solid.to(device),
+    )
+
+
+def tube(
+    reynolds: Sequence[float],
+    *,
+    cells: int = 32,
+    length: float = 8.0,
+    sponge: float = 1.0,
+    coarsen: int = 1,
+    speed: float = 0.1,
+    scheme: Scheme = "trt",
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+) -> Case:
+    """A uniform stream enters between two walls and becomes Poiseuille flow; D is their distance.
+
+    Args:
+        reynolds: One per sample, with the speed of the stream.
+        cells: D in cells.
+        length: Of the view, in D.
+        sponge: Length of the layer behind the view in front of the outflow, in D.
+        coarsen: Frames show means over so many by so many cells.
+        speed: U in cells per step.
+        scheme: See ``cylinder``.
+        dtype: Of all arrays.
+        device: Of all arrays.
+    """
+    return _channel_flow(
+        "tube",
+        reynolds,
+        None,
+        float(cells),
+        cells,
+        length,
+        sponge,
+        coarsen,
+        speed,
+        scheme,
+        dtype,
+        device,
+    )
+
+
+def dam(
+    reynolds: Sequence[float],
+    *,
+    cells: int = 16,
+    height: float = 4.0,
+    length: float = 15.0,
+    position: float = 5.0,
+    width: float = 0.5,
+    sponge: float = 3.0,
+    coarsen: int = 1,
+    speed: float = 0.1,
+    scheme: Scheme = "regularised",
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+) -> Case:
+    """A channel with a barrier on its bottom; D is the height of the barrier.
+
+    Args:
+        reynolds: One per sample, with the speed of the stream that enters.
+        cells: D in cells.
+        height: Of the channel, in D.
+        length: Of the view, in D.
+        position: From the inflow to the barrier, in D.
+        width: Of the barrier along the stream, in D.
+        sponge: Length of the layer behind the view in front of the outflow, in D.
+        coarsen: Frames show means over so many by so many cells.
+        speed: U in cells per step.
+        scheme: See ``cylinder``.
+        dtype: Of all arrays.
+        device: Of all arrays.
+    """
+    body = barrier(position * cells - 0.5, width * cells, cells - 0.5)
+    rows = round(height * cells)
+    return _channel_flow(
+        "dam",
+        reynolds,
+        body,
+        float(cells),
+        rows,
+        length,
+        sponge,
+        coarsen,
+        speed,
+        scheme,
+        dtype,
+        device,
+    )
+
+
+def _channel_flow(
+    name: str,
+    reynolds: Sequence[float],
+    body: Shape | None,
+    cells: float,
+    rows: int,
+    length: float,
+    sponge: float,
+    coarsen: int,
+    speed: float,
+    scheme: Scheme,
+    dtype: torch.dtype,
+    device: str,
+) -> Case:
+    if not sponge > 0:
+        raise ValueError(f"the sponge must have a positive length, found {sponge}")
+    seen, columns = round(length * cells), round((length + sponge) * cells)
+    shape = (rows, columns)
+    stream, wall = (speed, 0.0), Side(Boundary.WALL)
+    box = Box(Side(Boundary.INFLOW, stream), Side(Boundary.OUTFLOW, stream), wall, wall)
+    viscosity = _with_sponge(
+        _viscosity(reynolds, cells, speed, torch.float64, "cpu"),
+        columns,
+        cells,
+        thick=speed * cells / 10,
+        back=sponge,
+    )
+    solid = inside(shape, body)
+    window = (slice(0, rows - rows % coarsen), slice(0, seen - seen % coarsen))
+    start = _disturbed_stream(shape, (0.0, 0.0), cells, speed, 0.0, len(reynolds))
+    return Case(
+        name=name,
+        reynolds=torch.tensor(reynolds),
+        fluid=Fluid(viscosity=viscosity.to(device, dtype), scheme=scheme),
+        links=make_links(shape, box, body, dtype, device),
+        start=start.to(device, dtype),
+        cells=cells,
+        speed=speed,
+        grid=_grid(shape, box, cells, (0.5, 0.5), window, body, coarsen),
+        view=window,
+        coarsen=coarsen,
+        solid=None if body is None else solid.to(device),
     )
 
 
 def circle(x: float, y: float, radius: float) -> Shape:
     """A disc, in cells."""
     return lambda a, b: torch.hypot(a - x, b - y) - radius
+
+
+def barrier(x: float, width: float, top: float) -> Shape:
+    """A rectangle that stands on the bottom, from x on, in cells."""
+    return lambda a, b: torch.maximum((a - x - width / 2).abs() - width / 2, b - top)
+
+
+def _disturbed_stream(
+    shape: tuple[int, int],
+    centre: tuple[float, float],
+    cells: float,
+    speed: float,
+    swirl: float | Sequence[float],
+    samples: int,
+) -> Tensor:
+    """A uniform stream with a vortex of radius D in it; ``swirl`` is its largest speed in U."""
+    amplitude = torch.as_tensor(swirl, dtype=torch.float64).expand(samples)[:, None, None]
+    y, x = torch.meshgrid(*(torch.arange(n, dtype=torch.float64) for n in shape), indexing="ij")
+    along, across = (x - centre[0]) / cells, (y - centre[1]) / cells
+    around = amplitude * torch.exp(0.5 * (1 - along**2 - across**2))
+    u, v = speed * (1 - around * across), speed * around * along
+    return equilibrium(torch.zeros_like(u), u, v)
+
+
+def _with_sponge(
+    thin: Tensor,
+    columns: int,
+    cells: float,
+    *,
+    thick: float,
+    front: float = 0.0,
+    back: float,
+) -> Tensor:
+    """Viscosity (b, 1, x) that rises towards the outflow, and the inflow, over lengths in D."""
+    x = torch.arange(columns, dtype=torch.float64)
+    depth = (x - (columns - 1 - back * cells)) / (back * cells)
+    if front:
+        depth = torch.maximum(depth, 1 - x / (front * cells))
+    rise = depth.clamp(0, 1) ** 2
+    return thin + (thin.clamp(min=thick) - thin) * rise
 
 
 def _viscosity(
@@ -216,10 +386,11 @@ def _viscosity(
     return (speed * cells / torch.tensor(reynolds, dtype=dtype, device=device))[:, None, None]
 
 
-def _window(low: float, high: float, centre: float, cells: float, size: int) -> slice:
+def _window(low: float, high: float, centre: float, cells: float, size: int, coarsen: int) -> slice:
     """The cells whose centres lie between two distances from a centre, given in D."""
     first = max(0, math.ceil(centre + low * cells))
     last = min(size, math.ceil(centre + high * cells))
+    last -= (last - first) % coarsen
     if last - first < 1:
         raise ValueError(f"the view from {low} to {high} D shows no cell of the domain")
     return slice(first, last)
@@ -231,7 +402,8 @@ def _grid(
     cells: float,
     origin: tuple[float, float],
     window: tuple[slice, slice] | None = None,
-    solid: Tensor | None = None,
+    body: Shape | None = None,
+    coarsen: int = 1,
 ) -> Grid:
     """The grid of a view in units of D; ``origin`` is that of the domain's first cell, in cells."""
     rows, columns = window or (slice(0, shape[0]), slice(0, shape[1]))
@@ -244,11 +416,17 @@ def _grid(
     sides = (
         side.kind if is_edge else Boundary.OPEN for side, is_edge in zip(box, whole, strict=True)
     )
+    # A point of the view lies in the middle of the cells it is the mean of.
+    y, x = (
+        torch.arange(cut.start, cut.stop, coarsen, dtype=torch.float64) + (coarsen - 1) / 2
+        for cut in (rows, columns)
+    )
+    solid = None if body is None else body(*reversed(torch.meshgrid(y, x, indexing="ij"))) < 0
     return Grid(
-        (rows.stop - rows.start, columns.stop - columns.start),
-        dx=1 / cells,
-        dy=1 / cells,
+        (len(y), len(x)),
+        dx=coarsen / cells,
+        dy=coarsen / cells,
         sides=Sides(*sides),
-        body=None if solid is None else solid[rows, columns],
-        origin=((origin[0] + columns.start) / cells, (origin[1] + rows.start) / cells),
+        body=solid,
+        origin=((origin[0] + float(x[0])) / cells, (origin[1] + float(y[0])) / cells),
     )

@@ -9,7 +9,7 @@ its own, seeded by the recipe's seed and i, so that no sample depends on which o
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 
@@ -27,6 +27,7 @@ class Diverged:
     reason: str
 
 
+@runtime_checkable
 class Recipe(Protocol):
     """A set of trajectories to simulate."""
 

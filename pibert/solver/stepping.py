@@ -1,14 +1,19 @@
 """Running a case: time steps, sampled frames, forces, and a status for every sample.
 
+Samples advance together but are looked at each in its own rhythm: frame k of a sample lies
+``k * every`` steps after the warm-up, and where that is no whole number it is the linear mean of
+the two steps around it. So samples of different Reynolds numbers can share a physical interval.
+
 A sample diverges when a speed anywhere in its domain, not only in the view, stops being finite or
-passes a bound. That is looked at with every frame. From then on its frames are NaN, as is its whole
-record of forces; it is parked as a fluid at rest while the rest of the batch goes on, and its
-status says so.
+passes a bound; that is looked at every few hundred steps and at the end. It is parked as a fluid at
+rest while the rest of the batch goes on, all its frames and forces are NaN, and its status says so.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,6 +22,35 @@ from torch import Tensor
 from pibert.fields import Grid
 from pibert.solver.boundaries import Links
 from pibert.solver.lattice import Fluid, Populations, interior, make_step, moments, pad
+from pibert.solver.recipes import Progress
+
+CHANNELS = ("u", "v", "p")
+LOOK_EVERY = 200
+"""Steps between two looks for divergence."""
+
+
+@runtime_checkable
+class Mover(Protocol):
+    """A body that moves with the flow, and its state; lattice units."""
+
+    displacement: Float[Tensor, " b"]
+    """Across the stream, from the place of rest."""
+    velocity: Float[Tensor, " b"]
+    force: Float[Tensor, "b 2"]
+    """Of the fluid on the body."""
+
+    @property
+    def has_left(self) -> Bool[Tensor, " b"]:
+        """Samples whose body is outside the range in which it can be followed."""
+        ...
+
+    def apply(self, f: Tensor) -> None:
+        """Let fluid and body act on each other over one step; changes f (b, 9, y + 2, x + 2)."""
+        ...
+
+    def park(self, samples: Bool[Tensor, " b"]) -> None:
+        """Hold these samples at rest from now on."""
+        ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -37,8 +71,12 @@ class Case:
     """The view that frames show, in units of D."""
     view: tuple[slice, slice] = (slice(None), slice(None))
     """Where the view lies in the domain: rows, columns."""
+    coarsen: int = 1
+    """A point of a frame is the mean of so many by so many cells of the view."""
     solid: Bool[Tensor, "rows columns"] | None = None
     """True inside a body, in the whole domain. What the solver holds there is no flow."""
+    mover: Callable[[], Mover] | None = None
+    """Makes the body that moves, at its start."""
 
     @property
     def dt(self) -> float:
@@ -59,110 +97,208 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What a run gives, in units of D and U."""
+    """What a run gives, in units of D and U; NaN where a sample diverged."""
 
-    fields: Float[Tensor, "b t 2 y x"]
-    """(u, v) in the view, zero inside a body; NaN from where a sample diverged."""
-    time: Float[Tensor, " t"]
+    fields: Float[Tensor, "b t 3 y x"]
+    """u, v and the pressure p / (rho U^2) in the view; zero inside a fixed body."""
+    time: Float[Tensor, "b t"]
     force: Float[Tensor, "b steps 2"]
-    """Drag and lift coefficients, 2 F / (U^2 D), after every step; no steps without a body."""
+    """Drag and lift coefficients, 2 F / (U^2 D), of the fixed body after every step that is
+    sampled; no steps without a body."""
     status: tuple[Status, ...]
     grid: Grid
     populations: Float[Tensor, "b 9 rows columns"]
     """The last state: ``replace(case, start=...)`` goes on from there, exactly so where there is no
-    outflow, whose memory starts anew."""
+    outflow, whose memory starts anew, and no body that moves."""
+    motion: dict[str, Float[Tensor, "b steps"]] = field(default_factory=dict)
+    """Of a body that moves, after every step that is sampled: ``displacement`` in D, ``velocity``
+    in U, and its coefficients ``drag`` and ``lift``."""
+
+    def at_frames(self, history: Float[Tensor, "b steps"], dt: float) -> Float[Tensor, "b t"]:
+        """A record of every step (the first after one step of ``dt``) at the times of frames."""
+        place = (self.time.to(history) / dt - 1).clamp(0, history.shape[1] - 1)
+        low = place.floor().long()
+        high = (low + 1).clamp(max=history.shape[1] - 1)
+        share = place - low
+        return (1 - share) * history.gather(1, low) + share * history.gather(1, high)
 
 
 def run(
     case: Case,
-    steps: int,
-    every: int,
+    frames: int,
+    every: int | float | Sequence[int | float],
     *,
     warm_up: int = 0,
     max_speed: float = 4.0,
     raise_on_divergence: bool = True,
     compiled: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Solution:
     """Run a case and sample it.
 
     Args:
         case: From ``pibert.solver.cases``.
-        steps: Time steps that are sampled.
-        every: A frame is taken at the start and after every so many steps.
+        frames: How many frames of each sample; the first is taken after the warm-up.
+        every: Steps between two frames, at least one, for all samples or for each; it need not be
+            whole.
         warm_up: Steps before the first frame; time counts from there.
         max_speed: In units of U; a sample that is faster anywhere has diverged.
         raise_on_divergence: Raise FloatingPointError when a sample diverges; otherwise go on with
             the others and say so in the status.
         compiled: Compile the step: seconds once, then several times faster.
-        progress: Called with (steps done, steps in all) at every frame.
+        progress: Called now and then with the share of steps done.
     """
-    if every < 1 or steps < 0 or warm_up < 0:
+    batch = len(case.start)
+    intervals = [float(every)] * batch if isinstance(every, int | float) else list(every)
+    if frames < 1 or warm_up < 0 or len(intervals) != batch or min(intervals) < 1:
         raise ValueError(
-            "expected every >= 1 and steps, warm_up >= 0, "
-            f"found every={every}, steps={steps}, warm_up={warm_up}"
+            f"expected frames >= 1, warm_up >= 0 and every >= 1 for {batch} samples, "
+            f"found frames={frames}, warm_up={warm_up}, every={every}"
         )
-    fluid, links = case.fluid, case.links
-    step = make_step(fluid, compiled=compiled)
+    due = _schedule(frames, intervals, warm_up)
+    total = max(due)
+    mover = None if case.mover is None else case.mover()
+    watch = _Watch(case, mover, max_speed, raise_on_divergence)
+    step = make_step(case.fluid, compiled=compiled)
     f = pad(case.start)
-    links.fill(f, f)
-    batch = len(f)
-    diverged = torch.zeros(batch, dtype=torch.bool, device=f.device)
-    frames: list[Tensor] = []
-    forces: list[Tensor] = []
-
-    # What is due, in order: looks during the warm-up, then frames.
-    looks = [*range(every, warm_up, every), *range(warm_up, warm_up + steps + 1, every)]
-    total, done = looks[-1], 0
-    for look in looks:
-        sampled = done >= warm_up
-        for _ in range(look - done):
+    case.links.fill(f, f)
+    seen = f.new_zeros(batch, frames, len(CHANNELS), *case.grid.shape)
+    record = _Record(case, mover, total - warm_up)
+    for done in range(total + 1):
+        if done:
             before, f = f, step(f)
-            force = links.fill(f, before)
-            if force is not None and sampled:
-                forces.append(force * (2 / (case.speed**2 * case.cells)))
-        done = look
-        velocity = _velocity(f, case)
-        fastest = velocity.square().sum(1).flatten(1).amax(1).sqrt()  # NaN spreads through amax
-        bad = ~(fastest <= max_speed) & ~diverged
-        if bool(bad.any()):
-            if raise_on_divergence:
-                raise FloatingPointError(_describe(case, bad, look, fastest, max_speed))
-            diverged |= bad
-            fluid, f = _park(fluid, f, diverged)
-            step = make_step(fluid, compiled=compiled)
-        if look >= warm_up:
-            frame = velocity[(..., *case.view)]
-            frames.append(frame.masked_fill(diverged[:, None, None, None], torch.nan).cpu())
-        if progress is not None:
-            progress(done, total)
+            force = case.links.fill(f, before)
+            if mover is not None:
+                mover.apply(f)
+            record.take(done - warm_up - 1, force)
+        if done in due:
+            samples, slots, weights = (
+                torch.tensor(column, device=f.device) for column in zip(*due[done], strict=True)
+            )
+            state = _observe(f, case, samples)
+            # A sample never stands twice in one step, so this adds in no particular order.
+            seen[samples, slots] += weights.to(seen)[:, None, None, None] * state
+        if done % LOOK_EVERY == 0 or done == total:
+            if watch.look(f, done):
+                f = watch.park(f)
+                step = make_step(watch.fluid, compiled=compiled)
+            if progress is not None:
+                progress(done / max(total, 1))
 
-    force_history = torch.stack(forces, 1) if forces else f.new_zeros(batch, 0, 2)
+    gone = watch.diverged
+    times = torch.tensor(intervals, dtype=torch.float64)[:, None] * torch.arange(frames)
     return Solution(
-        fields=torch.stack(frames, 1),
-        time=torch.arange(len(frames), dtype=torch.float64) * every * case.dt,
-        force=force_history.masked_fill(diverged[:, None, None], torch.nan).cpu(),
-        status=tuple(Status.DIVERGED if bad else Status.COMPLETED for bad in diverged.tolist()),
+        fields=seen.masked_fill_(gone[:, None, None, None, None], torch.nan).cpu(),
+        time=times * case.dt,
+        force=record.force.transpose(0, 1).masked_fill(gone[:, None, None], torch.nan).cpu(),
+        status=tuple(Status.DIVERGED if bad else Status.COMPLETED for bad in gone.tolist()),
         grid=case.grid,
         populations=interior(f),
+        motion={
+            name: history.T.masked_fill(gone[:, None], torch.nan).cpu()
+            for name, history in record.motion.items()
+        },
     )
 
 
-def _velocity(f: Tensor, case: Case) -> Float[Tensor, "b 2 y x"]:
-    """In units of U."""
-    _, u, v = moments(interior(f))
+def _schedule(
+    frames: int, intervals: Sequence[float], warm_up: int
+) -> dict[int, list[tuple[int, int, float]]]:
+    """For each step that is looked at: samples, their frames, and the weight of this step."""
+    due: dict[int, list[tuple[int, int, float]]] = defaultdict(list)
+    for sample, interval in enumerate(intervals):
+        for frame in range(frames):
+            whole, share = divmod(frame * interval, 1.0)
+            for step, weight in ((int(whole), 1 - share), (int(whole) + 1, share)):
+                if weight > 1e-6:
+                    due[warm_up + step].append((sample, frame, weight))
+    return due
+
+
+class _Record:
+    """Forces and motion after every sampled step, in units of D and U."""
+
+    def __init__(self, case: Case, mover: Mover | None, steps: int) -> None:
+        batch, like = len(case.start), case.start
+        has_body = len(case.links.second) > 0
+        self.case, self.mover = case, mover
+        self.force = like.new_zeros(steps if has_body else 0, batch, 2)
+        names = () if mover is None else ("displacement", "velocity", "drag", "lift")
+        self.motion = {name: like.new_zeros(steps, batch) for name in names}
+
+    def take(self, place: int, force: Tensor | None) -> None:
+        if place < 0:
+            return
+        case, mover = self.case, self.mover
+        unit = 2 / (case.speed**2 * case.cells)
+        if force is not None:
+            self.force[place] = force * unit
+        if mover is not None:
+            self.motion["displacement"][place] = mover.displacement / case.cells
+            self.motion["velocity"][place] = mover.velocity / case.speed
+            self.motion["drag"][place] = mover.force[:, 0] * unit
+            self.motion["lift"][place] = mover.force[:, 1] * unit
+
+
+class _Watch:
+    """Which samples have diverged."""
+
+    def __init__(self, case: Case, mover: Mover | None, max_speed: float, raises: bool) -> None:
+        self.case, self.mover = case, mover
+        self.max_speed, self.raises = max_speed, raises
+        self.fluid: Fluid = case.fluid
+        self.diverged = torch.zeros(len(case.start), dtype=torch.bool, device=case.start.device)
+
+    def look(self, f: Tensor, step: int) -> bool:
+        """Whether a sample has diverged since the last look."""
+        _, u, v = moments(interior(f))
+        square = u * u + v * v
+        if self.case.solid is not None:
+            square = square.masked_fill(self.case.solid, 0.0)
+        fastest = square.flatten(1).amax(1).sqrt() / self.case.speed  # NaN spreads through amax
+        bad = ~(fastest <= self.max_speed)
+        if self.mover is not None:
+            bad |= self.mover.has_left
+        bad &= ~self.diverged
+        if not bool(bad.any()):
+            return False
+        if self.raises:
+            raise FloatingPointError(_describe(self.case, bad, step, fastest, self.max_speed))
+        self.diverged |= bad
+        return True
+
+    def park(self, f: Tensor) -> Tensor:
+        """Diverged samples at rest, with a viscosity at which nothing grows."""
+        gone = self.diverged[:, None, None]
+        calm = self.fluid.viscosity.masked_fill(gone, 1 / 6)
+        self.fluid = replace(self.fluid, viscosity=calm)
+        if self.mover is not None:
+            self.mover.park(self.diverged)
+        return f.masked_fill(gone[:, None], 0.0)
+
+
+def _observe(f: Tensor, case: Case, samples: Tensor) -> Float[Tensor, "b 3 y x"]:
+    """u, v and p of some samples in the view."""
+    r, u, v = moments(interior(f)[(..., *case.view)][samples])
     if case.fluid.is_forced:
         # The stored populations already carry the second half of the force.
-        u, v = u - 0.5 * case.fluid.force[0], v - 0.5 * case.fluid.force[1]
-    velocity = torch.stack((u, v), 1) / case.speed
-    return velocity if case.solid is None else velocity.masked_fill(case.solid, 0.0)
-
-
-def _park(fluid: Fluid, f: Tensor, diverged: Tensor) -> tuple[Fluid, Tensor]:
-    """Diverged samples at rest, with a viscosity at which nothing grows."""
-    gone = diverged[:, None, None]
-    calm = fluid.viscosity.masked_fill(gone, 1 / 6)
-    return replace(fluid, viscosity=calm), f.masked_fill(gone[:, None], 0.0)
+        push = torch.as_tensor(case.fluid.force, device=f.device, dtype=f.dtype)
+        push = push.reshape(2, -1, 1, 1).expand(2, len(f), 1, 1)[:, samples]
+        u, v = u - 0.5 * push[0], v - 0.5 * push[1]
+    state = torch.stack((u / case.speed, v / case.speed, r / (3 * case.speed**2)), 1)
+    if case.solid is None and case.coarsen == 1:
+        return state
+    fluid = torch.ones_like(state[:1, :1])
+    if case.solid is not None:
+        fluid = (~case.solid[case.view]).to(state)[None, None]
+        state = torch.where(fluid > 0, state, 0.0)
+    if case.coarsen > 1:
+        # Where a point is part body, the mean is over its fluid.
+        state, fluid = (torch.nn.functional.avg_pool2d(a, case.coarsen) for a in (state, fluid))
+        state = torch.where(fluid > 0, state / fluid, 0.0)
+    if case.grid.body is not None:
+        state = state.masked_fill(case.grid.body.to(f.device), 0.0)
+    return state
 
 
 def _describe(case: Case, bad: Tensor, step: int, fastest: Tensor, bound: float) -> str:

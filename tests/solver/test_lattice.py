@@ -35,10 +35,10 @@ def random_populations(*shape: int, seed: int = 0) -> Tensor:
 def vortex_error(case: Case, sample: int, time: float) -> float:
     """Largest error of u or v against the exact vortices, over their largest speed now."""
     steps = case.steps(time)
-    solution = run(case, steps, steps)
+    solution = run(case, 2, steps)
     reynolds = case.reynolds[sample].item()
-    u, v, _ = exact.taylor_green(case.grid, solution.time[-1].item(), 1 / reynolds)
-    error = (solution.fields[sample, -1] - torch.stack((u, v))).abs().max()
+    u, v, _ = exact.taylor_green(case.grid, solution.time[sample, -1].item(), 1 / reynolds)
+    error = (solution.fields[sample, -1, :2] - torch.stack((u, v))).abs().max()
     return float(error / torch.maximum(u.abs().max(), v.abs().max()))
 
 
@@ -120,22 +120,22 @@ def test_the_operators_agree_at_small_mach_number() -> None:
     frames = []
     for scheme in SCHEMES:
         case = taylor_green([30.0], shape=(24, 36), speed=0.02, scheme=scheme, dtype=DOUBLE)
-        frames.append(run(case, 400, 400).fields[0, -1])
+        frames.append(run(case, 2, 400).fields[0, -1, :2])
     assert 1e-9 < (frames[0] - frames[1]).abs().max() < 2e-3
 
 
 def test_every_sample_of_a_batch_runs_as_if_alone() -> None:
     reynolds = [10.0, 40.0, 160.0]
-    together = run(taylor_green(reynolds, shape=(8, 12), dtype=DOUBLE), 50, 25).fields
+    together = run(taylor_green(reynolds, shape=(8, 12), dtype=DOUBLE), 3, 25).fields
     for sample, number in enumerate(reynolds):
-        alone = run(taylor_green([number], shape=(8, 12), dtype=DOUBLE), 50, 25).fields
+        alone = run(taylor_green([number], shape=(8, 12), dtype=DOUBLE), 3, 25).fields
         torch.testing.assert_close(together[sample], alone[0], rtol=0, atol=1e-13)
     assert (together[0] - together[1]).abs().max() > 1e-2
 
 
 def test_float32_follows_float64() -> None:
     frames = [
-        run(taylor_green([50.0], shape=(16, 24), dtype=dtype), 300, 300).fields[0, -1]
+        run(taylor_green([50.0], shape=(16, 24), dtype=dtype), 2, 300).fields[0, -1]
         for dtype in (torch.float32, DOUBLE)
     ]
     assert frames[0].dtype == torch.float32
@@ -184,5 +184,5 @@ def test_a_wrong_fluid_is_refused() -> None:
 def test_the_compiled_step_is_the_eager_one(scheme: Scheme) -> None:
     case = taylor_green([20.0, 50.0], shape=(10, 14), scheme=scheme, dtype=DOUBLE)
     with unchecked():
-        eager, compiled = (run(case, 30, 10, compiled=choice).fields for choice in (False, True))
+        eager, compiled = (run(case, 4, 10, compiled=choice).fields for choice in (False, True))
     torch.testing.assert_close(compiled, eager, rtol=0, atol=1e-12)

@@ -1,5 +1,6 @@
 """The ``pibert`` command. Each command imports what it needs when it runs."""
 
+import json
 import platform
 import time
 from pathlib import Path
@@ -20,7 +21,7 @@ class _OneLineErrors(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, ImportError, FloatingPointError) as error:
             Console(stderr=True).print(
                 f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True
             )
@@ -86,6 +87,88 @@ def demo(
         table.add_row(str(frame), f"{persistence:.4f}", f"{model:.4f}", f"{ratio:.2f}")
     console.print(table)
     console.print(f"Took {time.perf_counter() - start:.0f} s. Picture: {result.picture}")
+
+
+@app.command()
+def generate(
+    case: Annotated[str, typer.Argument(help="What to simulate; without it, the choices.")] = "",
+    preset: Annotated[str, typer.Option(help="A ready recipe of the case.")] = "demo",
+    out: Annotated[Path | None, typer.Option(help="The file to write (HDF5).")] = None,
+    samples: Annotated[int | None, typer.Option(help="How many trajectories.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Another set of the same kind.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change the recipe: --set frames=20")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    overwrite: Annotated[bool, typer.Option(help="Replace a file of something else.")] = False,
+) -> None:
+    """Simulate flows and write them in the native format; the same command goes on after a stop.
+
+    Example: pibert generate cylinder --preset demo --out wake.h5
+    """
+    import torch
+
+    from pibert.data import generate as generation
+    from pibert.solver.presets import PRESETS, find_preset
+
+    console = Console()
+    if not case:
+        table = Table("case", "presets")
+        for name, presets in PRESETS.items():
+            table.add_row(name, ", ".join(presets))
+        console.print(table)
+        return
+    changes = dict(_setting(text) for text in settings or ())
+    changes |= {k: v for k, v in (("samples", samples), ("seed", seed)) if v is not None}
+    recipe = generation.change(find_preset(case, preset), changes)
+    path = out or Path(f"outputs/{case}-{preset}.h5")
+    if out is None:
+        path.parent.mkdir(exist_ok=True)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    code = generation.recipe_hash(recipe)
+    console.print(f"{recipe.samples} trajectories of {case}, recipe {code}, on {device}.")
+    columns = (
+        TextColumn("{task.completed:.1f}/{task.total} trajectories"),
+        BarColumn(),
+        TimeRemainingColumn(),
+    )
+    start = time.perf_counter()
+    try:
+        with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+            task = progress.add_task("generating", total=recipe.samples)
+            result = generation.generate(
+                recipe,
+                path,
+                device=device,
+                overwrite=overwrite,
+                on_progress=lambda done: progress.update(task, completed=done),
+            )
+    except generation.Interrupted as stop:
+        console.print(str(stop), style="yellow", markup=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    for lost in result.diverged:
+        console.print(f"dropped {lost.name}: {lost.reason}", style="yellow", markup=False)
+    if result.was_there:
+        console.print(f"{path} holds this recipe already: {result.completed} trajectories.")
+        return
+    took = time.perf_counter() - start
+    console.print(
+        f"Wrote {result.completed} trajectories to {path} in {took:.0f} s "
+        f"({len(result.diverged)} diverged). Look at them: pibert inspect {path}",
+        soft_wrap=True,
+    )
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """A change of a recipe as the user writes it: KEY=VALUE, the value as in JSON or a word."""
+    key, sign, value = text.partition("=")
+    if not sign:
+        raise ValueError(f"expected KEY=VALUE after --set, found {text!r}")
+    try:
+        return key, json.loads(value)
+    except json.JSONDecodeError:
+        return key, value
 
 
 @app.command()

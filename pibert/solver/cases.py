@@ -90,6 +90,7 @@ def cavity(
     reynolds: Sequence[float],
     *,
     cells: int = 64,
+    coarsen: int = 1,
     speed: float = 0.1,
     scheme: Scheme = "trt",
     dtype: torch.dtype = torch.float32,
@@ -97,6 +98,7 @@ def cavity(
 ) -> Case:
     """A square box of fluid at rest under a lid that moves along x; D is its side, U the lid's."""
     shape = (cells, cells)
+    window = (slice(0, cells - cells % coarsen),) * 2
     wall = Side(Boundary.WALL)
     box = Box(wall, wall, wall, Side(Boundary.WALL, (speed, 0.0)))
     return Case(
@@ -109,7 +111,9 @@ def cavity(
         start=torch.zeros(len(reynolds), 9, *shape, dtype=dtype, device=device),
         cells=float(cells),
         speed=speed,
-        grid=_grid(shape, box, float(cells), (0.5, 0.5)),
+        grid=_grid(shape, box, float(cells), (0.5, 0.5), window, None, coarsen),
+        view=window,
+        coarsen=coarsen,
     )
 
 

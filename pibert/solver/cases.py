@@ -137,6 +137,8 @@ def cylinder(
 ) -> Case:
     """A circular cylinder in a uniform stream along x; D is its diameter.
 
+    The flow starts impulsively, from the potential flow around the body.
+
     Args:
         reynolds: One per sample.
         cells: The diameter in cells; need not be whole.
@@ -146,7 +148,7 @@ def cylinder(
         view: (left, right, bottom, top) of what frames show, in D from the centre; None shows all.
         coarsen: Frames show means over so many by so many cells.
         speed: U in cells per step.
-        perturbation: Largest speed, in U, of a vortex of radius D in the initial stream, one D
+        perturbation: Largest speed, in U, of a vortex of radius D in the initial flow, one D
             behind the centre, for all samples or for each: shedding sets in early. Without it the
             flow stays symmetric.
         sides: ``far`` lets sound and displaced fluid pass through the bottom and top, as an outflow
@@ -190,8 +192,8 @@ def cylinder(
         reynolds=torch.tensor(reynolds),
         fluid=Fluid(viscosity=viscosity.to(device, dtype), scheme=scheme, smagorinsky=smagorinsky),
         links=make_links(shape, box, body, dtype, device),
-        start=_disturbed_stream(
-            shape, (centre_x + cells, centre_y), cells, speed, perturbation, len(reynolds)
+        start=_potential_flow(
+            shape, (centre_x, centre_y), cells, speed, perturbation, len(reynolds)
         ).to(device, dtype),
         cells=cells,
         speed=speed,
@@ -321,7 +323,9 @@ def _channel_flow(
     )
     solid = inside(shape, body)
     window = (slice(0, rows - rows % coarsen), slice(0, seen - seen % coarsen))
-    start = _disturbed_stream(shape, (0.0, 0.0), cells, speed, 0.0, len(reynolds))
+    stream_speed = torch.full((len(reynolds), *shape), speed, dtype=torch.float64)
+    rest = torch.zeros_like(stream_speed)
+    start = equilibrium(rest, stream_speed, rest)
     return Case(
         name=name,
         reynolds=torch.tensor(reynolds),
@@ -347,7 +351,7 @@ def barrier(x: float, width: float, top: float) -> Shape:
     return lambda a, b: torch.maximum((a - x - width / 2).abs() - width / 2, b - top)
 
 
-def _disturbed_stream(
+def _potential_flow(
     shape: tuple[int, int],
     centre: tuple[float, float],
     cells: float,
@@ -355,13 +359,23 @@ def _disturbed_stream(
     swirl: float | Sequence[float],
     samples: int,
 ) -> Tensor:
-    """A uniform stream with a vortex of radius D in it; ``swirl`` is its largest speed in U."""
+    """The potential flow around a cylinder, with a vortex of radius D one D behind its centre.
+
+    It is what an impulsive start leaves at once. A uniform stream that meets the body would send
+    out sound, which comes back from the sides of the domain and is in the force for long.
+    """
     amplitude = torch.as_tensor(swirl, dtype=torch.float64).expand(samples)[:, None, None]
     y, x = torch.meshgrid(*(torch.arange(n, dtype=torch.float64) for n in shape), indexing="ij")
     along, across = (x - centre[0]) / cells, (y - centre[1]) / cells
-    around = amplitude * torch.exp(0.5 * (1 - along**2 - across**2))
-    u, v = speed * (1 - around * across), speed * around * along
-    return equilibrium(torch.zeros_like(u), u, v)
+    square = along**2 + across**2
+    ratio = torch.where(square > 0.25, 0.25 / square, 0.0) / square.clamp(min=0.25)
+    u = torch.where(square > 0.25, 1 - ratio * (along**2 - across**2), 0.0)
+    v = -2 * ratio * along * across
+    p = torch.where(square > 0.25, 0.5 * (1 - u**2 - v**2), 0.0)
+    behind = along - 1
+    around = amplitude * torch.exp(0.5 * (1 - behind**2 - across**2))
+    u, v = u - around * across, v + around * behind
+    return equilibrium(3 * speed**2 * p.expand_as(u), speed * u, speed * v)
 
 
 def _with_sponge(

@@ -1,0 +1,1 @@
+"""The solver held against theory and published figures: ``python -m validation``."""

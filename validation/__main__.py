@@ -1,0 +1,95 @@
+"""Run the validation and write docs/solver.md with its pictures.
+
+python -m validation                    # minutes on a GPU, hours on a CPU
+python -m validation --quick            # coarse, minutes on a CPU: does it run?
+python -m validation --only cavity pod  # some parts; the page keeps the others as they were
+"""
+
+import argparse
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pibert import __version__
+from validation import cavity, cylinder, exact, high_reynolds, pod
+from validation.checks import Check, Part
+
+PARTS = {
+    "exact": exact.measure,
+    "cavity": cavity.measure,
+    "cylinder": cylinder.measure,
+    "impulsive": cylinder.measure_impulsive,
+    "high-reynolds": high_reynolds.measure,
+}
+
+HEAD = """# The solver, validated
+
+`make validation` regenerates this page and its pictures (`python -m validation`). "Expected" are
+published figures or the tolerance stated; "inside" says whether ours lies there. Nothing is fitted
+to them.
+
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("docs"))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--quick", action="store_true", help="coarse grids and short runs")
+    parser.add_argument("--only", nargs="*", choices=[*PARTS, "pod"], help="some parts")
+    parser.add_argument(
+        "--modes",
+        type=Path,
+        default=Path("../shared/data/cylinder_re100_pod.npz"),
+        help="cylinder_re100_pod.npz, the modes of the narrow wake",
+    )
+    options = parser.parse_args()
+    folder = options.out / "solver"
+    folder.mkdir(parents=True, exist_ok=True)
+    store = folder / "results.json"
+    done = json.loads(store.read_text()) if store.exists() else {}
+    for name in options.only or [*PARTS, "pod"]:
+        start = time.perf_counter()
+        if name != "pod":
+            part = PARTS[name](folder, options.device, options.quick)
+        elif options.modes.exists():
+            part = pod.measure(folder, options.device, options.quick, options.modes)
+        else:
+            print(f"pod: left out, there is no {options.modes}")
+            continue
+        took = time.perf_counter() - start
+        done[name] = asdict(part) | {"seconds": round(took), "device": _device(options.device)}
+        print(f"{name}: {took:.0f} s", flush=True)
+        for check in part.checks:
+            print(
+                f"  {'ok ' if check.passed else 'NO '} {check.what}: {check.found:.4g}", flush=True
+            )
+        store.write_text(json.dumps(done, indent=1) + "\n")
+        (options.out / "solver.md").write_text(_page(done))
+
+
+def _page(done: dict[str, Any]) -> str:
+    text = HEAD
+    for name in [*PARTS, "pod"]:
+        if name in done:
+            entry = dict(done[name])
+            took, device = entry.pop("seconds"), entry.pop("device")
+            entry["checks"] = tuple(Check(**check) for check in entry["checks"])
+            entry["pictures"] = tuple(tuple(picture) for picture in entry["pictures"])
+            text += Part(**entry).markdown() + f"\n{took} s on {device}.\n\n"
+    return text.rstrip() + "\n"
+
+
+def _device(device: str) -> str:
+    name = torch.cuda.get_device_name() if device.startswith("cuda") else "CPU"
+    return f"{name}, PIBERT {__version__}, torch {torch.__version__}"
+
+
+if __name__ == "__main__":
+    main()

@@ -27,7 +27,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 DOORS = {
     "matplotlib": "report/",
-    "h5py": "data/format.py",
+    "h5py": "data/",
     "fastapi": "serve.py",
     "starlette": "serve.py",
     "flask": "serve.py",
@@ -98,7 +98,7 @@ def test_imports_point_down() -> None:
         ("models/x.py", "from pibert import Grid", "by its module"),
         ("models/x.py", "import pibert", "by its module"),
         ("cli.py", "import matplotlib.pyplot as plt", "matplotlib belongs in report/"),
-        ("data/sources.py", "from h5py import File", "h5py belongs in data/format.py"),
+        ("evaluation/x.py", "from h5py import File", "h5py belongs in data/"),
         ("models/x.py", "from torch import distributed", "torch.distributed belongs in training/"),
         ("models/x.py", "import torch.distributed as dist", "torch.distributed belongs in"),
         ("cli.py", "import lightning", "lightning belongs in training/"),
@@ -123,7 +123,7 @@ def test_a_wrong_import_is_named_with_file_and_line(
         ("cli.py", "from pibert import __version__, demo, report\nimport pibert.training.losses"),
         ("report/figures.py", "from matplotlib.figure import Figure"),
         ("training/engine.py", "from lightning.fabric import Fabric\nimport torch.distributed"),
-        ("data/format.py", "import h5py"),
+        ("data/sources/hdf5.py", "import h5py"),
         ("models/x.py", "from torch.distributions import Normal"),
         ("__init__.py", "from pibert.fields import Grid"),
     ],

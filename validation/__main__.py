@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pibert import __version__
-from validation import cavity, cylinder, exact, high_reynolds, pod
+from validation import cavity, cylinder, exact, high_reynolds, pod, vibration
 from validation.checks import Check, Part
 
 PARTS = {
@@ -23,6 +23,8 @@ PARTS = {
     "cavity": cavity.measure,
     "cylinder": cylinder.measure,
     "impulsive": cylinder.measure_impulsive,
+    "vibration": vibration.measure,
+    "tandem": vibration.measure_tandem,
     "high-reynolds": high_reynolds.measure,
 }
 

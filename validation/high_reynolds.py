@@ -8,8 +8,8 @@ from torch import Tensor
 
 from pibert.fields import Trajectory
 from pibert.physics import derivatives
-from pibert.solver.flows import CylinderWakes
 from pibert.solver.presets import find_preset
+from pibert.solver.wakes import CylinderWakes
 from validation.checks import Part, new_figure, peak_frequency, save
 
 
@@ -50,9 +50,10 @@ def measure(folder: Path, device: str, quick: bool) -> Part:
         f"Regularised collision with a Smagorinsky term (C = {preset.smagorinsky:g}), D = "
         f"{preset.cells_per_point * preset.body[2]:g} cells in the preset, domain "
         f"{preset.domain[0]:g} x {preset.domain[1]:g} D (blockage {100 / preset.domain[1]:.1f} %). "
-        "Experiments find St near 0.2 over the whole range; the table holds ours and how it changes "
-        "with the grid. The eddy viscosity is the mean over the view, from strain rates at the resolution of the frames, so it is a lower bound; the "
-        "effective Reynolds number follows from it.",
+        "Experiments find St near 0.2 over the whole range; the table holds ours and how it "
+        "changes with the grid. The eddy viscosity is the mean over the view, from strain rates at "
+        "the resolution of the frames, so it is a lower bound; the effective Reynolds number "
+        "follows from it.",
         (),
         (("high_reynolds.png", "Vorticity (D/U) of the preset's wakes"),),
         table + "\n**What a two-dimensional model cannot do here.** Above Re 190 the real wake is "
@@ -61,8 +62,8 @@ def measure(folder: Path, device: str, quick: bool) -> Part:
         "coherent, lift fluctuations and mean drag are too large (experiments: C_D about 1 to 1.2, "
         "rms C_L a few tenths or less), energy moves to large scales, and base pressure is too "
         "low. Boundary layers at Re 12000 are thinner than a cell or two and separate where the "
-        "grid lets them. Take these data as flows with the benchmark's geometry, time scales and range of "
-        "frequencies, not as a substitute for its measurements.",
+        "grid lets them. Take these data as flows with the benchmark's geometry, time scales and "
+        "range of frequencies, not as a substitute for its measurements.",
     )
 
 

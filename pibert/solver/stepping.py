@@ -36,20 +36,22 @@ class Mover(Protocol):
     displacement: Float[Tensor, " b"]
     """Across the stream, from the place of rest."""
     velocity: Float[Tensor, " b"]
-    force: Float[Tensor, "b 2"]
-    """Of the fluid on the body."""
 
     @property
-    def has_left(self) -> Bool[Tensor, " b"]:
+    def lost(self) -> Bool[Tensor, " b"]:
         """Samples whose body is outside the range in which it can be followed."""
         ...
 
-    def apply(self, f: Tensor) -> None:
-        """Let fluid and body act on each other over one step; changes f (b, 9, y + 2, x + 2)."""
+    def advance(self, f: Tensor) -> Float[Tensor, "b 2"]:
+        """Move by one step and push the fluid, before ghosts are filled; the force on the body."""
         ...
 
-    def park(self, samples: Bool[Tensor, " b"]) -> None:
-        """Hold these samples at rest from now on."""
+    def correct(self, velocity: Float[Tensor, "b 2 y x"]) -> None:
+        """Make first moments the velocity of the fluid, in place."""
+        ...
+
+    def park(self, gone: Bool[Tensor, " b"]) -> None:
+        """Put the bodies of these samples to rest."""
         ...
 
 
@@ -129,6 +131,7 @@ def run(
     every: int | float | Sequence[int | float],
     *,
     warm_up: int = 0,
+    burst: tuple[int, int] = (1, 1),
     max_speed: float = 4.0,
     raise_on_divergence: bool = True,
     compiled: bool = False,
@@ -142,6 +145,7 @@ def run(
         every: Steps between two frames, at least one, for all samples or for each; it need not be
             whole.
         warm_up: Steps before the first frame; time counts from there.
+        burst: (2, 10) keeps the first two of every ten frames.
         max_speed: In units of U; a sample that is faster anywhere has diverged.
         raise_on_divergence: Raise FloatingPointError when a sample diverges; otherwise go on with
             the others and say so in the status.
@@ -155,7 +159,11 @@ def run(
             f"expected frames >= 1, warm_up >= 0 and every >= 1 for {batch} samples, "
             f"found frames={frames}, warm_up={warm_up}, every={every}"
         )
-    due = _schedule(frames, intervals, warm_up)
+    if not 1 <= burst[0] <= burst[1]:
+        raise ValueError(f"a burst keeps 1 or more of as many or more frames, found {burst}")
+    kept = torch.arange(frames)
+    kept = kept // burst[0] * burst[1] + kept % burst[0]
+    due = _schedule(kept.tolist(), intervals, warm_up)
     total = max(due)
     mover = None if case.mover is None else case.mover()
     watch = _Watch(case, mover, max_speed, raise_on_divergence)
@@ -167,15 +175,14 @@ def run(
     for done in range(total + 1):
         if done:
             before, f = f, step(f)
+            pushed = None if mover is None else mover.advance(f)
             force = case.links.fill(f, before)
-            if mover is not None:
-                mover.apply(f)
-            record.take(done - warm_up - 1, force)
+            record.take(done - warm_up - 1, force, pushed)
         if done in due:
             samples, slots, weights = (
                 torch.tensor(column, device=f.device) for column in zip(*due[done], strict=True)
             )
-            state = _observe(f, case, samples)
+            state = _observe(f, case, mover, samples)
             # A sample never stands twice in one step, so this adds in no particular order.
             seen[samples, slots] += weights.to(seen)[:, None, None, None] * state
         if done % LOOK_EVERY == 0 or done == total:
@@ -186,7 +193,7 @@ def run(
                 progress(done / max(total, 1))
 
     gone = watch.diverged
-    times = torch.tensor(intervals, dtype=torch.float64)[:, None] * torch.arange(frames)
+    times = torch.tensor(intervals, dtype=torch.float64)[:, None] * kept
     return Solution(
         fields=seen.masked_fill_(gone[:, None, None, None, None], torch.nan).cpu(),
         time=times * case.dt,
@@ -202,13 +209,13 @@ def run(
 
 
 def _schedule(
-    frames: int, intervals: Sequence[float], warm_up: int
+    kept: Sequence[int], intervals: Sequence[float], warm_up: int
 ) -> dict[int, list[tuple[int, int, float]]]:
     """For each step that is looked at: samples, their frames, and the weight of this step."""
     due: dict[int, list[tuple[int, int, float]]] = defaultdict(list)
     for sample, interval in enumerate(intervals):
-        for frame in range(frames):
-            whole, share = divmod(frame * interval, 1.0)
+        for frame, place in enumerate(kept):
+            whole, share = divmod(place * interval, 1.0)
             for step, weight in ((int(whole), 1 - share), (int(whole) + 1, share)):
                 if weight > 1e-6:
                     due[warm_up + step].append((sample, frame, weight))
@@ -226,18 +233,18 @@ class _Record:
         names = () if mover is None else ("displacement", "velocity", "drag", "lift")
         self.motion = {name: like.new_zeros(steps, batch) for name in names}
 
-    def take(self, place: int, force: Tensor | None) -> None:
+    def take(self, place: int, force: Tensor | None, pushed: Tensor | None) -> None:
         if place < 0:
             return
         case, mover = self.case, self.mover
         unit = 2 / (case.speed**2 * case.cells)
         if force is not None:
             self.force[place] = force * unit
-        if mover is not None:
+        if mover is not None and pushed is not None:
             self.motion["displacement"][place] = mover.displacement / case.cells
             self.motion["velocity"][place] = mover.velocity / case.speed
-            self.motion["drag"][place] = mover.force[:, 0] * unit
-            self.motion["lift"][place] = mover.force[:, 1] * unit
+            self.motion["drag"][place] = pushed[:, 0] * unit
+            self.motion["lift"][place] = pushed[:, 1] * unit
 
 
 class _Watch:
@@ -258,7 +265,7 @@ class _Watch:
         fastest = square.flatten(1).amax(1).sqrt() / self.case.speed  # NaN spreads through amax
         bad = ~(fastest <= self.max_speed)
         if self.mover is not None:
-            bad |= self.mover.has_left
+            bad |= self.mover.lost
         bad &= ~self.diverged
         if not bool(bad.any()):
             return False
@@ -277,9 +284,17 @@ class _Watch:
         return f.masked_fill(gone[:, None], 0.0)
 
 
-def _observe(f: Tensor, case: Case, samples: Tensor) -> Float[Tensor, "b 3 y x"]:
+def _observe(
+    f: Tensor, case: Case, mover: Mover | None, samples: Tensor
+) -> Float[Tensor, "b 3 y x"]:
     """u, v and p of some samples in the view."""
-    r, u, v = moments(interior(f)[(..., *case.view)][samples])
+    if mover is None:
+        r, u, v = moments(interior(f)[(..., *case.view)][samples])
+    else:
+        r, *parts = moments(interior(f))
+        velocity = torch.stack(parts, 1)
+        mover.correct(velocity)
+        r, u, v = (a[(..., *case.view)][samples] for a in (r, *velocity.unbind(1)))
     if case.fluid.is_forced:
         # The stored populations already carry the second half of the force.
         push = torch.as_tensor(case.fluid.force, device=f.device, dtype=f.dtype)

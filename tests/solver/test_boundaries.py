@@ -8,7 +8,8 @@ from torch import Tensor
 
 from pibert.fields import Boundary
 from pibert.solver.boundaries import Box, Side, make_links
-from pibert.solver.cases import channel, circle, cylinder
+from pibert.solver.cases import channel, cylinder
+from pibert.solver.cases.wakes import circle
 from pibert.solver.lattice import Fluid, equilibrium, interior, make_step, moments, pad
 from pibert.solver.stepping import Solution, run
 

@@ -1,8 +1,9 @@
 """Learning samples: windows of trajectories, standardised, in an order that a seed fixes.
 
 A window is ``history`` input frames followed by ``horizon`` frames to predict, all within one
-segment. With a horizon of zero a sample maps channels (and parameters) to other channels of the
-same frame. Stride, channels and resolution are those of the trajectories (``resample.represent``).
+segment and without a gap in time. With a horizon of zero a sample maps channels (and parameters) to
+other channels of the same frame. Stride, channels and resolution are those of the trajectories
+(``resample.represent``).
 """
 
 import bisect
@@ -14,11 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from pibert.data.resample import channel_indices
-from pibert.data.splits import Segment
+from pibert.data.splits import Segment, split_at_gaps
 from pibert.fields import Batch, FieldSpec, Normalizer, Parameter, Trajectory
 
 
@@ -82,44 +84,43 @@ class Samples(Dataset[Batch]):
             )
         targets = window.targets or names
         inputs = window.inputs or tuple(n for n in names if window.horizon or n not in targets)
+        wanted = channel_indices(names, inputs), channel_indices(names, targets)
         # Only these channels are read; inputs and targets are places among them.
-        used = [n for n in names if n in {*inputs, *targets}]
-        self._channels = channel_indices(names, used)
-        self._inputs, self._targets = (
-            channel_indices(names, inputs),
-            channel_indices(names, targets),
-        )
-        self._inputs = [self._channels.index(i) for i in self._inputs]
-        self._targets = [self._channels.index(i) for i in self._targets]
+        self.channels = sorted({*wanted[0], *wanted[1]})
+        self.inputs, self.targets = ([self.channels.index(i) for i in part] for part in wanted)
         self._normalizer = Normalizer(
-            tuple(normalizer.mean[i] for i in self._channels),
-            tuple(normalizer.std[i] for i in self._channels),
+            tuple(normalizer.mean[i] for i in self.channels),
+            tuple(normalizer.std[i] for i in self.channels),
         )
         if segments is None:
             segments = [Segment(index) for index in range(len(self.trajectories))]
-        self._segments = [self._checked(segment) for segment in segments]
+        self._segments = [piece for segment in segments for piece in self._pieces(segment)]
         counts = [max(0, stop - start - window.span + 1) for _, start, stop in self._segments]
         self._ends = list(itertools.accumulate(counts))
         if not self._ends or not self._ends[-1]:
             raise ValueError(
-                f"no window of {window.span} frames fits the {len(counts)} segments; "
-                "take less history, a shorter horizon or more frames"
+                f"no window of {window.span} frames fits the {len(counts)} segments (parted where "
+                "the time has gaps); take less history, a shorter horizon or more frames"
             )
-        self._parameters = torch.cat(
+        # Of every trajectory, as a model sees them: (trajectory, 16).
+        self.parameters = torch.cat(
             [self.spec.encode_parameters(trajectory.parameters) for trajectory in trajectories]
         )
 
-    def _checked(self, segment: Segment) -> tuple[int, int, int]:
+    def _pieces(self, segment: Segment) -> list[tuple[int, int, int]]:
+        """A segment that points somewhere, parted at the gaps in its time."""
         index, start, stop = segment
         if not 0 <= index < len(self.trajectories):
             raise ValueError(
                 f"{segment} points nowhere: there are {len(self.trajectories)} trajectories"
             )
-        length = self.trajectories[index].num_frames
+        trajectory = self.trajectories[index]
+        length = trajectory.num_frames
         stop = length if stop is None else stop
         if not 0 <= start < stop <= length:
             raise ValueError(f"{segment} points nowhere: the trajectory has {length} frames")
-        return index, start, stop
+        pieces = split_at_gaps(segment, trajectory.time, trajectory.spec.dt)
+        return [(index, piece.start, piece.stop or stop) for piece in pieces]
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -145,20 +146,30 @@ class Samples(Dataset[Batch]):
         fields, masks = [], []
         for index, start in places:
             frames = slice(start, start + self.window.span)
-            fields.append(self.trajectories[index].read(frames, self._channels))
+            fields.append(self.trajectories[index].read(frames, self.channels))
             masks.append(self.trajectories[index].known(frames))
         known = torch.stack(masks)  # (b, span, y, x)
-        z = self._normalizer.apply(torch.stack(fields))  # (b, span, c, y, x)
-        z = torch.where(known[:, :, None], z, 0.0)
+        z = self._standardise(torch.stack(fields), known)  # (b, span, c, y, x)
         past = self.window.history
         future = slice(past, None) if self.window.horizon else slice(past - 1, past)
         return Batch(
-            x=z[:, :past, self._inputs].flatten(1, 2),
-            y=z[:, future, self._targets],
-            parameters=self._parameters[[index for index, _ in places]].to(z.device),
+            x=z[:, :past, self.inputs].flatten(1, 2),
+            y=z[:, future, self.targets],
+            parameters=self.parameters[[index for index, _ in places]].to(z.device),
             mask=known[:, :past].all(1),
             target_mask=known[:, future],
         )
+
+    def read(
+        self, trajectory: int, frames: slice
+    ) -> tuple[Float[Tensor, "t c y x"], Bool[Tensor, "t y x"]]:
+        """Some frames of a trajectory as batches hold them, and where they are known."""
+        source = self.trajectories[trajectory]
+        known = source.known(frames)
+        return self._standardise(source.read(frames, self.channels), known), known
+
+    def _standardise(self, fields: Tensor, known: Tensor) -> Tensor:
+        return torch.where(known[..., None, :, :], self._normalizer.apply(fields), 0.0)
 
 
 class BatchOrder(Sampler[list[int]]):
@@ -204,9 +215,13 @@ class BatchOrder(Sampler[list[int]]):
         return self.steps_per_epoch - self.step
 
     def __iter__(self) -> Iterator[list[int]]:
-        order = self._order(self.epoch)
+        yield from (indices.tolist() for indices in self.batches())
+
+    def batches(self, device: torch.device | str | None = None) -> Iterator[Int[Tensor, " b"]]:
+        """The same as tensors, brought to a device together."""
+        order = self._order(self.epoch).to(device)
         for step in range(self.step, self.steps_per_epoch):
-            yield order[step * self.batch_size : (step + 1) * self.batch_size].tolist()
+            yield order[step * self.batch_size : (step + 1) * self.batch_size]
 
     def _order(self, epoch: int) -> Tensor:
         if not self.shuffle:

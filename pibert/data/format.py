@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from pibert.data.partial import PartialFile, partial_path, remove_leftovers
+from pibert.data.splits import GAP, find_gaps
 from pibert.fields import (
     FieldSpec,
     FrameSource,
@@ -43,6 +44,7 @@ _BLOCK_BYTES = 1 << 24
 _LIBVER = ("v110", "v110")
 _NUMBERS = ("dt", "reference_velocity", "reference_length", "viscosity")
 _DAMAGED = "the file is damaged: get a new copy or write it again"
+_GAPS = f"a step of {GAP:g} dt or more is a gap, but not all of them can be"
 _REWRITE = "write it again as docs/data-format.md says"
 
 
@@ -363,10 +365,10 @@ class _Parser:
         if (np.diff(time) <= 0).any():
             frame = int(np.argmax(np.diff(time) <= 0)) + 1
             raise self.fail(f"'time' must grow, but does not at frame {frame}")
-        if numbers["dt"] is not None and _deviation(time, numbers["dt"]) > SPACING_TOLERANCE:
+        if numbers["dt"] is not None and not _keeps_step(time, numbers["dt"]):
             raise self.fail(
-                f"the frames of 'time' are not dt = {numbers['dt']:g} apart (without the attribute "
-                "dt any increasing time is right)"
+                f"the frames of 'time' are not dt = {numbers['dt']:g} apart ({_GAPS}; without the "
+                "attribute dt any increasing time is right)"
             )
         body, valid = self.mask("body", states.shape), self.mask("valid", states.shape)
         parameters = self.json("parameters", dict)
@@ -540,9 +542,9 @@ def _describe(trajectory: Trajectory) -> dict[str, Any]:
     if spec.family is not None:
         find_family(spec.family)
     steps = trajectory.time.numpy()
-    if spec.dt is not None and _deviation(steps, spec.dt) > SPACING_TOLERANCE:
+    if spec.dt is not None and not _keeps_step(steps, spec.dt):
         raise ValueError(
-            f"trajectory {trajectory.name!r}: its frames are not dt = {spec.dt:g} apart; "
+            f"trajectory {trajectory.name!r}: its frames are not dt = {spec.dt:g} apart ({_GAPS}); "
             "correct the time, or set dt to None"
         )
     plain = {
@@ -621,6 +623,15 @@ def _blocks(trajectory: Trajectory) -> Iterator[slice]:
 
 def _frames_within(limit: int, frame_bytes: int, count: int) -> int:
     return max(1, min(count, limit // frame_bytes))
+
+
+def _keeps_step(time: np.ndarray, dt: float) -> bool:
+    """Whether neighbouring frames are dt apart. A dt that no two frames keep is wrong."""
+    gaps = find_gaps(torch.from_numpy(time), dt).numpy()
+    if len(gaps) and gaps.all():
+        return False
+    off = np.abs(np.diff(time)[~gaps] / dt - 1)
+    return bool((off <= SPACING_TOLERANCE).all())
 
 
 def _deviation(axis: np.ndarray, step: float) -> float:

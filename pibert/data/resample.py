@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from pibert.data.splits import Segment, split_at_gaps
 from pibert.fields import FrameSource, Grid, Trajectory, read_mask
 
 
@@ -34,7 +35,7 @@ def represent(
 
     Args:
         trajectory: What to look at.
-        stride: Every how many frames one is taken.
+        stride: Every how many frames one is taken; 1 where the time has gaps.
         max_frames: At most so many frames, counted after the stride.
         channels: Names of the channels to keep, in this order.
         size: Rows and columns of the view's grid.
@@ -47,6 +48,12 @@ def represent(
             f"stride and max_frames must be 1 or more, found {stride} and {max_frames}"
         )
     spec, local = trajectory.spec, dict(trajectory.local)
+    pieces = split_at_gaps(Segment(0), trajectory.time, spec.dt)
+    if stride > 1 and len(pieces) > 1:
+        raise ValueError(
+            f"trajectory {trajectory.name!r}: its time has {len(pieces) - 1} gaps, across which a "
+            f"stride of {stride} would lead; take every frame"
+        )
     names = spec.channels if channels is None else tuple(channels)
     picked = tuple(channel_indices(spec.channels, names))
     frames = range(0, trajectory.num_frames, stride)[:max_frames]

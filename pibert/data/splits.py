@@ -1,19 +1,25 @@
 """Which parts of a data set train, select, calibrate and test.
 
 A part is a list of segments, stretches of frames of single trajectories; windows never leave their
-segment. A published index of single pairs is such a list too: one segment per entry, as long as one
-window. The parts are training, validation (selection), calibration (of uncertainty: neither
-training nor selection sees it) and test.
+segment, nor cross a gap in time. A published index of single pairs is such a list too: one segment
+per entry, as long as one window. The parts are training, validation (selection), calibration (of
+uncertainty: neither training nor selection sees it) and test.
 """
 
+import itertools
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 PARTS = ("train", "valid", "calibration", "test")
+
+GAP = 1.5
+"""A step in time of at least so many dt is a gap: the frames around it are no neighbours."""
 
 
 class Segment(NamedTuple):
@@ -128,6 +134,27 @@ def split_in_time(lengths: Sequence[int], shares: Shares, *, guard: int) -> Spli
             parts[part].append(Segment(index, start, start + counts[part]))
             start += counts[part] + guard
     return Split(*(tuple(parts[part]) for part in PARTS))
+
+
+def find_gaps(time: Float[Tensor, " t"], dt: float) -> Bool[Tensor, " steps"]:
+    """Which steps from frame to frame are gaps."""
+    # A step of just GAP is one, whatever rounding makes of it.
+    return time.diff() / dt > GAP - 1e-6
+
+
+def split_at_gaps(segment: Segment, time: Float[Tensor, " t"], dt: float | None) -> list[Segment]:
+    """The stretches of a segment in which neighbouring frames are dt apart.
+
+    Args:
+        segment: Some frames of a trajectory.
+        time: Of all frames of that trajectory.
+        dt: Time between neighbouring frames; without it no gap can be told.
+    """
+    index, start, stop = segment
+    stop = len(time) if stop is None else stop
+    jumps = [] if dt is None else find_gaps(time[start:stop], dt).nonzero().flatten().tolist()
+    edges = [start, *(start + 1 + jump for jump in jumps), stop]
+    return [Segment(index, a, b) for a, b in itertools.pairwise(edges)]
 
 
 def _floor(value: float) -> int:

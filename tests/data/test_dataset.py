@@ -53,6 +53,20 @@ def test_windows_never_leave_their_segment() -> None:
     assert frame_numbers(samples) == [[10, 11], [11, 12], [2, 3], [3, 4], [16, 17], [17, 18]]
 
 
+def test_windows_never_cross_a_gap_in_time() -> None:
+    """Pairs every ten frames, then three frames in a row."""
+    bursts = 0.05 * torch.tensor([0, 1, 10, 11, 20, 21, 22], dtype=torch.float64)
+    data = [numbered("whole", 3, 0), replace(numbered("bursts", 7, 10), time=bursts)]
+    samples = Samples(data, window=Window(), normalizer=PLAIN)
+    pairs = [[10, 11], [12, 13], [14, 15], [15, 16]]
+    assert frame_numbers(samples) == [[0, 1], [1, 2], *pairs]
+    assert samples.locate(3) == (1, 2)
+    part = Samples(data, [Segment(1, 1, 6)], window=Window(), normalizer=PLAIN)
+    assert frame_numbers(part) == pairs[1:3]
+    with pytest.raises(ValueError, match="no window of 4 frames fits the 4 segments"):
+        Samples(data, window=Window(history=3), normalizer=PLAIN)
+
+
 @pytest.mark.parametrize(("history", "horizon"), [(1, 1), (3, 1), (1, 4), (2, 2)])
 def test_the_number_of_windows(history: int, horizon: int) -> None:
     lengths = [12, 5, 3, 1]

@@ -137,6 +137,18 @@ def test_views_of_views_compose() -> None:
     assert twice.local["resize"] == {"from": [5, 7], "to": [3, 4]}
 
 
+def test_a_stride_across_gaps_in_time_is_refused() -> None:
+    time = 0.05 * torch.tensor([0, 1, 10, 11, 20, 21], dtype=torch.float64)
+    trajectory = make_trajectory(time=time)
+    with pytest.raises(ValueError, match="'a': its time has 2 gaps, across which a stride of 2"):
+        represent(trajectory, stride=2)
+    view = represent(trajectory, max_frames=4, size=(3, 4))
+    assert torch.equal(view.time, time[:4]) and view.spec.dt == 0.05
+    # Without a time step there is no telling what is a gap.
+    unknown = replace(trajectory, spec=replace(trajectory.spec, dt=None))
+    assert represent(unknown, stride=2).num_frames == 3
+
+
 def test_a_moving_body_moves_in_the_view() -> None:
     body = torch.zeros(6, 4, 8, dtype=torch.bool)
     for frame in range(6):

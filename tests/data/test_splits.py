@@ -1,8 +1,17 @@
 """Which frames go where: counts, disjointness, groups, gaps."""
 
 import pytest
+import torch
 
-from pibert.data.splits import PARTS, Segment, Shares, Split, split_in_time, split_trajectories
+from pibert.data.splits import (
+    PARTS,
+    Segment,
+    Shares,
+    Split,
+    split_at_gaps,
+    split_in_time,
+    split_trajectories,
+)
 
 
 def indices(split: Split) -> dict[str, list[int]]:
@@ -86,3 +95,18 @@ def test_a_trajectory_too_short_for_its_gaps_is_named() -> None:
         split_in_time([100, 12], Shares(), guard=3)
     with pytest.raises(ValueError, match="guard must be zero or positive, found -1"):
         split_in_time([100], Shares(), guard=-1)
+
+
+def test_a_segment_is_parted_where_the_time_has_a_gap() -> None:
+    """Pairs every ten frames, and a step of just under and of just 1.5 dt at the end."""
+    steps = torch.tensor([1, 9, 1, 9, 1, 1.49, 1.5], dtype=torch.float64)
+    time = torch.cat((torch.tensor([3.0]), 3 + 0.2 * steps.cumsum(0)))
+    assert split_at_gaps(Segment(4), time, 0.2) == [
+        Segment(4, 0, 2),
+        Segment(4, 2, 4),
+        Segment(4, 4, 7),
+        Segment(4, 7, 8),
+    ]
+    assert split_at_gaps(Segment(4, 3, 6), time, 0.2) == [Segment(4, 3, 4), Segment(4, 4, 6)]
+    assert split_at_gaps(Segment(4, 4, 7), time, 0.2) == [Segment(4, 4, 7)]
+    assert split_at_gaps(Segment(4), time, None) == [Segment(4, 0, 8)]

@@ -1,0 +1,239 @@
+"""Downloads from a folder laid out like the hub: the plan, the copies, what goes wrong."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pibert.data import download as module
+from pibert.data.download import (
+    DownloadError,
+    FolderHub,
+    HuggingFaceHub,
+    Plan,
+    RemoteFile,
+    download,
+    size_text,
+)
+
+FILES = {
+    "version.json": 30,
+    "README.md": 10,
+    "cylinder/channels.json": 5,
+    "cylinder/README.md": 20,
+    "cylinder/remain_params_real.json": 7,
+    "cylinder/remain_params_numerical.json": 8,
+    "cylinder/mean_std.pt": 900,
+    "cylinder/hf_dataset/train_index_real.json": 11,
+    "cylinder/hf_dataset/train_index_numerical.json": 12,
+    "cylinder/hf_dataset/real/state.json": 13,
+    "cylinder/hf_dataset/real/data-00000-of-00002.arrow": 4000,
+    "cylinder/hf_dataset/real/data-00001-of-00002.arrow": 5000,
+    "cylinder/hf_dataset/numerical/data-00000-of-00001.arrow": 9000,
+    "fsi/hf_dataset/real/data-00000-of-00001.arrow": 6000,
+}
+METADATA = 30 + 10 + 5 + 7 + 11
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Path:
+    for number, (name, size) in enumerate(FILES.items()):
+        path = tmp_path / "mirror" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes([number]) * size)
+    return tmp_path / "mirror"
+
+
+def paths(files: Sequence[RemoteFile]) -> set[str]:
+    return {file.path for file in files}
+
+
+def contents(root: Path) -> set[str]:
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_scenario_arrives_whole_with_its_sizes_first(mirror: Path, tmp_path: Path) -> None:
+    root, seen = tmp_path / "data", []
+
+    def on_plan(plan: Plan) -> None:
+        assert not root.exists()
+        seen.append(plan.missing_bytes)
+
+    steps: list[tuple[int, int]] = []
+    download(
+        root,
+        "cylinder",
+        hub=FolderHub(mirror),
+        on_plan=on_plan,
+        on_progress=lambda done, total: steps.append((done, total)),
+    )
+    total = METADATA + 13 + 4000 + 5000
+    assert seen == [total] and steps[-1] == (total, total)
+    wanted = {name for name in FILES if "numerical" not in name and not name.startswith("fsi")}
+    assert contents(root) == wanted - {"cylinder/mean_std.pt", "cylinder/README.md"}
+    for name in contents(root):
+        assert (root / name).read_bytes() == (mirror / name).read_bytes()
+
+
+def test_parts_can_be_chosen(mirror: Path, tmp_path: Path) -> None:
+    hub = FolderHub(mirror)
+    small = download(tmp_path / "a", "cylinder", what="metadata", hub=hub, dry_run=True)
+    assert small.missing_bytes == METADATA
+    fields = download(tmp_path / "a", "cylinder", ("numerical",), "fields", hub=hub, dry_run=True)
+    assert paths(fields.missing) == {"cylinder/hf_dataset/numerical/data-00000-of-00001.arrow"}
+    assert not (tmp_path / "a").exists()
+
+
+def test_what_is_there_is_not_fetched_again(mirror: Path, tmp_path: Path) -> None:
+    root, hub = tmp_path / "data", FolderHub(mirror)
+    download(root, "fsi", hub=hub)
+    shard = root / "fsi/hf_dataset/real/data-00000-of-00001.arrow"
+    before = shard.stat().st_mtime_ns
+    (root / "version.json").write_bytes(b"short")
+    plan = download(root, "fsi", hub=hub)
+    assert paths(plan.missing) == {"version.json"} and plan.present_bytes == 6010
+    assert shard.stat().st_mtime_ns == before
+    assert (root / "version.json").stat().st_size == 30
+
+
+def interrupt(root: Path, hub: FolderHub, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stop a copy of 6000 bytes after 3000; the target that is not there yet."""
+    monkeypatch.setattr(module, "_COPY_BYTES", 1000)
+
+    def pull_the_plug(done: int, total: int) -> None:
+        if done >= 3000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        download(root, "fsi", what="fields", hub=hub, on_progress=pull_the_plug)
+    target = root / "fsi/hf_dataset/real/data-00000-of-00001.arrow"
+    assert not target.exists()
+    return target
+
+
+def test_an_interrupted_copy_goes_on(
+    mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, hub = tmp_path / "data", FolderHub(mirror)
+    target = interrupt(root, hub, monkeypatch)
+    (partial,) = target.parent.iterdir()
+    assert partial.stat().st_size == 3000
+    partial.write_bytes(b"\1" * 3000)  # so that it shows what was kept
+    steps: list[int] = []
+    download(root, "fsi", what="fields", hub=hub, on_progress=lambda d, t: steps.append(d))
+    assert steps == [3000, 4000, 5000, 6000]
+    assert list(target.parent.iterdir()) == [target]
+    assert target.read_bytes() == b"\1" * 3000 + b"\x0d" * 3000
+
+
+def test_a_source_that_changed_is_copied_anew(
+    mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, hub = tmp_path / "data", FolderHub(mirror)
+    target = interrupt(root, hub, monkeypatch)
+    source = mirror / target.relative_to(root)
+    changed = source.stat().st_mtime_ns + 1_000_000
+    source.write_bytes(b"\2" * 6000)
+    os.utime(source, ns=(changed, changed))
+    download(root, "fsi", what="fields", hub=hub)
+    assert target.read_bytes() == b"\2" * 6000
+
+
+def test_a_full_disk_is_noticed_before_anything_is_fetched(
+    mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: SimpleNamespace(free=5999))
+    with pytest.raises(DownloadError, match=r"6.0 kB are to be fetched, .* has 6.0 kB left"):
+        download(tmp_path / "data", "fsi", what="fields", hub=FolderHub(mirror))
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_disk_that_fails_during_a_copy_is_named(
+    mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module.os, "fsync", fail)
+    with pytest.raises(DownloadError, match="data-00000-of-00001.arrow: cannot copy .No space"):
+        download(tmp_path / "data", "fsi", what="fields", hub=FolderHub(mirror))
+    assert not (tmp_path / "data/fsi/hf_dataset/real/data-00000-of-00001.arrow").exists()
+
+
+def test_wrong_names_are_told(mirror: Path, tmp_path: Path) -> None:
+    with pytest.raises(DownloadError, match=r"no 'foil'; there are: \['cylinder', 'fsi'\]"):
+        download(tmp_path, "foil", hub=FolderHub(mirror))
+    with pytest.raises(DownloadError, match="nothing to fetch for 'fsi'"):
+        download(tmp_path, "fsi", ("numerical",), "fields", hub=FolderHub(mirror))
+    with pytest.raises(DownloadError, match="no such folder"):
+        FolderHub(tmp_path / "nowhere")
+
+
+def test_a_hub_that_delivers_less_is_noticed(mirror: Path, tmp_path: Path) -> None:
+    class Lazy(FolderHub):
+        def fetch(self, files: Any, root: Path, on_bytes: Callable[[int], None]) -> None:
+            super().fetch(files[1:], root, on_bytes)
+
+    with pytest.raises(DownloadError, match="1 files did not arrive whole, such as README.md"):
+        download(tmp_path / "data", "fsi", hub=Lazy(mirror))
+
+
+def test_the_hub_is_asked_for_exactly_these_files(
+    mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    calls: list[dict[str, Any]] = []
+
+    def list_repo_tree(self: Any, repo_id: str, folder: str | None, **how: Any) -> Iterator[Any]:
+        assert (repo_id, how["repo_type"], how["revision"]) == ("me/set", "dataset", "v2")
+        for file in FolderHub(mirror).list_files(folder or ""):
+            yield hub.hf_api.RepoFile(path=file.path, size=file.size, oid="0")
+        yield hub.hf_api.RepoFolder(path="cylinder/hf_dataset", oid="0")
+
+    def snapshot_download(repo_id: str, **how: Any) -> None:
+        calls.append(how)
+        files = [RemoteFile(path, FILES[path]) for path in how["allow_patterns"]]
+        FolderHub(mirror).fetch(files, how["local_dir"], lambda count: None)
+
+    monkeypatch.setattr(hub.HfApi, "list_repo_tree", list_repo_tree)
+    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    remote = HuggingFaceHub("me/set", revision="v2")
+    plan = download(tmp_path / "data", "cylinder", what="metadata", hub=remote)
+    assert plan.missing_bytes == METADATA
+    assert calls[0]["repo_type"] == "dataset" and calls[0]["local_dir"] == tmp_path / "data"
+    assert set(calls[0]["allow_patterns"]) == contents(tmp_path / "data")
+
+
+def test_a_hub_that_cannot_be_reached_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+
+    def refuse(*args: Any, **how: Any) -> Any:
+        raise ConnectionError("no route to host\nand more")
+
+    monkeypatch.setattr(hub.HfApi, "list_repo_tree", refuse)
+    with pytest.raises(DownloadError, match=r"could not be read \(no route to host\); check"):
+        download(tmp_path, "cylinder")
+
+
+def test_without_the_library_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ImportError, match=r"pip install 'pibert-cfd\[hub\]'"):
+        download(tmp_path, "cylinder")
+
+
+def test_sizes_in_words() -> None:
+    assert [size_text(n) for n in (0, 999, 1000, 35_940_000_000, 2 * 10**15)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "35.9 GB",
+        "2000.0 TB",
+    ]

@@ -1,0 +1,141 @@
+"""Samples held on a device: the batches are those of the plain loader, to the bit."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from pibert.data import resident
+from pibert.data.dataset import BatchOrder, Samples, Window, common_spec, make_loader
+from pibert.data.format import Reader, write
+from pibert.data.normalize import fit_normalizer, fit_parameters
+from pibert.data.resident import ResidentLoader
+from pibert.data.splits import Segment
+from pibert.fields import Batch, Normalizer, Trajectory
+from tests.data.helpers import disc, make_trajectory, random_states
+
+IDENTITY = Normalizer.identity(2)
+PARTS = ("x", "y", "parameters", "mask", "target_mask")
+
+
+def varied() -> list[Trajectory]:
+    """Several lengths, a gap in time, a static and a moving body, missing vectors, unknown Re."""
+    valid = torch.rand(8, 5, 7, generator=torch.Generator().manual_seed(3)) > 0.2
+    missing = torch.where(valid[:, None], random_states(8, 3, 5, 7, seed=1), math.nan)
+    moving = torch.stack([disc().roll(frame, dims=1) for frame in range(5)])
+    gap = 0.05 * torch.tensor([0, 1, 2, 9, 10, 11, 12, 13], dtype=torch.float64)
+    names = ("u", "v", "p")
+    return [
+        make_trajectory("short", 1, channels=names, seed=4),
+        make_trajectory("still", 11, channels=names, body=disc(), seed=5, re=100.0),
+        make_trajectory("moving", 5, channels=names, body=moving, seed=6, re=None),
+        make_trajectory("missing", states=missing, channels=names, valid=valid, time=gap, re=9e3),
+    ]
+
+
+def samples_of(
+    data: Sequence[Trajectory], window: Window, segments: Sequence[Segment] | None = None
+) -> Samples:
+    spec = replace(common_spec(data), parameters=fit_parameters(data))
+    return Samples(data, segments, window=window, normalizer=fit_normalizer(data), spec=spec)
+
+
+def assert_equal(found: Batch, wanted: Batch) -> None:
+    for part in PARTS:
+        a, b = getattr(found, part), getattr(wanted, part)
+        if part == "parameters":
+            assert torch.equal(a.isnan(), b.isnan())
+            a, b = a.nan_to_num(), b.nan_to_num()
+        assert a.dtype == b.dtype and torch.equal(a, b), part
+        assert a.is_contiguous()
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        Window(),
+        Window(history=3),
+        Window(horizon=4),
+        Window(history=2, horizon=2, inputs=("p", "u"), targets=("v",)),
+        Window(history=2, horizon=0, inputs=("v", "u"), targets=("p",)),
+        Window(inputs=("p",), targets=("p",)),
+    ],
+)
+def test_the_batches_are_those_of_the_plain_loader(window: Window) -> None:
+    samples = samples_of(varied(), window)
+    order = BatchOrder(len(samples), 4, seed=2)
+    loader = ResidentLoader(samples, order)
+    for epoch, step in ((0, 0), (1, 0), (1, 2), (2, order.steps_per_epoch)):
+        order.go_to(epoch, step)
+        wanted = list(make_loader(samples, order))
+        found = list(loader)
+        assert len(loader) == len(found) == len(wanted) == order.steps_per_epoch - step
+        for a, b in zip(found, wanted, strict=True):
+            assert_equal(a, b)
+
+
+def test_a_file_is_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "flow.h5", varied())
+    samples = samples_of(list(Reader(tmp_path / "flow.h5")), Window(history=2))
+    counts, read = [], samples.read
+
+    def watched(trajectory: int, frames: slice) -> tuple[Tensor, Tensor]:
+        counts.append(frames.stop - frames.start)
+        return read(trajectory, frames)
+
+    monkeypatch.setattr(samples, "read", watched)
+    monkeypatch.setattr(resident, "_BLOCK_BYTES", 4 * 4 * 3 * 5 * 7)
+    order = BatchOrder(len(samples), 5, seed=0, shuffle=False, drop_last=True)
+    loader = ResidentLoader(samples, order)
+    # Four frames at a time; the shortest trajectory holds no window.
+    assert counts == [4, 4, 3, 4, 1, 4, 4]
+    for found, indices in zip(loader, order, strict=True):
+        assert_equal(found, samples.batch(indices))
+
+
+def test_only_frames_that_samples_touch_are_held() -> None:
+    segments = [Segment(3, 5, 8), Segment(1, 2, 4), Segment(1, 6, 9), Segment(2, 4)]
+    samples = samples_of(varied(), Window(targets=("u",), inputs=("u",)), segments)
+    order = BatchOrder(len(samples), 10, seed=1)
+    loader = ResidentLoader(samples, order)
+    # Frames 2 to 8 of the second, 5 to 7 of the fourth: 10 frames of one channel and a mask.
+    assert loader.nbytes == 10 * 35 * (4 + 1)
+    (found,) = loader
+    assert_equal(found, samples.batch(next(iter(order))))
+
+
+def test_a_set_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = samples_of(varied(), Window())
+    order = BatchOrder(len(samples), 4, seed=0)
+    need = ResidentLoader(samples, order).nbytes
+    monkeypatch.setattr(resident, "_free_bytes", lambda device: need)
+    ResidentLoader(samples, order)
+    monkeypatch.setattr(resident, "_free_bytes", lambda device: need - 1)
+    with pytest.raises(ValueError, match=r"take 0.00 GiB, but cpu has 0.00 GiB free; take fewer"):
+        ResidentLoader(samples, order)
+
+
+def test_an_order_of_other_samples_is_refused() -> None:
+    samples = Samples([make_trajectory()], window=Window(), normalizer=IDENTITY)
+    with pytest.raises(ValueError, match="order is for 4 samples, but there are 5"):
+        ResidentLoader(samples, BatchOrder(4, 2, seed=0))
+
+
+@pytest.mark.gpu
+def test_the_batches_on_a_gpu_are_those_on_the_cpu() -> None:
+    samples = samples_of(varied(), Window(history=2, horizon=2))
+    order = BatchOrder(len(samples), 4, seed=2)
+    loader = ResidentLoader(samples, order, "cuda")
+    for found, wanted in zip(loader, make_loader(samples, order), strict=True):
+        assert found.x.is_cuda
+        assert_equal(found.to("cpu"), wanted)
+    # One frame again and again: too much for the device, but nothing in memory.
+    frames = torch.cuda.mem_get_info()[0] // (9 * 512 * 512) + 1
+    states = random_states(1, 2, 512, 512).expand(frames, -1, -1, -1)
+    big = Samples([make_trajectory(states=states)], window=Window(), normalizer=IDENTITY)
+    with pytest.raises(ValueError, match="GiB free"):
+        ResidentLoader(big, BatchOrder(len(big), 4, seed=2), "cuda")

@@ -77,8 +77,8 @@ class Case:
     """A point of a frame is the mean of so many by so many cells of the view."""
     solid: Bool[Tensor, "rows columns"] | None = None
     """True inside a body, in the whole domain. What the solver holds there is no flow."""
-    mover: Callable[[], Mover] | None = None
-    """Makes the body that moves, at its start."""
+    mover: Callable[[bool], Mover] | None = None
+    """Makes the body that moves, at its start; takes whether to compile it."""
 
     @property
     def dt(self) -> float:
@@ -165,7 +165,7 @@ def run(
     kept = kept // burst[0] * burst[1] + kept % burst[0]
     due = _schedule(kept.tolist(), intervals, warm_up)
     total = max(due)
-    mover = None if case.mover is None else case.mover()
+    mover = None if case.mover is None else case.mover(compiled)
     watch = _Watch(case, mover, max_speed, raise_on_divergence)
     step = make_step(case.fluid, compiled=compiled)
     f = pad(case.start)

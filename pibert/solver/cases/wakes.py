@@ -173,7 +173,7 @@ def tandem(
         speed=speed,
     )
 
-    def make_mover() -> ImmersedCylinder:
+    def make_mover(compiled: bool) -> ImmersedCylinder:
         return ImmersedCylinder(
             mount,
             centre=centre,
@@ -182,6 +182,7 @@ def tandem(
             shape=(rows, columns),
             dtype=dtype,
             device=device,
+            compiled=compiled,
         )
 
     origin = (-centre[0], -centre[1])

@@ -1,0 +1,213 @@
+"""What holds for every case on a periodic box, and what they share."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pibert.fields import Grid, Trajectory
+from pibert.physics import find_family, masked_residuals
+from pibert.solver.euler import CompressibleEuler
+from pibert.solver.heat import Heat
+from pibert.solver.periodic import PeriodicRecipe, Sample, bump, log_uniform, uniform
+from pibert.solver.reaction_diffusion import FisherKPP, GrayScott
+from pibert.solver.recipes import Diverged
+from pibert.solver.turbulence import Turbulence
+from pibert.solver.wave import Wave
+from tests.physics.helpers import measured_order
+
+BOX: dict[str, Any] = {"samples": 5, "seed": 7, "shape": (20, 36), "frames": 3}
+RECIPES: dict[str, PeriodicRecipe] = {
+    "turbulence": Turbulence(**BOX, interval=0.3, size=(5.0, 7.0), viscosity=(5e-3, 5e-2)),
+    "driven": Turbulence(
+        **BOX, interval=0.3, size=(5.0, 7.0), viscosity=(5e-3, 5e-2), force=1.0, drag=0.2, warm_up=2
+    ),
+    "heat": Heat(**BOX, interval=0.02, size=(1.0, 1.5), diffusivity=(1e-3, 1e-2)),
+    "wave": Wave(**BOX, interval=0.1, size=(1.0, 1.5), speed=(0.5, 2.0)),
+    "gray-scott": GrayScott(
+        **BOX,
+        interval=10.0,
+        size=(0.5, 0.8),
+        diffusivity_a=(2e-5, 4e-5),
+        feed=(0.03, 0.04),
+        kill=(0.058, 0.062),
+    ),
+    "fisher-kpp": FisherKPP(
+        **BOX, interval=0.2, size=(0.5, 0.8), diffusivity=(2e-4, 1e-3), growth=(1.0, 4.0)
+    ),
+    "euler": CompressibleEuler(**BOX, interval=0.05, size=(1.0, 1.5)),
+}
+every_case = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
+
+
+def completed(recipe: PeriodicRecipe, indices: list[int]) -> list[Trajectory]:
+    trajectories = recipe.simulate(indices)
+    assert all(isinstance(t, Trajectory) for t in trajectories), trajectories
+    return [t for t in trajectories if isinstance(t, Trajectory)]
+
+
+def states_of(trajectory: Trajectory) -> Tensor:
+    assert isinstance(trajectory.states, Tensor)
+    return trajectory.states
+
+
+@every_case
+def test_a_sample_is_the_same_bit_for_bit_in_any_company(recipe: PeriodicRecipe) -> None:
+    together = completed(recipe, [0, 1, 2, 3, 4])
+    pair = completed(recipe, [3, 1])
+    assert [t.name for t in pair] == [together[3].name, together[1].name]
+    for index, other in ((3, pair[0]), (1, pair[1]), (4, completed(recipe, [4])[0])):
+        assert torch.equal(states_of(together[index]), states_of(other))
+        assert together[index].parameters == other.parameters
+    assert not torch.equal(states_of(together[0]), states_of(together[3]))
+
+
+@every_case
+def test_another_seed_gives_another_set(recipe: PeriodicRecipe) -> None:
+    here, there = recipe.draw(0), replace(recipe, seed=8).draw(0)
+    assert not torch.equal(here.start, there.start) and here.parameters != there.parameters
+
+
+@every_case
+def test_a_trajectory_says_what_it_is(recipe: PeriodicRecipe) -> None:
+    told: list[float] = []
+    (trajectory,) = recipe.simulate([2], progress=told.append)
+    assert isinstance(trajectory, Trajectory)
+    assert trajectory.name == f"{recipe.case}-0002"
+    assert states_of(trajectory).dtype == torch.float32
+    assert trajectory.time.tolist() == pytest.approx([0, recipe.interval, 2 * recipe.interval])
+    spec = trajectory.spec
+    assert spec.dt == recipe.interval and spec.units == ("1",) * len(spec.channels)
+    assert spec.grid.periodic_x and spec.grid.periodic_y and spec.grid.shape == (20, 36)
+    assert spec.grid.dy * 20 == pytest.approx(recipe.size[0])
+    assert spec.grid.dx * 36 == pytest.approx(recipe.size[1])
+    assert set(trajectory.parameters) == set(spec.parameter_names)
+    assert trajectory.source["kind"] == "simulated"
+    assert trajectory.local["seed"] == 7 and trajectory.local["sample"] == 2
+    assert told == sorted(told) and told[-1] == 1.0
+
+
+@every_case
+def test_parameters_lie_in_their_ranges_and_are_what_the_family_needs(
+    recipe: PeriodicRecipe,
+) -> None:
+    drawn = [recipe.draw(index).parameters for index in range(5)]
+    for name in recipe.scalings:
+        values = [parameters[name] for parameters in drawn]
+        assert len(set(values)) == 5
+        if name != "diffusivity_b":
+            low, high = getattr(recipe, name)
+            assert low <= min(values) and max(values) <= high
+    if recipe.family is not None:
+        family = find_family(recipe.family)
+        assert family.channels == recipe.channels
+        assert set(family.coefficients) <= set(recipe.scalings)
+
+
+SMOOTH: dict[str, tuple[dict[str, Any], float]] = {
+    "turbulence": ({"eddies": 2.0, "interval": 0.01}, 1.8),
+    "heat": ({"scale": (0.15, 0.15), "interval": 0.02}, 1.8),
+    "wave": ({"width": (0.15, 0.15), "interval": 0.01}, 1.8),
+    "gray-scott": ({"width": (0.1, 0.1), "interval": 1.0}, 1.8),
+    "fisher-kpp": ({"width": (0.1, 0.1), "interval": 0.02}, 1.8),
+    # The limiter makes small steps at crests, which derivatives magnify.
+    "euler": ({"starts": ("smooth",), "interval": 0.005}, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_frames_obey_their_family_as_spacing_and_interval_shrink(name: str) -> None:
+    """One trajectory, seen at every point and frame and at every second and fourth."""
+    changes, order = SMOOTH[name]
+    recipe = replace(RECIPES[name], shape=(96, 128), frames=9, **changes)
+    (trajectory,) = completed(recipe, [0])
+    family = find_family(str(recipe.family))
+    values: dict[str, Any] = {n: trajectory.parameters[n] for n in family.coefficients}
+    left: list[dict[str, float]] = []
+    for stride in (4, 2, 1):
+        frames = states_of(trajectory).double()[[4 - stride, 4 + stride], :, ::stride, ::stride]
+        spacing = stride * recipe.grid.dx, stride * recipe.grid.dy
+        grid = Grid.periodic((96 // stride, 128 // stride), *spacing)
+        fields = {name: frames[:, i] for i, name in enumerate(recipe.channels)}
+        residuals, _ = masked_residuals(
+            family, fields, grid, dt=2 * stride * recipe.interval, **values
+        )
+        left.append({term: float(r.abs().mean()) for term, r in residuals.items()})
+    for term in family.terms:
+        assert measured_order([sizes[term] for sizes in left]) > order, term
+
+
+def test_a_sample_that_blows_up_is_reported_and_harms_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recipe = RECIPES["gray-scott"]
+    (calm,) = completed(recipe, [0])
+    draw = recipe.draw
+
+    def poisoned(_: PeriodicRecipe, index: int) -> Sample:
+        sample = draw(index)
+        return replace(sample, start=1e3 * sample.start) if index == 1 else sample
+
+    monkeypatch.setattr(GrayScott, "draw", poisoned)
+    first, second = recipe.simulate([0, 1])
+    assert isinstance(first, Trajectory) and isinstance(second, Diverged)
+    assert torch.equal(states_of(first), states_of(calm))
+    assert second.name == "reaction-diffusion-0001"
+    assert "frame 1 of 3" in second.reason and "feed" in second.reason
+
+
+def test_a_force_beyond_all_measure_diverges() -> None:
+    driven = RECIPES["driven"]
+    assert isinstance(driven, Turbulence)
+    wild = replace(driven, force=1e12)
+    (outcome,) = wild.simulate([0])
+    assert isinstance(outcome, Diverged) and outcome.name == "turbulence-0000"
+
+
+def test_warm_up_lets_time_pass_before_the_first_frame() -> None:
+    recipe = replace(RECIPES["heat"], frames=5)
+    (whole,) = completed(recipe, [0])
+    (late,) = completed(replace(recipe, warm_up=3, frames=2), [0])
+    assert torch.equal(states_of(whole)[3:], states_of(late))
+    assert late.time.tolist() == [0, recipe.interval]
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"samples": 0}, "samples must be at least 1, found 0"),
+        ({"frames": 1}, "frames must be at least 2"),
+        ({"shape": (4, 36)}, "at least 8 rows"),
+        ({"interval": math.inf}, "size and interval must be positive"),
+        ({"size": (1.0, -1.0)}, "size and interval must be positive"),
+        ({"diffusivity": (0.1, 0.01)}, "diffusivity must be a range"),
+        ({"diffusivity": (0.0, 0.01)}, "diffusivity must be a range"),
+    ],
+)
+def test_a_recipe_that_can_not_be_is_refused(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        replace(RECIPES["heat"], **changes)
+
+
+def test_draws_are_even_and_even_in_the_logarithm() -> None:
+    generator = torch.Generator().manual_seed(0)
+    even = [uniform(generator, (2.0, 4.0)) for _ in range(500)]
+    decades = [log_uniform(generator, (1e-3, 1e1)) for _ in range(500)]
+    assert 2 <= min(even) and max(even) <= 4 and sum(even) / 500 == pytest.approx(3, abs=0.1)
+    assert sum(value < 0.1 for value in decades) == pytest.approx(250, abs=50)
+
+
+def test_a_bump_is_round_and_one_high_and_knows_no_border() -> None:
+    grid = Grid.periodic((60, 100), dx=0.02, dy=0.01)
+    hill = bump(grid, torch.Generator().manual_seed(1), 0.05)
+    assert 0.95 < float(hill.max()) <= 1
+    # The volume of a Gaussian; sin(x) < x makes the hill a little wider.
+    volume = float(hill.sum()) * 0.02 * 0.01
+    assert volume == pytest.approx(2 * math.pi * 0.05**2, rel=0.05)
+    row, column = divmod(int(hill.argmax()), 100)
+    centred = hill.roll((30 - row, 50 - column), (0, 1))
+    assert float(centred[35, 50]) == pytest.approx(math.exp(-0.5), abs=0.08)  # 0.05 along y
+    assert float(centred[30, 52]) == pytest.approx(math.exp(-0.32), abs=0.15)  # 0.04 along x

@@ -109,7 +109,7 @@ def test_a_wrong_import_is_named_with_file_and_line(
     tmp_path: Path, place: str, code: str, problem: str
 ) -> None:
     path = tmp_path / place
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(code)
     (offence,) = find_offences(tmp_path)
     assert offence.startswith(f"{place}:{max(1, len(code.splitlines()))}: ")
@@ -130,7 +130,7 @@ def test_a_wrong_import_is_named_with_file_and_line(
 )
 def test_a_right_import_passes(tmp_path: Path, place: str, code: str) -> None:
     path = tmp_path / place
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(code)
     assert find_offences(tmp_path) == []
 

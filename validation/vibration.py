@@ -19,14 +19,13 @@ def measure(folder: Path, device: str, quick: bool) -> Part:
         damping_ratio=[0.0] * len(reduced),
         cells=cells,
         gap=None,
-        domain=(30.0, 20.0) if quick else (45.0, 30.0),
-        upstream=10.0 if quick else 15.0,
+        domain=(30.0, 20.0) if quick else (42.0, 28.0),
+        upstream=10.0 if quick else 14.0,
         view=(-1.0, 5.0, -2.0, 2.0),
-        speed=0.1 if quick else 0.05,
         perturbation=0.5,
         device=device,
     )
-    span = 40.0 if quick else 80.0
+    span = 40.0 if quick else 60.0
     solution = run(case, 2, case.steps(span), warm_up=case.steps(2 * span), compiled=True)
     y = solution.motion["displacement"].double()
     amplitudes = (0.5 * (y.amax(1) - y.amin(1))).tolist()
@@ -76,7 +75,6 @@ def measure_tandem(folder: Path, device: str, quick: bool) -> Part:
             gap=gap,
             domain=(40.0, 20.0) if quick else (50.0, 30.0),
             upstream=14.0 if quick else 18.0,
-            speed=0.1 if quick else 0.05,
             perturbation=0.5,
             device=device,
         )

@@ -18,7 +18,7 @@ from pibert.fields import FieldSpec, Grid
 from pibert.physics import derivatives
 
 DPI = 150
-_PANEL = 2.6
+PANEL = 2.6
 """Inches of the longer side of a panel."""
 _UNKNOWN = "0.75"
 """Grey of bodies and unknown points."""
@@ -59,12 +59,12 @@ def compare_fields(
     figure, axes = _panels(len(true), grid)
     for (label, a), b, line in zip(true.items(), predicted.values(), axes, strict=True):
         low, high, colours = a.scale()
-        _show(line[0], a, grid, low, high, colours)
-        image = _show(line[1], b, grid, low, high, colours)
-        _add_bar(line[1], image, extend=b.excess(low, high))
-        error = _Layer(b.values - a.values)
+        show(line[0], a, grid, low, high, colours)
+        image = show(line[1], b, grid, low, high, colours)
+        add_bar(line[1], image, extend=b.excess(low, high))
+        error = Layer(b.values - a.values)
         widest = max(error.limit, 1e-12 * max(abs(low), abs(high)))
-        _add_bar(line[2], _show(line[2], error, grid, -widest, widest, "coolwarm"))
+        add_bar(line[2], show(line[2], error, grid, -widest, widest, "coolwarm"))
         line[0].set_ylabel(f"{label}\n\ny", fontsize=10)
         line[2].set_title(f"rms {error.rms:.2g}", fontsize=9)
     for ax, heading in zip(axes[0], ("truth", "prediction", "error, "), strict=True):
@@ -73,7 +73,7 @@ def compare_fields(
         ax.set_xlabel("x")
     if title:
         figure.suptitle(title, fontsize=12)
-    return _write(figure, path)
+    return write_figure(figure, path)
 
 
 def picture_path(path: str | os.PathLike[str]) -> Path:
@@ -85,7 +85,7 @@ def picture_path(path: str | os.PathLike[str]) -> Path:
     return path
 
 
-class _Layer:
+class Layer:
     """One field; points that are not shown are masked."""
 
     def __init__(self, values: np.ma.MaskedArray) -> None:
@@ -131,7 +131,7 @@ def _check(truth: Tensor, prediction: Tensor, spec: FieldSpec) -> None:
         raise ValueError(f"a picture of a flow needs channels 'u' and 'v', found {spec.channels}")
 
 
-def _quantities(field: Tensor, spec: FieldSpec, shown: Tensor) -> dict[str, _Layer]:
+def _quantities(field: Tensor, spec: FieldSpec, shown: Tensor) -> dict[str, Layer]:
     """The quantities of the rows by their labels."""
     field = field.detach().to("cpu", torch.float64)
     u, v = (field[spec.channels.index(name)] for name in ("u", "v"))
@@ -148,7 +148,7 @@ def _quantities(field: Tensor, spec: FieldSpec, shown: Tensor) -> dict[str, _Lay
         "vorticity": (vorticity, defined & shown),
     }
     return {
-        label: _Layer(np.ma.masked_array(values.numpy(), mask=~visible.numpy()))
+        label: Layer(np.ma.masked_array(values.numpy(), mask=~visible.numpy()))
         for label, (values, visible) in rows.items()
     }
 
@@ -157,7 +157,7 @@ def _panels(rows: int, grid: Grid) -> tuple[Figure, np.ndarray]:
     """A grid of axes whose size fits the shape of the flow's view."""
     ny, nx = grid.shape
     aspect = (ny * grid.dy) / (nx * grid.dx)
-    width, height = _PANEL * min(1.0, 1 / aspect), _PANEL * min(1.0, aspect)
+    width, height = PANEL * min(1.0, 1 / aspect), PANEL * min(1.0, aspect)
     figure = Figure(
         figsize=(3 * max(width, 1.2) + 2.4, rows * (max(height, 0.9) + 0.3) + 0.7),
         dpi=DPI,
@@ -171,7 +171,7 @@ def _panels(rows: int, grid: Grid) -> tuple[Figure, np.ndarray]:
     return figure, axes
 
 
-def _show(ax: Axes, layer: _Layer, grid: Grid, low: float, high: float, colours: str) -> AxesImage:
+def show(ax: Axes, layer: Layer, grid: Grid, low: float, high: float, colours: str) -> AxesImage:
     ny, nx = grid.shape
     left, bottom = grid.origin[0] - grid.dx / 2, grid.origin[1] - grid.dy / 2
     return ax.imshow(
@@ -186,14 +186,14 @@ def _show(ax: Axes, layer: _Layer, grid: Grid, low: float, high: float, colours:
     )
 
 
-def _add_bar(ax: Axes, image: AxesImage, extend: str = "neither") -> None:
+def add_bar(ax: Axes, image: AxesImage, extend: str = "neither") -> None:
     """A colour bar as high as its panel."""
     bar = ax.figure.colorbar(image, cax=ax.inset_axes((1.03, 0.0, 0.045, 1.0)), extend=extend)
     bar.ax.tick_params(labelsize=8, length=2)
     bar.outline.set_linewidth(0.5)
 
 
-def _write(figure: Figure, path: Path) -> Path:
+def write_figure(figure: Figure, path: Path) -> Path:
     """Write under a temporary name, then rename: a reader never sees half a picture."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".png")
     os.close(handle)

@@ -134,7 +134,7 @@ def test_the_batches_on_a_gpu_are_those_on_the_cpu() -> None:
         assert found.x.is_cuda
         assert_equal(found.to("cpu"), wanted)
     # One frame again and again: too much for the device, but nothing in memory.
-    frames = torch.cuda.mem_get_info()[0] // (9 * 512 * 512) + 1
+    frames = torch.cuda.mem_get_info()[1] // (9 * 512 * 512) + 1
     states = random_states(1, 2, 512, 512).expand(frames, -1, -1, -1)
     big = Samples([make_trajectory(states=states)], window=Window(), normalizer=IDENTITY)
     with pytest.raises(ValueError, match="GiB free"):

@@ -1,0 +1,142 @@
+"""Recordings of any kind into the native format, block by block.
+
+Values become float32. A value that is not finite at a point that counts as known makes the point
+missing in that frame; how many there were is recorded in the local representation.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pibert.data.format import Writer
+from pibert.data.resample import represent
+from pibert.data.sources.recordings import Recordings
+from pibert.fields import Trajectory, read_mask
+
+_BLOCK_VALUES = 1 << 22
+
+
+def convert(
+    recordings: Recordings,
+    out: Path | str,
+    *,
+    names: Sequence[str] | None = None,
+    stride: int = 1,
+    max_frames: int | None = None,
+    channels: Sequence[str] | None = None,
+    size: tuple[int, int] | None = None,
+    on_progress: Callable[[float], None] | None = None,
+) -> Path:
+    """Write a native file; it appears whole or not at all.
+
+    Args:
+        recordings: What to write; fields are read block by block.
+        out: The file to write; an older one is replaced, but never a part of the input.
+        names: Which trajectories; all if not given.
+        stride: Every how many frames one is taken.
+        max_frames: At most so many frames of each trajectory, counted after the stride.
+        channels: Names of the channels to keep, in this order.
+        size: Rows and columns to bring the fields to.
+        on_progress: Called with the share that is done, 0 to 1.
+    """
+    out = Path(out)
+    _refuse_overwriting(recordings.path, out)
+    names = recordings.names if names is None else tuple(names)
+    with Writer(out) as writer:
+        for done, name in enumerate(names):
+            report = _share_of(on_progress, done, len(names))
+            view = represent(
+                recordings[name], stride=stride, max_frames=max_frames, channels=channels
+            )
+            view = represent(_with_finite_values(view, report), size=size)
+            local = {"file": recordings.path.name, "kind": recordings.kind, **view.local}
+            writer.add(replace(view, local=local))
+    if on_progress is not None:
+        on_progress(1.0)
+    return out
+
+
+def _refuse_overwriting(path: Path, out: Path) -> None:
+    if not out.exists():
+        return
+    inside = path.is_dir() and path.resolve() in out.resolve().parents
+    if inside or os.path.samefile(path, out):
+        raise ValueError(f"{out} is the input or a part of it; choose another name for the output")
+
+
+def _share_of(
+    on_progress: Callable[[float], None] | None, done: int, total: int
+) -> Callable[[float], None]:
+    def report(share: float) -> None:
+        if on_progress is not None:
+            on_progress((done + share) / total)
+
+    return report
+
+
+def _with_finite_values(trajectory: Trajectory, report: Callable[[float], None]) -> Trajectory:
+    """The trajectory in float32, finite at every known point."""
+    broken = _count_not_finite(trajectory)
+    local = dict(trajectory.local)
+    valid = trajectory.valid
+    if broken:
+        valid = _FiniteMask(trajectory)
+        local["not_finite"] = broken
+    return replace(trajectory, states=_Float32(trajectory, report), valid=valid, local=local)
+
+
+def _count_not_finite(trajectory: Trajectory) -> int:
+    """Values at known points that float32 cannot hold.
+
+    This reads all fields once more than writing does; a mask has to be known before the fields are
+    written.
+    """
+    t, c, ny, nx = trajectory.states.shape
+    step = max(1, _BLOCK_VALUES // (c * ny * nx))
+    count = 0
+    for start in range(0, t, step):
+        frames = slice(start, min(start + step, t))
+        wrong = ~trajectory.read(frames).float().isfinite()
+        if bool(wrong.any()):
+            count += int((wrong & trajectory.known(frames)[:, None]).sum())
+    return count
+
+
+class _Float32:
+    """Fields in single precision; tells how far reading has come."""
+
+    def __init__(self, base: Trajectory, report: Callable[[float], None]) -> None:
+        self.base, self.report = base, report
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.base.states.shape)
+
+    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
+        fields = self.base.read(frames, channels).to(torch.float32)
+        self.report(frames.indices(self.shape[0])[1] / self.shape[0])
+        return fields
+
+
+class _FiniteMask:
+    """Valid where the trajectory says so and every channel is finite."""
+
+    def __init__(self, base: Trajectory) -> None:
+        self.base = base
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        t, _, ny, nx = self.base.states.shape
+        return t, ny, nx
+
+    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
+        assert channels is None
+        valid = self.base.read(frames).float().isfinite().all(1)
+        if self.base.body is not None:
+            # Values inside a body mean nothing; the body alone marks them.
+            valid |= ~replace(self.base, valid=None).known(frames)
+        return valid if self.base.valid is None else valid & read_mask(self.base.valid, frames)

@@ -1,0 +1,102 @@
+"""Readers of data that others wrote: one module per kind, asked in the order of ``SOURCES``.
+
+Every module has a ``TITLE``, ``recognise(path)``, which is cheap and never raises, and
+``open_recordings(path, hints)``. What a module needs beyond the core packages it imports when it
+reads.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from pibert.data.sources import (
+    arrays,
+    cfdbench,
+    eagle,
+    hdf5,
+    icp,
+    matlab,
+    native,
+    netcdf,
+    openfoam,
+    piv,
+    realpdebench,
+    table,
+    vtk,
+    well,
+)
+from pibert.data.sources.recordings import Hints, Recordings, SourceError
+
+SOURCES: dict[str, Any] = {
+    "native": native,
+    "realpdebench": realpdebench,
+    "cfdbench": cfdbench,
+    "eagle": eagle,
+    "icp": icp,
+    "well": well,
+    "piv": piv,
+    "matlab": matlab,
+    "netcdf": netcdf,
+    "hdf5": hdf5,
+    "vtk": vtk,
+    "openfoam": openfoam,
+    "arrays": arrays,
+    "table": table,
+}
+"""The kinds by name; particular ones come before general ones."""
+
+_ADVICE = {
+    (".pt", ".pth", ".pkl", ".pickle"): "it may hold code, so it is not opened; save the arrays "
+    "with numpy.savez",
+    (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar", ".bz2", ".xz"): "unpack it first",
+    (".im7", ".vc7", ".set"): "DaVis's binary files are not read; export the vectors as text",
+    (".plt", ".szplt"): "Tecplot's binary files are not read; export them as text, VTK or MATLAB",
+    (".cgns", ".cas", ".case", ".encas"): "export it as VTK (ParaView does)",
+    (".xlsx", ".xls", ".ods"): "save the sheet as .csv",
+    (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".avi", ".mp4"): "an image is not a flow "
+    "field; run a PIV program on it and give its vectors",
+}
+
+
+def identify(path: Path | str) -> str:
+    """The kind of a file or folder, a key of ``SOURCES``."""
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such file or folder")
+    if path.is_dir() and not any(path.iterdir()):
+        raise SourceError(f"{path}: the folder is empty; name the folder that holds the data")
+    if path.is_file() and not path.stat().st_size:
+        raise SourceError(f"{path}: the file is empty; get a new copy of it")
+    for kind, source in SOURCES.items():
+        if source.recognise(path):
+            return kind
+    known = "; ".join(f"{kind}: {source.TITLE}" for kind, source in SOURCES.items())
+    for suffixes, advice in _ADVICE.items():
+        if path.suffix.lower() in suffixes:
+            raise SourceError(f"{path}: not a file that can be read here: {advice}. Known: {known}")
+    what = "folder" if path.is_dir() else "file"
+    raise SourceError(
+        f"{path}: a {what} of no known kind; say which it is (kind), or save the arrays as .npz "
+        f"with the names u, v, x, y, t. Known: {known}"
+    )
+
+
+def open_recordings(
+    path: Path | str, kind: str | None = None, hints: Hints = Hints(), **options: Any
+) -> Recordings:
+    """Open a file or folder of any known kind; no field is read yet.
+
+    Args:
+        path: The file or folder.
+        kind: A key of ``SOURCES``, where the data itself should not decide.
+        hints: What the user knows and the file does not say.
+        options: What the reader of this kind takes beyond that.
+    """
+    if kind is None:
+        kind = identify(path)
+    if kind not in SOURCES:
+        raise ValueError(f"unknown kind {kind!r}; choose from: {', '.join(SOURCES)}")
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such file or folder")
+    recordings: Recordings = SOURCES[kind].open_recordings(path, hints, **options)
+    return recordings

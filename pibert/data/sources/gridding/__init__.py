@@ -1,0 +1,1 @@
+"""From points, meshes and uneven axes to a uniform grid."""

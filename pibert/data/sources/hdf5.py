@@ -1,0 +1,126 @@
+"""HDF5 files without a format of their own: datasets found by their names and shapes.
+
+The unit of a dataset is its attribute ``units``; dt, dx, dy and Re may be datasets of one number or
+attributes of the file. Where several groups hold datasets of the same names, each group is a flow
+of its own; what lies above it (coordinates, time) belongs to it too.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from pibert.data.sources.assembly.lazy import Hdf5Store, damaged
+from pibert.data.sources.assembly.roles import STEPS, Variable
+from pibert.data.sources.assembly.trajectory import join, make_recordings
+from pibert.data.sources.recordings import Hints, Recordings, SourceError
+
+TITLE = "HDF5 with named datasets (.h5, .hdf5)"
+
+_SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
+# What marks a file as one of a format with a reader of its own.
+_OWN_ATTRIBUTES = ("_NCProperties",)
+_OWN_GROUPS = ("measured_data", "t0_fields", "#refs#")
+
+
+def recognise(path: Path) -> bool:
+    if not path.is_file() or not has_hdf5_head(path):
+        return path.suffix.lower() in _SUFFIXES and path.is_file()
+    try:
+        with path.open("rb") as file:
+            if file.read(10) == b"MATLAB 7.3":
+                return False
+        with h5py.File(path, "r", locking=False) as file:
+            if _text(file.attrs.get("format", "")) == "pibert-trajectories":
+                return False
+            return not any(name in file.attrs for name in _OWN_ATTRIBUTES) and not any(
+                name in file for name in _OWN_GROUPS
+            )
+    except (OSError, RuntimeError, ValueError, KeyError):
+        # It is HDF5 and broken: opening it says so.
+        return True
+
+
+def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
+    if not has_hdf5_head(path):
+        raise SourceError(
+            f"{path}: this is not an HDF5 file, or its head is damaged: get a new copy of it"
+        )
+    store = Hdf5Store(path)
+    try:
+        variables, source = _survey(store.open())
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        raise damaged(path, error) from error
+    if not variables:
+        raise SourceError(f"{path}: an HDF5 file without datasets; write the fields again")
+    groups = _flows(variables)
+    if len(groups) < 2:
+        return make_recordings("hdf5", store, variables, hints, source=source)
+    parts = []
+    for group in groups:
+        own = [variable for variable in variables if group.startswith(_parent(variable.key))]
+        name = group.strip("/").replace("/", "-")
+        parts.append(make_recordings("hdf5", store, own, hints, source=source, name=name))
+    return join("hdf5", store.path, parts)
+
+
+def has_hdf5_head(path: Path) -> bool:
+    """Whether HDF5's signature stands at the start or after a user block (512 bytes, 1024 ...)."""
+    try:
+        return bool(h5py.is_hdf5(path))
+    except (OSError, ValueError):
+        return False
+
+
+def _survey(file: h5py.File) -> tuple[list[Variable], dict[str, Any]]:
+    variables = [
+        Variable(key=f"@{name}", shape=(), dtype=np.asarray(value).dtype)
+        for name, value in file.attrs.items()
+        if name.lower() in STEPS and np.size(value) == 1
+    ]
+
+    def visit(name: str, item: h5py.Dataset | h5py.Group) -> None:
+        if isinstance(item, h5py.Dataset) and item.shape is not None:
+            unit = next((item.attrs[key] for key in ("units", "unit") if key in item.attrs), None)
+            variables.append(
+                Variable(
+                    key=name,
+                    shape=item.shape,
+                    dtype=item.dtype,
+                    unit=None if unit is None else _text(unit),
+                )
+            )
+
+    file.visititems(visit)
+    facts = {
+        key: _text(file.attrs[key])
+        for key in ("title", "doi", "licence", "license", "url")
+        if key in file.attrs
+    }
+    return variables, facts
+
+
+def _flows(variables: Sequence[Variable]) -> list[str]:
+    """The groups that hold fields of the same names; none where there is one flow."""
+    fields: dict[str, set[str]] = {}
+    for variable in variables:
+        if len(variable.shape) >= 2:
+            fields.setdefault(_parent(variable.key), set()).add(variable.plain)
+    counts = [name for names in fields.values() for name in names]
+    return [
+        group for group, names in fields.items() if any(counts.count(name) > 1 for name in names)
+    ]
+
+
+def _parent(key: str) -> str:
+    """The group of a dataset with its slash; empty for the root."""
+    head, slash, _ = key.rpartition("/")
+    return head + slash
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.item()
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,62 @@
+"""The package's own files, and folders of them.
+
+A folder stands for one set: a generation that was interrupted leaves its finished trajectories in
+several files. A name that occurs in more than one of them gets the file's in front.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+
+from pibert.data.format import FORMAT, Reader
+from pibert.data.sources.recordings import Hints, Recordings, SourceError
+from pibert.fields import Trajectory
+
+TITLE = "PIBERT's own files (HDF5)"
+
+
+def recognise(path: Path) -> bool:
+    if path.is_dir():
+        files = _files(path)
+        return bool(files) and all(map(_is_native, files))
+    return _is_native(path)
+
+
+def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
+    if hints != Hints():
+        raise SourceError(
+            f"{path}: files of this format say everything themselves; leave dt, spacing, units, "
+            "channels and the other hints out, or convert the original file anew"
+        )
+    readers = [Reader(file) for file in (_files(path) if path.is_dir() else [path])]
+    if not readers:
+        raise SourceError(f"{path}: the folder holds no .h5 file; name the file or its folder")
+    uses = Counter(name for reader in readers for name in reader.names)
+    places = {
+        (name if uses[name] == 1 else f"{reader.path.stem}-{name}"): (reader, name)
+        for reader in readers
+        for name in reader.names
+    }
+
+    def load(name: str) -> Trajectory:
+        reader, own = places[name]
+        return replace(reader[own], name=name)
+
+    return Recordings(kind="native", path=path, names=tuple(places), load=load)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("*.h5") if not file.name.startswith("."))
+
+
+def _is_native(path: Path) -> bool:
+    try:
+        if not h5py.is_hdf5(path):
+            return False
+        with h5py.File(path, "r", locking=False) as file:
+            stated = file.attrs.get("format")
+            return stated in (FORMAT, FORMAT.encode())
+    except (OSError, RuntimeError, ValueError, TypeError):
+        return False

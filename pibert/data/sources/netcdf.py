@@ -1,0 +1,197 @@
+"""NetCDF files, 3 and 4, with the attributes of the CF conventions where they have them.
+
+Dimensions say in which order the axes are; ``standard_name``, ``axis`` and ``units`` what a
+variable is. Packed values are unpacked and fill values are missing. Times that count from a date
+become seconds since the first frame.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from pibert.data.sources.assembly.lazy import Where
+from pibert.data.sources.assembly.roles import Variable, meaning
+from pibert.data.sources.assembly.trajectory import make_recordings
+from pibert.data.sources.recordings import Hints, Recordings, SourceError
+
+TITLE = "NetCDF (.nc)"
+
+_SUFFIXES = (".nc", ".nc4", ".cdf", ".netcdf")
+_CLASSIC = (b"CDF\x01", b"CDF\x02")
+_HDF5 = b"\x89HDF"
+_DIMENSIONS = {
+    "t": ("t", "time", "nt", "frame", "frames", "snapshot"),
+    "y": ("y", "lat", "latitude", "ny", "j", "row", "rows"),
+    "x": ("x", "lon", "longitude", "nx", "i", "column", "columns"),
+    "c": ("c", "channel", "channels", "component"),
+    "b": ("b", "case", "member", "sample", "trajectory", "run"),
+}
+_STANDARD_NAMES = {
+    "x": r"projection_x_coordinate|longitude|grid_longitude",
+    "y": r"projection_y_coordinate|latitude|grid_latitude",
+    "t": r"time",
+    "u": r"eastward_(wind|sea_water_velocity)|x_wind|(sea_)?water_x_velocity|sea_water_x_velocity",
+    "v": r"northward_(wind|sea_water_velocity)|y_wind|(sea_)?water_y_velocity|sea_water_y_velocity",
+    "p": r"(air|surface_air|sea_water)_pressure",
+    "T": r"(air|sea_water|sea_surface)_temperature",
+}
+_SINCE = re.compile(r"(\w+)\s+since\s+", re.IGNORECASE)
+_SECONDS = {"s": 1.0, "second": 1.0, "sec": 1.0, "minute": 60.0, "min": 60.0, "hour": 3600.0}
+_SECONDS |= {"h": 3600.0, "hr": 3600.0, "day": 86400.0, "d": 86400.0}
+_SECONDS |= {"millisecond": 1e-3, "ms": 1e-3, "microsecond": 1e-6}
+
+
+def recognise(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    head = _head(path)
+    return head in _CLASSIC or path.suffix.lower() in _SUFFIXES
+
+
+def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
+    store = NetcdfStore(path)
+    dataset = store.open()
+    source = {
+        key: str(dataset.attrs[key])
+        for key in ("title", "institution", "source", "references")
+        if key in dataset.attrs
+    }
+    variables = [_variable(str(key), item, dataset) for key, item in dataset.variables.items()]
+    for variable in variables:
+        if meaning(variable)[0] == "t" and len(variable.shape) == 1:
+            store.seconds = _seconds(path, variable.key, dataset.variables[variable.key].attrs)
+    remarks = []
+    if store.seconds is not None:
+        remarks.append("dates became seconds since the first frame")
+    if any((variable.unit or "").startswith("degree") for variable in variables):
+        remarks.append("the grid is in degrees, not in a length: derivatives need it projected")
+    return make_recordings("netcdf", store, variables, hints, source=source, remarks=remarks)
+
+
+class NetcdfStore:
+    """The variables of a NetCDF file, unpacked, opened by every process for itself."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.seconds: tuple[str, float] | None = None
+        """The variable that counts from a date, and its unit in seconds."""
+        self._pid = -1
+        self._dataset: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_pid": -1, "_dataset": None}
+
+    def open(self) -> Any:
+        if self._dataset is None or self._pid != os.getpid():
+            self._dataset, self._pid = _open(self.path), os.getpid()
+        return self._dataset
+
+    def read(self, key: str, where: Where) -> np.ndarray:
+        dataset = self.open()
+        try:
+            values = np.asarray(dataset.variables[key][where].values)
+        except (OSError, RuntimeError, KeyError, ValueError, IndexError, TypeError) as error:
+            raise _damaged(self.path, error) from error
+        if self.seconds is not None and self.seconds[0] == key:
+            values = (values - values.reshape(-1)[0]) * self.seconds[1]
+        return values
+
+
+def _open(path: Path) -> Any:
+    head = _head(path)
+    if head[:4] != _HDF5 and head not in _CLASSIC:
+        raise SourceError(
+            f"{path}: this is not a NetCDF file, or one of the form CDF5: get a new copy, or write "
+            "it as NetCDF4"
+        )
+    engine = "h5netcdf" if head == _HDF5 else "scipy"
+    try:
+        import xarray
+    except ImportError as error:
+        raise ImportError(
+            "reading NetCDF files needs xarray, h5netcdf and scipy: pip install 'pibert-cfd[io]'"
+        ) from error
+    options: dict[str, Any] = {}
+    try:
+        if engine == "h5netcdf":
+            # Damage is met here: h5netcdf leaves half-made objects that complain when they go.
+            with h5py.File(path, "r", locking=False) as file:
+                file.visititems(lambda name, item: None)
+            options = {"driver_kwds": {"locking": False}}
+        return xarray.open_dataset(
+            path, engine=engine, decode_times=False, cache=False, backend_kwargs=options
+        )
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, IndexError, EOFError) as error:
+        if engine in str(error) and "engine" in str(error):
+            raise ImportError(
+                f"reading this NetCDF file needs {engine}: pip install 'pibert-cfd[io]'"
+            ) from error
+        raise _damaged(path, error) from error
+
+
+def _variable(key: str, item: Any, dataset: Any) -> Variable:
+    letters = [_letter(str(name), size, dataset) for name, size in item.sizes.items()]
+    plane = [letter for letter in letters if letter in ("x", "y")]
+    axes = "".join(letters) if all(letters) and sorted(plane) == ["x", "y"] else None
+    standard = str(item.attrs.get("standard_name", ""))
+    name = next((n for n, form in _STANDARD_NAMES.items() if re.fullmatch(form, standard)), None)
+    if name is None and str(item.attrs.get("axis", "")).lower() in ("x", "y", "t"):
+        name = str(item.attrs["axis"]).lower()
+    unit = item.attrs.get("units")
+    if unit is not None and _SINCE.match(str(unit)):
+        unit = "s"
+    elif str(unit).startswith("degrees_"):
+        unit = "degrees"  # whether north or east is what the variable says
+    return Variable(
+        key=key,
+        shape=tuple(item.shape),
+        dtype=np.dtype(item.dtype),
+        unit=None if unit is None else str(unit),
+        axes=axes,
+        name=name,
+    )
+
+
+def _letter(dimension: str, size: int, dataset: Any) -> str:
+    """The axis that a dimension is; empty where it does not say."""
+    names = [dimension.lower()]
+    if dimension in dataset.variables:
+        attributes = dataset.variables[dimension].attrs
+        names += [str(attributes.get(key, "")).lower() for key in ("axis", "standard_name")]
+    for letter, known in _DIMENSIONS.items():
+        if any(name in known for name in names):
+            return letter
+    return "1" if size == 1 else ""
+
+
+def _seconds(path: Path, key: str, attributes: Mapping[str, Any]) -> tuple[str, float] | None:
+    found = _SINCE.match(str(attributes.get("units", "")))
+    if found is None:
+        return None
+    word = found[1].lower()
+    factor = _SECONDS.get(word) or _SECONDS.get(word.removesuffix("s"))
+    if factor is None:
+        raise SourceError(
+            f"{path}: time {key!r} is in {found[1]!r}, which has no fixed length; write it in days "
+            "or seconds"
+        )
+    return key, factor
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(4)
+    except OSError:
+        return b""
+
+
+def _damaged(path: Path, error: Exception) -> SourceError:
+    return SourceError(
+        f"{path}: this NetCDF file cannot be read ({error}); it is damaged: get a new copy of it"
+    )

@@ -1,0 +1,174 @@
+"""PIVlab's exports to MATLAB files: version 5 through scipy, version 7.3 (HDF5) through h5py.
+
+``x``, ``y``, ``u_original``, ``u_filtered``, ``typevector_original`` ... are cells with a matrix
+per frame, in MATLAB's order (rows of y). The filtered vectors are taken where there are some, else
+the original ones; smoothed ones never. The types are those of PIVlab's text: 0 masked, 1 valid, 2
+rejected and, where it has a value, interpolated, 3 a second peak.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from pibert.data.sources.gridding.layout import percent
+from pibert.data.sources.gridding.uniform import on_uniform_grid
+from pibert.data.sources.recordings import Hints, Recordings, SourceError
+from pibert.fields import Trajectory
+
+_NEEDED = {"x", "y", "u_original", "v_original"}
+_MAGIC_73 = b"MATLAB 7.3"
+
+
+def recognise(path: Path) -> bool:
+    if path.suffix.lower() != ".mat" or not path.is_file():
+        return False
+    try:
+        return set(_names(path)) >= _NEEDED
+    except (SourceError, ImportError, OSError):
+        return False
+
+
+def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
+    missing = sorted(_NEEDED - set(_names(path)))
+    if missing:
+        raise SourceError(f"{path}: not an export of PIVlab: no variable {missing[0]!r} in it")
+    trajectory, remarks = _trajectory(path, _read(path), hints)
+    return Recordings(
+        kind="piv",
+        path=path,
+        names=(trajectory.name,),
+        load=partial(_loaded, trajectory),
+        remarks=remarks,
+    )
+
+
+def _loaded(trajectory: Trajectory, name: str) -> Trajectory:
+    return trajectory
+
+
+def _trajectory(
+    path: Path, cells: Mapping[str, Any], hints: Hints
+) -> tuple[Trajectory, tuple[str, ...]]:
+    x, y = cells["x"], cells["y"]
+    kind = "filtered" if _complete(cells, "filtered") else "original"
+    u, v, kinds = (cells.get(f"{name}_{kind}", []) for name in ("u", "v", "typevector"))
+    if not _complete(cells, kind):
+        raise SourceError(f"{path}: some frames of u_{kind} or v_{kind} are empty; analyse all")
+    shapes = {matrix.shape for matrix in (*x, *y, *u, *v)}
+    if len(shapes) != 1 or any(not np.array_equal(a[0], b) for a in (x, y) for b in a):
+        raise SourceError(
+            f"{path}: the frames do not share their points (shapes {sorted(shapes)}); export those "
+            "of one region of interest"
+        )
+    fields = {"u": np.stack(u), "v": np.stack(v)}
+    types = np.stack(kinds) if len(kinds) == len(u) else np.ones(fields["u"].shape)
+    filled = float(((types == 2) & np.isfinite(fields["u"]) & np.isfinite(fields["v"])).mean())
+    text = str(cells.get("units") or "")
+    length, velocity = ("px", "px/frame") if "px" in text else ("m", "m/s")
+    remarks = [f"PIVlab's {kind} vectors; y runs down the image unless it was set up otherwise"]
+    if filled > 0:
+        remarks.append(f"{percent(filled)} of the vectors were interpolated by PIVlab")
+    if "px" in text:
+        remarks.append("lengths are in pixels, velocities per frame: there is no physical scale")
+    if len(u) > 1 and hints.dt is None:
+        remarks.append("the file states no time between the frames; give dt")
+    try:
+        trajectory, notices = on_uniform_grid(
+            path.stem,
+            fields,
+            x[0],
+            y[0],
+            valid=types != 0,
+            units={"u": velocity, "v": velocity} if text else {},
+            length_unit=length if text else None,
+            source={"program": "PIVlab", "file": path.name, "vectors": kind, "units": text or None},
+            hints=hints,
+        )
+    except SourceError as error:
+        raise SourceError(f"{path}: {error}") from error
+    return trajectory, (*remarks, *notices)
+
+
+def _complete(cells: Mapping[str, Any], kind: str) -> bool:
+    frames = [cells.get(f"{name}_{kind}", []) for name in ("u", "v")]
+    counts = {len(cells["x"]), *map(len, frames)}
+    return len(counts) == 1 and all(matrix.size for cell in frames for matrix in cell)
+
+
+def _names(path: Path) -> list[str]:
+    if _is_hdf5(path):
+        with _opened(path) as file:
+            return list(file)
+    return [name for name, *_ in _scipy(path, "whosmat")]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Cells as lists of matrices, and the text of the units."""
+    wanted = ["x", "y", "units"]
+    wanted += [f"{n}_{k}" for n in ("u", "v", "typevector") for k in ("original", "filtered")]
+    if not _is_hdf5(path):
+        found = _scipy(path, "loadmat", variable_names=wanted)
+        return {
+            name: str(value.item()) if value.dtype.kind == "U" else _as_list(value)
+            for name in wanted
+            if (value := found.get(name)) is not None and value.size
+        }
+    with _opened(path) as file:
+        try:
+            return {name: _from_hdf5(file, file[name]) for name in wanted if name in file}
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+            raise _damaged(path, error) from error
+
+
+def _as_list(value: np.ndarray) -> list[np.ndarray]:
+    if value.dtype != object:
+        return [value.astype(np.float64)]
+    return [np.asarray(matrix, dtype=np.float64) for matrix in value.ravel()]
+
+
+def _from_hdf5(file: h5py.File, item: h5py.Dataset) -> Any:
+    if item.dtype == h5py.ref_dtype:
+        return [_matrix(file[reference]) for reference in item[()].ravel()]
+    if item.attrs.get("MATLAB_class") == b"char":
+        return "".join(map(chr, item[()].ravel()))
+    return [_matrix(item)]
+
+
+def _matrix(item: h5py.Dataset) -> np.ndarray:
+    # An empty matrix is stored as its size; the others with their axes in reverse.
+    return np.empty((0, 0)) if "MATLAB_empty" in item.attrs else item[()].T.astype(np.float64)
+
+
+def _is_hdf5(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC_73)) == _MAGIC_73
+
+
+def _opened(path: Path) -> h5py.File:
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise _damaged(path, error) from error
+
+
+def _scipy(path: Path, function: str, **arguments: Any) -> Any:
+    try:
+        import scipy.io
+    except ImportError:
+        raise ImportError(
+            "reading MATLAB files needs scipy: pip install 'pibert-cfd[io]'"
+        ) from None
+    try:
+        return getattr(scipy.io, function)(path, **arguments)
+    except Exception as error:  # scipy meets a damaged file with errors of every kind
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> SourceError:
+    return SourceError(
+        f"{path}: not a MATLAB file that can be read ({error}); get a new copy or export it again"
+    )

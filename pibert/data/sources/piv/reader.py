@@ -1,0 +1,246 @@
+"""PIV recordings: text of OpenPIV, PIVlab, TSI Insight, DaVis and Tecplot; PIVlab's .mat files.
+
+A text holds a frame. A folder, or a pattern such as ``run/B*.txt``, of numbered files is a
+trajectory in the order of the numbers (9 before 10). Where several numbers change in the names the
+last one counts the frames, and the others tell trajectories apart. Files are parsed when their
+frames are asked for; all files of a trajectory have the points of the first. ``piv_text`` says what
+the flags mean.
+
+No header states the time between vector fields: without a hint the frames are counted.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pibert.data.sources.gridding.layout import Layout, find_layout, percent
+from pibert.data.sources.gridding.uniform import describe, error_in_words
+from pibert.data.sources.piv import pivlab
+from pibert.data.sources.piv.text import VectorField, find_program, read_vectors
+from pibert.data.sources.recordings import Hints, Recordings, SourceError
+from pibert.fields import Trajectory
+
+TITLE = "PIV vectors (OpenPIV, PIVlab, TSI Insight, DaVis, Tecplot)"
+
+_SUFFIXES = (".txt", ".vec", ".dat", ".csv")
+_KEPT_FRAMES = 16
+
+
+def recognise(path: Path) -> bool:
+    if path.suffix.lower() == ".mat":
+        return pivlab.recognise(path)
+    try:
+        return any(find_program(file) is not None for file in _files(path)[:8])
+    except (OSError, ValueError):  # no such folder, or a name that is no pattern
+        return False
+
+
+def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
+    if path.suffix.lower() == ".mat":
+        return pivlab.open_recordings(path, hints)
+    groups = {
+        name: members
+        for name, members in _group(_files(path)).items()
+        if find_program(next(iter(members.values()))) is not None
+    }
+    if not groups:
+        raise SourceError(
+            f"{path}: no files of vectors ({', '.join(_SUFFIXES)}) that OpenPIV, PIVlab, TSI "
+            "Insight, DaVis or Tecplot wrote"
+        )
+    if len(groups) == 1 and path.is_dir():
+        groups = {path.name: next(iter(groups.values()))}
+    flows, remarks = {}, []
+    for name, members in groups.items():
+        flows[name], notices = _trajectory(name, members, hints)
+        remarks += [notice for notice in notices if notice not in remarks]
+    return Recordings(
+        kind="piv",
+        path=path,
+        names=tuple(flows),
+        load=partial(_loaded, flows),
+        remarks=tuple(remarks),
+    )
+
+
+def _loaded(flows: Mapping[str, Trajectory], name: str) -> Trajectory:
+    return flows[name]
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    found = path.iterdir() if path.is_dir() else path.parent.glob(path.name)
+    return sorted(
+        file for file in found if file.suffix.lower() in _SUFFIXES and not file.name[0] == "."
+    )
+
+
+def _group(files: Sequence[Path]) -> dict[str, dict[int, Path]]:
+    """Trajectories by name: the files in the order of their frame numbers."""
+    skeletons: dict[str, list[Path]] = {}
+    for file in files:
+        skeletons.setdefault(re.sub(r"\d+", "#", file.name), []).append(file)
+    groups: dict[str, dict[int, Path]] = {}
+    for skeleton, alike in skeletons.items():
+        numbers = np.array([[int(n) for n in re.findall(r"\d+", file.stem)] for file in alike])
+        changing = np.flatnonzero((numbers != numbers[0]).any(0))
+        taken = set(groups)
+        for file, row in zip(alike, numbers, strict=True):
+            number = int(row[changing[-1]]) if len(changing) else 0
+            name = _without_number(file.stem, int(changing[-1])) if len(changing) else file.stem
+            members = groups.setdefault(name if name not in taken else f"{name} {skeleton}", {})
+            if number in members:
+                raise SourceError(
+                    f"{file}: {members[number].name} has the same number; keep the files of one "
+                    "recording in a folder of their own"
+                )
+            members[number] = file
+    return {name: dict(sorted(members.items())) for name, members in groups.items()}
+
+
+def _without_number(stem: str, which: int) -> str:
+    number = list(re.finditer(r"\d+", stem))[which]
+    rest = stem[: number.start()] + stem[number.end() :]
+    return re.sub(r"([ _.-])[ _.-]+", r"\1", rest).strip(" _.-") or "vectors"
+
+
+def _trajectory(
+    name: str, members: Mapping[int, Path], hints: Hints
+) -> tuple[Trajectory, tuple[str, ...]]:
+    files = tuple(members.values())
+    program = find_program(files[0])
+    assert program is not None
+    first = read_vectors(files[0], program, hints.channels)
+    layout = find_layout(str(files[0]), first.x, first.y, first.x.shape, hints)
+    notes, remarks = dict(layout.notes), [*layout.remarks, *_noticed(first, hints, len(files))]
+    if layout.check is not None:
+        fields = {key: values[None] for key, values in first.fields.items()}
+        notes["error"] = layout.estimate_error(fields, first.valid[None])
+        remarks.append(error_in_words(notes["error"]))
+    frames = VectorFiles(files, program, layout, first, hints.channels)
+    numbers = np.array(list(members), dtype=np.float64)
+    time = None
+    if len(set(np.diff(numbers))) > 1:
+        # Frames are missing: the numbers tell how many.
+        time, hints = (numbers - numbers[0]) * (hints.dt or 1.0), replace(hints, dt=None)
+        remarks.append("frames are missing between the numbers of the files")
+    trajectory = describe(
+        name,
+        frames,
+        layout,
+        channels=tuple(first.fields),
+        time=time,
+        valid=ValidVectors(frames),
+        units=first.units,
+        length_unit=first.length_unit,
+        source={"program": program, "files": [files[0].name, files[-1].name], **first.facts},
+        local={"gridding": notes},
+        hints=hints,
+    )
+    return trajectory, tuple(remarks)
+
+
+def _noticed(first: VectorField, hints: Hints, count: int) -> list[str]:
+    where = "" if count == 1 else " of the first frame"
+    remarks = list(first.remarks)
+    if not first.valid.all():
+        remarks.append(f"{percent(float((~first.valid).mean()))} of the vectors{where} are invalid")
+    if first.interpolated.any():
+        share = percent(float(first.interpolated.mean()))
+        remarks.append(f"{share} of the vectors{where} were interpolated by the program")
+    units = {first.length_unit, *first.units.values()}
+    if any(unit and unit.startswith("px") for unit in units):
+        remarks.append("lengths are in pixels, velocities per frame: there is no physical scale")
+    elif first.length_unit is None and _whole(first.x) and _whole(first.y):
+        remarks.append("positions are whole numbers without a unit: they may be pixels")
+    elif (first.length_unit, first.units.get("u")) == ("mm", "m/s") and not hints.length_unit:
+        remarks.append("lengths are in mm, velocities in m/s: derivatives come out in m/s/mm")
+    if count > 1 and hints.dt is None:
+        remarks.append("the files state no time between the frames; give dt")
+    return remarks
+
+
+def _whole(values: np.ndarray) -> bool:
+    return bool((values == np.rint(values)).all())
+
+
+class VectorFiles:
+    """Frames of a trajectory, each in a file of its own that is parsed on demand."""
+
+    def __init__(
+        self,
+        files: tuple[Path, ...],
+        program: str,
+        layout: Layout,
+        first: VectorField,
+        names: Mapping[str, str],
+    ) -> None:
+        self.files, self.names = tuple(file.absolute() for file in files), dict(names)
+        self.program, self.layout, self.points = program, layout, (first.x, first.y)
+        self.channels = tuple(first.fields)
+        self._kept: OrderedDict[int, tuple[Tensor, Tensor]] = OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_kept": OrderedDict()}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.files), len(self.channels), *self.layout.shape)
+
+    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
+        numbers = range(*frames.indices(len(self.files)))
+        if not numbers:
+            return torch.empty(0, len(channels or self.channels), *self.layout.shape)
+        states = torch.stack([self.frame(number)[0] for number in numbers])
+        return states if channels is None else states[:, list(channels)]
+
+    def frame(self, number: int) -> tuple[Tensor, Tensor]:
+        """States (c, y, x) and valid points (y, x) of one frame; the last few are kept."""
+        if number not in self._kept:
+            self._kept[number] = self._parse(self.files[number])
+            if len(self._kept) > _KEPT_FRAMES:
+                self._kept.popitem(last=False)
+        return self._kept[number]
+
+    def _parse(self, file: Path) -> tuple[Tensor, Tensor]:
+        vectors = read_vectors(file, self.program, self.names)
+        points = zip(self.points, (vectors.x, vectors.y), strict=True)
+        if not all(np.array_equal(ours, theirs) for ours, theirs in points):
+            raise SourceError(
+                f"{file}: its {len(vectors.x)} points are not those of {self.files[0].name}; "
+                "frames of one trajectory need the same points: keep other files elsewhere"
+            )
+        missing = [name for name in self.channels if name not in vectors.fields]
+        if missing:
+            raise SourceError(f"{file}: no column {missing[0]}, which {self.files[0].name} has")
+        fields = {name: vectors.fields[name][None] for name in self.channels}
+        states, valid = self.layout.place(fields, vectors.valid[None])
+        return torch.from_numpy(states[0]), torch.from_numpy(valid[0])
+
+
+class ValidVectors:
+    """Which vectors of the same files are valid."""
+
+    def __init__(self, frames: VectorFiles) -> None:
+        self.frames = frames
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        t, _, ny, nx = self.frames.shape
+        return (t, ny, nx)
+
+    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
+        assert channels is None
+        numbers = range(*frames.indices(len(self.frames.files)))
+        if not numbers:
+            return torch.empty(0, *self.shape[1:], dtype=torch.bool)
+        return torch.stack([self.frames.frame(number)[1] for number in numbers])

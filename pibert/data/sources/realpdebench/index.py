@@ -1,0 +1,209 @@
+"""The published splits of RealPDEBench: index entries, parameter groups, and segments made of them.
+
+An entry names a trajectory and the first frame of a window of 20 input and 20 target frames. The
+lists are shuffled; their order is kept. A test mode chooses entries by their trajectory's group:
+``seen`` (its other stretches train), ``in_dist`` and ``out_dist`` (parameters inside the training
+range or at its edge), ``unseen`` for both. The windows of a published split may reach into each
+other; ``splits.split_in_time`` makes a strict one.
+
+Beside the Arrow files all of this is JSON; beside raw HDF5 it may be torch files, which are opened
+without unpickling code.
+"""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from pibert.data.sources.realpdebench.reader import KINDS, bare_name
+from pibert.data.sources.recordings import Recordings, SourceError
+from pibert.data.splits import Segment
+
+PublishedSplit = Literal["train", "val", "test"]
+Mode = Literal["all", "seen", "in_dist", "out_dist", "unseen"]
+Group = Literal["seen", "in_dist", "out_dist"]
+Pairs = Literal["windows", "adjacent"]
+
+WINDOW = 40
+"""Frames of a published window: 20 to see, 20 to predict."""
+
+_GROUPS: dict[Group, str] = {
+    "seen": "remain",
+    "in_dist": "in_dist_test",
+    "out_dist": "out_dist_test",
+}
+_MEMBERS: dict[Mode, tuple[Group, ...]] = {
+    "seen": ("seen",),
+    "in_dist": ("in_dist",),
+    "out_dist": ("out_dist",),
+    "unseen": ("in_dist", "out_dist"),
+}
+
+
+class Entry(NamedTuple):
+    """A window of a published list."""
+
+    name: str
+    frame: int
+
+
+class Official(NamedTuple):
+    """A part of a published split."""
+
+    segments: tuple[Segment, ...]
+    """One per entry, exactly as long as its window, in the published order."""
+    dropped: int
+    """Entries that point nowhere."""
+
+
+def official_samples(
+    recordings: Recordings,
+    split: PublishedSplit,
+    *,
+    pairs: Pairs = "windows",
+    mode: Mode = "all",
+    drop: bool = False,
+    folder: Path | None = None,
+    kind: str | None = None,
+) -> Official:
+    """The segments of a published part, for ``Samples(list(recordings), segments, window=...)``.
+
+    Args:
+        recordings: An opened scenario; segments count its trajectories.
+        split: Which part.
+        pairs: ``windows`` for the published windows (``Window(history=20, horizon=20)``);
+            ``adjacent`` for one pair per entry, its first two frames (``Window()``). The paper took
+            one pair of neighbouring frames per entry for FSI; which two of the 40 is not known.
+        mode: Which trajectories.
+        drop: Leave out entries that point nowhere, and count them, instead of refusing them.
+        folder: The scenario's folder, where it is not around the recordings.
+        kind: real or numerical, where the path of the recordings does not say.
+    """
+    folder = scenario_folder(folder or recordings.path)
+    kind = kind or _find_kind(recordings.path)
+    entries = read_index(folder, split, kind)
+    if mode != "all":
+        chosen = {name for group in _MEMBERS[mode] for name in read_parameters(folder, group, kind)}
+        entries = [entry for entry in entries if entry.name in chosen]
+    span = WINDOW if pairs == "windows" else 2
+    places = {name: place for place, name in enumerate(recordings.names)}
+    lengths = {
+        name: recordings.load(name).num_frames
+        for name in {entry.name for entry in entries} & set(places)
+    }
+    segments = []
+    for number, (name, frame) in enumerate(entries):
+        if name in lengths and frame + span <= lengths[name]:
+            segments.append(Segment(places[name], frame, frame + span))
+        elif not drop:
+            raise SourceError(
+                f"{folder}: entry {number} of the {split} index for {kind} points nowhere: "
+                + _problem(name, frame, span, lengths.get(name))
+                + "; complete the download, or drop such entries"
+            )
+    return Official(tuple(segments), len(entries) - len(segments))
+
+
+def _problem(name: str, frame: int, span: int, length: int | None) -> str:
+    if length is None:
+        return f"there is no trajectory {name!r}"
+    return f"frames {frame} to {frame + span - 1} of {name!r}, which has {length}"
+
+
+def read_index(folder: Path, split: PublishedSplit, kind: str) -> list[Entry]:
+    """The entries of a part in their order; from JSON where there is one, else from torch files."""
+    folder = scenario_folder(folder)
+    path = folder / "hf_dataset" / f"{split}_index_{kind}.json"
+    names, frames = (folder / f"{what}_id_mapping_{kind}.pt" for what in ("sim", "time"))
+    if path.is_file():
+        listed = _load_json(path)
+        if not isinstance(listed, list):
+            raise SourceError(f"{path}: expected a list of entries; download it again")
+        return [_entry(path, number, item) for number, item in enumerate(listed)]
+    if not (names.is_file() and frames.is_file()):
+        raise SourceError(
+            f"{folder}: no {split} index for {kind}; expected hf_dataset/{split}_index_{kind}.json "
+            f"or {names.name} with {frames.name} (download the metadata; the publishers leave out "
+            "lists without entries)"
+        )
+    lists = [_load_torch(path).get(split, []) for path in (names, frames)]
+    if not all(isinstance(part, list) for part in lists) or len(lists[0]) != len(lists[1]):
+        raise SourceError(
+            f"{names}: expected lists of the same length for {split!r} here and in {frames.name}"
+        )
+    return [
+        _entry(names, number, {"sim_id": name, "time_id": frame})
+        for number, (name, frame) in enumerate(zip(*lists, strict=True))
+    ]
+
+
+def read_parameters(folder: Path, group: Group, kind: str) -> dict[str, tuple[float, ...]]:
+    """The trajectories of a group and the parameters that the publishers list for them."""
+    folder = scenario_folder(folder)
+    stem = f"{_GROUPS[group]}_params_{kind}"
+    path = folder / f"{stem}.json"
+    if path.is_file():
+        data = _load_json(path)
+    elif (folder / f"{stem}.pt").is_file():
+        path = folder / f"{stem}.pt"
+        data = _load_torch(path)
+    else:
+        raise SourceError(f"{path}: there is no such file; download the metadata of the scenario")
+    try:
+        return {bare_name(name): tuple(float(v) for v in row) for name, row in data.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise SourceError(
+            f"{path}: expected an object of names with lists of numbers ({error}); download it "
+            "again"
+        ) from error
+
+
+def scenario_folder(path: Path) -> Path:
+    """The folder of a scenario, from itself or from a folder or file of trajectories in it."""
+    folder = path.parent if path.is_file() else path
+    folder = folder.parent if folder.name in KINDS else folder
+    return folder.parent if folder.name == "hf_dataset" else folder
+
+
+def _find_kind(path: Path) -> str:
+    folder = path.parent if path.is_file() else path
+    if folder.name not in KINDS:
+        raise ValueError(f"{path}: its name does not say the kind; give one of {', '.join(KINDS)}")
+    return folder.name
+
+
+def _entry(path: Path, number: int, item: Any) -> Entry:
+    try:
+        name, frame = item["sim_id"], item["time_id"]
+    except (KeyError, TypeError):
+        name = frame = None
+    if not isinstance(name, str | int) or not isinstance(frame, int) or frame < 0:
+        raise SourceError(
+            f"{path}: entry {number}: expected a trajectory's name as sim_id and a frame as "
+            f"time_id, found {item!r}; download it again"
+        )
+    return Entry(bare_name(str(name)), frame)
+
+
+def _load_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise SourceError(f"{path}: this is not JSON ({error}); download it again") from error
+
+
+def _load_torch(path: Path) -> dict[str, Any]:
+    """A dictionary of plain values; what else a torch file may hold is not unpickled."""
+    try:
+        data = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0][:120]
+        raise SourceError(
+            f"{path}: refused, because it is damaged or holds more than plain values ({reason}); "
+            "take the JSON files of the hub instead"
+        ) from error
+    if not isinstance(data, dict):
+        raise SourceError(f"{path}: expected a dictionary, found {type(data).__name__}")
+    return data

@@ -1,0 +1,60 @@
+"""What every reader gives: trajectories that are described at once and read when asked for."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pibert.fields import Trajectory
+
+
+class SourceError(ValueError):
+    """A file that does not hold what its format promises; the message says what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hints:
+    """What the user knows and the file does not say; None leaves it to the file."""
+
+    channels: Mapping[str, str] = field(default_factory=dict)
+    """Our name to the file's: ``{"u": "Vx", "v": "Vy"}``."""
+    axes: str | None = None
+    """Order of the axes of an array, such as ``tcyx`` or ``yxt``."""
+    dt: float | None = None
+    dx: float | None = None
+    dy: float | None = None
+    length_unit: str | None = None
+    time_unit: str | None = None
+    unit: str | None = None
+    """Of the velocity components."""
+    shape: tuple[int, int] | None = None
+    """Rows and columns of the grid that scattered or non-uniform points are resampled to."""
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    """Such as ``{"Re": 100.0}``."""
+    family: str | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Recordings:
+    """The trajectories of a file or folder, by position or name."""
+
+    kind: str
+    """Which reader made them, a key of ``pibert.data.sources.SOURCES``."""
+    path: Path
+    names: tuple[str, ...]
+    load: Callable[[str], Trajectory]
+    """Makes the trajectory of a name; no field is read before the trajectory is."""
+    remarks: tuple[str, ...] = ()
+    """What the reader noticed or did on its own, in words."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        return (self.load(name) for name in self.names)
+
+    def __getitem__(self, key: int | str) -> Trajectory:
+        name = self.names[key] if isinstance(key, int) else key
+        if name not in self.names:
+            some = ", ".join(self.names[:8]) + (", ..." if len(self) > 8 else "")
+            raise KeyError(f"{self.path}: no trajectory {name!r}; there are: {some}")
+        return self.load(name)

@@ -1,0 +1,191 @@
+"""Column text: x, y and fields in a table, as COMSOL and many scripts write it.
+
+A header names the columns (``x``, ``y``, ``u (m/s)``, ``Vx [m/s]``, ``velocity_x`` ...). Points may
+be scattered. Frames are told apart by a column of time, or as COMSOL does it, by columns
+``u @ t=0.1``; what else stands after ``@`` (``Re=100``) is a parameter, and columns that differ in
+it are flows of their own. A file without names of columns is read as x, y, u, v where its points
+form a grid. A table without points in a plane holds curves, not a field, and is refused as such.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pibert.data.sources.assembly.naming import split_unit, standard_name
+from pibert.data.sources.columns import Table, has_rows, read_columns, read_head
+from pibert.data.sources.gridding.lattice import find_lattice
+from pibert.data.sources.gridding.uniform import on_uniform_grid
+from pibert.data.sources.recordings import Hints, Recordings, SourceError
+from pibert.fields import Trajectory
+
+TITLE = "text in columns (CSV, COMSOL)"
+
+_SUFFIXES = (".dat", ".txt", ".csv", ".tsv", ".vec")
+_ASSIGNED = re.compile(r"([A-Za-z]\w*)\s*=\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)")
+_STATED = re.compile(r"^([A-Z][\w ]*):\s{2,}(\S.*)$")
+
+
+class _Column(NamedTuple):
+    name: str
+    unit: str | None
+    conditions: Mapping[str, float]
+    values: np.ndarray
+
+
+def recognise(path: Path) -> bool:
+    if path.suffix.lower() not in _SUFFIXES or not path.is_file():
+        return False
+    head = read_head(path)
+    return head is not None and has_rows(head)
+
+
+def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
+    table = read_columns(path)
+    columns, remarks = _columns(path, table, hints)
+    flows: dict[str, Trajectory] = {}
+    for name, parameters in _flows(path, columns).items():
+        try:
+            flows[name], notices = _trajectory(name, path, columns, parameters, table, hints)
+        except SourceError as error:
+            raise SourceError(f"{path}: {error}") from error
+        remarks += [notice for notice in notices if notice not in remarks]
+    return Recordings(
+        kind="table",
+        path=path,
+        names=tuple(flows),
+        load=partial(_loaded, flows),
+        remarks=tuple(remarks),
+    )
+
+
+def _loaded(flows: Mapping[str, Trajectory], name: str) -> Trajectory:
+    return flows[name]
+
+
+def _columns(path: Path, table: Table, hints: Hints) -> tuple[list[_Column], list[str]]:
+    """The columns that we have a name for, and remarks on the others."""
+    ours = {theirs: name for name, theirs in hints.channels.items()}
+    missing = sorted(set(ours) - set(table.names) - {split_unit(name)[0] for name in table.names})
+    if missing:
+        raise SourceError(f"{path}: no column {missing[0]!r}; there are: {', '.join(table.names)}")
+    columns, others, remarks = [], [], []
+    for text, values in zip(table.names, table.values.T, strict=True):
+        name, unit = standard_name(text)
+        name = ours.get(text) or ours.get(split_unit(text)[0]) or name
+        if name is None:
+            others.append(text)
+            continue
+        conditions = {key: float(value) for key, value in _ASSIGNED.findall(text.partition("@")[2])}
+        columns.append(_Column(name, unit, conditions, values))
+    if not table.named and not columns and table.values.shape[1] >= 4:
+        columns = [
+            _Column(name, None, {}, values)
+            for name, values in zip("xyuv", table.values.T, strict=False)
+        ]
+        others = others[4:]
+        remarks.append("the columns have no names; the first four were taken as x, y, u, v")
+    _check_field(path, table, columns)
+    if others:
+        remarks.append(f"columns left out: {', '.join(others)}")
+    return columns, remarks
+
+
+def _check_field(path: Path, table: Table, columns: list[_Column]) -> None:
+    by_name = {column.name: column.values for column in columns}
+    channels = [name for name in by_name if name not in "xyzt"]
+    plane = "x" in by_name and "y" in by_name and bool(channels)
+    if plane and not table.named:
+        # Any four columns of curves might be scattered points; those of a grid are no accident.
+        try:
+            plane = find_lattice(path.name, by_name["x"], by_name["y"]) is not None
+        except SourceError:
+            plane = False
+    if not plane:
+        rows, width = table.values.shape
+        columns_found = ", ".join(table.names) if table.named else f"{width} without names"
+        raise SourceError(
+            f"{path}: a table of curves, no field: columns {columns_found}; {rows} rows. A field "
+            "needs columns x and y and a channel; say which they are with the hint for channels"
+        )
+    if "z" in by_name and np.ptp(by_name["z"]) > 0:
+        raise SourceError(f"{path}: points in three dimensions; write out a plane of constant z")
+
+
+def _flows(path: Path, columns: list[_Column]) -> dict[str, dict[str, float]]:
+    """The flows of a file by name, with their parameters: one for each set of conditions but t."""
+    flows: dict[str, dict[str, float]] = {}
+    for column in columns:
+        parameters = {key: value for key, value in column.conditions.items() if key != "t"}
+        if column.name not in "xyzt" and parameters not in flows.values():
+            label = " ".join(f"{key}={value:g}" for key, value in parameters.items())
+            flows[f"{path.stem} {label}".strip()] = parameters
+    return flows if len(flows) > 1 else {path.stem: next(iter(flows.values()))}
+
+
+def _trajectory(
+    name: str,
+    path: Path,
+    columns: list[_Column],
+    parameters: Mapping[str, float],
+    table: Table,
+    hints: Hints,
+) -> tuple[Trajectory, tuple[str, ...]]:
+    x, y, time = (
+        next((c.values for c in columns if c.name == axis), None) for axis in ("x", "y", "t")
+    )
+    assert x is not None and y is not None
+    series: dict[str, dict[float, np.ndarray]] = {}
+    units: dict[str, str | None] = {}
+    for column in columns:
+        own = {key: value for key, value in column.conditions.items() if key != "t"}
+        if column.name not in "xyzt" and own == parameters:
+            series.setdefault(column.name, {})[column.conditions.get("t", 0.0)] = column.values
+            units.setdefault(column.name, column.unit)
+    moments = sorted({moment for frames in series.values() for moment in frames})
+    if any(sorted(frames) != moments for frames in series.values()):
+        raise SourceError(f"not every channel has a column for each time of {moments}")
+    fields = {key: np.stack([frames[t] for t in moments]) for key, frames in series.items()}
+    times = np.array(moments) if len(moments) > 1 else None
+    if time is not None and times is None:
+        x, y, fields, times = _by_time(x, y, time, fields)
+    stated = {
+        match[1]: match[2] for line in table.comments if (match := _STATED.match(line)) is not None
+    }
+    length = _unit(columns, "x") or stated.pop("Length unit", "null")
+    return on_uniform_grid(
+        name,
+        fields,
+        x,
+        y,
+        time=times,
+        units={key: unit for key, unit in units.items() if unit is not None},
+        length_unit=None if length == "null" else length,
+        time_unit=_unit(columns, "t"),
+        parameters=parameters,
+        source={"file": path.name} | {key.lower(): value for key, value in stated.items()},
+        hints=hints,
+    )
+
+
+def _by_time(
+    x: np.ndarray, y: np.ndarray, time: np.ndarray, fields: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray], np.ndarray]:
+    """Frames out of rows that each state their time."""
+    moments, frame = np.unique(time, return_inverse=True)
+    order = np.lexsort((x, y, frame))
+    points = len(x) // len(moments)
+    shape = len(moments), points
+    if len(x) != len(moments) * points or (np.bincount(frame) != points).any():
+        raise SourceError("the times in the file do not all have the same number of points")
+    x, y = x[order].reshape(shape), y[order].reshape(shape)
+    if (x != x[0]).any() or (y != y[0]).any():
+        raise SourceError("the points move from one time to the next; write one set of points")
+    return x[0], y[0], {k: v[0][order].reshape(shape) for k, v in fields.items()}, moments
+
+
+def _unit(columns: list[_Column], name: str) -> Any:
+    return next((column.unit for column in columns if column.name == name), None)

@@ -1,0 +1,75 @@
+"""VTK files: legacy .vtk, XML .vti .vtr .vts .vtu .vtp, .pvd collections, folders of files.
+
+A folder of numbered files is a flow. The times are those of the collection, or those that every
+file states; else the frames are counted.
+"""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from pibert.data.sources.assembly.planes import Plane, open_series
+from pibert.data.sources.assembly.space import cut_plane
+from pibert.data.sources.recordings import Hints, Recordings, SourceError
+from pibert.data.sources.vtk.legacy import HEAD, read_legacy
+from pibert.data.sources.vtk.xml import read_collection, read_xml
+
+TITLE = "VTK (.vtk, .vti, .vtr, .vts, .vtu, .vtp, .pvd)"
+
+_FRAMES = (".vtk", ".vti", ".vtr", ".vts", ".vtu", ".vtp")
+
+
+def recognise(path: Path) -> bool:
+    if path.is_dir():
+        try:
+            return any(entry.suffix.lower() in (*_FRAMES, ".pvd") for entry in path.iterdir())
+        except OSError:
+            return False
+    return path.suffix.lower() in (*_FRAMES, ".pvd") and path.is_file()
+
+
+def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
+    if path.is_dir():
+        collections = sorted(entry for entry in path.iterdir() if entry.suffix.lower() == ".pvd")
+        if len(collections) == 1:
+            return _open_collection(collections[0], hints)
+        return _open_folder(path, hints)
+    if path.suffix.lower() == ".pvd":
+        return _open_collection(path, hints)
+    return open_series("vtk", path, [path], read_plane, hints, name=path.stem)
+
+
+def read_plane(path: Path) -> Plane:
+    """The plane in one file."""
+    try:
+        with path.open("rb") as file:
+            legacy = file.read(len(HEAD)) == HEAD
+        mesh = read_legacy(path) if legacy or path.suffix.lower() == ".vtk" else read_xml(path)
+    except OSError as error:
+        raise SourceError(f"{path}: it cannot be read ({error.strerror})") from error
+    return replace(cut_plane(mesh, path), time=mesh.time)
+
+
+def _open_collection(path: Path, hints: Hints) -> Recordings:
+    times, files = zip(*read_collection(path), strict=True)
+    return open_series("vtk", path, files, read_plane, hints, times=times, name=path.stem)
+
+
+def _open_folder(path: Path, hints: Hints) -> Recordings:
+    """The files of a folder as frames, in the order of the number that ends their names."""
+    files = [entry for entry in path.iterdir() if entry.suffix.lower() in _FRAMES]
+    series: dict[tuple[str, str], list[tuple[int, Path]]] = {}
+    for file in files:
+        stem, number = re.fullmatch(r"(.*?)(\d*)", file.stem).groups()  # type: ignore[union-attr]
+        series.setdefault((stem, file.suffix), []).append((int(number or 0), file))
+    if len(series) > 1:
+        names = ", ".join(f"{stem}*{suffix}" for stem, suffix in sorted(series)[:8])
+        raise SourceError(
+            f"{path}: it holds several series, {names}; name one file, or give each series a folder"
+        )
+    ordered = [file for _, file in sorted(next(iter(series.values())))]
+    times = None
+    if read_plane(ordered[0]).time is not None:
+        stated = [read_plane(file).time for file in ordered]
+        times = None if None in stated else [time for time in stated if time is not None]
+    return open_series("vtk", path, ordered, read_plane, hints, times=times, name=path.name)

@@ -1,0 +1,268 @@
+"""VTK's XML files: .vti, .vtr, .vts, and .vtu and .vtp in one piece or several; .pvd collections.
+
+An array is text, base64 after a header of its length, or lies in one appended block (raw or base64)
+at an offset. A compressed array is a header (number of blocks, size of a block, size of the last
+one or 0, compressed sizes) and the blocks; in base64 the header is encoded apart from them. Format:
+"VTK XML formats" of the VTK documentation.
+"""
+
+import base64
+import binascii
+import lzma
+import re
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+
+from pibert.data.sources.assembly.space import SpaceMesh
+from pibert.data.sources.recordings import SourceError
+
+KINDS = ("ImageData", "RectilinearGrid", "StructuredGrid", "UnstructuredGrid", "PolyData")
+
+_TYPES = {
+    "Int8": "i1",
+    "UInt8": "u1",
+    "Int16": "i2",
+    "UInt16": "u2",
+    "Int32": "i4",
+    "UInt32": "u4",
+    "Int64": "i8",
+    "UInt64": "u8",
+    "Float32": "f4",
+    "Float64": "f8",
+}
+_DECOMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "vtkZLibDataCompressor": zlib.decompress,
+    "vtkLZMADataCompressor": lzma.decompress,
+}
+_APPENDED = re.compile(rb"<AppendedData[^>]*>\s*_")
+
+
+def read_collection(path: Path) -> list[tuple[float, Path]]:
+    """The files of a .pvd by time."""
+    root = _parse(path, path.read_bytes())
+    entries = root.findall("Collection/DataSet")
+    if not entries:
+        raise SourceError(f"{path}: this collection names no data sets; save it again")
+    times: dict[float, Path] = {}
+    for index, entry in enumerate(entries):
+        try:
+            time = float(entry.get("timestep", index))
+        except ValueError as error:
+            raise SourceError(f"{path}: a time step that is no number ({error})") from error
+        if time in times:
+            raise SourceError(
+                f"{path}: two files for time {time:g}; a flow in several parts is not read: merge "
+                "the parts into one file per time"
+            )
+        file = entry.get("file")
+        if not file or not (path.parent / file).is_file():
+            raise SourceError(f"{path}: it names {file!r}, which is not there; copy it too")
+        times[time] = path.parent / file
+    return sorted(times.items())
+
+
+def read_xml(path: Path) -> SpaceMesh:
+    return _Document(path, path.read_bytes()).mesh()
+
+
+def _parse(path: Path, text: bytes) -> ElementTree.Element:
+    if b"<!ENTITY" in text:
+        raise SourceError(f"{path}: a VTK file defines no entities; this one is not read")
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise SourceError(
+            f"{path}: this is not whole XML ({error}); the file is damaged: export it again"
+        ) from error
+    if root.tag != "VTKFile":
+        raise SourceError(f"{path}: an XML file of kind {root.tag!r}, not VTKFile")
+    return root
+
+
+class _Document:
+    """One file: its XML, and the block of appended data where it has one."""
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        self.path, self.appended = path, b""
+        found = _APPENDED.search(data)
+        if found:
+            # Raw bytes are no XML: they are cut out before it is parsed.
+            end = data.rfind(b"</AppendedData>")
+            if end < found.end():
+                raise self.fail("it ends within its appended data")
+            self.appended = data[found.end() : end]
+            data = data[: found.end()] + data[end:]
+        self.root = _parse(path, data)
+        head = self.root.find("AppendedData")
+        self.encoding = "raw" if head is None else head.get("encoding", "raw")
+        order = "<" if self.root.get("byte_order", "LittleEndian") == "LittleEndian" else ">"
+        self.order = order
+        header = self.root.get("header_type", "UInt32")
+        if header not in ("UInt32", "UInt64"):
+            raise self.fail(f"header_type must be UInt32 or UInt64, found {header}")
+        self.header = np.dtype(order + _TYPES[header])
+        compressor = self.root.get("compressor")
+        if compressor is not None and compressor not in _DECOMPRESS:
+            raise SourceError(
+                f"{path}: compressed by {compressor}, which is not read; export it with zlib or "
+                "without compression"
+            )
+        self.decompress = None if compressor is None else _DECOMPRESS[compressor]
+
+    def fail(self, problem: str) -> SourceError:
+        return SourceError(
+            f"{self.path}: this VTK file cannot be read ({problem}); export it again"
+        )
+
+    def mesh(self) -> SpaceMesh:
+        kind = self.root.get("type")
+        if kind not in KINDS:
+            raise SourceError(
+                f"{self.path}: a VTK file of type {kind}; read are {', '.join(KINDS)}"
+            )
+        body = self.root.find(kind)
+        pieces = [] if body is None else body.findall("Piece")
+        if body is None or not pieces:
+            raise self.fail(f"{kind} has no piece")
+        try:
+            if kind in ("UnstructuredGrid", "PolyData"):
+                return self.unstructured(pieces, "Polys" if kind == "PolyData" else "Cells")
+            if len(pieces) > 1:
+                raise SourceError(
+                    f"{self.path}: a grid in {len(pieces)} pieces is not read; merge them first"
+                )
+            return self.structured(kind, body, pieces[0])
+        except (binascii.Error, zlib.error, lzma.LZMAError, ValueError, KeyError) as error:
+            if isinstance(error, SourceError):
+                raise
+            raise self.fail(f"{type(error).__name__}: {error}") from error
+
+    def structured(
+        self, kind: str, body: ElementTree.Element, piece: ElementTree.Element
+    ) -> SpaceMesh:
+        extent = [int(word) for word in (piece.get("Extent") or body.attrib["WholeExtent"]).split()]
+        low, high = extent[::2], extent[1::2]
+        dims = (high[0] - low[0] + 1, high[1] - low[1] + 1, high[2] - low[2] + 1)
+        axes, points = None, None
+        if kind == "ImageData":
+            origin = [float(word) for word in body.get("Origin", "0 0 0").split()]
+            spacing = [float(word) for word in body.get("Spacing", "1 1 1").split()]
+            steps = [np.arange(low[i], high[i] + 1) for i in range(3)]
+            axes = tuple(origin[i] + spacing[i] * steps[i] for i in range(3))
+        elif kind == "RectilinearGrid":
+            arrays = [self.array(entry) for entry in piece.findall("Coordinates/DataArray")]
+            axes = tuple(array.reshape(-1).astype(np.float64) for array in arrays)
+            if tuple(len(axis) for axis in axes) != dims:
+                raise self.fail(f"its extent {dims} does not fit its coordinates")
+        else:
+            points = self.points(piece)
+            if len(points) != dims[0] * dims[1] * dims[2]:
+                raise self.fail(f"its extent {dims} does not fit {len(points)} points")
+        return SpaceMesh(
+            dims=dims,
+            axes=axes,  # type: ignore[arg-type]
+            points=points,
+            point_data=self.arrays(piece.find("PointData")),
+            cell_data=self.arrays(piece.find("CellData")),
+            time=self.time(),
+        )
+
+    def unstructured(self, pieces: list[ElementTree.Element], cells_in: str) -> SpaceMesh:
+        points, connectivity, ends = [], [], []
+        data: dict[str, list[dict[str, np.ndarray]]] = {"PointData": [], "CellData": []}
+        points_before = links_before = 0
+        for piece in pieces:
+            points.append(self.points(piece))
+            cells = self.arrays(piece.find(cells_in))
+            connectivity.append(cells["connectivity"].astype(np.int64) + points_before)
+            ends.append(cells["offsets"].astype(np.int64) + links_before)
+            points_before += len(points[-1])
+            links_before += len(connectivity[-1])
+            for where, found in data.items():
+                found.append(self.arrays(piece.find(where)))
+        joined = {
+            where: {
+                name: np.concatenate([part[name] for part in found])
+                for name in found[0]
+                if all(name in part for part in found)
+            }
+            for where, found in data.items()
+        }
+        return SpaceMesh(
+            points=np.concatenate(points),
+            cells=(np.concatenate(connectivity), np.concatenate(ends)),
+            point_data=joined["PointData"],
+            cell_data=joined["CellData"],
+            time=self.time(),
+        )
+
+    def time(self) -> float | None:
+        for entry in self.root.iter("DataArray"):
+            if entry.get("Name") in ("TimeValue", "TIME"):
+                values = self.array(entry).reshape(-1)
+                return float(values[0]) if len(values) == 1 else None
+        return None
+
+    def points(self, piece: ElementTree.Element) -> np.ndarray:
+        entry = piece.find("Points/DataArray")
+        if entry is None:
+            raise self.fail("its points are missing")
+        return self.array(entry).reshape(-1, 3).astype(np.float64)
+
+    def arrays(self, group: ElementTree.Element | None) -> dict[str, np.ndarray]:
+        found = [] if group is None else group.findall("DataArray")
+        return {entry.get("Name", ""): self.array(entry) for entry in found}
+
+    def array(self, entry: ElementTree.Element) -> np.ndarray:
+        dtype = np.dtype(self.order + _TYPES[entry.attrib["type"]])
+        form = entry.get("format", "ascii")
+        if form == "ascii":
+            values = np.array((entry.text or "").split(), dtype="S").astype(dtype)
+        else:
+            if form == "appended":
+                start, encoded = int(entry.attrib["offset"]), self.encoding == "base64"
+                stored = self.appended[start:]
+            else:
+                stored, encoded = "".join((entry.text or "").split()).encode(), True
+            values = np.frombuffer(self.unpack(stored, encoded), dtype)
+        width = int(entry.get("NumberOfComponents") or 1)
+        values = values.astype(dtype.newbyteorder("="))
+        return values if width == 1 else values.reshape(-1, width)
+
+    def unpack(self, stored: bytes, encoded: bool) -> bytes:
+        """The bytes of an array that is stored with its header."""
+        word = self.header.itemsize
+        if self.decompress is None:
+            head, rest = _take(stored, word, encoded)
+            (size,) = (int(n) for n in np.frombuffer(head, self.header))
+            if encoded and b"=" not in stored[: _encoded(word)]:
+                # Header and data are one text, unless the header ends with padding.
+                return _take(stored, word + size, True)[0][word:]
+            return _take(rest, size, encoded)[0]
+        count = int(np.frombuffer(_take(stored, word, encoded)[0], self.header)[0])
+        head, rest = _take(stored, (3 + count) * word, encoded)
+        sizes = [int(n) for n in np.frombuffer(head, self.header)[3:]]
+        packed, _ = _take(rest, sum(sizes), encoded)
+        blocks, start = [], 0
+        for size in sizes:
+            blocks.append(self.decompress(packed[start : start + size]))
+            start += size
+        return b"".join(blocks)
+
+
+def _encoded(size: int) -> int:
+    """Length of so many bytes in base64."""
+    return (size + 2) // 3 * 4
+
+
+def _take(stored: bytes, size: int, encoded: bool) -> tuple[bytes, bytes]:
+    """So many bytes from the start, and what is stored after them."""
+    length = _encoded(size) if encoded else size
+    if len(stored) < length:
+        raise ValueError(f"an array ends {length - len(stored)} bytes too early")
+    part = stored[:length]
+    return (base64.b64decode(part, validate=True)[:size] if encoded else part), stored[length:]

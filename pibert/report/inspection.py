@@ -1,0 +1,219 @@
+"""The picture of an inspection: one frame with its derivatives, what is missing, and statistics."""
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from pibert.data.inspect import Inspection
+from pibert.fields import Grid, Trajectory
+from pibert.physics import derivatives
+from pibert.report.figures import DPI, PANEL, Layer, add_bar, picture_path, show, write_figure
+
+_CHANNELS = 6
+_TRACE_FRAMES = 200
+_TRACE_VALUES = 1 << 24
+
+
+def draw_inspection(
+    path: str | os.PathLike[str], trajectory: Trajectory, inspection: Inspection
+) -> Path:
+    """Draw the middle frame of a trajectory and what a few hundred frames tell.
+
+    Colour scales leave out the outermost hundredth of the values; an arrow on the bar says that
+    there are such. Bodies and missing points are grey.
+
+    Args:
+        path: A PNG file; its folder is made, and an older file is replaced in one step.
+        trajectory: The one to look at.
+        inspection: Gives the title and names what looks wrong.
+    """
+    path = picture_path(path)
+    frames = _frames_around_the_middle(trajectory)
+    middle = trajectory.num_frames // 2
+    fields, known = _read(trajectory, slice(middle, middle + 1))
+    layers = _layers(fields[0], known[0], trajectory)
+    series, known_series = _read(trajectory, frames)
+    unknown = _unknown_share(known_series, trajectory)
+    if unknown.limit > 0:
+        layers["not known, share of frames"] = unknown
+    figure, axes, below = _panels(len(layers), trajectory.spec.grid)
+    for ax, (label, layer) in zip(axes, layers.items(), strict=True):
+        low, high, colours = (0.0, layer.limit, "magma_r") if "share" in label else _scale(layer)
+        image = show(ax, layer, trajectory.spec.grid, low, high, colours)
+        add_bar(ax, image, extend=layer.excess(low, high))
+        ax.set_title(label, fontsize=10)
+    _draw_histogram(below[0], fields[0], known[0], trajectory)
+    _draw_trace(below[1], series, known_series, trajectory.time[frames], trajectory)
+    _draw_spectrum(below[2], fields[0], known[0], trajectory)
+    unit = "" if trajectory.length_unit is None else f" [{trajectory.length_unit}]"
+    axes[0].set(xlabel=f"x{unit}", ylabel=f"y{unit}")
+    figure.suptitle(_title(trajectory, inspection, middle), fontsize=11)
+    return write_figure(figure, path)
+
+
+def _title(trajectory: Trajectory, inspection: Inspection, frame: int) -> str:
+    facts = inspection.facts
+    wrong = [problem.topic for problem in inspection.problems if problem.serious]
+    title = f"{facts.name}: {trajectory.name}, frame {frame} of {trajectory.num_frames}"
+    return title + (f"\nlooks wrong: {', '.join(wrong)}" if wrong else "")
+
+
+def _frames_around_the_middle(trajectory: Trajectory) -> slice:
+    t, c, ny, nx = trajectory.states.shape
+    count = max(1, min(t, _TRACE_FRAMES, _TRACE_VALUES // (c * ny * nx)))
+    start = (t - count) // 2
+    return slice(start, start + count)
+
+
+def _read(trajectory: Trajectory, frames: slice) -> tuple[Tensor, Tensor]:
+    """Fields (t, c, y, x) and known points (t, y, x); what is not finite is not known."""
+    fields = trajectory.read(frames).to("cpu", torch.float64)
+    known = trajectory.known(frames).cpu() & fields.isfinite().all(1)
+    return torch.where(known[:, None], fields, 0.0), known
+
+
+def _layers(fields: Tensor, known: Tensor, trajectory: Trajectory) -> dict[str, Layer]:
+    spec = trajectory.spec
+    named = dict(zip(spec.channels, fields, strict=True))
+    layers = {
+        name if unit == "1" else f"{name} [{unit}]": _layer(named[name], known)
+        for name, unit in list(zip(spec.channels, spec.units, strict=True))[:_CHANNELS]
+    }
+    if {"u", "v"} <= set(named) and min(spec.grid.shape) >= 3:
+        for name in ("vorticity", "divergence"):
+            operator = getattr(derivatives, name)
+            values, defined = derivatives.where_defined(
+                lambda u, v, operator=operator: operator(u, v, spec.grid),
+                named["u"],
+                named["v"],
+                known=known,
+            )
+            layers[name] = _layer(values, defined & known)
+    return layers
+
+
+def _layer(values: Tensor, shown: Tensor) -> Layer:
+    return Layer(np.ma.masked_array(values.numpy(), mask=~shown.numpy()))
+
+
+def _unknown_share(known: Tensor, trajectory: Trajectory) -> Layer:
+    """Share of the frames in which a point outside a resting body is not known."""
+    share = 1 - known.double().mean(0)
+    body = trajectory.spec.grid.body
+    return _layer(share, torch.ones_like(known[0]) if body is None else ~body)
+
+
+def _scale(layer: Layer) -> tuple[float, float, str]:
+    """As ``Layer.scale``, of the inner 99 of 100 values."""
+    inner = np.sort(layer.shown)
+    cut = len(inner) // 200
+    return Layer(np.ma.masked_array(inner[cut : len(inner) - cut])).scale()
+
+
+def _panels(count: int, grid: Grid) -> tuple[Figure, list[Axes], list[Axes]]:
+    """Axes for so many maps, and three for curves below them."""
+    ny, nx = grid.shape
+    aspect = (ny * grid.dy) / (nx * grid.dx)
+    height = min(max(1.3 * PANEL * aspect, 0.8), 2 * PANEL)
+    columns = 4 if count in (4, 7, 8) else 3
+    rows = math.ceil(count / columns)
+    figure = Figure(
+        figsize=(columns * 1.3 * PANEL + 1.6, rows * (height + 0.45) + 3.0),
+        dpi=DPI,
+        layout="constrained",
+        facecolor="white",
+    )
+    FigureCanvasAgg(figure)
+    halves = figure.add_gridspec(2, 1, height_ratios=[rows * (height + 0.45), 2.4])
+    above, below = (figure.add_subfigure(halves[i]) for i in range(2))
+    cells = above.subplots(rows, columns, squeeze=False).ravel().tolist()
+    for ax in cells[count:]:
+        ax.set_axis_off()
+    maps, curves = cells[:count], below.subplots(1, 3).tolist()
+    for ax in (*maps, *curves):
+        ax.tick_params(labelsize=8, length=2)
+        ax.xaxis.set_major_locator(MaxNLocator(5))
+    return figure, maps, curves
+
+
+def _draw_histogram(ax: Axes, fields: Tensor, known: Tensor, trajectory: Trajectory) -> None:
+    """Of every channel, in deviations from its mean, so that all fit one axis."""
+    for name, field in list(zip(trajectory.spec.channels, fields, strict=True))[:_CHANNELS]:
+        values = field[known]
+        if len(values) > 1 and values.std() > 0:
+            scaled = ((values - values.mean()) / values.std()).clamp(-6, 6)
+            ax.hist(scaled.numpy(), bins=60, range=(-6, 6), histtype="step", label=name)
+    ax.set_yscale("log")
+    ax.set_title("values of this frame", fontsize=10)
+    ax.set_xlabel("deviations from the mean (ends: beyond)", fontsize=9)
+    ax.set_ylabel("points", fontsize=9)
+    _add_legend(ax)
+
+
+def _draw_trace(
+    ax: Axes, fields: Tensor, known: Tensor, time: Tensor, trajectory: Trajectory
+) -> None:
+    """The channels over time at the known point where one of them varies most."""
+    ax.set_title("over time", fontsize=10)
+    if len(fields) < 2:
+        _say(ax, "one frame")
+        return
+    variance = torch.where(known.all(0), fields[:, _leader(trajectory)].var(0), -1.0)
+    row, column = divmod(int(variance.argmax()), variance.shape[1])
+    for index, name in enumerate(trajectory.spec.channels[:_CHANNELS]):
+        values = fields[:, index, row, column]
+        if values.std() > 0:
+            values = (values - values.mean()) / values.std()
+        ax.plot(time.numpy(), values.numpy(), lw=0.8, label=name)
+    grid = trajectory.spec.grid
+    x, y = grid.origin[0] + column * grid.dx, grid.origin[1] + row * grid.dy
+    leading = trajectory.spec.channels[_leader(trajectory)]
+    ax.set_title(f"over time at ({x:.3g}, {y:.3g}), where {leading} varies most", fontsize=10)
+    unit = "" if trajectory.time_unit is None else f" [{trajectory.time_unit}]"
+    ax.set_xlabel(f"time{unit}", fontsize=9)
+    ax.set_ylabel("deviations", fontsize=9)
+    _add_legend(ax)
+
+
+def _leader(trajectory: Trajectory) -> int:
+    channels = trajectory.spec.channels
+    return channels.index("v") if "v" in channels else 0
+
+
+def _draw_spectrum(ax: Axes, fields: Tensor, known: Tensor, trajectory: Trajectory) -> None:
+    """Energy over the wavenumber along x, mean over the rows without a missing point."""
+    grid = trajectory.spec.grid
+    rows = known.all(1)
+    ax.set_title("spectrum along x", fontsize=10)
+    if grid.shape[1] < 8 or not bool(rows.any()):
+        _say(ax, "no row without gaps")
+        return
+    window = torch.hann_window(grid.shape[1], periodic=False, dtype=torch.float64)
+    wavenumber = 2 * math.pi * torch.fft.rfftfreq(grid.shape[1], grid.dx)[1:]
+    for name, field in list(zip(trajectory.spec.channels, fields, strict=True))[:_CHANNELS]:
+        lines = field[rows]
+        lines = (lines - lines.mean(1, keepdim=True)) * window
+        energy = torch.fft.rfft(lines).abs().square().mean(0)[1:]
+        if energy.sum() > 0:
+            ax.loglog(wavenumber.numpy(), (energy / energy.sum()).numpy(), lw=0.9, label=name)
+    ax.set_xlabel("wavenumber", fontsize=9)
+    ax.set_ylabel("share of energy", fontsize=9)
+    _add_legend(ax)
+
+
+def _say(ax: Axes, text: str) -> None:
+    ax.text(0.5, 0.5, text, ha="center", transform=ax.transAxes, fontsize=9)
+    ax.set_axis_off()
+
+
+def _add_legend(ax: Axes) -> None:
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(fontsize=8, frameon=False)

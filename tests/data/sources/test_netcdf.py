@@ -1,0 +1,146 @@
+"""NetCDF files of both kinds, with and without the attributes of the CF conventions."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pibert.data.sources import netcdf
+from pibert.data.sources.recordings import Hints, SourceError
+from tests.lookalikes.flow import T, X, Y, assert_flow, fields
+
+xarray = pytest.importorskip("xarray")
+ENGINES = ["h5netcdf", "scipy"]
+
+
+def dataset(dims: str = "tyx", **time_attributes: Any) -> Any:
+    names = {"t": "time", "y": "y", "x": "x"}
+    flow = {
+        name: values.transpose(["tyx".index(letter) for letter in dims])
+        for name, values in fields().items()
+    }
+    order = [names[letter] for letter in dims]
+    variables = {
+        "U": (order, flow["u"], {"units": "m s-1", "standard_name": "eastward_wind"}),
+        "V": (order, flow["v"], {"units": "m/s"}),
+    }
+    axes = {
+        "x": ("x", X, {"units": "mm"}),
+        "y": ("y", Y, {"units": "mm"}),
+        "time": ("time", T, time_attributes or {"units": "s"}),
+    }
+    return xarray.Dataset(variables, axes, {"title": "a wake"})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("dims", ["tyx", "yxt", "txy"])
+def test_dimensions_say_the_order_of_the_axes(tmp_path: Path, engine: str, dims: str) -> None:
+    path = tmp_path / "flow.nc"
+    dataset(dims).to_netcdf(path, engine=engine)
+    assert netcdf.recognise(path)
+    recordings = netcdf.open_recordings(path)
+    (trajectory,) = recordings
+    assert_flow(trajectory)
+    assert trajectory.spec.units == ("m/s", "m/s")
+    assert (trajectory.length_unit, trajectory.time_unit) == ("mm", "s")
+    assert trajectory.source["title"] == "a wake"
+    assert_flow(pickle.loads(pickle.dumps(recordings))[0])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_dates_become_seconds_since_the_first_frame(tmp_path: Path, engine: str) -> None:
+    path = tmp_path / "flow.nc"
+    data = dataset(units="hours since 2000-01-01 06:00")
+    data["time"] = ("time", 7 + 3 * np.arange(6), data["time"].attrs)
+    data.to_netcdf(path, engine=engine)
+    recordings = netcdf.open_recordings(path)
+    assert recordings[0].time.tolist() == [10800.0 * frame for frame in range(6)]
+    assert (recordings[0].spec.dt, recordings[0].time_unit) == (10800.0, "s")
+    assert any("dates" in remark for remark in recordings.remarks)
+    data["time"].attrs["units"] = "months since 2000-01-01"
+    data.to_netcdf(tmp_path / "months.nc", engine=engine)
+    with pytest.raises(SourceError, match="'months'"):
+        netcdf.open_recordings(tmp_path / "months.nc")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fill_values_are_missing_and_packed_values_are_unpacked(
+    tmp_path: Path, engine: str
+) -> None:
+    path = tmp_path / "flow.nc"
+    data = dataset()
+    data["V"].values[2, 1, 3] = np.nan
+    packing = {"dtype": "i2", "scale_factor": 0.01, "add_offset": 1.0, "_FillValue": -999}
+    data.to_netcdf(path, engine=engine, encoding={"V": packing})
+    (trajectory,) = netcdf.open_recordings(path)
+    assert (~trajectory.known()).nonzero().tolist() == [[2, 1, 3]]
+    known = trajectory.known()
+    wanted = torch.from_numpy(fields()["v"])
+    torch.testing.assert_close(trajectory.read()[:, 1][known], wanted[known], atol=6e-3, rtol=0)
+
+
+def test_axes_that_fall_are_flipped_and_flat_dimensions_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "flow.nc"
+    data = dataset().isel(y=slice(None, None, -1)).expand_dims(level=[10.0], axis=1)
+    data.to_netcdf(path, engine="h5netcdf")
+    recordings = netcdf.open_recordings(path)
+    assert_flow(recordings[0])
+    assert any("rows were flipped" in remark for remark in recordings.remarks)
+
+
+def test_degrees_are_said_to_be_no_length(tmp_path: Path) -> None:
+    path = tmp_path / "flow.nc"
+    data = dataset().rename(x="lon", y="lat")
+    data["lon"].attrs = {"units": "degrees_east", "standard_name": "longitude"}
+    data["lat"].attrs = {"units": "degrees_north", "standard_name": "latitude"}
+    data.to_netcdf(path, engine="h5netcdf")
+    recordings = netcdf.open_recordings(path)
+    assert_flow(recordings[0])
+    assert any("degrees" in remark for remark in recordings.remarks)
+
+
+def test_points_of_a_mesh_are_scattered(tmp_path: Path) -> None:
+    path = tmp_path / "mesh.nc"
+    x, y = np.meshgrid(X, Y)
+    variables = {name: (("time", "node"), v.reshape(6, -1)) for name, v in fields().items()}
+    coordinates = {"x": ("node", x.ravel()), "y": ("node", y.ravel()), "time": T}
+    xarray.Dataset(variables, coordinates).to_netcdf(path, engine="h5netcdf")
+    assert_flow(netcdf.open_recordings(path)[0])
+
+
+def test_what_is_there_is_listed_where_nothing_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "flow.nc"
+    data = dataset()
+    del data["U"].attrs["standard_name"]
+    data.rename(U="alpha", V="beta").to_netcdf(path, engine="h5netcdf")
+    with pytest.raises(SourceError, match=r"alpha float32 \(6, 5, 7\)"):
+        netcdf.open_recordings(path)
+    assert_flow(netcdf.open_recordings(path, Hints(channels={"u": "alpha", "v": "beta"}))[0])
+    path = tmp_path / "half.nc"
+    data.drop_vars("V").to_netcdf(path, engine="h5netcdf")
+    with pytest.raises(SourceError, match="'u' but no 'v'"):
+        netcdf.open_recordings(path)
+    deep = dataset().expand_dims(level=[1.0, 2.0, 3.0], axis=1)
+    path = tmp_path / "deep.nc"
+    deep.to_netcdf(path, engine="h5netcdf")
+    with pytest.raises(SourceError, match=r"\(6, 3, 5, 7\)"):
+        netcdf.open_recordings(path)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_damaged_and_foreign_files_are_refused_in_words(tmp_path: Path, engine: str) -> None:
+    path = tmp_path / "flow.nc"
+    dataset().to_netcdf(path, engine=engine)
+    whole = path.read_bytes()
+    for length in (3, 40, 400, len(whole) // 2, len(whole) - 100):
+        path.write_bytes(whole[:length])
+        with pytest.raises(SourceError, match=r"flow\.nc"):
+            netcdf.open_recordings(path)[0].read()
+    path.write_text("not NetCDF")
+    with pytest.raises(SourceError, match="not a NetCDF file"):
+        netcdf.open_recordings(path)
+    assert not netcdf.recognise(tmp_path)
+    assert not netcdf.recognise(tmp_path / "absent.nc")

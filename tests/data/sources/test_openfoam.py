@@ -1,0 +1,165 @@
+"""OpenFOAM: sampled surfaces and sets, and cases with cell centres."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pibert.data.format import check, write
+from pibert.data.sources import openfoam
+from pibert.data.sources.recordings import SourceError
+from tests.lookalikes.flow import T, X, Y, assert_flow, velocity
+from tests.lookalikes.openfoam import write_case, write_field, write_raw, write_set
+from tests.lookalikes.vtk import points_of, write_legacy, write_xml
+
+AXES = X, Y, np.array([0.5])
+TIMES = ["0", "0.05", "0.1", "0.15", "0.2", "0.25"]
+POINTS = points_of(AXES)
+
+
+def vectors(t: float, *, normal: int = 2) -> np.ndarray:
+    """Velocities (n, 3) at the points; the component along the normal means nothing."""
+    u, v = velocity(POINTS[:, 0], POINTS[:, 1], t)
+    parts = [u, v]
+    parts.insert(normal, np.full_like(u, 77.0))
+    return np.stack(parts, -1)
+
+
+def test_raw_surfaces_are_a_flow_with_the_times_of_their_folders(tmp_path: Path) -> None:
+    case = tmp_path / "cavity"
+    order = np.random.default_rng(0).permutation(35)  # OpenFOAM keeps no order
+    for name, t in zip(TIMES, T, strict=True):
+        folder = case / "postProcessing" / "cutPlane" / name
+        write_raw(folder / "U_mid_z.raw", "U", POINTS[order], vectors(t)[order])
+        write_raw(folder / "p_rgh_mid_z.raw", "p_rgh", POINTS[order], vectors(t)[order, 0])
+    for path in (case, case / "postProcessing", case / "postProcessing" / "cutPlane"):
+        assert openfoam.recognise(path)
+        recordings = openfoam.open_recordings(path)
+        assert recordings.names == ("mid_z",)
+        assert_flow(recordings[0])
+        assert any("p_rgh" in remark for remark in recordings.remarks)
+    np.testing.assert_allclose(recordings[0].time, T)
+    assert_flow(pickle.loads(pickle.dumps(recordings))[0])
+    write(tmp_path / "flow.h5", list(recordings))
+    check(tmp_path / "flow.h5")
+
+
+def test_a_surface_normal_to_y_is_read_as_x_and_z(tmp_path: Path) -> None:
+    folder = tmp_path / "postProcessing" / "cut" / "0"
+    write_raw(folder / "U_side.raw", "U", POINTS[:, [0, 2, 1]], vectors(0.0, normal=1))
+    recordings = openfoam.open_recordings(tmp_path)
+    assert_flow(recordings[0], frames=1, dt=None)
+    assert any("plane is xz" in remark for remark in recordings.remarks)
+
+
+def test_every_surface_is_a_flow_of_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "postProcessing"
+    for name, t in zip(TIMES, T, strict=True):
+        write_raw(folder / "planes" / name / "U_a.raw", "U", POINTS, vectors(t))
+        write_raw(folder / "planes" / name / "U_b.raw", "U", POINTS, vectors(t) + 1)
+        write_raw(folder / "more" / name / "U_a.raw", "U", POINTS, vectors(t) + 2)
+    (folder / "forces" / "0").mkdir(parents=True)
+    (folder / "forces" / "0" / "force.dat").write_text("0 1 2 3\n")
+    recordings = openfoam.open_recordings(tmp_path)
+    assert recordings.names == ("more-a", "planes-a", "planes-b")
+    assert_flow(recordings["planes-a"])
+    torch.testing.assert_close(recordings["more-a"].read(), recordings["planes-a"].read() + 2)
+
+
+@pytest.mark.parametrize("suffix", [".vtk", ".vtp"])
+def test_sampled_vtk_surfaces(tmp_path: Path, suffix: str) -> None:
+    for name, t in zip(TIMES, T, strict=True):
+        path = tmp_path / "postProcessing" / "cut" / name / f"U_mid{suffix}"
+        path.parent.mkdir(parents=True)
+        data = {"U": vectors(t).reshape(1, 5, 7, 3)}
+        if suffix == ".vtk":
+            write_legacy(path, "POLYDATA", AXES, data, field=True)
+        else:
+            write_xml(path, AXES, data, form="binary")
+    recordings = openfoam.open_recordings(tmp_path)
+    assert recordings.names == ("mid",)
+    assert_flow(recordings[0])
+
+
+def test_sets_are_read_by_the_fields_in_their_name(tmp_path: Path) -> None:
+    folder = tmp_path / "postProcessing" / "sample"
+    for name, t in zip(TIMES, T, strict=True):
+        write_set(folder / name / "cloud_p_U.xy", POINTS, vectors(t)[:, 1], vectors(t))
+    (trajectory,) = openfoam.open_recordings(tmp_path)
+    assert trajectory.spec.channels == ("u", "v", "p")
+    assert_flow(trajectory)
+    torch.testing.assert_close(trajectory.read()[:, 2], trajectory.read()[:, 1])
+
+
+def test_a_line_is_left_out_in_words(tmp_path: Path) -> None:
+    folder = tmp_path / "postProcessing" / "sample" / "0"
+    line = POINTS[:7]
+    write_set(folder / "line_U.xy", line, vectors(0.0)[:7])
+    with pytest.raises(SourceError, match="curve"):
+        openfoam.open_recordings(tmp_path)
+    write_raw(folder / "U_mid.raw", "U", POINTS, vectors(0.0))
+    recordings = openfoam.open_recordings(tmp_path)
+    assert recordings.names == ("mid",)
+    assert any(remark.startswith("left out") for remark in recordings.remarks)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_case_is_read_at_its_cell_centres(tmp_path: Path, binary: bool) -> None:
+    case = tmp_path / "cavity"
+    write_case(case, POINTS, dict(zip(TIMES, map(vectors, T), strict=True)), binary=binary)
+    assert openfoam.recognise(case)
+    recordings = openfoam.open_recordings(case)
+    assert recordings.names == ("cavity",)
+    (trajectory,) = recordings
+    assert_flow(trajectory)
+    assert trajectory.spec.channels == ("u", "v", "p")
+    assert trajectory.spec.units == ("m/s", "m/s", "m2/s2")
+    assert (trajectory.length_unit, trajectory.time_unit) == ("m", "s")
+    states = trajectory.read()
+    torch.testing.assert_close(states[:, 2], states[:, 0] ** 2)
+
+
+def test_a_uniform_field_fills_the_case(tmp_path: Path) -> None:
+    write_case(tmp_path / "a", POINTS, {"0": vectors(0.0), "1": vectors(1.0)})
+    write_field(tmp_path / "a" / "0" / "U", np.array([[1.5, -2.0, 0.0]]))
+    first = openfoam.open_recordings(tmp_path / "a")[0].read(slice(0, 1))[0]
+    assert torch.equal(first[0], torch.full((5, 7), 1.5))
+    assert torch.equal(first[1], torch.full((5, 7), -2.0))
+
+
+def test_a_case_without_centres_or_fields_says_what_to_do(tmp_path: Path) -> None:
+    case = tmp_path / "cavity"
+    write_case(case, POINTS, {"0": vectors(0.0)})
+    (case / "0" / "C").unlink()
+    with pytest.raises(SourceError, match="writeCellCentres"):
+        openfoam.open_recordings(case)
+    (case / "0" / "U").unlink()
+    (case / "processor0").mkdir()
+    with pytest.raises(SourceError, match="run reconstructPar"):
+        openfoam.open_recordings(case)
+
+
+def test_damaged_files_are_refused_in_words(tmp_path: Path) -> None:
+    case = tmp_path / "cavity"
+    for binary in (False, True):
+        write_case(case / str(binary), POINTS, {"0": vectors(0.0)}, binary=binary)
+        path = case / str(binary) / "0" / "U"
+        whole = path.read_bytes()
+        for length in (len(whole) // 2, whole.index(b"internalField") + 20, 300):
+            path.write_bytes(whole[:length])
+            with pytest.raises(SourceError, match="U: this OpenFOAM field cannot be read"):
+                openfoam.open_recordings(case / str(binary))
+    path = tmp_path / "U_mid.raw"
+    write_raw(path, "U", POINTS, vectors(0.0))
+    assert openfoam.recognise(path)
+    assert_flow(openfoam.open_recordings(path)[0], frames=1, dt=None)
+    text = path.read_text()
+    path.write_text(text[: len(text) // 2])
+    with pytest.raises(SourceError, match=r"U_mid\.raw"):
+        openfoam.open_recordings(path)
+    path.write_text(text.replace("77.0", "many"))
+    with pytest.raises(SourceError, match=r"U_mid\.raw: a row holds"):
+        openfoam.open_recordings(path)
+    assert not openfoam.recognise(tmp_path / "absent")

@@ -1,0 +1,314 @@
+"""Vector fields of PIV programs."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pibert.data.format import check, write
+from pibert.data.sources import piv
+from pibert.data.sources.recordings import Hints, SourceError
+from tests.lookalikes.piv import (
+    sample,
+    write_davis,
+    write_openpiv,
+    write_pivlab,
+    write_pivlab_mat,
+    write_tecplot,
+    write_tsi,
+)
+
+MASK = np.zeros((4, 6))
+MASK[3, 1] = 1
+KINDS = np.ones((4, 6))
+KINDS[0, 5], KINDS[2, 2], KINDS[1, 0] = 0, 2, 3
+
+
+def only(path: Path, **hints: Any) -> tuple[Any, tuple[str, ...]]:
+    assert piv.recognise(path)
+    recordings = piv.open_recordings(path, Hints(**hints))
+    assert len(recordings) == 1
+    return recordings[0], recordings.remarks
+
+
+def assert_is_sample(trajectory: Any, invalid: list[tuple[int, int]], frame: int = 0) -> None:
+    """The vectors of ``sample`` in their places, all valid but those named."""
+    expected = sample()
+    valid = torch.ones(4, 6, dtype=torch.bool)
+    for place in invalid:
+        valid[place] = False
+    assert torch.equal(trajectory.known()[frame], valid)
+    for channel, name in enumerate("uv"):
+        found = trajectory.read()[frame, channel][valid]
+        wanted = torch.from_numpy(expected[name])[valid].float()
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_openpiv_flags_say_what_is_valid(tmp_path: Path) -> None:
+    flags = np.zeros((4, 6))
+    flags[0, 5], flags[2, 2] = 1, 2
+    write_openpiv(tmp_path / "exp1_001.txt", sample(), flags, MASK)
+    trajectory, remarks = only(tmp_path / "exp1_001.txt")
+    assert_is_sample(trajectory, [(0, 5), (3, 1)])
+    assert trajectory.spec.grid.shape == (4, 6)
+    assert (trajectory.spec.grid.dx, trajectory.spec.grid.dy) == pytest.approx((16, 8))
+    assert trajectory.source["program"] == "OpenPIV" and trajectory.length_unit is None
+    assert "8.3 % of the vectors are invalid" in remarks
+    assert "4.2 % of the vectors were interpolated by the program" in remarks
+    assert "positions are whole numbers without a unit: they may be pixels" in remarks
+
+
+def test_the_mask_of_old_openpiv_files_marks_outliers(tmp_path: Path) -> None:
+    write_openpiv(tmp_path / "a.txt", sample(step=1.7), mask=MASK)
+    trajectory, remarks = only(tmp_path / "a.txt")
+    assert trajectory.known()[0].logical_not().nonzero().tolist() == [[3, 1]]
+    assert not any("pixels" in remark for remark in remarks)
+
+
+@pytest.mark.parametrize("separator", [",", "\t", " "])
+def test_pivlab_text_in_pixels(tmp_path: Path, separator: str) -> None:
+    write_pivlab(tmp_path / "PIVlab_0001.txt", sample(), KINDS, separator=separator)
+    trajectory, remarks = only(tmp_path / "PIVlab_0001.txt")
+    assert_is_sample(trajectory, [(0, 5)])
+    assert trajectory.spec.units == ("px/frame", "px/frame") and trajectory.length_unit == "px"
+    assert trajectory.source == {"program": "PIVlab", "files": ["PIVlab_0001.txt"] * 2}
+    assert "4.2 % of the vectors were interpolated by the program" in remarks
+    assert any("in pixels" in remark for remark in remarks)
+    assert any("y runs down the image" in remark for remark in remarks)
+
+
+def test_pivlab_text_in_metres_states_its_calibration(tmp_path: Path) -> None:
+    write_pivlab(tmp_path / "a.txt", sample(), scale=(0.0005, 0.25))
+    trajectory, remarks = only(tmp_path / "a.txt")
+    assert trajectory.length_unit == "m" and trajectory.spec.units == ("m/s", "m/s")
+    assert trajectory.spec.grid.dx == pytest.approx(0.008)
+    assert trajectory.source["metres_per_pixel"] == 0.0005
+    assert trajectory.source["seconds_between_images"] == pytest.approx(0.002)
+    assert trajectory.spec.dt is None  # the images of a pair, not the frames
+    assert not any("pixels" in remark for remark in remarks)
+
+
+def test_the_choice_code_of_insight_files(tmp_path: Path) -> None:
+    chc = np.ones((4, 6), int)
+    chc[0, 0], chc[1, 1], chc[3, 5], chc[2, 3] = 0, -1, -2, 2
+    path = tmp_path / "Run000001.T000.D000.P000.H001.L.vec"
+    write_tsi(path, sample(), chc)
+    trajectory, remarks = only(path)
+    assert_is_sample(trajectory, [(0, 0), (1, 1), (3, 5)])
+    assert trajectory.length_unit == "mm" and trajectory.spec.units == ("m/s", "m/s")
+    assert trajectory.source["program"] == "TSI Insight"
+    assert trajectory.source["microseconds_between_images"] == 50.0
+    assert "4.2 % of the vectors were interpolated by the program" in remarks
+    assert any("lengths are in mm, velocities in m/s" in remark for remark in remarks)
+
+
+def test_insight_files_in_pixels_are_noticed(tmp_path: Path) -> None:
+    write_tsi(tmp_path / "a.vec", sample(), np.ones((4, 6)), "pixel", "pixel")
+    trajectory, remarks = only(tmp_path / "a.vec")
+    assert trajectory.length_unit == "px" and trajectory.spec.units == ("px", "px")
+    assert any("in pixels" in remark for remark in remarks)
+
+
+@pytest.mark.parametrize("decimal_comma", [False, True])
+def test_davis_text_has_zeros_for_missing_vectors(tmp_path: Path, decimal_comma: bool) -> None:
+    field = sample()
+    field["u"][1, 4] = np.nan
+    write_davis(tmp_path / "B00002.txt", field, decimal_comma=decimal_comma)
+    trajectory, remarks = only(tmp_path / "B00002.txt")
+    assert_is_sample(trajectory, [(1, 4)])
+    assert trajectory.length_unit == "mm" and trajectory.spec.units == ("m/s", "m/s")
+    assert "4.2 % of the vectors are invalid" in remarks
+
+
+def test_one_component_of_zero_is_a_davis_vector(tmp_path: Path) -> None:
+    field = sample()
+    field["u"][2, 2] = 0.0
+    write_davis(tmp_path / "B00002.txt", field, decimal_comma=False)
+    trajectory, _ = only(tmp_path / "B00002.txt")
+    assert bool(trajectory.known().all())
+
+
+def test_davis_tecplot_files_by_flag_or_by_zeros(tmp_path: Path) -> None:
+    field = sample()
+    write_tecplot(tmp_path / "flagged.dat", field, MASK == 0)
+    trajectory, _ = only(tmp_path / "flagged.dat")
+    assert_is_sample(trajectory, [(3, 1)])
+    assert trajectory.source["program"] == "Tecplot" and trajectory.spec.units[0] == "m/s"
+    field["u"][3, 1] = field["v"][3, 1] = np.nan
+    write_tecplot(tmp_path / "plain.dat", field)
+    assert_is_sample(only(tmp_path / "plain.dat")[0], [(3, 1)])
+    # In a flow that DaVis did not write a fluid at rest is a value.
+    text = (tmp_path / "plain.dat").read_text().replace("B00001", "cavity")
+    (tmp_path / "plain.dat").write_text(text)
+    assert bool(only(tmp_path / "plain.dat")[0].known().all())
+
+
+def test_hints_name_the_columns_of_a_tecplot_file(tmp_path: Path) -> None:
+    write_tecplot(tmp_path / "a.dat", sample(), MASK == 0)
+    text = (tmp_path / "a.dat").read_text().replace("Vx", "Avg 1").replace("Vy", "Avg 2")
+    (tmp_path / "a.dat").write_text(text)
+    with pytest.raises(SourceError, match="but u, v is missing among: x .*Avg 1"):
+        piv.open_recordings(tmp_path / "a.dat")
+    trajectory, _ = only(tmp_path / "a.dat", channels={"u": "Avg 1", "v": "Avg 2"})
+    assert_is_sample(trajectory, [(3, 1)])
+
+
+def numbered(folder: Path, numbers: list[int], name: str = "B{}.txt") -> None:
+    folder.mkdir(exist_ok=True)
+    for number in numbers:
+        field = sample()
+        field["u"] = field["u"] + number
+        if number == 2:
+            field["v"][1, 1] = np.nan
+        write_davis(folder / name.format(number), field, decimal_comma=False)
+
+
+def test_a_folder_of_numbered_files_is_a_trajectory_in_their_order(tmp_path: Path) -> None:
+    numbered(tmp_path / "run", list(range(1, 13)))
+    (tmp_path / "run" / "readme.txt").write_text("seen on a Monday\n")
+    trajectory, remarks = only(tmp_path / "run", dt=0.5)
+    assert trajectory.name == "run" and trajectory.num_frames == 12
+    assert trajectory.spec.dt == 0.5
+    first = trajectory.read()[:, 0, 0, 0]
+    torch.testing.assert_close(first - first[0], torch.arange(12.0), rtol=0, atol=1e-4)
+    assert trajectory.known()[:, 1, 1].tolist() == [True, False] + [True] * 10
+    assert trajectory.known(slice(0, 0)).shape == (0, 4, 6)
+    assert trajectory.read(slice(3, 9, 2), [1]).shape == (3, 1, 4, 6)
+    assert not any("give dt" in remark for remark in remarks)
+    assert any("give dt" in remark for remark in only(tmp_path / "run")[1])
+
+
+def test_a_pattern_chooses_files(tmp_path: Path) -> None:
+    numbered(tmp_path / "run", [1, 2])
+    numbered(tmp_path / "run", [1, 2, 3], "mean{}.txt")
+    recordings = piv.open_recordings(tmp_path / "run" / "mean*.txt")
+    assert recordings.names == ("mean",) and recordings[0].num_frames == 3
+    assert piv.open_recordings(tmp_path / "run").names == ("B", "mean")
+
+
+def test_several_numbers_tell_trajectories_from_frames(tmp_path: Path) -> None:
+    for run in (1, 2):
+        numbered(tmp_path / "all", [5, 6, 7], f"exp{run}_{{}}_b.txt")
+    recordings = piv.open_recordings(tmp_path / "all")
+    assert recordings.names == ("exp1_b", "exp2_b")
+    assert recordings[1].num_frames == 3
+    for number in (1, 10):
+        write_tsi(tmp_path / f"Run{number:06d}.T000.D000.L.vec", sample(), np.ones((4, 6)))
+    assert [t.num_frames for t in piv.open_recordings(tmp_path)] == [2]
+
+
+def test_no_file_of_a_folder_is_lost_among_names_that_look_alike(tmp_path: Path) -> None:
+    numbered(tmp_path / "run", [1, 2])
+    numbered(tmp_path / "run", [1, 2, 3], "B_{}.txt")
+    recordings = piv.open_recordings(tmp_path / "run")
+    assert recordings.names == ("B", "B B_#.txt")
+    assert [trajectory.num_frames for trajectory in recordings] == [2, 3]
+    numbered(tmp_path / "run", [1], "B0{}.txt")
+    with pytest.raises(SourceError, match="B1.txt: B01.txt has the same number"):
+        piv.open_recordings(tmp_path / "run")
+
+
+def test_missing_frames_show_in_the_time(tmp_path: Path) -> None:
+    numbered(tmp_path / "run", [3, 4, 8])
+    trajectory, remarks = only(tmp_path / "run", dt=0.1)
+    torch.testing.assert_close(trajectory.time, torch.tensor([0.0, 0.1, 0.5]).double())
+    assert trajectory.spec.dt is None
+    assert "frames are missing between the numbers of the files" in remarks
+
+
+def test_files_are_parsed_when_their_frames_are_read(tmp_path: Path) -> None:
+    numbered(tmp_path / "run", [1, 2, 3])
+    trajectory, _ = only(tmp_path / "run")
+    (tmp_path / "run" / "B3.txt").write_text("broken")
+    assert trajectory.read(slice(0, 2)).shape == (2, 2, 4, 6)
+    with pytest.raises(SourceError, match="B3.txt: expected columns of numbers"):
+        trajectory.read(slice(2, 3))
+
+
+def test_a_recording_can_go_to_a_worker_and_be_converted(tmp_path: Path) -> None:
+    numbered(tmp_path / "run", [1, 2, 3])
+    trajectory, _ = only(tmp_path / "run")
+    before = trajectory.read()
+    other = pickle.loads(pickle.dumps(trajectory))
+    assert torch.equal(other.read(), before) and torch.equal(other.known(), trajectory.known())
+    write(tmp_path / "run.h5", [trajectory])
+    check(tmp_path / "run.h5")
+
+
+def test_frames_need_the_same_points(tmp_path: Path) -> None:
+    numbered(tmp_path / "run", [1, 2])
+    write_davis(tmp_path / "run" / "B3.txt", sample(step=15.0), decimal_comma=False)
+    trajectory, _ = only(tmp_path / "run")
+    with pytest.raises(SourceError, match=r"B3.txt: its 24 points are not those of B1.txt"):
+        trajectory.read()
+
+
+def test_files_cut_short_are_named(tmp_path: Path) -> None:
+    write_davis(tmp_path / "a.txt", sample(), decimal_comma=False)
+    lines = (tmp_path / "a.txt").read_text().splitlines(keepends=True)
+    (tmp_path / "a.txt").write_text("".join(lines[:-3]))
+    with pytest.raises(SourceError, match="a.txt: its header promises 24 vectors, found 21"):
+        piv.open_recordings(tmp_path / "a.txt")
+    (tmp_path / "a.txt").write_text("".join(lines[:-1]) + lines[-1][:8])
+    with pytest.raises(SourceError, match="a.txt: line 25 has . values where the first row has 4"):
+        piv.open_recordings(tmp_path / "a.txt")
+
+
+def test_other_text_is_not_taken_for_vectors(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x y u v\nare the columns\n")
+    (tmp_path / "picture.txt").write_bytes(b"\x00\x01\x02" * 50)
+    for name in ("notes.txt", "picture.txt", "absent.txt", ""):
+        assert not piv.recognise(tmp_path / name)
+    with pytest.raises(SourceError, match="no files of vectors"):
+        piv.open_recordings(tmp_path)
+    (tmp_path / "t.dat").write_text(
+        'TITLE="a"\nVARIABLES="x" "y" "p"\nZONE I=1 J=2\n0 0 1\n1 0 2\n'
+    )
+    with pytest.raises(SourceError, match="but u, v is missing among: x, y, p"):
+        piv.open_recordings(tmp_path / "t.dat")
+
+
+@pytest.mark.parametrize("v73", [False, True])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_pivlab_mat_files(tmp_path: Path, v73: bool, filtered: bool) -> None:
+    path = tmp_path / "PIVlab.mat"
+    frames = [sample(), sample()]
+    frames[1]["u"] = frames[1]["u"] * 2
+    kinds = [KINDS, np.ones((4, 6))]
+    write_pivlab_mat(path, frames, kinds, filtered=filtered, v73=v73)
+    assert piv.recognise(path)
+    recordings = piv.open_recordings(path, Hints(dt=0.01))
+    trajectory = recordings[0]
+    assert_is_sample(trajectory, [(0, 5)])
+    torch.testing.assert_close(trajectory.read()[1, 0], 2 * trajectory.read()[0, 0])
+    assert bool(trajectory.known()[1].all())
+    assert trajectory.length_unit == "px" and trajectory.spec.units == ("px/frame", "px/frame")
+    assert trajectory.local["gridding"] == {"method": "none"}  # neither turned nor resampled
+    assert trajectory.source["vectors"] == ("filtered" if filtered else "original")
+    assert "2.1 % of the vectors were interpolated by PIVlab" in recordings.remarks
+    assert pickle.loads(pickle.dumps(recordings)).names == ("PIVlab",)
+
+
+def test_pivlab_mat_files_in_metres(tmp_path: Path) -> None:
+    write_pivlab_mat(
+        tmp_path / "a.mat", [sample()], [KINDS], filtered=True, units="[m] respectively [m/s]"
+    )
+    trajectory = piv.open_recordings(tmp_path / "a.mat")[0]
+    assert trajectory.length_unit == "m" and trajectory.spec.units == ("m/s", "m/s")
+
+
+@pytest.mark.parametrize("v73", [False, True])
+def test_broken_mat_files_are_refused_in_words(tmp_path: Path, v73: bool) -> None:
+    path = tmp_path / "a.mat"
+    write_pivlab_mat(path, [sample()], [KINDS], filtered=True, v73=v73)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(SourceError, match="a.mat: not a"):
+        piv.open_recordings(path)
+    other = sample(step=3.0)
+    write_pivlab_mat(path, [sample(), other], [KINDS, KINDS], filtered=True, v73=v73)
+    with pytest.raises(SourceError, match="do not share their points"):
+        piv.open_recordings(path)

@@ -1,0 +1,122 @@
+"""The table of sources: what is recognised, what is refused and how; the package's own files."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pibert.data.format import write
+from pibert.data.sources import SOURCES, identify, open_recordings
+from pibert.data.sources.recordings import Hints, SourceError
+from tests.data.helpers import make_trajectory
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_every_source_has_what_the_table_asks_for() -> None:
+    for kind, source in SOURCES.items():
+        assert source.TITLE and "\n" not in source.TITLE, kind
+        assert callable(source.recognise) and callable(source.open_recordings)
+    titles = [source.TITLE for source in SOURCES.values()]
+    assert len(set(titles)) == len(titles)
+
+
+def test_no_source_claims_what_is_no_data(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("# Notes\n")
+    (tmp_path / "noise.bin").write_bytes(bytes(range(256)) * 40)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.md").write_text("# Notes\n")
+    for path in (tmp_path / "notes.md", tmp_path / "noise.bin", tmp_path / "folder"):
+        for kind, source in SOURCES.items():
+            assert source.recognise(path) is False, (kind, path)
+
+
+def test_recognising_never_raises(tmp_path: Path) -> None:
+    names = ["x.h5", "x.npz", "x.npy", "x.mat", "x.nc", "x.vtk", "x.vtu", "x.arrow", "x.txt", "x"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"\x00garbage\xff\n" * 3)
+    for path in (tmp_path, tmp_path / "absent", *(tmp_path / name for name in names)):
+        for source in SOURCES.values():
+            source.recognise(path)
+
+
+def test_native_files_come_before_general_hdf5(tmp_path: Path) -> None:
+    write(tmp_path / "a.h5", [make_trajectory()])
+    assert identify(tmp_path / "a.h5") == "native"
+    assert SOURCES["native"].recognise(tmp_path / "a.h5")
+    recordings = open_recordings(tmp_path / "a.h5")
+    assert recordings.kind == "native" and recordings.names == ("a",)
+    assert torch.equal(recordings[0].read(), make_trajectory().read())
+
+
+def test_a_folder_of_native_files_is_one_set(tmp_path: Path) -> None:
+    write(tmp_path / "part0.h5", [make_trajectory("a"), make_trajectory("b", seed=1)])
+    write(tmp_path / "part1.h5", [make_trajectory("b", seed=2)])
+    (tmp_path / ".part2.h5").write_bytes(b"half a file")
+    recordings = open_recordings(tmp_path)
+    assert recordings.names == ("a", "part0-b", "part1-b")
+    last = recordings["part1-b"]
+    assert last.name == "part1-b"
+    assert torch.equal(last.read(), make_trajectory(seed=2).read())
+    again = pickle.loads(pickle.dumps(last))
+    assert torch.equal(again.read(), last.read())
+
+
+def test_hints_are_refused_where_the_file_says_everything(tmp_path: Path) -> None:
+    write(tmp_path / "a.h5", [make_trajectory()])
+    with pytest.raises(SourceError, match=r"a\.h5: files of this format say everything"):
+        open_recordings(tmp_path / "a.h5", hints=Hints(dt=0.1))
+
+
+def test_a_kind_can_be_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", u=np.zeros((2, 4, 5)), v=np.ones((2, 4, 5)))
+    assert open_recordings(tmp_path / "x.npz", "arrays").kind == "arrays"
+    with pytest.raises(ValueError, match="unknown kind 'numpy'; choose from: native, "):
+        open_recordings(tmp_path / "x.npz", "numpy")
+
+
+def test_what_is_not_known_is_refused_with_the_known_kinds(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="absent: there is no such file or folder"):
+        identify(tmp_path / "absent")
+    with pytest.raises(FileNotFoundError, match="absent"):
+        open_recordings(tmp_path / "absent", "native")
+    with pytest.raises(SourceError, match="the folder is empty"):
+        identify(tmp_path)
+    (tmp_path / "empty.dat").touch()
+    with pytest.raises(SourceError, match=r"empty\.dat: the file is empty"):
+        identify(tmp_path / "empty.dat")
+    (tmp_path / "notes.md").write_text("# Notes\n")
+    with pytest.raises(SourceError, match="a file of no known kind") as refusal:
+        identify(tmp_path / "notes.md")
+    assert all(f"{kind}: {source.TITLE}" in str(refusal.value) for kind, source in SOURCES.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("index.pkl", "may hold code"),
+        ("data.zip", "unpack it first"),
+        ("B00001.vc7", "export the vectors as text"),
+        ("frame.png", "an image is not a flow field"),
+    ],
+)
+def test_formats_that_are_not_read_come_with_advice(tmp_path: Path, name: str, advice: str) -> None:
+    (tmp_path / name).write_bytes(b"\x00\x01something")
+    with pytest.raises(SourceError, match=advice):
+        identify(tmp_path / name)
+
+
+def test_the_table_imports_no_extra() -> None:
+    extras = "scipy pyarrow xarray h5netcdf huggingface_hub matplotlib pandas"
+    code = f"""
+import sys, pibert.data.sources
+print(*[name for name in '{extras}'.split() if name in sys.modules])
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert found.stdout.strip() == ""

@@ -1,0 +1,205 @@
+"""Tables of text: their columns, and the fields in them."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pibert.data.format import check, write
+from pibert.data.sources import table
+from pibert.data.sources.columns import read_columns
+from pibert.data.sources.recordings import Hints, SourceError
+
+SHARED = Path(__file__).parents[3] / ".." / "shared" / "data"
+needs_shared = pytest.mark.skipif(
+    not SHARED.is_dir(), reason="the sample data of ../shared/data is not here"
+)
+X, Y = (mesh.ravel() for mesh in np.meshgrid([0.0, 0.5, 1.0], [2.0, 3.0]))
+
+
+def text_of(columns: list[np.ndarray], separator: str = ",") -> str:
+    return "".join(separator.join(f"{v:g}" for v in row) + "\n" for row in np.stack(columns, -1))
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "values"),
+    [
+        ("x,y\n1,2\n3,4\n", ("x", "y"), [[1, 2], [3, 4]]),
+        ("x;y\n1,5;2\n3;4,25\n", ("x", "y"), [[1.5, 2], [3, 4.25]]),
+        ("x y\n1 2\n3,5 -4\n", ("x", "y"), [[1, 2], [3.5, -4]]),
+        ("x\ty\tz\n1\t\t3\n1\t2\t3\n", ("x", "y", "z"), [[1, np.nan, 3], [1, 2, 3]]),
+        ("# x\ty\n1,5\t-2e-3\n", ("x", "y"), [[1.5, -0.002]]),
+        ("1.5 2\n\n# a remark\n3 nan\n", ("column 1", "column 2"), [[1.5, 2], [3, np.nan]]),
+        ("a,b,c\n,2,\n1,2,3\n", ("a", "b", "c"), [[np.nan, 2, np.nan], [1, 2, 3]]),
+        ("a, b ,c\n1, ,3\n,2,3\n", ("a", "b", "c"), [[1, np.nan, 3], [np.nan, 2, 3]]),
+        ("t (s)  Cd \n1,2,\n3,4,\n", ("t (s)", "Cd"), [[1, 2], [3, 4]]),
+        ('"u, mean","v"\n1,2\n', ("u, mean", "v"), [[1, 2]]),
+        ("% Model:   m\n% x     u (m/s) @ t=1\n0  1\n", ("x", "u (m/s) @ t=1"), [[0, 1]]),
+        ("x [m] Vector type [-]\n0 1\n", ("x [m]", "Vector type [-]"), [[0, 1]]),
+        ("four words but two\n0 1\n", ("column 1", "column 2"), [[0, 1]]),
+        ("\ufeffx,y\r\n1,2\r\n", ("x", "y"), [[1, 2]]),
+    ],
+)
+def test_columns_are_found(
+    tmp_path: Path, text: str, names: tuple[str, ...], values: list[list[float]]
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(text, encoding="utf-8")
+    found = read_columns(path)
+    assert found.names == names
+    np.testing.assert_array_equal(found.values, values)
+    assert found.named is not names[0].startswith("column")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"x,y\n1,2\n3\n", "line 3 has 1 values where the first row has 2"),
+        (b"x,y\n1,2\nZONE 2\n3,4\n", "line 3 is not a row of numbers"),
+        (b"x y\n1 2\n3 four\n", "a row is not made of numbers"),
+        (b"nothing to see\n", "found no row of numbers"),
+        (b"\x00\x01 1 2\n", "found no row of numbers"),
+        (b"", "found no row of numbers"),
+    ],
+)
+def test_broken_tables_are_named(tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(SourceError, match=f"a.csv: .*{problem}"):
+        read_columns(tmp_path / "a.csv")
+    with pytest.raises(SourceError, match="absent.csv: cannot be read: No such file"):
+        read_columns(tmp_path / "absent.csv")
+
+
+def test_a_csv_with_names_is_a_field(tmp_path: Path) -> None:
+    path = tmp_path / "wake.csv"
+    path.write_text("velocity_x [m/s],Y [mm],X [mm],p,quality\n" + text_of([X + Y, Y, X, Y, X]))
+    assert table.recognise(path)
+    recordings = table.open_recordings(path)
+    trajectory = recordings[0]
+    assert recordings.names == ("wake",) and trajectory.spec.channels == ("u", "p")
+    assert trajectory.spec.units == ("m/s", "1") and trajectory.length_unit == "mm"
+    expected = torch.tensor([[2.0, 2.5, 3.0], [3.0, 3.5, 4.0]])
+    assert torch.equal(trajectory.read()[0, 0], expected)
+    assert recordings.remarks == ("columns left out: quality",)
+    assert pickle.loads(pickle.dumps(recordings))[0].name == "wake"
+
+
+def test_hints_name_the_columns(tmp_path: Path) -> None:
+    path = tmp_path / "a.dat"
+    path.write_text("a b c\n" + text_of([X, Y, X - Y], " "))
+    hints = Hints(channels={"x": "a", "y": "b", "v": "c"}, dt=2.0)
+    trajectory = table.open_recordings(path, hints)[0]
+    assert trajectory.spec.channels == ("v",)
+    assert torch.equal(trajectory.read()[0, 0, 0], torch.tensor([-2.0, -1.5, -1.0]))
+    with pytest.raises(SourceError, match="no column 'd'; there are: a, b, c"):
+        table.open_recordings(path, Hints(channels={"u": "d"}))
+
+
+def test_a_column_of_time_makes_frames(tmp_path: Path) -> None:
+    x, y, t = np.tile(X, 3), np.tile(Y, 3), np.repeat([0.0, 0.1, 0.2], 6)
+    order = np.random.default_rng(0).permutation(18)
+    path = tmp_path / "a.csv"
+    path.write_text("t [s],x,y,u\n" + text_of([c[order] for c in (t, x, y, 100 * t + x)]))
+    trajectory = table.open_recordings(path)[0]
+    assert trajectory.spec.dt == pytest.approx(0.1) and trajectory.time_unit == "s"
+    expected = torch.tensor([[0.0, 0.5, 1.0], [10.0, 10.5, 11.0], [20.0, 20.5, 21.0]])
+    torch.testing.assert_close(trajectory.read()[:, 0, 1], expected)
+    path.write_text("t,x,y,u\n" + text_of([t[:-1], x[:-1], y[:-1], x[:-1]]))
+    with pytest.raises(SourceError, match=r"a.csv: the times .* same number of points"):
+        table.open_recordings(path)
+
+
+def test_comsol_columns_carry_times_and_parameters(tmp_path: Path) -> None:
+    names = [f"{c} (m/s) @ t={t}, Re={re}" for re in (10, 20) for t in (0, 0.5) for c in "uv"]
+    columns = [X, Y, *(number + X for number in range(8))]
+    path = tmp_path / "flow.txt"
+    header = "% Model:              m.mph\n% Length unit:        m\n% " + "   ".join(
+        ["x", "y", *names]
+    )
+    path.write_text(header + "\n" + text_of(columns, "   "))
+    recordings = table.open_recordings(path)
+    assert recordings.names == ("flow Re=10", "flow Re=20")
+    second = recordings["flow Re=20"]
+    assert second.parameters == {"Re": 20.0} and second.time.tolist() == [0.0, 0.5]
+    assert second.read()[:, :, 0, 0].tolist() == [[4.0, 5.0], [6.0, 7.0]]
+    assert recordings[0].read()[:, :, 0, 0].tolist() == [[0.0, 1.0], [2.0, 3.0]]
+    assert second.length_unit == "m" and second.spec.units == ("m/s", "m/s")
+    assert second.source == {"file": "flow.txt", "model": "m.mph"}
+
+
+def test_a_grid_without_names_is_taken_for_velocities(tmp_path: Path) -> None:
+    path = tmp_path / "a.vec"
+    path.write_text(text_of([16 * X, Y, X, -Y, 50 + X], " "))
+    recordings = table.open_recordings(path)
+    assert recordings[0].spec.channels == ("u", "v")
+    assert "the first four were taken as x, y, u, v" in recordings.remarks[0]
+    assert recordings.remarks[1] == "columns left out: column 5"
+
+
+def test_curves_are_no_field(tmp_path: Path) -> None:
+    path = tmp_path / "drag.dat"
+    t = np.linspace(0, 1, 30)
+    path.write_text("# t  Cd  Cl  Cm\n" + text_of([t, t**2, t, t], " "))
+    with pytest.raises(SourceError, match="a table of curves, no field: columns t, Cd, Cl, Cm; 30"):
+        table.open_recordings(path)
+    path.write_text(text_of([t, t**2, np.sin(9 * t), t], " "))
+    with pytest.raises(SourceError, match="no field: columns 4 without names"):
+        table.open_recordings(path)
+    path.write_text("x y u\n" + text_of([0 * t, t, t], " "))
+    with pytest.raises(SourceError, match="drag.dat: .*this is a curve"):
+        table.open_recordings(path)
+    path.write_text("x y z u\n" + text_of([t, t**2, t**3, t], " "))
+    with pytest.raises(SourceError, match="drag.dat: points in three dimensions"):
+        table.open_recordings(path)
+
+
+def test_what_is_no_table_is_not_recognised(tmp_path: Path) -> None:
+    for name, content in {"a.txt": b"hello\n", "b.csv": b"\x00\x01", "c.md": b"1 2\n3 4\n"}.items():
+        (tmp_path / name).write_bytes(content)
+        assert not table.recognise(tmp_path / name)
+    assert not table.recognise(tmp_path) and not table.recognise(tmp_path / "absent.csv")
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("name", "shape", "parameters"),
+    [
+        ("lid_driven_a4", (101, 101), {"Re": 100.0}),
+        ("ns_0_obstacle", (94, 187), {}),
+        ("ns_4_obstacle", (130, 258), {}),
+    ],
+)
+def test_the_finite_element_flows_open(
+    tmp_path: Path, name: str, shape: tuple[int, int], parameters: dict[str, float]
+) -> None:
+    path = SHARED / "channel_comsol" / f"{name}.dat"
+    assert table.recognise(path)
+    trajectory = table.open_recordings(path)[0]
+    assert trajectory.spec.channels == ("u", "v", "p") and trajectory.spec.grid.shape == shape
+    assert trajectory.parameters == parameters
+    error = trajectory.local["gridding"]["error"]
+    assert error["u"] < 0.03 and error["v"] < 0.07
+    write(tmp_path / "a.h5", [trajectory])
+    check(tmp_path / "a.h5")
+
+
+@needs_shared
+def test_the_lid_moves_as_stated() -> None:
+    trajectory = table.open_recordings(SHARED / "channel_comsol" / "lid_driven_a4.dat")[0]
+    x = trajectory.spec.grid.coordinates(torch.float64)[0][-1]
+    torch.testing.assert_close(
+        trajectory.read()[0, 0, -1].double(), 4 * x * (1 - x), rtol=0, atol=2e-3
+    )
+
+
+@needs_shared
+def test_the_published_curves_are_told_from_fields() -> None:
+    for path in SHARED.glob("*.dat"):
+        assert table.recognise(path)
+        with pytest.raises(SourceError, match="a table of curves, no field"):
+            table.open_recordings(path)
+    cavity = read_columns(SHARED / "ghia_et_al_1982_lid_driven_cavity.dat")
+    assert cavity.values.shape == (17, 12) and not cavity.named
+    assert cavity.comments[0].startswith("Centerline velocities from Ghia")

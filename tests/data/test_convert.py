@@ -1,0 +1,177 @@
+"""Conversion to the native format: values, masks and provenance arrive; the input stays."""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pibert.data.convert import convert
+from pibert.data.format import Reader, check, write
+from pibert.data.sources import open_recordings
+from pibert.data.sources.recordings import Recordings
+from pibert.fields import Trajectory, read_mask
+from tests.data.helpers import SHAPE, disc, make_trajectory, random_states
+
+SHARED = Path(__file__).parents[2] / ".." / "shared" / "data"
+FIELDS = (
+    "jet_piv_train.npz",
+    "cylinder_re100_pod.npz",
+    "channel_comsol/lid_driven_a4.dat",
+    "channel_comsol/ns_0_obstacle.dat",
+    "channel_comsol/ns_4_obstacle.dat",
+)
+
+
+class Lazy:
+    """States that are read when asked for, in the type of the source."""
+
+    def __init__(self, states: Tensor) -> None:
+        self.states, self.largest = states, 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.states.shape)
+
+    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
+        part = self.states[frames]
+        self.largest = max(self.largest, len(part))
+        return part if channels is None else part[:, list(channels)]
+
+
+def recordings_of(*trajectories: Trajectory, path: Path = Path("place/flow.dat")) -> Recordings:
+    table = {trajectory.name: trajectory for trajectory in trajectories}
+    return Recordings(kind="table", path=path, names=tuple(table), load=table.__getitem__)
+
+
+def lazy_trajectory(states: Tensor, **changes: Any) -> Trajectory:
+    return replace(make_trajectory(states=states.float()), states=Lazy(states), **changes)
+
+
+def test_values_masks_and_provenance_arrive(tmp_path: Path) -> None:
+    states = random_states(6, 2, *SHAPE).double()
+    original = lazy_trajectory(states, body=disc(), source={"title": "a tank", "doi": None})
+    out = convert(recordings_of(original), tmp_path / "out.h5")
+    check(out)
+    (copy,) = Reader(out)
+    torch.testing.assert_close(copy.read(), states.float(), rtol=0, atol=0)
+    assert torch.equal(copy.known(), original.known())
+    assert copy.valid is None
+    assert copy.source == {"title": "a tank", "doi": None}
+    assert copy.local["file"] == "flow.dat" and copy.local["kind"] == "table"
+    assert "not_finite" not in copy.local
+    assert copy.parameters == original.parameters and copy.length_unit == "m"
+    assert os.listdir(tmp_path) == ["out.h5"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_other_precisions_become_single(tmp_path: Path, dtype: torch.dtype) -> None:
+    states = random_states(3, 2, *SHAPE).to(dtype)
+    (copy,) = Reader(convert(recordings_of(lazy_trajectory(states)), tmp_path / "out.h5"))
+    torch.testing.assert_close(copy.read(), states.float(), rtol=0, atol=0)
+
+
+def test_values_that_are_not_finite_become_missing_points_frame_by_frame(tmp_path: Path) -> None:
+    states = random_states(4, 2, *SHAPE).double()
+    states[1, 0, 2, 5] = math.nan
+    states[2, 1, 4, 6] = math.inf
+    states[3, 1, 0, 0] = 1e300  # finite, but not in single precision
+    states[:, :, 1, 2] = math.nan  # inside the body, where values mean nothing
+    valid = torch.ones(SHAPE, dtype=torch.bool)
+    valid[3, 3] = False
+    original = lazy_trajectory(states, body=disc(), valid=valid)
+    out = convert(recordings_of(original), tmp_path / "out.h5")
+    check(out)
+    (copy,) = Reader(out)
+    expected = valid.repeat(4, 1, 1)
+    for frame, row, column in ((1, 2, 5), (2, 4, 6), (3, 0, 0)):
+        expected[frame, row, column] = False
+    assert copy.valid is not None
+    assert torch.equal(read_mask(copy.valid, slice(None)), expected)
+    assert copy.local["not_finite"] == 3
+
+
+def test_a_resized_copy_is_made_of_finite_values_alone(tmp_path: Path) -> None:
+    states = torch.ones(2, 2, 4, 6)
+    states[0, 0, 0, 0] = math.nan
+    out = convert(recordings_of(lazy_trajectory(states)), tmp_path / "out.h5", size=(2, 3))
+    (copy,) = Reader(out)
+    torch.testing.assert_close(copy.read(), torch.ones(2, 2, 2, 3))
+    assert copy.spec.grid.dx == pytest.approx(0.2) and copy.spec.grid.dy == pytest.approx(0.6)
+    assert bool(copy.known().all())
+
+
+def test_frames_and_channels_are_chosen_and_recorded(tmp_path: Path) -> None:
+    original = make_trajectory(frames=11, channels=("u", "v", "p"))
+    other = make_trajectory("b", frames=11, channels=("u", "v", "p"), seed=1)
+    out = convert(
+        recordings_of(original, other),
+        tmp_path / "out.h5",
+        names=["b"],
+        stride=3,
+        max_frames=2,
+        channels=["p", "u"],
+    )
+    (copy,) = Reader(out)
+    torch.testing.assert_close(copy.read(), other.read(slice(0, 6, 3), [2, 0]))
+    assert copy.spec.dt == pytest.approx(0.15)
+    assert copy.local["stride"] == 3 and copy.local["channels"] == ["p", "u"]
+
+
+def test_fields_are_read_block_by_block_with_progress(tmp_path: Path) -> None:
+    source = Lazy(torch.zeros(1, 1, 1, 1).expand(40, 2, 300, 350))
+    small = make_trajectory(frames=40)
+    grid = replace(small.spec.grid, shape=(300, 350))
+    large = replace(small, states=source, spec=replace(small.spec, grid=grid))
+    seen: list[float] = []
+    convert(
+        recordings_of(large, replace(large, name="b")),
+        tmp_path / "out.h5",
+        on_progress=seen.append,
+    )
+    assert source.largest <= 20
+    assert seen == sorted(seen) and seen[-1] == 1.0
+    assert len([share for share in seen if share < 0.5]) > 1
+
+
+def test_the_input_is_never_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "a.h5"
+    write(file, [make_trajectory()])
+    before = file.read_bytes()
+    link = tmp_path / "link.h5"
+    link.symlink_to(file)
+    for source, target in ((file, file), (file, link), (tmp_path, file), (tmp_path, link)):
+        with pytest.raises(ValueError, match="is the input or a part of it"):
+            convert(open_recordings(source), target)
+    assert file.read_bytes() == before
+
+
+def test_a_refusal_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown channels"):
+        convert(recordings_of(make_trajectory()), tmp_path / "out.h5", channels=["w"])
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        convert(recordings_of(make_trajectory()), tmp_path / "no" / "out.h5")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_the_shared_fields_convert(tmp_path: Path, name: str) -> None:
+    if not (SHARED / name).is_file():
+        pytest.skip(f"no ../shared/data/{name} in this checkout")
+    recordings = open_recordings(SHARED / name)
+    out = convert(recordings, tmp_path / "out.h5", max_frames=3)
+    check(out)
+    copies = list(Reader(out))
+    assert len(copies) == len(recordings)
+    first = recordings[0]
+    known = copies[0].known().numpy()
+    np.testing.assert_array_equal(
+        copies[0].read().numpy().swapaxes(0, 1)[:, known],
+        first.read(slice(0, copies[0].num_frames)).float().numpy().swapaxes(0, 1)[:, known],
+    )

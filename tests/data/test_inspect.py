@@ -1,0 +1,393 @@
+"""Inspection: facts worked out by hand, faults that are found, right data without alarms."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pibert.data.inspect import Inspection, inspect
+from pibert.data.sources import open_recordings
+from pibert.data.sources.recordings import Recordings
+from pibert.data.survey import spread, survey
+from pibert.fields import FieldSpec, Grid, Parameter, Trajectory
+
+SHARED = Path(__file__).parents[2] / ".." / "shared" / "data"
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/data in this checkout")
+
+DX, DY = 0.1, 0.15
+
+
+def recordings_of(*trajectories: Trajectory, remarks: tuple[str, ...] = ()) -> Recordings:
+    table = {trajectory.name: trajectory for trajectory in trajectories}
+    return Recordings(
+        kind="native",
+        path=Path("somewhere/flow.h5"),
+        names=tuple(table),
+        load=table.__getitem__,
+        remarks=remarks,
+    )
+
+
+def vortices(frames: int = 6, shape: tuple[int, int] = (40, 50), seed: int = 0) -> Tensor:
+    """Incompressible: random waves of a stream function, exactly differentiated, in a stream."""
+    generator = torch.Generator().manual_seed(seed)
+    x, y = Grid(shape, DX, DY).coordinates(torch.float64)
+    fields = torch.zeros(frames, 2, *shape, dtype=torch.float64)
+    for _ in range(12):
+        angle, phase, speed = torch.rand(3, generator=generator, dtype=torch.float64) * 2 * math.pi
+        kx, ky = 2.0 * torch.cos(angle), 2.0 * torch.sin(angle)
+        for frame in range(frames):
+            wave = torch.sin(kx * x + ky * y + phase + 0.1 * frame * speed)
+            fields[frame] += 0.2 * torch.stack((-ky * wave, kx * wave))
+    fields[:, 0] += 1
+    return fields.float()
+
+
+def flow(
+    states: Tensor | None = None,
+    *,
+    name: str = "a",
+    units: tuple[str, ...] = ("m/s", "m/s"),
+    length_unit: str | None = "m",
+    dt: float | None = 0.1,
+    spacing: tuple[float, float] = (DX, DY),
+    family: str | None = "incompressible",
+    **changes: Any,
+) -> Trajectory:
+    states = vortices() if states is None else states
+    spec = FieldSpec(
+        channels=("u", "v", "p", "T")[: states.shape[1]],
+        units=units,
+        dt=dt,
+        grid=Grid((states.shape[2], states.shape[3]), *spacing),
+        parameters=(Parameter(name="Re"),),
+        family=family,
+    )
+    fields: dict[str, Any] = {
+        "name": name,
+        "states": states,
+        "time": (dt or 1.0) * torch.arange(len(states), dtype=torch.float64),
+        "spec": spec,
+        "length_unit": length_unit,
+        "time_unit": "s",
+    }
+    return Trajectory(**(fields | changes))
+
+
+def topics(inspection: Inspection) -> set[str]:
+    return {problem.topic for problem in inspection.problems}
+
+
+def test_facts_are_those_of_the_data() -> None:
+    states = torch.zeros(4, 2, 6, 5)
+    states[:, 0] = torch.arange(4.0)[:, None, None]  # u is the frame number
+    states[:, 1] = 3 * torch.arange(5.0) * 0.1  # v = 3 x: a shear
+    body = torch.zeros(6, 5, dtype=torch.bool)
+    body[0, :3] = True
+    valid = torch.ones(6, 5, dtype=torch.bool)
+    valid[5, 0] = False
+    first = flow(states, body=body, valid=valid, parameters={"Re": 100.0}, source={"title": "t"})
+    second = flow(states, name="b", body=body, valid=valid, parameters={"Re": 300.0})
+    facts = survey(recordings_of(first, second, remarks=("rows were flipped",)))
+    assert (facts.trajectories, facts.opened, facts.frames) == (2, 2, (4, 4))
+    assert facts.shape == (6, 5) and facts.spacing == (DX, DY)
+    assert facts.body_share == pytest.approx(3 / 30)
+    assert facts.missing_share == pytest.approx(1 / 27)
+    assert facts.parameters == {"Re": (100.0, 300.0)}
+    assert facts.source == {"title": "t"} and facts.remarks == ("rows were flipped",)
+    u, v = facts.channels
+    assert (u.name, u.unit, u.low, u.high) == ("u", "m/s", 0.0, 3.0)
+    # Pairs of frames (0, 1), (1, 2), (2, 3): their mean is 1.5, their mean square 19/6.
+    assert u.mean == pytest.approx(1.5)
+    assert u.std == pytest.approx(math.sqrt(19 / 6 - 2.25))
+    assert (v.low, v.high) == pytest.approx((0.0, 1.2))
+    assert facts.divergence is not None
+    assert facts.divergence.rms == pytest.approx(0.0, abs=1e-6)
+    assert facts.divergence.gradient == pytest.approx(3.0, rel=1e-5)
+
+
+def test_the_divergence_of_a_linear_flow_is_exact_away_from_unknown_points() -> None:
+    x, y = Grid((9, 8), DX, DY).coordinates()
+    states = torch.stack((2 * x + 5 * y, x + 4 * y))[None].repeat(2, 1, 1, 1)
+    states[:, :, 3, 3] = 1e6
+    valid = torch.ones(9, 8, dtype=torch.bool)
+    valid[3, 3] = False
+    found = survey(recordings_of(flow(states, valid=valid))).divergence
+    assert found is not None
+    assert found.rms == pytest.approx(6.0, rel=1e-4)
+    assert found.gradient == pytest.approx(math.sqrt(4 + 25 + 1 + 16), rel=1e-4)
+    assert found.as_is.cancellation == pytest.approx(6 / math.sqrt(20), rel=1e-4)
+    assert found.as_is.share == pytest.approx(math.sqrt(20 / 46), rel=1e-4)
+    assert found.flipped.level == pytest.approx(2 / math.sqrt(46), rel=1e-4)
+    assert found.exchanged.level == pytest.approx(6 / math.sqrt(46), rel=1e-4)
+    assert found.both.level == pytest.approx(4 / math.sqrt(46), rel=1e-4)
+
+
+def test_a_large_set_is_sampled_evenly_and_the_cost_is_bounded() -> None:
+    reads: list[tuple[str, int]] = []
+
+    class Frames:
+        shape = (1000, 2, 40, 50)
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def read(self, frames: slice, channels: Any = None) -> Tensor:
+            reads.append((self.name, frames.start))
+            return vortices(len(range(*frames.indices(1000))))
+
+    def load(name: str) -> Trajectory:
+        return replace(
+            flow(vortices(2)),
+            name=name,
+            states=Frames(name),
+            time=torch.arange(1000, dtype=torch.float64),
+        )
+
+    names = tuple(f"t{i:03}" for i in range(500))
+    facts = survey(Recordings(kind="native", path=Path("x"), names=names, load=load))
+    assert facts.opened == 16 and facts.trajectories == 500
+    assert facts.frames_read == 2 * len(reads) == 64
+    assert {"t000", "t499"} <= {name for name, _ in reads}
+    assert {0, 998} == {start for _, start in reads}
+
+
+def test_spread_reaches_both_ends() -> None:
+    assert spread(5, 10) == [0, 1, 2, 3, 4]
+    assert spread(101, 3) == [0, 50, 100]
+    assert spread(7, 1) == [0]
+
+
+def test_a_right_flow_raises_no_alarm() -> None:
+    assert inspect(recordings_of(flow())).problems == ()
+
+
+def test_json_is_plain_and_whole() -> None:
+    states = vortices()
+    states[:, 0] = math.nan
+    plain = inspect(recordings_of(flow(states))).to_dict()
+    again = json.loads(json.dumps(plain, allow_nan=False))
+    assert again["shape"] == [40, 50] and again["channels"][0]["low"] is None
+    assert "not finite" in {problem["topic"] for problem in again["problems"]}
+
+
+def turn_rows(states: Tensor) -> Tensor:
+    return states.flip(2)
+
+
+def turn_v(states: Tensor) -> Tensor:
+    return states * torch.tensor([1.0, -1.0])[:, None, None]
+
+
+def exchange_components(states: Tensor) -> Tensor:
+    return states[:, [1, 0]]
+
+
+def transpose(states: Tensor) -> Tensor:
+    return states.transpose(2, 3).contiguous()
+
+
+@pytest.mark.parametrize(
+    ("change", "topic"),
+    [
+        (turn_rows, "rows flipped"),
+        (turn_v, "rows flipped"),
+        (exchange_components, "axes exchanged"),
+        (transpose, "axes exchanged"),
+    ],
+)
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_wrong_axes_are_found(change: Callable[[Tensor], Tensor], topic: str, noise: float) -> None:
+    states = vortices()
+    states = states + noise * torch.randn(states.shape, generator=torch.Generator().manual_seed(1))
+    right = flow(states, spacing=(DX, DY))
+    assert topics(inspect(recordings_of(right))) == set()
+    spacing = (DY, DX) if change is transpose else (DX, DY)
+    wrong = inspect(recordings_of(flow(change(states), spacing=spacing)))
+    assert topics(wrong) == {topic}
+    assert wrong.problems[0].serious
+
+
+def test_a_plane_of_a_flow_in_space_is_not_called_wrong_but_flipped_it_is() -> None:
+    """Strain of random direction in space, seen in a plane: mean(ux vy) = -mean(ux^2) / 2."""
+    generator = torch.Generator().manual_seed(2)
+    x, y = Grid((40, 50), DX, DY).coordinates()
+    states = torch.zeros(12, 2, 40, 50)
+    for frame in states:
+        for _ in range(40):
+            wave = torch.randn(3, generator=generator)
+            wave = 4 * wave / wave.norm()
+            amplitude = torch.linalg.cross(wave, torch.randn(3, generator=generator))[:2]
+            phase = 2 * math.pi * torch.rand(1, generator=generator)
+            frame += amplitude[:, None, None] * torch.sin(wave[0] * x + wave[1] * y + phase)
+    right = inspect(recordings_of(flow(states)))
+    assert right.facts.divergence is not None
+    assert right.facts.divergence.as_is.cancellation == pytest.approx(0.71, abs=0.12)
+    assert right.facts.divergence.level == pytest.approx(0.41, abs=0.08)
+    assert topics(right) == set()
+    assert topics(inspect(recordings_of(flow(states.flip(2))))) == {"rows flipped"}
+
+
+def test_noise_has_the_divergence_that_the_report_says() -> None:
+    noise = torch.randn(4, 2, 40, 50, generator=torch.Generator().manual_seed(3))
+    facts = inspect(recordings_of(flow(noise, spacing=(DX, DX)))).facts
+    assert facts.divergence is not None
+    assert facts.divergence.level == pytest.approx(0.71, abs=0.02)
+    assert facts.divergence.as_is.cancellation == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_compressible_flow_may_expand() -> None:
+    """Sound: the gradient of a potential, with du/dx = dv/dy."""
+    x, y = Grid((40, 50), DX, DY).coordinates()
+    wave = torch.stack((torch.sin(2 * x) * torch.cos(2 * y), torch.cos(2 * x) * torch.sin(2 * y)))
+    states = wave * torch.linspace(1, 1.5, 4)[:, None, None, None]
+    assert inspect(recordings_of(flow(states, family="euler"))).problems == ()
+    assert inspect(recordings_of(flow(states))).problems != ()
+
+
+def test_a_wrong_ratio_of_the_steps_is_found() -> None:
+    found = inspect(recordings_of(flow(spacing=(DX, 2 * DY))))
+    assert topics(found) == {"spacing"}
+    assert "dy were 0.50 times" in found.problems[0].seen
+
+
+@pytest.mark.parametrize(
+    ("changes", "topic"),
+    [
+        ({"length_unit": "px"}, "pixels"),
+        ({"units": ("px/frame", "px/frame")}, "pixels"),
+        ({"length_unit": None, "spacing": (16.0, 24.0)}, "pixels"),
+        ({"length_unit": "m", "spacing": (16.0, 24.0)}, "pixels"),
+        ({"length_unit": None, "units": ("1", "1"), "spacing": (1.0, 1.0)}, "pixels"),
+        ({"length_unit": "mm"}, "mixed units"),
+        ({"units": ("mm s-1", "mm s-1")}, "mixed units"),
+        ({"time_unit": "ms"}, "mixed units"),
+        ({"length_unit": None, "units": ("1", "1")}, "no units"),
+        ({"length_unit": None}, "unit missing"),
+        ({"dt": None}, "no time step"),
+        ({"dt": None, "time": torch.tensor([0, 1, 2, 5, 6, 7.0]).double()}, "time gaps"),
+        ({"dt": None, "time": torch.tensor([0, 1, 2, 3.2, 4, 5.0]).double()}, "uneven time"),
+        (
+            {"local": {"gridding": {"method": "bilinear", "from": [9, 9], "to": [8, 8]}}},
+            "resampled",
+        ),
+    ],
+)
+def test_wrong_or_missing_descriptions_are_found(changes: dict[str, Any], topic: str) -> None:
+    assert topic in topics(inspect(recordings_of(flow(**changes))))
+
+
+def test_mixed_units_say_what_to_give() -> None:
+    (finding,) = inspect(recordings_of(flow(length_unit="mm"))).problems
+    assert "dx=0.0001 and dy=0.00015 with length_unit=m" in finding.advice
+
+
+def test_units_that_fit_are_not_called_mixed() -> None:
+    for unit in ("mm/s", "mm s-1", "mm s^-1", "mm·s⁻¹"):
+        assert inspect(recordings_of(flow(length_unit="mm", units=(unit, unit)))).problems == ()
+
+
+def with_isolated_zeros(states: Tensor) -> Tensor:
+    states = states.clone()
+    for frame in range(len(states)):
+        states[frame, :, 5 + frame :: 9, 4::7] = 0
+    return states
+
+
+def with_a_body_of_zeros(states: Tensor) -> Tensor:
+    states = states.clone()
+    states[:, :, 10:20, 10:20] = 0
+    return states
+
+
+def with_outliers(states: Tensor) -> Tensor:
+    states = states.clone()
+    states[:, :, 4::9, 4::9] = states[:, :, 4::9, 4::9] * -2 + 3
+    return states
+
+
+def with_a_fill_value(states: Tensor) -> Tensor:
+    states = states.clone()
+    states[:, 0, 3:5, 3] = -999
+    return states
+
+
+def with_some_huge_values(states: Tensor) -> Tensor:
+    states = states.clone()
+    states[:, 0, 3, 3:7] = torch.tensor([300.0, 400.0, 500.0, 900.0])
+    return states
+
+
+def with_repeated_frames(states: Tensor) -> Tensor:
+    return states[torch.tensor([0, 0, 1, 1, 2, 2])]
+
+
+def constant_v(states: Tensor) -> Tensor:
+    states = states.clone()
+    states[:, 1] = 0.25
+    return states
+
+
+@pytest.mark.parametrize(
+    ("change", "topic", "words"),
+    [
+        (with_isolated_zeros, "zero vectors", "missing vectors stored as zeros"),
+        (with_a_body_of_zeros, "zero vectors", "body stored as zeros"),
+        (with_outliers, "outliers", "spurious"),
+        (with_a_fill_value, "fill value", "-999"),
+        (with_some_huge_values, "huge values", "900"),
+        (with_repeated_frames, "repeated frames", "3 of 5"),
+        (constant_v, "constant channel", "v is 0.25"),
+        (lambda states: states[:1].repeat(6, 1, 1, 1), "same frame", "all 5"),
+        (lambda states: states.half().float(), "16-bit values", "16-bit"),
+        (lambda states: torch.where(states > 1.9, math.nan, states), "not finite", "NaN"),
+    ],
+)
+def test_wrong_values_are_found(change: Callable[[Tensor], Tensor], topic: str, words: str) -> None:
+    found = inspect(recordings_of(flow(change(vortices()))))
+    finding = next(problem for problem in found.problems if problem.topic == topic)
+    assert words in finding.seen + finding.why
+
+
+def test_fluid_at_rest_is_no_missing_vector() -> None:
+    x, _ = Grid((40, 50), DX, DY).coordinates()
+    front = torch.clamp(1e-3 * torch.exp(-((x / 0.5) ** 8)), min=1e-20)
+    states = vortices() * torch.where(front > 1e-10, front, 0.0)
+    assert "zero vectors" not in topics(inspect(recordings_of(flow(states))))
+
+
+def test_grids_that_differ_are_named() -> None:
+    found = inspect(recordings_of(flow(), flow(vortices(3, (20, 30)), name="small")))
+    (finding,) = found.problems
+    assert finding.topic == "different grids" and "small" in finding.seen
+    assert not finding.serious
+
+
+def test_most_points_missing_is_told() -> None:
+    valid = torch.zeros(40, 50, dtype=torch.bool)
+    valid[10:30, 10:30] = True
+    assert topics(inspect(recordings_of(flow(valid=valid)))) == {"missing points"}
+
+
+@needs_shared
+def test_the_measured_jet_is_right_as_it_is_and_wrong_when_turned(tmp_path: Path) -> None:
+    with np.load(SHARED / "jet_piv_train.npz") as data:
+        uv = torch.from_numpy(data["uv"][::100].astype(np.float32))
+    step = 1 / 3000
+    assert topics(inspect(recordings_of(flow(uv, spacing=(step, step))))) == {"16-bit values"}
+    for change, topic in ((turn_rows, "rows flipped"), (transpose, "axes exchanged")):
+        assert topic in topics(inspect(recordings_of(flow(change(uv), spacing=(step, step)))))
+
+
+@needs_shared
+def test_the_simulated_wake_raises_no_alarm() -> None:
+    found = inspect(open_recordings(SHARED / "cylinder_re100_pod.npz"))
+    assert not any(problem.serious for problem in found.problems)
+    assert found.facts.divergence is not None and found.facts.divergence.level < 0.03

@@ -1,0 +1,243 @@
+"""Small folders laid out like RealPDEBench: Arrow shards with their JSON files, and raw HDF5.
+
+Every value tells where it belongs: field number * 1000 + frame + row / 10 + column / 100, plus 5000
+times the number of the trajectory, so that a test can say what it should read.
+"""
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+CYLINDERS = ("1800", "5000", "8000", "12000")
+TANDEMS = ("3272_18.2_0.8_1", "3545_18.2_0.8_1", "4091_20.8_0.8_1", "4091_20.8_0.8_2")
+_FIELDS = ("u", "v", "p", "vo")
+_INTERVALS = {"cylinder": 2.5e-3, "fsi": 2.0e-3}
+
+
+def values(name: str, number: int, shape: tuple[int, int, int]) -> np.ndarray:
+    """What the field ``name`` of trajectory ``number`` holds."""
+    t, row, column = np.indices(shape)
+    base = 5000 * number + 1000 * _FIELDS.index(name)
+    return (base + t + row / 10 + column / 100).astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """One trajectory to be written."""
+
+    name: str
+    shape: tuple[int, int, int]
+    number: int = 0
+    dt: float = 2.5e-3
+    dx: float = 1.0
+    dy: float = 1.0
+    fields: tuple[str, ...] = ("u", "v", "vo")
+    axes: tuple[str, ...] = ("x", "y", "t")
+    axis_type: str = "<f8"
+    flat_axes: bool = False
+    """x and y with one axis, as a width of zero says."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Columns to be replaced, such as a field by too few bytes."""
+
+    def axis(self, name: str) -> np.ndarray:
+        t, ny, nx = self.shape
+        if name == "t":
+            return (self.dt * np.arange(t)).astype(self.axis_type)
+        x, y = self.dx * np.arange(nx), self.dy * np.arange(ny)
+        if not self.flat_axes:
+            x, y = np.meshgrid(x, y)
+        return (x if name == "x" else y).astype(self.axis_type)
+
+    def row(self) -> dict[str, Any]:
+        """The cells of an Arrow row."""
+        t, ny, nx = self.shape
+        row: dict[str, Any] = {"sim_id": f"{self.name}.h5"}
+        row |= {"shape_t": t, "shape_h": ny, "shape_w": nx}
+        for name in self.fields:
+            row[name] = values(name, self.number, self.shape).tobytes()
+        for name in self.axes:
+            axis = self.axis(name)
+            row[name] = axis.tobytes()
+            if name == "t":
+                row["t_shape"] = len(axis)
+            else:
+                row[f"{name}_shape_h"] = axis.shape[0]
+                row[f"{name}_shape_w"] = axis.shape[1] if axis.ndim == 2 else 0
+        return row | dict(self.changes)
+
+
+def flows(
+    names: Sequence[str], shape: tuple[int, int, int], scenario: str = "cylinder", **changes: Any
+) -> list[Flow]:
+    dt = _INTERVALS[scenario]
+    return [Flow(name=n, shape=shape, number=i, dt=dt, **changes) for i, n in enumerate(names)]
+
+
+def write_arrow(
+    folder: Path,
+    data: Sequence[Flow],
+    *,
+    columns: Sequence[str] | None = None,
+    rows_per_shard: int = 1,
+    rows_per_batch: int = 1,
+    empty_shard: bool = False,
+) -> list[Path]:
+    """A folder as ``save_to_disk`` makes it; columns that no row has are left out."""
+    import pyarrow as pa
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [flow.row() for flow in data]
+    order = columns or [c for c in _COLUMNS if any(c in row for row in rows)]
+    features = {c: {"dtype": _COLUMNS[c], "_type": "Value"} for c in order}
+    schema = pa.schema(
+        [pa.field(c, getattr(pa, _COLUMNS[c])()) for c in order],
+        metadata={"huggingface": json.dumps({"info": {"features": features}})},
+    )
+    groups = [rows[i : i + rows_per_shard] for i in range(0, len(rows), rows_per_shard)]
+    if empty_shard:
+        groups.insert(1, [])
+    paths = [folder / f"data-{i:05d}-of-{len(groups):05d}.arrow" for i in range(len(groups))]
+    for path, group in zip(paths, groups, strict=True):
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
+            for start in range(0, len(group), rows_per_batch):
+                batch = group[start : start + rows_per_batch]
+                stream.write_batch(pa.RecordBatch.from_pylist(batch, schema=schema))
+    state: dict[str, Any] = {
+        "_data_files": [{"filename": path.name} for path in paths],
+        "_fingerprint": "0123456789abcdef",
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": None,
+    }
+    (folder / "state.json").write_text(json.dumps(state, indent=2))
+    info = {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
+    (folder / "dataset_info.json").write_text(json.dumps(info, indent=2))
+    return paths
+
+
+# In the order of the published files.
+_COLUMNS = {
+    "sim_id": "string",
+    "u": "binary",
+    "v": "binary",
+    "shape_t": "int32",
+    "shape_h": "int32",
+    "shape_w": "int32",
+    "vo": "binary",
+    "x": "binary",
+    "x_shape_h": "int32",
+    "x_shape_w": "int32",
+    "y": "binary",
+    "y_shape_h": "int32",
+    "y_shape_w": "int32",
+    "t": "binary",
+    "t_shape": "int32",
+    "p": "binary",
+}
+
+
+def write_raw(folder: Path, data: Sequence[Flow]) -> list[Path]:
+    """HDF5 files as the publishers' server has them; x and y repeat for every frame."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for flow in data:
+        paths.append(folder / f"{flow.name}.h5")
+        with h5py.File(paths[-1], "w") as h5:
+            for name in flow.fields:
+                place = name if name == "vo" else f"measured_data/{name}"
+                h5[place] = flow.changes.get(name, values(name, flow.number, flow.shape))
+            for name in flow.axes:
+                axis = flow.axis(name)
+                h5[name] = axis if name == "t" else np.broadcast_to(axis, flow.shape)
+    return paths
+
+
+Index = dict[str, list[tuple[str, int]]]
+
+
+def make_index(
+    seen: Sequence[str],
+    held_out: Sequence[str],
+    frames: int,
+    *,
+    interval: int,
+    trunk: int,
+    horizon: int = 40,
+    seed: int = 0,
+) -> Index:
+    """A split made in the way of the published ones: whole trunks of seen cases train."""
+    draw = random.Random(seed)
+    last = frames - horizon + 1
+    trunks = [
+        [(name, time) for time in range(start, min(start + trunk, last), interval)]
+        for name in seen
+        for start in range(0, last, trunk)
+    ]
+    draw.shuffle(trunks)
+    wanted = int((len(seen) + len(held_out)) * (last // interval) * 0.5)
+    index: Index = {"train": [], "val": [], "test": []}
+    rest: list[tuple[str, int]] = []
+    for group in trunks:
+        (index["train"] if len(index["train"]) < wanted else rest).extend(group)
+    unseen = [(name, k * interval) for name in held_out for k in range(last // interval)]
+    for part in (rest, unseen):
+        draw.shuffle(part)
+        half = len(part) // 2
+        index["val"] += part[:half]
+        index["test"] += part[half:]
+    return index
+
+
+def write_index(folder: Path, index: Index, kind: str = "real") -> None:
+    """Into a scenario's folder; a part without entries has no file."""
+    (folder / "hf_dataset").mkdir(parents=True, exist_ok=True)
+    for split, entries in index.items():
+        if entries:
+            listed = [{"sim_id": f"{name}.h5", "time_id": time} for name, time in entries]
+            path = folder / "hf_dataset" / f"{split}_index_{kind}.json"
+            path.write_text(json.dumps(listed))
+
+
+def write_parameters(
+    folder: Path,
+    *,
+    remain: Sequence[str],
+    in_dist: Sequence[str] = (),
+    out_dist: Sequence[str] = (),
+    kind: str = "real",
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    groups = {"remain": remain, "in_dist_test": in_dist, "out_dist_test": out_dist}
+    for group, names in groups.items():
+        listed = {f"{n}.h5": [float(part) for part in n.split("_")[:2]] for n in sorted(names)}
+        (folder / f"{group}_params_{kind}.json").write_text(json.dumps(listed))
+
+
+def write_root(root: Path, *, frames: int = 120) -> Path:
+    """A whole download with both scenarios, measured and simulated."""
+    root.mkdir(parents=True, exist_ok=True)
+    version = {"data_version": "2.1", "min_code_version": "0.2.0", "repo_url": ""}
+    (root / "version.json").write_text(json.dumps(version))
+    shapes = {
+        ("cylinder", "real"): (frames, 16, 32),
+        ("cylinder", "numerical"): (frames, 32, 64),
+        ("fsi", "real"): (frames, 32, 32),
+        ("fsi", "numerical"): (frames, 32, 32),
+    }
+    for (scenario, kind), shape in shapes.items():
+        folder, names = root / scenario, CYLINDERS if scenario == "cylinder" else TANDEMS
+        stored = ("u", "v", "vo") if kind == "real" else ("u", "v", "p")
+        data = flows(names, shape, scenario, fields=stored)
+        write_arrow(folder / "hf_dataset" / kind, data)
+        index = make_index(names[1:], names[:1], frames, interval=10, trunk=50)
+        write_index(folder, index, kind)
+        write_parameters(folder, remain=names[1:], out_dist=names[:1], kind=kind)
+    return root

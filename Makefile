@@ -9,7 +9,7 @@ WORKERS ?= 2
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test lint format bench validation clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -31,6 +31,9 @@ format: $(READY) ## Put the code into the house format
 
 bench: $(VENV)/.bench-ready ## Time PIBERT against a Fourier neural operator
 	$(BIN)/python benchmarks/against_fno.py
+
+validation: $(READY) ## Hold the solver against theory and publications; writes docs/solver.md
+	$(BIN)/python -m validation
 
 clean: ## Remove caches and outputs, keep the environment
 	rm -rf outputs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -30,9 +30,26 @@ PARTS = {
 
 HEAD = """# The solver, validated
 
-`make validation` regenerates this page and its pictures (`python -m validation`). "Expected" are
-published figures or the tolerance stated; "inside" says whether ours lies there. Nothing is fitted
-to them.
+`make validation` regenerates this page and its pictures (`python -m validation`): minutes on a GPU,
+hours on a CPU; `--quick` is a coarse run, and `--only cavity` one part. "Expected" are published
+figures or the tolerance stated; "inside" says whether ours lies there. Nothing is fitted to them.
+
+**Method.** Flows with walls and bodies are solved by lattice Boltzmann on D2Q9: two relaxation
+times, or recursive regularised collision with an optional Smagorinsky term where the grid is too
+coarse for the Reynolds number. Fixed bodies are curved walls by linear interpolated bounce-back,
+forces are the momentum exchanged there. A body that moves is an immersed boundary, solved for
+together with its spring. Streams enter with a given velocity and leave through convective sides
+behind a viscous layer that fades vortices; the sides beside a wake are such far fields too.
+
+**Domains.** The simulated domain is always larger than the view that is saved. The checks below
+state theirs. The presets trade width for time: `cylinder` uses 26 x 16 D (blockage 6 %), which
+raises drag and frequency by some per cent over the unbounded values, and 10 cells across the body
+in `demo`, where drag is good to about a tenth.
+
+**Not on this page.** Turbulence is pseudo-spectral, heat and wave are exact in Fourier space,
+reaction-diffusion is ETDRK4 and the Euler equations are MUSCL-HLLC: `tests/solver/` measures their
+orders of accuracy, conservation and exact solutions in every run of the tests. Speeds are in
+[benchmarks](../benchmarks/README.md).
 
 """
 

@@ -197,8 +197,9 @@ def _side_link(shape: tuple[int, int], box: Box, cell: tuple[int, int], i: int) 
         )
         if out
     ]
-    # In a corner a wall has the say over an inflow, and both over what lets populations pass.
-    for kind in (Boundary.WALL, Boundary.INFLOW):
+    # In a corner an inflow has the say over a wall, so that exactly the stream enters, and both
+    # over what lets populations pass.
+    for kind in (Boundary.INFLOW, Boundary.WALL):
         for side, _ in crossed:
             if side.kind is kind:
                 push = 6 * w * (cx * side.velocity[0] + cy * side.velocity[1])

@@ -112,7 +112,7 @@ class Solution:
     populations: Float[Tensor, "b 9 rows columns"]
     """The last state: ``replace(case, start=...)`` goes on from there, exactly so where there is no
     outflow, whose memory starts anew, and no body that moves."""
-    motion: dict[str, Float[Tensor, "b steps"]] = field(default_factory=dict)
+    motion: dict[str, Float[Tensor, "b moved"]] = field(default_factory=dict)
     """Of a body that moves, after every step that is sampled: ``displacement`` in D, ``velocity``
     in U, and its coefficients ``drag`` and ``lift``."""
 
@@ -153,7 +153,8 @@ def run(
         progress: Called now and then with the share of steps done.
     """
     batch = len(case.start)
-    intervals = [float(every)] * batch if isinstance(every, int | float) else list(every)
+    each = [every] * batch if isinstance(every, int | float) else every
+    intervals = [float(interval) for interval in each]
     if frames < 1 or warm_up < 0 or len(intervals) != batch or min(intervals) < 1:
         raise ValueError(
             f"expected frames >= 1, warm_up >= 0 and every >= 1 for {batch} samples, "

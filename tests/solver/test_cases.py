@@ -1,9 +1,12 @@
 """Classic flows against published figures, coarse enough to be quick; finer ones are slow."""
 
+from typing import Any
+
 import pytest
 import torch
 
-from pibert.solver.cases import cavity, cylinder
+from pibert.fields import Boundary
+from pibert.solver.cases import cavity, cylinder, dam, tandem, tube
 from pibert.solver.stepping import run
 from tests.physics.helpers import unchecked
 
@@ -113,3 +116,75 @@ def test_wrong_cases_are_refused() -> None:
         cylinder([40.0], cells=4.0, domain=(8.0, 6.0), upstream=3.0, view=(40.0, 50.0, -1.0, 1.0))
     with pytest.raises(ValueError, match="sponge"):
         cylinder([40.0], cells=4.0, domain=(8.0, 6.0), upstream=3.0, sponge=0.0)
+
+
+def test_the_tube_becomes_poiseuille_flow() -> None:
+    """Far behind the inflow: 1.5 U on the axis, the same flux everywhere, no cross flow."""
+    case = tube([10.0], cells=12, length=4.0, sponge=2.0, speed=0.04, dtype=torch.float64)
+    u, v, p = run(case, 2, case.steps(12.0)).fields[0, -1]
+    y = (torch.arange(12, dtype=torch.float64) + 0.5) / 12
+    column = 36
+    torch.testing.assert_close(u[:, column], 6 * y * (1 - y), rtol=0, atol=0.02)
+    flux = u.mean(0)
+    assert (flux - 1).abs().max() < 1e-3
+    assert v[:, column].abs().max() < 0.005
+    # dp/dx = -12 / Re in units of rho U^2 / D.
+    slope = (p[:, column + 6] - p[:, column - 6]).mean() / (12 * case.grid.dx)
+    assert slope.item() == pytest.approx(-1.2, rel=0.05)
+    left, right, bottom, top = case.grid.sides
+    assert (left, right) == (Boundary.INFLOW, Boundary.OPEN)
+    assert bottom == top == Boundary.WALL
+
+
+def test_the_dam_dams() -> None:
+    case = dam([30.0], cells=6, height=4.0, length=10.0, position=3.0, speed=0.08)
+    solution = run(case, 2, case.steps(20.0))
+    u, v, _ = solution.fields[0, -1].double()
+    assert case.grid.body is not None
+    # Half a D wide from x = 3 D, one D high, standing on the bottom.
+    assert case.grid.body.sum() == 6 * 3
+    assert case.grid.body[:6, 18:21].all()
+    # Mass goes over it: the same flux in front of it, above it and behind it.
+    fluxes = u.sum(0) / 24
+    torch.testing.assert_close(
+        fluxes[[6, 19, 40]], torch.ones(3, dtype=torch.float64), rtol=0, atol=0.03
+    )
+    assert u[6:, 19].mean() > 1.2
+    assert (u[:4, 23] < 0).any()  # it turns back behind
+    assert solution.force[0, -1, 0] > 0
+
+
+def test_a_cylinder_starts_from_potential_flow() -> None:
+    """No flow through its surface, twice the stream's speed at its sides, little sound."""
+    case = cylinder(
+        [40.0], cells=20.0, domain=(16.0, 16.0), upstream=8.0, view=None, dtype=torch.float64
+    )
+    u, v, p = run(case, 1, 1).fields[0, 0]
+    x, y = case.grid.coordinates(torch.float64)
+    ring = (torch.hypot(x, y) - 0.55).abs() < 0.03
+    through = (u * x + v * y)[ring] / torch.hypot(x, y)[ring]
+    square = (0.5 / torch.hypot(x, y)[ring]) ** 2
+    torch.testing.assert_close(
+        through, (1 - square) * x[ring] / torch.hypot(x, y)[ring], rtol=0, atol=1e-9
+    )
+    assert 1.7 < u[ring].max() < 2
+    torch.testing.assert_close(p[ring], 0.5 * (1 - u[ring] ** 2 - v[ring] ** 2), atol=1e-9, rtol=0)
+
+
+def test_the_second_of_two_cylinders_is_in_the_wake_of_the_first() -> None:
+    numbers: Any = {"mass_ratio": [2.0], "reduced_velocity": [5.0], "damping_ratio": [0.0]}
+    case = tandem(
+        [100.0], cells=8.0, gap=3.0, domain=(16.0, 8.0), upstream=7.0, sponge=2.0, **numbers
+    )
+    solution = run(case, 2, case.steps(6.0))
+    assert set(solution.motion) == {"displacement", "velocity", "drag", "lift"}
+    first = solution.force[0, -100:, 0].mean()
+    second = solution.motion["drag"][0, -100:].mean()
+    assert first > 1.0
+    assert second < 0.5 * first
+    # The first one stands three D in front of the origin; the one that moves is no fixed body.
+    x, y = case.grid.coordinates()
+    assert case.grid.body is not None
+    assert torch.equal(case.grid.body, torch.hypot(x + 3, y) < 0.5)
+    alone = tandem([100.0], cells=8.0, gap=None, domain=(16.0, 8.0), upstream=7.0, **numbers)
+    assert alone.grid.body is None and not len(alone.links.second)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pibert.fields import Boundary
+from pibert.physics import exact
 from pibert.solver.cases import cylinder, taylor_green
 from pibert.solver.stepping import Case, Status, run
 
@@ -113,3 +114,132 @@ def test_what_lies_inside_a_body_is_no_flow() -> None:
     spoilt, clean = run(replace(case, start=start), 3, 20), run(case, 3, 20)
     torch.testing.assert_close(spoilt.fields, clean.fields, rtol=0, atol=0)
     torch.testing.assert_close(spoilt.force, clean.force, rtol=0, atol=0)
+
+
+def test_every_sample_is_looked_at_in_its_own_rhythm() -> None:
+    case = taylor_green([50.0, 50.0], shape=(8, 12), dtype=DOUBLE)
+    every_step = run(case, 12, 1).fields[0]
+    solution = run(case, 4, [2, 3.25])
+    torch.testing.assert_close(solution.fields[0], every_step[0:8:2], rtol=0, atol=1e-14)
+    # Frames at 3.25, 6.5 and 9.75 steps lie between two.
+    between = torch.stack(
+        [
+            every_step[0],
+            0.75 * every_step[3] + 0.25 * every_step[4],
+            0.5 * every_step[6] + 0.5 * every_step[7],
+            0.25 * every_step[9] + 0.75 * every_step[10],
+        ]
+    )
+    torch.testing.assert_close(solution.fields[1], between, rtol=0, atol=1e-14)
+    expected = torch.tensor([[0, 2, 4, 6], [0, 3.25, 6.5, 9.75]], dtype=DOUBLE) * case.dt
+    torch.testing.assert_close(solution.time, expected)
+
+
+def test_bursts_keep_some_of_the_frames() -> None:
+    case = taylor_green([50.0], shape=(8, 12), dtype=DOUBLE)
+    whole, pairs = run(case, 12, 2), run(case, 5, 2, burst=(2, 5))
+    kept = [0, 1, 5, 6, 10]
+    torch.testing.assert_close(pairs.fields, whole.fields[:, kept], rtol=0, atol=0)
+    torch.testing.assert_close(pairs.time, whole.time[:, kept])
+    with pytest.raises(ValueError, match="a burst keeps"):
+        run(case, 5, 2, burst=(3, 2))
+
+
+def test_the_pressure_is_that_of_the_vortices() -> None:
+    """At a small Mach number p follows from the velocity alone."""
+    case = taylor_green([50.0], shape=(32, 48), speed=0.01, dtype=DOUBLE)
+    solution = run(case, 2, 200)
+    time = solution.time[0, -1].item()
+    _, _, p = exact.taylor_green(case.grid, time, 1 / 50)
+    error = solution.fields[0, -1, 2] - p
+    assert (error - error.mean()).abs().max() < 0.02 * p.abs().max()
+
+
+def test_coarse_frames_are_means_over_the_fluid() -> None:
+    fine, coarse = (
+        cylinder(
+            [40.0],
+            cells=8.0,
+            domain=(8.0, 5.0),
+            upstream=3.0,
+            sponge=1.0,
+            view=(-1.0, 2.0, -1.0, 1.0),
+            coarsen=factor,
+            dtype=DOUBLE,
+        )
+        for factor in (1, 4)
+    )
+    a, b = run(fine, 2, 20).fields[0, -1], run(coarse, 2, 20).fields[0, -1]
+    assert fine.grid.shape == (16, 24) and coarse.grid.shape == (4, 6)
+    assert coarse.grid.dx == pytest.approx(4 * fine.grid.dx)
+    x, y = fine.grid.coordinates(DOUBLE)
+    big_x, big_y = coarse.grid.coordinates(DOUBLE)
+    # Rows 0 to 3 and columns 20 to 23 hold no body.
+    torch.testing.assert_close(b[:, 0, 5], a[:, :4, 20:].mean((1, 2)))
+    torch.testing.assert_close(big_x[0, 5], x[0, 20:].mean())
+    torch.testing.assert_close(big_y[0, 0], y[:4, 0].mean())
+    # Part body: the mean is over the cells outside.
+    assert fine.grid.body is not None and coarse.grid.body is not None
+    block = (slice(4, 8), slice(4, 8))
+    outside = ~fine.grid.body[block]
+    assert 0 < int(outside.sum()) < 16
+    if not bool(coarse.grid.body[1, 1]):
+        torch.testing.assert_close(b[:, 1, 1], a[(slice(None), *block)][:, outside].mean(1))
+    assert (b[:, coarse.grid.body] == 0).all()
+
+
+def test_records_are_read_off_at_the_frames() -> None:
+    case = cylinder([40.0], cells=6.0, domain=(8.0, 5.0), upstream=3.0, sponge=1.0, dtype=DOUBLE)
+    solution = run(case, 4, 2.5)
+    drag = solution.force[..., 0]
+    found = solution.at_frames(drag, case.dt)[0]
+    # The first record stands for the state after one step.
+    expected = [drag[0, 0], 0.5 * (drag[0, 1] + drag[0, 2]), drag[0, 4]]
+    torch.testing.assert_close(found[:3], torch.stack(expected))
+
+
+class Pusher:
+    """A body that drifts by one cell a step, and takes note of what it is asked."""
+
+    def __init__(self) -> None:
+        self.displacement = torch.zeros(1, dtype=DOUBLE)
+        self.velocity = torch.ones(1, dtype=DOUBLE)
+        self.corrected = 0
+
+    @property
+    def lost(self) -> torch.Tensor:
+        return self.displacement > 30
+
+    def advance(self, f: torch.Tensor) -> torch.Tensor:
+        self.displacement = self.displacement + 1
+        return torch.tensor([[2.0, 3.0]], dtype=DOUBLE)
+
+    def correct(self, velocity: torch.Tensor) -> None:
+        velocity[:, 0] += 0.25
+        self.corrected += 1
+
+    def park(self, gone: torch.Tensor) -> None:
+        self.displacement = self.displacement.masked_fill(gone, 0.0)
+
+
+def test_a_body_that_moves_is_recorded_in_units_of_the_flow() -> None:
+    case = taylor_green([50.0], shape=(8, 12), speed=0.05, dtype=DOUBLE)
+    still = run(case, 2, 3)
+    moved = run(replace(case, mover=lambda compiled: Pusher()), 2, 3)
+    assert set(moved.motion) == {"displacement", "velocity", "drag", "lift"}
+    torch.testing.assert_close(
+        moved.motion["displacement"][0], torch.tensor([1, 2, 3], dtype=DOUBLE) / 12
+    )
+    assert moved.motion["velocity"][0, 0].item() == pytest.approx(1 / 0.05)
+    assert moved.motion["lift"][0, 0].item() == pytest.approx(2 * 3.0 / (0.05**2 * 12))
+    difference = moved.fields[0, :, 0] - still.fields[0, :, 0]
+    torch.testing.assert_close(difference, torch.full_like(difference, 0.25 / 0.05))
+
+
+def test_a_body_that_leaves_its_range_has_diverged() -> None:
+    case = replace(
+        taylor_green([50.0], shape=(8, 12), dtype=DOUBLE), mover=lambda compiled: Pusher()
+    )
+    solution = run(case, 2, 40, raise_on_divergence=False)
+    assert solution.status == (Status.DIVERGED,)
+    assert solution.motion["lift"].isnan().all()

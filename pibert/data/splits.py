@@ -9,12 +9,14 @@ uncertainty: neither training nor selection sees it) and test.
 import itertools
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from pibert.fields import Trajectory
 
 PARTS = ("train", "valid", "calibration", "test")
 
@@ -106,6 +108,21 @@ def split_trajectories(groups: Sequence[Hashable], shares: Shares, *, seed: int)
         )
     parts = (tuple(Segment(index) for index in sorted(filled[part])) for part in PARTS)
     return Split(*parts)
+
+
+def label_split(trajectories: Sequence[Trajectory], split: Split, *, seed: int) -> list[Trajectory]:
+    """The trajectories with the parts they belong to, and the seed, in their provenance."""
+    parts: list[list[str]] = [[] for _ in trajectories]
+    for part in PARTS:
+        for index in sorted({segment.trajectory for segment in getattr(split, part)}):
+            parts[index].append(part)
+    return [
+        replace(
+            trajectory,
+            local={**trajectory.local, "split": "+".join(own) or None, "split_seed": seed},
+        )
+        for trajectory, own in zip(trajectories, parts, strict=True)
+    ]
 
 
 def split_in_time(lengths: Sequence[int], shares: Shares, *, guard: int) -> Split:

@@ -8,10 +8,12 @@ from pibert.data.splits import (
     Segment,
     Shares,
     Split,
+    label_split,
     split_at_gaps,
     split_in_time,
     split_trajectories,
 )
+from tests.data.helpers import make_trajectory
 
 
 def indices(split: Split) -> dict[str, list[int]]:
@@ -110,3 +112,16 @@ def test_a_segment_is_parted_where_the_time_has_a_gap() -> None:
     assert split_at_gaps(Segment(4, 3, 6), time, 0.2) == [Segment(4, 3, 4), Segment(4, 4, 6)]
     assert split_at_gaps(Segment(4, 4, 7), time, 0.2) == [Segment(4, 4, 7)]
     assert split_at_gaps(Segment(4), time, None) == [Segment(4, 0, 8)]
+
+
+def test_trajectories_say_which_part_they_belong_to() -> None:
+    trajectories = [make_trajectory(name) for name in "abcd"]
+    split = split_trajectories(range(4), Shares(train=0.5, valid=0.25), seed=3)
+    labelled = label_split(trajectories, split, seed=3)
+    for part in ("train", "valid", "test"):
+        for segment in getattr(split, part):
+            assert labelled[segment.trajectory].local["split"] == part
+    assert {t.local["split_seed"] for t in labelled} == {3}
+    assert labelled[0].local["stride"] == 1  # what was there stays
+    in_time = split_in_time([6] * 4, Shares(train=0.5, valid=0.25), guard=0)
+    assert label_split(trajectories, in_time, seed=0)[0].local["split"] == "train+valid+test"

@@ -2,6 +2,12 @@
 
 import re
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pibert.data.format import write
+from tests.data.helpers import make_trajectory
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,3 +30,14 @@ def test_every_make_target_of_the_docs_exists() -> None:
     for page in ("README.md", "CONTRIBUTING.md"):
         for target in re.findall(r"make ([a-z]+)\b(?=`|\s+#)", (ROOT / page).read_text()):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_example_of_the_data_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/data.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    wakes = [make_trajectory(f"{i}", channels=("u", "v", "p"), re=100.0 + i) for i in range(10)]
+    write("wake.h5", wakes)
+    names: dict[str, Any] = {}
+    exec(compile(code, "docs/data.md", "exec"), names)
+    assert names["batch"].x.shape == (16, 2, 5, 7)
+    assert len(names["split"].train) == 7

@@ -1,4 +1,4 @@
-"""From a lattice Boltzmann case to trajectories, and how recipes draw the numbers of a sample.
+"""What recipes of lattice Boltzmann flows share: drawing samples, and making trajectories of them.
 
 Parameters of sample i of n are spread evenly over their range with a jitter of their own: the range
 is covered whatever n is, samples simulated side by side are alike, and no sample depends on
@@ -7,9 +7,10 @@ the flow's own D and U, or in SI units where the recipe states a diameter and a 
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool
@@ -42,107 +43,122 @@ class Scales:
 DIMENSIONLESS = Scales()
 
 
-class Disc(NamedTuple):
-    """A round body at rest, in units of D and of the grid's coordinates."""
+@dataclass(frozen=True, kw_only=True)
+class LatticeRecipe(ABC):
+    """Trajectories by lattice Boltzmann: a case draws parameters and sets up the flow."""
 
-    x: float
-    y: float
-    radius: float
+    samples: int = 12
+    seed: int = 0
+    group: int = 12
+    frames: int = 40
+    interval: float = 0.5
+    """Time between frames in D/U, or per Reynolds number."""
+    interval_grows: bool = False
+    """Whether the interval is to be multiplied by the Reynolds number: a camera of fixed rate in a
+    faster and faster stream sees the flow move further between frames."""
+    burst: tuple[int, int] = (1, 1)
+    """(2, 10) keeps the first two of every ten frames."""
+    warm_up: float = 0.0
+    """In D/U: what happens before the first frame."""
+    cells_per_point: int = 1
+    """Cells of the lattice along a point of the view; a frame shows their means."""
+    speed: float = 0.1
+    """U in cells per step."""
+    scales: Scales = DIMENSIONLESS
 
+    case: ClassVar[str]
+    title: ClassVar[str]
+    moving_radius: ClassVar[float | None] = None
+    """Of the body that moves, in D; its centre at rest is the origin."""
 
-def simulate_case(
-    recipe: Any,
-    flow: Case,
-    indices: Sequence[int],
-    intervals: Sequence[float],
-    *,
-    frames: int,
-    title: str,
-    warm_up: float = 0.0,
-    burst: tuple[int, int] = (1, 1),
-    parameters: Mapping[str, Sequence[float]] | None = None,
-    mover: Disc | None = None,
-    scales: Scales = DIMENSIONLESS,
-    local: dict[str, Any] | None = None,
-    progress: Progress | None = None,
-) -> list[Trajectory | Diverged]:
-    """Run a case and make a trajectory of every sample that came through.
+    @abstractmethod
+    def draw(self, index: int) -> dict[str, float]:
+        """The parameters of a sample, ``Re`` first."""
 
-    Args:
-        recipe: Its case, seed and number of samples go into names and provenance.
-        flow: The case, one sample per index.
-        indices: The numbers of the samples.
-        intervals: Time between frames of each sample, in D/U.
-        frames: Of every sample.
-        title: What the flow is, for the provenance.
-        warm_up: In D/U.
-        burst: See ``run``.
-        parameters: More parameters than the Reynolds number, a value for each sample.
-        mover: The body that moves, if there is one.
-        scales: The units of the trajectories.
-        local: More for the local part of the provenance.
-        progress: Called now and then.
-    """
-    every = [interval / flow.dt for interval in intervals]
-    steps = flow.steps(warm_up) + frames * max(every) * burst[1] / burst[0]
-    solution = run(
-        flow,
-        frames,
-        every,
-        warm_up=flow.steps(warm_up),
-        burst=burst,
-        raise_on_divergence=False,
-        compiled=steps * flow.start[:, 0].numel() > COMPILATION_PAYS,
-        progress=progress,
-    )
-    outcomes: list[Trajectory | Diverged] = []
-    more = parameters or {}
-    for place, index in enumerate(indices):
-        name = f"{recipe.case}-{index:04d}"
-        reynolds = flow.reynolds[place].item()
-        if solution.status[place] is Status.DIVERGED:
-            outcomes.append(Diverged(name, f"diverged at Re {reynolds:g}"))
-            continue
-        outcomes.append(
-            Trajectory(
-                name=name,
-                **_in_units(solution, place, flow, reynolds, intervals[place], scales, tuple(more)),
-                parameters={"Re": reynolds} | {key: more[key][place] for key in more},
-                body=None if mover is None else _moving_body(solution, place, flow, mover),
-                source={"kind": "simulated", "title": title, "method": METHOD},
-                local={
-                    "seed": recipe.seed,
-                    "sample": index,
-                    "scheme": flow.fluid.scheme,
-                    "smagorinsky": flow.fluid.smagorinsky,
-                    "speed_in_cells_per_step": flow.speed,
-                    "warm_up": warm_up,
-                    **(local or {}),
-                },
-            )
+    @abstractmethod
+    def make_case(
+        self, indices: Sequence[int], drawn: Mapping[str, Sequence[float]], device: str
+    ) -> Case:
+        """The flow of these samples, given their parameters by name."""
+
+    def choices(self) -> dict[str, Any]:
+        """What else the provenance should say."""
+        return {}
+
+    def simulate(
+        self, indices: Sequence[int], *, device: str = "cpu", progress: Progress | None = None
+    ) -> list[Trajectory | Diverged]:
+        every_sample = [self.draw(index) for index in indices]
+        drawn = {key: [sample[key] for sample in every_sample] for key in every_sample[0]}
+        flow = self.make_case(indices, drawn, device)
+        intervals = [self.interval * (re if self.interval_grows else 1.0) for re in drawn["Re"]]
+        every = [interval / flow.dt for interval in intervals]
+        warm_up = flow.steps(self.warm_up)
+        steps = warm_up + self.frames * max(every) * self.burst[1] / self.burst[0]
+        solution = run(
+            flow,
+            self.frames,
+            every,
+            warm_up=warm_up,
+            burst=self.burst,
+            raise_on_divergence=False,
+            compiled=steps * flow.start[:, 0].numel() > COMPILATION_PAYS,
+            progress=progress,
         )
-    return outcomes
+        return [
+            self._outcome(solution, place, index, flow, every_sample[place], intervals[place])
+            for place, index in enumerate(indices)
+        ]
+
+    def _outcome(
+        self,
+        solution: Solution,
+        place: int,
+        index: int,
+        flow: Case,
+        parameters: dict[str, float],
+        interval: float,
+    ) -> Trajectory | Diverged:
+        name = f"{self.case}-{index:04d}"
+        if solution.status[place] is Status.DIVERGED:
+            return Diverged(name, f"diverged at Re {parameters['Re']:g}")
+        radius = self.moving_radius
+        return Trajectory(
+            name=name,
+            **_in_units(solution, place, flow, parameters, interval, self.scales),
+            parameters=parameters,
+            body=None if radius is None else _moving_body(solution, place, flow, radius),
+            source={"kind": "simulated", "title": self.title, "method": METHOD},
+            local={
+                "seed": self.seed,
+                "sample": index,
+                "scheme": flow.fluid.scheme,
+                "smagorinsky": flow.fluid.smagorinsky,
+                "cells_in_length": flow.cells,
+                "speed_in_cells_per_step": flow.speed,
+                "warm_up": self.warm_up,
+                **self.choices(),
+            },
+        )
 
 
 def _in_units(
     solution: Solution,
     place: int,
     flow: Case,
-    reynolds: float,
+    parameters: Mapping[str, float],
     interval: float,
     scales: Scales,
-    more: tuple[str, ...],
 ) -> dict[str, Any]:
     """Fields, time, spec and what else of a trajectory depends on its units."""
-    length, speed = scales.lengths_and_speeds(reynolds)
+    length, speed = scales.lengths_and_speeds(parameters["Re"])
     is_si = scales.diameter is not None
     grid, size = flow.grid, torch.tensor([speed, speed, speed**2])
     spec = FieldSpec(
         channels=CHANNELS,
         units=("m/s", "m/s", "m^2/s^2") if is_si else (),
-        parameters=(
-            Parameter(name="Re", scaling="log"),
-            *(Parameter(name=name) for name in more),
+        parameters=tuple(
+            Parameter(name=name, scaling="log" if name == "Re" else "linear") for name in parameters
         ),
         dt=interval * length / speed,
         grid=replace(
@@ -175,24 +191,28 @@ def _series(solution: Solution, place: int, flow: Case) -> dict[str, Tensor]:
     return {name: solution.at_frames(h, flow.dt)[place] for name, h in histories.items()}
 
 
-def _moving_body(solution: Solution, place: int, flow: Case, disc: Disc) -> Bool[Tensor, "t y x"]:
+def _moving_body(
+    solution: Solution, place: int, flow: Case, radius: float
+) -> Bool[Tensor, "t y x"]:
     """The body in every frame, together with those that stand still."""
     displacement = solution.at_frames(solution.motion["displacement"], flow.dt)[place]
     x, y = flow.grid.coordinates(torch.float64)
-    across = y - disc.y - displacement.double()[:, None, None]
-    body = torch.hypot(x - disc.x, across) < disc.radius
+    body = torch.hypot(x, y - displacement.double()[:, None, None]) < radius
     return body if flow.grid.body is None else body | flow.grid.body
 
 
 def spread(
-    recipe: Any, index: int, what: str, bounds: tuple[float, float], log: bool = False
+    recipe: LatticeRecipe, index: int, what: str, bounds: tuple[float, float], log: bool = False
 ) -> float:
+    """A value of sample i out of the i-th part of a range, in the logarithm if asked."""
     low, high = (math.log(b) for b in bounds) if log else bounds
-    value = low + (high - low) * (index + draw(recipe.seed, index, what)) / recipe.samples
+    jitter = uniform(recipe.seed, index, what)
+    value = low + (high - low) * (index + jitter) / recipe.samples
     return math.exp(value) if log else value
 
 
-def draw(seed: int, index: int, what: str, low: float = 0.0, high: float = 1.0) -> float:
+def uniform(seed: int, index: int, what: str, low: float = 0.0, high: float = 1.0) -> float:
+    """A random number of a sample, for one purpose."""
     generator = generator_of(seed, index, what)
     return low + (high - low) * torch.rand((), generator=generator, dtype=torch.float64).item()
 

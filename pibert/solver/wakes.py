@@ -1,108 +1,105 @@
 """Recipes of wakes: a cylinder in a stream; two in tandem, the second on a spring."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from pibert.fields import Trajectory
 from pibert.solver import cases
 from pibert.solver.lattice import Scheme
-from pibert.solver.recipes import Diverged, Progress
-from pibert.solver.sampling import (
-    DIMENSIONLESS,
-    Disc,
-    Scales,
-    check_range,
-    draw,
-    simulate_case,
-    spread,
-)
+from pibert.solver.sampling import LatticeRecipe, check_range, spread, uniform
+from pibert.solver.stepping import Case
 
 
 @dataclass(frozen=True, kw_only=True)
-class CylinderWakes:
-    """Wakes of a circular cylinder in a uniform stream.
+class Wakes(LatticeRecipe):
+    """What wakes share: the view, the body in it, the far larger domain that is simulated."""
 
-    The simulated domain is far larger than the view: ``domain`` says how large. At 16 D of width
-    the blockage is 6 %, which raises the shedding frequency by about a hundredth.
-    """
+    view: tuple[int, int]
+    """Rows and columns of a frame."""
+    body: tuple[float, float, float]
+    """Row and column of the centre and diameter of the (second) cylinder, in points of the view."""
+    domain: tuple[float, float]
+    """Length and width in D."""
+    upstream: float
+    """From the inflow to the centre of the (second) cylinder, in D."""
+    scheme: Scheme = "trt"
+    smagorinsky: float = 0.0
+
+    def flow(self, indices: Sequence[int], device: str) -> dict[str, Any]:
+        """The arguments that the cases of this module share."""
+        return {
+            "cells": self.body[2] * self.cells_per_point,
+            "domain": self.domain,
+            "upstream": self.upstream,
+            "view": self._edges(),
+            "coarsen": self.cells_per_point,
+            "speed": self.speed,
+            "perturbation": [self._swirl(index) for index in indices],
+            "scheme": self.scheme,
+            "smagorinsky": self.smagorinsky,
+            "device": device,
+        }
+
+    def _edges(self) -> tuple[float, float, float, float]:
+        """Left, right, bottom and top of the view in D from the centre of the body."""
+        (rows, columns), (row, column, diameter) = self.view, self.body
+        return (
+            -(column + 0.5) / diameter,
+            (columns - column - 0.5) / diameter,
+            -(row + 0.5) / diameter,
+            (rows - row - 0.5) / diameter,
+        )
+
+    def _swirl(self, index: int) -> float:
+        """Strength of the vortex in the first flow, of either sign."""
+        sign = 1.0 if uniform(self.seed, index, "sign") < 0.5 else -1.0
+        return sign * uniform(self.seed, index, "swirl", 0.2, 0.5)
+
+    def choices(self) -> dict[str, Any]:
+        return {"domain": list(self.domain), "upstream": self.upstream}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CylinderWakes(Wakes):
+    """Wakes of a circular cylinder in a uniform stream, shedding when the first frame is taken."""
 
     case: ClassVar[str] = "cylinder"
-    samples: int = 12
-    seed: int = 0
+    title: ClassVar[str] = "wake of a circular cylinder in a uniform stream"
     group: int = 6
     reynolds: tuple[float, float] = (60.0, 200.0)
     frames: int = 60
-    interval: float = 0.5
-    """Time between frames in D/U, or per Reynolds number."""
-    interval_grows: bool = False
-    """Whether the interval is to be multiplied by the Reynolds number: a camera of fixed rate in a
-    faster and faster stream sees the flow move further between frames."""
     view: tuple[int, int] = (32, 64)
-    """Rows and columns of a frame."""
     body: tuple[float, float, float] = (15.5, 12.5, 10.0)
-    """Row and column of the centre and diameter in points of the view."""
-    cells_per_point: int = 1
     domain: tuple[float, float] = (26.0, 16.0)
-    """Length and width in D."""
     upstream: float = 8.0
     warm_up: float = 40.0
-    """In D/U: the start from a disturbed stream is not shown."""
-    speed: float = 0.1
-    scheme: Scheme = "trt"
-    smagorinsky: float = 0.0
-    scales: Scales = DIMENSIONLESS
 
     def __post_init__(self) -> None:
         check_range("reynolds", self.reynolds)
 
-    def simulate(
-        self, indices: Sequence[int], *, device: str = "cpu", progress: Progress | None = None
-    ) -> list[Trajectory | Diverged]:
-        reynolds = [spread(self, i, "reynolds", self.reynolds) for i in indices]
-        cells = self.body[2] * self.cells_per_point
-        flow = cases.cylinder(
-            reynolds,
-            cells=cells,
-            domain=self.domain,
-            upstream=self.upstream,
-            view=_edges(self.view, self.body),
-            coarsen=self.cells_per_point,
-            speed=self.speed,
-            perturbation=[_swirl(self.seed, i) for i in indices],
-            scheme=self.scheme,
-            smagorinsky=self.smagorinsky,
-            device=device,
-        )
-        assert flow.grid.shape == self.view
-        times = [self.interval * (re if self.interval_grows else 1.0) for re in reynolds]
-        return simulate_case(
-            self,
-            flow,
-            indices,
-            times,
-            frames=self.frames,
-            warm_up=self.warm_up,
-            scales=self.scales,
-            title="wake of a circular cylinder in a uniform stream",
-            local={"domain": list(self.domain), "diameter_in_cells": cells},
-            progress=progress,
-        )
+    def draw(self, index: int) -> dict[str, float]:
+        return {"Re": spread(self, index, "reynolds", self.reynolds)}
+
+    def make_case(
+        self, indices: Sequence[int], drawn: Mapping[str, Sequence[float]], device: str
+    ) -> Case:
+        return cases.cylinder(drawn["Re"], **self.flow(indices, device))
 
 
 @dataclass(frozen=True, kw_only=True)
-class TandemWakes:
+class TandemWakes(Wakes):
     """Two cylinders in tandem, the second on a spring that lets it move across the stream.
 
-    Reynolds numbers, mass ratios and repeats are taken in turn. The spring is the same for all: the
-    reduced velocity grows with the stream, as in an experiment. Displacement and velocity of the
-    second cylinder and the forces on it go with the frames.
+    Reynolds numbers and mass ratios are taken in turn. The spring is the same for all: the reduced
+    velocity grows with the stream, as in an experiment. Displacement and velocity of the second
+    cylinder and the forces on it go with the frames.
     """
 
     case: ClassVar[str] = "tandem"
+    title: ClassVar[str] = "two cylinders in tandem, the second on a spring across the stream"
+    moving_radius: ClassVar[float | None] = 0.5
     samples: int = 8
-    seed: int = 0
     group: int = 8
     reynolds: tuple[float, ...] = (100.0, 120.0, 150.0, 180.0)
     mass_ratios: tuple[float, ...] = (2.0, 8.0)
@@ -113,89 +110,38 @@ class TandemWakes:
     """U / (f D) at the middle of the range of Reynolds numbers; f is the natural frequency."""
     gap: float = 3.0
     """From centre to centre, in D."""
-    frames: int = 40
-    interval: float = 0.5
-    """As in ``CylinderWakes``."""
-    interval_grows: bool = False
-    burst: tuple[int, int] = (1, 1)
-    """(2, 10) keeps the first two of every ten frames."""
     view: tuple[int, int] = (40, 64)
     body: tuple[float, float, float] = (19.5, 31.5, 8.0)
-    """Row and column of the second cylinder's centre at rest and diameter, in points."""
-    cells_per_point: int = 1
     domain: tuple[float, float] = (30.0, 16.0)
     upstream: float = 11.0
-    """Of the second cylinder, in D."""
     warm_up: float = 30.0
-    speed: float = 0.1
-    scheme: Scheme = "trt"
-    smagorinsky: float = 0.0
-    scales: Scales = DIMENSIONLESS
 
-    def simulate(
-        self, indices: Sequence[int], *, device: str = "cpu", progress: Progress | None = None
-    ) -> list[Trajectory | Diverged]:
-        pairs = [(m, re) for re in self.reynolds for m in self.mass_ratios]
-        masses, reynolds = zip(*(pairs[i % len(pairs)] for i in indices), strict=True)
+    def draw(self, index: int) -> dict[str, float]:
+        turn, which = divmod(index, len(self.mass_ratios))
+        reynolds = self.reynolds[turn % len(self.reynolds)]
         middle = 0.5 * (min(self.reynolds) + max(self.reynolds))
-        reduced = [self.reduced_velocity * re / middle for re in reynolds]
-        cells = self.body[2] * self.cells_per_point
-        flow = cases.tandem(
-            reynolds,
-            mass_ratio=[0.25 * math.pi * mass for mass in masses],
-            reduced_velocity=reduced,
+        return {
+            "Re": reynolds,
+            "mass_ratio": self.mass_ratios[which],
+            "reduced_velocity": self.reduced_velocity * reynolds / middle,
+        }
+
+    def make_case(
+        self, indices: Sequence[int], drawn: Mapping[str, Sequence[float]], device: str
+    ) -> Case:
+        return cases.tandem(
+            drawn["Re"],
+            mass_ratio=[0.25 * math.pi * mass for mass in drawn["mass_ratio"]],
+            reduced_velocity=drawn["reduced_velocity"],
             damping_ratio=[self.damping_ratio] * len(indices),
-            cells=cells,
             gap=self.gap,
-            domain=self.domain,
-            upstream=self.upstream,
-            view=_edges(self.view, self.body),
-            coarsen=self.cells_per_point,
-            speed=self.speed,
-            perturbation=[_swirl(self.seed, i) for i in indices],
-            scheme=self.scheme,
-            smagorinsky=self.smagorinsky,
-            device=device,
-        )
-        assert flow.grid.shape == self.view
-        times = [self.interval * (re if self.interval_grows else 1.0) for re in reynolds]
-        return simulate_case(
-            self,
-            flow,
-            indices,
-            times,
-            frames=self.frames,
-            warm_up=self.warm_up,
-            burst=self.burst,
-            parameters={"mass_ratio": masses, "reduced_velocity": reduced},
-            mover=Disc(0.0, 0.0, 0.5),
-            scales=self.scales,
-            title="two cylinders in tandem, the second on a spring across the stream",
-            local={
-                "domain": list(self.domain),
-                "diameter_in_cells": cells,
-                "gap": self.gap,
-                "damping_ratio": self.damping_ratio,
-                "chosen_here": ["gap", "damping_ratio", "reduced_velocity"],
-            },
-            progress=progress,
+            **self.flow(indices, device),
         )
 
-
-def _edges(
-    view: tuple[int, int], body: tuple[float, float, float]
-) -> tuple[float, float, float, float]:
-    """Left, right, bottom and top of a view in D from the centre of the body."""
-    row, column, diameter = body
-    return (
-        -(column + 0.5) / diameter,
-        (view[1] - column - 0.5) / diameter,
-        -(row + 0.5) / diameter,
-        (view[0] - row - 0.5) / diameter,
-    )
-
-
-def _swirl(seed: int, index: int) -> float:
-    """Strength of the vortex in the first flow, of either sign."""
-    sign = 1.0 if draw(seed, index, "sign") < 0.5 else -1.0
-    return sign * draw(seed, index, "swirl", 0.2, 0.5)
+    def choices(self) -> dict[str, Any]:
+        return {
+            **super().choices(),
+            "gap": self.gap,
+            "damping_ratio": self.damping_ratio,
+            "chosen_here": ["gap", "damping_ratio", "reduced_velocity"],
+        }

@@ -71,8 +71,8 @@ class CylinderWakes(Wakes):
     frames: int = 60
     view: tuple[int, int] = (32, 64)
     body: tuple[float, float, float] = (15.5, 12.5, 10.0)
-    domain: tuple[float, float] = (26.0, 16.0)
-    upstream: float = 8.0
+    domain: tuple[float, float] = (22.0, 14.0)
+    upstream: float = 7.0
     warm_up: float = 40.0
 
     def __post_init__(self) -> None:

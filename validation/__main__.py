@@ -42,14 +42,14 @@ together with its spring. Streams enter with a given velocity and leave through 
 behind a viscous layer that fades vortices; the sides beside a wake are such far fields too.
 
 **Domains.** The simulated domain is always larger than the view that is saved. The checks below
-state theirs. The presets trade width for time: `realpdebench-like` uses 26 x 16 D (blockage 6 %) and
-`demo` 22 x 14 D (7 %), which raises drag and frequency over the unbounded values; `demo` has 10 cells
-across the body, where drag has not converged (the table of resolutions below begins at 12).
+state theirs. The presets trade width for time: `realpdebench-like` uses 26 x 16 D (blockage 6 %),
+`demo` 22 x 14 D (7 %), which raises drag and frequency over the unbounded values; `demo` has 10
+cells across the body, where drag has not converged (the table of resolutions below begins at 12).
 
 **Not on this page.** Turbulence is pseudo-spectral, heat and wave are exact in Fourier space,
-reaction-diffusion is exact in its diffusion and of fourth order in time, and the Euler equations are
-MUSCL-HLLC: `tests/solver/` measures their orders of accuracy, conservation and exact solutions in
-every run of the tests. Speeds are in [benchmarks](../benchmarks/README.md).
+reaction-diffusion is exact in its diffusion and of fourth order in time, and the Euler equations
+are MUSCL-HLLC: `tests/solver/` measures their orders of accuracy, conservation and exact solutions
+in every run of the tests. Speeds are in [benchmarks](../benchmarks/README.md).
 
 """
 

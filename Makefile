@@ -14,7 +14,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
 
-demo: $(READY) ## Train briefly on an analytic vortex street and draw outputs/demo.png
+demo: $(READY) ## Simulate wakes, train on some, step the others and draw outputs/demo.png
 	$(BIN)/pibert demo
 
 test: $(READY) ## Run the tests (fast ones; WORKERS=4 for more processes)

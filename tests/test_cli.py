@@ -1,15 +1,47 @@
 """The command line: what it prints, what it leaves behind, and how it says no."""
 
+import errno
+import inspect
 import json
+import os
+import re
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+import torch
+import typer
+from typer.testing import CliRunner, Result
 
+from pibert import demo
 from pibert.cli import app
+from pibert.data.download import size_text
 from pibert.data.format import Reader, check
-from pibert.demo import run_demo
+from pibert.data.sources import open_recordings
+from tests.lookalikes.piv import sample, write_openpiv
+from tests.lookalikes.realpdebench import TANDEMS, write_root
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def refusal(*arguments: str | Path) -> str:
+    """What the command says when it says no: in one line, with exit code 2."""
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("error: ") and len(result.stderr.splitlines()) == 1
+    return result.stderr
 
 
 def test_info_names_every_preset_with_its_size() -> None:
@@ -20,26 +52,25 @@ def test_info_names_every_preset_with_its_size() -> None:
         assert word in result.output
 
 
-def test_the_demo_reports_and_draws(tmp_path: Path) -> None:
+def test_the_demo_reports_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the simulation and the training, which tests/test_demo.py has."""
+    real = inspect.signature(demo.run_demo)
     picture = tmp_path / "new" / "demo.png"
-    result = CliRunner().invoke(
-        app, ["demo", "--steps", "1", "--ahead", "1", "--out", str(picture)]
-    )
+
+    def pretend(*args: Any, **how: Any) -> demo.DemoResult:
+        given = real.bind(*args, **how).arguments
+        assert (given["picture"], given["steps"], given["ahead"]) == (picture, 5, 2)
+        given["on_wakes"](3.0)
+        given["on_step"](5, 0.25)
+        return demo.DemoResult(
+            model=(0.5, 1.5), persistence=(1.0, 2.0), reynolds=(80.0, 120.0), picture=picture
+        )
+
+    monkeypatch.setattr(demo, "run_demo", pretend)
+    result = run("demo", "--steps", "5", "--ahead", "2", "--out", picture)
     assert result.exit_code == 0, result.output
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "model / persistence" in result.output
-
-
-def test_the_untrained_model_of_the_demo_is_persistence(tmp_path: Path) -> None:
-    result = run_demo(tmp_path / "demo.png", steps=0, ahead=2)
-    assert result.persistence[1] > result.persistence[0] > 0
-    assert result.ratios == pytest.approx((1.0, 1.0), abs=1e-4)
-
-
-@pytest.mark.slow
-def test_the_demo_learns_to_move_streets_it_has_not_seen(tmp_path: Path) -> None:
-    result = run_demo(tmp_path / "demo.png")
-    assert max(result.ratios) < 0.4
+    for words in ("model / persistence", "0.50", "0.75", "Re 80, 120"):
+        assert words in result.output
 
 
 @pytest.mark.parametrize(
@@ -168,3 +199,376 @@ def test_a_missing_extra_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) ->
     assert result.stderr == (
         "error: reading MATLAB files needs scipy: pip install 'pibert-cfd[io]'\n"
     )
+
+
+# Help
+
+
+COMMANDS = [
+    *([name] for name in ("generate", "download", "inspect", "convert", "demo", "info")),
+    ["download", "realpdebench"],
+]
+
+
+def test_the_help_is_a_table_of_contents() -> None:
+    page = run("--help").output
+    words = ("Flow data", "│ generate", "│ download", "Models", "│ demo")
+    places = [page.index(word) for word in words]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_example_of_the_help_is_a_command_that_parses(command: list[str]) -> None:
+    group = typer.main.get_command(app)
+    found: Any = group
+    for name in command:
+        found = found.commands[name]
+    examples = re.findall(r"Example: pibert (.*)", found.help)
+    assert examples
+    for example in examples:
+        assert example.startswith(" ".join(command))
+        words, called = shlex.split(example), group
+        while words and hasattr(called, "commands"):
+            called = called.commands[words.pop(0)]
+        called.make_context("pibert", words)
+
+
+def test_the_package_can_be_run_as_a_module() -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "pibert.cli", "generate", "--device", "tpu", "heat"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert found.returncode == 2
+    assert found.stderr == "error: there is no device 'tpu'; choose from: auto, cpu\n"
+
+
+# Generation
+
+TINY = ["--samples", "2", "--set", "frames=3", "--set", "points=16"]
+
+
+def test_generate_without_a_case_lists_the_choices() -> None:
+    page = run("generate").output
+    assert "cylinder" in page and "realpdebench-like" in page
+
+
+def test_generate_writes_once(tmp_path: Path) -> None:
+    out = tmp_path / "cavity [1].h5"
+    result = run("generate", "cavity", *TINY, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert f"Wrote 2 trajectories to {out}" in result.output
+    check(out)
+    assert "holds this recipe already" in run("generate", "cavity", *TINY, "--out", out).output
+    assert "holds something else" in refusal("generate", "heat", "--out", out)
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]
+
+
+def test_generate_names_what_is_wrong(tmp_path: Path) -> None:
+    assert "unknown case 'hat'" in refusal("generate", "hat")
+    assert "no setting 'sise'" in refusal("generate", "heat", "--set", "sise=3")
+    assert "expected KEY=VALUE" in refusal("generate", "heat", "--set", "frames")
+    assert f"{tmp_path} is a folder" in refusal("generate", "heat", "--out", tmp_path)
+    assert "/proc/x.h5" in refusal("generate", "heat", "--samples", "1", "--out", "/proc/x.h5")
+    assert "there is no folder" in refusal("generate", "heat", "--out", tmp_path / "a" / "b.h5")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_generation_says_what_is_there_and_goes_on(tmp_path: Path) -> None:
+    """A real process and a real Ctrl-C."""
+    command = [sys.executable, "-m", "pibert.cli", "generate", "cavity", "--out", "flow.h5"]
+    command += ["--set", "group=1", "--set", "points=32", "--samples", "1000"]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    parts, deadline = tmp_path / "flow.h5.parts", time.monotonic() + 60
+    try:
+        while not (parts / "group-0000.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, said
+    assert said.startswith("interrupted: ") and "the same command goes on" in said
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "flow.h5").exists()
+    # What is complete can be used.
+    assert run("convert", parts / "group-0000.h5", tmp_path / "part.h5").exit_code == 0
+
+
+# Downloads
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("pyarrow")
+    return write_root(tmp_path_factory.mktemp("hub"), frames=60)
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    files = (path for path in root.rglob("*") if path.is_file())
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
+
+
+def test_a_download_shows_sizes_first_and_then_how_to_look_at_it(hub: Path, tmp_path: Path) -> None:
+    to = tmp_path / "my data"
+    arguments = ("download", "realpdebench", "cylinder", "fsi", "--to", to, "--from", hub)
+    planned = run(*arguments, "--dry-run")
+    assert planned.exit_code == 0, planned.output
+    wanted = {name: data for name, data in contents(hub).items() if "numerical" not in name}
+    total = size_text(sum(map(len, wanted.values())))
+    for words in ("cylinder/hf_dataset/real", "fsi/hf_dataset/real", "total", total, "left"):
+        assert words in planned.output
+    assert not to.exists()
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    assert contents(to) == wanted
+    line = f"pibert inspect '{to}' --scenario fsi --type real"
+    assert line in result.output
+    shown = run(*shlex.split(line)[1:], "--json")
+    assert json.loads(shown.stdout)["kind"] == "realpdebench"
+    again = run(*arguments)
+    assert again.exit_code == 0 and f"0 B │ {total:>13} │" in again.output
+
+
+def test_small_files_alone_are_not_to_be_inspected(hub: Path, tmp_path: Path) -> None:
+    arguments = ("download", "realpdebench", "fsi", "--to", tmp_path, "--from", hub)
+    result = run(*arguments, "--what", "metadata", "--kind", "numerical")
+    assert result.exit_code == 0, result.output
+    assert "--what fields" in result.output and "pibert inspect" not in result.output
+    assert "fsi/remain_params_numerical.json" in contents(tmp_path)
+    assert not [name for name in contents(tmp_path) if "arrow" in name or "real.json" in name]
+
+
+def test_an_interrupted_download_says_so_and_goes_on(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("download", "realpdebench", "fsi", "--to", tmp_path, "--from", hub)
+    monkeypatch.setattr("pibert.data.download._COPY_BYTES", 1 << 16)
+
+    def pull_the_plug(progress: Any, task: Any, done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pibert.cli.download._update", pull_the_plug)
+        result = run(*arguments)
+    assert result.exit_code == 130
+    assert result.stderr == "interrupted: the same command goes on where it stopped\n"
+    begun = [name for name in contents(tmp_path) if name.endswith(".partial")]
+    assert len(begun) == 1
+    assert run(*arguments).exit_code == 0
+    wanted = [name for name in contents(hub) if "fsi" in name and "numerical" not in name]
+    assert sorted(contents(tmp_path)) == sorted([*wanted, "version.json"])
+
+
+def test_a_download_that_cannot_be_made_is_told(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = ("download", "realpdebench")
+    source = ("--from", hub)
+    assert "no 'foil'; there are" in refusal(*start, "foil", "--to", tmp_path, *source)
+    assert "no such folder" in refusal(*start, "fsi", "--to", tmp_path, "--from", tmp_path / "a")
+    assert "--kind takes one of" in refusal(*start, "fsi", "--to", tmp_path, "--kind", "fake")
+    assert "--what takes one of" in refusal(*start, "fsi", "--to", tmp_path, "--what", "some")
+    assert "not for a folder" in refusal(
+        *start, "fsi", "--to", tmp_path, *source, "--revision", "x"
+    )
+    assert "/proc/x" in refusal(*start, "fsi", "--to", "/proc/x", *source)
+    one = run(*start, "fsi", "--to", tmp_path, *source, "--dry-run")
+    assert one.exit_code == 0
+    size = sum(len(data) for name, data in contents(hub).items() if "fsi" in name) // 2
+    monkeypatch.setattr(
+        "pibert.data.download.shutil.disk_usage", lambda path: SimpleNamespace(free=size + 50_000)
+    )
+    # There is room for either scenario, but not for both.
+    assert "make room" in refusal(*start, "cylinder", "fsi", "--to", tmp_path, *source)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Options of readers, patterns, other layouts
+
+
+def test_a_root_with_several_sets_asks_for_a_choice(hub: Path, tmp_path: Path) -> None:
+    message = refusal("inspect", hub)
+    assert "more than one set" in message and "cylinder numerical" in message
+    chosen = ("--scenario", "cylinder", "--type", "numerical")
+    result = run("inspect", hub, *chosen, "--json")
+    assert json.loads(result.stdout)["shape"] == [32, 64]
+    shown = run("inspect", hub, *chosen, "--picture", tmp_path / "x.png").output
+    # What the source states does not hide what was found.
+    for words in ("kind            realpdebench", "stated kind     simulated", "32 x 64 (rows"):
+        assert words in shown
+    out = tmp_path / "fsi.h5"
+    arguments = ("--scenario", "fsi", "--type", "real", "--max-frames", "2")
+    assert run("convert", hub, out, *arguments).exit_code == 0
+    assert [t.name for t in Reader(out)] == list(TANDEMS)
+    assert "unknown scenario 'foul'" in refusal("inspect", hub, "--scenario", "foul")
+    assert "--type takes one of real, numerical" in refusal("inspect", hub, "--type", "measured")
+
+
+def test_options_of_another_reader_are_refused(tmp_path: Path) -> None:
+    flow, out = save_flow(tmp_path), tmp_path / "out.h5"
+    message = refusal("convert", flow, out, "--scenario", "fsi", "--type", "real")
+    assert "only RealPDEBench takes --scenario and --type; this is of kind 'arrays'" in message
+    with pytest.raises(ValueError, match="'cfdbench' has no option box; it has: until_converged"):
+        open_recordings(tmp_path, "cfdbench", options={"box": (0, 1, 0, 1)})
+
+
+def test_a_pattern_names_a_series_of_vector_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(9, 12):
+        write_openpiv(tmp_path / f"B{number}.txt", sample(), flags=np.zeros((4, 6)))
+    write_openpiv(tmp_path / "C1.txt", sample(5, 5), flags=np.zeros((5, 5)))
+    for _ in range(2):  # the second time the target is there
+        result = run("convert", "B*.txt", "out.h5", "--dt", "0.5")
+        assert result.exit_code == 0, result.output
+    (trajectory,) = Reader(Path("out.h5"))
+    assert trajectory.states.shape == (3, 2, 4, 6)
+    assert run("inspect", "B*.txt").exit_code == 0
+    assert [path.name for path in Path("outputs").iterdir()] == ["B.png"]
+    assert "no such file that fits" in refusal("inspect", "D*.txt")
+    save_flow(tmp_path)
+    assert "no PIV vectors" in refusal("inspect", "*.npz")
+
+
+@pytest.fixture(scope="module")
+def cavities(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("flows") / "cavities.h5"
+    assert run("generate", "cavity", *TINY, "--out", out).exit_code == 0
+    return out
+
+
+def test_cavities_can_be_written_as_cases_of_cfdbench(cavities: Path, tmp_path: Path) -> None:
+    arguments = ("convert", cavities, tmp_path / "new", "--to", "cfdbench", "--max-frames", "2")
+    result = run(*arguments, "--problem", "cavity", "--subset", "bc")
+    assert result.exit_code == 0, result.output
+    recordings = open_recordings(tmp_path / "new")
+    assert recordings.kind == "cfdbench"
+    assert recordings.names == ("cavity_bc_case0000", "cavity_bc_case0001")
+    assert recordings[1].states.shape == (2, 2, 64, 64)
+    before = contents(tmp_path)
+    assert "exists; remove it" in refusal(*arguments, "--problem", "cavity", "--subset", "bc")
+    assert "needs --problem, one of cavity" in refusal(*arguments)
+    assert "--problem takes one of" in refusal(*arguments, "--problem", "foil")
+    assert "--keep and --size" in refusal(*arguments, "--problem", "tube", "--size", "8x8")
+    assert "expected a body" in refusal(*arguments, "--problem", "cylinder")
+    assert "goes with --to cfdbench" in refusal("convert", cavities, "x.h5", "--problem", "dam")
+    assert "--to takes one of" in refusal("convert", cavities, "x.h5", "--to", "vtk")
+    assert contents(tmp_path) == before and not (tmp_path / "new" / "cylinder").exists()
+
+
+def test_cases_are_written_all_or_none(
+    cavities: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renamed: list[Path] = []
+
+    def rename(self: Path, target: Path) -> None:
+        if renamed:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        renamed.append(target)
+        os.rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    arguments = ("--to", "cfdbench", "--problem", "cavity")
+    message = refusal("convert", cavities, tmp_path / "a" / "b", *arguments)
+    assert "case0001: cannot write: No space left" in message
+    assert len(renamed) == 1 and list(tmp_path.iterdir()) == []
+
+
+def test_clean_fields_can_be_measured_as_they_are_converted(cavities: Path, tmp_path: Path) -> None:
+    out = tmp_path / "piv.h5"
+    result = run(
+        "convert", cavities, out, "--piv", "window=1,noise=0,outliers=0,missing=0.25,seed=3"
+    )
+    assert result.exit_code == 0, result.output
+    clean, measured = Reader(cavities)[0], Reader(out)[0]
+    assert measured.local["measurement"]["seed"] == 3
+    known = measured.known()
+    assert float(known.double().mean()) == pytest.approx(0.75, abs=0.06)
+    assert measured.spec.channels == ("u", "v")
+    velocities = clean.read(channels=(0, 1)).movedim(1, -1)
+    assert torch.equal(measured.read().movedim(1, -1)[known], velocities[known])
+    assert "--piv knows no fog; choose from: window, noise" in refusal(
+        "convert", cavities, out, "--piv", "fog=1"
+    )
+    assert "whole number as window" in refusal("convert", cavities, out, "--piv", "window=1.5")
+    assert "--piv takes NAME=NUMBER" in refusal("convert", cavities, out, "--piv", "window")
+    assert "share from 0 to 1" in refusal("convert", cavities, out, "--piv", "missing=2")
+
+
+def test_rows_are_turned_and_units_made_one_as_asked(tmp_path: Path) -> None:
+    path, out = save_flow(tmp_path), tmp_path / "out.h5"
+    arguments = ("convert", path, out, "--length-unit", "mm", "--unit", "m/s", "--flip", "y")
+    result = run(*arguments)
+    assert result.exit_code == 0 and "note: units: " in result.output, result.output
+    flow = Reader(out)[0]
+    assert flow.spec.grid.dx == pytest.approx(1e-4) and flow.length_unit == "m"
+    u = torch.from_numpy(np.load(path)["u"]).float()
+    assert torch.equal(flow.read(channels=(0,))[:, 0], u.flip(1))
+    assert run(*arguments, "--keep-units").exit_code == 0
+    assert Reader(out)[0].spec.grid.dx == pytest.approx(0.1)
+
+
+# Bad input
+
+
+def test_files_that_are_cut_or_foreign_are_named(cavities: Path, tmp_path: Path) -> None:
+    cut, foreign = tmp_path / "cut.h5", tmp_path / "foreign.h5"
+    cut.write_bytes(cavities.read_bytes()[:20_000])
+    foreign.write_bytes(b"GIF89a" + bytes(1000))
+    out = tmp_path / "out.h5"
+    for path in (cut, foreign, tmp_path / "absent.h5"):
+        for arguments in (("inspect", path), ("convert", path, out)):
+            assert str(path) in refusal(*arguments)
+    assert "cut.h5: the file is truncated: get a new copy" in refusal("inspect", cut)
+    assert not out.exists()
+
+
+def test_values_that_are_not_finite_become_missing_points(tmp_path: Path) -> None:
+    path, out = save_flow(tmp_path), tmp_path / "out.h5"
+    arrays = dict(np.load(path))
+    arrays["u"][1, 3, 4] = np.nan
+    np.savez(path, **arrays)
+    assert json.loads(run("inspect", path, "--json").stdout)["missing_share"] > 0
+    assert run("convert", path, out).exit_code == 0
+    check(out)
+    known = Reader(out)[0].known()
+    assert int((~known).sum()) == 1 and not known[1, 3, 4]
+
+
+def test_targets_that_cannot_be_written_are_named(cavities: Path, tmp_path: Path) -> None:
+    assert f"{tmp_path} is a folder; name a file" in refusal("convert", cavities, tmp_path)
+    assert "/proc/x.h5: cannot write" in refusal("convert", cavities, "/proc/x.h5")
+    assert "/proc" in refusal("inspect", cavities, "--picture", "/proc/x/x.png")
+    locked = tmp_path / "locked.h5"
+    locked.write_bytes(b"mine")
+    locked.chmod(0o444)
+    assert "locked.h5 is read-only" in refusal("convert", cavities, locked)
+    assert locked.read_bytes() == b"mine"
+
+
+def test_a_full_disk_leaves_nothing_behind(cavities: Path, tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    out, cases = tmp_path / "out.h5", tmp_path / "cases"
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
+        native = refusal("convert", cavities, out)
+        other = refusal("convert", cavities, cases, "--to", "cfdbench", "--problem", "cavity")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert f"{out}: cannot write: File too large; nothing was changed" in native
+    assert "case0000: cannot write: " in other
+    assert list(tmp_path.iterdir()) == []

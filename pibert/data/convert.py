@@ -1,13 +1,15 @@
 """Recordings of any kind into the native format, block by block.
 
 Values become float32. A value that is not finite at a point that counts as known makes the point
-missing in that frame; how many there were is recorded in the local representation.
+missing in that frame; how many there were is recorded in the local representation. Units that are
+known are brought to metres and seconds (``pibert.data.units``).
 """
 
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +17,7 @@ from torch import Tensor
 from pibert.data.format import Writer
 from pibert.data.resample import represent
 from pibert.data.sources.recordings import Recordings
+from pibert.data.units import in_consistent_units
 from pibert.fields import Trajectory, read_mask
 
 _BLOCK_VALUES = 1 << 22
@@ -29,7 +32,9 @@ def convert(
     max_frames: int | None = None,
     channels: Sequence[str] | None = None,
     size: tuple[int, int] | None = None,
+    units: Literal["SI", "keep"] = "SI",
     on_progress: Callable[[float], None] | None = None,
+    on_remark: Callable[[str], None] | None = None,
 ) -> Path:
     """Write a native file; it appears whole or not at all.
 
@@ -41,17 +46,25 @@ def convert(
         max_frames: At most so many frames of each trajectory, counted after the stride.
         channels: Names of the channels to keep, in this order.
         size: Rows and columns to bring the fields to.
+        units: ``keep`` leaves lengths, times and velocities in the units of the source.
         on_progress: Called with the share that is done, 0 to 1.
+        on_remark: Called with what was done to the units, in words, once for all that are alike.
     """
     out = Path(out)
     _refuse_overwriting(recordings.path, out)
     names = recordings.names if names is None else tuple(names)
+    said: set[str] = set()
     with Writer(out) as writer:
         for done, name in enumerate(names):
             report = _share_of(on_progress, done, len(names))
-            view = represent(
-                recordings[name], stride=stride, max_frames=max_frames, channels=channels
-            )
+            original = recordings[name]
+            scaled = original if units == "keep" else in_consistent_units(original)
+            if scaled is not original and on_remark is not None:
+                remark = _remark_on_units(scaled)
+                if remark not in said:
+                    on_remark(remark)
+                    said.add(remark)
+            view = represent(scaled, stride=stride, max_frames=max_frames, channels=channels)
             view = represent(_with_finite_values(view, report), size=size)
             local = {"file": recordings.path.name, "kind": recordings.kind, **view.local}
             writer.add(replace(view, local=local))
@@ -64,8 +77,20 @@ def _refuse_overwriting(path: Path, out: Path) -> None:
     if not out.exists():
         return
     inside = path.is_dir() and path.resolve() in out.resolve().parents
-    if inside or os.path.samefile(path, out):
+    # A path that is not there is a pattern of several files.
+    files = [path] if path.exists() else path.parent.glob(path.name)
+    if inside or any(os.path.samefile(file, out) for file in files):
         raise ValueError(f"{out} is the input or a part of it; choose another name for the output")
+
+
+def _remark_on_units(trajectory: Trajectory) -> str:
+    changes = ", ".join(f"{what} {change}" for what, change in trajectory.local["units"].items())
+    kept = [
+        what
+        for what, values in (("parameters", trajectory.parameters), ("series", trajectory.series))
+        if values
+    ]
+    return f"units: {changes}" + (f"; {' and '.join(kept)} keep their numbers" if kept else "")
 
 
 def _share_of(

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pibert.data.partial import PartialFile, partial_path, remove_leftovers
+from pibert.data.partial import PartialFile, interrupts_held, partial_path, remove_leftovers
 from pibert.data.splits import GAP, find_gaps
 from pibert.fields import (
     FieldSpec,
@@ -102,6 +102,16 @@ class Writer:
             )
         remove_leftovers(self.path)
         try:
+            with interrupts_held():
+                self._begin()
+        except BaseException as error:
+            if self._file is not None:
+                self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def _begin(self) -> None:
+        try:
             self._sink = PartialFile(self._partial)
         except OSError as error:
             raise self._explain(error) from error
@@ -109,7 +119,6 @@ class Writer:
         self._file.attrs["format"] = _fixed(FORMAT)
         self._file.attrs["version"] = VERSION
         self._file.create_group("trajectories", track_order=True)
-        return self
 
     def add(self, trajectory: Trajectory) -> None:
         """Append a trajectory; its states are read and written in blocks of frames."""
@@ -119,15 +128,20 @@ class Writer:
         if name in group:
             raise ValueError(f"{self.path}: there is a trajectory {name!r} already; names differ")
         attributes = _describe(trajectory)
-        try:
-            self._write(group.create_group(name), trajectory, attributes)
-            self._stop_at_error()
-        except BaseException:
-            del group[name]
-            raise
+        with interrupts_held() as let_through:
+            try:
+                self._write(group.create_group(name), trajectory, attributes, let_through)
+                self._stop_at_error()
+            except BaseException:
+                del group[name]
+                raise
 
     def _write(
-        self, group: h5py.Group, trajectory: Trajectory, attributes: Mapping[str, Any]
+        self,
+        group: h5py.Group,
+        trajectory: Trajectory,
+        attributes: Mapping[str, Any],
+        let_through: Callable[[], None],
     ) -> None:
         for key, value in attributes.items():
             group.attrs[key] = _fixed(value) if isinstance(value, str) else value
@@ -176,6 +190,7 @@ class Writer:
                 )
             fields[frames] = block.cpu().numpy()
             self._stop_at_error()
+            let_through()
 
     def __exit__(
         self,
@@ -183,20 +198,21 @@ class Writer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        file, sink = self._file, self._sink
-        assert file is not None and sink is not None
-        self._file = None
-        try:
-            complete = kind is None and len(file["trajectories"])
-            file.close()
-            if complete:
-                self._stop_at_error()
-                self._publish(sink)
-            elif kind is None:
-                raise ValueError(f"{self.path}: no trajectory was added, so nothing is written")
-        finally:
-            sink.close()
-            self._partial.unlink(missing_ok=True)
+        with interrupts_held():
+            file, sink = self._file, self._sink
+            assert file is not None and sink is not None
+            self._file = None
+            try:
+                complete = kind is None and len(file["trajectories"])
+                file.close()
+                if complete:
+                    self._stop_at_error()
+                    self._publish(sink)
+                elif kind is None:
+                    raise ValueError(f"{self.path}: no trajectory was added, so nothing is written")
+            finally:
+                sink.close()
+                self._partial.unlink(missing_ok=True)
 
     def _publish(self, sink: PartialFile) -> None:
         try:

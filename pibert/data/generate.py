@@ -128,18 +128,19 @@ def generate(
         raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
     parts = path.with_name(f"{path.name}.parts")
     with _claimed(parts, recipe, code):
-        groups = range(0, recipe.samples, recipe.group)
-        for number, first in enumerate(groups):
-            indices = range(first, min(first + recipe.group, recipe.samples))
-            marker = parts / f"group-{number:04d}.json"
-            if not marker.exists():
-                try:
+        try:
+            for number, first in enumerate(range(0, recipe.samples, recipe.group)):
+                indices = range(first, min(first + recipe.group, recipe.samples))
+                marker = parts / f"group-{number:04d}.json"
+                if not marker.exists():
                     _make_group(recipe, code, indices, marker, device, on_progress)
-                except KeyboardInterrupt:
-                    raise Interrupted(parts, _count(parts), recipe.samples) from None
-            if on_progress is not None:
-                on_progress(float(indices.stop))
-        return _merge(path, parts, code)
+                if on_progress is not None:
+                    on_progress(float(indices.stop))
+            return _merge(path, parts, code)
+        except KeyboardInterrupt:
+            if not parts.exists():  # all was merged already
+                raise
+            raise Interrupted(parts, _count(parts), recipe.samples) from None
 
 
 def _make_group(

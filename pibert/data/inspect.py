@@ -5,11 +5,11 @@ wrong and what to do; nothing is changed. The limits were set on simulated wakes
 measured jets (tests/data/test_inspect.py): what these contain is not called wrong.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pibert.data.findings import Finding, judge_time, judge_units
 from pibert.data.sources.recordings import Recordings
 from pibert.data.survey import Survey, survey
 
@@ -19,23 +19,6 @@ _EXCHANGED = 0.8
 """Exchanging the axes must bring the cancellation below this share of what it was."""
 _OUTLIERS = 0.01
 _ZEROS = 3e-4
-_LENGTHS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3, "um": 1e-6, "µm": 1e-6, "km": 1e3}
-_TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0}
-_PER = re.compile(r"(\S+?)[\s*.·]+(\S+?)\^?(?:-1|⁻¹)")
-_PIXELS = ("px", "pix", "pixel", "pixels")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that looks wrong, or that one should know before using the data."""
-
-    topic: str
-    """One or two words: ``rows flipped``."""
-    seen: str
-    why: str
-    advice: str
-    serious: bool = True
-    """False for what may well be right."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +68,9 @@ def _axes(facts: Survey) -> Iterator[Finding]:
             f"{level}, but {divergence.flipped.level:.2f} if v had the other sign",
             "du/dx and dv/dy grow together, which looks like rows stored from top to bottom (as in "
             "images) or v counted downward",
-            "turn the rows or the sign of v before converting; flows that expand or mix through "
-            "the plane may look like this too",
+            "if the picture stands upside down pass --flip y, which turns the rows, else --flip v, "
+            "which turns the sign of v; flows that expand or mix through the plane may look like "
+            "this too",
         )
     elif divergence.stretch is not None and not 0.8 < divergence.stretch < 1.25:
         yield Finding(
@@ -103,107 +87,6 @@ def _axes(facts: Survey) -> Iterator[Finding]:
             "plane incompressible flow has almost none, a plane cut through turbulence about 0.4",
             "look for noise, wrong spacing (dx, dy) or components in different units",
             serious=False,
-        )
-
-
-def _lengths(facts: Survey) -> Iterator[Finding]:
-    dx, dy = facts.spacing
-    names = [channel.name for channel in facts.channels]
-    velocity = facts.channels[names.index("u")].unit if "u" in names else "1"
-    length, time = _parts(velocity)
-    whole = all(step >= 1 and step == int(step) for step in (dx, dy))
-    pixels = facts.length_unit in _PIXELS or length in _PIXELS
-    if pixels or (whole and facts.length_unit in (None, "m")):
-        yield Finding(
-            "pixels",
-            f"spacing {dx:g} x {dy:g} {facts.length_unit or '(no unit)'}, velocity in {velocity}",
-            "lengths look like pixels or counted points, so derivatives and a Reynolds number mean "
-            "nothing physical",
-            "give the size of a step (dx, dy, length_unit), and velocities in the same units",
-            serious=pixels or facts.length_unit == "m" or velocity != "1",
-        )
-    elif (
-        facts.length_unit in _LENGTHS
-        and length in _LENGTHS
-        and _LENGTHS[length] != _LENGTHS[facts.length_unit]
-    ):
-        factor = _LENGTHS[facts.length_unit] / _LENGTHS[length]
-        yield Finding(
-            "mixed units",
-            f"coordinates in {facts.length_unit}, velocity in {velocity}",
-            f"velocity gradients come out wrong by a factor of {factor:g}",
-            f"give dx={dx * factor:.6g} and dy={dy * factor:.6g} with length_unit={length}",
-        )
-    if facts.time_unit in _TIMES and time in _TIMES and _TIMES[time] != _TIMES[facts.time_unit]:
-        yield Finding(
-            "mixed units",
-            f"time in {facts.time_unit}, velocity in {velocity}",
-            "velocity times the time step is not a length of the grid",
-            f"give dt in {time} and time_unit={time}",
-        )
-    if not pixels and "u" in names and (facts.length_unit is None or velocity == "1"):
-        unknown = velocity == "1" and facts.length_unit is None
-        yield Finding(
-            "no units" if unknown else "unit missing",
-            f"coordinates in {facts.length_unit or 'no unit'}, velocity in "
-            f"{'no unit' if velocity == '1' else velocity}",
-            "they are taken as dimensionless"
-            if unknown
-            else "velocity gradients have a meaning only if both fit together",
-            f"if {'they are not' if unknown else 'both have units'}, give unit and length_unit",
-            serious=False,
-        )
-
-
-def _parts(unit: str) -> tuple[str, str]:
-    """Length and time of a velocity's unit: ``m/s``, ``m s-1``, ``px/frame``."""
-    length, mark, time = unit.partition("/")
-    if not mark:
-        power = _PER.fullmatch(unit.strip())
-        length, time = power.groups() if power else (unit, "")
-    return length.strip(), time.strip()
-
-
-def _time(facts: Survey) -> Iterator[Finding]:
-    if facts.frames[1] == 1:
-        return
-    low, high = facts.steps
-    if facts.frame_numbers:
-        yield Finding(
-            "no time step",
-            "the frames have numbers, but no time",
-            "rates of change and the speed of prediction have no unit",
-            "give dt",
-            serious=False,
-        )
-    elif high > 1.5:
-        yield Finding(
-            "time gaps",
-            f"time steps between {low:.3g} and {high:.3g} times the usual one",
-            "frames are missing, so one step of a model would stand for different times",
-            "cut the recording at the gaps, or give dt if the times are wrong",
-        )
-    elif high > 1.001 or low < 0.999:
-        yield Finding(
-            "uneven time",
-            f"time steps between {low:.4g} and {high:.4g} times the usual one",
-            "a model that steps forward needs equal steps",
-            "give dt if the differences are rounding, or resample in time",
-            serious=low < 0.9 or high > 1.1,
-        )
-    if facts.pairs and facts.repeated == facts.pairs:
-        yield Finding(
-            "same frame",
-            f"all {facts.pairs} pairs of neighbouring frames that were read are identical",
-            "the flow is steady, or one frame was stored many times",
-            "keep one frame (max_frames=1)",
-        )
-    elif facts.repeated:
-        yield Finding(
-            "repeated frames",
-            f"{facts.repeated} of {facts.pairs} pairs of neighbouring frames are identical",
-            "a camera or an export that repeats frames teaches a model to stand still",
-            "take every second frame (stride=2) or leave the repeated ones out",
         )
 
 
@@ -308,8 +191,8 @@ def _size(counts: Any) -> str:
 
 _JUDGES: tuple[Callable[[Survey], Iterator[Finding]], ...] = (
     _axes,
-    _lengths,
-    _time,
+    judge_units,
+    judge_time,
     _values,
     _points,
 )

@@ -5,6 +5,9 @@ import fcntl
 import io
 import os
 import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +80,32 @@ class PartialFile(io.RawIOBase):
         if not self.closed:
             os.close(self._descriptor)
         super().close()
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[Callable[[], None]]:
+    """Ctrl-C waits while HDF5 is at work: raised inside its callbacks it is lost, or crashes.
+
+    Gives a function to call where nothing is half done: it raises what has come so far. What comes
+    later is raised at the end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None  # signals reach the main thread only
+        return
+    came: list[int] = []
+
+    def let_through() -> None:
+        if came:
+            came.clear()
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield let_through
+    finally:
+        signal.signal(signal.SIGINT, before or signal.default_int_handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def partial_path(path: Path) -> Path:

@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from pibert.data.inspect import Inspection
+from pibert.data.units import in_consistent_units
 from pibert.fields import Grid, Trajectory
 from pibert.physics import derivatives
 from pibert.report.figures import DPI, PANEL, Layer, add_bar, picture_path, show, write_figure
@@ -20,6 +21,10 @@ from pibert.report.figures import DPI, PANEL, Layer, add_bar, picture_path, show
 _CHANNELS = 6
 _TRACE_FRAMES = 200
 _TRACE_VALUES = 1 << 24
+_FEW_FRAMES = 50
+_ONE_SIDED = 0.25
+"""Where values on one side of zero reach less than this share of the other, zero is no centre."""
+_DERIVED = ("vorticity", "divergence")
 
 
 def draw_inspection(
@@ -28,7 +33,8 @@ def draw_inspection(
     """Draw the middle frame of a trajectory and what a few hundred frames tell.
 
     Colour scales leave out the outermost hundredth of the values; an arrow on the bar says that
-    there are such. Bodies and missing points are grey.
+    there are such. Bodies and missing points are grey. Fields are in the units of the source,
+    derivatives per second where the units are known.
 
     Args:
         path: A PNG file; its folder is made, and an older file is replaced in one step.
@@ -39,20 +45,23 @@ def draw_inspection(
     frames = _frames_around_the_middle(trajectory)
     middle = trajectory.num_frames // 2
     fields, known = _read(trajectory, slice(middle, middle + 1))
-    layers = _layers(fields[0], known[0], trajectory)
+    layers = _channel_layers(fields[0], known[0], trajectory) | _derived_layers(trajectory, middle)
     series, known_series = _read(trajectory, frames)
-    unknown = _unknown_share(known_series, trajectory)
-    if unknown.limit > 0:
-        layers["not known, share of frames"] = unknown
-    figure, axes, below = _panels(len(layers), trajectory.spec.grid)
+    if not bool((known_series == known_series[0]).all()):
+        layers["not known, share of frames"] = _unknown_share(known_series, trajectory)
+    several = len(series) > 1
+    if several and len(layers) == 1:
+        layers |= _first_and_last(trajectory)
+    figure, axes, below = _panels(len(layers), 3 if several else 2, trajectory.spec.grid)
     for ax, (label, layer) in zip(axes, layers.items(), strict=True):
-        low, high, colours = (0.0, layer.limit, "magma_r") if "share" in label else _scale(layer)
+        low, high, colours = _scale(label, layer)
         image = show(ax, layer, trajectory.spec.grid, low, high, colours)
         add_bar(ax, image, extend=layer.excess(low, high))
         ax.set_title(label, fontsize=10)
     _draw_histogram(below[0], fields[0], known[0], trajectory)
-    _draw_trace(below[1], series, known_series, trajectory.time[frames], trajectory)
-    _draw_spectrum(below[2], fields[0], known[0], trajectory)
+    _draw_spectrum(below[-1], fields[0], known[0], trajectory)
+    if several:
+        _draw_trace(below[1], series, known_series, trajectory.time[frames], trajectory)
     unit = "" if trajectory.length_unit is None else f" [{trajectory.length_unit}]"
     axes[0].set(xlabel=f"x{unit}", ylabel=f"y{unit}")
     figure.suptitle(_title(trajectory, inspection, middle), fontsize=11)
@@ -80,23 +89,40 @@ def _read(trajectory: Trajectory, frames: slice) -> tuple[Tensor, Tensor]:
     return torch.where(known[:, None], fields, 0.0), known
 
 
-def _layers(fields: Tensor, known: Tensor, trajectory: Trajectory) -> dict[str, Layer]:
+def _channel_layers(fields: Tensor, known: Tensor, trajectory: Trajectory) -> dict[str, Layer]:
     spec = trajectory.spec
-    named = dict(zip(spec.channels, fields, strict=True))
-    layers = {
-        name if unit == "1" else f"{name} [{unit}]": _layer(named[name], known)
-        for name, unit in list(zip(spec.channels, spec.units, strict=True))[:_CHANNELS]
+    described = list(zip(spec.channels, spec.units, fields, strict=True))[:_CHANNELS]
+    return {
+        name if unit == "1" else f"{name} [{unit}]": _layer(field, known)
+        for name, unit, field in described
     }
-    if {"u", "v"} <= set(named) and min(spec.grid.shape) >= 3:
-        for name in ("vorticity", "divergence"):
-            operator = getattr(derivatives, name)
-            values, defined = derivatives.where_defined(
-                lambda u, v, operator=operator: operator(u, v, spec.grid),
-                named["u"],
-                named["v"],
-                known=known,
-            )
-            layers[name] = _layer(values, defined & known)
+
+
+def _first_and_last(trajectory: Trajectory) -> dict[str, Layer]:
+    """The only channel as it begins and ends."""
+    layers = {}
+    for which, frame in (("first", 0), ("last", trajectory.num_frames - 1)):
+        fields, known = _read(trajectory, slice(frame, frame + 1))
+        layers[f"{which} frame"] = _layer(fields[0, 0], known[0])
+    return layers
+
+
+def _derived_layers(trajectory: Trajectory, frame: int) -> dict[str, Layer]:
+    """Vorticity and divergence of a velocity, in units that fit together."""
+    trajectory = in_consistent_units(trajectory)
+    spec = trajectory.spec
+    if not {"u", "v"} <= set(spec.channels) or min(spec.grid.shape) < 3:
+        return {}
+    fields, known = _read(trajectory, slice(frame, frame + 1))
+    u, v = (fields[0, spec.channels.index(name)] for name in ("u", "v"))
+    is_si = (trajectory.length_unit, spec.units[spec.channels.index("u")]) == ("m", "m/s")
+    layers = {}
+    for name in _DERIVED:
+        operator = getattr(derivatives, name)
+        values, defined = derivatives.where_defined(
+            lambda u, v, operator=operator: operator(u, v, spec.grid), u, v, known=known[0]
+        )
+        layers[f"{name} [1/s]" if is_si else name] = _layer(values, defined & known[0])
     return layers
 
 
@@ -111,15 +137,22 @@ def _unknown_share(known: Tensor, trajectory: Trajectory) -> Layer:
     return _layer(share, torch.ones_like(known[0]) if body is None else ~body)
 
 
-def _scale(layer: Layer) -> tuple[float, float, str]:
-    """As ``Layer.scale``, of the inner 99 of 100 values."""
+def _scale(label: str, layer: Layer) -> tuple[float, float, str]:
+    """As ``Layer.scale``, of the inner 99 of 100 values; around zero only if that is a middle."""
+    if "share" in label:
+        return 0.0, layer.limit, "magma_r"
     inner = np.sort(layer.shown)
     cut = len(inner) // 200
-    return Layer(np.ma.masked_array(inner[cut : len(inner) - cut])).scale()
+    inner = inner[cut : len(inner) - cut]
+    low, high = float(inner[0]), float(inner[-1])
+    one_sided = min(-low, high) < _ONE_SIDED * max(-low, high)
+    if low < 0 < high and one_sided and not label.startswith(_DERIVED):
+        return low, high, "viridis"
+    return Layer(np.ma.masked_array(inner)).scale()
 
 
-def _panels(count: int, grid: Grid) -> tuple[Figure, list[Axes], list[Axes]]:
-    """Axes for so many maps, and three for curves below them."""
+def _panels(count: int, curves: int, grid: Grid) -> tuple[Figure, list[Axes], list[Axes]]:
+    """Axes for so many maps, and for so many curves below them."""
     ny, nx = grid.shape
     aspect = (ny * grid.dy) / (nx * grid.dx)
     height = min(max(1.3 * PANEL * aspect, 0.8), 2 * PANEL)
@@ -137,11 +170,11 @@ def _panels(count: int, grid: Grid) -> tuple[Figure, list[Axes], list[Axes]]:
     cells = above.subplots(rows, columns, squeeze=False).ravel().tolist()
     for ax in cells[count:]:
         ax.set_axis_off()
-    maps, curves = cells[:count], below.subplots(1, 3).tolist()
-    for ax in (*maps, *curves):
+    maps, lines = cells[:count], below.subplots(1, curves).tolist()
+    for ax in (*maps, *lines):
         ax.tick_params(labelsize=8, length=2)
         ax.xaxis.set_major_locator(MaxNLocator(5))
-    return figure, maps, curves
+    return figure, maps, lines
 
 
 def _draw_histogram(ax: Axes, fields: Tensor, known: Tensor, trajectory: Trajectory) -> None:
@@ -161,18 +194,19 @@ def _draw_histogram(ax: Axes, fields: Tensor, known: Tensor, trajectory: Traject
 def _draw_trace(
     ax: Axes, fields: Tensor, known: Tensor, time: Tensor, trajectory: Trajectory
 ) -> None:
-    """The channels over time at the known point where one of them varies most."""
-    ax.set_title("over time", fontsize=10)
-    if len(fields) < 2:
-        _say(ax, "one frame")
-        return
+    """The channels over time at the known point, off the edges, where one of them varies most."""
     variance = torch.where(known.all(0), fields[:, _leader(trajectory)].var(0), -1.0)
+    if min(variance.shape) >= 8:
+        edge = torch.ones_like(variance, dtype=torch.bool)
+        edge[2:-2, 2:-2] = False
+        variance[edge] = -1.0
     row, column = divmod(int(variance.argmax()), variance.shape[1])
     for index, name in enumerate(trajectory.spec.channels[:_CHANNELS]):
         values = fields[:, index, row, column]
         if values.std() > 0:
             values = (values - values.mean()) / values.std()
-        ax.plot(time.numpy(), values.numpy(), lw=0.8, label=name)
+        marker = "." if len(fields) <= _FEW_FRAMES else ""
+        ax.plot(time.numpy(), values.numpy(), lw=0.8, marker=marker, ms=4, label=name)
     grid = trajectory.spec.grid
     x, y = grid.origin[0] + column * grid.dx, grid.origin[1] + row * grid.dy
     leading = trajectory.spec.channels[_leader(trajectory)]
@@ -204,7 +238,8 @@ def _draw_spectrum(ax: Axes, fields: Tensor, known: Tensor, trajectory: Trajecto
         energy = torch.fft.rfft(lines).abs().square().mean(0)[1:]
         if energy.sum() > 0:
             ax.loglog(wavenumber.numpy(), (energy / energy.sum()).numpy(), lw=0.9, label=name)
-    ax.set_xlabel("wavenumber", fontsize=9)
+    unit = "" if trajectory.length_unit is None else f" [1/{trajectory.length_unit}]"
+    ax.set_xlabel(f"wavenumber{unit}", fontsize=9)
     ax.set_ylabel("share of energy", fontsize=9)
     _add_legend(ax)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from pibert.data.convert import convert
 from pibert.data.format import Reader, check, write
 from pibert.data.sources import open_recordings
-from pibert.data.sources.recordings import Recordings
+from pibert.data.sources.recordings import Hints, Recordings
 from pibert.fields import Trajectory, read_mask
 from tests.data.helpers import SHAPE, disc, make_trajectory, random_states
 
@@ -158,6 +158,63 @@ def test_a_refusal_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         convert(recordings_of(make_trajectory()), tmp_path / "no" / "out.h5")
     assert os.listdir(tmp_path) == []
+
+
+def in_millimetres(name: str = "a") -> Trajectory:
+    original = make_trajectory(name)
+    spec = replace(original.spec, units=("mm/s", "mm/s"))
+    return replace(original, spec=spec, length_unit="mm")
+
+
+def test_units_are_brought_together_and_that_is_told_once(tmp_path: Path) -> None:
+    original, said = in_millimetres(), list[str]()
+    recordings = recordings_of(original, in_millimetres("b"))
+    out = convert(recordings, tmp_path / "out.h5", on_remark=said.append)
+    check(out)
+    copy = Reader(out)["b"]
+    torch.testing.assert_close(copy.read(), 1e-3 * original.read())
+    assert copy.length_unit == "m" and copy.spec.units == ("m/s", "m/s")
+    assert copy.spec.grid.dx == pytest.approx(1e-4) and copy.spec.dt == original.spec.dt
+    changes = {"length": "mm -> m", "u": "mm/s -> m/s", "v": "mm/s -> m/s"}
+    assert copy.local["units"] == changes
+    assert said == [
+        "units: length mm -> m, u mm/s -> m/s, v mm/s -> m/s; parameters keep their numbers"
+    ]
+
+
+def test_units_can_be_kept(tmp_path: Path) -> None:
+    original, said = in_millimetres(), list[str]()
+    recordings = recordings_of(original)
+    out = convert(recordings, tmp_path / "out.h5", units="keep", on_remark=said.append)
+    (copy,) = Reader(out)
+    torch.testing.assert_close(copy.read(), original.read(), rtol=0, atol=0)
+    assert copy.length_unit == "mm" and copy.spec.units == ("mm/s", "mm/s")
+    assert said == [] and "units" not in copy.local
+
+
+def test_a_file_of_a_pattern_is_never_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "B01.txt"
+    file.write_text("vectors")
+    recordings = recordings_of(make_trajectory(), path=tmp_path / "B*.txt")
+    with pytest.raises(ValueError, match="is the input or a part of it"):
+        convert(recordings, file)
+    assert file.read_text() == "vectors"
+    other = tmp_path / "a.h5"
+    other.write_text("older")
+    check(convert(recordings, other))
+
+
+def test_the_jet_comes_out_in_metres_once_its_velocity_has_a_unit(tmp_path: Path) -> None:
+    path = SHARED / "jet_piv_train.npz"
+    if not path.is_file():
+        pytest.skip("no ../shared/data/jet_piv_train.npz in this checkout")
+    told = open_recordings(path, hints=Hints(unit="m/s"))
+    (copy,) = Reader(convert(told, tmp_path / "a.h5", max_frames=2))
+    assert copy.length_unit == "m" and copy.spec.grid.dx == pytest.approx(1e-3 / 3, rel=1e-3)
+    assert copy.spec.grid.origin == pytest.approx((-0.000992, 0.009792), abs=1e-6)
+    torch.testing.assert_close(copy.read(), told[0].read(slice(0, 2)).float())
+    (copy,) = Reader(convert(open_recordings(path), tmp_path / "b.h5", max_frames=2))
+    assert copy.length_unit == "mm" and copy.spec.grid.dx == pytest.approx(1 / 3, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", FIELDS)

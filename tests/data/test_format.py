@@ -644,3 +644,41 @@ def test_series_of_another_length_are_refused(tmp_path: Path) -> None:
         group["lift"] = np.zeros(4)
     with pytest.raises(FormatError, match="'series/lift' has 4 entries, but 'fields' needs 6"):
         check(path)
+
+
+def test_an_interrupt_during_writing_is_raised_and_no_file_is_half_there(tmp_path: Path) -> None:
+    """Interrupts at random times in a real process: none is lost or crashes it."""
+    code = """
+import os, random, signal, sys, threading, time
+from pathlib import Path
+from pibert.data.format import check, write
+from tests.data.helpers import make_trajectory, random_states
+folder = Path(sys.argv[1])
+flow = make_trajectory(states=random_states(60, 2, 64, 64))
+write(folder / "first.h5", [flow])
+raised, generator = 0, random.Random(1)
+for i in range(40):
+    pause = generator.random() * 0.02
+    path = folder / f"{i}.h5"
+    killer = threading.Timer(pause, lambda: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        killer.start()
+        write(path, [flow])
+        killer.join()
+        time.sleep(0.01)
+    except KeyboardInterrupt:
+        raised += 1
+    if path.exists():
+        check(path)
+print(raised)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["40"]
+    assert result.stderr == ""

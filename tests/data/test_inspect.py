@@ -12,11 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from pibert.data.format import write
+from pibert.data.generate import change, generate
 from pibert.data.inspect import Inspection, inspect
 from pibert.data.sources import open_recordings
-from pibert.data.sources.recordings import Recordings
+from pibert.data.sources.recordings import Hints, Recordings
 from pibert.data.survey import spread, survey
 from pibert.fields import FieldSpec, Grid, Parameter, Trajectory
+from pibert.solver.presets import find_preset
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/data in this checkout")
@@ -24,10 +27,12 @@ needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/data
 DX, DY = 0.1, 0.15
 
 
-def recordings_of(*trajectories: Trajectory, remarks: tuple[str, ...] = ()) -> Recordings:
+def recordings_of(
+    *trajectories: Trajectory, kind: str = "arrays", remarks: tuple[str, ...] = ()
+) -> Recordings:
     table = {trajectory.name: trajectory for trajectory in trajectories}
     return Recordings(
-        kind="native",
+        kind=kind,
         path=Path("somewhere/flow.h5"),
         names=tuple(table),
         load=table.__getitem__,
@@ -195,7 +200,7 @@ def transpose(states: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("change", "topic"),
+    ("turn", "topic"),
     [
         (turn_rows, "rows flipped"),
         (turn_v, "rows flipped"),
@@ -204,13 +209,13 @@ def transpose(states: Tensor) -> Tensor:
     ],
 )
 @pytest.mark.parametrize("noise", [0.0, 0.02])
-def test_wrong_axes_are_found(change: Callable[[Tensor], Tensor], topic: str, noise: float) -> None:
+def test_wrong_axes_are_found(turn: Callable[[Tensor], Tensor], topic: str, noise: float) -> None:
     states = vortices()
     states = states + noise * torch.randn(states.shape, generator=torch.Generator().manual_seed(1))
     right = flow(states, spacing=(DX, DY))
     assert topics(inspect(recordings_of(right))) == set()
-    spacing = (DY, DX) if change is transpose else (DX, DY)
-    wrong = inspect(recordings_of(flow(change(states), spacing=spacing)))
+    spacing = (DY, DX) if turn is transpose else (DX, DY)
+    wrong = inspect(recordings_of(flow(turn(states), spacing=spacing)))
     assert topics(wrong) == {topic}
     assert wrong.problems[0].serious
 
@@ -271,6 +276,9 @@ def test_a_wrong_ratio_of_the_steps_is_found() -> None:
         ({"time_unit": "ms"}, "mixed units"),
         ({"length_unit": None, "units": ("1", "1")}, "no units"),
         ({"length_unit": None}, "unit missing"),
+        ({"units": ("1", "1")}, "unit missing"),
+        ({"units": ("unknown", "unknown")}, "unit missing"),
+        ({"units": ("mm/ms", "mm/ms"), "time_unit": None}, "unit missing"),
         ({"dt": None}, "no time step"),
         ({"dt": None, "time": torch.tensor([0, 1, 2, 5, 6, 7.0]).double()}, "time gaps"),
         ({"dt": None, "time": torch.tensor([0, 1, 2, 3.2, 4, 5.0]).double()}, "uneven time"),
@@ -284,14 +292,61 @@ def test_wrong_or_missing_descriptions_are_found(changes: dict[str, Any], topic:
     assert topic in topics(inspect(recordings_of(flow(**changes))))
 
 
-def test_mixed_units_say_what_to_give() -> None:
-    (finding,) = inspect(recordings_of(flow(length_unit="mm"))).problems
-    assert "dx=0.0001 and dy=0.00015 with length_unit=m" in finding.advice
+def test_mixed_units_are_told_and_serious_only_where_nothing_converts_them() -> None:
+    mixed = flow(length_unit="mm", time_unit=None)
+    (finding,) = inspect(recordings_of(mixed)).problems
+    assert finding.topic == "mixed units" and not finding.serious
+    assert "coordinates in mm, time in s, velocity in m/s" in finding.seen
+    assert "factor of 0.001" in finding.why and "metres and seconds" in finding.advice
+    (finding,) = inspect(recordings_of(mixed, kind="native")).problems
+    assert finding.serious
 
 
 def test_units_that_fit_are_not_called_mixed() -> None:
     for unit in ("mm/s", "mm s-1", "mm s^-1", "mm·s⁻¹"):
         assert inspect(recordings_of(flow(length_unit="mm", units=(unit, unit)))).problems == ()
+    together = flow(length_unit="mm", time_unit="ms")  # m/s is mm/ms
+    assert inspect(recordings_of(together)).problems == ()
+
+
+def test_a_missing_unit_of_velocity_is_serious_where_lengths_are_not_metres() -> None:
+    (finding,) = inspect(recordings_of(flow(length_unit="mm", units=("1", "1")))).problems
+    assert finding.seen == "velocity unit unknown while lengths are mm"
+    assert finding.advice.startswith("pass --unit m/s") and finding.serious
+    (finding,) = inspect(recordings_of(flow(units=("1", "1")))).problems
+    assert not finding.serious
+
+
+def test_a_dimensionless_flow_needs_no_units() -> None:
+    own = flow(length_unit="D", time_unit="D/U", units=("1", "1"))
+    assert inspect(recordings_of(own)).problems == ()
+    bare = flow(length_unit=None, time_unit=None, units=("1", "1"))
+    assert inspect(recordings_of(bare, kind="native")).problems == ()
+
+
+def test_a_scalar_called_u_is_no_velocity() -> None:
+    scalar = flow(vortices()[:, :1], units=("1",), length_unit="mm", family="heat")
+    assert inspect(recordings_of(scalar)).problems == ()
+
+
+def test_the_divergence_is_per_second_whatever_the_units_of_the_file() -> None:
+    in_metres = survey(recordings_of(flow())).divergence
+    states = vortices() * torch.tensor([1e3, 1.0])[:, None, None]
+    mixed = flow(states, units=("mm/s", "m/s"), length_unit="cm", spacing=(100 * DX, 100 * DY))
+    facts = survey(recordings_of(mixed))
+    assert in_metres is not None and facts.divergence is not None
+    assert facts.divergence.gradient == pytest.approx(in_metres.gradient, rel=1e-4)
+    assert facts.divergence.rms == pytest.approx(in_metres.rms, rel=1e-2)
+    assert facts.spacing == (100 * DX, 100 * DY)  # told as the file has it
+
+
+def test_bursts_are_no_fault_where_the_time_step_is_stated() -> None:
+    time = 0.1 * torch.tensor([0, 1, 10, 11, 20, 21.0]).double()
+    (finding,) = inspect(recordings_of(flow(time=time))).problems
+    assert finding.topic == "time gaps" and not finding.serious
+    assert "between 1 and 9 times" in finding.seen
+    (finding,) = inspect(recordings_of(flow(dt=None, time=time))).problems
+    assert finding.serious
 
 
 def with_isolated_zeros(states: Tensor) -> Tensor:
@@ -336,7 +391,7 @@ def constant_v(states: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("change", "topic", "words"),
+    ("spoil", "topic", "words"),
     [
         (with_isolated_zeros, "zero vectors", "missing vectors stored as zeros"),
         (with_a_body_of_zeros, "zero vectors", "body stored as zeros"),
@@ -350,8 +405,8 @@ def constant_v(states: Tensor) -> Tensor:
         (lambda states: torch.where(states > 1.9, math.nan, states), "not finite", "NaN"),
     ],
 )
-def test_wrong_values_are_found(change: Callable[[Tensor], Tensor], topic: str, words: str) -> None:
-    found = inspect(recordings_of(flow(change(vortices()))))
+def test_wrong_values_are_found(spoil: Callable[[Tensor], Tensor], topic: str, words: str) -> None:
+    found = inspect(recordings_of(flow(spoil(vortices()))))
     finding = next(problem for problem in found.problems if problem.topic == topic)
     assert words in finding.seen + finding.why
 
@@ -382,8 +437,8 @@ def test_the_measured_jet_is_right_as_it_is_and_wrong_when_turned(tmp_path: Path
         uv = torch.from_numpy(data["uv"][::100].astype(np.float32))
     step = 1 / 3000
     assert topics(inspect(recordings_of(flow(uv, spacing=(step, step))))) == {"16-bit values"}
-    for change, topic in ((turn_rows, "rows flipped"), (transpose, "axes exchanged")):
-        assert topic in topics(inspect(recordings_of(flow(change(uv), spacing=(step, step)))))
+    for turn, topic in ((turn_rows, "rows flipped"), (transpose, "axes exchanged")):
+        assert topic in topics(inspect(recordings_of(flow(turn(uv), spacing=(step, step)))))
 
 
 @needs_shared
@@ -391,3 +446,48 @@ def test_the_simulated_wake_raises_no_alarm() -> None:
     found = inspect(open_recordings(SHARED / "cylinder_re100_pod.npz"))
     assert not any(problem.serious for problem in found.problems)
     assert found.facts.divergence is not None and found.facts.divergence.level < 0.03
+
+
+OWN_SETS = {
+    "heat": {"frames": 4, "shape": [24, 32]},
+    "wave": {"frames": 4, "shape": [24, 32]},
+    "reaction-diffusion": {"frames": 3, "shape": [24, 32], "interval": 5.0},
+    "turbulence": {"frames": 4, "shape": [32, 48]},
+    "euler": {"samples": 3, "frames": 4, "shape": [32, 48]},
+    "cylinder": {
+        "frames": 4,
+        "warm_up": 6.0,
+        "view": [16, 32],
+        "body": [7.5, 6.5, 6.0],
+        "domain": [14.0, 8.0],
+        "upstream": 4.0,
+        "scales.diameter": 0.03,
+    },
+}
+
+
+@pytest.mark.parametrize("case", OWN_SETS)
+def test_what_the_solver_makes_raises_no_alarm(tmp_path: Path, case: str) -> None:
+    recipe = change(find_preset(case), {"samples": 2} | OWN_SETS[case])
+    path = generate(recipe, tmp_path / "set.h5").path
+    assert inspect(open_recordings(path)).problems == ()
+
+
+@needs_shared
+def test_the_jet_lacks_a_unit_until_it_is_told() -> None:
+    path = SHARED / "jet_piv_train.npz"
+    found = inspect(open_recordings(path)).problems
+    assert [p.topic for p in found if p.serious] == ["unit missing"]
+    assert found[0].seen == "velocity unit unknown while lengths are mm"
+    found = inspect(open_recordings(path, hints=Hints(unit="m/s"))).problems
+    assert not any(problem.serious for problem in found)
+
+
+def test_the_remedy_for_flipped_rows_mends_them(tmp_path: Path) -> None:
+    for turn, flip in ((turn_rows, "y"), (turn_v, "v")):
+        write(tmp_path / "a.h5", [flow(turn(vortices()))])
+        (finding,) = inspect(open_recordings(tmp_path / "a.h5")).problems
+        assert finding.topic == "rows flipped" and f"--flip {flip}" in finding.advice
+        mended = open_recordings(tmp_path / "a.h5", hints=Hints(flip=(flip,)))
+        assert inspect(mended).problems == ()
+        torch.testing.assert_close(mended[0].read(), vortices())

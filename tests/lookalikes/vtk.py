@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 _LEGACY = {"f": "float", "d": "double", "i": "int", "q": "long"}
-_XML = {"f": "Float32", "d": "Float64", "i": "Int32", "q": "Int64", "B": "UInt8"}
+_XML = {"f": "Float32", "d": "Float64", "i": "Int32", "q": "Int64", "b": "Int8", "B": "UInt8"}
 
 
 def write_legacy(
@@ -69,8 +69,9 @@ def write_legacy(
         if modern_cells:
             say(f"{word} {len(cells) + 1} {cells.size}\nOFFSETS vtktypeint64")
             put(4 * np.arange(len(cells) + 1))
-            say("CONNECTIVITY vtktypeint64")
-            put(cells)
+            # VTK mixes both: its own integers are written as int.
+            say("CONNECTIVITY vtkIdType")
+            put(cells.astype("i4"))
         else:
             say(f"{word} {len(cells)} {5 * len(cells)}")
             put(np.hstack([np.full((len(cells), 1), 4), cells]).astype("i4"))

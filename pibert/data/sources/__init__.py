@@ -5,7 +5,11 @@ Every module has a ``TITLE``, ``recognise(path)``, which is cheap and never rais
 reads.
 """
 
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pibert.data.sources import (
@@ -24,6 +28,7 @@ from pibert.data.sources import (
     vtk,
     well,
 )
+from pibert.data.sources.orientation import flip_recordings
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
 
 SOURCES: dict[str, Any] = {
@@ -58,10 +63,9 @@ _ADVICE = {
 
 
 def identify(path: Path | str) -> str:
-    """The kind of a file or folder, a key of ``SOURCES``."""
+    """The kind of a file, a folder or the files of a pattern, a key of ``SOURCES``."""
     path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: there is no such file or folder")
+    _require(path)
     if path.is_dir() and not any(path.iterdir()):
         raise SourceError(f"{path}: the folder is empty; name the folder that holds the data")
     if path.is_file() and not path.stat().st_size:
@@ -73,6 +77,11 @@ def identify(path: Path | str) -> str:
     for suffixes, advice in _ADVICE.items():
         if path.suffix.lower() in suffixes:
             raise SourceError(f"{path}: not a file that can be read here: {advice}. Known: {known}")
+    if not path.exists():
+        raise SourceError(
+            f"{path}: the files of this pattern are no PIV vectors, the only files that a pattern "
+            "joins; name one file or the folder"
+        )
     what = "folder" if path.is_dir() else "file"
     raise SourceError(
         f"{path}: a {what} of no known kind; say which it is (kind), or save the arrays as .npz "
@@ -81,22 +90,42 @@ def identify(path: Path | str) -> str:
 
 
 def open_recordings(
-    path: Path | str, kind: str | None = None, hints: Hints = Hints(), **options: Any
+    path: Path | str,
+    kind: str | None = None,
+    hints: Hints = Hints(),
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Recordings:
     """Open a file or folder of any known kind; no field is read yet.
 
     Args:
-        path: The file or folder.
+        path: The file or folder; for PIV also a pattern such as ``run/B*.txt``.
         kind: A key of ``SOURCES``, where the data itself should not decide.
         hints: What the user knows and the file does not say.
-        options: What the reader of this kind takes beyond that.
+        options: What the reader of this kind takes beyond that, see ``options_of``.
     """
+    path = Path(path)
     if kind is None:
         kind = identify(path)
+    foreign = sorted(set(options) - set(options_of(kind)))
+    if foreign:
+        raise ValueError(
+            f"{path}: the reader of kind {kind!r} has no option {', '.join(foreign)}; "
+            f"it has: {', '.join(options_of(kind)) or 'none'}"
+        )
+    _require(path)
+    for_reader = replace(hints, flip=())
+    recordings: Recordings = SOURCES[kind].open_recordings(path, for_reader, **options)
+    return flip_recordings(recordings, hints.flip)
+
+
+def options_of(kind: str) -> tuple[str, ...]:
+    """What the reader of a kind takes beyond path and hints."""
     if kind not in SOURCES:
         raise ValueError(f"unknown kind {kind!r}; choose from: {', '.join(SOURCES)}")
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: there is no such file or folder")
-    recordings: Recordings = SOURCES[kind].open_recordings(path, hints, **options)
-    return recordings
+    return tuple(inspect.signature(SOURCES[kind].open_recordings).parameters)[2:]
+
+
+def _require(path: Path) -> None:
+    if not path.exists() and not any(path.parent.glob(path.name)):
+        what = "file that fits" if set("*?[") & set(path.name) else "file or folder"
+        raise FileNotFoundError(f"{path}: there is no such {what}")

@@ -89,7 +89,9 @@ def read_columns(path: Path) -> Table:
     if style.separator != "," and any("," in line for line in lines[first:] if _is_row(line)):
         style = replace(style, decimal_comma=True)  # the first row had none
     values = _parse(path, lines, first, style)
-    comments = tuple(_COMMENT.sub("", line).strip() for line in lines[:first] if line.strip())
+    # A tab in front stays: the first column has no name then.
+    header = (_COMMENT.sub("", line) for line in lines[:first] if line.strip())
+    comments = tuple(line.rstrip().lstrip(" ") for line in header)
     names = _find_names(comments, values.shape[1])
     if names is None:
         unnamed = tuple(f"column {number}" for number in range(1, values.shape[1] + 1))
@@ -163,6 +165,8 @@ def _find_names(comments: Sequence[str], width: int) -> tuple[str, ...] | None:
         line.split(),
     ):
         names = [cell.strip().strip("\"'") for cell in cells]
+        if any(names) and not names[0]:
+            names[0] = "column 1"  # the numbers of the rows, as pandas writes them
         if len(names) == width and all(names) and not any(map(_is_number, names)):
             return tuple(names)
     return None

@@ -53,6 +53,10 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         variables, source = _survey(store.open())
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise damaged(path, error) from error
+    if any("pandas_type" in item.attrs for item in store.open().values()):
+        raise SourceError(
+            f"{path}: a table of pandas in HDF5 is not read; write it with DataFrame.to_csv"
+        )
     if not variables:
         raise SourceError(f"{path}: an HDF5 file without datasets; write the fields again")
     groups = _flows(variables)

@@ -39,6 +39,11 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     variables = _survey(path)
     store = Hdf5Store(path, matlab=True) if _is_hdf5(path) else MatStore(path)
     others = [variable.key for variable in variables if variable.dtype.kind not in "fiub"]
+    if others and not any(v.shape for v in variables if v.dtype.kind in "fiub"):
+        raise SourceError(
+            f"{path}: it holds no arrays of numbers but {', '.join(others)}; structs and cells are "
+            f"not read: save the fields of a struct with save('{path.name}', '-struct', NAME)"
+        )
     remarks = [f"not read (structs, cells, texts): {', '.join(others)}"] if others else []
     return make_recordings("matlab", store, variables, hints, order=_ORDER, remarks=remarks)
 

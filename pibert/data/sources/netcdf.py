@@ -40,6 +40,9 @@ _STANDARD_NAMES = {
     "p": r"(air|surface_air|sea_water)_pressure",
     "T": r"(air|sea_water|sea_surface)_temperature",
 }
+_COORDINATES = {"lon": "x", "longitude": "x", "lat": "y", "latitude": "y"}
+_UNWRITTEN = 9.9e36
+"""What the library leaves in places of float32 and float64 that nobody wrote is above this."""
 _SINCE = re.compile(r"(\w+)\s+since\s+", re.IGNORECASE)
 _SECONDS = {"s": 1.0, "second": 1.0, "sec": 1.0, "minute": 60.0, "min": 60.0, "hour": 3600.0}
 _SECONDS |= {"h": 3600.0, "hr": 3600.0, "day": 86400.0, "d": 86400.0}
@@ -62,8 +65,13 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         if key in dataset.attrs
     }
     variables = [_variable(str(key), item, dataset) for key, item in dataset.variables.items()]
+    if not variables:
+        raise SourceError(
+            f"{path}: it has no variables at its top level; write those of a group, if it has "
+            "groups, to a file of their own"
+        )
     for variable in variables:
-        if meaning(variable)[0] == "t" and len(variable.shape) == 1:
+        if meaning(variable)[0] == "t" and len(variable.shape) < 2:
             store.seconds = _seconds(path, variable.key, dataset.variables[variable.key].attrs)
     remarks = []
     if store.seconds is not None:
@@ -97,6 +105,8 @@ class NetcdfStore:
             values = np.asarray(dataset.variables[key][where].values)
         except (OSError, RuntimeError, KeyError, ValueError, IndexError, TypeError) as error:
             raise _damaged(self.path, error) from error
+        if values.dtype.kind == "f":
+            values = np.where(np.abs(values) > _UNWRITTEN, np.nan, values)
         if self.seconds is not None and self.seconds[0] == key:
             values = (values - values.reshape(-1)[0]) * self.seconds[1]
         return values
@@ -142,6 +152,8 @@ def _variable(key: str, item: Any, dataset: Any) -> Variable:
     name = next((n for n, form in _STANDARD_NAMES.items() if re.fullmatch(form, standard)), None)
     if name is None and str(item.attrs.get("axis", "")).lower() in ("x", "y", "t"):
         name = str(item.attrs["axis"]).lower()
+    if name is None:
+        name = _COORDINATES.get(key.lower())
     unit = item.attrs.get("units")
     if unit is not None and _SINCE.match(str(unit)):
         unit = "s"

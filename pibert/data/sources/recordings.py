@@ -31,6 +31,9 @@ class Hints:
     parameters: Mapping[str, float] = field(default_factory=dict)
     """Such as ``{"Re": 100.0}``."""
     family: str | None = None
+    flip: tuple[str, ...] = ()
+    """What to turn round: the order of the columns (``x``) or rows (``y``), the sign of ``u`` or
+    ``v``; ``open_recordings`` of the package does it for every reader."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -124,6 +124,15 @@ def test_what_is_there_is_listed_where_nothing_is_found(tmp_path: Path) -> None:
         hdf5.open_recordings(path)
 
 
+def test_tables_of_pandas_are_refused_with_advice(tmp_path: Path) -> None:
+    path = tmp_path / "frame.h5"
+    with h5py.File(path, "w") as file:
+        file["df/block0_values"] = np.zeros((35, 4))
+        file["df"].attrs["pandas_type"] = np.bytes_("frame")
+    with pytest.raises(SourceError, match=r"pandas.*to_csv"):
+        hdf5.open_recordings(path)
+
+
 def test_damaged_and_foreign_files_are_refused_in_words(tmp_path: Path) -> None:
     path = tmp_path / "flow.h5"
     write_flow(path)

@@ -124,6 +124,14 @@ def test_what_is_there_is_listed_where_nothing_is_found(tmp_path: Path, write: W
 
 
 @both
+def test_a_file_of_structs_is_refused_with_advice(tmp_path: Path, write: Write) -> None:
+    path = tmp_path / "flow.mat"
+    write(path, {"data": {"u": 1.0}, "Re": 100.0})
+    with pytest.raises(SourceError, match=r"data; structs and cells are not read.*'-struct'"):
+        matlab.open_recordings(path)
+
+
+@both
 def test_damaged_and_foreign_files_are_refused_in_words(tmp_path: Path, write: Write) -> None:
     path = tmp_path / "flow.mat"
     write(path, flow() | {"x": X, "y": Y, "t": T})

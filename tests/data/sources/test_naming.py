@@ -56,6 +56,12 @@ def test_units_have_one_spelling() -> None:
     ]
 
 
+def test_units_in_words_become_symbols() -> None:
+    words = ("meters", "Millimetre", "seconds", "microseconds", "hours", "minutes", "metre/second")
+    assert [standard_unit(u) for u in words] == ["m", "mm", "s", "us", "h", "min", "m/s"]
+    assert standard_unit("m s**-1") == "m/s"
+
+
 def test_a_name_keeps_its_words_without_the_unit() -> None:
     assert split_unit("Vector type [-]") == ("Vector type", "1")
     assert split_unit("CHC") == ("CHC", None)

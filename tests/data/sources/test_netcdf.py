@@ -102,6 +102,36 @@ def test_degrees_are_said_to_be_no_length(tmp_path: Path) -> None:
     assert any("degrees" in remark for remark in recordings.remarks)
 
 
+def test_longitudes_and_latitudes_need_no_standard_name(tmp_path: Path) -> None:
+    path = tmp_path / "flow.nc"
+    dataset().rename(x="longitude", y="latitude").to_netcdf(path, engine="h5netcdf")
+    assert_flow(netcdf.open_recordings(path)[0])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_places_that_nobody_wrote_are_missing(tmp_path: Path, engine: str) -> None:
+    path = tmp_path / "flow.nc"
+    data = dataset()
+    data["V"].values[2, 1, 3] = 9.969209968386869e36  # what the library leaves there
+    data.to_netcdf(path, engine=engine, encoding={"V": {"_FillValue": None}})
+    (trajectory,) = netcdf.open_recordings(path)
+    assert (~trajectory.known()).nonzero().tolist() == [[2, 1, 3]]
+
+
+def test_a_single_frame_has_a_single_time(tmp_path: Path) -> None:
+    path = tmp_path / "flow.nc"
+    dataset(units="milliseconds").isel(time=2).to_netcdf(path, engine="h5netcdf")
+    (trajectory,) = netcdf.open_recordings(path)
+    assert trajectory.time.tolist() == [0.1] and trajectory.time_unit == "ms"
+
+
+def test_variables_in_groups_are_not_found(tmp_path: Path) -> None:
+    path = tmp_path / "flow.nc"
+    dataset().to_netcdf(path, engine="h5netcdf", group="run")
+    with pytest.raises(SourceError, match="no variables at its top level"):
+        netcdf.open_recordings(path)
+
+
 def test_points_of_a_mesh_are_scattered(tmp_path: Path) -> None:
     path = tmp_path / "mesh.nc"
     x, y = np.meshgrid(X, Y)

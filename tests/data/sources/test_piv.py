@@ -108,7 +108,8 @@ def test_the_choice_code_of_insight_files(tmp_path: Path) -> None:
 def test_insight_files_in_pixels_are_noticed(tmp_path: Path) -> None:
     write_tsi(tmp_path / "a.vec", sample(), np.ones((4, 6)), "pixel", "pixel")
     trajectory, remarks = only(tmp_path / "a.vec")
-    assert trajectory.length_unit == "px" and trajectory.spec.units == ("px", "px")
+    assert trajectory.length_unit == "px"
+    assert trajectory.spec.units == ("px/frame", "px/frame")  # displacements of an image pair
     assert any("in pixels" in remark for remark in remarks)
 
 

@@ -39,6 +39,9 @@ def text_of(columns: list[np.ndarray], separator: str = ",") -> str:
         ("% Model:   m\n% x     u (m/s) @ t=1\n0  1\n", ("x", "u (m/s) @ t=1"), [[0, 1]]),
         ("x [m] Vector type [-]\n0 1\n", ("x [m]", "Vector type [-]"), [[0, 1]]),
         ("four words but two\n0 1\n", ("column 1", "column 2"), [[0, 1]]),
+        (",x,y\n0,1,2\n1,3,4\n", ("column 1", "x", "y"), [[0, 1, 2], [1, 3, 4]]),
+        ("\tx\ty\n0\t1\t2\n", ("column 1", "x", "y"), [[0, 1, 2]]),
+        ("1\n2\n", ("column 1",), [[1], [2]]),
         ("\ufeffx,y\r\n1,2\r\n", ("x", "y"), [[1, 2]]),
     ],
 )
@@ -50,7 +53,7 @@ def test_columns_are_found(
     found = read_columns(path)
     assert found.names == names
     np.testing.assert_array_equal(found.values, values)
-    assert found.named is not names[0].startswith("column")
+    assert found.named is not names[-1].startswith("column")
 
 
 @pytest.mark.parametrize(

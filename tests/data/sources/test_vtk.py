@@ -12,7 +12,7 @@ from pibert.data.sources import vtk
 from pibert.data.sources.recordings import Hints, SourceError
 from pibert.fields import Trajectory
 from tests.lookalikes.flow import X, Y, assert_flow, velocity
-from tests.lookalikes.vtk import write_collection, write_legacy, write_xml
+from tests.lookalikes.vtk import points_of, write_collection, write_legacy, write_xml
 
 Z = np.array([0.5])
 LEGACY = (
@@ -77,6 +77,20 @@ def test_cells_of_the_newer_legacy_layout(tmp_path: Path, binary: bool) -> None:
         assert_plane(opened(path))
 
 
+@pytest.mark.parametrize("binary", [False, True])
+def test_texts_among_the_data_of_a_legacy_file_are_passed_over(
+    tmp_path: Path, binary: bool
+) -> None:
+    path = tmp_path / "flow.vtk"
+    write_legacy(path, "STRUCTURED_GRID", (X, Y, Z), data(), binary=binary, time=0.0)
+    # In binary a text follows its length: six bits of one byte, or fourteen of two.
+    texts = b"\xcbhello world\x80\x46" + b"a" * 70 if binary else b"hello%20world\nshort"
+    head = b"FIELD FieldData 1\n"
+    stated = b"FIELD FieldData 2\nnote 1 2 string\n" + texts + b"\n"
+    path.write_bytes(path.read_bytes().replace(head, stated, 1))
+    assert_plane(opened(path))
+
+
 def edges(axis: np.ndarray) -> np.ndarray:
     step = axis[1] - axis[0]
     return np.append(axis - step / 2, axis[-1] + step / 2)
@@ -133,6 +147,70 @@ def test_other_planes_are_turned_into_x_and_y_in_words(
     write_xml(path, {"xz": (X, Z, Y), "yz": (Z, X, Y)}[plane], data(plane=plane))
     assert_plane(opened(path))
     assert any(f"the plane is {plane}" in remark for remark in vtk.open_recordings(path).remarks)
+
+
+@pytest.mark.parametrize("plane", ["xy", "xz", "yz"])
+def test_components_stored_as_scalars_go_with_the_plane(tmp_path: Path, plane: str) -> None:
+    path = tmp_path / "flow.vtr"
+    scalars = {name: data(plane=plane)["U"][..., axis] for axis, name in enumerate("uvw")}
+    write_xml(path, {"xy": (X, Y, Z), "xz": (X, Z, Y), "yz": (Z, X, Y)}[plane], scalars)
+    trajectory = opened(path)
+    assert_flow(trajectory, frames=1, dt=None)
+    assert trajectory.spec.channels == ("u", "v", "w")
+    assert (trajectory.read()[0, 2] == 77).all()
+
+
+def test_images_may_be_turned_in_space(tmp_path: Path) -> None:
+    path = tmp_path / "flow.vti"
+    down = {name: np.ascontiguousarray(values[:, ::-1]) for name, values in data().items()}
+    write_xml(path, (X, Y[-1] + 0.3 * np.arange(5), Z), down)
+    text = path.read_text()
+    path.write_text(text.replace(" Origin", ' Direction="1 0 0 0 -1 0 0 0 -1" Origin'))
+    assert_plane(opened(path))
+    # Counted along x and y, lying along x and z.
+    upright = {name: v.reshape(1, 5, 7, *v.shape[3:]) for name, v in data(plane="xz").items()}
+    write_xml(path, (X, Y, Z), upright)
+    text = path.read_text().replace(f"{X[0]:.17g} {Y[0]:.17g} 0.5", f"{X[0]:.17g} 0.5 {Y[0]:.17g}")
+    path.write_text(text.replace(" Origin", ' Direction="1 0 0 0 0 -1 0 1 0" Origin'))
+    assert_plane(opened(path))
+    assert any("the plane is xz" in remark for remark in vtk.open_recordings(path).remarks)
+
+
+def test_structured_points_may_be_counted_along_other_axes_than_they_lie_along(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "flow.vts"
+    upright = {name: v.reshape(1, 5, 7, *v.shape[3:]) for name, v in data(plane="xz").items()}
+    write_xml(path, (X, Y, Z), upright)
+    text, points = path.read_text(), points_of((X, Y, Z))
+
+    def lie(places: np.ndarray) -> None:
+        old, new = (" ".join(repr(n.item()) for n in p.reshape(-1)) for p in (points, places))
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    lie(points[:, [0, 2, 1]])
+    assert_plane(opened(path))
+    lie(points + points[:, :1] * [0, 0, 1])
+    with pytest.raises(SourceError, match="cut a plane normal to x, y or z"):
+        vtk.open_recordings(path)
+
+
+@pytest.mark.parametrize("suffix", [".vti", ".vtu"])
+def test_points_that_vtk_hides_or_could_not_probe_are_not_valid(
+    tmp_path: Path, suffix: str
+) -> None:
+    path = tmp_path / f"flow{suffix}"
+    ghosts, probed = np.zeros((1, 5, 7), "u1"), np.ones((1, 5, 7), "i1")
+    ghosts[0, 1, 2], ghosts[0, 3, 3], probed[0, 4, 6] = 2, 1, 0  # hidden; another piece's
+    flags = {"vtkGhostType": ghosts, "vtkValidPointMask": probed}
+    write_xml(path, (X, Y, Z), data() | flags)
+    trajectory = opened(path)
+    assert trajectory.spec.channels == ("u", "v", "p")
+    assert (~trajectory.known()[0]).nonzero().tolist() == [[1, 2], [4, 6]]
+    ghosts[0, 1, 2] = 32
+    write_xml(path, (edges(X), edges(Y), Z), data() | {"vtkGhostType": ghosts}, on_cells=True)
+    assert (~opened(path).known()[0]).nonzero().tolist() == [[1, 2]]
 
 
 def test_the_first_of_two_layers_of_points_is_taken_in_words(tmp_path: Path) -> None:
@@ -270,6 +348,11 @@ def test_damaged_and_foreign_files_are_refused_in_words(tmp_path: Path) -> None:
         path.write_bytes(whole.replace(old, new))
         with pytest.raises(SourceError, match="flow.vti"):
             vtk.open_recordings(path)
+    parts = tmp_path / "flow.vtm"
+    parts.write_text('<VTKFile type="vtkMultiBlockDataSet"><vtkMultiBlockDataSet/></VTKFile>')
+    assert vtk.recognise(parts)
+    with pytest.raises(SourceError, match="merge what it names"):
+        vtk.open_recordings(parts)
     path.write_text("<html></html>")
     with pytest.raises(SourceError, match="not VTKFile"):
         vtk.open_recordings(path)

@@ -46,6 +46,11 @@ _TIMES = r"(?:[munµμ]?s|sec|frames?|dt)"
 _BARE_UNIT = re.compile(rf"^(.*\S)\s+({_LENGTHS}(?:\s*/\s*{_TIMES})?|Pa|kPa|K|1/s)$")
 # As in "x_mm", the name of a variable that cannot hold a space.
 _SUFFIXED = re.compile(r"^([xyzt]|time|dt)_(mm|cm|um|m|px|s|ms|us)$")
+# As NetCDF files often have it: "meters", "milliseconds".
+_WORD = re.compile(
+    r"\b(?:(milli|micro|nano|centi|kilo)?(met(?:er|re)|second)|(minute|hour))s?\b", re.IGNORECASE
+)
+_PREFIXES = {"milli": "m", "micro": "u", "nano": "n", "centi": "c", "kilo": "k"}
 _SPELLINGS = {"-": "1", "": "1", "sec": "s", "m s-1": "m/s", "m s^-1": "m/s", "m.s-1": "m/s"}
 
 
@@ -70,10 +75,18 @@ def split_unit(text: str) -> tuple[str, str | None]:
 
 def standard_unit(text: str) -> str:
     """One spelling per unit: ``px`` for pixels, ``um`` for micrometres, ``1`` for none."""
-    unit = text.strip().replace("µ", "u").replace("μ", "u")
+    unit = text.strip().replace("µ", "u").replace("μ", "u").replace("**", "^")
+    unit = _WORD.sub(_symbol, unit)
     unit = re.sub(r"\bpix(?:els?)?\b", "px", re.sub(r"\s*/\s*", "/", unit), flags=re.IGNORECASE)
     unit = re.sub(r"/(?:frames|dt)\b", "/frame", re.sub(r"/sec\b", "/s", unit))
     return _SPELLINGS.get(unit, unit)
+
+
+def _symbol(word: re.Match[str]) -> str:
+    prefix, base, long = (text and text.lower() for text in word.groups())
+    if long:
+        return "min" if long == "minute" else "h"
+    return _PREFIXES.get(prefix or "", "") + base[0]
 
 
 def _meaning(name: str) -> str | None:

@@ -27,6 +27,8 @@ class Plane:
     fields: dict[str, np.ndarray]
     """Scalars by name; components of vectors in the plane as ``NAME_x`` and ``NAME_y``."""
     vectors: tuple[str, ...] = ()
+    names: dict[str, str] = field(default_factory=dict)
+    """What fields are in our words where it differs from what they are called."""
     units: dict[str, str] = field(default_factory=dict)
     """Of the fields, and of ``@x``, ``@y`` and ``@t``, as far as they are stated."""
     time: float | None = None
@@ -128,7 +130,7 @@ def open_series(
                 dtype=values.dtype,
                 unit=first.units.get(key),
                 axes="tyx" if values.ndim == 2 else "tx",  # scattered points lie along x
-                name=velocity.get(key),
+                name=first.names.get(key) or velocity.get(key),
             )
         )
     return make_recordings(kind, store, variables, hints, remarks=first.remarks, name=name)

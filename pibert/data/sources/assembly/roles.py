@@ -169,12 +169,14 @@ class _Finder:
         )
 
     def coordinate(self, name: str) -> Variable | None:
-        claimed, ranks = self.hints.channels.values(), (1,) if name == "t" else (1, 2)
+        claimed, ranks = self.hints.channels.values(), (0, 1) if name == "t" else (1, 2)
         found = [
             v
             for v in self.variables
             if self.names[v.key][0] == name and v.key not in claimed and len(v.shape) in ranks
         ]
+        if name == "t":
+            found.sort(key=lambda v: -len(v.shape))  # a single time is that of a single frame
         if len(found) > 1:
             self.remarks.append(f"{name} was taken from {found[0].key!r}, not {found[1].key!r}")
         return found[0] if found else None

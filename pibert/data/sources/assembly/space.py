@@ -2,19 +2,24 @@
 
 Structured kinds count points along x, y and z, x fastest: an array of nx ny nz values is (z, y, x).
 A plane flow has one point along one axis, or one layer of cells; a plane normal to y is read as
-(x, z), one normal to x as (y, z): the first becomes our x, the second our y, and the vector
-components go with them.
+(x, z), one normal to x as (y, z): the first becomes our x, the second our y, and the components of
+the velocity go with them. What VTK hides or could not probe is not valid.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from pibert.data.sources.assembly.naming import standard_name
 from pibert.data.sources.assembly.planes import Plane
 from pibert.data.sources.recordings import SourceError
 
 AXES = "xyz"
+_PROBED = "vtkValidPointMask"
+_HIDING = {_PROBED: 1, "vtkGhostType": 2 | 32}
+"""Flags of VTK: 1 where a probe met the flow; bits of hidden points and of hidden cells."""
 _FLAT = 1e-6
 """Points lie in a plane where their extent along its normal is this share of the largest."""
 
@@ -69,39 +74,64 @@ def _cut_structured(mesh: SpaceMesh, on_cells: bool, path: Path) -> Plane:
     if on_cells:
         dims = (max(1, dims[0] - 1), max(1, dims[1] - 1), max(1, dims[2] - 1))
     remarks = ["the values are those of cells, at their centres"] if on_cells else []
-    normal, layer = _thin_axis(dims, path, remarks)
-    first, second = (axis for axis in range(3) if axis != normal)
+    thin = normal = _thin_axis(dims, path, remarks)
 
     def sliced(values: np.ndarray) -> np.ndarray:
-        return np.take(values, layer, axis=2 - normal)
+        return np.take(values, 0, axis=2 - thin)
 
+    if coordinates is not None:
+        # The points may be counted along other axes than they lie along.
+        extent = np.ptp(sliced(coordinates).reshape(-1, 3), axis=0)
+        flat_axis = _flat_axis(extent)
+        if flat_axis is None:
+            raise _no_plane(extent, path)
+        normal = flat_axis
+    _name_plane(normal, remarks)
+    first, second = (axis for axis in range(3) if axis != normal)
     if coordinates is None:
         x, y = axes[first], axes[second]
     else:
         x, y = sliced(coordinates[..., first]), sliced(coordinates[..., second])
     data = mesh.cell_data if on_cells else mesh.point_data
     flat, vectors = _components(data, int(np.prod(dims)), (first, second), path)
-    fields = {name: sliced(values.reshape(dims[::-1])) for name, values in flat.items()}
-    return Plane(x=x, y=y, fields=fields, vectors=vectors, remarks=tuple(remarks))
+    return Plane(
+        x=x,
+        y=y,
+        fields={name: sliced(values.reshape(dims[::-1])) for name, values in flat.items()},
+        vectors=vectors,
+        names=_names(flat.keys() & data.keys(), normal),
+        remarks=tuple(remarks),
+    )
 
 
-def _thin_axis(dims: tuple[int, ...], path: Path, remarks: list[str]) -> tuple[int, int]:
-    """The normal of the plane, and the layer to take along it."""
+def _thin_axis(dims: tuple[int, ...], path: Path, remarks: list[str]) -> int:
+    """The axis along which the first layer is the plane."""
     # A row of points along x has two thin axes: then z is the normal and y has one row.
     flat = [axis for axis in range(3) if dims[axis] == 1]
     if flat:
-        normal = flat[-1]
-    elif 2 in dims:
-        normal = max(axis for axis in range(3) if dims[axis] == 2)
-        remarks.append(f"two layers along {AXES[normal]}: the first was taken")
-    else:
+        return flat[-1]
+    if 2 not in dims:
         nx, ny, nz = dims
         raise SourceError(
             f"{path}: it holds a flow in space, {nx} x {ny} x {nz} values; cut a plane out of it "
             "(one value along one axis) and save that"
         )
-    _name_plane(normal, remarks)
-    return normal, 0
+    normal = max(axis for axis in range(3) if dims[axis] == 2)
+    remarks.append(f"two layers along {AXES[normal]}: the first was taken")
+    return normal
+
+
+def _flat_axis(extent: np.ndarray) -> int | None:
+    """The last axis along which points have no extent."""
+    flat = np.flatnonzero(extent <= _FLAT * extent.max())
+    return int(flat[-1]) if len(flat) else None
+
+
+def _no_plane(extent: np.ndarray, path: Path) -> SourceError:
+    return SourceError(
+        f"{path}: its points fill a space of {extent[0]:g} x {extent[1]:g} x {extent[2]:g}; cut a "
+        "plane normal to x, y or z out of it and save that"
+    )
 
 
 def _name_plane(normal: int, remarks: list[str]) -> None:
@@ -120,16 +150,11 @@ def _cut_points(mesh: SpaceMesh, on_cells: bool, path: Path) -> Plane:
     if not len(points):
         raise SourceError(f"{path}: it holds no points; export it with its mesh")
     extent = np.ptp(points, axis=0)
-    normal = int(np.argmin(extent[::-1] > _FLAT * extent.max()))
-    normal = 2 - normal if extent.min() <= _FLAT * extent.max() else -1
-    keep = slice(None)
-    if normal < 0:
+    normal, keep = _flat_axis(extent), slice(None)
+    if normal is None:
         layers = [np.unique(points[:, axis]) for axis in range(3)]
         if min(len(layer) for layer in layers) != 2:
-            raise SourceError(
-                f"{path}: its points fill a space of {extent[0]:g} x {extent[1]:g} x "
-                f"{extent[2]:g}; cut a plane out of it and save that"
-            )
+            raise _no_plane(extent, path)
         normal = max(axis for axis in range(3) if len(layers[axis]) == 2)
         keep = points[:, normal] == layers[normal][0]
         remarks.append(f"two layers along {AXES[normal]}: the first was taken")
@@ -142,6 +167,7 @@ def _cut_points(mesh: SpaceMesh, on_cells: bool, path: Path) -> Plane:
         y=points[keep, second],
         fields={name: values[keep] for name, values in flat.items()},
         vectors=vectors,
+        names=_names(flat.keys() & data.keys(), normal),
         remarks=tuple(remarks),
     )
 
@@ -158,13 +184,26 @@ def _components(
                 f"{path}: {name!r} has {len(values)} values, the mesh needs {count}; the file is "
                 "damaged: export it again"
             )
-        if values.ndim == 1 or values.shape[1] == 1:
+        if name in _HIDING:
+            marked = (values.reshape(count).astype(np.int64) & _HIDING[name]) != 0
+            shown = marked if name == _PROBED else ~marked
+            fields["valid"] = np.logical_and(fields.get("valid", True), shown)
+        elif values.ndim == 1 or values.shape[1] == 1:
             fields[name] = values.reshape(count)
         elif values.shape[1] == 3 or (values.shape[1] == 2 and plane == (0, 1)):
             vectors.append(name)
             for letter, axis in zip("xy", plane, strict=True):
                 fields[f"{name}_{letter}"] = values[:, axis]
     return fields, tuple(vectors)
+
+
+def _names(scalars: Iterable[str], normal: int) -> dict[str, str]:
+    """Components of the velocity that are stored as scalars go with the axes of the plane."""
+    if normal == 2:
+        return {}
+    turned = {"u": "u" if normal else "w", "v": "w" if normal else "u", "w": "v"}
+    found = {key: standard_name(key)[0] for key in scalars}
+    return {key: turned[name] for key, name in found.items() if name in turned}
 
 
 def _cell_centres(mesh: SpaceMesh, path: Path) -> np.ndarray:

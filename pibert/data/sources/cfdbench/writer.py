@@ -181,7 +181,7 @@ def _write_whole(target: Path, u: np.ndarray, v: np.ndarray, case: str) -> None:
     except OSError as error:
         raise OSError(
             error.errno,
-            f"{target}: cannot write: {os.strerror(error.errno or 0)}; the case was not written; "
+            f"{target}: cannot write: {error.strerror or error}; the case was not written; "
             "check the space and the rights of the folder",
         ) from error
     finally:

@@ -180,6 +180,9 @@ def _tecplot(path: Path, table: Table, columns: Any) -> VectorField:
         flag = flag != 0
     elif title and re.match(r"B\d{3,}", Path(title[1]).name):
         flag = _not_zero(columns)
+    for name in ("u", "v", "w"):
+        if name in columns and columns[name][1] == "px":
+            columns[name] = (columns[name][0], "px/frame")  # Insight states the displacement
     return _vectors(
         columns,
         valid=flag,

@@ -141,9 +141,10 @@ def _choose(path: Path, scenario: str | None, kind: str | None) -> Part:
     ]
     if len(fitting) != 1:
         wanted = "more than one set" if fitting else f"no {scenario or ''} {kind or ''}".rstrip()
-        listing = "".join(f"\n  {part}" for part in parts)
+        listing = "; ".join(str(part) for part in parts)
         raise SourceError(
-            f"{path}: {wanted}; choose scenario and kind, or name the folder:{listing}"
+            f"{path}: {wanted}; say which scenario and type (real or numerical), or name its "
+            f"folder. There are: {listing}"
         )
     return fitting[0]
 

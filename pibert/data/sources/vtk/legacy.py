@@ -26,7 +26,7 @@ _TYPES = {
     "unsigned_int": "u4",
     "long": "i8",
     "unsigned_long": "u8",
-    "vtkidtype": "i8",
+    "vtkidtype": "i4",  # whatever its width in memory, it is written as an int
     "vtktypeint64": "i8",
     "float": "f4",
     "double": "f8",
@@ -161,13 +161,23 @@ class _Parser:
             name, width, tuples = unquote(words[0]), int(words[1]), int(words[2])
             if words[3].lower() == "string":
                 for _ in range(width * tuples):
-                    self.raw_line()
+                    self.skip_text()
                 continue
             values = self.numbers(width * tuples, self.type_of(words[3]))
             if self.count:
                 self.keep(name, width, values)
             elif name.upper() in ("TIME", "TIMEVALUE") and len(values) == 1:
                 self.found["time"] = float(values[0])
+
+    def skip_text(self) -> None:
+        """Pass a text: a line, or in binary its length and so many bytes."""
+        if not self.binary:
+            self.raw_line()
+            return
+        # The first two bits of the length say how many bytes it takes: 8, 4, 2 or 1.
+        size = 8 >> (self.data[self.place] >> 6)
+        length = int.from_bytes(self.data[self.place : self.place + size], "big")
+        self.place += size + (length & ((1 << (8 * size - 2)) - 1))
 
     def keep(self, name: str, width: int, values: np.ndarray) -> None:
         self.target[name] = values if width == 1 else values.reshape(-1, width)

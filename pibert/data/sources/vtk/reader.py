@@ -17,6 +17,8 @@ from pibert.data.sources.vtk.xml import read_collection, read_xml
 TITLE = "VTK (.vtk, .vti, .vtr, .vts, .vtu, .vtp, .pvd)"
 
 _FRAMES = (".vtk", ".vti", ".vtr", ".vts", ".vtu", ".vtp")
+# They name the files of their parts: taken for VTK, so that opening them says what to do.
+_PARTS = (".vtm", ".pvti", ".pvtr", ".pvts", ".pvtu", ".pvtp")
 
 
 def recognise(path: Path) -> bool:
@@ -25,7 +27,7 @@ def recognise(path: Path) -> bool:
             return any(entry.suffix.lower() in (*_FRAMES, ".pvd") for entry in path.iterdir())
         except OSError:
             return False
-    return path.suffix.lower() in (*_FRAMES, ".pvd") and path.is_file()
+    return path.suffix.lower() in (*_FRAMES, *_PARTS, ".pvd") and path.is_file()
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:

@@ -122,7 +122,8 @@ class _Document:
         kind = self.root.get("type")
         if kind not in KINDS:
             raise SourceError(
-                f"{self.path}: a VTK file of type {kind}; read are {', '.join(KINDS)}"
+                f"{self.path}: a VTK file of type {kind}; read are {', '.join(KINDS)}: merge "
+                "what it names into one file of these and save that"
             )
         body = self.root.find(kind)
         pieces = [] if body is None else body.findall("Piece")
@@ -153,6 +154,11 @@ class _Document:
             spacing = [float(word) for word in body.get("Spacing", "1 1 1").split()]
             steps = [np.arange(low[i], high[i] + 1) for i in range(3)]
             axes = tuple(origin[i] + spacing[i] * steps[i] for i in range(3))
+            turn = np.array(body.get("Direction", "1 0 0 0 1 0 0 0 1").split(), float)
+            if (turn != np.eye(3).ravel()).any():
+                along = np.meshgrid(*(spacing[i] * steps[i] for i in range(3)), indexing="ij")
+                places = np.stack([part.ravel("F") for part in along], -1)
+                axes, points = None, origin + places @ turn.reshape(3, 3).T
         elif kind == "RectilinearGrid":
             arrays = [self.array(entry) for entry in piece.findall("Coordinates/DataArray")]
             axes = tuple(array.reshape(-1).astype(np.float64) for array in arrays)

@@ -1,0 +1,59 @@
+"""The ``pibert`` command: one module per command, which imports what it needs when it runs."""
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from pibert.cli import convert, demo, download, generate, info, inspect
+from pibert.cli.terminal import complain
+
+
+class _OneLineErrors(TyperGroup):
+    """What a user can get wrong is told in one line, with exit code 2; an interrupt, with 130."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise
+        except (ValueError, OSError, ImportError, FloatingPointError) as error:
+            complain(f"error: {_in_words(error)}")
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt as stop:
+            complain(str(stop) or "interrupted")
+            raise typer.Exit(130) from None
+
+
+def _in_words(error: Exception) -> str:
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        # Without the number, and with the file in front as in all our messages.
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(line.strip() for line in text.splitlines())
+
+
+app = typer.Typer(
+    cls=_OneLineErrors,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def main() -> None:
+    """PIBERT: a physics-informed Fourier-wavelet transformer for flow fields.
+
+    Every command explains itself: pibert generate --help
+    """
+
+
+_DATA, _MODELS = "Flow data", "Models"
+
+app.command(rich_help_panel=_DATA)(generate.generate)
+app.add_typer(download.app, name="download", rich_help_panel=_DATA)
+app.command(rich_help_panel=_DATA)(inspect.inspect)
+app.command(rich_help_panel=_DATA)(convert.convert)
+app.command(rich_help_panel=_MODELS)(demo.demo)
+app.command(rich_help_panel=_MODELS)(info.info)

@@ -1,0 +1,79 @@
+"""``pibert inspect``: what flow data hold, what looks wrong, and a picture."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pibert.cli import options
+from pibert.cli.tables import show_columns, show_facts, show_findings
+from pibert.cli.terminal import say
+
+
+def inspect(
+    path: options.Source,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Where the picture goes (PNG) instead of outputs/."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, draw no picture.")] = False,
+    kind: options.Kind = None,
+    scenario: options.Scenario = None,
+    type_: options.Type = None,
+    dt: options.Dt = None,
+    dx: options.Dx = None,
+    dy: options.Dy = None,
+    unit: options.Unit = None,
+    length_unit: options.LengthUnit = None,
+    time_unit: options.TimeUnit = None,
+    channels: options.Channels = None,
+    axes: options.Axes = None,
+    flip: options.Flip = None,
+    shape: options.Shape = None,
+    parameter: options.Parameters = None,
+) -> None:
+    """Say what a file or folder of flow data holds and what looks wrong, and draw it.
+
+    Example: pibert inspect recording.mat --dt 0.01 --length-unit mm
+
+    Example: pibert inspect data/realpdebench --scenario cylinder --type real
+    """
+    from pibert.data.inspect import inspect as look
+    from pibert.data.sources import identify
+    from pibert.data.sources.recordings import Hints, SourceError
+
+    hints = options.make_hints(
+        channels=channels,
+        shape=shape,
+        flip=flip,
+        parameter=parameter,
+        axes=axes,
+        dt=dt,
+        dx=dx,
+        dy=dy,
+        length_unit=length_unit,
+        time_unit=time_unit,
+        unit=unit,
+    )
+    kind = kind or identify(path)
+    try:
+        recordings = options.open_source(path, kind, hints, scenario=scenario, type_=type_)
+    except SourceError as error:
+        if kind == "table" and hints == Hints():
+            return show_columns(path, str(error), as_json)
+        raise
+    inspection = look(recordings)
+    if as_json:
+        print(json.dumps(inspection.to_dict(), ensure_ascii=False, allow_nan=False, indent=2))
+        return
+    console = Console()
+    show_facts(console, inspection.facts)
+    show_findings(console, inspection.problems)
+    from pibert.report.inspection import draw_inspection
+
+    # A pattern is no name for a file.
+    name = path.resolve().name.split(".")[0] if path.exists() else recordings.names[0]
+    out = picture or Path("outputs") / f"{name}.png"
+    say(console, f"Picture: {draw_inspection(out, recordings[0], inspection)}")

@@ -1,0 +1,156 @@
+"""Options that several commands share, and what users write after them."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from pibert.data.sources.recordings import Hints, Recordings
+
+Source = Annotated[
+    Path,
+    typer.Argument(
+        help="A file or folder of flow data, or a quoted pattern such as 'run/B*.txt'.",
+        show_default=False,
+    ),
+]
+_READER, _HINTS = "Which data", "What the data do not say"
+Kind = Annotated[
+    str | None,
+    typer.Option(help="The kind of data, where PATH does not tell.", rich_help_panel=_READER),
+]
+Scenario = Annotated[
+    str | None,
+    typer.Option(help="Of RealPDEBench: cylinder, fsi ...", rich_help_panel=_READER),
+]
+Type = Annotated[
+    str | None,
+    typer.Option(
+        "--type",
+        help="Of RealPDEBench: measured or simulated.",
+        metavar="real|numerical",
+        rich_help_panel=_READER,
+    ),
+]
+Dt = Annotated[float | None, typer.Option(help="Time between frames.", rich_help_panel=_HINTS)]
+Dx = Annotated[float | None, typer.Option(help="Spacing along x.", rich_help_panel=_HINTS)]
+Dy = Annotated[float | None, typer.Option(help="Spacing along y.", rich_help_panel=_HINTS)]
+Unit = Annotated[
+    str | None,
+    typer.Option("--unit", "--units", help="Of velocities, as m/s.", rich_help_panel=_HINTS),
+]
+LengthUnit = Annotated[
+    str | None, typer.Option(help="Of coordinates, such as mm.", rich_help_panel=_HINTS)
+]
+TimeUnit = Annotated[str | None, typer.Option(help="Of time, such as s.", rich_help_panel=_HINTS)]
+Channels = Annotated[
+    str | None,
+    typer.Option(
+        help="Our names for the file's: u=Vx,v=Vy.",
+        metavar="NAME=THEIRS,...",
+        rich_help_panel=_HINTS,
+    ),
+]
+Flip = Annotated[
+    str | None,
+    typer.Option(
+        help="Turn round the order of columns (x) or rows (y), the sign of u or v: y,v.",
+        metavar="x,y,u,v",
+        rich_help_panel=_HINTS,
+    ),
+]
+Axes = Annotated[
+    str | None,
+    typer.Option(help="Order of the axes of an array, such as tcyx.", rich_help_panel=_HINTS),
+]
+Shape = Annotated[
+    str | None,
+    typer.Option(
+        help="Rows x columns to resample points to.",
+        metavar="ROWSxCOLUMNS",
+        rich_help_panel=_HINTS,
+    ),
+]
+Parameters = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A parameter of the flow: Re=100.", metavar="NAME=NUMBER", rich_help_panel=_HINTS
+    ),
+]
+
+
+def make_hints(
+    *,
+    channels: str | None,
+    shape: str | None,
+    flip: str | None,
+    parameter: list[str] | None,
+    **as_given: Any,
+) -> "Hints":
+    """The user's hints; dt, units and the like are taken as they are given."""
+    from pibert.data.sources.recordings import Hints
+
+    return Hints(
+        channels=assignments("channels", (channels or "").split(",")),
+        shape=two_numbers("shape", shape),
+        flip=tuple(flip.split(",")) if flip else (),
+        parameters=numbers("parameter", parameter or []),
+        **as_given,
+    )
+
+
+def open_source(
+    path: Path, kind: str | None, hints: "Hints", *, scenario: str | None, type_: str | None
+) -> "Recordings":
+    """Open data of any kind; options that its reader does not have are refused."""
+    from pibert.data.sources import identify, open_recordings, options_of
+
+    kind = kind or identify(path)
+    if type_ is not None:
+        choice("--type", type_, ("real", "numerical"))
+    given = {"scenario": ("--scenario", scenario), "kind": ("--type", type_)}
+    options = {name: value for name, (_, value) in given.items() if value is not None}
+    foreign = [given[name][0] for name in options if name not in options_of(kind)]
+    if foreign:
+        raise ValueError(
+            f"{path}: only RealPDEBench takes {' and '.join(foreign)}; this is of kind {kind!r}"
+        )
+    return open_recordings(path, kind, hints, options)
+
+
+def require_file_name(out: Path) -> None:
+    if out.is_dir():
+        raise IsADirectoryError(f"{out} is a folder; name a file in it, such as {out / 'flow.h5'}")
+
+
+def choice(option: str, value: str, choices: Iterable[str]) -> Any:
+    """The value, if it is among the choices."""
+    choices = tuple(choices)
+    if value not in choices:
+        raise ValueError(f"{option} takes one of {', '.join(choices)}; found {value!r}")
+    return value
+
+
+def assignments(option: str, texts: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts if text]
+    if any(not (name and mark and value) for name, mark, value in pairs):
+        raise ValueError(f"--{option} takes NAME=VALUE, found {','.join(texts)!r}")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def numbers(option: str, texts: list[str]) -> dict[str, float]:
+    try:
+        return {name: float(value) for name, value in assignments(option, texts).items()}
+    except ValueError:
+        raise ValueError(f"--{option} takes NAME=NUMBER, found {' '.join(texts)!r}") from None
+
+
+def two_numbers(option: str, text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    rows, _, columns = text.lower().partition("x")
+    if not (rows.isdecimal() and columns.isdecimal() and int(rows) and int(columns)):
+        raise ValueError(f"--{option} takes ROWSxCOLUMNS such as 64x128, found {text!r}")
+    return int(rows), int(columns)

@@ -1,0 +1,97 @@
+"""What an inspection found, as tables and sentences."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pibert.cli.terminal import say
+
+if TYPE_CHECKING:
+    from pibert.data.inspect import Finding
+    from pibert.data.survey import Survey
+
+
+def show_facts(console: Console, facts: "Survey") -> None:
+    """What a survey found, as tables."""
+    (ny, nx), (dx, dy), (x, y) = facts.shape, facts.spacing, facts.origin
+    length, clock = (f" {u}" if u else "" for u in (facts.length_unit, facts.time_unit))
+    many = facts.frames[0] != facts.frames[1]
+    frames = f"{facts.frames[0]} to {facts.frames[1]}" if many else str(facts.frames[0])
+    dt = "not stated" if facts.dt is None else f"{facts.dt:g}{clock}"
+    rows = {
+        "kind": facts.kind,
+        "trajectories": f"{facts.trajectories}, with {frames} frames; "
+        f"what follows is from {facts.frames_read} frames of {facts.opened}",
+        "grid": f"{ny} x {nx} (rows x columns), dx {dx:g}, dy {dy:g}{length}",
+        "extent": f"x {x:g} to {x + (nx - 1) * dx:g}, y {y:g} to {y + (ny - 1) * dy:g}{length}",
+        "time": "one frame"
+        if facts.frames[1] == 1
+        else f"{facts.time[0]:g} to {facts.time[1]:g}{clock}, dt {dt}",
+        "points": f"body {facts.body_share:.1%}, missing {facts.missing_share:.1%} of the rest",
+    }
+    if facts.divergence is not None:
+        found = facts.divergence
+        rows["divergence"] = (
+            f"rms {found.rms:.3g}, {found.level:.3f} of the velocity gradient "
+            f"({found.as_is.level:.3f} averaged over 3 x 3 points); plane flow 0 to 0.05, "
+            "a plane in turbulence about 0.4, noise 0.7"
+        )
+    if facts.outliers is not None:
+        rows["outliers"] = f"{facts.outliers:.2%} of the vectors do not fit their neighbours"
+    if facts.parameters:
+        rows["parameters"] = ", ".join(
+            f"{name} {low:g}" if low == high else f"{name} {low:g} to {high:g}"
+            for name, (low, high) in facts.parameters.items()
+        )
+    if facts.series:
+        rows["per frame"] = ", ".join(facts.series)
+    for key, value in facts.source.items():
+        if value is not None:
+            rows[f"stated {key}" if key in rows else key] = str(value)
+    table = Table(show_header=False, box=None)
+    for key, value in rows.items():
+        table.add_row(Text(key, "bold"), Text(value))
+    console.print(table)
+    table = Table("channel", "unit", "lowest", "highest", "mean", "deviation")
+    for channel in facts.channels:
+        numbers = (channel.low, channel.high, channel.mean, channel.std)
+        table.add_row(channel.name, channel.unit, *(f"{number:.4g}" for number in numbers))
+    console.print(table)
+    for remark in facts.remarks:
+        say(console, f"note: {remark}")
+
+
+def show_findings(console: Console, findings: "tuple[Finding, ...]") -> None:
+    for finding in findings:
+        style, word = ("bold red", "wrong?") if finding.serious else ("bold", "mind")
+        text = Text(f"{word} {finding.topic}: ", style)
+        text.append(f"{finding.seen}; {finding.why}. ", "not bold default")
+        text.append(f"What to do: {finding.advice}.", "not bold default")
+        console.print(text, soft_wrap=True)
+    if not findings:
+        console.print("Nothing looks wrong.")
+
+
+def show_columns(path: Path, reason: str, as_json: bool) -> None:
+    """A table that holds no field: its columns and their ranges."""
+    from pibert.data.sources.columns import read_columns
+
+    found = read_columns(path)
+    ranges = {
+        name: (float(values.min()), float(values.max()))
+        for name, values in zip(found.names, found.values.T, strict=True)
+    }
+    if as_json:
+        print(json.dumps({"kind": "table", "rows": len(found.values), "columns": ranges}))
+        return
+    console = Console()
+    say(console, f"{path.name}: {len(found.values)} rows")
+    table = Table("column", "lowest", "highest")
+    for name, (low, high) in ranges.items():
+        table.add_row(name, f"{low:.6g}", f"{high:.6g}")
+    console.print(table)
+    say(console, f"no field: {reason}")

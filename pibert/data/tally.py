@@ -1,0 +1,184 @@
+"""Statistics of the frames that a survey reads: values, masks, zeros, outliers, divergence."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import max_pool2d
+
+from pibert.data.divergence import DivergenceTally
+from pibert.data.normalize import flag_outliers
+from pibert.data.units import find_conversion, in_consistent_units
+from pibert.fields import Trajectory, read_mask
+
+_NOT_SMALL = 0.1
+"""In deviations of the channel."""
+_OUTLIER_NOISE = 0.1
+"""Accepted fluctuation in the median test, as a share of the velocity's deviation."""
+_OUTLIER_THRESHOLD = 4.0
+"""Twice the usual one: resolved shear layers stay below it."""
+
+
+@dataclass(frozen=True)
+class ChannelFacts:
+    """One channel over the known points of the frames that were read."""
+
+    name: str
+    unit: str
+    low: float
+    high: float
+    mean: float
+    std: float
+    usual: float
+    """99 of 100 values lie within this distance of zero, in every frame that was read."""
+    fill: float | None
+    """A value that stands far above all others, as -999 or 1e20 do for missing ones."""
+    half: bool
+    """Every value is one of a 16-bit float."""
+
+
+class Tally:
+    """What is summed over the frames of one or more trajectories of one layout."""
+
+    def __init__(self, like: Trajectory) -> None:
+        self.spec = like.spec
+        c = len(like.spec.channels)
+        self.low, self.high = torch.full((c,), math.inf), torch.full((c,), -math.inf)
+        self.usual = torch.zeros(c)
+        self.fill: list[float | None] = [None] * c
+        self.half = [True] * c
+        # Count, sum and sum of squares in float64, about the first value seen.
+        self.base: Tensor | None = None
+        self.sums = torch.zeros(3, c, dtype=torch.float64)
+        self.points = self.body = self.fluid = self.known = self.not_finite = 0
+        self.zeros = self.inner = 0
+        self.zeros_static = True
+        self.repeated = self.pairs = self.frames = 0
+        self.outliers = self.judged = 0
+        # Derivatives need units that fit together.
+        to_si = find_conversion(
+            like.length_unit, like.time_unit, like.spec.channels, like.spec.units
+        )
+        self.factors = (1.0,) * c if to_si is None else to_si.channels
+        self.divergence = DivergenceTally(in_consistent_units(like).spec.grid)
+
+    def add(self, trajectory: Trajectory, pairs: Iterable[slice]) -> None:
+        """Some pairs of neighbouring frames, or single ones."""
+        zero_before: Tensor | None = None
+        for frames in pairs:
+            fields = trajectory.read(frames).to("cpu", torch.float32)
+            known = trajectory.known(frames).cpu()
+            finite = fields.isfinite()
+            self.not_finite += int((~finite & known[:, None]).sum())
+            self._count_masks(trajectory, frames, known)
+            known = known & finite.all(1)
+            fields = torch.where(known[:, None], fields, 0.0)
+            self._add_values(fields.movedim(1, 0)[:, known])
+            zero = _lonely_zeros(fields) & known
+            self.zeros += int(zero[..., 1:-1, 1:-1].sum())
+            self.inner += int(known[..., 1:-1, 1:-1].sum())
+            here = zero.any(0)
+            if zero_before is not None and not torch.equal(zero_before, here):
+                self.zeros_static = False
+            zero_before = here
+            if len(fields) > 1:
+                self.pairs += 1
+                self.repeated += torch.equal(fields[0], fields[1])
+            if {"u", "v"} <= set(self.spec.channels):
+                self._add_vectors(fields[:1], known[:1])
+            self.frames += len(fields)
+
+    def _count_masks(self, trajectory: Trajectory, frames: slice, known: Tensor) -> None:
+        body = torch.zeros_like(known)
+        if trajectory.body is not None:
+            body = body | read_mask(trajectory.body, frames).cpu()
+        self.points += known.numel()
+        self.body += int(body.sum())
+        self.fluid += int((~body).sum())
+        self.known += int(known.sum())
+
+    def _add_values(self, values: Tensor) -> None:
+        """Values (c, points) at known points."""
+        if not values.shape[1]:
+            return
+        if self.base is None:
+            self.base = values[:, 0].double()
+        centred = values.double() - self.base[:, None]
+        count = torch.full_like(self.base, values.shape[1])
+        self.sums += torch.stack((count, centred.sum(1), centred.square().sum(1)))
+        self.low = torch.minimum(self.low, values.amin(1))
+        self.high = torch.maximum(self.high, values.amax(1))
+        thinned = values[:, :: max(1, values.shape[1] // 100_000)].abs()
+        self.usual = torch.maximum(self.usual, thinned.quantile(0.99, dim=1))
+        for i, channel in enumerate(values):
+            self.half[i] = self.half[i] and bool((channel.half().float() == channel).all())
+            self.fill[i] = _fill_value(channel) or self.fill[i]
+
+    def _add_vectors(self, fields: Tensor, known: Tensor) -> None:
+        u, v = (fields[:, i] * self.factors[i] for i in map(self.spec.channels.index, ("u", "v")))
+        self.divergence.add(u, v, known)
+        vectors = torch.stack((u, v), 1)
+        deviation = vectors.movedim(1, 0)[:, known].std().item() if known.sum() > 1 else 0.0
+        if deviation > 0:
+            # A point at the edge has neighbours on one side only: a shear looks like an outlier.
+            inner = (..., slice(1, -1), slice(1, -1))
+            self.judged += int(known[inner].sum())
+            wrong = flag_outliers(
+                vectors,
+                noise=_OUTLIER_NOISE * deviation,
+                known=known,
+                threshold=_OUTLIER_THRESHOLD,
+            )
+            self.outliers += int(wrong[inner].sum())
+
+    def facts(self) -> dict[str, Any]:
+        count, total, squares = self.sums
+        count = count.clamp(min=1)
+        mean = total / count
+        std = (squares / count - mean**2).clamp(min=0).sqrt()
+        mean = mean if self.base is None else mean + self.base
+        fluid = max(1, self.fluid)
+        return {
+            "channels": tuple(
+                ChannelFacts(*row)
+                for row in zip(
+                    self.spec.channels,
+                    self.spec.units,
+                    *(x.tolist() for x in (self.low, self.high, mean, std, self.usual)),
+                    self.fill,
+                    self.half,
+                    strict=True,
+                )
+            ),
+            "frames_read": self.frames,
+            "body_share": self.body / max(1, self.points),
+            "missing_share": (self.fluid - self.known) / fluid,
+            "not_finite": self.not_finite,
+            "zeros": self.zeros / max(1, self.inner),
+            "zeros_static": self.zeros_static,
+            "repeated": self.repeated,
+            "pairs": self.pairs,
+            "outliers": self.outliers / self.judged if self.judged else None,
+            "divergence": self.divergence.facts(),
+        }
+
+
+def _lonely_zeros(fields: Tensor) -> Tensor:
+    """Points (t, y, x) where every channel is 0 next to one that is not small.
+
+    Fluid that is still at rest is no such point: what surrounds it is almost at rest too.
+    """
+    scale = fields.movedim(1, 0).flatten(1).std(1).clamp(min=torch.finfo(fields.dtype).tiny)
+    size = (fields.abs() / scale[:, None, None]).amax(1)
+    return (size == 0) & (max_pool2d(size, 3, 1, 1) > _NOT_SMALL)
+
+
+def _fill_value(values: Tensor) -> float | None:
+    """The extreme value, where it is far above every other."""
+    extreme = values[values.abs().argmax()]
+    others = values[values != extreme].abs()
+    largest = others.max().item() if len(others) else 0.0
+    return extreme.item() if abs(extreme.item()) > 30 * largest > 0 else None

@@ -1,0 +1,203 @@
+"""Units that fit together: metres, seconds, metres per second.
+
+Derivatives and residuals of a trajectory mean something only if its coordinates, times and
+velocities are in units of one system; measured fields often have coordinates in mm and velocities
+in m/s. Where these units are known, ``in_consistent_units`` brings lengths, times and every channel
+that is a product of powers of length and time (velocity, vorticity, kinematic pressure) to metres
+and seconds. The rest is left alone: pixels, diameters, channels in Pa or K or without a unit.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pibert.fields import Trajectory
+
+VELOCITY = ("u", "v", "w")
+_LENGTHS = {
+    "m": 1.0,
+    "dm": 1e-1,
+    "cm": 1e-2,
+    "mm": 1e-3,
+    "um": 1e-6,
+    "nm": 1e-9,
+    "km": 1e3,
+    "in": 0.0254,
+    "ft": 0.3048,
+}
+_TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
+_PLAIN = str.maketrans("µμ⁻¹²³", "uu-123")
+_FACTOR = re.compile(r"\s*([*·.]|/|)\s*(?:1|([a-z]+)(?:\^?(-?\d+))?)\s*", re.IGNORECASE)
+
+
+class Unit(NamedTuple):
+    """A product of powers of length and time: ``factor`` m^length s^time."""
+
+    length: int
+    time: int
+    of_length: float = 1.0
+    """What the units of length bring to the factor ..."""
+    of_time: float = 1.0
+    """... and those of time."""
+
+    @property
+    def factor(self) -> float:
+        return self.of_length * self.of_time
+
+    @property
+    def si_name(self) -> str:
+        """Such as ``m^2/s^2`` or ``1/s``."""
+        powers = {"m": self.length, "s": self.time}
+        above, below = (
+            [name if abs(n) == 1 else f"{name}^{abs(n)}" for name, n in powers.items() if n * s > 0]
+            for s in (1, -1)
+        )
+        return "/".join([" ".join(above) or "1", *below])
+
+    def is_like(self, length: int, time: int) -> bool:
+        return (self.length, self.time) == (length, time)
+
+
+def parse_unit(text: str | None) -> Unit | None:
+    """``mm/s``, ``m s-1``, ``m²/s²``, ``1/ms``; None for what is not made of lengths and times."""
+    rest = (text or "").strip().translate(_PLAIN)
+    unit = Unit(0, 0)
+    while rest:
+        found = _FACTOR.match(rest)
+        if found is None:
+            return None
+        rest = rest[found.end() :]
+        mark, name = found[1], found[2]
+        power = int(found[3] or 1) * (-1 if mark == "/" else 1)
+        if name in _LENGTHS:
+            scale = unit.of_length * _LENGTHS[name] ** power
+            unit = unit._replace(length=unit.length + power, of_length=scale)
+        elif name in _TIMES:
+            scale = unit.of_time * _TIMES[name] ** power
+            unit = unit._replace(time=unit.time + power, of_time=scale)
+        elif name is not None:
+            return None
+    return None if unit.is_like(0, 0) else unit
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What brings a trajectory to metres and seconds."""
+
+    length: float
+    time: float
+    channels: tuple[float, ...]
+    velocity: float
+    """The factor of the first velocity channel."""
+    units: tuple[str, ...]
+    """Of the channels, afterwards."""
+    changes: Mapping[str, str]
+    """In words: ``{"length": "mm -> m", "u": "mm/s -> m/s"}``; empty where all is SI already."""
+
+    @property
+    def mismatch(self) -> float:
+        """By what factor velocity gradients would be wrong; 1 where the units fit together."""
+        return self.velocity * self.time / self.length
+
+
+def find_conversion(
+    length_unit: str | None, time_unit: str | None, channels: Sequence[str], units: Sequence[str]
+) -> Conversion | None:
+    """None where the units of lengths, times or velocities are not known.
+
+    Times without a unit may stay as they are where velocities are per second.
+    """
+    length, clock = parse_unit(length_unit), parse_unit(time_unit)
+    found = {name: parse_unit(unit) for name, unit in zip(channels, units, strict=True)}
+    speeds = [found[name] for name in VELOCITY if name in found]
+    if length is None or not length.is_like(1, 0) or not speeds:
+        return None
+    if any(speed is None or not speed.is_like(1, -1) for speed in speeds):
+        return None
+    if time_unit is None and all(speed.of_time == 1 for speed in speeds if speed):
+        clock = Unit(0, 1)
+    if clock is None or not clock.is_like(0, 1):
+        return None
+    stated = {"length": length_unit, "time": time_unit, **dict(zip(channels, units, strict=True))}
+    known = {"length": length, "time": clock, **found}
+    return Conversion(
+        length.factor,
+        clock.factor,
+        tuple(unit.factor if unit else 1.0 for unit in found.values()),
+        next(speed.factor for speed in speeds if speed),
+        tuple(_si_name(unit, text) for unit, text in zip(found.values(), units, strict=True)),
+        {
+            name: f"{stated[name]} -> {unit.si_name}"
+            for name, unit in known.items()
+            if unit is not None and unit.factor != 1
+        },
+    )
+
+
+def _si_name(unit: Unit | None, text: str) -> str:
+    return text if unit is None or unit.factor == 1 else unit.si_name
+
+
+def in_consistent_units(trajectory: Trajectory) -> Trajectory:
+    """The trajectory in metres and seconds, or as it is where its units are not known; lazy.
+
+    The reference length is taken to be in the unit of the coordinates, the reference velocity in
+    that of u, and the viscosity in the product of both, as Re = U D / nu has it. Parameters and
+    series keep their numbers: they state no units. What was changed is in ``local["units"]``.
+    """
+    spec, grid = trajectory.spec, trajectory.spec.grid
+    found = find_conversion(trajectory.length_unit, trajectory.time_unit, spec.channels, spec.units)
+    if found is None or not found.changes:
+        return trajectory
+    length, velocity = found.length, found.velocity
+    scaled = replace(
+        spec,
+        units=found.units,
+        dt=_times(spec.dt, found.time),
+        grid=replace(
+            grid,
+            dx=length * grid.dx,
+            dy=length * grid.dy,
+            origin=(length * grid.origin[0], length * grid.origin[1]),
+        ),
+        reference_length=_times(spec.reference_length, length),
+        reference_velocity=_times(spec.reference_velocity, velocity),
+        viscosity=_times(spec.viscosity, length * velocity),
+    )
+    states = trajectory.states
+    if any(factor != 1 for factor in found.channels):
+        states = _Scaled(trajectory, found.channels)
+    return replace(
+        trajectory,
+        states=states,
+        time=found.time * trajectory.time,
+        spec=scaled,
+        length_unit="m",
+        time_unit=None if trajectory.time_unit is None else "s",
+        local={**trajectory.local, "units": dict(found.changes)},
+    )
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else factor * value
+
+
+class _Scaled:
+    """States multiplied by one factor per channel, in single precision at least."""
+
+    def __init__(self, base: Trajectory, factors: tuple[float, ...]) -> None:
+        self.base, self.factors = base, factors
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.base.states.shape)
+
+    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
+        fields = self.base.read(frames, channels)
+        fields = fields.to(torch.promote_types(fields.dtype, torch.float32))
+        factors = self.factors if channels is None else [self.factors[i] for i in channels]
+        return fields * fields.new_tensor(factors)[:, None, None]

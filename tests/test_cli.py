@@ -286,6 +286,8 @@ def test_an_interrupted_generation_says_what_is_there_and_goes_on(tmp_path: Path
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Tests that run in the background ignore interrupts, and would hand that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     parts, deadline = tmp_path / "flow.h5.parts", time.monotonic() + 60
     try:

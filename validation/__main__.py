@@ -65,8 +65,8 @@ def main() -> None:
     parser.add_argument(
         "--modes",
         type=Path,
-        default=Path("../shared/data/cylinder_re100_pod.npz"),
-        help="cylinder_re100_pod.npz, the modes of the narrow wake",
+        default=Path("data/cylinder_re100_pod.npz"),
+        help="an .npz of modes (r, c, y, x), coef (t, r), x, y, t: pysindy's narrow wake",
     )
     options = parser.parse_args()
     folder = options.out / "solver"

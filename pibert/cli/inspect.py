@@ -40,7 +40,7 @@ def inspect(
 
     Example: pibert inspect data/realpdebench --scenario cylinder --type real
     """
-    from pibert.data.inspect import inspect as look
+    from pibert.data.inspection.judge import inspect as look
     from pibert.data.sources import identify
     from pibert.data.sources.recordings import Hints, SourceError
 

@@ -11,8 +11,8 @@ from rich.text import Text
 from pibert.cli.terminal import say
 
 if TYPE_CHECKING:
-    from pibert.data.inspect import Finding
-    from pibert.data.survey import Survey
+    from pibert.data.inspection.judge import Finding
+    from pibert.data.inspection.survey import Survey
 
 
 def show_facts(console: Console, facts: "Survey") -> None:

@@ -86,26 +86,27 @@ class PartialFile(io.RawIOBase):
 def interrupts_held() -> Iterator[Callable[[], None]]:
     """Ctrl-C waits while HDF5 is at work: raised inside its callbacks it is lost, or crashes.
 
-    Gives a function to call where nothing is half done: it raises what has come so far. What comes
-    later is raised at the end.
+    Gives a function to call where nothing is half done: it handles what has come so far, usually by
+    raising it. What comes later is handled at the end.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: None  # signals reach the main thread only
+    handler = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not callable(handler) or not is_main:
+        yield lambda: None  # interrupts are ignored, or end the process, or reach another thread
         return
     came: list[int] = []
 
     def let_through() -> None:
         if came:
             came.clear()
-            raise KeyboardInterrupt
+            handler(signal.SIGINT, None)
 
-    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
     try:
         yield let_through
     finally:
-        signal.signal(signal.SIGINT, before or signal.default_int_handler)
-        if came:
-            signal.raise_signal(signal.SIGINT)
+        signal.signal(signal.SIGINT, handler)
+        let_through()
 
 
 def partial_path(path: Path) -> Path:

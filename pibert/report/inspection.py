@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from pibert.data.inspect import Inspection
+from pibert.data.inspection.judge import Inspection
 from pibert.data.units import in_consistent_units
 from pibert.fields import Grid, Trajectory
 from pibert.physics import derivatives

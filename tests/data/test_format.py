@@ -646,6 +646,11 @@ def test_series_of_another_length_are_refused(tmp_path: Path) -> None:
         check(path)
 
 
+def heed_interrupts() -> None:
+    """A process started in the background ignores them, and hands that on."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interrupt_during_writing_is_raised_and_no_file_is_half_there(tmp_path: Path) -> None:
     """Interrupts at random times in a real process: none is lost or crashes it."""
     code = """
@@ -678,6 +683,7 @@ print(raised)
         capture_output=True,
         text=True,
         timeout=120,
+        preexec_fn=heed_interrupts,
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == ["40"]

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from pibert.data.inspect import inspect
+from pibert.data.inspection.judge import inspect
 from pibert.data.sources.recordings import Recordings
 from pibert.fields import FieldSpec, Grid, Trajectory
 from pibert.report import inspection

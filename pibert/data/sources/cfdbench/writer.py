@@ -179,10 +179,11 @@ def _write_whole(target: Path, u: np.ndarray, v: np.ndarray, case: str) -> None:
                 os.fsync(file.fileno())
         unfinished.rename(target)
     except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else error
         raise OSError(
             error.errno,
-            f"{target}: cannot write: {error.strerror or error}; the case was not written; "
-            "check the space and the rights of the folder",
+            f"{target}: cannot write: {reason}; the case was not written; check the space and the "
+            "rights of the folder",
         ) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,6 +1,6 @@
 """Findings, and those about how recordings are described: units and times.
 
-What their fields show is judged in ``pibert.data.inspect``.
+What their fields show is judged in ``pibert.data.inspection.judge``.
 """
 
 import math
@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pibert.data.survey import Survey
+from pibert.data.inspection.survey import Survey
 from pibert.data.units import find_conversion, parse_unit
 
 _PIXELS = re.compile(r"\b(px|pix|pixels?)\b")

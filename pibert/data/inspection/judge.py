@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pibert.data.findings import Finding, judge_time, judge_units
+from pibert.data.inspection.findings import Finding, judge_time, judge_units
+from pibert.data.inspection.survey import Survey, survey
 from pibert.data.sources.recordings import Recordings
-from pibert.data.survey import Survey, survey
 
 _FLIPPED = 1.12
 """Cancellation above which the terms of the divergence grow together; noise has 1."""

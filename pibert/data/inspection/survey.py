@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
-from pibert.data.divergence import DivergenceFacts
+from pibert.data.inspection.divergence import DivergenceFacts
+from pibert.data.inspection.tally import ChannelFacts, Tally
 from pibert.data.sources.recordings import Recordings
-from pibert.data.tally import ChannelFacts, Tally
 from pibert.fields import Trajectory
 
 _TRAJECTORIES = 16

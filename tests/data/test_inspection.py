@@ -14,10 +14,10 @@ from torch import Tensor
 
 from pibert.data.format import write
 from pibert.data.generate import change, generate
-from pibert.data.inspect import Inspection, inspect
+from pibert.data.inspection.judge import Inspection, inspect
+from pibert.data.inspection.survey import spread, survey
 from pibert.data.sources import open_recordings
 from pibert.data.sources.recordings import Hints, Recordings
-from pibert.data.survey import spread, survey
 from pibert.fields import FieldSpec, Grid, Parameter, Trajectory
 from pibert.solver.presets import find_preset
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from pibert.data.divergence import DivergenceTally
+from pibert.data.inspection.divergence import DivergenceTally
 from pibert.data.normalize import flag_outliers
 from pibert.data.units import find_conversion, in_consistent_units
 from pibert.fields import Trajectory, read_mask
@@ -68,6 +68,7 @@ class Tally:
     def add(self, trajectory: Trajectory, pairs: Iterable[slice]) -> None:
         """Some pairs of neighbouring frames, or single ones."""
         zero_before: Tensor | None = None
+        read: set[int] = set()  # pairs may share a frame
         for frames in pairs:
             fields = trajectory.read(frames).to("cpu", torch.float32)
             known = trajectory.known(frames).cpu()
@@ -89,7 +90,8 @@ class Tally:
                 self.repeated += torch.equal(fields[0], fields[1])
             if {"u", "v"} <= set(self.spec.channels):
                 self._add_vectors(fields[:1], known[:1])
-            self.frames += len(fields)
+            read |= set(range(frames.start, frames.start + len(fields)))
+        self.frames += len(read)
 
     def _count_masks(self, trajectory: Trajectory, frames: slice, known: Tensor) -> None:
         body = torch.zeros_like(known)

@@ -2,7 +2,7 @@
 
 ``inspect`` surveys recordings and judges the facts. A finding says what was seen, why that looks
 wrong and what to do; nothing is changed. The limits were set on simulated wakes and vortices and on
-measured jets (tests/data/test_inspect.py): what these contain is not called wrong.
+measured jets (tests/data/test_inspection.py): what these contain is not called wrong.
 """
 
 from collections.abc import Callable, Iterator

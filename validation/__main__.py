@@ -69,6 +69,8 @@ def main() -> None:
         help="an .npz of modes (r, c, y, x), coef (t, r), x, y, t: pysindy's narrow wake",
     )
     options = parser.parse_args()
+    if options.quick and options.out == Path("docs"):
+        parser.error("--quick is not for the page in docs/; give another folder with --out")
     folder = options.out / "solver"
     folder.mkdir(parents=True, exist_ok=True)
     store = folder / "results.json"

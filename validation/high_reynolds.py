@@ -19,7 +19,7 @@ def measure(folder: Path, device: str, quick: bool) -> Part:
     few = replace(preset, samples=4, group=4, warm_up=10.0 if quick else 60.0)
     if quick:
         few = replace(few, frames=20, samples=2, group=2)
-    # The interval is that of Re 12000 for all, so that every record is long enough for a frequency.
+    # One interval for all, so that every record is long enough for a frequency.
     few = replace(few, interval=0.5, interval_grows=False)
     rows: list[tuple[float, ...]] = []
     shown: list[Tensor] = []

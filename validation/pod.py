@@ -49,8 +49,11 @@ def measure(folder: Path, device: str, quick: bool, file: Path) -> Part:
             what = f"({probe[0]:g}, {probe[1]:g}) D, harmonic {harmonic} of {name}: "
             what += f"{a:.3f} against {b:.3f} U, difference"
             checks.append(Check(what, abs(a - b), 0.0, 0.02))
-        for trace, style in ((theirs[probe][1], "k"), (ours[probe][1], "r--")):
-            axis.plot(torch.arange(200) * interval, _from_a_rise(trace, 200), style, lw=1)
+        for trace, dt, style in (
+            (theirs[probe][1], their_dt, "k"),
+            (ours[probe][1], interval, "r--"),
+        ):
+            axis.plot(torch.arange(200) * dt, _from_a_rise(trace, 200), style, lw=1)
         axis.set(ylabel=f"v at {probe}, U")
     axes[-1].set(xlabel="U t / D from a rise of v")
     save(figure, folder / "pod.png")

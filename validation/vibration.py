@@ -14,7 +14,7 @@ def measure(folder: Path, device: str, quick: bool) -> Part:
     reduced = REDUCED[::4] if quick else REDUCED
     case = tandem(
         [150.0] * len(reduced),
-        mass_ratio=[2.0] * len(reduced),
+        mass=[2.0] * len(reduced),
         reduced_velocity=reduced,
         damping_ratio=[0.0] * len(reduced),
         cells=cells,
@@ -68,7 +68,7 @@ def measure_tandem(folder: Path, device: str, quick: bool) -> Part:
         case = tandem(
             [200.0],
             # So heavy and stiff that it stands still.
-            mass_ratio=[1e9],
+            mass=[1e9],
             reduced_velocity=[1.0],
             damping_ratio=[1.0],
             cells=cells,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pibert.data.format import Writer
+from pibert.data.generate import IDENTITY
 from pibert.data.resample import represent
 from pibert.data.sources.recordings import Recordings
 from pibert.data.units import in_consistent_units
@@ -67,6 +68,8 @@ def convert(
             view = represent(scaled, stride=stride, max_frames=max_frames, channels=channels)
             view = represent(_with_finite_values(view, report), size=size)
             local = {"file": recordings.path.name, "kind": recordings.kind, **view.local}
+            for key in IDENTITY:  # a copy is not the set that the recipe stands for
+                local.pop(key, None)
             writer.add(replace(view, local=local))
     if on_progress is not None:
         on_progress(1.0)

@@ -148,8 +148,9 @@ class Samples(Dataset[Batch]):
             frames = slice(start, start + self.window.span)
             fields.append(self.trajectories[index].read(frames, self.channels))
             masks.append(self.trajectories[index].known(frames))
-        known = torch.stack(masks)  # (b, span, y, x)
-        z = self._standardise(torch.stack(fields), known)  # (b, span, c, y, x)
+        x = torch.stack(fields)
+        known = torch.stack(masks).to(x.device)  # (b, span, y, x)
+        z = self._standardise(x, known)  # (b, span, c, y, x)
         past = self.window.history
         future = slice(past, None) if self.window.horizon else slice(past - 1, past)
         return Batch(
@@ -165,8 +166,9 @@ class Samples(Dataset[Batch]):
     ) -> tuple[Float[Tensor, "t c y x"], Bool[Tensor, "t y x"]]:
         """Some frames of a trajectory as batches hold them, and where they are known."""
         source = self.trajectories[trajectory]
-        known = source.known(frames)
-        return self._standardise(source.read(frames, self.channels), known), known
+        fields = source.read(frames, self.channels)
+        known = source.known(frames).to(fields.device)
+        return self._standardise(fields, known), known
 
     def _standardise(self, fields: Tensor, known: Tensor) -> Tensor:
         return torch.where(known[..., None, :, :], self._normalizer.apply(fields), 0.0)

@@ -557,7 +557,7 @@ def _describe(trajectory: Trajectory) -> dict[str, Any]:
     spec = trajectory.spec
     if spec.family is not None:
         find_family(spec.family)
-    steps = trajectory.time.numpy()
+    steps = trajectory.time.cpu().numpy()
     if spec.dt is not None and not _keeps_step(steps, spec.dt):
         raise ValueError(
             f"trajectory {trajectory.name!r}: its frames are not dt = {spec.dt:g} apart ({_GAPS}); "
@@ -619,7 +619,7 @@ def _find_not_finite(trajectory: Trajectory, frames: slice, block: Tensor) -> st
     wrong = ~block.isfinite()
     if not bool(wrong.any()):
         return None
-    wrong &= trajectory.known(frames)[:, None]
+    wrong &= trajectory.known(frames)[:, None].to(wrong.device)
     if not bool(wrong.any()):
         return None
     t, c, row, column = (int(i) for i in wrong.nonzero()[0])

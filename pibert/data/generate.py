@@ -13,16 +13,23 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from types import UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+import torch
 
 from pibert import __version__
 from pibert.data.format import Reader, Writer, write
 from pibert.fields import Trajectory
 from pibert.solver.recipes import Diverged, Recipe
+
+IDENTITY = ("recipe_hash", "recipe_outcome", "part_of")
+"""What of the provenance says that a file is a recipe's complete set, or a part of it."""
 
 OnProgress = Callable[[float], None]
 """Called with the number of samples done, not always whole."""
@@ -69,26 +76,41 @@ def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
 
 def _changed(target: Any, path: list[str], value: Any) -> Any:
+    kinds = get_type_hints(type(target))
     names = [f.name for f in fields(target)]
     if path[0] not in names:
         raise ValueError(f"there is no setting {path[0]!r}; choose from: {', '.join(names)}")
     present = getattr(target, path[0])
     if is_dataclass(present) and len(path) > 1:
         return replace(target, **{path[0]: _changed(present, path[1:], value)})
-    if isinstance(value, list):
-        value = tuple(value)
-    if isinstance(present, float) and type(value) is int:
-        value = float(value)
-    if isinstance(present, tuple) and isinstance(value, tuple) and present:
-        value = tuple(float(v) if isinstance(present[0], float) else v for v in value)
-    known = present is not None
-    if known and (type(value) is not type(present) or _length(value) != _length(present)):
-        raise ValueError(f"{path[0]} must be like {present!r}, found {value!r}")
-    return replace(target, **{path[0]: value})
+    try:
+        if len(path) > 1:
+            raise TypeError
+        return replace(target, **{path[0]: _as_kind(value, kinds[path[0]])})
+    except TypeError:
+        raise ValueError(f"{'.'.join(path)} must be like {present!r}, found {value!r}") from None
 
 
-def _length(value: Any) -> int:
-    return len(value) if isinstance(value, tuple) else 0
+def _as_kind(value: Any, kind: Any) -> Any:
+    """A value from JSON as an annotation wants it; TypeError where it is of another kind."""
+    form, inner = get_origin(kind), get_args(kind)
+    if form in (Union, UnionType):
+        for choice in inner:
+            with contextlib.suppress(TypeError):
+                return _as_kind(value, choice)
+    elif form is Literal and value in inner:
+        return value
+    elif form is tuple and isinstance(value, list | tuple):
+        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        if len(kinds) == len(value):
+            return tuple(_as_kind(v, k) for v, k in zip(value, kinds, strict=True))
+    elif kind is float and type(value) in (int, float):
+        return float(value)
+    elif kind is type(None) and value is None:
+        return None
+    elif isinstance(kind, type) and type(value) is kind:
+        return value
+    raise TypeError
 
 
 def generate(
@@ -115,32 +137,61 @@ def generate(
             f"group={recipe.group}"
         )
     code = recipe_hash(recipe)
-    if path.exists():
-        found = _hash_in(path)
-        if found == code:
-            return _already_there(path, code)
-        if not overwrite:
-            raise FileExistsError(
-                f"{path} exists and holds something else (recipe {found or 'none'}, this one is "
-                f"{code}); remove it, choose another name or ask to overwrite it"
-            )
-    if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
     parts = path.with_name(f"{path.name}.parts")
-    with _claimed(parts, recipe, code):
-        try:
-            for number, first in enumerate(range(0, recipe.samples, recipe.group)):
-                indices = range(first, min(first + recipe.group, recipe.samples))
-                marker = parts / f"group-{number:04d}.json"
-                if not marker.exists():
-                    _make_group(recipe, code, indices, marker, device, on_progress)
-                if on_progress is not None:
-                    on_progress(float(indices.stop))
-            return _merge(path, parts, code)
-        except KeyboardInterrupt:
-            if not parts.exists():  # all was merged already
-                raise
-            raise Interrupted(parts, _count(parts), recipe.samples) from None
+    done = _look_at(path, code, overwrite)
+    if done is None or parts.exists():
+        if not path.absolute().parent.is_dir():
+            raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
+        with _claimed(parts, recipe, code):
+            # Another process may have completed it, or been stopped just before it cleared up.
+            done = _look_at(path, code, overwrite)
+            if done is None:
+                done = _simulate(recipe, code, path, parts, device, on_progress)
+            shutil.rmtree(parts)
+    return done
+
+
+def _look_at(path: Path, code: str, overwrite: bool) -> Generated | None:
+    """What is there, if it is this recipe's complete set; an error if it is something else."""
+    if not path.exists():
+        return None
+    try:
+        with Reader(path) as reader:
+            found = reader[0].local.get("recipe_hash")
+            outcome = reader[0].local.get("recipe_outcome") or {}
+            if found == code and outcome.get("completed") == len(reader):
+                diverged = tuple(Diverged(**entry) for entry in outcome["diverged"])
+                return Generated(path, code, len(reader), diverged, was_there=True)
+    except (ValueError, OSError):
+        found = None
+    if not overwrite:
+        raise FileExistsError(
+            f"{path} exists and holds something else (recipe {found or 'none'}, this one is "
+            f"{code}); remove it, choose another name or ask to overwrite it"
+        )
+    return None
+
+
+def _simulate(
+    recipe: Recipe,
+    code: str,
+    path: Path,
+    parts: Path,
+    device: str,
+    on_progress: OnProgress | None,
+) -> Generated:
+    """Make the groups that are missing, and merge them all."""
+    try:
+        for number, first in enumerate(range(0, recipe.samples, recipe.group)):
+            indices = range(first, min(first + recipe.group, recipe.samples))
+            marker = parts / f"group-{number:06d}.json"
+            if not marker.exists():
+                _make_group(recipe, code, indices, marker, device, on_progress)
+            if on_progress is not None:
+                on_progress(float(indices.stop))
+        return _merge(path, parts, code)
+    except KeyboardInterrupt:
+        raise Interrupted(parts, _count(parts), recipe.samples) from None
 
 
 def _make_group(
@@ -156,10 +207,8 @@ def _make_group(
             on_progress(indices.start + share * len(indices))
 
     outcomes = recipe.simulate(indices, device=device, progress=progress)
-    recipe_facts = {"recipe": describe(recipe), "recipe_hash": code}
-    done = [
-        replace(o, local={**o.local, **recipe_facts}) for o in outcomes if isinstance(o, Trajectory)
-    ]
+    facts = {"recipe": describe(recipe), "part_of": code, "computed_on": _hardware(device)}
+    done = [replace(o, local={**o.local, **facts}) for o in outcomes if isinstance(o, Trajectory)]
     if done:
         write(marker.with_suffix(".h5"), done)
     # The marker comes last: without it the group is made anew.
@@ -167,24 +216,28 @@ def _make_group(
 
 
 def _merge(path: Path, parts: Path, code: str) -> Generated:
-    diverged = [
-        Diverged(**entry)
-        for marker in sorted(parts.glob("group-*.json"))
-        for entry in json.loads(marker.read_text())
-    ]
-    files = sorted(parts.glob("group-*.h5"))
+    markers = sorted(parts.glob("group-*.json"))
+    diverged = [entry for marker in markers for entry in json.loads(marker.read_text())]
+    files = [marker.with_suffix(".h5") for marker in markers if marker.with_suffix(".h5").exists()]
     if not files:
-        reasons = "; ".join(f"{d.name}: {d.reason}" for d in diverged[:3])
+        reasons = "; ".join(f"{d['name']}: {d['reason']}" for d in diverged[:3])
         raise FloatingPointError(f"every sample diverged, nothing is written ({reasons})")
-    completed = 0
+    completed = sum(_length(file) for file in files)
+    outcome = {"completed": completed, "diverged": diverged}
     with Writer(path) as writer:
         for file in files:
             with Reader(file) as reader:
                 for trajectory in reader:
-                    writer.add(trajectory)
-                    completed += 1
-    shutil.rmtree(parts)
-    return Generated(path, code, completed, tuple(diverged))
+                    local = dict(trajectory.local)
+                    assert local.pop("part_of") == code
+                    local |= {"recipe_hash": code, "recipe_outcome": outcome}
+                    writer.add(replace(trajectory, local=local))
+    return Generated(path, code, completed, tuple(Diverged(**entry) for entry in diverged))
+
+
+def _hardware(device: str) -> str:
+    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine()
+    return f"{name}, torch {torch.__version__}"
 
 
 @contextlib.contextmanager
@@ -201,6 +254,8 @@ def _claimed(parts: Path, recipe: Recipe, code: str) -> Iterator[None]:
                 f"{parts}: another process is at work on it; wait for it or choose another name"
             ) from None
         if not note.exists():
+            for orphan in parts.glob("group-*"):  # of a recipe that nobody knows any more
+                orphan.unlink()
             _write_text(note, json.dumps({"hash": code, **describe(recipe)}, indent=1))
         found = json.loads(note.read_text()).get("hash")
         if found != code:
@@ -213,26 +268,14 @@ def _claimed(parts: Path, recipe: Recipe, code: str) -> Iterator[None]:
         os.close(lock)
 
 
-def _hash_in(path: Path) -> str | None:
-    try:
-        with Reader(path) as reader:
-            return cast(str | None, reader[0].local.get("recipe_hash"))
-    except (ValueError, OSError):
-        return None
-
-
-def _already_there(path: Path, code: str) -> Generated:
-    with Reader(path) as reader:
-        return Generated(path, code, len(reader), (), was_there=True)
-
-
 def _count(parts: Path) -> int:
-    total = 0
-    for file in parts.glob("group-*.h5"):
-        if file.with_suffix(".json").exists():
-            with Reader(file) as reader:
-                total += len(reader)
-    return total
+    files = (marker.with_suffix(".h5") for marker in parts.glob("group-*.json"))
+    return sum(_length(file) for file in files if file.exists())
+
+
+def _length(file: Path) -> int:
+    with Reader(file) as reader:
+        return len(reader)
 
 
 def _write_text(path: Path, text: str) -> None:

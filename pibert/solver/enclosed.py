@@ -16,6 +16,7 @@ class EnclosedFlows(LatticeRecipe):
     reynolds: tuple[float, float]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_range("reynolds", self.reynolds)
 
     def draw(self, index: int) -> dict[str, float]:
@@ -78,6 +79,7 @@ class Dams(EnclosedFlows):
 
     case: ClassVar[str] = "dam"
     title: ClassVar[str] = "start of the flow over a barrier in a channel"
+    coefficients: ClassVar[tuple[str, ...]] = ("drag",)
     reynolds: tuple[float, float] = (50.0, 400.0)
     frames: int = 60
     points: int = 8

@@ -34,6 +34,13 @@ class Scales:
     viscosity: float = 1.0e-6
     """In m^2/s."""
 
+    def __post_init__(self) -> None:
+        if not self.viscosity > 0 or not (self.diameter is None or self.diameter > 0):
+            raise ValueError(
+                "diameter and viscosity must be positive, "
+                f"found {self.diameter} and {self.viscosity}"
+            )
+
     def lengths_and_speeds(self, reynolds: float) -> tuple[float, float]:
         if self.diameter is None:
             return 1.0, 1.0
@@ -70,6 +77,20 @@ class LatticeRecipe(ABC):
     title: ClassVar[str]
     moving_radius: ClassVar[float | None] = None
     """Of the body that moves, in D; its centre at rest is the origin."""
+
+    coefficients: ClassVar[tuple[str, ...]] = ("drag", "lift")
+    """Of a fixed body, saved with the frames. Lift on a body that stands on a wall means little:
+    the level of the pressure is in it."""
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "group", "frames", "interval", "cells_per_point", "speed"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, found {getattr(self, name)}")
+        if self.warm_up < 0 or not 1 <= self.burst[0] <= self.burst[1]:
+            raise ValueError(
+                "warm_up must not be negative and a burst keeps 1 or more of as many or more "
+                f"frames, found {self.warm_up} and {self.burst}"
+            )
 
     @abstractmethod
     def draw(self, index: int) -> dict[str, float]:
@@ -126,6 +147,7 @@ class LatticeRecipe(ABC):
         return Trajectory(
             name=name,
             **_in_units(solution, place, flow, parameters, interval, self.scales),
+            series=_series(solution, place, flow, self.coefficients),
             parameters=parameters,
             body=None if radius is None else _moving_body(solution, place, flow, radius),
             source={"kind": "simulated", "title": self.title, "method": METHOD},
@@ -177,17 +199,19 @@ def _in_units(
         "states": solution.fields[place] * size[:, None, None],
         "time": solution.time[place] * length / speed,
         "spec": spec,
-        "series": _series(solution, place, flow),
         "length_unit": "m" if is_si else "D",
         "time_unit": "s" if is_si else "D/U",
     }
 
 
-def _series(solution: Solution, place: int, flow: Case) -> dict[str, Tensor]:
-    """Coefficients of drag and lift at the frames, of the body that moves if there is one."""
+def _series(
+    solution: Solution, place: int, flow: Case, coefficients: tuple[str, ...]
+) -> dict[str, Tensor]:
+    """Forces at the frames as coefficients, of the body that moves if there is one."""
     histories = dict(solution.motion)
     if not histories and solution.force.shape[1]:
-        histories = dict(zip(("drag", "lift"), solution.force.unbind(2), strict=True))
+        both = dict(zip(("drag", "lift"), solution.force.unbind(2), strict=True))
+        histories = {name: both[name] for name in coefficients}
     return {name: solution.at_frames(h, flow.dt)[place] for name, h in histories.items()}
 
 

@@ -166,6 +166,8 @@ def run(
     kept = kept // burst[0] * burst[1] + kept % burst[0]
     due = _schedule(kept.tolist(), intervals, warm_up)
     total = max(due)
+    if len(case.links.second) or case.mover is not None:
+        total = max(total, warm_up + 1)  # forces are known after a step
     mover = None if case.mover is None else case.mover(compiled)
     watch = _Watch(case, mover, max_speed, raise_on_divergence)
     step = make_step(case.fluid, compiled=compiled)
@@ -184,7 +186,7 @@ def run(
                 torch.tensor(column, device=f.device) for column in zip(*due[done], strict=True)
             )
             state = _observe(f, case, mover, samples)
-            # A sample never stands twice in one step, so this adds in no particular order.
+            # No (sample, frame) stands twice in one step, so the order of additions is fixed.
             seen[samples, slots] += weights.to(seen)[:, None, None, None] * state
         if done % LOOK_EVERY == 0 or done == total:
             if watch.look(f, done):

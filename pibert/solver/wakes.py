@@ -26,6 +26,22 @@ class Wakes(LatticeRecipe):
     scheme: Scheme = "trt"
     smagorinsky: float = 0.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(*self.view, *self.domain, self.upstream, self.body[2]) <= 0:
+            raise ValueError(
+                "view, domain, upstream and the diameter of the body must be positive, found "
+                f"{self.view}, {self.domain}, {self.upstream} and {self.body[2]}"
+            )
+
+    def checked(self, case: Case) -> Case:
+        if case.grid.shape != self.view:
+            raise ValueError(
+                f"the view of {self.view} points does not lie in the domain of {self.domain} D, "
+                f"only {case.grid.shape} of it do; take a larger domain or a smaller view"
+            )
+        return case
+
     def flow(self, indices: Sequence[int], device: str) -> dict[str, Any]:
         """The arguments that the cases of this module share."""
         return {
@@ -76,6 +92,7 @@ class CylinderWakes(Wakes):
     warm_up: float = 40.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_range("reynolds", self.reynolds)
 
     def draw(self, index: int) -> dict[str, float]:
@@ -84,16 +101,16 @@ class CylinderWakes(Wakes):
     def make_case(
         self, indices: Sequence[int], drawn: Mapping[str, Sequence[float]], device: str
     ) -> Case:
-        return cases.cylinder(drawn["Re"], **self.flow(indices, device))
+        return self.checked(cases.cylinder(drawn["Re"], **self.flow(indices, device)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TandemWakes(Wakes):
     """Two cylinders in tandem, the second on a spring that lets it move across the stream.
 
-    Reynolds numbers and mass ratios are taken in turn. The spring is the same for all: the reduced
-    velocity grows with the stream, as in an experiment. Displacement and velocity of the second
-    cylinder and the forces on it go with the frames.
+    Reynolds numbers and mass ratios are taken in turn. The natural frequency is the same for all,
+    so that the reduced velocity grows with the stream, as in an experiment. Displacement and
+    velocity of the second cylinder and the forces on it go with the frames.
     """
 
     case: ClassVar[str] = "tandem"
@@ -129,14 +146,15 @@ class TandemWakes(Wakes):
     def make_case(
         self, indices: Sequence[int], drawn: Mapping[str, Sequence[float]], device: str
     ) -> Case:
-        return cases.tandem(
+        case = cases.tandem(
             drawn["Re"],
-            mass_ratio=[0.25 * math.pi * mass for mass in drawn["mass_ratio"]],
+            mass=[0.25 * math.pi * ratio for ratio in drawn["mass_ratio"]],
             reduced_velocity=drawn["reduced_velocity"],
             damping_ratio=[self.damping_ratio] * len(indices),
             gap=self.gap,
             **self.flow(indices, device),
         )
+        return self.checked(case)
 
     def choices(self) -> dict[str, Any]:
         return {

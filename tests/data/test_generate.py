@@ -1,6 +1,7 @@
 """Generation: recipes, reproducibility, interrupts, resuming, diverged samples."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from typing import ClassVar
 import pytest
 import torch
 
-from pibert.data.format import Reader, check
+from pibert.data.convert import convert
+from pibert.data.format import Reader, check, write
 from pibert.data.generate import Interrupted, change, generate, recipe_hash
+from pibert.data.sources import open_recordings
 from pibert.fields import Trajectory
 from pibert.solver.presets import PRESETS, find_preset
 from pibert.solver.recipes import Diverged, Progress, Recipe, generator_of
@@ -69,6 +72,65 @@ def test_a_set_is_written_with_its_recipe(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["noise.h5"]
 
 
+def test_a_converted_or_incomplete_set_does_not_pass_for_the_recipe(tmp_path: Path) -> None:
+    def impatient(done: float) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "noise.h5"
+    with pytest.raises(Interrupted):
+        generate(Noise(), path, on_progress=impatient)
+    part = tmp_path / "noise.h5.parts" / "group-000000.h5"
+    part.rename(path)
+    shutil.rmtree(tmp_path / "noise.h5.parts")
+    with pytest.raises(FileExistsError, match="holds something else"):
+        generate(Noise(), path)
+    generate(Noise(), path, overwrite=True)
+    copy = tmp_path / "copy.h5"
+    convert(open_recordings(path), copy)
+    with pytest.raises(FileExistsError, match="holds something else"):
+        generate(Noise(), copy)
+    assert Reader(copy)[0].local["recipe"]["case"] == "noise"
+
+
+def test_a_group_without_its_marker_is_made_anew(tmp_path: Path) -> None:
+    parts = tmp_path / "noise.h5.parts"
+
+    def impatient(done: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted):
+        generate(Noise(), tmp_path / "noise.h5", on_progress=impatient)
+    (parts / "group-000000.json").unlink()
+    write(parts / "group-000000.h5", [make_trajectory("wrong")])
+    CALLS.clear()
+    with pytest.raises(Interrupted, match="2 of 5"):
+        generate(Noise(), tmp_path / "noise.h5", on_progress=impatient)
+    assert CALLS == [[0, 1]]
+    generate(Noise(), tmp_path / "noise.h5")
+    assert "wrong" not in Reader(tmp_path / "noise.h5").names
+
+
+def test_groups_of_an_unknown_recipe_are_cleared_away(tmp_path: Path) -> None:
+    parts = tmp_path / "noise.h5.parts"
+
+    def impatient(done: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted):
+        generate(Noise(), tmp_path / "noise.h5", on_progress=impatient)
+    (parts / "recipe.json").unlink()
+    generate(Noise(seed=7), tmp_path / "noise.h5")
+    assert {t.local["recipe"]["seed"] for t in Reader(tmp_path / "noise.h5")} == {7}
+
+
+def test_leftover_parts_of_a_complete_set_are_removed(tmp_path: Path) -> None:
+    path, parts = tmp_path / "noise.h5", tmp_path / "noise.h5.parts"
+    generate(Noise(), path)
+    parts.mkdir()
+    assert generate(Noise(), path).was_there
+    assert not parts.exists()
+
+
 def test_the_same_command_again_makes_nothing_anew(tmp_path: Path) -> None:
     recipe, path = Noise(), tmp_path / "noise.h5"
     generate(recipe, path)
@@ -99,7 +161,7 @@ def test_an_interrupt_keeps_what_is_complete_and_the_same_command_goes_on(tmp_pa
         generate(recipe, path, on_progress=impatient)
     parts = tmp_path / "noise.h5.parts"
     assert not path.exists()
-    assert len(Reader(parts / "group-0001.h5")) == 2
+    assert len(Reader(parts / "group-000001.h5")) == 2
     generate(recipe, path)
     assert CALLS == [[0, 1], [2, 3], [4]]
     assert not parts.exists()
@@ -137,6 +199,7 @@ def test_diverged_samples_are_counted_and_never_saved(tmp_path: Path) -> None:
     result = generate(Noise(diverging=(0, 1, 3)), path)
     assert result.completed == 2
     assert [d.name for d in result.diverged] == ["noise-0", "noise-1", "noise-3"]
+    assert generate(Noise(diverging=(0, 1, 3)), path).diverged == result.diverged
     assert Reader(path).names == ("noise-2", "noise-4")
 
 
@@ -155,9 +218,27 @@ def test_the_hash_is_that_of_the_content() -> None:
     assert len(codes) == 3
 
 
+def test_the_hash_depends_on_the_version_and_the_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Hiss(Noise):
+        case: ClassVar[str] = "hiss"
+
+    codes = {recipe_hash(Noise()), recipe_hash(Hiss())}
+    monkeypatch.setattr("pibert.data.generate.__version__", "99.0")
+    assert len(codes | {recipe_hash(Noise())}) == 3
+
+
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
+        ("scales.diameter", "abc", "diameter must be like None, found 'abc'"),
+        ("scales.viscosity", -1, "diameter and viscosity must be positive"),
+        ("scheme", "bgk", "scheme must be like 'trt', found 'bgk'"),
+        ("cells_per_point", 0, "cells_per_point must be positive"),
+        ("burst", [0, 2], "a burst keeps"),
+        ("view", ["a", 3], "view must be like"),
+        ("samples.x", 3, "samples.x must be like"),
+        ("frames", True, "frames must be like"),
         ("frame", 3, "no setting 'frame'; choose from: samples, seed"),
         ("frames", "many", "frames must be like 60, found 'many'"),
         ("reynolds", [100.0], r"reynolds must be like \(60.0, 200.0\)"),
@@ -167,6 +248,11 @@ def test_the_hash_is_that_of_the_content() -> None:
 def test_a_wrong_setting_is_named(key: str, value: object, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         change(find_preset("cylinder"), {key: value})
+
+
+def test_any_number_of_stream_speeds_may_be_given() -> None:
+    recipe = change(find_preset("tandem"), {"reynolds": [100, 110.5, 120, 130, 140]})
+    assert recipe.reynolds == (100.0, 110.5, 120.0, 130.0, 140.0)  # type: ignore[attr-defined]
 
 
 def test_settings_take_whole_numbers_and_lists() -> None:
@@ -210,11 +296,11 @@ def test_a_killed_generation_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     process = subprocess.Popen([*command, str(path)], cwd=root)
     parts = tmp_path / "heat.h5.parts"
     deadline = time.monotonic() + 120
-    while not (parts / "group-0001.json").exists() and time.monotonic() < deadline:
+    while not (parts / "group-000001.json").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert (parts / "group-0001.json").exists()
+    assert (parts / "group-000001.json").exists()
     for target in (path, whole):
         subprocess.run([*command, str(target)], cwd=root, check=True)
     check(path)

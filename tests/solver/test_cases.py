@@ -172,7 +172,7 @@ def test_a_cylinder_starts_from_potential_flow() -> None:
 
 
 def test_the_second_of_two_cylinders_is_in_the_wake_of_the_first() -> None:
-    numbers: Any = {"mass_ratio": [2.0], "reduced_velocity": [5.0], "damping_ratio": [0.0]}
+    numbers: Any = {"mass": [2.0], "reduced_velocity": [5.0], "damping_ratio": [0.0]}
     case = tandem(
         [100.0], cells=8.0, gap=3.0, domain=(16.0, 8.0), upstream=7.0, sponge=2.0, **numbers
     )

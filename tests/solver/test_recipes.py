@@ -1,5 +1,6 @@
 """Recipes of lattice Boltzmann flows: what their trajectories say about themselves."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from pibert.data.format import check, write
 from pibert.fields import Trajectory
 from pibert.physics import find_family, masked_residuals
 from pibert.solver.enclosed import Dams, LidDrivenCavities, Tubes
+from pibert.solver.immersed import ImmersedCylinder
 from pibert.solver.presets import PRESETS, find_preset
 from pibert.solver.recipes import Recipe, generator_of
 from pibert.solver.sampling import Scales
@@ -117,6 +119,57 @@ def test_a_camera_of_fixed_rate_sees_faster_streams_move_further() -> None:
     assert spec.units == ("m/s", "m/s", "m^2/s^2")
 
 
+def test_si_units_are_the_flow_s_own_times_its_scales() -> None:
+    """Water twice as thick, a body of 3 cm: by hand for every part of a trajectory."""
+    settings = WAKE | {"samples": 2, "group": 2}
+    plain = simulate(CylinderWakes(**settings))[1]
+    scaled = simulate(CylinderWakes(**settings, scales=Scales(diameter=0.03, viscosity=2e-6)))[1]
+    speed = plain.parameters["Re"] * 2e-6 / 0.03
+    u, v, p = plain.read().unbind(1)
+    torch.testing.assert_close(
+        scaled.read(), torch.stack((u * speed, v * speed, p * speed**2), 1), rtol=1e-5, atol=1e-12
+    )
+    assert plain.spec.viscosity is None and scaled.spec.viscosity == 2e-6
+    assert plain.spec.reference_length == plain.spec.reference_velocity == 1.0
+    assert scaled.spec.reference_length == 0.03 and scaled.spec.reference_velocity is None
+    assert scaled.spec.grid.origin == pytest.approx([0.03 * c for c in plain.spec.grid.origin])
+    torch.testing.assert_close(scaled.time, plain.time * 0.03 / speed)
+    torch.testing.assert_close(scaled.series["drag"], plain.series["drag"])
+
+
+def test_first_flows_differ_from_sample_to_sample() -> None:
+    swirls = [CylinderWakes()._swirl(i) for i in range(20)]
+    assert len(set(swirls)) == 20
+    assert min(swirls) < 0 < max(swirls)
+
+
+def test_tandem_samples_take_streams_and_masses_in_turn() -> None:
+    recipe = TandemWakes(reynolds=(100.0, 200.0), mass_ratios=(2.0, 8.0), reduced_velocity=6.0)
+    drawn = [recipe.draw(i) for i in range(5)]
+    assert [d["Re"] for d in drawn] == [100, 100, 200, 200, 100]
+    assert [d["mass_ratio"] for d in drawn] == [2, 8, 2, 8, 2]
+    assert [d["reduced_velocity"] for d in drawn] == [4, 4, 8, 8, 4]  # 6 at Re 150
+    case = recipe.make_case([0], {key: [value] for key, value in drawn[0].items()}, "cpu")
+    assert case.mover is not None
+    mover = case.mover(False)
+    assert isinstance(mover, ImmersedCylinder)
+    mass, _, stiffness = mover._mounting
+    assert mass.item() == pytest.approx(2.0 * math.pi / 4 * 8**2)
+    omega = 2 * math.pi * recipe.speed / (8 * 4.0)
+    assert stiffness.item() == pytest.approx(mass.item() * omega**2)
+
+
+def test_a_view_outside_the_domain_is_refused() -> None:
+    recipe = CylinderWakes(**(WAKE | {"view": (64, 20), "body": (31.5, 6.5, 5.0)}))
+    with pytest.raises(ValueError, match="does not lie in the domain"):
+        recipe.simulate([0])
+    odd = CylinderWakes(
+        **(WAKE | {"view": (12, 24), "body": (5.5, 11.0, 13.0), "cells_per_point": 3})
+    )
+    case = odd.make_case([0], {"Re": [100.0]}, "cpu")
+    assert case.grid.shape == (12, 24)
+
+
 def test_the_presets_have_the_published_geometry_and_pace() -> None:
     wakes = find_preset("cylinder", "realpdebench-like")
     assert isinstance(wakes, CylinderWakes)
@@ -136,10 +189,12 @@ def test_the_presets_have_the_published_geometry_and_pace() -> None:
 
 
 def test_the_moving_body_follows_its_displacement() -> None:
+    wide = {"upstream": 6.0, "view": (12, 30), "body": (5.5, 20.5, 5.0)}
     recipe = TandemWakes(
-        **(WAKE | {"upstream": 6.0, "body": (5.5, 12.5, 5.0), "frames": 6, "warm_up": 4.0}),
+        **(WAKE | wide | {"frames": 6, "warm_up": 4.0}),
         mass_ratios=(1.2,),
         reynolds=(100.0,),
+        gap=3.2,
     )
     flow = simulate(recipe)[0]
     assert isinstance(flow.body, torch.Tensor) and flow.body.ndim == 3
@@ -148,7 +203,8 @@ def test_the_moving_body_follows_its_displacement() -> None:
     for frame in range(flow.num_frames):
         shift = flow.series["displacement"][frame].double()
         second = torch.hypot(x, y - shift) < 0.5
-        first = torch.hypot(x + 3.0, y) < 0.5
+        first = torch.hypot(x + 3.2, y) < 0.5
+        assert first.any() and second.any()
         assert torch.equal(flow.body[frame], first | second)
     assert flow.series["displacement"].abs().max() > 1e-3
     assert flow.local["chosen_here"] == ["gap", "damping_ratio", "reduced_velocity"]

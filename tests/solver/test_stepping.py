@@ -7,7 +7,7 @@ import torch
 
 from pibert.fields import Boundary
 from pibert.physics import exact
-from pibert.solver.cases import cylinder, taylor_green
+from pibert.solver.cases import channel, cylinder, taylor_green
 from pibert.solver.stepping import Case, Status, run
 
 DOUBLE = torch.float64
@@ -159,8 +159,8 @@ def test_coarse_frames_are_means_over_the_fluid() -> None:
     fine, coarse = (
         cylinder(
             [40.0],
-            cells=8.0,
-            domain=(8.0, 5.0),
+            cells=12.0,
+            domain=(8.0, 6.0),
             upstream=3.0,
             sponge=1.0,
             view=(-1.0, 2.0, -1.0, 1.0),
@@ -170,21 +170,24 @@ def test_coarse_frames_are_means_over_the_fluid() -> None:
         for factor in (1, 4)
     )
     a, b = run(fine, 2, 20).fields[0, -1], run(coarse, 2, 20).fields[0, -1]
-    assert fine.grid.shape == (16, 24) and coarse.grid.shape == (4, 6)
+    assert fine.grid.shape == (24, 36) and coarse.grid.shape == (6, 9)
     assert coarse.grid.dx == pytest.approx(4 * fine.grid.dx)
     x, y = fine.grid.coordinates(DOUBLE)
     big_x, big_y = coarse.grid.coordinates(DOUBLE)
-    # Rows 0 to 3 and columns 20 to 23 hold no body.
-    torch.testing.assert_close(b[:, 0, 5], a[:, :4, 20:].mean((1, 2)))
-    torch.testing.assert_close(big_x[0, 5], x[0, 20:].mean())
+    # Rows 0 to 3 and columns 32 to 35 hold no body.
+    torch.testing.assert_close(b[:, 0, 8], a[:, :4, 32:].mean((1, 2)))
+    torch.testing.assert_close(big_x[0, 8], x[0, 32:].mean())
     torch.testing.assert_close(big_y[0, 0], y[:4, 0].mean())
-    # Part body: the mean is over the cells outside.
+    # Part body, its middle outside: the mean is over the cells outside.
     assert fine.grid.body is not None and coarse.grid.body is not None
-    block = (slice(4, 8), slice(4, 8))
-    outside = ~fine.grid.body[block]
-    assert 0 < int(outside.sum()) < 16
-    if not bool(coarse.grid.body[1, 1]):
-        torch.testing.assert_close(b[:, 1, 1], a[(slice(None), *block)][:, outside].mean(1))
+    share = fine.grid.body.double().unfold(0, 4, 4).unfold(1, 4, 4).mean((2, 3))
+    mixed = ((share > 0) & ~coarse.grid.body).nonzero().tolist()
+    assert mixed
+    for row, column in mixed:
+        block = (slice(4 * row, 4 * row + 4), slice(4 * column, 4 * column + 4))
+        outside = ~fine.grid.body[block]
+        expected = a[(slice(None), *block)][:, outside].mean(1)
+        torch.testing.assert_close(b[:, row, column], expected)
     assert (b[:, coarse.grid.body] == 0).all()
 
 
@@ -219,6 +222,7 @@ class Pusher:
         self.corrected += 1
 
     def park(self, gone: torch.Tensor) -> None:
+        self.parked = gone
         self.displacement = self.displacement.masked_fill(gone, 0.0)
 
 
@@ -237,9 +241,25 @@ def test_a_body_that_moves_is_recorded_in_units_of_the_flow() -> None:
 
 
 def test_a_body_that_leaves_its_range_has_diverged() -> None:
-    case = replace(
-        taylor_green([50.0], shape=(8, 12), dtype=DOUBLE), mover=lambda compiled: Pusher()
-    )
+    body = Pusher()
+    case = replace(taylor_green([50.0], shape=(8, 12), dtype=DOUBLE), mover=lambda compiled: body)
     solution = run(case, 2, 40, raise_on_divergence=False)
     assert solution.status == (Status.DIVERGED,)
     assert solution.motion["lift"].isnan().all()
+    assert body.parked.tolist() == [True] and body.displacement.item() == 0
+
+
+def test_forces_are_known_where_there_is_a_single_frame() -> None:
+    case = cylinder([40.0], cells=6.0, domain=(8.0, 5.0), upstream=3.0, sponge=1.0)
+    solution = run(case, 1, 1)
+    assert solution.force.shape == (1, 1, 2)
+    assert solution.at_frames(solution.force[..., 0], case.dt).isfinite().all()
+
+
+def test_samples_with_different_forces_are_told_apart() -> None:
+    """Frames of some samples only: each is corrected by half of its own body force."""
+    numbers = [10.0, 40.0]
+    together = run(channel(numbers, cells=8, dtype=DOUBLE), 3, [5, 7])
+    for i, every in enumerate((5, 7)):
+        alone = run(channel(numbers[i : i + 1], cells=8, dtype=DOUBLE), 3, every)
+        torch.testing.assert_close(together.fields[i], alone.fields[0], rtol=0, atol=1e-14)

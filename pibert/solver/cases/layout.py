@@ -40,8 +40,8 @@ def window_of(
     low: float, high: float, centre: float, cells: float, size: int, coarsen: int
 ) -> slice:
     """The cells whose centres lie between two distances from a centre, given in D."""
-    first = max(0, math.ceil(centre + low * cells))
-    last = min(size, math.ceil(centre + high * cells))
+    first = max(0, math.ceil(centre + low * cells - 1e-6))
+    last = min(size, math.ceil(centre + high * cells - 1e-6))
     last -= (last - first) % coarsen
     if last - first < 1:
         raise ValueError(f"the view from {low} to {high} D shows no cell of the domain")

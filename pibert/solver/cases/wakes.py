@@ -102,7 +102,7 @@ def cylinder(
 def tandem(
     reynolds: Sequence[float],
     *,
-    mass_ratio: Sequence[float],
+    mass: Sequence[float],
     reduced_velocity: Sequence[float],
     damping_ratio: Sequence[float],
     cells: float = 16.0,
@@ -124,7 +124,7 @@ def tandem(
 
     Args:
         reynolds: One per sample.
-        mass_ratio: Of the second cylinder per sample, m / (rho D^2).
+        mass: Of the second cylinder per sample, m / (rho D^2).
         reduced_velocity: U / (f D) per sample, f the natural frequency in vacuum.
         damping_ratio: Per sample, 1 is critical.
         cells: The diameter of both in cells.
@@ -166,7 +166,7 @@ def tandem(
     if solid is not None:
         start = start.masked_fill(solid.to(device), 0.0)
     mount = Oscillator.from_numbers(
-        mass_ratio=torch.tensor(mass_ratio, dtype=torch.float64),
+        mass_ratio=torch.tensor(mass, dtype=torch.float64),
         reduced_velocity=torch.tensor(reduced_velocity, dtype=torch.float64),
         damping_ratio=torch.tensor(damping_ratio, dtype=torch.float64),
         diameter=cells,
@@ -198,6 +198,8 @@ def tandem(
 
 
 def _stream_box(speed: float, sides: str) -> Box:
+    if sides not in ("slip", "far"):
+        raise ValueError(f"sides must be 'slip' or 'far', found {sides!r}")
     stream = (speed, 0.0)
     out = Side(Boundary.OUTFLOW, stream)
     side = Side(Boundary.SLIP) if sides == "slip" else out

@@ -291,7 +291,7 @@ def test_an_interrupted_generation_says_what_is_there_and_goes_on(tmp_path: Path
     )
     parts, deadline = tmp_path / "flow.h5.parts", time.monotonic() + 60
     try:
-        while not (parts / "group-0000.json").exists() and time.monotonic() < deadline:
+        while not (parts / "group-000000.json").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
@@ -302,7 +302,7 @@ def test_an_interrupted_generation_says_what_is_there_and_goes_on(tmp_path: Path
     assert len(said.splitlines()) == 1
     assert not (tmp_path / "flow.h5").exists()
     # What is complete can be used.
-    assert run("convert", parts / "group-0000.h5", tmp_path / "part.h5").exit_code == 0
+    assert run("convert", parts / "group-000000.h5", tmp_path / "part.h5").exit_code == 0
 
 
 # Downloads

@@ -41,10 +41,11 @@ forces are the momentum exchanged there. A body that moves is an immersed bounda
 together with its spring. Streams enter with a given velocity and leave through convective sides
 behind a viscous layer that fades vortices; the sides beside a wake are such far fields too.
 
-**Domains.** The simulated domain is always larger than the view that is saved. The checks below
-state theirs. The presets trade width for time: `realpdebench-like` uses 26 x 16 D (blockage 6 %),
-`demo` 22 x 14 D (7 %), which raises drag and frequency over the unbounded values; `demo` has 10
-cells across the body, where drag has not converged (the table of resolutions below begins at 12).
+**Domains.** A wake is cut out of a far larger simulated domain. The checks below state theirs. The
+presets trade width for time: `realpdebench-like` uses 26 x 16 D (blockage 6 %), `fsi-like` 30 x 16,
+the `demo` of the cylinder 22 x 14 (7 %), which raises drag and frequency over the unbounded values;
+that `demo` has 10 cells across the body, where drag has not converged (the table of resolutions
+below begins at 12). A tube or dam is shown whole but for the layer before its outflow.
 
 **Not on this page.** Turbulence is pseudo-spectral, heat and wave are exact in Fourier space,
 reaction-diffusion is exact in its diffusion and of fourth order in time, and the Euler equations

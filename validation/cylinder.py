@@ -67,7 +67,8 @@ def measure(folder: Path, device: str, quick: bool) -> Part:
         "ranges widened by 2 %.",
         tuple(Check(what, value, *widened(bounds)) for what, (value, bounds) in found.items()),
         (("cylinder.png", "Drag and lift at the finest resolution"),),
-        "Resolution (the checks take the last row):\n\n" + table,
+        "Resolution; the checks take the last row. The values do not change steadily: how the "
+        "lattice happens to cut the circle is in them.\n\n" + table,
     )
 
 

@@ -57,7 +57,8 @@ def measure(folder: Path, device: str, quick: bool) -> Part:
         "Reynolds number follows from it.",
         (),
         (("high_reynolds.png", "Vorticity (D/U) of the preset's wakes"),),
-        table + "\n**What a two-dimensional model cannot do here.** Above Re 190 the real wake is "
+        table + "\nThese are not converged: drag, lift and frequency still change with the grid."
+        "\n\n**What a two-dimensional model cannot do here.** Above Re 190 the real wake is "
         "three-dimensional, and turbulent at these Reynolds numbers: streamwise vortices drain the "
         "rollers and vortices stretch. In two dimensions they cannot, so rollers stay "
         "coherent, lift fluctuations and mean drag are too large (experiments: C_D about 1 to 1.2, "

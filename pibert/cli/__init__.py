@@ -17,7 +17,7 @@ class _OneLineErrors(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise
-        except (ValueError, OSError, ImportError, FloatingPointError) as error:
+        except (ValueError, OSError, ImportError, FloatingPointError, MemoryError) as error:
             complain(f"error: {_in_words(error)}")
             raise typer.Exit(2) from None
         except KeyboardInterrupt as stop:

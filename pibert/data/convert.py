@@ -66,7 +66,11 @@ def convert(
                     on_remark(remark)
                     said.add(remark)
             view = represent(scaled, stride=stride, max_frames=max_frames, channels=channels)
-            view = represent(_with_finite_values(view, report), size=size)
+            view = _with_finite_values(view, report)
+            if on_remark is not None and "not_finite" in view.local:
+                count = view.local["not_finite"]
+                on_remark(f"{name}: {count} values are not finite; those points are not valid")
+            view = represent(view, size=size)
             local = {"file": recordings.path.name, "kind": recordings.kind, **view.local}
             for key in IDENTITY:  # a copy is not the set that the recipe stands for
                 local.pop(key, None)
@@ -108,30 +112,36 @@ def _share_of(
 
 def _with_finite_values(trajectory: Trajectory, report: Callable[[float], None]) -> Trajectory:
     """The trajectory in float32, finite at every known point."""
-    broken = _count_not_finite(trajectory)
+    broken, good = _count_values(trajectory)
     local = dict(trajectory.local)
     valid = trajectory.valid
+    if not good:
+        raise ValueError(
+            f"trajectory {trajectory.name!r} holds no finite value at a known point; look at it "
+            "with pibert inspect and leave it out"
+        )
     if broken:
         valid = _FiniteMask(trajectory)
         local["not_finite"] = broken
     return replace(trajectory, states=_Float32(trajectory, report), valid=valid, local=local)
 
 
-def _count_not_finite(trajectory: Trajectory) -> int:
-    """Values at known points that float32 cannot hold.
+def _count_values(trajectory: Trajectory) -> tuple[int, int]:
+    """Values at known points that float32 cannot hold, and those that it can.
 
     This reads all fields once more than writing does; a mask has to be known before the fields are
     written.
     """
     t, c, ny, nx = trajectory.states.shape
     step = max(1, _BLOCK_VALUES // (c * ny * nx))
-    count = 0
+    wrong = right = 0
     for start in range(0, t, step):
         frames = slice(start, min(start + step, t))
-        wrong = ~trajectory.read(frames).float().isfinite()
-        if bool(wrong.any()):
-            count += int((wrong & trajectory.known(frames)[:, None]).sum())
-    return count
+        finite = trajectory.read(frames).float().isfinite()
+        known = trajectory.known(frames)[:, None].to(finite.device)
+        wrong += int((~finite & known).sum())
+        right += int((finite & known).sum())
+    return wrong, right
 
 
 class _Float32:

@@ -142,7 +142,7 @@ def generate(
     if done is None or parts.exists():
         if not path.absolute().parent.is_dir():
             raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
-        with _claimed(parts, recipe, code):
+        with _claimed(parts, recipe, code, overwrite):
             # Another process may have completed it, or been stopped just before it cleared up.
             done = _look_at(path, code, overwrite)
             if done is None:
@@ -167,7 +167,7 @@ def _look_at(path: Path, code: str, overwrite: bool) -> Generated | None:
     if not overwrite:
         raise FileExistsError(
             f"{path} exists and holds something else (recipe {found or 'none'}, this one is "
-            f"{code}); remove it, choose another name or ask to overwrite it"
+            f"{code}); remove it, choose another name or overwrite it (--overwrite)"
         )
     return None
 
@@ -206,7 +206,15 @@ def _make_group(
         if on_progress is not None:
             on_progress(indices.start + share * len(indices))
 
-    outcomes = recipe.simulate(indices, device=device, progress=progress)
+    try:
+        outcomes = recipe.simulate(indices, device=device, progress=progress)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "memory" not in str(error):
+            raise
+        raise MemoryError(
+            f"{len(indices)} samples side by side do not fit the memory of {device}; make the "
+            "group, the domain or the number of cells smaller"
+        ) from error
     facts = {"recipe": describe(recipe), "part_of": code, "computed_on": _hardware(device)}
     done = [replace(o, local={**o.local, **facts}) for o in outcomes if isinstance(o, Trajectory)]
     if done:
@@ -221,7 +229,12 @@ def _merge(path: Path, parts: Path, code: str) -> Generated:
     files = [marker.with_suffix(".h5") for marker in markers if marker.with_suffix(".h5").exists()]
     if not files:
         reasons = "; ".join(f"{d['name']}: {d['reason']}" for d in diverged[:3])
-        raise FloatingPointError(f"every sample diverged, nothing is written ({reasons})")
+        for marker in markers:  # nothing to go on from
+            marker.unlink()
+        raise FloatingPointError(
+            f"every sample diverged, nothing is written ({reasons}). More cells, a lower speed, "
+            "the regularised scheme or a Smagorinsky term help"
+        )
     completed = sum(_length(file) for file in files)
     outcome = {"completed": completed, "diverged": diverged}
     with Writer(path) as writer:
@@ -241,7 +254,7 @@ def _hardware(device: str) -> str:
 
 
 @contextlib.contextmanager
-def _claimed(parts: Path, recipe: Recipe, code: str) -> Iterator[None]:
+def _claimed(parts: Path, recipe: Recipe, code: str, overwrite: bool) -> Iterator[None]:
     """The folder of parts, of this recipe and for this process alone."""
     parts.mkdir(exist_ok=True)
     note = parts / "recipe.json"
@@ -253,17 +266,21 @@ def _claimed(parts: Path, recipe: Recipe, code: str) -> Iterator[None]:
             raise BlockingIOError(
                 f"{parts}: another process is at work on it; wait for it or choose another name"
             ) from None
-        if not note.exists():
-            for orphan in parts.glob("group-*"):  # of a recipe that nobody knows any more
-                orphan.unlink()
-            _write_text(note, json.dumps({"hash": code, **describe(recipe)}, indent=1))
-        found = json.loads(note.read_text()).get("hash")
-        if found != code:
+        found = json.loads(note.read_text()).get("hash") if note.exists() else None
+        if found not in (code, None) and not overwrite:
             raise FileExistsError(
                 f"{parts} holds parts of another recipe ({found}, this one is {code}); remove it, "
-                "or choose another name"
+                "choose another name or overwrite it (--overwrite)"
             )
-        yield
+        if found != code:
+            for orphan in parts.glob("group-*"):
+                orphan.unlink()
+            _write_text(note, json.dumps({"hash": code, **describe(recipe)}, indent=1))
+        try:
+            yield
+        finally:
+            if not any(parts.glob("group-*.json")):  # nothing to go on from
+                shutil.rmtree(parts, ignore_errors=True)
     finally:
         os.close(lock)
 

@@ -232,3 +232,27 @@ def test_the_shared_fields_convert(tmp_path: Path, name: str) -> None:
         copies[0].read().numpy().swapaxes(0, 1)[:, known],
         first.read(slice(0, copies[0].num_frames)).float().numpy().swapaxes(0, 1)[:, known],
     )
+
+
+def test_a_field_without_a_finite_value_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "nan.npz", u=np.full((3, 5, 7), np.nan), v=np.full((3, 5, 7), np.nan))
+    with pytest.raises(ValueError, match="holds no finite value"):
+        convert(open_recordings(tmp_path / "nan.npz"), tmp_path / "out.h5")
+    assert not (tmp_path / "out.h5").exists()
+
+
+def test_values_that_are_not_finite_are_told(tmp_path: Path) -> None:
+    states = random_states(3, 2, *SHAPE)
+    states[1, 0, 2, 3] = torch.inf
+    said: list[str] = []
+    flow = Recordings(
+        kind="arrays", path=tmp_path, names=("a",), load=lambda _: make_trajectory(states=states)
+    )
+    convert(flow, tmp_path / "out.h5", on_remark=said.append)
+    assert said == ["a: 1 values are not finite; those points are not valid"]
+
+
+def test_steps_that_are_not_positive_are_refused() -> None:
+    for name in ("dt", "dx", "dy"):
+        with pytest.raises(ValueError, match=f"{name} must be positive, found 0"):
+            Hints(**{name: 0.0})  # type: ignore[arg-type]

@@ -207,7 +207,31 @@ def test_where_every_sample_diverges_nothing_is_written(tmp_path: Path) -> None:
     path = tmp_path / "noise.h5"
     with pytest.raises(FloatingPointError, match="every sample diverged.*too loud"):
         generate(Noise(diverging=(0, 1, 2, 3, 4)), path)
-    assert not path.exists()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_failure_before_the_first_group_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Huge(Noise):
+        def simulate(self, indices, *, device="cpu", progress=None):
+            raise RuntimeError("can't allocate memory: you tried to allocate 8 bytes")
+
+    path = tmp_path / "noise.h5"
+    with pytest.raises(MemoryError, match="2 samples side by side do not fit"):
+        generate(Huge(), path)
+    assert os.listdir(tmp_path) == []
+    generate(Noise(), path)
+
+
+def test_overwriting_discards_parts_of_another_recipe(tmp_path: Path) -> None:
+    def impatient(done: float) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "noise.h5"
+    with pytest.raises(Interrupted):
+        generate(Noise(), path, on_progress=impatient)
+    generate(Noise(seed=7), path, overwrite=True)
+    assert {t.local["recipe"]["seed"] for t in Reader(path)} == {7}
 
 
 def test_the_hash_is_that_of_the_content() -> None:

@@ -1,5 +1,6 @@
 """What every reader gives: trajectories that are described at once and read when asked for."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,13 @@ class Hints:
     parameters: Mapping[str, float] = field(default_factory=dict)
     """Such as ``{"Re": 100.0}``."""
     family: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("dt", "dx", "dy"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be positive, found {value}")
+
     flip: tuple[str, ...] = ()
     """What to turn round: the order of the columns (``x``) or rows (``y``), the sign of ``u`` or
     ``v``; ``open_recordings`` of the package does it for every reader."""

@@ -102,6 +102,8 @@ def open_recordings(
         kind: Measured or simulated, likewise.
         channels: Among u, v, p and omega; if not given u, v, and p where the row has it.
     """
+    if channels is None and "omega" in hints.channels:  # the one that is left out otherwise
+        channels = ("u", "v", "omega")
     unknown = sorted(set(channels or ()) - set(STORED_AS))
     if unknown:
         raise ValueError(f"unknown channels {unknown}; choose from: {', '.join(STORED_AS)}")

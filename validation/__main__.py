@@ -26,6 +26,7 @@ PARTS = {
     "vibration": vibration.measure,
     "tandem": vibration.measure_tandem,
     "high-reynolds": high_reynolds.measure,
+    "high-reynolds-tandem": high_reynolds.measure_tandem,
 }
 
 HEAD = """# The solver, validated

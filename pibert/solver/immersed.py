@@ -123,7 +123,7 @@ class ImmersedCylinder:
                 "a cylinder must be heavier than the fluid it displaces, m / (rho D^2) > pi / 4, "
                 f"found {oscillator.mass.min().item() / diameter**2:g}"
             )
-        self.centre, self.diameter, self.travel, self.shape = centre, diameter, travel, shape
+        self.diameter, self.travel = diameter, travel
         rows = _reach(centre[1], 0.5 * diameter + travel, shape[0], "along y")
         columns = _reach(centre[0], 0.5 * diameter, shape[1], "along x")
         self.window = (rows, columns)
@@ -185,14 +185,6 @@ class ImmersedCylinder:
         self.velocity = self.velocity.masked_fill(gone, 0.0)
         self._momentum = self._momentum.masked_fill(gone[:, None], 0.0)
         self._kick = self._kick.masked_fill(gone[:, None, None, None], 0.0)
-
-    def solid(self) -> Bool[Tensor, "b rows columns"]:
-        """True in the cells of the domain whose centres are inside the body now."""
-        y, x = (
-            torch.arange(n, dtype=torch.float64, device=self.velocity.device) for n in self.shape
-        )
-        across = y - self.centre[1] - self.displacement[:, None]
-        return torch.hypot(across[:, :, None], x - self.centre[0]) < 0.5 * self.diameter
 
 
 def _reach(centre: float, extent: float, size: int, direction: str) -> slice:

@@ -257,17 +257,6 @@ def test_a_body_beyond_its_travel_is_reported_and_the_others_go_on() -> None:
     assert f.isfinite().all() and (place[1:] == 0).all() and (force[1:] == 0).all()
 
 
-def test_the_solid_cells_follow_the_body() -> None:
-    body = small_body(Oscillator.held(2))
-    body.displacement = reals(0.0, 2.9)
-    rows, columns = torch.meshgrid(
-        torch.arange(30.0, dtype=DOUBLE), torch.arange(34.0, dtype=DOUBLE), indexing="ij"
-    )
-    for sample, y in enumerate((14.2, 17.1)):
-        expected = (rows - y) ** 2 + (columns - 15.3) ** 2 < 3.5**2
-        assert torch.equal(body.solid()[sample], expected)
-
-
 def test_a_body_lighter_than_the_fluid_is_refused() -> None:
     with pytest.raises(ValueError, match="heavier than the fluid it displaces.*found 0.5"):
         small_body(Oscillator(reals(24.5), reals(0.0), reals(0.0)))

@@ -36,7 +36,7 @@ def watch(
     body: ImmersedCylinder, f: Tensor, steps: int, *, viscosity: float = 0.05
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Populations, displacement and force (b, t) of steps in a periodic box."""
-    links = make_links(body.shape, Box.periodic(), None, DOUBLE)
+    links = make_links((f.shape[2] - 2, f.shape[3] - 2), Box.periodic(), None, DOUBLE)
     step = make_step(Fluid(viscosity=torch.full((len(f), 1, 1), viscosity, dtype=DOUBLE)))
     links.fill(f, f)
     places, forces = [], []

@@ -9,7 +9,6 @@ form a grid. A table without points in a plane holds curves, not a field, and is
 
 import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,13 +56,9 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         kind="table",
         path=path,
         names=tuple(flows),
-        load=partial(_loaded, flows),
+        load=flows.__getitem__,
         remarks=tuple(remarks),
     )
-
-
-def _loaded(flows: Mapping[str, Trajectory], name: str) -> Trajectory:
-    return flows[name]
 
 
 def _columns(path: Path, table: Table, hints: Hints) -> tuple[list[_Column], list[str]]:

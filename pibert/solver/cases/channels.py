@@ -39,16 +39,15 @@ def tube(
     return _channel_flow(
         "tube",
         reynolds,
-        None,
-        float(cells),
-        cells,
-        length,
-        sponge,
-        coarsen,
-        speed,
-        scheme,
-        dtype,
-        device,
+        cells=float(cells),
+        rows=cells,
+        length=length,
+        sponge=sponge,
+        coarsen=coarsen,
+        speed=speed,
+        scheme=scheme,
+        dtype=dtype,
+        device=device,
     )
 
 
@@ -84,27 +83,27 @@ def dam(
         device: Of all arrays.
     """
     body = barrier(position * cells - 0.5, width * cells, cells - 0.5)
-    rows = round(height * cells)
     return _channel_flow(
         "dam",
         reynolds,
-        body,
-        float(cells),
-        rows,
-        length,
-        sponge,
-        coarsen,
-        speed,
-        scheme,
-        dtype,
-        device,
+        body=body,
+        cells=float(cells),
+        rows=round(height * cells),
+        length=length,
+        sponge=sponge,
+        coarsen=coarsen,
+        speed=speed,
+        scheme=scheme,
+        dtype=dtype,
+        device=device,
     )
 
 
 def _channel_flow(
     name: str,
     reynolds: Sequence[float],
-    body: Shape | None,
+    *,
+    body: Shape | None = None,
     cells: float,
     rows: int,
     length: float,

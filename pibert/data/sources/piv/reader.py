@@ -13,7 +13,6 @@ import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +65,9 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         kind="piv",
         path=path,
         names=tuple(flows),
-        load=partial(_loaded, flows),
+        load=flows.__getitem__,
         remarks=tuple(remarks),
     )
-
-
-def _loaded(flows: Mapping[str, Trajectory], name: str) -> Trajectory:
-    return flows[name]
 
 
 def _files(path: Path) -> list[Path]:

@@ -14,8 +14,10 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from pibert import draws
 
 PARAMETER_WIDTH = 16
 """Length of the parameter vector that a model sees (the paper's parameter-token width)."""
@@ -249,6 +251,17 @@ class FieldSpec:
     def parameter_names(self) -> tuple[str, ...]:
         return tuple(parameter.name for parameter in self.parameters)
 
+    @property
+    def velocity(self) -> tuple[int, int] | None:
+        """Places of u and v among the channels, where they are the velocity of a flow.
+
+        Other families use these names for something else: concentrations, a displacement.
+        """
+        is_flow = self.family is None or self.family.startswith(("incompressible", "euler"))
+        if not is_flow or not {"u", "v"} <= set(self.channels):
+            return None
+        return self.channels.index("u"), self.channels.index("v")
+
     def encode_parameters(
         self, values: Mapping[str, float | Float[Tensor, " b"]]
     ) -> Float[Tensor, "b 16"]:
@@ -479,6 +492,10 @@ class Batch:
     """True where every input frame is known."""
     target_mask: Bool[Tensor, "b s y x"]
     """True where the frame to predict is known."""
+    sample: Int[Tensor, " b"]
+    """Number of each sample in its data set."""
+    seeds: Int[Tensor, " b"]
+    """What is random about a sample is drawn from its seed (``pibert.draws``)."""
 
     def __len__(self) -> int:
         return len(self.x)
@@ -488,6 +505,10 @@ class Batch:
 
     def pin_memory(self) -> Self:
         return self._map(lambda tensor: tensor.pin_memory())
+
+    def reseeded(self, seed: int, epoch: int) -> Self:
+        """The same samples with the chances that they meet in an epoch of a run."""
+        return replace(self, seeds=draws.sample_seeds(seed, epoch, self.sample))
 
     def _map(self, move: Callable[[Tensor], Tensor]) -> Self:
         return replace(self, **{n: move(getattr(self, n)) for n in self.__dataclass_fields__})

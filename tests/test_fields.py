@@ -347,3 +347,18 @@ def test_a_static_body_is_the_one_of_the_grid() -> None:
 def test_a_wrong_trajectory_is_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_trajectory(**changes)
+
+
+@pytest.mark.parametrize(
+    ("channels", "family", "places"),
+    [
+        (("u", "v"), "incompressible", (0, 1)),
+        (("p", "v", "u"), "incompressible-momentum", (2, 1)),
+        (("rho", "u", "v", "p"), "euler", (1, 2)),
+        (("u", "v"), None, (0, 1)),
+        (("u", "v"), "gray-scott", None),
+        (("u", "p"), None, None),
+    ],
+)
+def test_velocity_is_told_by_the_family(channels, family, places):
+    assert FieldSpec(channels=channels, family=family).velocity == places

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from pibert.data.resample import channel_indices
 from pibert.data.splits import Segment, split_at_gaps
+from pibert.draws import sample_seeds
 from pibert.fields import Batch, FieldSpec, Normalizer, Parameter, Trajectory
 
 
@@ -159,6 +160,8 @@ class Samples(Dataset[Batch]):
             parameters=self.parameters[[index for index, _ in places]].to(z.device),
             mask=known[:, :past].all(1),
             target_mask=known[:, future],
+            sample=(numbers := torch.tensor(list(samples), device=z.device)),
+            seeds=sample_seeds(0, 0, numbers),
         )
 
     def read(
@@ -177,7 +180,9 @@ class Samples(Dataset[Batch]):
 class BatchOrder(Sampler[list[int]]):
     """The sample indices of every batch, a function of (seed, epoch, step) alone.
 
-    ``go_to`` chooses the epoch, and the step to start at when a run resumes.
+    A batch may be parted over processes, as evenly as can be, and each share into micro-batches:
+    iterating gives these pieces, those of this process. ``go_to`` chooses the epoch, and the step to
+    start at when a run resumes.
     """
 
     def __init__(
@@ -188,6 +193,9 @@ class BatchOrder(Sampler[list[int]]):
         seed: int,
         shuffle: bool = True,
         drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        micro_batch: int | None = None,
     ) -> None:
         if batch_size < 1 or num_samples < 1:
             raise ValueError(
@@ -196,8 +204,13 @@ class BatchOrder(Sampler[list[int]]):
             )
         if drop_last and num_samples < batch_size:
             raise ValueError(f"{num_samples} samples do not fill a batch of {batch_size}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"there is no process {rank} among {world_size}")
+        if micro_batch is not None and micro_batch < 1:
+            raise ValueError(f"micro_batch must be positive or None, found {micro_batch}")
         self.num_samples, self.batch_size, self.seed = num_samples, batch_size, seed
         self.shuffle, self.drop_last = shuffle, drop_last
+        self.rank, self.world_size, self.micro_batch = rank, world_size, micro_batch
         self.epoch, self.step = 0, 0
 
     @property
@@ -212,9 +225,25 @@ class BatchOrder(Sampler[list[int]]):
             )
         self.epoch, self.step = epoch, step
 
+    def size(self, step: int) -> int:
+        """Samples of a batch, over all processes."""
+        return min(self.batch_size, self.num_samples - step * self.batch_size)
+
+    def pieces(self, step: int) -> list[int]:
+        """Samples of each micro-batch of this process; none where there are fewer than processes."""
+        return [stop - start for start, stop in self._pieces(step)]
+
+    def _pieces(self, step: int) -> list[tuple[int, int]]:
+        """First and last place of each micro-batch in the order of the epoch."""
+        size, first = self.size(step), step * self.batch_size
+        start = first + size * self.rank // self.world_size
+        end = first + size * (self.rank + 1) // self.world_size
+        length = self.micro_batch or max(size, 1)
+        return [(place, min(place + length, end)) for place in range(start, end, length)]
+
     def __len__(self) -> int:
-        """Batches left in the epoch."""
-        return self.steps_per_epoch - self.step
+        """Pieces left in the epoch."""
+        return sum(len(self._pieces(step)) for step in range(self.step, self.steps_per_epoch))
 
     def __iter__(self) -> Iterator[list[int]]:
         yield from (indices.tolist() for indices in self.batches())
@@ -223,7 +252,8 @@ class BatchOrder(Sampler[list[int]]):
         """The same as tensors, brought to a device together."""
         order = self._order(self.epoch).to(device)
         for step in range(self.step, self.steps_per_epoch):
-            yield order[step * self.batch_size : (step + 1) * self.batch_size]
+            for start, stop in self._pieces(step):
+                yield order[start:stop]
 
     def _order(self, epoch: int) -> Tensor:
         if not self.shuffle:

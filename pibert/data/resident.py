@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pibert.data.dataset import BatchOrder, Samples
+from pibert.draws import sample_seeds
 from pibert.fields import Batch
 
 _BLOCK_BYTES = 1 << 26
@@ -72,7 +73,7 @@ class ResidentLoader:
                 self._fields[place], self._known[place] = fields, known
 
     def __len__(self) -> int:
-        """Batches left in the epoch."""
+        """Pieces left in the epoch."""
         return len(self.order)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -87,6 +88,8 @@ class ResidentLoader:
             parameters=self._parameters[self._home[indices]],
             mask=self._known[past].all(1),
             target_mask=self._known[future],
+            sample=indices,
+            seeds=sample_seeds(0, 0, indices),
         )
 
     def _gather(self, frames: Tensor, channels: Tensor) -> Tensor:

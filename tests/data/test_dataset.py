@@ -292,3 +292,55 @@ def test_trajectories_that_do_not_go_together_are_named() -> None:
     assert common_spec([a]).grid == Grid(
         a.spec.grid.shape, 0.1, 0.3, a.spec.grid.sides, origin=a.spec.grid.origin
     )
+
+
+@pytest.mark.parametrize(("world_size", "micro_batch"), [(1, None), (1, 2), (2, None), (3, 2)])
+def test_processes_and_micro_batches_part_every_batch(world_size, micro_batch):
+    whole = BatchOrder(23, 5, seed=3)
+    whole.go_to(4)
+    orders = [
+        BatchOrder(23, 5, seed=3, rank=rank, world_size=world_size, micro_batch=micro_batch)
+        for rank in range(world_size)
+    ]
+    pieces = []
+    for order in orders:
+        order.go_to(4)
+        pieces.append(list(order))
+        assert len(order) == len(pieces[-1])
+    for step, batch in enumerate(whole):
+        together = []
+        for order, own in zip(orders, pieces, strict=True):
+            sizes = order.pieces(step)
+            assert all(size <= (micro_batch or 5) for size in sizes)
+            for size in sizes:
+                piece = own.pop(0)
+                assert len(piece) == size
+                together += piece
+        assert together == batch
+        assert whole.size(step) == len(batch)
+    assert not any(pieces)
+
+
+def test_a_process_without_a_share_of_the_last_batch_has_no_piece():
+    order = BatchOrder(5, 4, seed=0, rank=0, world_size=2)
+    assert [order.pieces(step) for step in range(2)] == [[2], []]
+    assert len(order) == 1
+
+
+def test_an_order_of_no_process_is_refused():
+    with pytest.raises(ValueError, match="no process 2 among 2"):
+        BatchOrder(5, 4, seed=0, rank=2, world_size=2)
+    with pytest.raises(ValueError, match="micro_batch must be positive"):
+        BatchOrder(5, 4, seed=0, micro_batch=0)
+
+
+def test_samples_carry_their_number_and_an_epoch_gives_them_seeds():
+    samples = Samples(
+        [make_trajectory(frames=6)], window=Window(), normalizer=Normalizer((0.0,) * 2, (1.0,) * 2)
+    )
+    batch = samples.batch([3, 1])
+    assert batch.sample.tolist() == [3, 1]
+    again = samples.batch([1, 2]).reseeded(7, 2)
+    first = batch.reseeded(7, 2)
+    assert first.seeds[1] == again.seeds[0]
+    assert first.seeds[1] != batch.reseeded(7, 3).seeds[1]

@@ -1,0 +1,68 @@
+"""Stateless random numbers of samples."""
+
+import pytest
+import torch
+
+from pibert import draws
+
+
+def reference(seed: int, purpose: str, place: int) -> int:
+    """splitmix64's finaliser on the same counter, in Python's whole numbers."""
+
+    def mix(z: int) -> int:
+        z &= 2**64 - 1
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & (2**64 - 1)
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB & (2**64 - 1)
+        return z ^ (z >> 31)
+
+    return mix(mix(seed + draws._hash_text(purpose)) + (place + 1) * 0x9E3779B97F4A7C15) >> 40
+
+
+def test_numbers_are_those_of_the_published_hash():
+    seeds = torch.tensor([0, 7, -3, 2**62])
+    found = draws.uniform(seeds, "masks", 2, 3)
+    for row, seed in enumerate(seeds.tolist()):
+        for place in range(6):
+            expected = reference(seed, "masks", place) / 2**24
+            assert found[row].flatten()[place].item() == expected
+
+
+def test_a_sample_draws_the_same_in_any_company():
+    seeds = draws.sample_seeds(3, 5, torch.arange(6))
+    together = draws.normal(seeds, "noise", 4)
+    for row in range(6):
+        assert torch.equal(draws.normal(seeds[row : row + 1], "noise", 4)[0], together[row])
+
+
+def test_seeds_differ_between_samples_epochs_and_runs():
+    samples = torch.arange(1000)
+    seeds = [draws.sample_seeds(seed, epoch, samples) for seed in (0, 1) for epoch in (0, 1)]
+    assert len(torch.cat(seeds).unique()) == 4000
+
+
+def test_numbers_are_uniform_and_normal():
+    seeds = draws.sample_seeds(0, 0, torch.arange(200))
+    uniform = draws.uniform(seeds, "a", 1000).double()
+    share = uniform.flatten().histc(10, 0.0, 1.0) / uniform.numel()
+    assert (share - 0.1).abs().max() < 4e-3
+    normal = draws.normal(seeds, "a", 1000).double()
+    moments = [(normal**power).mean().item() for power in (1, 2, 3, 4)]
+    assert moments == pytest.approx([0.0, 1.0, 0.0, 3.0], abs=0.03)
+    assert normal.isfinite().all()
+
+
+def test_neighbours_in_place_seed_and_purpose_are_unrelated():
+    seeds = torch.arange(400)
+    one, other = draws.normal(seeds, "a", 500), draws.normal(seeds, "b", 500)
+    pairs = [(one[:, 1:], one[:, :-1]), (one[1:], one[:-1]), (one, other)]
+    for left, right in pairs:
+        assert abs((left * right).mean().item()) < 0.01
+
+
+def test_whole_numbers_are_evenly_spread_and_below_the_limit():
+    found = draws.whole(draws.sample_seeds(0, 0, torch.arange(6000)), "kind", 6)
+    counts = torch.bincount(found, minlength=6)
+    assert len(counts) == 6
+    assert (counts - 1000).abs().max() < 130
+    with pytest.raises(ValueError, match="at least one choice"):
+        draws.whole(torch.arange(3), "kind", 0)

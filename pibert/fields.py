@@ -11,11 +11,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, Protocol, Self, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from pibert import draws
 
@@ -101,6 +103,12 @@ class Grid:
     def periodic_y(self) -> bool:
         return self.sides.bottom is Boundary.PERIODIC
 
+    def body_on(self, device: torch.device | str) -> Bool[Tensor, "y x"]:
+        """The body, brought to a device once; it must be there."""
+        if self.body is None:
+            raise ValueError("the grid has no body")
+        return on_device(self.body, device)
+
     @property
     def cell_length(self) -> float:
         """The length h = sqrt(dx dy) that makes dimensionless derivatives."""
@@ -138,6 +146,23 @@ class Grid:
             None if body is None else _unpack_bits(body, (ny, nx)),
             (data["origin"][0], data["origin"][1]),
         )
+
+
+def on_device(constant: Tensor, device: torch.device | str) -> Tensor:
+    """A constant on a device. It is brought there once: a copy would wait for the device.
+
+    Copies live as long as the constant, which must not be changed.
+    """
+    device = torch.device(device)
+    if constant.device == device or torch.compiler.is_compiling():
+        return constant.to(device)
+    copies = _COPIES.setdefault(constant, {})
+    if device not in copies:
+        copies[device] = constant.to(device)
+    return copies[device]
+
+
+_COPIES: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def _boundary(kind: str) -> Boundary:
@@ -333,9 +358,18 @@ class Normalizer:
     def _columns(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if x.shape[-3] != len(self.mean):
             raise ValueError(f"expected {len(self.mean)} channels, found {x.shape[-3]}")
-        mean = torch.tensor(self.mean, dtype=x.dtype, device=x.device)[:, None, None]
-        std = torch.tensor(self.std, dtype=x.dtype, device=x.device)[:, None, None]
-        return mean, std
+        # Kept: making them anew would wait for the device. A traced one would not be a real tensor.
+        make = _columns.__wrapped__ if torch.compiler.is_compiling() else _columns
+        return make(self.mean, self.std, x.dtype, x.device)
+
+
+@lru_cache(maxsize=64)
+def _columns(
+    mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Mean and std (c, 1, 1)."""
+    columns = torch.tensor((mean, std), dtype=dtype, device=device)[:, :, None, None]
+    return columns[0], columns[1]
 
 
 @runtime_checkable
@@ -496,19 +530,23 @@ class Batch:
     """Number of each sample in its data set."""
     seeds: Int[Tensor, " b"]
     """What is random about a sample is drawn from its seed (``pibert.draws``)."""
+    place: int = 0
+    """Place of the first sample in the order of the epoch; the others follow it."""
 
     def __len__(self) -> int:
         return len(self.x)
 
     def to(self, device: torch.device | str) -> Self:
-        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Self:
-        return self._map(lambda tensor: tensor.pin_memory())
+        return self.map(lambda tensor: tensor.pin_memory())
 
-    def reseeded(self, seed: int, epoch: int) -> Self:
-        """The same samples with the chances that they meet in an epoch of a run."""
-        return replace(self, seeds=draws.sample_seeds(seed, epoch, self.sample))
+    def reseeded(self, seed: int, epoch: int, place: int = 0) -> Self:
+        """The same samples with the chances and the place that they have in an epoch of a run."""
+        return replace(self, seeds=draws.sample_seeds(seed, epoch, self.sample), place=place)
 
-    def _map(self, move: Callable[[Tensor], Tensor]) -> Self:
-        return replace(self, **{n: move(getattr(self, n)) for n in self.__dataclass_fields__})
+    def map(self, move: Callable[[Tensor], Tensor]) -> Self:
+        """The batch with something done to every tensor."""
+        tensors = {n: move(v) for n, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **cast(Any, tensors))

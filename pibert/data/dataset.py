@@ -181,8 +181,8 @@ class BatchOrder(Sampler[list[int]]):
     """The sample indices of every batch, a function of (seed, epoch, step) alone.
 
     A batch may be parted over processes, as evenly as can be, and each share into micro-batches:
-    iterating gives these pieces, those of this process. ``go_to`` chooses the epoch, and the step to
-    start at when a run resumes.
+    iterating gives these pieces, those of this process. ``go_to`` chooses the epoch, and the step
+    to start at when a run resumes.
     """
 
     def __init__(
@@ -230,11 +230,11 @@ class BatchOrder(Sampler[list[int]]):
         return min(self.batch_size, self.num_samples - step * self.batch_size)
 
     def pieces(self, step: int) -> list[int]:
-        """Samples of each micro-batch of this process; none where there are fewer than processes."""
-        return [stop - start for start, stop in self._pieces(step)]
+        """Samples of each micro-batch of this process; it may have none."""
+        return [stop - start for start, stop in self.places(step)]
 
-    def _pieces(self, step: int) -> list[tuple[int, int]]:
-        """First and last place of each micro-batch in the order of the epoch."""
+    def places(self, step: int) -> list[tuple[int, int]]:
+        """Where each micro-batch begins and ends in the order of the epoch."""
         size, first = self.size(step), step * self.batch_size
         start = first + size * self.rank // self.world_size
         end = first + size * (self.rank + 1) // self.world_size
@@ -243,7 +243,7 @@ class BatchOrder(Sampler[list[int]]):
 
     def __len__(self) -> int:
         """Pieces left in the epoch."""
-        return sum(len(self._pieces(step)) for step in range(self.step, self.steps_per_epoch))
+        return sum(len(self.places(step)) for step in range(self.step, self.steps_per_epoch))
 
     def __iter__(self) -> Iterator[list[int]]:
         yield from (indices.tolist() for indices in self.batches())
@@ -252,7 +252,7 @@ class BatchOrder(Sampler[list[int]]):
         """The same as tensors, brought to a device together."""
         order = self._order(self.epoch).to(device)
         for step in range(self.step, self.steps_per_epoch):
-            for start, stop in self._pieces(step):
+            for start, stop in self.places(step):
                 yield order[start:stop]
 
     def _order(self, epoch: int) -> Tensor:

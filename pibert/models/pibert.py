@@ -387,8 +387,7 @@ class PIBERT(nn.Module):
         if mask is not None:
             mask = self._checked_mask(mask, x)
             x = torch.where(mask, x, 0.0)
-        if not torch.compiler.is_compiling():
-            # Graph capture cannot branch on values; there the check is the caller's.
+        if not _is_captured(x):
             self._check_values(x, parameters)
         return x
 
@@ -414,6 +413,13 @@ class PIBERT(nn.Module):
             )
         mask = mask != 0
         return mask[:, None] if mask.ndim == 3 else mask
+
+
+def _is_captured(x: Tensor) -> bool:
+    """Whether the work is being recorded, which cannot branch on values: the caller checks them."""
+    if torch.compiler.is_compiling():
+        return True
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _count_patches(shape: tuple[int, int], patch: int) -> tuple[int, int]:

@@ -1,1 +1,1 @@
-"""Training: losses."""
+"""Training: losses, objectives, augmentation, and the engine that runs them."""

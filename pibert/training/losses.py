@@ -2,12 +2,15 @@
 
     total = recon + reg (div L_div + lap L_lap) + bnd L_bnd
 
-- recon: mean over samples, channels and points of the squared error of standardised fields.
-- L_div: mean over samples and points of (u_x + v_y)^2 of the prediction.
-- L_lap: mean over samples and points of (lap u)^2 + (lap v)^2 of the prediction.
-- L_bnd: like recon, over the points of a boundary mask M alone. It is a mean over samples,
-  channels and M; the published figures divide a sum over samples and channels by |M|, which
-  grows with the batch.
+- recon: mean over channels and points of the squared error of standardised fields.
+- L_div: mean over points of (u_x + v_y)^2 of the prediction.
+- L_lap: mean over points of (lap u)^2 + (lap v)^2 of the prediction.
+- L_bnd: like recon, over the points of a boundary mask M alone. The published figures divide a sum
+  over samples and channels by |M|, which grows with the batch.
+
+Each is the mean over samples (and frames) of a mean over that sample's own points. A sample weighs
+the same however many of its points are known, so a batch may be parted: the losses of the parts,
+weighted by their number of samples, add up to the loss of the whole, and so do the gradients.
 
 Units. The published weights belong to standardised fields on a grid of unit spacing; derivatives
 in physical units would change their meaning by orders of magnitude. So predictions are brought
@@ -17,14 +20,14 @@ units, a solenoidal flow has no divergence although u and v are standardised dif
 equal stds and dx = dy the two regularisers are the paper's. (Its recon and L_bnd add the channels
 where ours average them; the published values are averages.)
 
-Every mean leaves out the points that ``known`` marks as unknown; derivatives whose stencil touches
-such a point are left out too. Points inside the grid's body count as unknown. A mean over no
-points is zero.
+A mean over points leaves out those that ``known`` marks as unknown; derivatives whose stencil
+touches such a point are left out too. Points inside the grid's body count as unknown. A sample
+without a point that counts adds zero, and still counts as a sample.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import torch
@@ -73,6 +76,10 @@ class LossScales:
     spec: FieldSpec
     normalizer: Normalizer
     reference_velocity: float
+    _masks: dict[tuple[str, int, int], tuple[Tensor, Tensor | None]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """What ``masks`` has made, by device and shape: a step of training must not make it anew."""
 
     def __post_init__(self) -> None:
         if len(self.normalizer.mean) != len(self.spec.channels):
@@ -91,13 +98,13 @@ class LossScales:
 
         Without velocity channels U is 1 and not used.
         """
-        stds = [normalizer.std[i] for i, c in enumerate(spec.channels) if c in ("u", "v")]
+        stds = [normalizer.std[i] for i in spec.velocity or () if i < len(normalizer.std)]
         velocity = math.sqrt(sum(s * s for s in stds) / len(stds)) if stds else 1.0
         return cls(spec=spec, normalizer=normalizer, reference_velocity=velocity)
 
     @property
     def has_velocity(self) -> bool:
-        return {"u", "v"} <= set(self.spec.channels)
+        return self.spec.velocity is not None
 
     @property
     def unit_grid(self) -> Grid:
@@ -107,16 +114,37 @@ class LossScales:
 
     def velocity(self, state: State) -> tuple[Tensor, Tensor]:
         """(u, v) of a standardised state in units of the reference velocity."""
-        if not self.has_velocity:
+        places = self.spec.velocity
+        if places is None:
             raise ValueError(
-                f"divergence and laplacian need channels 'u' and 'v', found {self.spec.channels}; "
-                f"set their weights to zero"
+                "divergence and laplacian need a velocity, channels 'u' and 'v' of a flow, found "
+                f"{self.spec.channels} of family {self.spec.family}; set their weights to zero"
             )
         if state.dtype in (torch.float16, torch.bfloat16):
             state = state.float()  # differences of neighbours need the digits
-        physical = self.normalizer.invert(state) / self.reference_velocity
-        u, v = (physical.select(-3, self.spec.channels.index(name)) for name in ("u", "v"))
+        u, v = (self._component(state, place) for place in places)
         return u, v
+
+    def _component(self, state: Tensor, place: int) -> Tensor:
+        # ``Normalizer.invert`` and the division by U in one, with numbers in place of tensors
+        # that would have to travel to the device in every step.
+        mean, std = self.normalizer.mean[place], self.normalizer.std[place]
+        scaled = state.select(-3, place) * (std / self.reference_velocity)
+        return scaled + mean / self.reference_velocity
+
+    def masks(self, state: State) -> tuple[Bool[Tensor, "y x"], Bool[Tensor, "y x"] | None]:
+        """The default boundary points and the points outside the body (None: all), made once.
+
+        Both have the resolution of the state and lie on its device.
+        """
+        key = (str(state.device), *_shape(state))
+        if key not in self._masks:
+            grid = self.spec.grid
+            # Made in a validation under inference mode, they must still serve a step of training.
+            with torch.inference_mode(False):
+                fluid = None if grid.body is None else ~_body_like(grid.body, state)
+                self._masks[key] = boundary_mask(grid, _shape(state), state.device), fluid
+        return self._masks[key]
 
 
 def reconstruction(prediction: State, target: State, known: Known | None = None) -> Scalar:
@@ -124,28 +152,26 @@ def reconstruction(prediction: State, target: State, known: Known | None = None)
     error = prediction - target
     if known is None:
         return error.square().mean()
-    counted = known.unsqueeze(-3).expand_as(error)
     # Chosen before it is squared: what an unknown target holds, NaN included, enters no gradient.
-    return _mean(torch.where(counted, error, 0.0).square(), counted)
+    squared = torch.where(known.unsqueeze(-3), error, 0.0).square()
+    return _mean(squared.mean(-3), known)
 
 
 def divergence(prediction: State, scales: LossScales, known: Known | None = None) -> Scalar:
     """Mean squared divergence of the predicted velocity."""
     u, v = scales.velocity(prediction)
     grid = scales.unit_grid
-    known = _fluid(known, grid.body, prediction)
+    known = _fluid(known, scales, prediction)
     return _mean_square(lambda u, v: derivatives.divergence(u, v, grid), u, v, known=known)
 
 
 def laplacian(prediction: State, scales: LossScales, known: Known | None = None) -> Scalar:
     """Mean over points of the squared Laplacians of u and v, added."""
-    u, v = scales.velocity(prediction)
     grid = scales.unit_grid
-    known = _fluid(known, grid.body, prediction)
-    of_u, of_v = (
-        _mean_square(lambda f: derivatives.laplacian(f, grid), f, known=known) for f in (u, v)
-    )
-    return of_u + of_v
+    both = torch.stack(scales.velocity(prediction))
+    known = _fluid(known, scales, prediction)
+    # Each component counts as a state of its own in the mean.
+    return 2 * _mean_square(lambda f: derivatives.laplacian(f, grid), both, known=known)
 
 
 def boundary(
@@ -193,7 +219,9 @@ def total_loss(
     known: Known | None = None,
     mask: Bool[Tensor, "y x"] | None = None,
 ) -> tuple[Scalar, dict[str, Scalar]]:
-    """The weighted sum, and every term without its weight, detached, for the log.
+    """The weighted sum, and its terms without their weights, detached, for the log.
+
+    A term of weight zero is neither computed nor logged.
 
     Args:
         prediction: Standardised.
@@ -203,27 +231,20 @@ def total_loss(
         known: True where the target is known.
         mask: The boundary points M; those of ``boundary_mask`` if not given.
     """
-    grid = scales.spec.grid
-    if mask is None:
-        mask = boundary_mask(grid, _shape(prediction), prediction.device)
-    known = _fluid(known, grid.body, prediction)
+    points = scales.masks(prediction)[0] if mask is None else mask
+    known = _fluid(known, scales, prediction)
     loss = reconstruction(prediction, target, known)
     logs = {"reconstruction": loss.detach()}
     terms = {
         "divergence": (weights.reg * weights.div, lambda: divergence(prediction, scales, known)),
         "laplacian": (weights.reg * weights.lap, lambda: laplacian(prediction, scales, known)),
-        "boundary": (weights.bnd, lambda: boundary(prediction, target, mask, known)),
+        "boundary": (weights.bnd, lambda: boundary(prediction, target, points, known)),
     }
     for name, (weight, term) in terms.items():
         if weight:
             value = term()
             loss = loss + weight * value
-        elif name == "boundary" or scales.has_velocity:
-            with torch.no_grad():
-                value = term()
-        else:
-            value = torch.zeros_like(loss)
-        logs[name] = value.detach()
+            logs[name] = value.detach()
     return loss, logs | {"loss": loss.detach()}
 
 
@@ -237,16 +258,17 @@ def _mean_square(operator: Callable[..., Tensor], *fields: Tensor, known: Tensor
 
 
 def _mean(values: Tensor, counted: Tensor) -> Tensor:
-    """Mean over the counted values; the others are zero."""
-    return values.sum() / counted.sum().clamp(min=1)
+    """Mean over states of the mean over each one's counted points; the other values are zero."""
+    points = counted.sum((-2, -1)).clamp(min=1)
+    return (values.sum((-2, -1)) / points).mean()
 
 
-def _fluid(known: Tensor | None, body: Tensor | None, state: Tensor) -> Tensor | None:
+def _fluid(known: Tensor | None, scales: LossScales, state: Tensor) -> Tensor | None:
     """Points that are known and outside the body; None stands for all."""
-    if body is None:
-        return known
-    fluid = ~_body_like(body, state)
-    return fluid if known is None else known & fluid
+    fluid = scales.masks(state)[1]
+    if fluid is None or known is None:
+        return known if fluid is None else fluid
+    return known & fluid
 
 
 def _body_like(body: Tensor, state: Tensor) -> Tensor:

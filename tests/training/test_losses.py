@@ -233,8 +233,9 @@ def test_masked_terms_by_brute_force() -> None:
     known = random_state(2, 6, 8, seed=2) > -1.2
     grid = Grid.periodic((6, 8), dx=2.0, dy=0.5)
     scales = plain_scales(grid)
-    squares, divergences, laplacians = [], [], []
+    expected = []
     for b in range(2):
+        squares, divergences, laplacians = [], [], []
         for j in range(6):
             for i in range(8):
                 if not known[b, j, i]:
@@ -250,13 +251,50 @@ def test_masked_terms_by_brute_force() -> None:
                         for f in (u, v)
                     ]
                     laplacians.append(float(second[0] ** 2 + second[1] ** 2))
-    for value, terms in (
-        (losses.reconstruction(z, target, known), squares),
-        (losses.divergence(z, scales, known), divergences),
-        (losses.laplacian(z, scales, known), laplacians),
-    ):
-        assert 0 < len(terms) < 2 * 2 * 6 * 8
-        assert math.isclose(value.item(), sum(terms) / len(terms), rel_tol=1e-12)
+        assert 0 < len(laplacians) < len(squares) / 2 < 6 * 8
+        expected.append([sum(terms) / len(terms) for terms in (squares, divergences, laplacians)])
+    found = (
+        losses.reconstruction(z, target, known),
+        losses.divergence(z, scales, known),
+        losses.laplacian(z, scales, known),
+    )
+    assert len({int(n) for n in known.sum((1, 2))}) == 2
+    for value, first, second_sample in zip(found, *expected, strict=True):
+        assert math.isclose(value.item(), (first + second_sample) / 2, rel_tol=1e-12)
+
+
+def test_a_sample_weighs_the_same_however_many_of_its_points_are_known() -> None:
+    # Errors 1, 2 at one known point of the first sample and 3 at the other five of the second:
+    # (1 + 4) / 2 = 2.5 and 9; the third has nothing to count and still is a third of the batch.
+    prediction, target = torch.zeros(3, 2, 2, 3), torch.full((3, 2, 2, 3), math.nan)
+    known = torch.zeros(3, 2, 3, dtype=torch.bool)
+    known[0, 1, 2] = True
+    target[0, :, 1, 2] = torch.tensor([1.0, 2.0])
+    known[1] = True
+    known[1, 0, 0] = False
+    target[1][:, known[1]] = 3.0
+    assert losses.reconstruction(prediction, target, known).item() == pytest.approx(11.5 / 3)
+    # Of the boundary M, the top row: one point in the first sample, three in the second.
+    top = torch.tensor([[False] * 3, [True] * 3])
+    assert losses.boundary(prediction, target, top, known).item() == pytest.approx(11.5 / 3)
+    # The bottom row: none in the first sample, two in the second.
+    assert losses.boundary(prediction, target, ~top, known).item() == pytest.approx(9.0 / 3)
+
+
+def test_parts_of_a_batch_weighted_by_their_samples_give_the_whole() -> None:
+    scales = uneven_scales(Grid((7, 9), 0.5, 0.2))
+    z, target = random_state(5, 2, 7, 9), random_state(5, 2, 7, 9, seed=1)
+    known = random_state(5, 7, 9, seed=2) > torch.linspace(-3, 0, 5).view(5, 1, 1)
+    known[3] = False
+
+    def gradient(part: slice) -> tuple[Tensor, Tensor]:
+        x = z[part].clone().requires_grad_()
+        loss, _ = losses.total_loss(x, target[part], weights=ALL, scales=scales, known=known[part])
+        return loss.detach(), torch.autograd.grad(loss, x)[0]
+
+    whole, parts = gradient(slice(None)), [gradient(slice(2)), gradient(slice(2, 5))]
+    torch.testing.assert_close(2 / 5 * parts[0][0] + 3 / 5 * parts[1][0], whole[0])
+    torch.testing.assert_close(torch.cat((2 / 5 * parts[0][1], 3 / 5 * parts[1][1])), whole[1])
 
 
 def test_a_body_counts_as_unknown() -> None:
@@ -309,12 +347,33 @@ def test_the_total_is_the_weighted_sum_and_the_logs_are_detached() -> None:
     )
 
 
-def test_a_term_without_weight_is_logged_but_not_added() -> None:
+def test_a_term_without_weight_is_neither_computed_nor_logged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("divergence", "laplacian", "boundary"):
+        monkeypatch.setattr(losses, name, None)
     scales = uneven_scales(Grid((6, 8)))
     z, target = random_state(2, 2, 6, 8), random_state(2, 2, 6, 8, seed=1)
     loss, logs = losses.total_loss(z, target, weights=LossWeights(), scales=scales)
-    assert loss == logs["reconstruction"]
-    assert all(value > 0 for value in logs.values())
+    assert set(logs) == {"loss", "reconstruction"}
+    assert loss == logs["loss"] == logs["reconstruction"] == losses.reconstruction(z, target)
+
+
+def test_masks_are_made_once_and_serve_training_after_a_validation_in_inference_mode() -> None:
+    body = torch.zeros(6, 8, dtype=torch.bool)
+    body[2, 3] = True
+    scales = uneven_scales(Grid((6, 8), 0.5, 0.2, body=body))
+    z, target = random_state(2, 2, 6, 8), random_state(2, 2, 6, 8, seed=1)
+    with torch.inference_mode():
+        losses.total_loss(z, target, weights=ALL, scales=scales)
+    made = scales.masks(z)
+    z.requires_grad_()
+    losses.total_loss(z, target, weights=ALL, scales=scales)[0].backward()
+    assert z.grad is not None and (z.grad[:, :, 2, 3] == 0).all()
+    assert all(a is b for a, b in zip(scales.masks(z), made, strict=True))
+    small = random_state(1, 2, 6, 7)
+    with pytest.raises(ValueError, match=r"body mask has shape \(6, 8\)"):
+        scales.masks(small)
 
 
 def test_a_time_axis_is_averaged_like_a_batch() -> None:
@@ -333,13 +392,21 @@ def test_a_time_axis_is_averaged_like_a_batch() -> None:
         torch.testing.assert_close(value, flat[name])
 
 
-def test_without_velocity_only_zero_weights_are_accepted() -> None:
-    spec = FieldSpec(channels=("h",), grid=Grid((6, 8)))
-    scales = LossScales.from_training(spec, Normalizer.identity(1))
-    z, target = random_state(2, 1, 6, 8), random_state(2, 1, 6, 8, seed=1)
+@pytest.mark.parametrize(
+    ("channels", "family"),
+    [(("h",), None), (("u", "v"), "reaction-diffusion"), (("u", "v"), "wave")],
+)
+def test_without_velocity_only_zero_weights_are_accepted(
+    channels: tuple[str, ...], family: str | None
+) -> None:
+    spec = FieldSpec(channels=channels, grid=Grid((6, 8)), family=family)
+    count = len(channels)
+    scales = LossScales.from_training(spec, Normalizer((0.0,) * count, (3.0,) * count))
+    assert scales.reference_velocity == 1.0
+    z, target = random_state(2, count, 6, 8), random_state(2, count, 6, 8, seed=1)
     _, logs = losses.total_loss(z, target, weights=LossWeights(bnd=1.0), scales=scales)
-    assert logs["divergence"] == logs["laplacian"] == 0
-    with pytest.raises(ValueError, match=r"need channels 'u' and 'v', found \('h',\)"):
+    assert set(logs) == {"loss", "reconstruction", "boundary"}
+    with pytest.raises(ValueError, match=r"need a velocity, channels 'u' and 'v' of a flow, found"):
         losses.total_loss(z, target, weights=ALL, scales=scales)
 
 

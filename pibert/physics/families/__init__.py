@@ -132,7 +132,7 @@ def _fluid_points(grid: Grid, field: Tensor) -> Tensor | None:
     """The points outside the body; None when there is no body of the field's resolution."""
     if grid.body is None or grid.body.shape != field.shape[-2:]:
         return None
-    return ~grid.body.to(field.device)
+    return ~grid.body_on(field.device)
 
 
 def magnitude(

@@ -144,7 +144,7 @@ def conservation(
     """
     total = sum(species[1:], start=species[0])
     if grid.body is not None and grid.body.shape == total.shape[-2:]:
-        total = torch.where(grid.body.to(total.device), 0.0, total)
+        total = torch.where(grid.body_on(total.device), 0.0, total)
     amount = total.sum((-2, -1))  # (*batch, t)
     scale = total[..., :1, :, :].abs().sum((-2, -1))
     return (amount - amount[..., :1]) / scale

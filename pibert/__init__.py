@@ -12,6 +12,7 @@ from pibert.fields import (
     Trajectory,
 )
 from pibert.models import MODELS, PRESETS, build_model, count_parameters
+from pibert.predictor import Predictor, load
 
 __version__ = "0.1.0"
 
@@ -25,9 +26,11 @@ __all__ = [
     "Grid",
     "Normalizer",
     "Parameter",
+    "Predictor",
     "Sides",
     "Trajectory",
     "__version__",
     "build_model",
     "count_parameters",
+    "load",
 ]

@@ -89,7 +89,7 @@ class Samples(Dataset[Batch]):
         # Only these channels are read; inputs and targets are places among them.
         self.channels = sorted({*wanted[0], *wanted[1]})
         self.inputs, self.targets = ([self.channels.index(i) for i in part] for part in wanted)
-        self._normalizer = Normalizer(
+        self.normalizer = Normalizer(
             tuple(normalizer.mean[i] for i in self.channels),
             tuple(normalizer.std[i] for i in self.channels),
         )
@@ -174,7 +174,7 @@ class Samples(Dataset[Batch]):
         return self._standardise(fields, known), known
 
     def _standardise(self, fields: Tensor, known: Tensor) -> Tensor:
-        return torch.where(known[..., None, :, :], self._normalizer.apply(fields), 0.0)
+        return torch.where(known[..., None, :, :], self.normalizer.apply(fields), 0.0)
 
 
 class BatchOrder(Sampler[list[int]]):

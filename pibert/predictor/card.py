@@ -1,0 +1,170 @@
+"""The card of a model: all that is needed to predict, as plain JSON.
+
+It says which model with which config, what the fields are, how they are standardised, which heads
+were trained, how good they are and where they come from. It names its weights by a fingerprint, so
+that weights and card of two different saves are never taken for one model.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from pibert.config import as_plain
+from pibert.fields import FieldSpec, Normalizer
+from pibert.models import MODELS, count_parameters
+
+FORMAT, VERSION = "pibert-model", 1
+WEIGHTS, CARD = "model.safetensors", "model.json"
+HEADER_KEY = "pibert"
+"""Where the header of the weights holds the text of the card."""
+HEADS = ("forward", "reconstruct", "consistency")
+"""What a model may have been trained for: stepping, filling gaps, judging consistency."""
+_FIXED = ("format", "version", "model", "spec", "normalizer", "units", "trained", "weights")
+"""Parts that the weights depend on: an edit there is refused."""
+
+Card = dict[str, Any]
+
+
+def make_card(
+    model: nn.Module,
+    normalizer: Normalizer,
+    trained: Mapping[str, bool],
+    provenance: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+) -> Card:
+    """The card of a model whose state is ``weights``."""
+    names = [name for name, kind in MODELS.items() if type(model) is kind]
+    if not names:
+        raise ValueError(
+            f"expected a model of one of the kinds {', '.join(MODELS)}, found "
+            f"{type(model).__name__}; give the module itself, not a wrapped or compiled one"
+        )
+    spec = cast(FieldSpec, model.spec)
+    check_channels(normalizer, spec)
+    if unknown := sorted(set(trained) - set(HEADS)):
+        raise ValueError(f"trained: expected names among {list(HEADS)}, found {unknown}")
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": {"name": names[0], "config": as_plain(model.config)},
+        "spec": spec.to_dict(),
+        "normalizer": {"mean": list(normalizer.mean), "std": list(normalizer.std)},
+        "units": dict(zip(spec.channels, spec.units, strict=True)),
+        "trained": {head: bool(trained.get(head, False)) for head in HEADS},
+        "provenance": dict(provenance),
+        "metrics": dict(metrics),
+        "weights": {
+            "file": WEIGHTS,
+            "parameters": count_parameters(model),
+            "sha256": fingerprint(weights),
+        },
+    }
+
+
+def as_text(card: Card) -> str:
+    """The JSON of a card; what is no plain JSON is refused by name."""
+    for part in ("provenance", "metrics"):
+        try:
+            json.dumps(card[part], allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"expected {part} as plain JSON with finite numbers, found: {error}; leave out "
+                "what is not known"
+            ) from None
+    return json.dumps(card, indent=2, allow_nan=False) + "\n"
+
+
+def choose_card(
+    weights: Path, tensors: Mapping[str, Tensor], header: str | None, beside: Path | None
+) -> Card:
+    """The card beside the weights where it is theirs, else the one in their header."""
+    cards = {}
+    if header is not None:
+        cards["header"] = _parse_card(header, f"header of {weights}")
+    if beside is not None and beside.is_file():
+        cards["file"] = _parse_card(beside.read_text("utf-8", "replace"), str(beside))
+    if not cards:
+        raise ValueError(
+            f"{weights}: expected a pibert model, found weights without a card (no key "
+            f"{HEADER_KEY!r} in the header, no {CARD} beside them); save it with "
+            "pibert.predictor.save_model"
+        )
+    found = fingerprint(tensors)
+    fitting = {place: card for place, card in cards.items() if _stated(card) == found}
+    if not fitting:
+        stated = " and ".join(str(_stated(card))[:12] for card in cards.values())
+        raise ValueError(
+            f"{weights}: expected weights with fingerprint {stated}, found {found[:12]}; the file "
+            "is damaged or was changed: copy or save it again"
+        )
+    if len(fitting) == 2:
+        _check_unedited(fitting["file"], fitting["header"], weights)
+    return fitting.get("file") or fitting["header"]
+
+
+def _parse_card(text: str, place: str) -> Card:
+    try:
+        card = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{place}: expected JSON, found {error}; mend it, or remove {CARD}: the weights carry "
+            "a copy"
+        ) from None
+    if not isinstance(card, dict) or card.get("format") != FORMAT:
+        found = card.get("format") if isinstance(card, dict) else type(card).__name__
+        raise ValueError(f"{place}: expected format {FORMAT!r}, found {found!r}; not a model")
+    version = card.get("version")
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise ValueError(
+            f"{place}: expected version 1 to {VERSION}, found {version!r}; update pibert to read it"
+        )
+    return card
+
+
+def _stated(card: Card) -> Any:
+    weights = card.get("weights")
+    return weights.get("sha256") if isinstance(weights, dict) else None
+
+
+def _check_unedited(card: Card, header: Card, weights: Path) -> None:
+    for part in _FIXED:
+        if card.get(part) != header.get(part):
+            place, mine, theirs = _first_difference(part, card.get(part), header.get(part))
+            raise ValueError(
+                f"{weights.with_name(CARD)}: expected {place} = {theirs!r} as the weights were "
+                f"trained, found {mine!r}; undo the edit, or remove {CARD}: the weights carry a "
+                "copy"
+            )
+
+
+def _first_difference(place: str, a: Any, b: Any) -> tuple[str, Any, Any]:
+    """Where two plain values part, as a dotted path, and the two values there."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in {**b, **a}:
+            if a.get(key) != b.get(key):
+                return _first_difference(f"{place}.{key}", a.get(key), b.get(key))
+    return place, a, b
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over name, type, shape and bytes of every tensor, in the order of the names."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def check_channels(normalizer: Normalizer, spec: FieldSpec) -> None:
+    if len(normalizer.mean) != len(spec.channels):
+        raise ValueError(
+            f"expected a normalizer of {len(spec.channels)} channels {list(spec.channels)}, found "
+            f"{len(normalizer.mean)}"
+        )

@@ -1,0 +1,216 @@
+"""A trained model on disk: ``model.safetensors`` and ``model.json`` in one folder, no pickle.
+
+The JSON is the card; the same text lies in the header of the weights. Both files are written under
+other names and renamed when they are whole, the weights first. A stop between the two renames
+leaves new weights beside an old card: so a card counts only if it has the fingerprint of the
+weights, as the one in the header has. ``docs/model-file.md`` specifies the format.
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from pibert.config import parse
+from pibert.fields import FieldSpec, Normalizer
+from pibert.models import MODELS, PRESETS
+from pibert.predictor.card import (
+    CARD,
+    FORMAT,
+    HEADER_KEY,
+    WEIGHTS,
+    Card,
+    as_text,
+    check_channels,
+    choose_card,
+    make_card,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedModel:
+    """What a model file holds."""
+
+    model: nn.Module
+    """In evaluation mode."""
+    normalizer: Normalizer
+    card: Card
+
+
+def save_model(
+    folder: Path | str,
+    model: nn.Module,
+    normalizer: Normalizer,
+    *,
+    trained: Mapping[str, bool],
+    provenance: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a model whole or not at all; one that is there already is replaced.
+
+    Args:
+        folder: Made if it is not there.
+        model: One of ``MODELS``, not wrapped or compiled, with finite float32 weights.
+        normalizer: Of the channels of ``model.spec``.
+        trained: Which of ``HEADS`` were trained; one that is left out was not.
+        provenance: Plain JSON: experiment, identity of the data, versions, commit, seed.
+        metrics: Plain JSON: how good it is, on what.
+
+    Returns:
+        The folder.
+    """
+    # Where files cannot be locked models can still be loaded.
+    from pibert.data.partial import remove_leftovers
+
+    folder = Path(folder)
+    tensors = {n: t.detach().cpu().contiguous() for n, t in model.state_dict().items()}
+    _check_weights(tensors)
+    card = make_card(model, normalizer, trained, provenance or {}, metrics or {}, tensors)
+    text = as_text(card)
+    folder.mkdir(parents=True, exist_ok=True)
+    # A clone of each: tensors that share memory would be refused.
+    data = save({name: t.clone() for name, t in tensors.items()}, {HEADER_KEY: text})
+    for name, content in ((WEIGHTS, data), (CARD, text.encode())):
+        remove_leftovers(folder / name)
+        _replace(folder / name, content)
+    return folder
+
+
+def read_model(path: Path | str, device: torch.device | str = "cpu") -> SavedModel:
+    """The model of a folder, or of a weights file alone.
+
+    The random numbers of the process stay as they are.
+    """
+    weights, beside = _locate(Path(path))
+    tensors, header = _read_weights(weights)
+    card = choose_card(weights, tensors, header, beside)
+    try:
+        name = card["model"]["name"]
+        if name not in MODELS:
+            raise ValueError(
+                f"expected a model among {', '.join(MODELS)}, found {name!r}; it may need a newer "
+                "pibert"
+            )
+        spec, scaling = FieldSpec.from_dict(card["spec"]), card["normalizer"]
+        normalizer = Normalizer(tuple(scaling["mean"]), tuple(scaling["std"]))
+        check_channels(normalizer, spec)
+        kind = type(next(iter(PRESETS[name].values())))
+        config = parse(kind, card["model"]["config"], "model.config")
+        with torch.random.fork_rng(devices=[]):
+            model = MODELS[name](config, spec)
+        _check_fit(tensors, model.state_dict())
+        _check_weights(tensors)
+    except (LookupError, TypeError) as error:
+        raise ValueError(
+            f"{weights}: expected a complete {FORMAT} card, found one that lacks or garbles "
+            f"{error}; save the model again"
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"{weights}: {error}") from error
+    model.load_state_dict(tensors)
+    return SavedModel(model=model.to(device).eval(), normalizer=normalizer, card=card)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Put a whole file in the place of the old one, on the disk when this returns."""
+    from pibert.data.partial import PartialFile, partial_path
+
+    partial = partial_path(path)
+    try:
+        with PartialFile(partial) as file:
+            file.write(content)
+            if file.error is not None:
+                raise file.error
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise OSError(
+            error.errno, f"not written ({error.strerror}); the file before it is kept", str(path)
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _locate(path: Path) -> tuple[Path, Path | None]:
+    """The weights, and the card beside them: a weights file that is named itself needs none."""
+    if path.is_file():
+        if path.suffix != ".safetensors":
+            raise ValueError(
+                f"{path}: expected a folder with {WEIGHTS} or a .safetensors file, found another "
+                "file; give the folder that it lies in"
+            )
+        return path, None
+    if not path.is_dir():
+        raise FileNotFoundError(
+            f"{path}: expected a run folder, a model folder or a .safetensors file, found nothing; "
+            "check the path"
+        )
+    weights = path / WEIGHTS
+    if not weights.is_file():
+        raise FileNotFoundError(
+            f"{path}: expected {WEIGHTS} in this folder, found none; a run writes it after its "
+            "first validation"
+        )
+    return weights, path / CARD
+
+
+def _read_weights(path: Path) -> tuple[dict[str, Tensor], str | None]:
+    """All tensors, and the card's text in the header."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path}: expected a whole safetensors file, found {path.stat().st_size} bytes that "
+            f"are not ({error}); it is cut short or of another kind: copy or save it again"
+        ) from error
+    return tensors, metadata.get(HEADER_KEY)
+
+
+def _check_weights(tensors: Mapping[str, Tensor]) -> None:
+    """Single precision, as models are built, and finite."""
+    floating = {name: t for name, t in tensors.items() if t.is_floating_point()}
+    wide = [f"{name} {t.dtype}" for name, t in floating.items() if t.dtype != torch.float32]
+    if wide:
+        raise ValueError(f"expected weights in float32, found {_few(wide)}; call model.float()")
+    bad = [name for name, t in floating.items() if not bool(t.isfinite().all())]
+    if bad:
+        raise ValueError(
+            f"expected finite weights, found NaN or infinity in {_few(bad)}; the training "
+            "diverged: take an earlier model"
+        )
+
+
+def _check_fit(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    problems = [f"no {name}" for name in expected if name not in found]
+    problems += [f"{name}, which the model has not" for name in found if name not in expected]
+    for name in sorted(expected.keys() & found.keys()):
+        ours, theirs = expected[name], found[name]
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            problems.append(
+                f"{name} {theirs.dtype} {list(theirs.shape)} for {ours.dtype} {list(ours.shape)}"
+            )
+    if problems:
+        raise ValueError(
+            f"expected the {len(expected)} tensors that the config asks for, found {_few(problems)}"
+            "; weights and card are not of one model, or this pibert builds it otherwise"
+        )
+
+
+def _few(names: list[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return "; ".join(names[:most]) + more

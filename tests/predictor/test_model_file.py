@@ -1,0 +1,321 @@
+"""A model on disk comes back as it was, or not at all and with the reason."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from pibert.data import partial
+from pibert.fields import Boundary, Normalizer, Sides
+from pibert.models.pibert import PIBERT
+from pibert.predictor import read_model, save_model
+from pibert.predictor.card import fingerprint
+from tests.helpers import randomise, tiny_model, tiny_spec
+
+NORMALIZER = Normalizer((1.25, -0.1), (0.3, 2.0))
+TRAINED = {"forward": True, "reconstruct": True}
+
+
+def made(seed: int = 0, **overrides: Any) -> PIBERT:
+    spec = tiny_spec((12, 20), units=("m/s", "m/s"))
+    body = torch.zeros(12, 20, dtype=torch.bool)
+    body[4:7, 3:5] = True
+    sides = Sides(Boundary.INFLOW, Boundary.OUTFLOW, Boundary.WALL, Boundary.SLIP)
+    spec = replace(spec, grid=replace(spec.grid, body=body, sides=sides, origin=(0.1, -3.0)))
+    model = randomise(tiny_model(spec=spec, **overrides), seed)
+    samples = torch.randn(
+        4, model.in_channels, 12, 20, generator=torch.Generator().manual_seed(seed)
+    )
+    model.calibrate(samples, NORMALIZER)
+    return model.eval()
+
+
+def saved(folder: Path, model: PIBERT | None = None, **more: Any) -> Path:
+    return save_model(folder, model or made(), NORMALIZER, **({"trained": TRAINED} | more))
+
+
+def edit(folder: Path, *path: str | int, value: Any) -> None:
+    """Change one value of model.json."""
+    file = folder / "model.json"
+    card = place = json.loads(file.read_text())
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    file.write_text(json.dumps(card))
+
+
+def rewrite(folder: Path, *, text: str | None = None, **tensors: torch.Tensor | None) -> Path:
+    """The weights with some tensors changed (None: left out), the card in the header alone."""
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    with safe_open(path, "pt") as file:
+        card = json.loads(file.metadata()["pibert"])
+    for name, tensor in tensors.items():
+        name = name.replace("__", ".")
+        weights.pop(name) if tensor is None else weights.update({name: tensor})
+    card["weights"]["sha256"] = fingerprint(weights)
+    other = folder / "other.safetensors"
+    save_file(weights, other, {"pibert": text or json.dumps(card)})
+    return other
+
+
+def test_a_model_comes_back_as_the_same_function_with_all_that_describes_it(tmp_path: Path) -> None:
+    model = made(residual_weights=(1.0, 0.5), history=2)
+    more = {"provenance": {"seed": 3, "data": "wakes"}, "metrics": {"valid": {"rmse": 0.25}}}
+    assert saved(tmp_path / "run", model, **more) == tmp_path / "run"
+    for path in (tmp_path / "run", str(tmp_path / "run"), tmp_path / "run" / "model.safetensors"):
+        found = read_model(path)
+        assert isinstance(found.model, PIBERT) and not found.model.training
+        assert found.model.config == model.config
+        assert found.model.spec == model.spec and found.normalizer == NORMALIZER
+        x, parameters = torch.randn(2, 4, 12, 20), torch.randn(2, 1)
+        assert torch.equal(found.model(x, parameters), model(x, parameters))
+        card = found.card
+        assert (card["format"], card["version"]) == ("pibert-model", 1)
+        assert card["units"] == {"u": "m/s", "v": "m/s"}
+        assert card["trained"] == {"forward": True, "reconstruct": True, "consistency": False}
+        assert card["provenance"] == more["provenance"] and card["metrics"] == more["metrics"]
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
+        "model.json",
+        "model.safetensors",
+    ]
+
+
+def test_the_file_and_the_header_hold_the_same_text(tmp_path: Path) -> None:
+    saved(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert file.metadata()["pibert"] == (tmp_path / "model.json").read_text()
+
+
+def test_loading_leaves_the_random_numbers_of_the_process_alone(tmp_path: Path) -> None:
+    saved(tmp_path)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    read_model(tmp_path)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_stop_between_the_renames_leaves_the_new_model_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = made(0), made(1, depth=1)  # of another size: the old card cannot serve
+    saved(tmp_path, old)
+    rename, count = os.replace, 0
+
+    def stop_at_the_second(*paths: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise KeyboardInterrupt
+        rename(*paths)
+
+    monkeypatch.setattr(os, "replace", stop_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        saved(tmp_path, new, metrics={"rmse": 2})
+    monkeypatch.undo()
+    assert json.loads((tmp_path / "model.json").read_text())["metrics"] == {}
+    found = read_model(tmp_path)
+    x = torch.randn(1, 2, 12, 20)
+    assert torch.equal(found.model(x), new(x)) and found.card["metrics"] == {"rmse": 2}
+
+
+@pytest.mark.parametrize("place", ["first file", "second rename"])
+def test_a_killed_save_leaves_the_old_or_the_new_model_and_no_litter_after_the_next(
+    tmp_path: Path, place: str
+) -> None:
+    """The process ends at once, as by kill -9, at two places of a second save."""
+    saved(tmp_path, made(0))
+    x = torch.randn(1, 2, 12, 20)
+    code = f"""
+import os, sys, torch
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from tests.predictor.test_model_file import made, saved
+fsync, rename, count = os.fsync, os.replace, 0
+def maybe_end(kind, call, *a):
+    global count
+    count += kind == "rename"
+    if {place!r} == "first file" and kind == "fsync": os._exit(9)
+    if {place!r} == "second rename" and count == 2: os._exit(9)
+    return call(*a)
+os.fsync = lambda *a: maybe_end("fsync", fsync, *a)
+os.replace = lambda *a: maybe_end("rename", rename, *a)
+from pathlib import Path
+saved(Path({str(tmp_path)!r}), made(1))
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 9
+    expected = made(1 if place == "second rename" else 0)
+    found = read_model(tmp_path)
+    assert torch.equal(found.model.state_dict()["positions"], expected.positions)
+    assert list(tmp_path.glob(".*.partial"))
+    saved(tmp_path, made(2))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.json", "model.safetensors"]
+    assert torch.equal(read_model(tmp_path).model(x), made(2)(x))
+
+
+def test_a_full_disk_keeps_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tmp_path, made(0))
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(partial.os, "pwrite", full)
+    with pytest.raises(OSError, match="No space left.*is kept"):
+        saved(tmp_path, made(1))
+    monkeypatch.undo()
+    assert torch.equal(read_model(tmp_path).model.state_dict()["positions"], made(0).positions)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_metrics_and_provenance_may_be_edited_and_the_file_counts(tmp_path: Path) -> None:
+    saved(tmp_path)
+    edit(tmp_path, "metrics", value={"test": 1.5})
+    assert read_model(tmp_path).card["metrics"] == {"test": 1.5}
+    assert read_model(tmp_path / "model.safetensors").card["metrics"] == {}
+
+
+def test_a_missing_card_is_taken_from_the_header(tmp_path: Path) -> None:
+    saved(tmp_path)
+    (tmp_path / "model.json").unlink()
+    assert read_model(tmp_path).card["weights"]["file"] == "model.safetensors"
+
+
+def test_a_lost_header_is_replaced_by_the_file(tmp_path: Path) -> None:
+    saved(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    save_file(load_file(weights), weights)
+    assert torch.equal(read_model(tmp_path).model.state_dict()["positions"], made().positions)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("spec", "grid", "shape"), [20, 12], r"spec\.grid\.shape = \[12, 20\].*found \[20, 12\]"),
+        (("spec", "grid", "dx"), 1.0, r"spec\.grid\.dx = 0.3 .*found 1.0.*undo the edit"),
+        (("normalizer", "mean"), [0.0, 0.0], r"normalizer\.mean = \[1.25, -0.1\]"),
+        (("model", "config", "heads"), 4, r"model\.config\.heads = 2 .*found 4"),
+        (("trained", "consistency"), True, r"trained\.consistency = False .*found True"),
+        (("version",), 2, "version 1 to 1, found 2; update pibert"),
+        (("format",), "other", "'pibert-model', found 'other'"),
+    ],
+)
+def test_an_edit_of_what_the_weights_depend_on_is_refused(
+    tmp_path: Path, path: tuple[str, ...], value: Any, message: str
+) -> None:
+    saved(tmp_path)
+    edit(tmp_path, *path, value=value)
+    with pytest.raises(ValueError, match=message):
+        read_model(tmp_path)
+
+
+def test_a_card_that_is_no_json_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path)
+    (tmp_path / "model.json").write_text('{"format": ')
+    with pytest.raises(ValueError, match=r"model.json: expected JSON.*remove model.json"):
+        read_model(tmp_path)
+
+
+def test_a_path_without_a_model_is_told_as_such(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere: expected a run folder.*found nothing"):
+        read_model(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"expected model.safetensors in this folder"):
+        read_model(tmp_path)
+    (tmp_path / "model.pt").write_bytes(b"\x80\x02")
+    with pytest.raises(ValueError, match=r"expected a folder with model.safetensors or a"):
+        read_model(tmp_path / "model.pt")
+    save_file({"a": torch.ones(2)}, tmp_path / "foreign.safetensors")
+    with pytest.raises(ValueError, match="expected a pibert model, found weights without a card"):
+        read_model(tmp_path / "foreign.safetensors")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.0005, 0.1, 0.9])
+def test_a_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
+    weights = saved(tmp_path) / "model.safetensors"
+    data = weights.read_bytes()
+    weights.write_bytes(data[: int(share * len(data))])
+    with pytest.raises(ValueError, match="expected a whole safetensors file, found .* bytes"):
+        read_model(tmp_path)
+
+
+def test_one_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    weights = saved(tmp_path) / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-100] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(ValueError, match="fingerprint .* damaged or was changed"):
+        read_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"norm__bias": None}, "found no norm.bias; weights and card"),
+        ({"extra": torch.ones(2)}, "found extra, which the model has not"),
+        (
+            {"norm__bias": torch.ones(7)},
+            r"norm.bias torch.float32 \[7\] for torch.float32 \[32\]",
+        ),
+        (
+            {"norm__bias": torch.ones(32, dtype=torch.float64)},
+            r"norm.bias torch.float64 \[32\] for torch.float32 \[32\]",
+        ),
+        ({"norm__bias": torch.full((32,), torch.nan)}, "finite weights, found NaN .* in norm.bias"),
+        (
+            {"a": torch.ones(1), "b": torch.ones(1), "c": torch.ones(1), "d": torch.ones(1)},
+            "1 more",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    saved(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        read_model(rewrite(tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("model", {"name": "bert", "config": {}}, "a model among pibert.*, found 'bert'"),
+        ("model", {"name": "pibert", "config": {"widht": 3}}, r"widht.*did you mean"),
+        ("model", {"name": "pibert"}, "complete pibert-model card, .*'config'"),
+        ("normalizer", {"mean": [0.0], "std": [1.0]}, "normalizer of 2 channels .*found 1"),
+        ("spec", None, "complete pibert-model card"),
+    ],
+)
+def test_a_garbled_card_is_refused(tmp_path: Path, part: str, value: Any, message: str) -> None:
+    saved(tmp_path)
+    card = json.loads((tmp_path / "model.json").read_text()) | {part: value}
+    with pytest.raises(ValueError, match=message):
+        read_model(rewrite(tmp_path, text=json.dumps(card)))
+
+
+def test_a_model_that_could_not_be_read_again_is_not_saved(tmp_path: Path) -> None:
+    broken = made()
+    with torch.no_grad():
+        broken.norm.bias[3] = torch.inf
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("finite weights, found NaN or infinity in norm.bias", {"model": broken}),
+        ("weights in float32, found positions torch.float64", {"model": made().double()}),
+        ("metrics as plain JSON", {"metrics": {"rmse": float("nan")}}),
+        ("provenance as plain JSON", {"provenance": {"path": tmp_path}}),
+        ("names among .*'forward'", {"trained": {"foward": True}}),
+    ]
+    for message, changes in cases:
+        with pytest.raises(ValueError, match=message):
+            saved(tmp_path / "run", **changes)
+    with pytest.raises(ValueError, match="found Sequential; give the module itself"):
+        save_model(tmp_path / "run", torch.nn.Sequential(made()), NORMALIZER, trained=TRAINED)
+    with pytest.raises(ValueError, match="normalizer of 2 channels .* found 3"):
+        save_model(tmp_path / "run", made(), Normalizer.identity(3), trained=TRAINED)
+    assert not (tmp_path / "run").exists()

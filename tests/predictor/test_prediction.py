@@ -1,0 +1,336 @@
+"""Predictions in physical units: kinds of arrays, units, rollouts, gaps, and what is refused."""
+
+import itertools
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import pibert
+from pibert.fields import Normalizer
+from pibert.models.pibert import PIBERT
+from pibert.predictor import Predictor, save_model
+from tests.helpers import randomise, tiny_model, tiny_spec
+
+SHAPE = (12, 20)
+NORMALIZER = Normalizer((1.5, -0.25), (0.5, 2.0))
+ALL = {"forward": True, "reconstruct": True, "consistency": True}
+
+
+def predictor(*, body: Tensor | None = None, chunk: int = 128, **overrides: Any) -> Predictor:
+    """Of a model with random weights that stays bounded when it is called on its own answers."""
+    spec = tiny_spec(SHAPE)
+    spec = replace(spec, grid=replace(spec.grid, body=body))
+    model = randomise(tiny_model(spec=spec, **overrides))
+    model.calibrate(torch.zeros(1, model.in_channels, *SHAPE), NORMALIZER)
+    with torch.no_grad():
+        model.get_parameter("skip_scale").mul_(0.2)
+        model.get_parameter("refinement.4.weight").mul_(0.1)
+    return Predictor(model, NORMALIZER, chunk=chunk)
+
+
+def frames(batch: int = 3, history: int = 1, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return NORMALIZER.invert(torch.randn(batch, history, 2, *SHAPE, generator=generator))
+
+
+def window_of(steps: list[Tensor], history: int) -> Tensor:
+    return torch.cat(steps, 1)[:, -history:]
+
+
+def test_a_loaded_model_predicts_as_the_one_that_was_saved(tmp_path: Path) -> None:
+    before = predictor()
+    save_model(tmp_path, before.model, NORMALIZER, trained=ALL)
+    after = pibert.load(tmp_path)
+    x = frames()
+    assert torch.equal(before.step(x, {"Re": 900.0}), after.step(x, {"Re": 900.0}))
+    assert after.spec == before.spec and after.normalizer == NORMALIZER
+    assert (after.history, after.horizon) == (1, 1)
+    assert after.device == torch.device("cpu") and not after.model.training
+    assert after.card["trained"] == ALL
+
+
+def test_a_step_is_the_model_between_standardised_and_physical() -> None:
+    predict, x = predictor(), frames()
+    parameters = predict.spec.encode_parameters({"Re": torch.tensor([500.0, 1e3, 2e3])})
+    z = (x[:, 0] - torch.tensor([1.5, -0.25])[:, None, None]) / torch.tensor([0.5, 2.0])[
+        :, None, None
+    ]
+    with torch.no_grad():
+        y = predict.model(z, parameters, torch.ones(3, *SHAPE, dtype=torch.bool))
+    expected = (
+        y * torch.tensor([0.5, 2.0])[:, None, None] + torch.tensor([1.5, -0.25])[:, None, None]
+    )
+    found = predict.step(x, {"Re": np.array([500, 1000, 2000])})
+    assert torch.allclose(found[:, 0], expected, atol=1e-6)
+    assert not torch.allclose(found, predict.step(x, {"Re": 500}), atol=1e-4)
+
+
+def test_an_untrained_model_gives_back_its_input_however_large_its_units() -> None:
+    normalizer = Normalizer((101325.0, -4e-7), (250.0, 3e-9))
+    predict = Predictor(tiny_model(spec=tiny_spec(SHAPE)), normalizer)
+    z = torch.randn(2, 1, 2, *SHAPE, dtype=torch.float64)
+    x = normalizer.invert(z)
+    assert torch.allclose(normalizer.apply(predict.step(x)), z, atol=1e-6)
+    # In float32 a large mean has eaten digits before anything is predicted.
+    small = x.float()
+    assert torch.allclose(predict.step(small), small, rtol=2e-7, atol=0)
+
+
+def test_the_answer_is_of_the_kind_and_type_of_the_input() -> None:
+    predict, x = predictor(), frames()
+    expected = predict.step(x)
+    for kind in (np.float32, np.float64, ">f4"):
+        array = x.numpy().astype(kind)
+        array.setflags(write=False)
+        found = predict.step(array, mask=np.ones(SHAPE, bool))
+        assert isinstance(found, np.ndarray)
+        assert found.dtype == np.dtype(kind).newbyteorder("=")
+        assert np.allclose(found, expected.numpy(), atol=1e-5)
+    double = predict.step(x.double())
+    assert double.dtype == torch.float64 and torch.allclose(double.float(), expected, atol=1e-5)
+    assert predict.step(x.requires_grad_()).requires_grad is False
+    assert predict.consistency(x.detach().numpy()).dtype == np.float32
+
+
+def test_autocast_around_a_prediction_changes_nothing() -> None:
+    predict, x = predictor(), frames()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = predict.step(x)
+    assert torch.equal(found, predict.step(x))
+
+
+def test_a_large_batch_in_parts_is_the_same_prediction() -> None:
+    whole, parted, x = predictor(), predictor(chunk=2), frames(5)
+    sizes: list[int] = []
+    parted.model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    reynolds = {"Re": torch.linspace(300.0, 900.0, 5)}
+    mask = torch.rand(5, *SHAPE, generator=torch.Generator().manual_seed(1)) > 0.2
+    found = parted.rollout(x, 2, reynolds, mask)
+    assert torch.allclose(found, whole.rollout(x, 2, reynolds, mask), atol=1e-5)
+    assert sizes == [2, 2, 1] * 2
+
+
+def test_a_rollout_is_the_step_repeated() -> None:
+    predict, x = predictor(), frames()
+    found = predict.rollout(x, 4, {"Re": 700.0})
+    step = x
+    for number in range(4):
+        step = predict.step(step, {"Re": 700.0})
+        assert torch.allclose(found[:, number : number + 1], step, atol=1e-4)
+    assert isinstance(predict.rollout(x.numpy(), 4), np.ndarray)
+
+
+@pytest.mark.parametrize(("history", "horizon"), [(2, 2), (3, 1), (1, 2), (3, 2)])
+def test_the_window_slides_over_predicted_frames(history: int, horizon: int) -> None:
+    predict, x = predictor(history=history, horizon=horizon), frames(2, history)
+    steps = [x]
+    for _ in range(3):
+        steps.append(predict.step(window_of(steps, history)))
+        assert steps[-1].shape == (2, horizon, 2, *SHAPE)
+    expected = torch.cat(steps[1:], 1)
+    most = 3 * horizon - 1  # the last block is cut when the horizon is 2
+    found = predict.rollout(x, most)
+    assert torch.allclose(found, expected[:, :most], atol=1e-4)
+    blocks = list(predict.iterate(x, most))
+    assert torch.equal(torch.cat(blocks, 1), found)
+    assert blocks[0].shape[1] == min(horizon, most)
+
+
+def test_a_rollout_without_end_is_made_as_it_is_asked_for() -> None:
+    predict, x, calls = predictor(), frames(), []
+    predict.model.register_forward_pre_hook(lambda *_: calls.append(1))
+    blocks = predict.iterate(x)
+    assert not calls
+    found = list(itertools.islice(blocks, 3))
+    assert len(calls) == 3
+    assert torch.equal(torch.cat(found, 1), predict.rollout(x, 3))
+
+
+def test_what_lies_at_unknown_points_never_matters() -> None:
+    predict, x = predictor(), frames()
+    mask = torch.ones(3, *SHAPE, dtype=torch.bool)
+    mask[0, 2:5, 7:9] = False
+    mask[2, 11, :] = False
+    hidden = torch.where(mask[:, None, None], x, math.nan)
+    expected = predict.rollout(x, 3, mask=mask)
+    assert torch.equal(predict.rollout(hidden, 3, mask=mask), expected)
+    assert torch.isfinite(expected).all()
+    assert not torch.allclose(predict.step(x), expected[:, :1], atol=1e-3)
+    # Unknown in every step: what was predicted there is not fed back.
+    second = torch.where(mask[:, None, None], expected[:, :1], 1e6)
+    assert torch.allclose(predict.step(second, mask=mask), expected[:, 1:2], atol=1e-4)
+
+
+def test_a_body_of_the_grid_is_never_known() -> None:
+    body = torch.zeros(SHAPE, dtype=torch.bool)
+    body[3:6, 4:9] = True
+    predict, x = predictor(body=body), frames()
+    hollow = torch.where(body, math.nan, x)
+    assert torch.equal(predict.step(hollow), predict.step(x))
+    assert torch.equal(predict.step(x, mask=~body), predict.step(x))
+
+
+def test_filling_keeps_what_is_known_bit_for_bit_and_puts_the_head_elsewhere() -> None:
+    body = torch.zeros(SHAPE, dtype=torch.bool)
+    body[0:2, 0:2] = True
+    predict, x = predictor(history=2, body=body), frames(3, 2)
+    known = torch.ones(3, 2, *SHAPE, dtype=torch.bool)
+    known[0, 1, 4:8, 10:13] = False
+    known[1, :, 7, :] = False
+    known[2, 0, 0, 0] = False  # in the body: no gap
+    given = torch.where(known[:, :, None], x, math.nan)
+    found = predict.fill(given, known, {"Re": 700.0})
+    gaps = ~known & ~body
+    kept = known[:, :, None].expand_as(x)
+    assert torch.equal(found[kept], x[kept])
+    assert found[2, 0, :, 0, 0].isnan().all()
+    seen = known.all(1) & ~body
+    z = torch.where(seen[:, None, None], NORMALIZER.apply(x), 0.0).flatten(1, 2)
+    parameters = predict.spec.encode_parameters({"Re": 700.0}).expand(3, -1)
+    model = predict.model
+    assert isinstance(model, PIBERT)
+    with torch.no_grad():
+        head = NORMALIZER.invert(model.reconstruct(z, parameters, seen).unflatten(1, (2, 2)))
+    put = gaps[:, :, None].expand_as(x)
+    assert torch.allclose(found[put], head[put], atol=1e-6)
+    array = predict.fill(given.numpy(), known.numpy(), {"Re": 700.0})
+    assert np.array_equal(array, found.numpy(), equal_nan=True)
+    static = predict.fill(given, known.all(1), {"Re": 700.0})
+    assert torch.equal(static[put], found[put])
+
+
+def test_consistency_is_a_probability_per_sample() -> None:
+    predict, x = predictor(), frames(4)
+    model = predict.model
+    assert isinstance(model, PIBERT)
+    with torch.no_grad():
+        z = NORMALIZER.apply(x)[:, 0]
+        logits = model.consistency(z, predict.spec.encode_parameters({}).expand(4, -1))
+    found = predict.consistency(x)
+    assert found.shape == (4,)
+    assert torch.allclose(found, 1 / (1 + torch.exp(-logits)), atol=1e-6)
+
+
+def test_a_rollout_that_diverges_stops_with_the_step() -> None:
+    predict, x = predictor(horizon=2), frames(2)
+    with torch.no_grad():
+        for parameter in predict.model.get_submodule("refinement").parameters():
+            parameter.zero_()
+        # Overflows float32 in the third call.
+        predict.model.get_parameter("skip_scale").fill_(1e15)
+    with pytest.raises(FloatingPointError, match=r"step 5 \(sample 0\).*at most 4 steps"):
+        predict.rollout(x, 10)
+    blocks = predict.iterate(x, 10)
+    assert all(torch.isfinite(next(blocks)).all() for _ in range(2))
+
+
+@pytest.mark.parametrize(
+    ("head", "call"),
+    [
+        ("forward", lambda p, x: p.step(x)),
+        ("reconstruct", lambda p, x: p.fill(x, torch.ones(SHAPE, dtype=torch.bool))),
+        ("consistency", lambda p, x: p.consistency(x)),
+    ],
+)
+def test_a_head_that_was_not_trained_is_refused(tmp_path: Path, head: str, call: Any) -> None:
+    x = frames()
+    save_model(tmp_path, predictor().model, NORMALIZER, trained=ALL | {head: False})
+    with pytest.raises(ValueError, match=r"expected a model trained to .*; .*: pibert"):
+        call(pibert.load(tmp_path), x)
+    save_model(tmp_path, predictor().model, NORMALIZER, trained={head: True})
+    call(pibert.load(tmp_path), x)
+
+
+def test_a_model_without_the_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    predict = predictor()
+    monkeypatch.delattr(PIBERT, "consistency")
+    with pytest.raises(ValueError, match="found PIBERT, which has no consistency head"):
+        predict.consistency(frames())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x[:, 0], r"\(batch, history, channel, y, x\) = \(batch, 1, 2, 12, 20\)"),
+        (lambda x: x[..., :-1], r"found \(3, 1, 2, 12, 19\); bring them"),
+        (lambda x: x.repeat(1, 2, 1, 1, 1), r"found \(3, 2, 2, 12, 20\)"),
+        (lambda x: x[:, :, :1], r"channels \['u', 'v'\], found \(3, 1, 1, 12, 20\)"),
+        (lambda x: x[:0], r"found \(0, 1, 2, 12, 20\)"),
+        (lambda x: x.half(), "float32 or float64, found torch.float16"),
+        (lambda x: x.numpy().astype(int), "float32 or float64, found torch.int64"),
+        (lambda x: x.tolist(), "NumPy array or a tensor, found list"),
+        (lambda x: np.ma.masked_invalid(x.numpy()), "found MaskedArray.*pass a mask"),
+    ],
+)
+def test_fields_of_another_shape_or_kind_are_refused(
+    change: Any, message: str, no_shape_checks: None
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        predictor().step(change(frames()))
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (torch.ones(20, 12, dtype=torch.bool), r"of shape \(12, 20\), .* found .*\(20, 12\)"),
+        (torch.ones(2, 12, 20, dtype=torch.bool), r"\(3, 12, 20\).* found .*\(2, 12, 20\)"),
+        (torch.ones(12, 20), "mask of bool, .* found torch.float32"),
+    ],
+)
+def test_a_wrong_mask_is_refused(mask: Tensor, message: str, no_shape_checks: None) -> None:
+    with pytest.raises(ValueError, match=message):
+        predictor().step(frames(), mask=mask)
+
+
+def test_a_missing_value_that_counts_as_known_is_refused_with_its_place() -> None:
+    x = frames()
+    x[2, 0, 1, 5, 17] = math.nan
+    place = "found nan in sample 2, frame 0, channel 'v', row 5, column 17; pass a mask"
+    with pytest.raises(ValueError, match=place):
+        predictor().step(x)
+    x[2, 0, 1, 5, 17] = math.inf
+    with pytest.raises(ValueError, match="found inf"):
+        predictor().rollout(x, 2)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"re": 3.0}, r"unknown parameters \['re'\]; this data has \['Re'\]"),
+        ({"Re": [100.0, 200.0]}, "one finite number, or 3 of them, for parameter 'Re'"),
+        ({"Re": math.inf}, "one finite number"),
+        ({"Re": -5.0}, "must be positive"),
+    ],
+)
+def test_wrong_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        predictor().step(frames(), parameters)
+
+
+def test_parameters_that_are_not_given_are_unknown() -> None:
+    predict, x = predictor(), frames()
+    assert torch.equal(predict.step(x), predict.step(x, {"Re": math.nan}))
+    assert torch.equal(predict.step(x), predict.step(x, {}))
+    assert not torch.equal(predict.step(x), predict.step(x, {"Re": 30.0}))
+
+
+def test_senseless_numbers_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1 step, found 0"):
+        predictor().rollout(frames(), 0)
+    with pytest.raises(ValueError, match="chunk of at least 1 sample, found 0"):
+        predictor(chunk=0)
+    with pytest.raises(ValueError, match="cannot step"):
+        Predictor(tiny_model(out_channels=3), NORMALIZER)
+    with pytest.raises(ValueError, match="and 3 means"):
+        Predictor(tiny_model(), Normalizer.identity(3))
+
+
+def test_a_predictor_moves() -> None:
+    predict = predictor()
+    assert predict.to("meta") is predict and predict.device.type == "meta"

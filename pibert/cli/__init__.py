@@ -5,7 +5,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from pibert.cli import convert, demo, download, generate, info, inspect
+from pibert.cli import config, convert, demo, download, fill, generate, info, inspect, train
 from pibert.cli.terminal import complain
 
 
@@ -49,11 +49,16 @@ def main() -> None:
     """
 
 
-_DATA, _MODELS = "Flow data", "Models"
+_DATA, _TRAINING, _MODELS = "Flow data", "Training", "Models"
 
 app.command(rich_help_panel=_DATA)(generate.generate)
 app.add_typer(download.app, name="download", rich_help_panel=_DATA)
 app.command(rich_help_panel=_DATA)(inspect.inspect)
 app.command(rich_help_panel=_DATA)(convert.convert)
+app.command(rich_help_panel=_TRAINING)(train.train)
+app.command(rich_help_panel=_TRAINING)(train.pretrain)
+app.command(rich_help_panel=_TRAINING)(train.resume)
+app.add_typer(config.app, name="config", rich_help_panel=_TRAINING)
+app.command(rich_help_panel=_MODELS)(fill.fill)
 app.command(rich_help_panel=_MODELS)(demo.demo)
 app.command(rich_help_panel=_MODELS)(info.info)

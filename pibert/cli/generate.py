@@ -1,9 +1,8 @@
 """``pibert generate``: data sets from the built-in solvers."""
 
-import json
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -30,6 +29,7 @@ def generate(
 
     Example: pibert generate cylinder --preset demo --out wake.h5
     """
+    from pibert.config import assignment
     from pibert.data import generate as generation
     from pibert.solver.presets import PRESETS, find_preset
 
@@ -40,7 +40,7 @@ def generate(
             table.add_row(name, ", ".join(presets))
         console.print(table)
         return
-    changes = dict(_setting(text) for text in settings or ())
+    changes = dict(assignment(text) for text in settings or ())
     changes |= {k: v for k, v in (("samples", samples), ("seed", seed)) if v is not None}
     recipe = generation.change(find_preset(case, preset), changes)
     device = _device(device)
@@ -93,14 +93,3 @@ def _device(name: str) -> str:
         there = ["auto", "cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
         raise ValueError(f"there is no device {name!r}; choose from: {', '.join(there)}")
     return name
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    """A change of a recipe as the user writes it: KEY=VALUE, the value as in JSON or a word."""
-    key, sign, value = text.partition("=")
-    if not sign:
-        raise ValueError(f"expected KEY=VALUE after --set, found {text!r}")
-    try:
-        return key, json.loads(value)
-    except json.JSONDecodeError:
-        return key, value

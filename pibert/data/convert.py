@@ -52,7 +52,7 @@ def convert(
         on_remark: Called with what was done to the units, in words, once for all that are alike.
     """
     out = Path(out)
-    _refuse_overwriting(recordings.path, out)
+    refuse_overwriting(recordings.path, out)
     names = recordings.names if names is None else tuple(names)
     said: set[str] = set()
     with Writer(out) as writer:
@@ -80,7 +80,8 @@ def convert(
     return out
 
 
-def _refuse_overwriting(path: Path, out: Path) -> None:
+def refuse_overwriting(path: Path, out: Path) -> None:
+    """Stop before a part of the input is replaced by the output."""
     if not out.exists():
         return
     inside = path.is_dir() and path.resolve() in out.resolve().parents

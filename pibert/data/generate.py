@@ -10,7 +10,6 @@ in.
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import platform
@@ -18,12 +17,12 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import torch
 
 from pibert import __version__
+from pibert.config import WrongSetting, as_kind, fingerprint
 from pibert.data.format import Reader, Writer, write
 from pibert.fields import Trajectory
 from pibert.solver.recipes import Diverged, Recipe
@@ -64,8 +63,7 @@ def describe(recipe: Recipe) -> dict[str, Any]:
 
 
 def recipe_hash(recipe: Recipe) -> str:
-    text = json.dumps(describe(recipe), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return fingerprint(describe(recipe))
 
 
 def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
@@ -85,32 +83,10 @@ def _changed(target: Any, path: list[str], value: Any) -> Any:
         return replace(target, **{path[0]: _changed(present, path[1:], value)})
     try:
         if len(path) > 1:
-            raise TypeError
-        return replace(target, **{path[0]: _as_kind(value, kinds[path[0]])})
-    except TypeError:
+            raise WrongSetting
+        return replace(target, **{path[0]: as_kind(value, kinds[path[0]])})
+    except WrongSetting:
         raise ValueError(f"{'.'.join(path)} must be like {present!r}, found {value!r}") from None
-
-
-def _as_kind(value: Any, kind: Any) -> Any:
-    """A value from JSON as an annotation wants it; TypeError where it is of another kind."""
-    form, inner = get_origin(kind), get_args(kind)
-    if form in (Union, UnionType):
-        for choice in inner:
-            with contextlib.suppress(TypeError):
-                return _as_kind(value, choice)
-    elif form is Literal and value in inner:
-        return value
-    elif form is tuple and isinstance(value, list | tuple):
-        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
-        if len(kinds) == len(value):
-            return tuple(_as_kind(v, k) for v, k in zip(value, kinds, strict=True))
-    elif kind is float and type(value) in (int, float):
-        return float(value)
-    elif kind is type(None) and value is None:
-        return None
-    elif isinstance(kind, type) and type(value) is kind:
-        return value
-    raise TypeError
 
 
 def generate(

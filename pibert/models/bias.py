@@ -11,7 +11,6 @@ Normaliser, spacing, scales and weights are buffers: a saved or exported model c
 import math
 import warnings
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,9 +19,7 @@ from torch import Tensor, nn
 
 from pibert.fields import FieldSpec, Grid, Normalizer
 from pibert.physics import find_family, magnitude, masked_residuals
-
-REYNOLDS = "Re"
-"""The parameter that, with the reference scales of the spec, gives a viscosity U D / Re."""
+from pibert.physics.coefficients import known_coefficients
 
 
 class PhysicsBias(nn.Module):
@@ -156,7 +153,7 @@ class PhysicsBias(nn.Module):
             self._grid(ny, nx),
             None if mask is None else _per_pixel(mask, (b, ny, nx)),
             dt=self.spec.dt,
-            **self._coefficients(parameters),
+            **known_coefficients(self.family, self.spec, parameters),
         )
         return {term: magnitude(value) for term, value in residuals.items()}, defined
 
@@ -171,32 +168,6 @@ class PhysicsBias(nn.Module):
             body = F.adaptive_max_pool2d(body[None].float(), (ny, nx))[0] > 0
         dy, dx = grid.dy * grid.shape[0] / ny, grid.dx * grid.shape[1] / nx
         return replace(grid, shape=(ny, nx), dx=dx, dy=dy, body=body)
-
-    def _coefficients(self, parameters: Tensor | None) -> dict[str, Any]:
-        """The family's coefficients per sample, as far as they are known."""
-        spec = self.spec
-        found: dict[str, Any] = {}
-        for name in self.family.coefficients:
-            if name == "viscosity" and spec.viscosity is not None:
-                found[name] = spec.viscosity
-            elif name == "viscosity" and spec.reference_velocity and spec.reference_length:
-                reynolds = self._parameter(REYNOLDS, parameters)
-                if reynolds is not None:
-                    found[name] = spec.reference_velocity * spec.reference_length / reynolds
-            elif (value := self._parameter(name, parameters)) is not None:
-                found[name] = value
-        for name, value in found.items():
-            if isinstance(value, Tensor):  # NaN: not known for this sample
-                found[name] = torch.where(value.isnan(), self.family.coefficients[name], value)
-        return found
-
-    def _parameter(self, name: str, parameters: Tensor | None) -> Tensor | None:
-        if parameters is None or name not in self.spec.parameter_names:
-            return None
-        index = self.spec.parameter_names.index(name)
-        if index >= parameters.shape[-1]:
-            return None
-        return self.spec.parameters[index].restore(parameters[:, index])
 
 
 def _keep_spacing(module: PhysicsBias, _: object) -> None:

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from pibert import draws
 from pibert.fields import Batch, Boundary, FieldSpec, Grid, Normalizer
-from pibert.training.objectives import Objective
+from pibert.training.objectives import Objective, in_turns, period_of
 
 Choice = Literal[False, True, "auto"]
 Symmetry = Literal["reflect_x", "reflect_y", "rotate"]
@@ -138,7 +138,7 @@ def augmented(
     def changed(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         return objective(model, change(batch) if model.training else batch)
 
-    return changed
+    return in_turns(changed, period_of(objective))
 
 
 def augmenter(

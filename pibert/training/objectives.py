@@ -12,6 +12,7 @@ weighted by their number of samples, add up to that of the whole.
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -96,7 +97,18 @@ def weighted(parts: Mapping[str, tuple[float, Objective]]) -> Objective:
         loss = sum(losses[1:], start=losses[0])
         return loss, logs | {"loss": loss.detach()}
 
+    return in_turns(objective, math.lcm(*(period_of(part) for _, part in used.values())))
+
+
+def in_turns(objective: Objective, period: int) -> Objective:
+    """Note that what an objective does to a sample goes by its place, modulo the period."""
+    cast(Any, objective).period = period
     return objective
+
+
+def period_of(objective: Objective) -> int:
+    """1 where samples at all places are treated alike."""
+    return getattr(objective, "period", 1)
 
 
 def _check_channels(model: nn.Module, scales: LossScales) -> None:

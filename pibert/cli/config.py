@@ -1,0 +1,141 @@
+"""``pibert config``: the settings of an experiment, resolved and explained."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pibert.cli.terminal import say
+
+if TYPE_CHECKING:
+    from pibert.experiments import Experiment
+
+app = typer.Typer(no_args_is_help=True)
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Change a setting: --set training.epochs=10 (none stands for no value).",
+        metavar="NAME=VALUE",
+    ),
+]
+
+
+@app.callback()
+def main() -> None:
+    """Show and explain the settings of an experiment.
+
+    Example: pibert config show --config configs/demo.toml
+    """
+
+
+@app.command()
+def show(
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A TOML file or a run; without it, the defaults.", show_default=False),
+    ] = None,
+    settings: Settings = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of TOML.")] = False,
+) -> None:
+    """Print all settings of an experiment, defaults included, as a file that can be used again.
+
+    Example: pibert config show --config configs/demo.toml --set training.epochs=10
+    """
+    from pibert.config import as_plain
+
+    plain = as_plain(read_experiment(config, settings or []))
+    print(json.dumps(plain, indent=2, ensure_ascii=False) if as_json else to_toml(plain))
+
+
+@app.command("list")
+def list_settings(
+    section: Annotated[
+        str, typer.Argument(help="Only those of a section, such as training.", show_default=False)
+    ] = "",
+) -> None:
+    """List the settings with their kind, default and meaning.
+
+    Example: pibert config list training
+    """
+    from pibert.config import schema
+    from pibert.experiments import Experiment
+
+    everything, console = schema(Experiment), Console()
+    found = [s for s in everything if not section or f"{s.name}.".startswith(f"{section}.")]
+    if not found:
+        known = dict.fromkeys(setting.name.split(".")[0] for setting in everything)
+        raise ValueError(f"there is no section {section!r}; choose from: {', '.join(known)}")
+    if not console.is_terminal:  # a line each, for grep
+        for setting in found:
+            meaning = f"; {setting.meaning}" if setting.meaning else ""
+            print(f"{setting.name} = {setting.default or '?'}  # {setting.kind}{meaning}")
+        return
+    table = Table("setting", "default", "kind", "meaning")
+    for setting in found:
+        default = Text(setting.default or "to be given", "" if setting.default else "italic")
+        table.add_row(
+            Text(setting.name, no_wrap=True, style="bold"),
+            default,
+            Text(setting.kind),
+            Text(setting.meaning),
+        )
+    console.print(table)
+    say(console, "Set one for a run: pibert train --config FILE --out RUN --set NAME=VALUE")
+
+
+def read_experiment(path: Path | None, settings: list[str]) -> "Experiment":
+    """The experiment of a TOML file or of a run, with changes; without either, the defaults."""
+    from pibert.config import overridden, parse, with_overrides
+    from pibert.experiments import Experiment, load_experiment
+    from pibert.experiments.record import read_record
+
+    if path is None:
+        # Where the data come from has no default; the rest is shown with the smallest case.
+        stated = any(text.startswith(("data.case=", "data.path=")) for text in settings)
+        data = {} if stated else {"data": {"case": "cylinder"}}
+        return parse(Experiment, overridden(Experiment, data, settings))
+    if path.is_dir() or path.suffix == ".json":
+        record = path / "config.json" if path.is_dir() else path
+        return with_overrides(parse(Experiment, read_record(record)["experiment"]), settings)
+    return load_experiment(path, tuple(settings))
+
+
+def to_toml(plain: Mapping[str, Any]) -> str:
+    """Plain settings as TOML; None is written as the word that reading takes for it."""
+    return "\n".join(_lines(plain, "")).strip()
+
+
+def _lines(table: Mapping[str, Any], where: str) -> Iterator[str]:
+    sections = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    values = {key: value for key, value in table.items() if key not in sections}
+    if where and (values or not sections):
+        yield f"\n[{where}]"
+    for key, value in values.items():
+        yield f"{_key(key)} = {_value(value)}"
+    for key, value in sections.items():
+        yield from _lines(value, f"{where}.{_key(key)}" if where else _key(key))
+
+
+def _key(name: str) -> str:
+    bare = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
+    return name if bare else json.dumps(name, ensure_ascii=False)
+
+
+def _value(value: Any) -> str:
+    from pibert.config import NONE_WORD
+
+    if isinstance(value, list):
+        return f"[{', '.join(_value(entry) for entry in value)}]"
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{_key(key)} = {_value(entry)}" for key, entry in value.items())
+        return f"{{ {inside} }}"
+    if isinstance(value, float):
+        return repr(value)  # also inf, which JSON would call Infinity
+    return json.dumps(NONE_WORD if value is None else value, ensure_ascii=False)

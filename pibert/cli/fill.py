@@ -1,0 +1,149 @@
+"""``pibert fill``: missing and spurious vectors of a recording put in by a pretrained model."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+
+from pibert.cli import options
+from pibert.cli.terminal import progress_bar, say
+
+if TYPE_CHECKING:
+    from pibert.data.filling import FillReport
+    from pibert.data.gaps import FillSettings
+    from pibert.predictor import Predictor
+
+_NOISE = 0.1
+"""Accepted fluctuation, as a share of the velocity's deviation in the model's training data."""
+
+
+def fill(
+    path: options.Source,
+    model: Annotated[
+        Path, typer.Option(help="A run folder with a pretrained model.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(help="The file to write (.h5).", show_default=False)],
+    flag_outliers: Annotated[
+        bool, typer.Option(help="Also replace vectors that do not fit their neighbours.")
+    ] = True,
+    noise: Annotated[
+        float | None,
+        typer.Option(
+            help="Accepted fluctuation of the velocity, in its unit; a tenth of its deviation if "
+            "not given. A lower one flags more vectors."
+        ),
+    ] = None,
+    kind: options.Kind = None,
+    scenario: options.Scenario = None,
+    type_: options.Type = None,
+    dt: options.Dt = None,
+    dx: options.Dx = None,
+    dy: options.Dy = None,
+    unit: options.Unit = None,
+    length_unit: options.LengthUnit = None,
+    time_unit: options.TimeUnit = None,
+    channels: options.Channels = None,
+    axes: options.Axes = None,
+    flip: options.Flip = None,
+    shape: options.Shape = None,
+    parameter: options.Parameters = None,
+) -> None:
+    """Put in the missing and spurious vectors of a recording with a pretrained model.
+
+    All other values stay as they are. A picture beside OUT shows the frame that changed most.
+
+    Example: pibert fill piv.h5 --model runs/pretrained --out filled.h5
+
+    Example: pibert fill 'run/B*.txt' --model runs/pretrained --out filled.h5 --noise 0.02
+    """
+    import torch
+
+    from pibert.data.filling import fill_recordings
+    from pibert.predictor import load
+
+    options.require_file_name(out)
+    if out.suffix.lower() == ".png":
+        raise ValueError(f"{out} is the name of the picture; name a file for the fields (.h5)")
+    if noise is not None and not flag_outliers:
+        raise ValueError("--noise goes with --flag-outliers; without it no vector is flagged")
+    hints = options.make_hints(
+        channels=channels,
+        shape=shape,
+        flip=flip,
+        parameter=parameter,
+        axes=axes,
+        dt=dt,
+        dx=dx,
+        dy=dy,
+        length_unit=length_unit,
+        time_unit=time_unit,
+        unit=unit,
+    )
+    recordings = options.open_source(path, kind, hints, scenario=scenario, type_=type_)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    settings = _settings(load(model, device), model, flag_outliers, noise)
+    console = Console()
+    for remark in recordings.remarks:
+        say(console, f"note: {remark}")
+    columns = (TextColumn("{task.percentage:.0f} %"), BarColumn(), TimeRemainingColumn())
+    with progress_bar(console, *columns) as progress:
+        task = progress.add_task("filling", total=1.0)
+        report = fill_recordings(
+            recordings,
+            out,
+            settings,
+            on_progress=lambda share: progress.update(task, completed=share),
+            on_remark=lambda text: say(console, f"note: {text}"),
+        )
+    _tell(console, report, out, settings)
+
+
+def _settings(
+    predictor: "Predictor", folder: Path, flags: bool, noise: float | None
+) -> "FillSettings":
+    from pibert.data.gaps import FillSettings
+
+    spec, stds = predictor.spec, predictor.normalizer.std
+    if flags and spec.velocity is None and noise is None:
+        flags = False  # there are no vectors to judge
+    if flags and noise is None and spec.velocity is not None:
+        noise = _NOISE * math.hypot(*(stds[i] for i in spec.velocity)) / math.sqrt(2)
+    weights: dict[str, Any] = predictor.card.get("weights", {})
+    return FillSettings(
+        repair=predictor.fill,
+        spec=spec,
+        history=predictor.history,
+        noise=noise if flags else None,
+        provenance={"model": folder.resolve().name, "weights_sha256": weights.get("sha256")},
+    )
+
+
+def _tell(console: Console, report: "FillReport", out: Path, settings: "FillSettings") -> None:
+    from pibert.report.filling import draw_filling
+
+    def share(count: int) -> str:
+        return f"{count:,} ({count / max(1, report.vectors):.2%})"
+
+    say(console, f"{report.vectors:,} vectors: {share(report.missing)} missing")
+    if settings.noise is not None:
+        say(console, f"{share(report.flagged)} flagged (noise {settings.noise:.3g})")
+    if report.flagged:
+        units = dict(zip(settings.spec.channels, settings.spec.units, strict=True))
+        moved = ", ".join(
+            f"{name} {rms:.3g}{'' if units[name] == '1' else ' ' + units[name]}, at most "
+            f"{report.largest[name]:.3g}"
+            for name, rms in report.change.items()
+        )
+        say(console, f"Flagged vectors moved by (rms) {moved}")
+    left = report.missing + report.flagged - report.filled
+    if left:
+        say(console, f"note: {left:,} stay as they are, in frames without a sound vector")
+    say(console, f"Wrote {out}: {share(report.filled)} filled.")
+    example = report.example
+    picture = draw_filling(
+        out.with_suffix(".png"), example, title=f"{example.name}, frame {example.frame}"
+    )
+    say(console, f"Picture: {picture}")

@@ -1,0 +1,98 @@
+"""``pibert train``, ``pretrain`` and ``resume``: from an experiment to a run folder."""
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from pibert.cli.config import Settings, read_experiment
+from pibert.cli.terminal import say
+from pibert.cli.training_progress import TrainingProgress, is_first_process
+
+if TYPE_CHECKING:
+    from pibert.experiments import Finished
+
+Config = Annotated[
+    Path,
+    typer.Option(help="The experiment: a TOML file, or a run to repeat.", show_default=False),
+]
+Out = Annotated[
+    Path,
+    typer.Option(
+        help="The run folder. One that holds this experiment is gone on with.",
+        show_default=False,
+    ),
+]
+
+
+def train(config: Config, out: Out, settings: Settings = None) -> None:
+    """Train a model as a configuration says; the same command goes on after a stop.
+
+    The model is pretrained first where the configuration has a section for it.
+
+    Example: pibert train --config configs/demo.toml --out runs/demo --set training.epochs=20
+    """
+    from pibert.experiments import run
+
+    experiment = read_experiment(config, settings or [])
+    _carry_out(out, lambda progress: run(experiment, out, stage="train", reporter=progress))
+
+
+def pretrain(config: Config, out: Out, settings: Settings = None) -> None:
+    """Pretrain a model on flows alone: masked physics and equation consistency.
+
+    Example: pibert pretrain --config configs/demo.toml --out runs/pretrained
+
+    Train it further with: pibert train ... --set start=runs/pretrained
+    """
+    from pibert.experiments import run
+
+    experiment = read_experiment(config, settings or [])
+    _carry_out(out, lambda progress: run(experiment, out, stage="pretrain", reporter=progress))
+
+
+def resume(
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)
+    ],
+) -> None:
+    """Go on with a run that was stopped, from its last saved step.
+
+    Example: pibert resume runs/demo
+    """
+    from pibert.experiments import resume as go_on
+
+    _carry_out(folder, lambda progress: go_on(folder, reporter=progress))
+
+
+def _carry_out(folder: Path, work: Callable[[TrainingProgress], "Finished"]) -> None:
+    try:
+        with TrainingProgress() as progress:
+            finished = work(progress)
+    except KeyboardInterrupt as stop:
+        if str(stop) or not (folder / "config.json").exists():
+            raise
+        command = f"pibert resume {shlex.quote(str(folder))}"
+        raise KeyboardInterrupt(f"interrupted; go on with: {command}") from None
+    if is_first_process():
+        _summarise(finished)
+
+
+def _summarise(finished: "Finished") -> None:
+    """What came of it, where it is, and what can be done with it."""
+    console, folder = Console(), finished.folder
+    numbers = ", ".join(f"{name} {value:.4g}" for name, value in finished.metrics.items())
+    say(console, f"Best epoch {finished.best_epoch}: {numbers}")
+    say(console, f"Model: {folder / 'model.safetensors'}  Curves: {folder / 'curves.png'}")
+    trained = json.loads((folder / "model.json").read_text()).get("trained", {})
+    name = shlex.quote(str(folder))
+    if trained.get("forward"):
+        say(console, f"Step flows with it in Python: pibert.load({str(folder)!r})")
+    else:
+        say(console, f"Train it further: pibert train --config FILE --out RUN --set start={name}")
+    if trained.get("reconstruct"):
+        say(console, f"Fill gaps in a measurement: pibert fill FILE --model {name} --out OUT")

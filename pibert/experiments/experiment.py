@@ -1,0 +1,132 @@
+"""What an experiment consists of: data, model, stages of learning, machine; all of it plain values.
+
+An experiment is written as TOML (``configs/``), a section for each part. Nothing else decides the
+numbers of a run but the versions of the packages and the machine, which the run records.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pibert import config
+from pibert.data.measurement import Measurement
+from pibert.data.splits import Shares
+from pibert.pretraining.masks import Masking
+from pibert.pretraining.negatives import NegativesConfig
+from pibert.training.augmentation import Augmentation
+from pibert.training.engine import FitConfig, Hardware
+from pibert.training.losses import LossWeights
+from pibert.training.objectives import RolloutConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Which flows to learn from, and how they are parted."""
+
+    path: str | None = None
+    """A file or folder of any kind that ``pibert inspect`` reads; or else"""
+    case: str | None = None
+    """a case of ``pibert generate``, simulated on first use and kept in the cache."""
+    preset: str = "demo"
+    recipe: dict[str, Any] = field(default_factory=dict)
+    """Changes of the preset."""
+    kind: str | None = None
+    """The kind of data at the path, where it does not tell."""
+    hints: dict[str, Any] = field(default_factory=dict)
+    """What the data at the path do not say: unit, dt, channels ..."""
+    channels: tuple[str, ...] = ()
+    """Channels to learn; empty stands for all."""
+    stride: int = 1
+    """Every how many frames one is taken."""
+    max_frames: int | None = None
+    """At most so many frames of each trajectory."""
+    size: tuple[int, int] | None = None
+    """Rows and columns to bring the fields to."""
+    measurement: Measurement | None = None
+    """Measure the flows first, as a camera would."""
+    split: Literal["trajectory", "time", "stated"] = "trajectory"
+    """Whole trajectories at random, stretches of time of each, or as the data say."""
+    shares: Shares = Shares()
+    guard: int = 0
+    """Frames left out between two parts of a split in time."""
+    split_seed: int = 0
+    labelled: float = 1.0
+    """Share of the training trajectories (or, in time, of their frames) that are trained on."""
+
+    def __post_init__(self) -> None:
+        if (self.path is None) == (self.case is None):
+            raise ValueError(
+                "expected either a path or a case to simulate, "
+                f"found path {self.path!r} and case {self.case!r}"
+            )
+        if not 0 < self.labelled <= 1:
+            raise ValueError(f"labelled must be above 0 and at most 1, found {self.labelled}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which model to train."""
+
+    name: str = "pibert"
+    preset: str | None = None
+    """A named size of the model; its first one if not given."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Changes of the preset: width, history, dropout ..."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Weights of the objectives in the loss."""
+
+    supervised: float = 1.0
+    mpp: float = 0.0
+    ecp: float = 0.0
+
+    def __post_init__(self) -> None:
+        weights = (self.supervised, self.mpp, self.ecp)
+        if min(weights) < 0 or max(weights) <= 0:
+            raise ValueError(
+                f"weights must be zero or positive, one of them positive, found {weights}"
+            )
+
+
+PRETRAINING_WEIGHTS = Weights(supervised=0.0, mpp=1.0, ecp=0.1)
+"""The paper's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything that decides a run."""
+
+    data: DataConfig
+    model: ModelConfig = ModelConfig()
+    seed: int = 0
+    """Of the weights, of the order of samples, and of what is random about them."""
+    start: str | None = None
+    """A run or model whose weights to begin with."""
+    pretraining: FitConfig | None = None
+    """The schedule of pretraining; ``pibert train`` does it first where it is given."""
+    pretraining_weights: Weights = PRETRAINING_WEIGHTS
+    training: FitConfig = FitConfig(monitor="reconstruction")
+    """The schedule of training."""
+    weights: Weights = Weights()
+    """All three positive: joint training."""
+    losses: LossWeights | None = None
+    """Of the supervised loss; the published ones of the model's preset if not given."""
+    rollout: RolloutConfig = RolloutConfig()
+    augmentation: Augmentation = Augmentation()
+    masking: Masking = Masking()
+    negatives: NegativesConfig = NegativesConfig()
+    hardware: Hardware = Hardware()
+
+    def __post_init__(self) -> None:
+        if self.start is not None and self.pretraining is not None:
+            raise ValueError(
+                "expected a model to start from or a pretraining, found both: "
+                f"start {self.start!r} and a section [pretraining]"
+            )
+
+
+def load_experiment(path: Path | str, overrides: tuple[str, ...] = ()) -> Experiment:
+    """An experiment from a TOML file, with changes such as ``training.epochs=10``."""
+    return config.read(Path(path), Experiment, overrides)

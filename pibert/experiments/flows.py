@@ -1,0 +1,159 @@
+"""The flows of an experiment: found or simulated, represented, parted, and their statistics."""
+
+import hashlib
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pibert.data.dataset import Samples, Window, common_spec
+from pibert.data.generate import OnProgress, change, generate, recipe_hash
+from pibert.data.measurement import measure
+from pibert.data.normalize import fit_normalizer, fit_parameters
+from pibert.data.resample import represent
+from pibert.data.sources import open_recordings
+from pibert.data.sources.recordings import Hints
+from pibert.data.splits import PARTS, Segment, Split, split_in_time, split_trajectories
+from pibert.data.units import in_consistent_units
+from pibert.experiments.experiment import DataConfig
+from pibert.fields import FieldSpec, Normalizer, Trajectory
+from pibert.solver.presets import find_preset
+
+CACHE = "PIBERT_CACHE"
+"""Environment variable: where simulated data are kept, instead of ``~/.cache/pibert``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Flows:
+    """Trajectories, which of them train and test, and the statistics of those that train."""
+
+    trajectories: tuple[Trajectory, ...]
+    split: Split
+    normalizer: Normalizer
+    spec: FieldSpec
+    """Of a model for them."""
+    source: dict[str, Any]
+    """Where they come from, as plain JSON."""
+
+    def samples(self, part: str | Sequence[Segment], window: Window) -> Samples:
+        """The windows of a part by name, or of some segments."""
+        segments = getattr(self.split, part) if isinstance(part, str) else tuple(part)
+        if not segments:
+            raise ValueError(f"the part {part!r} is empty; give it a share of the data")
+        return Samples(
+            self.trajectories,
+            segments,
+            window=window,
+            normalizer=self.normalizer,
+            spec=self.spec,
+        )
+
+    def labelled(self, share: float) -> tuple[Segment, ...]:
+        """A share of the training part: whole trajectories, or a stretch of the only one.
+
+        A smaller share is a part of a larger one.
+        """
+        train = self.split.train
+        if len(train) == 1:
+            (index, start, stop), length = train[0], self.trajectories[train[0][0]].num_frames
+            end = length if stop is None else stop
+            return (Segment(index, start, start + max(1, round(share * (end - start)))),)
+        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).tolist()
+        count = max(1, math.floor(share * len(train) + 0.5))
+        return tuple(train[place] for place in sorted(order[:count]))
+
+
+def prepare(
+    config: DataConfig, *, device: str = "cpu", on_progress: OnProgress | None = None
+) -> Flows:
+    """The flows that a configuration asks for; no more is read of them than statistics need.
+
+    Args:
+        config: Which flows.
+        device: Where flows are simulated that are not in the cache yet.
+        on_progress: Told how many of them are done.
+    """
+    path, source = _locate(config, device, on_progress)
+    recordings = open_recordings(path, config.kind, Hints(**_tuples(config.hints)))
+    trajectories = tuple(_represented(trajectory, config) for trajectory in recordings)
+    split = _part(trajectories, config)
+    spec = common_spec(trajectories)
+    spec = replace(spec, parameters=fit_parameters(trajectories, split.train))
+    return Flows(trajectories, split, fit_normalizer(trajectories, split.train), spec, source)
+
+
+def cache_folder() -> Path:
+    named = os.environ.get(CACHE)
+    return Path(named) if named else Path.home() / ".cache" / "pibert"
+
+
+def _locate(
+    config: DataConfig, device: str, on_progress: OnProgress | None
+) -> tuple[Path, dict[str, Any]]:
+    """The file of the flows, simulated if need be, and how to know it again."""
+    if config.path is not None:
+        path = Path(config.path)
+        return path, {"path": str(path), "fingerprint": _fingerprint(path)}
+    assert config.case is not None
+    try:
+        recipe = change(find_preset(config.case, config.preset), config.recipe)
+    except ValueError as error:
+        raise ValueError(f"data: {error}") from None
+    code = recipe_hash(recipe)
+    path = cache_folder() / f"{config.case}-{code}.h5"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    generate(recipe, path, device=device, on_progress=on_progress)
+    return path, {"case": config.case, "preset": config.preset, "recipe_hash": code}
+
+
+def _fingerprint(path: Path) -> str | None:
+    """A hash of a file's length and of its first and last megabyte; None for a folder."""
+    if not path.is_file():
+        return None
+    size, block = path.stat().st_size, 1 << 20
+    digest = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        digest.update(file.read(block))
+        file.seek(max(0, size - block))
+        digest.update(file.read(block))
+    return digest.hexdigest()[:16]
+
+
+def _represented(trajectory: Trajectory, config: DataConfig) -> Trajectory:
+    trajectory = in_consistent_units(trajectory)
+    if config.measurement is not None:
+        trajectory = measure(trajectory, config.measurement)
+    return represent(
+        trajectory,
+        stride=config.stride,
+        max_frames=config.max_frames,
+        channels=config.channels or None,
+        size=config.size,
+    )
+
+
+def _part(trajectories: Sequence[Trajectory], config: DataConfig) -> Split:
+    if config.split == "time":
+        lengths = [trajectory.num_frames for trajectory in trajectories]
+        return split_in_time(lengths, config.shares, guard=config.guard)
+    if config.split == "trajectory":
+        return split_trajectories(range(len(trajectories)), config.shares, seed=config.split_seed)
+    stated = [trajectory.local.get("split") for trajectory in trajectories]
+    unknown = sorted({str(part) for part in stated if part not in PARTS})
+    if unknown:
+        raise ValueError(
+            f"the data state the parts {unknown} of some trajectories, expected one of "
+            f"{', '.join(PARTS)} for each; choose data.split = 'trajectory' or 'time'"
+        )
+    return Split(
+        *(tuple(Segment(i) for i, own in enumerate(stated) if own == part) for part in PARTS)
+    )
+
+
+def _tuples(hints: dict[str, Any]) -> dict[str, Any]:
+    """Lists of a configuration file as the hints want them."""
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in hints.items()}

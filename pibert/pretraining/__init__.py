@@ -1,0 +1,1 @@
+"""Self-supervision: which points a model must fill in, what it sees there, what it must refute."""

@@ -1,0 +1,231 @@
+"""The smallest smooth change of a window that breaks its equation and looks valid to a model.
+
+A change is a turn of Fourier modes (``phases``), so that mean, variance and spectrum stay. Its
+angles are damped like exp(-(k / k_c)^2): the change is smooth, not grid noise.
+
+1. From random angles, a few steps of equal length up the gradients of the model's validity logit
+   and of the logarithm of the residual, each brought to unit length.
+2. Along these angles, the smallest amplitude at which the mean squared residual of the equation
+   exceeds kappa times the window's own. Amplitudes are tried side by side, a coarse row and a fine
+   one, since one call with many windows costs less than many calls.
+
+Where kappa is not reached the largest amplitude is taken.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from pibert.fields import Boundary, FieldSpec, Normalizer, Sides
+from pibert.physics import find_family, masked_residuals
+from pibert.physics.coefficients import known_coefficients
+from pibert.pretraining import phases
+from pibert.pretraining.stepping import framed
+
+Windows = Float[Tensor, "b hc y x"]
+TRIALS = 8
+"""Amplitudes tried side by side."""
+FLOOR = 1e-6
+"""Least residual of a window, as a share of that at the first trial, which is not zero."""
+
+
+class WindowResidual:
+    """Mean squares of the residual terms of standardised windows.
+
+    Only inner points count, those whose stencils neither touch an unknown point nor leave the grid:
+    one-sided stencils take most of the time and are the least exact.
+    """
+
+    def __init__(self, spec: FieldSpec, normalizer: Normalizer) -> None:
+        assert spec.family is not None
+        self.spec, self.normalizer = spec, normalizer
+        self.family = find_family(spec.family)
+        # A body is unknown in the mask of every window.
+        self.grid = replace(spec.grid, sides=Sides(*[Boundary.PERIODIC] * 4), body=None)
+
+    def __call__(
+        self,
+        x: Windows,
+        parameters: Float[Tensor, "b q"] | None,
+        known: Bool[Tensor, "b y x"],
+    ) -> Float[Tensor, "b term"]:
+        """One number per window and term, in physical units."""
+        return self.mean_squares(x, parameters, self.counted(x, known))
+
+    @torch.no_grad()
+    def counted(self, x: Windows, known: Bool[Tensor, "b y x"]) -> dict[str, Bool[Tensor, "b y x"]]:
+        """Where each term counts; the values of the windows do not matter."""
+        inner = known & framed(self.spec.grid, 1, known)
+        _, defined = masked_residuals(
+            self.family, self._fields(x), self.grid, inner[:, None], dt=self.spec.dt
+        )
+        return defined
+
+    def mean_squares(
+        self,
+        x: Windows,
+        parameters: Float[Tensor, "b q"] | None,
+        counted: Mapping[str, Bool[Tensor, "b y x"]],
+    ) -> Float[Tensor, "b term"]:
+        """The same for points that ``counted`` gave."""
+        coefficients = known_coefficients(self.family, self.spec, parameters)
+        residuals = self.family.residuals(
+            self._fields(x), self.grid, dt=self.spec.dt, **coefficients
+        )
+        means = []
+        for term in self.family.terms:
+            here = counted[term]
+            squares = torch.where(here[:, None], residuals[term], 0.0).square().sum((-3, -2, -1))
+            means.append(squares / here.sum((-2, -1)).clamp(min=1))
+        return torch.stack(means, dim=1)
+
+    def _fields(self, x: Tensor) -> dict[str, Tensor]:
+        """The frames that the residual takes, in physical units."""
+        names = self.spec.channels
+        frames = x.unflatten(1, (-1, len(names)))[:, -self.family.frames :]
+        return {
+            name: frames[:, :, i] * self.normalizer.std[i] + self.normalizer.mean[i]
+            for i, name in enumerate(names)
+            if name in (*self.family.channels, *self.family.optional_channels)
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """How far and how smoothly windows are changed."""
+
+    kappa: float = 2.0
+    steps: int = 2
+    amplitude: tuple[float, float] = (0.003, 0.5)
+    """Smallest and largest relative change of a window."""
+    cutoff: float = 0.25
+    """k_c as a share of the highest wave number of the grid."""
+
+    def __call__(
+        self,
+        x: Windows,
+        known: Bool[Tensor, "b y x"],
+        seeds: Int[Tensor, " b"],
+        logit: Callable[[Windows], Float[Tensor, " b"]],
+        residual: Callable[[Windows], Float[Tensor, "n term"]],
+    ) -> Windows:
+        """The changed windows.
+
+        Args:
+            x: Valid windows, zero where not known.
+            known: Where they are known.
+            seeds: Of the random angles to start from.
+            logit: The model's, of windows like x.
+            residual: Mean squares per term, also of several copies of the batch in a row.
+        """
+        weight = phases.smooth_weight((x.shape[-2], x.shape[-1]), self.cutoff, x)
+        start = phases.random_angles(seeds, "adversarial", x)
+        low, high = self.amplitude
+        energy = _shares(x)
+        first = _unit(start * weight, energy, x) * (low * high) ** 0.5
+        own = residual(x)
+        scale = own + FLOOR * residual(phases.turned(x, first, known, rounds=0))
+        scale = scale.clamp(min=torch.finfo(x.dtype).tiny)
+        angles = self._climb(x, known, first, weight, energy, logit, lambda y: residual(y) / scale)
+
+        def excess(y: Tensor) -> Tensor:
+            return (residual(y).view(-1, *scale.shape) / scale).mean(-1)
+
+        wanted = self.kappa * (own / scale).mean(-1)
+        return self._smallest(x, known, _unit(angles, energy, x), excess, wanted)
+
+    def _climb(
+        self,
+        x: Tensor,
+        known: Tensor,
+        angles: Tensor,
+        weight: Tensor,
+        energy: Tensor,
+        logit: Callable[[Tensor], Tensor],
+        residual: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """Angles of the same size that the model takes for valid and the equation does not."""
+        spectrum, (low, high) = torch.fft.rfft2(x), self.amplitude
+        tiny = torch.finfo(x.dtype).tiny
+        for _ in range(self.steps):
+            with torch.enable_grad():
+                angles = angles.detach().requires_grad_()
+                turn = torch.polar(torch.ones_like(angles), angles)
+                trial = torch.fft.irfft2(spectrum * turn, s=x.shape[-2:])
+                trial = torch.where(known[:, None], trial, 0.0)
+                (up,) = torch.autograd.grad(logit(trial).sum(), angles, retain_graph=True)
+                # A window at rest has no residual however it is turned.
+                away = residual(trial).mean(-1).clamp(min=tiny).log().sum()
+                (out,) = torch.autograd.grad(away, angles)
+            # A step of two lengths of the angles, so that where they started matters little.
+            angles = angles.detach()
+            ascent = _normalised(up * weight) + _normalised(out * weight)
+            angles = angles + _length(angles) * ascent
+            angles = _unit(angles, energy, x) * (low * high) ** 0.5
+        return angles
+
+    def _smallest(
+        self,
+        x: Tensor,
+        known: Tensor,
+        angles: Tensor,
+        excess: Callable[[Tensor], Tensor],
+        wanted: Tensor,
+    ) -> Tensor:
+        low, high = self.amplitude
+        b = len(x)
+        share = torch.arange(1, TRIALS + 1, dtype=x.dtype, device=x.device)[:, None] / TRIALS
+        lower, upper = torch.full_like(wanted, low), torch.full_like(wanted, high)
+        copies, repeated = x.repeat(TRIALS, 1, 1, 1), known.repeat(TRIALS, 1, 1)
+        chosen = x
+        for _ in range(2):
+            amplitude = lower * (upper / lower) ** share  # (trial, b), growing
+            turns = (amplitude[..., None, None, None] * angles).flatten(0, 1)
+            trials = phases.turned(copies, turns, repeated)
+            beyond = excess(trials) > wanted
+            # argmax finds the first one beyond; where there is none, the last trial.
+            place = torch.where(beyond.any(0), beyond.int().argmax(0), TRIALS - 1)
+            upper = amplitude.gather(0, place[None])[0]
+            before = amplitude.gather(0, (place - 1).clamp(min=0)[None])[0]
+            lower = torch.where(place > 0, before, lower)
+            chosen = trials.view(TRIALS, *x.shape)[place, torch.arange(b, device=x.device)]
+        return chosen
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """A model without dropout; afterwards every module has its own flag again."""
+    was = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in was:
+            module.training = training
+
+
+def _shares(x: Windows) -> Tensor:
+    """Share of every mode of every field in the variance of the window."""
+    variance = x.var((-2, -1), correction=0, keepdim=True)
+    total = variance.sum(1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+    return phases.mode_energy(x) * (variance / total)
+
+
+def _unit(angles: Tensor, energy: Tensor, x: Tensor) -> Tensor:
+    """Angles of a real field, scaled to a relative change of the window by 1 (for small angles)."""
+    angles = phases.antisymmetric(angles, x.shape[-1])
+    size = (energy * angles.square()).sum((1, 2, 3), keepdim=True).sqrt()
+    return torch.where(size > 0, angles / size, 0.0)
+
+
+def _length(angles: Tensor) -> Tensor:
+    return angles.square().sum((1, 2, 3), keepdim=True).sqrt()
+
+
+def _normalised(gradient: Tensor) -> Tensor:
+    length = _length(gradient)
+    return torch.where(length > 0, gradient / length, 0.0)

@@ -1,0 +1,146 @@
+"""Masked physics prediction: what a model sees at the hidden points.
+
+Of the hidden points ``Masking.removed`` are unknown to the model: zero in standardised units, and
+False in its mask. ``Masking.noised`` hold noise that could be a flow, and the rest is kept; the
+model sees both as known.
+
+The noise is a random-phase surrogate of the sample itself. Every Fourier mode is turned by a random
+angle, the same one in all frames and channels, so that their cross-spectra stay. The fluctuations
+about the sample's mean over its known points, zero elsewhere, are transformed as if they were
+periodic. For a flow without divergence the velocity is made from a stream function instead,
+
+    u = psi_y,  v = -psi_x,  |psi_k|^2 = (|u_k|^2 + |v_k|^2) / |k|^2,
+
+in physical units, so that the kinetic energy of every mode is the sample's and the divergence is
+zero to rounding (spectrally, as if periodic). Two modes per axis that a spectral derivative drops
+(mean and Nyquist) need no stream function and are turned like those of any other channel.
+
+Mean and variance over the grid are the sample's over its known points: for every channel, but for a
+velocity made from a stream function it is the variance of u and v together. Theirs apart is that of
+the sample where it is itself periodic and without divergence.
+
+On surrogates: Prichard, Theiler, Phys. Rev. Lett. 73 (1994) 951.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from pibert import draws
+from pibert.fields import Batch, FieldSpec, Normalizer
+from pibert.physics import find_family
+from pibert.pretraining.masks import Hidden, Masking
+
+_TINY = 1e-30
+
+
+class Corrupted(NamedTuple):
+    """What the model sees, and where it is asked."""
+
+    x: Float[Tensor, "b hc y x"]
+    mask: Bool[Tensor, "b y x"]
+    """True where the model takes the field as known."""
+    hidden: Bool[Tensor, "b y x"]
+    """True where the reconstruction counts."""
+
+
+@torch.no_grad()
+def corrupt(
+    batch: Batch, hidden: Hidden, masking: Masking, spec: FieldSpec, normalizer: Normalizer
+) -> Corrupted:
+    """Remove, replace or keep the hidden points as their lots say.
+
+    Args:
+        batch: Its seeds draw the noise.
+        hidden: As ``masks.choose`` gives it.
+        masking: The shares of what is removed and noised.
+        spec: Of the input channels.
+        normalizer: Of the input channels.
+    """
+    points, lots = hidden
+    removed = points & (lots < masking.removed)
+    x = batch.x
+    if masking.noised:
+        noised = points & ~removed & (lots < masking.removed + masking.noised)
+        noise = surrogate(batch, spec, normalizer)
+        x = torch.where(noised[:, None], noise, x)
+    x = torch.where(removed[:, None], 0.0, x)
+    return Corrupted(x, batch.mask & ~removed, points)
+
+
+@torch.no_grad()
+def surrogate(batch: Batch, spec: FieldSpec, normalizer: Normalizer) -> Float[Tensor, "b hc y x"]:
+    """A random field per sample with the sample's own spectrum, mean and variance, standardised."""
+    c, (ny, nx) = len(spec.channels), batch.x.shape[-2:]
+    x = batch.x.unflatten(1, (-1, c))
+    known = batch.mask[:, None, None]
+    count = known.sum((-2, -1), keepdim=True).clamp(min=1)
+    mean = torch.where(known, x, 0.0).sum((-2, -1), keepdim=True) / count
+    modes = torch.fft.rfft2(torch.where(known, x - mean, 0.0))
+    white = draws.normal(batch.seeds, "phases of noise", ny, nx).to(x.dtype)
+    turns = _phase(torch.fft.rfft2(white))[:, None, None]
+    turned = modes * turns
+    if _is_solenoidal(spec):
+        turned = _without_divergence(turned, nx, spec, normalizer)
+    # What the unknown points lack in variance is made up for.
+    fill = (ny * nx / count).sqrt()
+    return (mean + fill * torch.fft.irfft2(turned, s=(ny, nx))).flatten(1, 2)
+
+
+def _is_solenoidal(spec: FieldSpec) -> bool:
+    """Whether the channels hold a velocity that should have no divergence."""
+    if spec.velocity is None:
+        return False
+    return spec.family is None or "divergence" in find_family(spec.family).terms
+
+
+def _without_divergence(
+    modes: Tensor, width: int, spec: FieldSpec, normalizer: Normalizer
+) -> Tensor:
+    """The same modes with a velocity of the same energy that has no divergence.
+
+    Args:
+        modes: (b, h, c, ky, kx) of standardised fluctuations.
+        width: Columns of the field.
+        spec: Says which channels are u and v, and gives the spacing.
+        normalizer: Gives what one standardised unit is.
+    """
+    assert spec.velocity is not None
+    at_u, at_v = spec.velocity
+    std_u, std_v = normalizer.std[at_u], normalizer.std[at_v]
+    u, v = modes[:, :, at_u] * std_u, modes[:, :, at_v] * std_v
+    ky = _wave_numbers(torch.fft.fftfreq, modes.shape[-2], spec.grid.dy, u)[:, None]
+    kx = _wave_numbers(torch.fft.rfftfreq, width, spec.grid.dx, u)
+    k = torch.hypot(kx, ky)
+    across, along = ky / k.clamp(min=_TINY), kx / k.clamp(min=_TINY)
+    turning, spreading = across * u - along * v, along * u + across * v
+    energy = u.abs().square() + v.abs().square()
+    # A mode that only spreads has no vorticity, and so no phase of its own to keep.
+    phase = _phase(torch.where(turning.abs() > 1e-3 * spreading.abs(), turning, spreading))
+    amplitude = energy.sqrt() * phase
+    result = modes.clone()
+    result[:, :, at_u] = torch.where(k > 0, across * amplitude, u) / std_u
+    result[:, :, at_v] = torch.where(k > 0, -along * amplitude, v) / std_v
+    return result
+
+
+def _wave_numbers(
+    frequencies: Callable[..., Tensor], size: int, step: float, like: Tensor
+) -> Tensor:
+    """Wave numbers as a spectral derivative sees them: without the Nyquist mode of an even size."""
+    real = like.real.dtype
+    k = 2 * math.pi * frequencies(size, step, dtype=real, device=like.device)
+    if size % 2:
+        return k
+    places = torch.arange(len(k), device=like.device)
+    return torch.where(places == size // 2, 0.0, k)
+
+
+def _phase(modes: Tensor) -> Tensor:
+    """Complex numbers of modulus one; 1 in place of the phase of zero."""
+    size = modes.abs()
+    return torch.where(size > 0, modes / size.clamp(min=torch.finfo(size.dtype).tiny), 1.0)

@@ -1,0 +1,263 @@
+"""Masked physics prediction: which points of a sample are hidden, and which of them share a fate.
+
+A sample draws one of the chosen kinds:
+
+- ``pixels``: every point by itself;
+- ``blocks``: squares of ``block`` points. The plane is laid with bricks, each course of them with a
+  shift of its own, so that a block lies anywhere and not on the lattice of a model's tokens;
+- ``structured``: such blocks, the more likely the larger the mean |vorticity| or PDE residual in
+  them. Blocks are drawn one after the other without putting back, with probabilities in proportion
+  to that mean plus ``FLOOR`` of its mean over the sample;
+- ``sensors``: whole rows or whole columns, as when a line of sensors fails. (Single sensors that
+  fail are ``pixels``.) A point is hidden in all frames of the history together;
+- ``regions``: one connected region, a disc, a rectangle or a strip along a side, as shadows and
+  reflections leave in particle images.
+
+Only known points are hidden, and of these the share ``ratio``, on average over the chances: exactly
+so for every sample, whatever its unknown points. All kinds but ``pixels`` also keep close to the
+share in each draw: groups are taken until it is reached, the last one by lot.
+
+A fate (removed, replaced by noise, kept) is drawn per hidden point for ``pixels``, as BERT does per
+word, and per block, line or region for the others: a block with some of its points left would be
+filled by interpolation. The lots are numbers from 0 to 1 that ``corruption.corrupt`` reads.
+
+All draws come from ``pibert.draws``. Nothing here waits for the device or loops over samples.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from pibert import draws
+from pibert.fields import Batch, FieldSpec, Normalizer
+from pibert.pretraining.guides import GUIDES, Guide
+
+Kind = Literal["pixels", "blocks", "structured", "sensors", "regions"]
+KINDS: tuple[str, ...] = get_args(Kind)
+
+FLOOR = 0.1
+"""Share of the mean guide that quiet places get, so that they are hidden at times too."""
+_ASPECT = 2.0
+"""Sides of a rectangular region differ by at most this factor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masking:
+    """What masked physics prediction hides, what the model sees there, and what it is held to."""
+
+    ratio: float = 0.15
+    """Share of the known points that is hidden."""
+    kinds: tuple[Kind, ...] = ("blocks", "pixels")
+    """Every sample draws one of these; one that is named twice is drawn twice as often."""
+    block: int = 8
+    """Side of a block in points."""
+    guide: Guide = "vorticity"
+    """What draws ``structured`` blocks."""
+    removed: float = 0.8
+    """Share of the hidden points that the model sees as unknown."""
+    noised: float = 0.1
+    """Share that holds noise and looks known; the rest is kept as it is."""
+    divergence: float = 0.0
+    """Weight lambda of the mean squared divergence of the reconstruction."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.ratio < 1:
+            raise ValueError(f"expected a mask ratio between 0 and 1, found {self.ratio}")
+        unknown = [kind for kind in self.kinds if kind not in KINDS]
+        if not self.kinds or unknown:
+            raise ValueError(
+                f"expected one or more kinds of mask, found {list(self.kinds)}; choose from: "
+                f"{', '.join(KINDS)}"
+            )
+        if self.block < 1:
+            raise ValueError(f"expected blocks of at least one point, found {self.block}")
+        if self.guide not in GUIDES:
+            raise ValueError(
+                f"unknown guide {self.guide!r} of structured masks; choose from: "
+                f"{', '.join(GUIDES)}"
+            )
+        shares = (self.removed, self.noised)
+        if not all(0 <= share <= 1 for share in shares) or sum(shares) > 1 + 1e-9:
+            raise ValueError(
+                f"expected shares of removed and noised points that add up to at most 1, "
+                f"found {self.removed} and {self.noised}"
+            )
+        if not (math.isfinite(self.divergence) and self.divergence >= 0):
+            raise ValueError(
+                f"expected a divergence weight of zero or more, found {self.divergence}"
+            )
+
+
+class Hidden(NamedTuple):
+    """The points that are hidden, and the lots that decide what the model sees there."""
+
+    points: Bool[Tensor, "b y x"]
+    lots: Float[Tensor, "b y x"]
+    """0 <= lot < 1, the same for all points of a block, line or region."""
+
+
+def choose(batch: Batch, masking: Masking, spec: FieldSpec, normalizer: Normalizer) -> Hidden:
+    """Draw the hidden points of every sample.
+
+    Args:
+        batch: Its seeds decide; its unknown points are never hidden.
+        masking: What to hide.
+        spec: Of the input channels.
+        normalizer: Of the input channels.
+    """
+    kinds = tuple(dict.fromkeys(masking.kinds))
+    if {"blocks", "structured"} & set(kinds) and masking.block > min(batch.x.shape[-2:]):
+        raise ValueError(
+            f"expected blocks that fit a field of {batch.x.shape[-2]} x {batch.x.shape[-1]} "
+            f"points, found block = {masking.block}"
+        )
+    drawn = [_hide(kind, batch, masking, spec, normalizer) for kind in kinds]
+    points, lots = drawn[0]
+    if len(drawn) > 1:
+        which = draws.whole(batch.seeds, "mask kind", len(masking.kinds))
+        for kind, one in zip(kinds[1:], drawn[1:], strict=True):
+            places = [place for place, name in enumerate(masking.kinds) if name == kind]
+            mine = torch.stack([which == place for place in places]).any(0)[:, None, None]
+            points, lots = torch.where(mine, one.points, points), torch.where(mine, one.lots, lots)
+    return Hidden(points & batch.mask, lots)
+
+
+def _hide(
+    kind: str, batch: Batch, masking: Masking, spec: FieldSpec, normalizer: Normalizer
+) -> Hidden:
+    if kind == "pixels":
+        return _pixels(batch, masking)
+    if kind == "sensors":
+        return _sensors(batch, masking)
+    if kind == "regions":
+        return _regions(batch, masking, spec)
+    guide = None
+    if kind == "structured":
+        guide = GUIDES[masking.guide](batch, spec, normalizer)
+    return _blocks(batch, masking, guide)
+
+
+def _pixels(batch: Batch, masking: Masking) -> Hidden:
+    ny, nx = batch.mask.shape[1:]
+    chances, lots = draws.uniform(batch.seeds, "masked pixels", 2, ny, nx).unbind(1)
+    return Hidden(chances < masking.ratio, lots)
+
+
+def _blocks(batch: Batch, masking: Masking, guide: Tensor | None) -> Hidden:
+    """Bricks of a wall with random shifts; without a guide all are alike."""
+    (ny, nx), side = batch.mask.shape[1:], masking.block
+    courses, bricks = -(-ny // side) + 1, -(-nx // side) + 1
+    count = courses * bricks
+    lift, last, shift, keys, lots = _draw(batch, "masked blocks", 1, 1, courses, count, count)
+    lift, shift = (lift * side).long(), (shift * side).long()
+    # Lower left corners, (b, courses, bricks).
+    device = batch.mask.device
+    bottom = side * torch.arange(courses, device=device)[:, None] - lift[..., None]
+    left = side * torch.arange(bricks, device=device) - shift[..., None]
+    sizes = _box_sums(batch.mask.float(), side, bottom, left)
+    if guide is not None:
+        # A race of exponential clocks draws in proportion to their rates.
+        total = _box_sums(torch.where(batch.mask, guide, 0.0), side, bottom, left)
+        mean = total.sum((1, 2), keepdim=True) / sizes.sum((1, 2), keepdim=True).clamp(min=1)
+        rates = total / sizes.clamp(min=1) + FLOOR * mean
+        keys = -torch.log1p(-keys) / torch.where(mean > 0, rates, 1.0).flatten(1)
+    taken = _take(keys, sizes.flatten(1).round().long(), masking.ratio, last)
+    # The brick of every point.
+    row = (torch.arange(ny, device=device) + lift) // side  # (b, y)
+    column = (torch.arange(nx, device=device) + shift.gather(1, row)[..., None]) // side
+    brick = (row[..., None] * bricks + column).flatten(1)
+    shape = batch.mask.shape
+    return Hidden(taken.gather(1, brick).view(shape), lots.gather(1, brick).view(shape))
+
+
+def _box_sums(values: Tensor, side: int, bottom: Tensor, left: Tensor) -> Tensor:
+    """Sums over squares by their lower left corners; what lies outside the field counts zero."""
+    ny, nx = values.shape[1:]
+    wide = F.pad(values, (side, side, side, side))[:, None]
+    every = F.avg_pool2d(wide, side, stride=1, divisor_override=1)[:, 0]
+    row, column = (bottom + side).clamp(max=ny + side), (left + side).clamp(max=nx + side)
+    place = row * every.shape[-1] + column
+    return every.flatten(1).gather(1, place.flatten(1)).view(place.shape)
+
+
+def _sensors(batch: Batch, masking: Masking) -> Hidden:
+    """Lines along one axis, chosen per sample."""
+    longest = max(batch.mask.shape[1:])
+    axis, last, keys, lots = _draw(batch, "masked lines", 1, 1, longest, longest)
+    by_row = (axis < 0.5)[..., None]
+    found = []
+    for along, count in ((2, batch.mask.shape[1]), (1, batch.mask.shape[2])):
+        taken = _take(keys[:, :count], batch.mask.sum(along), masking.ratio, last)
+        found.append((taken.unsqueeze(along), lots[:, :count].unsqueeze(along)))
+    (rows, of_rows), (columns, of_columns) = found
+    return Hidden(torch.where(by_row, rows, columns), torch.where(by_row, of_rows, of_columns))
+
+
+def _take(keys: Tensor, sizes: Tensor, ratio: float, last: Tensor) -> Tensor:
+    """Groups of points in the order of their keys, until a share of all points is taken.
+
+    The group that would pass the share is taken with the probability that makes it right on
+    average.
+
+    Args:
+        keys: (b, n); the lowest is taken first.
+        sizes: (b, n), points of each group.
+        ratio: The share.
+        last: (b, 1), uniform from 0 to 1.
+    """
+    order = keys.argsort(1)
+    ordered = sizes.gather(1, order)
+    before = ordered.cumsum(1) - ordered
+    taken = before + last * ordered < ratio * sizes.sum(1, keepdim=True)
+    return torch.zeros_like(taken).scatter(1, order, taken)
+
+
+def _regions(batch: Batch, masking: Masking, spec: FieldSpec) -> Hidden:
+    """The points nearest to a centre, or to a side, as many as the share asks for."""
+    chances = draws.uniform(batch.seeds, "masked region", 7)[..., None, None]
+    rim_lot, fate, *place = chances.unbind(1)
+    away = _distance(batch, spec, *place).masked_fill(~batch.mask, math.inf)
+    target = masking.ratio * batch.mask.sum((1, 2))[:, None]
+    rank = target.ceil().long().clamp(min=1) - 1
+    edge = away.flatten(1).sort(1).values.gather(1, rank)[..., None]
+    # Points of one row or column may be equally far: they come together or not at all.
+    inside, rim = away < edge, (away == edge) & batch.mask
+    missing = target[..., None] - inside.sum((1, 2), keepdim=True)
+    chance = missing / rim.sum((1, 2), keepdim=True).clamp(min=1)
+    return Hidden(inside | (rim & (rim_lot < chance)), fate.expand(away.shape))
+
+
+def _distance(
+    batch: Batch,
+    spec: FieldSpec,
+    right: Tensor,
+    up: Tensor,
+    form: Tensor,
+    kind: Tensor,
+    side: Tensor,
+) -> Tensor:
+    """How far every point is from the region's heart, (b, y, x); the rest are chances (b, 1, 1)."""
+    ny, nx = batch.mask.shape[1:]
+    x = torch.arange(nx, device=batch.mask.device, dtype=torch.float32)
+    y = torch.arange(ny, device=batch.mask.device, dtype=torch.float32)[:, None]
+    aspect = _ASPECT ** (2 * form - 1)
+    across = (x - (nx * right - 0.5)).abs() * (spec.grid.dx / spec.grid.cell_length)
+    along = (y - (ny * up - 0.5)).abs() * (spec.grid.dy / spec.grid.cell_length)
+    disc = torch.hypot(across, along)
+    rectangle = torch.maximum(across * aspect, along / aspect)
+    strip = torch.where(
+        side < 0.5,
+        torch.where(side < 0.25, x, nx - 1 - x),
+        torch.where(side < 0.75, y, ny - 1 - y),
+    )
+    return torch.where(kind < 1 / 3, disc, torch.where(kind < 2 / 3, rectangle, strip))
+
+
+def _draw(batch: Batch, purpose: str, *counts: int) -> tuple[Tensor, ...]:
+    """Uniform numbers (b, count) for several uses at once, which takes fewer kernels."""
+    return draws.uniform(batch.seeds, purpose, sum(counts)).split(counts, dim=1)

@@ -1,0 +1,316 @@
+"""Negatives of equation consistency prediction: windows that look real and break their equation.
+
+What is classified is a window, the model's input: one frame of an incompressible flow (continuity,
+boundaries, parameters), two frames where the equation is of first order in time, and for waves
+three frames of u, or two of (u, u_t). Of a valid window there are up to six kinds of negatives:
+
+    noise        every Fourier mode of every frame and channel turned a little (``phases``)
+    adversarial  the smallest smooth turn that breaks the equation and fools the present model
+    shuffled     the frames in another order (``exchanges``)
+    parameters   the parameters of another trajectory (``exchanges``)
+    boundary     wrong values at a side or a body, the inner equation left alone (``boundaries``)
+    omitted      the last frame stepped without a term of the equation (``omission``)
+
+Noise, adversarial and shuffled windows have the mean, variance and spectrum of the valid one. The
+turns of frames and channels are independent: one turn for all of them would leave continuity, and
+the frames of a linear equation, intact.
+
+``amplitude`` is the root mean square of a change over that of the fluctuation of what it changes,
+both standardised. In training it is drawn for each sample, evenly in its logarithm. All chances
+come from a sample's seed, so a negative does not depend on the batch that its sample is in.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pibert import draws
+from pibert.fields import Batch, FieldSpec, Normalizer
+from pibert.physics import find_family
+from pibert.pretraining import phases
+from pibert.pretraining.adversarial import Attack, WindowResidual, evaluation_mode
+from pibert.pretraining.boundaries import BrokenBoundaries
+from pibert.pretraining.exchanges import (
+    other_parameters,
+    parameters_differ,
+    reorder,
+    wrong_orders,
+)
+from pibert.pretraining.omission import Omission
+
+Kind = Literal["noise", "adversarial", "shuffled", "parameters", "boundary", "omitted"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+MATCHED: tuple[Kind, ...] = ("noise", "adversarial", "shuffled")
+"""Kinds that keep mean, variance and spectrum of the window."""
+
+Made = tuple[Float[Tensor, "b hc y x"], Float[Tensor, "b 16"]]
+
+LARGEST_OMISSION = 1.0
+"""Largest amplitude of the change that an omitted term may make."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NegativesConfig:
+    """Which negatives, and how far they are from valid."""
+
+    kinds: tuple[Kind, ...] = ()
+    """Empty stands for all that the data allow."""
+    amplitude: tuple[float, float] = (0.03, 0.3)
+    """Range of the relative change in training."""
+    kappa: float = 2.0
+    """An adversarial change multiplies the mean squared residual at least by this."""
+    adversarial_steps: int = 2
+    """Gradient steps up the model's logit."""
+    adversarial_amplitude: tuple[float, float] = (0.003, 0.5)
+    """Smallest and largest relative change tried."""
+    smoothness: float = 0.25
+    """Wave number at which adversarial changes fade out, as a share of the grid's highest."""
+    parameter_distance: float = 0.5
+    """Wrong parameters differ at least by this (root of the sum of squares, standardised) where
+    there are such; else the most different ones are taken."""
+
+    def __post_init__(self) -> None:
+        for kind in self.kinds:
+            _check_kind(kind)
+        if len(set(self.kinds)) != len(self.kinds):
+            raise ValueError(f"expected kinds that differ, found {self.kinds}")
+        for name in ("amplitude", "adversarial_amplitude"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high <= 1:
+                raise ValueError(
+                    f"{name} must be a range within (0, 1], the lower end first, "
+                    f"found {(low, high)}"
+                )
+        if not 1 < self.kappa < math.inf:
+            raise ValueError(f"kappa must be above 1, found {self.kappa}")
+        if self.adversarial_steps < 0:
+            raise ValueError(f"adversarial_steps must be 0 or more, found {self.adversarial_steps}")
+        if not 0 < self.smoothness <= 1:
+            raise ValueError(f"smoothness must be in (0, 1], found {self.smoothness}")
+        if not 0 <= self.parameter_distance < math.inf:
+            raise ValueError(
+                f"parameter_distance must be zero or positive, found {self.parameter_distance}"
+            )
+
+
+def required_history(spec: FieldSpec) -> int:
+    """Frames that a window must have for its equation to be judged."""
+    if spec.family is None or spec.family.startswith("incompressible"):
+        return 1
+    if spec.family == "wave" and "u_t" in spec.channels:
+        return 2
+    return find_family(spec.family).frames
+
+
+class Negatives:
+    """Makes negatives of the windows of one data set.
+
+    Args:
+        config: Which, and how far from valid.
+        spec: Of the model's input.
+        normalizer: Of the model's input.
+        history: Frames of a window.
+        parameter_table: Standardised parameters of the training trajectories.
+        solid_unknown: Unknown points of a sample are its own body, not gaps in a measurement.
+
+    Raises:
+        ValueError: Where the history is too short for the equation, or the data do not allow a kind
+            that is asked for.
+    """
+
+    def __init__(
+        self,
+        config: NegativesConfig,
+        spec: FieldSpec,
+        normalizer: Normalizer,
+        history: int,
+        parameter_table: Float[Tensor, "n 16"] | None = None,
+        *,
+        solid_unknown: bool = False,
+    ) -> None:
+        needed = required_history(spec)
+        if history < needed:
+            raise ValueError(
+                f"expected a history of at least {needed} frames to judge the equation of family "
+                f"{spec.family!r}, found {history}; give the model more history"
+            )
+        self.config, self.spec, self.normalizer, self.history = config, spec, normalizer, history
+        self.channels = len(spec.channels)
+        self._table = None if parameter_table is None else parameter_table.detach().clone()
+        self._boundaries = BrokenBoundaries(spec, normalizer, solid_unknown=solid_unknown)
+        self._omission: Omission | None = None
+        self._orders = wrong_orders(history, spec) if history > 1 else None
+        self.unavailable: dict[Kind, str] = self._reasons()
+        """Why some kinds can not be made of these data."""
+        for kind in config.kinds:
+            if kind in self.unavailable:
+                raise ValueError(
+                    f"these data allow no negatives of kind {kind!r}: {self.unavailable[kind]}; "
+                    f"leave it out of kinds"
+                )
+        wanted = config.kinds or KINDS
+        self.kinds: tuple[Kind, ...] = tuple(k for k in wanted if k not in self.unavailable)
+        """What ``draw`` chooses from."""
+        self._makers: dict[Kind, Callable[..., Made]] = {
+            "noise": self._noise,
+            "adversarial": self._adversarial,
+            "shuffled": self._shuffled,
+            "parameters": self._parameters,
+            "boundary": self._boundary,
+            "omitted": self._omitted,
+        }
+
+    def _reasons(self) -> dict[Kind, str]:
+        reasons: dict[Kind, str] = {}
+        family = None if self.spec.family is None else find_family(self.spec.family)
+        missing = [n for n in (family.channels if family else ()) if n not in self.spec.channels]
+        if family is None:
+            reasons["adversarial"] = "the field spec names no PDE family, so there is no residual"
+        elif missing:
+            reasons["adversarial"] = f"the residual of {family.name!r} needs channels {missing}"
+        if self._orders is None:
+            reasons["shuffled"] = "a window of one frame has no order"
+        if self._table is None or not parameters_differ(self._table):
+            reasons["parameters"] = "no parameter differs between the training trajectories"
+        if not self._boundaries.targets:
+            reasons["boundary"] = "the grid has neither a body nor a side with a condition"
+        try:
+            self._omission = Omission(self.spec, self.normalizer, self.history, self._table)
+        except ValueError as error:
+            reasons["omitted"] = str(error)
+        return reasons
+
+    def has_amplitude(self, kind: Kind) -> bool:
+        """Whether the size of the change can be chosen."""
+        single = self._omission is not None and self._omission.single
+        return kind in ("noise", "boundary") or (kind == "omitted" and single)
+
+    @torch.no_grad()
+    def make(
+        self,
+        kind: Kind,
+        batch: Batch,
+        model: nn.Module | None = None,
+        amplitude: float | None = None,
+    ) -> Made:
+        """Fields and parameters of one negative of each sample.
+
+        Args:
+            kind: One of ``KINDS`` that is not unavailable.
+            batch: Valid windows, and the seeds of their chances.
+            model: The one to fool, with ``consistency``; adversarial negatives alone need it.
+            amplitude: Of the change; drawn from the range of the config if not given.
+        """
+        _check_kind(kind)
+        if kind in self.unavailable:
+            raise ValueError(f"no negatives of kind {kind!r}: {self.unavailable[kind]}")
+        shape = (self.history * self.channels, *self.spec.grid.shape)
+        if tuple(batch.x.shape[1:]) != shape:
+            raise ValueError(
+                f"expected windows of shape {shape} (history x channels, y, x), "
+                f"found {tuple(batch.x.shape[1:])}"
+            )
+        if kind == "adversarial":
+            return self._adversarial(batch, model)
+        return self._makers[kind](batch, self._amplitude(batch, kind, amplitude))
+
+    @torch.no_grad()
+    def draw(self, batch: Batch, model: nn.Module | None = None) -> Made:
+        """One negative of each sample. Kinds take turns along the order of the epoch.
+
+        The order is shuffled anew in every epoch, so a sample meets all kinds in time. That which
+        rows are of which kind is known beforehand spares the device a wait.
+        """
+        x, parameters = batch.x.clone(), batch.parameters.clone()
+        for number, kind in enumerate(self.kinds):
+            rows = slice((number - batch.place) % self.period, None, self.period)
+            if len(batch.seeds[rows]):
+                x[rows], parameters[rows] = self.make(kind, batch.map(itemgetter(rows)), model)
+        return x, parameters
+
+    @property
+    def period(self) -> int:
+        """Samples after which the kinds come round again."""
+        return len(self.kinds)
+
+    def _amplitude(self, batch: Batch, kind: Kind, amplitude: float | None) -> Tensor:
+        low, high = self.config.amplitude if amplitude is None else (amplitude, amplitude)
+        share = draws.uniform(batch.seeds, f"amplitude of {kind}")
+        return low * (high / low) ** share
+
+    def _noise(self, batch: Batch, amplitude: Tensor) -> Made:
+        raw = phases.random_angles(batch.seeds, "noise", batch.x)
+        angles = phases.angles_of_size(batch.x, raw, amplitude.to(batch.x.dtype))
+        return phases.turned(batch.x, angles, batch.mask), batch.parameters
+
+    def _adversarial(self, batch: Batch, model: Any) -> Made:
+        if model is None:
+            raise ValueError("adversarial negatives need the model that they should fool")
+        config = self.config
+        attack = Attack(
+            kappa=config.kappa,
+            steps=config.adversarial_steps,
+            amplitude=config.adversarial_amplitude,
+            cutoff=config.smoothness,
+        )
+        terms = WindowResidual(self.spec, self.normalizer)
+        counted = terms.counted(batch.x, batch.mask)
+
+        def residual(x: Tensor) -> Tensor:
+            copies = len(x) // len(batch)
+            parameters, here = batch.parameters, counted
+            if copies > 1:
+                parameters = parameters.repeat(copies, 1)
+                here = {term: points.repeat(copies, 1, 1) for term, points in counted.items()}
+            return terms.mean_squares(x, parameters, here)
+
+        with evaluation_mode(model):
+            made = attack(
+                batch.x,
+                batch.mask,
+                batch.seeds,
+                lambda x: model.consistency(x, batch.parameters, batch.mask).float(),
+                residual,
+            )
+        return made, batch.parameters
+
+    def _shuffled(self, batch: Batch, amplitude: Tensor) -> Made:
+        assert self._orders is not None
+        self._orders = self._orders.to(batch.x.device)
+        lot = draws.whole(batch.seeds, "shuffled", len(self._orders))
+        return reorder(batch.x, self._orders[lot]), batch.parameters
+
+    def _parameters(self, batch: Batch, amplitude: Tensor) -> Made:
+        assert self._table is not None
+        self._table = self._table.to(batch.x.device)
+        share = draws.uniform(batch.seeds, "parameters")
+        least = self.config.parameter_distance
+        return batch.x, other_parameters(batch.parameters, self._table, share, least)
+
+    def _boundary(self, batch: Batch, amplitude: Tensor) -> Made:
+        addition = self._boundaries.addition(batch.mask, batch.seeds).to(batch.x.dtype)
+        frames = batch.x.unflatten(1, (self.history, self.channels))
+        scale = phases.scale_to(addition, frames[:, -1], batch.mask, amplitude)
+        return (frames + (addition * scale)[:, None]).flatten(1, 2), batch.parameters
+
+    def _omitted(self, batch: Batch, amplitude: Tensor) -> Made:
+        assert self._omission is not None
+        frames = batch.x.unflatten(1, (self.history, self.channels))
+        change = self._omission.change(frames, batch.parameters, batch.mask, batch.seeds)
+        scale = phases.scale_to(change, frames[:, -1], batch.mask, amplitude)
+        if not self._omission.single:
+            # How much a term changes is its own affair, within bounds.
+            scale = (scale * LARGEST_OMISSION / amplitude[:, None, None, None]).clamp(max=1.0)
+        last = frames[:, -1] + change * scale
+        return torch.cat((frames[:, :-1], last[:, None]), dim=1).flatten(1, 2), batch.parameters
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise ValueError(f"unknown kind of negative {kind!r}; choose from: {', '.join(KINDS)}")

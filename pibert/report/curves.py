@@ -1,0 +1,196 @@
+"""Learning curves of a run, drawn from its log.
+
+The log holds one JSON object per line. Those of kind ``epoch`` have ``epoch``, ``learning_rate``
+and the means ``train`` and ``valid`` by quantity, and say ``best`` where the validation has
+improved. A quantity has a panel of its own; those whose
+names share a part before a slash (``auc/noise``, ``auc/shuffled``) share one. After a resume an
+epoch may stand in the log twice: the later one counts. The last line may be cut off by a crash.
+"""
+
+import itertools
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+from pibert.report.figures import DPI, picture_path, write_figure
+
+_TRAIN, _VALID = "#8fa9c4", "#c1440e"
+_MANY = ("#c1440e", "#1f6f8b", "#5b8c2a", "#8a4f9e", "#b8860b", "#4a4a4a", "#d1739c", "#2aa198")
+_COLUMNS, _WIDTH, _HEIGHT = 3, 3.9, 2.5
+_DOTS_UP_TO = 30
+"""Epochs up to which each is marked by a dot: one alone would be no line."""
+
+
+def draw_curves(log: str | os.PathLike[str], picture: str | os.PathLike[str]) -> Path:
+    """Draw losses, validation results and the learning rate over the epochs.
+
+    Args:
+        log: The ``log.jsonl`` of a run.
+        picture: A PNG file; its folder is made, and an older file is replaced in one step.
+
+    Returns:
+        The path written.
+    """
+    picture = picture_path(picture)
+    epochs = read_epochs(log)
+    if not epochs:
+        raise ValueError(f"{os.fspath(log)}: expected a record of an epoch, found none")
+    panels = _panels(epochs)
+    count = len(panels) + 1
+    columns = 2 if count in (2, 4) else min(_COLUMNS, count)
+    rows = -(-count // columns)
+    figure = Figure(
+        figsize=(columns * _WIDTH, rows * _HEIGHT + 0.5),
+        dpi=DPI,
+        layout="constrained",
+        facecolor="white",
+    )
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    best = best_epoch(epochs)
+    for ax, (title, names) in zip(axes, panels.items(), strict=False):
+        _draw_panel(ax, title, names, epochs, best)
+    _draw_rate(axes[len(panels)], epochs)
+    for ax in axes[len(panels) + 1 :]:
+        ax.set_axis_off()
+    figure.suptitle(_headline(epochs, best), fontsize=10, x=0.01, ha="left")
+    return write_figure(figure, picture)
+
+
+def read_epochs(log: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The records of the epochs in their order, the last one of each."""
+    found: dict[int, dict[str, Any]] = {}
+    with open(log, encoding="utf-8") as lines:
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:  # cut off by a crash
+                continue
+            if isinstance(record, dict) and record.get("kind") == "epoch":
+                found[record["epoch"]] = record
+    return [found[epoch] for epoch in sorted(found)]
+
+
+def best_epoch(epochs: Sequence[dict[str, Any]]) -> int | None:
+    """The epoch of the best validation: the last that was the best so far, None without any.
+
+    A log that does not say so is judged by its validation loss.
+    """
+    stated = [e["epoch"] for e in epochs if e.get("best") and e.get("valid")]
+    if stated:
+        return int(stated[-1])
+    losses = {e["epoch"]: _number(e, "valid", "loss") for e in epochs}
+    finite = {epoch: loss for epoch, loss in losses.items() if math.isfinite(loss)}
+    return min(finite, key=finite.__getitem__) if finite else None
+
+
+def _panels(epochs: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+    """Quantities by panel; the loss comes first, then those that are validated.
+
+    What is the same as the loss throughout (its only part) is not drawn again.
+    """
+    names: dict[str, None] = {}
+    for part in ("valid", "train"):
+        for record in epochs:
+            names.update(dict.fromkeys(record.get(part) or {}))
+    ordered = sorted(names, key=lambda name: name != "loss")
+    means = [part for e in epochs for part in (e.get("train"), e.get("valid")) if part]
+    panels: dict[str, list[str]] = {}
+    for name in ordered:
+        if name != "loss" and all(part.get(name) == part.get("loss") for part in means):
+            continue
+        panels.setdefault(name.split("/")[0], []).append(name)
+    return panels
+
+
+def _draw_panel(
+    ax: Axes, title: str, names: Sequence[str], epochs: Sequence[dict[str, Any]], best: int | None
+) -> None:
+    marker = "o" if len(epochs) <= _DOTS_UP_TO else ""
+    many = len(names) > 1
+    drawn: list[float] = []
+    for name, colour in zip(names, itertools.cycle(_MANY), strict=False):
+        for part, width in (("train", 1.0), ("valid", 1.4)):
+            # Epochs without validation are left out; a value that is not finite leaves a gap.
+            measured = [record for record in epochs if name in (record.get(part) or {})]
+            x = np.array([record["epoch"] for record in measured])
+            y = np.array([_number(record, part, name) for record in measured])
+            if not np.isfinite(y).any():
+                continue
+            drawn.extend(y[np.isfinite(y)])
+            label = name.partition("/")[2] or name if many else part
+            if many and part == "train":
+                label = "_nolegend_"
+            shade = colour if many else {"train": _TRAIN, "valid": _VALID}[part]
+            dashes = "--" if many and part == "train" else "-"
+            ax.plot(x, y, dashes, color=shade, lw=width, marker=marker, ms=3, label=label)
+            if part == "valid" and best is not None and best in x:
+                ax.plot(best, y[x == best][0], "o", mfc="white", mec=shade, mew=1.4, ms=6, zorder=5)
+    _set_scale(ax, drawn)
+    _finish(ax, title, epochs)
+    if best is not None:
+        ax.axvline(best, color="0.6", lw=0.8, ls=":", zorder=0)
+    if many or title == "loss":  # the colours are the same in the other panels
+        ax.legend(fontsize=7, frameon=False, ncols=2 if len(names) > 4 else 1)
+
+
+def _draw_rate(ax: Axes, epochs: Sequence[dict[str, Any]]) -> None:
+    x = np.array([record["epoch"] for record in epochs])
+    rate = np.array([_as_number(record.get("learning_rate")) for record in epochs])
+    ax.plot(x, rate, "-", color="0.35", lw=1.2, marker="o" if len(x) <= _DOTS_UP_TO else "", ms=3)
+    _set_scale(ax, rate[np.isfinite(rate)])
+    _finish(ax, "learning rate", epochs)
+
+
+def _set_scale(ax: Axes, values: Iterable[float]) -> None:
+    """Logarithmic where all is positive and spans more than a factor of two."""
+    values = list(values)
+    if values and min(values) > 0 and max(values) > 2 * min(values):
+        ax.set_yscale("log")
+        few = max(values) < 300 * min(values)  # powers of ten alone would be too few labels
+        ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+        ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}")
+
+
+def _finish(ax: Axes, title: str, epochs: Sequence[dict[str, Any]]) -> None:
+    ax.set_title(title.replace("_", " "), fontsize=10, loc="left")
+    ax.set_xlabel("epoch", fontsize=8)
+    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    first, last = epochs[0]["epoch"], epochs[-1]["epoch"]
+    slack = 0.04 * (last - first) or 1.0
+    ax.set_xlim(first - slack, last + slack)
+    ax.tick_params(labelsize=8, length=2)
+    ax.grid(True, color="0.92", lw=0.6)
+    ax.set_axisbelow(True)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+
+
+def _headline(epochs: Sequence[dict[str, Any]], best: int | None) -> str:
+    text = f"epoch {epochs[-1]['epoch']}"
+    kept = next((e for e in epochs if e["epoch"] == best), None)
+    if kept is not None:
+        text += f"; best validation in epoch {best}"
+        loss = _number(kept, "valid", "loss")
+        text += f" (loss {loss:.4g})" if math.isfinite(loss) else ""
+    return text
+
+
+def _number(record: dict[str, Any], part: str, name: str) -> float:
+    return _as_number((record.get(part) or {}).get(name))
+
+
+def _as_number(value: Any) -> float:
+    """A gap where nothing was measured, or something that is no finite number."""
+    number = isinstance(value, int | float) and math.isfinite(value)
+    return float(value) if number else math.nan

@@ -1,0 +1,148 @@
+"""The picture of a filled frame: what was there, what is there now, and what was changed."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from torch import Tensor
+
+from pibert.data.filling import Example
+from pibert.fields import Grid
+from pibert.report.figures import DPI, PANEL, Layer, add_bar, picture_path, show, write_figure
+
+_CHANNELS = 4
+_BODY, _MISSING, _NEW = "0.35", "0.75", "#8fc08f"
+_FAINT = 1e-12
+
+
+def draw_filling(path: str | os.PathLike[str], example: Example, *, title: str = "") -> Path:
+    """Draw a frame before, after, and the difference, one channel per row.
+
+    Both fields share the scale of the filled one; an arrow on the bar says that a spurious vector
+    leaves it. Missing vectors are light grey before, flagged ones have a ring, a body is dark. The
+    difference is that of the flagged vectors; where a vector was missing there is none, and the
+    panel tells where new ones are.
+
+    Args:
+        path: A PNG file; its folder is made, and an older file is replaced in one step.
+        example: The frame.
+        title: A line above the panels.
+    """
+    path = picture_path(path)
+    spec = example.spec
+    grid, body = spec.grid, example.body
+    still_missing = example.missing & ~example.after.isfinite().all(0)
+    names = spec.channels[:_CHANNELS]
+    figure, axes = _panels(len(names), grid)
+    for row, (name, unit) in enumerate(zip(names, spec.units, strict=False)):
+        before = _layer(example.before[row], ~body & ~example.missing)
+        after = _layer(example.after[row], ~body & ~still_missing)
+        low, high, colours = after.scale()
+        left, middle, right = axes[row]
+        show(left, before, grid, low, high, colours)
+        add_bar(middle, show(middle, after, grid, low, high, colours), before.excess(low, high))
+        moved = _layer(example.after[row] - example.before[row], example.flagged & ~still_missing)
+        widest = max(moved.limit, _FAINT * max(abs(low), abs(high), 1.0))
+        image = show(right, moved, grid, -widest, widest, "coolwarm")
+        image.cmap = image.cmap.with_extremes(bad="white")
+        add_bar(right, image)
+        _paint(right, example.missing & ~still_missing & ~body, grid, _NEW)
+        for ax in (left, middle, right):
+            _paint(ax, body, grid, _BODY)
+        _ring(left, example.flagged, grid)
+        left.set_ylabel(f"{name}{'' if unit == '1' else f' [{unit}]'}\n\ny", fontsize=10)
+        if bool(example.flagged.any()):
+            right.set_title(f"rms {moved.rms:.2g}", fontsize=9)
+    for ax, heading in zip(axes[0], ("before", "filled", "change"), strict=True):
+        extra = ax.get_title()
+        ax.set_title(f"{heading}, {extra}" if extra else heading, fontsize=11)
+    for ax in axes[-1]:
+        ax.set_xlabel("x")
+    _add_legend(figure, example)
+    if title:
+        figure.suptitle(title, fontsize=12)
+    return write_figure(figure, path)
+
+
+def _panels(rows: int, grid: Grid) -> tuple[Figure, np.ndarray]:
+    """Three axes per channel, of a size that fits the shape of the flow's view."""
+    ny, nx = grid.shape
+    aspect = (ny * grid.dy) / (nx * grid.dx)
+    width, height = 1.2 * PANEL * min(1.0, 1 / aspect), 1.2 * PANEL * min(1.0, aspect)
+    figure = Figure(
+        figsize=(3 * max(width, 1.4) + 2.6, rows * (max(height, 1.0) + 0.35) + 1.1),
+        dpi=DPI,
+        layout="constrained",
+        facecolor="white",
+    )
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, 3, sharex=True, sharey=True, squeeze=False)
+    for ax in axes.flat:
+        ax.tick_params(labelsize=8, length=2)
+    return figure, axes
+
+
+def _layer(values: Tensor, shown: Tensor) -> Layer:
+    return Layer(np.ma.masked_array(values.double().numpy(), mask=~shown.numpy()))
+
+
+def _paint(ax: Axes, where: Tensor, grid: Grid, colour: str) -> None:
+    """One colour over some points."""
+    if not bool(where.any()):
+        return
+    ny, nx = grid.shape
+    left, bottom = grid.origin[0] - grid.dx / 2, grid.origin[1] - grid.dy / 2
+    ax.imshow(
+        np.ma.masked_array(np.ones((ny, nx)), mask=~where.numpy()),
+        cmap=ListedColormap([colour]),
+        origin="lower",
+        extent=(left, left + nx * grid.dx, bottom, bottom + ny * grid.dy),
+        aspect="equal",
+        interpolation="nearest",
+    )
+
+
+def _ring(ax: Axes, where: Tensor, grid: Grid) -> None:
+    rows, columns = np.nonzero(where.numpy())
+    ax.plot(
+        grid.origin[0] + grid.dx * columns,
+        grid.origin[1] + grid.dy * rows,
+        linestyle="none",
+        marker="o",
+        markersize=4,
+        markerfacecolor="none",
+        markeredgecolor="black",
+        markeredgewidth=0.7,
+    )
+
+
+def _add_legend(figure: Figure, example: Example) -> None:
+    """What the greys, rings and greens are, as far as they occur."""
+    entries: list[Patch | Line2D] = []
+    if bool(example.missing.any()):
+        entries.append(Patch(color=_MISSING, label=f"missing: {int(example.missing.sum())}"))
+        entries.append(Patch(color=_NEW, label="new where it was missing"))
+    if bool(example.flagged.any()):
+        entries.append(
+            Line2D(
+                [],
+                [],
+                linestyle="none",
+                marker="o",
+                markerfacecolor="none",
+                markeredgecolor="black",
+                label=f"flagged: {int(example.flagged.sum())}",
+            )
+        )
+    if bool(example.body.any()):
+        entries.append(Patch(color=_BODY, label="body"))
+    if entries:
+        figure.legend(
+            handles=entries, loc="outside lower center", ncols=4, frameon=False, fontsize=9
+        )

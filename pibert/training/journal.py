@@ -1,0 +1,237 @@
+"""The journal of a run: means of logs, a JSON line per epoch, TensorBoard, and who is told.
+
+``log.jsonl`` has a first line of kind "start" and a line of kind "epoch" for every epoch:
+
+    {"kind": "epoch", "epoch": 1, "step": 57, "learning_rate": 1.7e-05, "train": {"loss": ...},
+     "valid": {"loss": ...}, "best": true, "seconds": 0.6, "samples_per_second": 24000.0}
+
+Epochs are counted from 1, steps are those done since the start. JSON has no NaN: a value that is
+not finite is null. A run that resumes drops the lines of epochs that its state does not know, and
+writes them again: the finished log is that of a run that was never interrupted, apart from times.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from pibert.data.partial import partial_path, remove_leftovers
+
+FILE = "log.jsonl"
+TENSORBOARD = "tensorboard"
+
+
+@runtime_checkable
+class Reporter(Protocol):
+    """Told how a run comes on. Only the first process reports."""
+
+    def start(self, total_steps: int, done: int) -> None:
+        """Training begins; some steps may be done already."""
+        ...
+
+    def step(self, done: int, loss: float) -> None:
+        """So many steps are done; the loss of the last that is known."""
+        ...
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """An epoch is finished: its line in the log."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Something that a person should know."""
+        ...
+
+    def simulated(self, samples: int | float) -> None:
+        """Before training: so many samples of a data set have been simulated."""
+        ...
+
+
+class Silent:
+    """Tells nobody."""
+
+    def start(self, total_steps: int, done: int) -> None: ...
+
+    def step(self, done: int, loss: float) -> None: ...
+
+    def epoch(self, record: Mapping[str, Any]) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def simulated(self, samples: int | float) -> None: ...
+
+
+class LogSums:
+    """Sums over samples of an objective's numbers, kept on the device until they are asked for.
+
+    Numbers of one piece are added by one kernel, those with other names apart.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        # MPS has no float64.
+        self._dtype = torch.float32 if device.type == "mps" else torch.float64
+        self._sums: dict[tuple[str, ...], Tensor] = {}
+        self._counts: dict[tuple[str, ...], int] = {}
+
+    def add(self, loss: Tensor, logs: Mapping[str, Tensor], samples: int) -> None:
+        """Take in means over some samples."""
+        values = {**logs, "loss": loss.detach()}
+        names = tuple(values)
+        column = torch.stack([value.detach() for value in values.values()])
+        if names not in self._sums:
+            self._sums[names] = torch.zeros_like(column, dtype=self._dtype)
+            self._counts[names] = 0
+        self._sums[names].add_(column, alpha=samples)
+        self._counts[names] += samples
+
+    def to_plain(self) -> list[Any]:
+        """As plain JSON, exact: [names, samples, sums] of each set of names."""
+        return [
+            [list(names), self._counts[names], sums.tolist()] for names, sums in self._sums.items()
+        ]
+
+    def load(self, plain: Iterable[Any]) -> None:
+        """Go on from what ``to_plain`` gave, perhaps in several processes."""
+        self._sums.clear()
+        self._counts.clear()
+        for listed, count, sums in plain:
+            names = tuple(listed)
+            column = torch.tensor(sums, dtype=self._dtype, device=self._device)
+            if names in self._sums:
+                column, count = column + self._sums[names], count + self._counts[names]
+            self._sums[names], self._counts[names] = column, count
+
+
+def means(parts: Sequence[list[Any]]) -> dict[str, float]:
+    """Means over the samples of all processes, of what ``to_plain`` gave in each."""
+    sums: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for part in parts:
+        for names, count, values in part:
+            for name, value in zip(names, values, strict=True):
+                sums[name] = sums.get(name, 0.0) + value
+                counts[name] = counts.get(name, 0) + count
+    ordered = ["loss"] + [name for name in sums if name != "loss"]
+    return {name: sums[name] / counts[name] for name in ordered if counts.get(name)}
+
+
+class Journal:
+    """The log file and TensorBoard of a run folder; a full disk makes it complain, not stop."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self._path, self._say = folder / FILE, say
+        self._board_folder = folder / TENSORBOARD
+        self._board: Any = None
+
+    def open(self, start: Mapping[str, Any], *, epochs: int, step: int) -> None:
+        """Keep the lines up to a number of epochs; begin a new log where there are none."""
+        remove_leftovers(self._path)
+        kept = [line for line in self._read() if line.get("epoch", 0) <= epochs] if step else []
+        if not kept:
+            kept = [{"kind": "start", **start}]
+        try:
+            self._replace("".join(_line(entry) for entry in kept))
+        except OSError as error:
+            self._complain(self._path, error)
+        self._board = self._open_board(step)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append a line, and its numbers to TensorBoard."""
+        try:
+            self._append(_line(record).encode())
+        except OSError as error:
+            self._complain(self._path, error)
+        self._draw(record)
+
+    def close(self) -> None:
+        if self._board is not None:
+            try:
+                self._board.close()
+            except OSError as error:
+                self._complain(self._board_folder, error)
+            self._board = None
+
+    def _append(self, data: bytes) -> None:
+        """One write. What a full disk left of it is cut off, so that every line stays whole."""
+        with self._path.open("ab", buffering=0) as file:
+            size = file.tell()
+            try:
+                if file.write(data) != len(data):
+                    raise OSError("only a part was written")
+                os.fsync(file.fileno())
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(size)
+                raise
+
+    def _replace(self, text: str) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        partial = partial_path(self._path)
+        try:
+            with partial.open("x") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, self._path)
+        except OSError:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
+
+    def _read(self) -> list[dict[str, Any]]:
+        return read_log(self._path) if self._path.exists() else []
+
+    def _open_board(self, step: int) -> Any:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:  # an extra; the log has the same numbers
+            return None
+        try:
+            return SummaryWriter(str(self._board_folder), purge_step=step + 1 if step else None)
+        except OSError as error:
+            self._complain(self._board_folder, error)
+            return None
+
+    def _draw(self, record: Mapping[str, Any]) -> None:
+        if self._board is None:
+            return
+        try:
+            for part in ("train", "valid"):
+                for name, value in (record.get(part) or {}).items():
+                    self._board.add_scalar(f"{name}/{part}", value, record["step"])
+            self._board.add_scalar("learning_rate", record["learning_rate"], record["step"])
+            self._board.flush()
+        except OSError as error:
+            self._complain(self._board_folder, error)
+
+    def _complain(self, path: Path, error: OSError) -> None:
+        self._say(f"could not write {path}: {error.strerror or error}; training goes on")
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log; one that was cut off in writing is left out."""
+    lines = []
+    for text in path.read_text(errors="replace").splitlines():
+        with suppress(ValueError):
+            entry = json.loads(text)
+            if isinstance(entry, dict):
+                lines.append(entry)
+    return lines
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(_finite(record), allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

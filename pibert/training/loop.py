@@ -1,0 +1,347 @@
+"""The parts of the training loop: a step, an epoch, a validation, and what they share.
+
+``training/engine.py`` puts them together and says what they amount to.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pibert.data.dataset import BatchOrder, Samples, make_loader
+from pibert.data.resident import ResidentLoader
+from pibert.fields import Batch
+from pibert.training.checkpoints import Checkpoints
+from pibert.training.guards import LateCheck, StopSignals, Stopwatch, seed_generators
+from pibert.training.journal import Journal, LogSums, Reporter, Silent, means
+from pibert.training.objectives import Objective
+from pibert.training.optimizers import (
+    RunningMean,
+    build_optimizers,
+    learning_rate,
+    set_rate,
+    trained_parameters,
+)
+from pibert.training.processes import Processes
+from pibert.training.recording import Recorder, autocast
+from pibert.training.settings import FitConfig, Hardware
+from pibert.training.state import FILE, Progress
+
+SNAPSHOT = "nonfinite.safetensors"
+
+SaveBest = Callable[[nn.Module, Mapping[str, Any]], None]
+
+
+class Run:
+    """A training run under way: the parts of the loop and what they share."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train: Samples,
+        valid: Samples | None,
+        config: FitConfig,
+        folder: Path,
+        seed: int,
+        hardware: Hardware,
+        identity: str,
+        reporter: Reporter | None,
+        fabric: Any,
+        signals: StopSignals,
+    ) -> None:
+        self.model, self.config, self.folder, self.seed = model, config, folder, seed
+        self.hardware, self.signals = hardware, signals
+        self.processes = processes = Processes(fabric)
+        self.device = processes.device
+        is_first = processes.is_first
+        self.reporter = reporter if reporter is not None and is_first else Silent()
+        self.journal = Journal(folder, self.reporter.say)
+        self.order, self.batches = self._loader(train, config.batch_size, shuffle=True)
+        self.validation = None
+        if valid is not None:
+            share = config.micro_batch or config.batch_size
+            self.validation = self._loader(valid, share * processes.count, shuffle=False)
+        processes.share_weights(model)
+        self.parameters = list(trained_parameters(model).values())
+        self.optimizers = build_optimizers(
+            model,
+            config.optimizer,
+            rate=config.learning_rate,
+            weight_decay=config.weight_decay,
+            betas=config.betas,
+        )
+        self.mean = RunningMean(model, config.ema) if config.ema is not None else None
+        self.checkpoints = Checkpoints(
+            folder=folder,
+            identity=identity,
+            seed=seed,
+            minutes=config.checkpoint_minutes,
+            model=model,
+            optimizers=self.optimizers,
+            mean=self.mean,
+            processes=processes,
+            say=self.reporter.say,
+        )
+        self.logs = LogSums(self.device)
+        name = SNAPSHOT if is_first else SNAPSHOT.replace(".", f"-{processes.rank}.", 1)
+        self.check = LateCheck(
+            self.device, train, folder / name, processes.gather, self.reporter.step
+        )
+        self.clock = Stopwatch(self.device, hardware.profile)
+        self.recorder = Recorder(
+            model,
+            lambda: autocast(self.device, hardware.precision),
+            self.clock,
+            enabled=hardware.record and self.device.type == "cuda",
+            say=self.reporter.say,
+        )
+        self.progress = Progress()
+        self.began = time.perf_counter()
+
+    def _loader(
+        self, samples: Samples, batch_size: int, *, shuffle: bool
+    ) -> tuple[BatchOrder, Any]:
+        order = BatchOrder(
+            len(samples),
+            batch_size,
+            seed=self.seed,
+            shuffle=shuffle,
+            rank=self.processes.rank,
+            world_size=self.processes.count,
+            micro_batch=self.config.micro_batch,
+        )
+        if self.hardware.resident:
+            return order, ResidentLoader(samples, order, self.device)
+        return order, make_loader(
+            samples,
+            order,
+            num_workers=self.hardware.workers,
+            pin_memory=self.device.type == "cuda",
+        )
+
+    # The start
+
+    def resume(self) -> int | None:
+        """Go to where the folder's state is, if it has one; gives its step."""
+        stored = self.checkpoints.load(self.logs)
+        self.progress = done = stored or Progress()
+        if self.processes.is_first:
+            total = self.config.epochs * self.order.steps_per_epoch
+            start = {"steps_per_epoch": self.order.steps_per_epoch, "total_steps": total}
+            self.journal.open(start, epochs=done.epoch, step=done.total)
+            self.reporter.start(total, done.total)
+        self.began = time.perf_counter()
+        return None if stored is None else done.total
+
+    @property
+    def is_finished(self) -> bool:
+        """All epochs are done, or none of the last validations was an improvement."""
+        done, config = self.progress, self.config
+        if done.epoch >= config.epochs:
+            return True
+        if config.patience is None or self.validation is None:
+            return False
+        validated = done.epoch - done.epoch % config.validate_every
+        return validated - done.best_epoch >= config.patience
+
+    # An epoch
+
+    def train_epoch(self, objective: Objective) -> None:
+        """The steps of an epoch that are left to do."""
+        done = self.progress
+        self.model.train()
+        self.order.go_to(done.epoch, done.step)
+        with self.clock("data"):
+            batches = iter(self.batches)
+        for step in range(done.step, self.order.steps_per_epoch):
+            pieces, own = self._accumulate(objective, batches, step)
+            with self.clock("optimizer"):
+                loss, norm, (stop, save) = self._update(own)
+            done = self.progress = replace(
+                self.progress, step=step + 1, total=self.progress.total + 1
+            )
+            self.check.watch(
+                loss, norm, own, pieces, total=done.total, epoch=done.epoch + 1, step=step + 1
+            )
+            if stop or save:
+                worked = self._save()
+            if stop:
+                self._interrupt(worked)
+
+    def _accumulate(
+        self, objective: Objective, batches: Iterator[Batch], step: int
+    ) -> tuple[list[Batch], Tensor]:
+        """Add up the gradients of this process's pieces; gives them and their share of the loss."""
+        epoch, whole = self.progress.epoch, self.order.size(step)
+        own = torch.zeros((), device=self.device)
+        pieces: list[Batch] = []
+        for number, (start, stop) in enumerate(self.order.places(step)):
+            with self.clock("data"):
+                batch = next(batches).to(self.device).reseeded(self.seed, epoch, start)
+            seed_generators(self.device, self.seed, epoch, step, number, self.processes.rank)
+            share = (stop - start) / whole
+            loss, logs = self.recorder.learn(objective, batch, share)
+            self.logs.add(loss, logs, stop - start)
+            own.add_(loss, alpha=share)
+            pieces.append(batch)
+        return pieces, own
+
+    def _update(self, own: Tensor) -> tuple[Tensor, Tensor | None, tuple[bool, bool]]:
+        """One step of the optimisers; gives loss and norm of the gradient, and (stop, save)."""
+        processes, config = self.processes, self.config
+        present = [p.grad is not None for p in self.parameters] if processes.count > 1 else []
+        stop, save, *has_gradient = processes.agree(
+            [self.signals.asked, self.checkpoints.is_due(), *present]
+        )
+        loss = processes.sum_gradients(self.parameters, has_gradient, own)
+        norm = None
+        if config.clip is not None:
+            norm = nn.utils.clip_grad_norm_(self.parameters, config.clip)
+        set_rate(self.optimizers, self._rate_at(self.progress.total))
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=not self.recorder.keeps_gradients)
+        if self.mean is not None:
+            self.mean.update(self.progress.total + 1)
+        return loss, norm, (stop, save)
+
+    def _rate_at(self, step: int) -> float:
+        per_epoch = self.order.steps_per_epoch
+        return learning_rate(
+            step,
+            total=self.config.epochs * per_epoch,
+            warmup=round(self.config.warmup_epochs * per_epoch),
+            peak=self.config.learning_rate,
+            minimum=self.config.min_learning_rate,
+        )
+
+    def close_epoch(self, judge: Objective, save_best: SaveBest | None) -> None:
+        """Validate, keep the best weights, write the log, save the state."""
+        self.check.finish()
+        train_seconds = self._elapsed()
+        train = means(self.processes.gather(self.logs.to_plain()))
+        epoch = self.progress.epoch + 1
+        valid: dict[str, float] | None = None
+        with self._best_weights():
+            if self.validation is None:
+                best = self._keep(train, epoch, None, save_best)
+            elif epoch % self.config.validate_every == 0 or epoch == self.config.epochs:
+                with self.clock("validation"):
+                    valid = self._validate(judge)
+                value = self._monitored(valid)
+                best = self._is_better(value) and self._keep(valid, epoch, value, save_best)
+            else:
+                best = False
+        done = self.progress
+        record = {
+            "kind": "epoch",
+            "epoch": epoch,
+            "step": done.total,
+            "learning_rate": self._rate_at(done.total - 1),
+            "train": train,
+            "valid": valid,
+            "best": best,
+            "best_epoch": done.best_epoch,
+            "seconds": self._elapsed(),
+            "samples_per_second": self.order.num_samples / max(train_seconds, 1e-9),
+            **self._timing(),
+        }
+        if self.processes.is_first:
+            self.journal.write(record)
+        self.reporter.epoch(record)
+        self.logs = LogSums(self.device)
+        self.progress = replace(done, epoch=epoch, step=0, seconds=0.0)
+        self.began = time.perf_counter()
+        stop, save = self.processes.agree(
+            [self.signals.asked, self.checkpoints.is_due(after_epoch=True)]
+        )
+        worked = self._save() if stop or save or self.is_finished else True
+        if stop and not self.is_finished:
+            self._interrupt(worked)
+
+    # Validation and the best weights
+
+    def _best_weights(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.mean is None else self.mean.applied()
+
+    def _validate(self, judge: Objective) -> dict[str, float]:
+        """Means over the validation samples."""
+        assert self.validation is not None
+        order, batches = self.validation
+        self.model.eval()
+        logs = LogSums(self.device)
+        places = (place for step in range(order.steps_per_epoch) for place in order.places(step))
+        for batch, (start, stop) in zip(batches, places, strict=True):
+            batch = batch.to(self.device).reseeded(self.seed, 0, start)
+            loss, values = self.recorder.judge(judge, batch)
+            logs.add(loss, values, stop - start)
+        return means(self.processes.gather(logs.to_plain()))
+
+    def _monitored(self, valid: Mapping[str, float]) -> float:
+        if self.config.monitor not in valid:
+            raise ValueError(
+                f"monitor {self.config.monitor!r} is not among the validation values; "
+                f"choose from: {', '.join(valid)}"
+            )
+        return valid[self.config.monitor]
+
+    def _is_better(self, value: float) -> bool:
+        best = self.progress.best_value
+        return math.isfinite(value) and (best is None or value < best)
+
+    def _keep(
+        self, metrics: dict[str, float], epoch: int, value: float | None, save_best: SaveBest | None
+    ) -> bool:
+        """Hand out the best weights, then note that they are; whether that worked.
+
+        Best is what is on the disk: where it could not be written, the former best still counts.
+        """
+        self.model.eval()
+        failed = False
+        if save_best is not None and self.processes.is_first:
+            try:
+                save_best(self.model, metrics)
+            except OSError as error:
+                failed = True
+                self.reporter.say(f"could not write the best weights: {error}; training goes on")
+        if self.processes.agree([failed])[0]:
+            return False
+        self.progress = replace(
+            self.progress, best_epoch=epoch, best_value=value, best_metrics=metrics
+        )
+        return True
+
+    # The state
+
+    def _save(self) -> bool:
+        # Weights are saved only after the loss of their last step was seen to be finite.
+        self.check.finish()
+        progress = replace(self.progress, seconds=self._elapsed())
+        with self.clock("checkpoint"):
+            return self.checkpoints.save(progress, self.logs)
+
+    def _interrupt(self, is_saved: bool) -> None:
+        done = self.progress
+        where = self.folder / FILE
+        how = f"the state is in {where}" if is_saved else f"{where} is as it was before"
+        raise KeyboardInterrupt(
+            f"stopped after step {done.total} (epoch {done.epoch + 1}, step {done.step} of "
+            f"{self.order.steps_per_epoch}); {how}: run the same command again to go on"
+        )
+
+    def _elapsed(self) -> float:
+        return self.progress.seconds + time.perf_counter() - self.began
+
+    def _timing(self) -> dict[str, Any]:
+        """Shares of the parts in the time of the epoch, with the checkpoint of the one before."""
+        if not self.hardware.profile:
+            return {}
+        total = max(self._elapsed(), 1e-9)
+        shares = {part: seconds / total for part, seconds in self.clock.take().items()}
+        return {"timing": {**shares, "other": max(0.0, 1.0 - sum(shares.values()))}}

@@ -1,0 +1,1 @@
+"""Studies of what pretraining is worth; ``python -m studies`` writes docs/pretraining.md."""

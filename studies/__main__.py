@@ -1,0 +1,114 @@
+"""Run the studies of pretraining and write docs/pretraining.md.
+
+python -m studies                          # for a GPU: some 15 minutes on an H200
+python -m studies --only wakes jet         # some parts; the page keeps the others as they were
+python -m studies --quick --out /tmp/page  # tiny, a minute on a CPU: does it run?
+
+Parts: wakes, jet (filling), consistency, labels, schedule. The jet recording is not ours to hand
+out; give your copy with --jet FILE.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pibert.experiments import load_experiment
+from pibert.experiments.experiment import Experiment
+from pibert.experiments.record import commit, versions
+from studies import consistency, filling, labels, page, schedule
+from studies.progress import Lines
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+PARTS = ("wakes", "jet", "consistency", "labels", "schedule")
+QUICK = (
+    "pretraining.epochs=1",
+    "training.epochs=1",
+    "model.options.width=32",
+    "model.options.depth=1",
+    "hardware.precision=float32",
+)
+"""Changes that make a part small enough to see whether it runs."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("docs"))
+    parser.add_argument("--runs", type=Path, default=Path("outputs/studies"))
+    parser.add_argument("--only", nargs="*", choices=PARTS, help="some parts")
+    parser.add_argument("--jet", default="data/jet_piv_train.npz", help="the jet recording (npz)")
+    parser.add_argument("--quick", action="store_true", help="tiny")
+    options = parser.parse_args()
+    if options.quick and options.out == Path("docs"):
+        parser.error("--quick is not for the page in docs/; give another folder with --out")
+    folder = options.out / "pretraining"
+    folder.mkdir(parents=True, exist_ok=True)
+    reporter = Lines()
+    for part in options.only or PARTS:
+        start = time.perf_counter()
+        result = _measure(part, options, reporter)
+        result["seconds"] = time.perf_counter() - start
+        result["measured"] = _circumstances()
+        (folder / f"{part}.json").write_text(json.dumps(result, indent=1) + "\n")
+        for picture in (options.runs / part).glob("*.png"):
+            (folder / f"{part}-{picture.name}").write_bytes(picture.read_bytes())
+        page.write(options.out)
+        reporter.say(f"{part}: {result['seconds']:.0f} s")
+
+
+def _measure(part: str, options: Any, reporter: Lines) -> dict[str, Any]:
+    out: Path = options.runs / part
+    quick: bool = options.quick
+    make: dict[str, Callable[[], dict[str, Any]]] = {
+        "wakes": lambda: filling.measure(
+            _experiment("wakes-piv", quick), out, reporter, 4 if quick else filling.MOST
+        ),
+        "jet": lambda: filling.measure(
+            _experiment("jet-filling", quick, f"data.path={options.jet}"),
+            out,
+            reporter,
+            4 if quick else filling.MOST,
+        ),
+        "consistency": lambda: consistency.measure(
+            _experiment("wakes-consistency", quick), out, reporter, 8 if quick else consistency.MOST
+        ),
+        "labels": lambda: labels.measure(
+            _experiment("labels", quick),
+            out,
+            reporter,
+            steps=3 if quick else labels.STEPS,
+            seeds=(0,) if quick else labels.SEEDS,
+        ),
+        "schedule": lambda: schedule.measure(_experiment("cylinder-base", quick), out, reporter),
+    }
+    return make[part]()
+
+
+def _experiment(name: str, quick: bool, *changes: str) -> Experiment:
+    experiment = load_experiment(CONFIGS / f"{name}.toml", (*changes, *(QUICK if quick else ())))
+    if quick and experiment.data.case is not None:
+        # The smallest set of the kind, whatever the preset.
+        data = replace(experiment.data, preset="demo", size=None)
+        return replace(experiment, data=data)
+    return experiment
+
+
+def _circumstances() -> dict[str, Any]:
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "device": device,
+        "versions": versions(),
+    }
+
+
+if __name__ == "__main__":
+    main()

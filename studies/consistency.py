@@ -1,0 +1,45 @@
+"""Equation consistency prediction: how each kind of negative is told on unseen trajectories."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pibert import config
+from pibert.data.dataset import Window
+from pibert.evaluation.consistency import judge_consistency
+from pibert.experiments.experiment import Experiment
+from pibert.experiments.flows import prepare
+from pibert.experiments.run import make_negatives, run
+from pibert.predictor import load
+from pibert.training.engine import Reporter
+
+MOST = 512
+"""Windows judged, evenly spread over the test part."""
+
+
+def measure(
+    experiment: Experiment, out: Path, reporter: Reporter, most: int = MOST
+) -> dict[str, Any]:
+    """Pretrain, then judge the head on the test trajectories."""
+    finished = run(experiment, out / "run", stage="pretrain", reporter=reporter)
+    return judge(experiment, finished.folder, most) | {"epochs": finished.fitted.epochs}
+
+
+def judge(experiment: Experiment, folder: Path, most: int = MOST) -> dict[str, Any]:
+    """Judge the head of a pretrained model on the test trajectories."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    predictor = load(folder, device=device)
+    flows = prepare(experiment.data)
+    negatives = make_negatives(experiment, flows, predictor.history)
+    samples = flows.samples("test", Window(history=predictor.history))
+    records = judge_consistency(predictor.model, samples, negatives, most=most)
+    return {
+        "experiment": config.as_plain(experiment),
+        "trajectories": len({segment.trajectory for segment in flows.split.test}),
+        "family": flows.spec.family,
+        "history": predictor.history,
+        "unavailable": negatives.unavailable,
+        "rows": [asdict(record) for record in records],
+    }

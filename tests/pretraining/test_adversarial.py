@@ -1,0 +1,100 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from pibert.draws import sample_seeds
+from pibert.fields import Batch
+from pibert.pretraining import phases
+from pibert.pretraining.adversarial import WindowResidual
+from tests.pretraining.windows import WindowSet, solver_set, street_set
+
+SETS: dict[str, Callable[[], WindowSet]] = {
+    "turbulence": lambda: solver_set("incompressible", 1),
+    "heat": lambda: solver_set("heat", 2),
+    "street": street_set,
+}
+
+
+def excess(data: WindowSet, before: Tensor, after: Tensor, batch: Batch) -> Tensor:
+    """Mean squared residual over that of the valid window, averaged over the terms."""
+    terms = WindowResidual(data.spec, data.normalizer)
+    parameters, known = batch.parameters, batch.mask
+    return (terms(after, parameters, known) / terms(before, parameters, known)).mean(1)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_change_just_exceeds_kappa(name: str) -> None:
+    data = SETS[name]()
+    batch = data.samples.batch(range(0, len(data.samples), 4))
+    settings = {"adversarial_amplitude": (1e-4, 0.8)}
+    x, _ = data.negatives(kappa=3.0, **settings).make("adversarial", batch, data.model())
+    found = excess(data, batch.x, x, batch)
+    assert found.min() > 3 * 0.999
+    assert found.median() < 3 * 1.5
+
+
+def test_the_cap_is_taken_where_kappa_is_out_of_reach() -> None:
+    data = solver_set("incompressible", 1)
+    batch = data.samples.batch(range(6))
+    negatives = data.negatives(kappa=1e6, adversarial_amplitude=(0.01, 0.05))
+    x, _ = negatives.make("adversarial", batch, data.model())
+    change = (x - batch.x).square().mean((1, 2, 3)) / batch.x.var((2, 3), correction=0).mean(1)
+    torch.testing.assert_close(change.sqrt(), torch.full((6,), 0.05), rtol=0.02, atol=0.0)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_model_is_fooled_more_than_by_a_random_change_of_equal_size(name: str) -> None:
+    data = SETS[name]()
+    model = data.model().eval()
+    batch = data.samples.batch(range(0, len(data.samples), 3))
+    x, _ = data.negatives(kappa=4.0).make("adversarial", batch, model)
+    weight = phases.smooth_weight(data.spec.grid.shape, 0.25, x)
+    energy = phases.mode_energy(batch.x) * batch.x.var((-2, -1), correction=0, keepdim=True)
+    size = (x - batch.x).square().mean((-2, -1)).sum(1)
+    gains = []
+    with torch.no_grad():
+        before = model.consistency(batch.x, batch.parameters, batch.mask)
+        for seed in range(4):
+            seeds = sample_seeds(seed, 1, batch.sample)
+            angles = phases.random_angles(seeds, "other", batch.x) * weight
+            found = (energy * angles.square()).sum((1, 2, 3))
+            angles = angles * (size / found).sqrt()[:, None, None, None]
+            other = phases.turned(batch.x, angles, batch.mask)
+            gains.append(model.consistency(other, batch.parameters, batch.mask) - before)
+        gain = model.consistency(x, batch.parameters, batch.mask) - before
+    spread = torch.stack(gains).std()
+    assert gain.mean() > torch.stack(gains).mean() + 0.5 * spread
+
+
+def test_the_change_is_smooth() -> None:
+    data = solver_set("incompressible", 1)
+    batch = data.samples.batch(range(8))
+    x, _ = data.negatives().make("adversarial", batch, data.model())
+    ny, nx = data.spec.grid.shape
+    power = torch.fft.rfft2(x - batch.x).abs().square().sum((0, 1))
+    ky = torch.fft.fftfreq(ny).abs()[:, None].expand_as(power)
+    kx = torch.fft.rfftfreq(nx).expand_as(power)
+    rough = torch.hypot(ky, kx) > 0.3
+    assert power[rough].sum() < 1e-3 * power.sum()
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    data = solver_set("incompressible", 1)
+    model = data.model().train()
+    model.blocks[0].eval()
+    flags = [module.training for module in model.modules()]
+    batch = data.samples.batch(range(4))
+    x, _ = data.negatives().make("adversarial", batch, model)
+    again, _ = data.negatives().make("adversarial", batch, model)
+    assert torch.equal(x, again)  # no dropout while the model is looked at
+    assert [module.training for module in model.modules()] == flags
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not x.requires_grad
+
+
+def test_a_model_is_needed() -> None:
+    data = solver_set("incompressible", 1)
+    with pytest.raises(ValueError, match="need the model"):
+        data.negatives().make("adversarial", data.samples.batch([0]))

@@ -1,0 +1,164 @@
+"""What a model sees at hidden points, and the noise that could be a flow."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from pibert.fields import FieldSpec, Grid, Normalizer
+from pibert.physics import derivatives
+from pibert.pretraining.corruption import corrupt, surrogate
+from pibert.pretraining.masks import Masking, choose
+from tests.pretraining.batches import make_batch
+
+GRID = Grid.periodic((24, 36), dx=0.3, dy=0.2)
+SPEC = FieldSpec(channels=("p", "v", "u"), grid=GRID)
+NORMALIZER = Normalizer((0.2, 1.0, -0.5), (3.0, 0.5, 2.0))
+
+
+def rough(b: int = 3, frames: int = 1, shape: tuple[int, int] = GRID.shape) -> Tensor:
+    """Standardised fields that are neither periodic nor free of divergence."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(b, 3 * frames, *shape, generator=generator, dtype=torch.float64)
+    return x.cumsum(-1).cumsum(-2) / 10 + 0.7
+
+
+def solenoidal() -> Tensor:
+    """A standardised periodic flow without divergence, and a pressure."""
+    rows, columns = torch.meshgrid(
+        *(2 * math.pi * torch.arange(n, dtype=torch.float64) / n for n in GRID.shape),
+        indexing="ij",
+    )
+    psi = torch.stack([torch.cos(columns + i * rows) + torch.sin(2 * rows) for i in range(3)])
+    u = derivatives.ddy(psi, GRID, "spectral")
+    v = -derivatives.ddx(psi, GRID, "spectral")
+    return NORMALIZER.apply(torch.stack((torch.cos(psi), v, u + 1.0), dim=1))
+
+
+def velocity(noise: Tensor, normalizer: Normalizer = NORMALIZER) -> tuple[Tensor, Tensor]:
+    physical = normalizer.invert(noise[:, -3:])
+    return physical[:, 2], physical[:, 1]
+
+
+def mode_energy(*fields: Tensor) -> Tensor:
+    """Energy of every mode of fluctuations, the components added."""
+    modes = [torch.fft.fft2(f - f.mean((-2, -1), keepdim=True)).abs().square() for f in fields]
+    return torch.stack(modes).sum(0)
+
+
+@pytest.mark.parametrize("shape", [(24, 36), (25, 36), (24, 35), (15, 21)])
+def test_the_noise_has_no_divergence_and_the_energy_of_every_mode(shape: tuple[int, int]) -> None:
+    spec = replace(SPEC, grid=replace(GRID, shape=shape))
+    x = rough(frames=2, shape=shape)
+    noise = surrogate(make_batch(x), spec, NORMALIZER)
+    for frame in (slice(0, 3), slice(3, 6)):
+        u, v = velocity(noise[:, frame])
+        gradient = derivatives.ddx(u, spec.grid, "spectral").square().mean().sqrt()
+        total = derivatives.divergence(u, v, spec.grid, "spectral")
+        assert float(total.abs().max()) < 1e-12 * float(gradient)
+        expected = mode_energy(*velocity(x[:, frame]))
+        torch.testing.assert_close(mode_energy(u, v), expected, rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(
+            mode_energy(noise[:, frame][:, 0]), mode_energy(x[:, frame][:, 0]), rtol=1e-8, atol=1e-9
+        )
+
+
+def test_the_noise_keeps_mean_and_variance_of_a_solenoidal_flow_in_every_channel() -> None:
+    x = solenoidal()
+    noise = surrogate(make_batch(x), SPEC, NORMALIZER)
+    torch.testing.assert_close(noise.mean((-2, -1)), x.mean((-2, -1)))
+    torch.testing.assert_close(noise.var((-2, -1)), x.var((-2, -1)))
+    assert float((noise - x).square().mean()) > 0.5 * float(x.var((-2, -1)).mean())
+
+
+def test_unknown_points_change_neither_mean_nor_variance_of_the_noise() -> None:
+    x, known = rough(), torch.ones(GRID.shape, dtype=torch.bool)
+    known[3:12, 5:30] = False
+    noise = surrogate(make_batch(torch.where(known, x, 99.0), known), SPEC, NORMALIZER)
+    seen = x[..., known]
+    torch.testing.assert_close(noise.mean((-2, -1)), seen.mean(-1))
+    pressure = noise[:, 0]
+    torch.testing.assert_close(
+        pressure.var((-2, -1), correction=0), seen[:, 0].var(-1, correction=0)
+    )
+    both = noise[:, 1:] * torch.tensor([0.5, 2.0], dtype=torch.float64)[:, None, None]
+    wanted = seen[:, 1:] * torch.tensor([0.5, 2.0], dtype=torch.float64)[:, None]
+    torch.testing.assert_close(
+        both.var((-2, -1), correction=0).sum(1), wanted.var(-1, correction=0).sum(1)
+    )
+
+
+def test_frames_of_a_steady_flow_get_the_same_noise() -> None:
+    x = rough()
+    noise = surrogate(make_batch(torch.cat((x, x), dim=1)), SPEC, NORMALIZER)
+    torch.testing.assert_close(noise[:, :3], noise[:, 3:])
+
+
+def test_a_flow_that_only_spreads_becomes_one_that_only_turns() -> None:
+    y = 2 * math.pi * torch.arange(GRID.shape[0], dtype=torch.float64) / GRID.shape[0]
+    x = torch.zeros(1, 3, *GRID.shape, dtype=torch.float64)
+    x[:, 1] = torch.sin(3 * y)[:, None]
+    u, v = velocity(surrogate(make_batch(x), SPEC, NORMALIZER))
+    assert float((v - 1.0).abs().max()) < 1e-12
+    assert float((u + 0.5).square().mean()) == pytest.approx(0.5 * 0.5**2)
+
+
+@pytest.mark.parametrize("family", ["euler", "reaction-diffusion"])
+def test_other_families_keep_the_spectrum_of_every_channel(family: str) -> None:
+    x = rough()
+    noise = surrogate(make_batch(x), replace(SPEC, family=family), NORMALIZER)
+    torch.testing.assert_close(mode_energy(noise), mode_energy(x), rtol=1e-8, atol=1e-9)
+
+
+def test_noise_differs_between_samples_and_epochs_but_not_with_company() -> None:
+    x = rough(1).expand(2, -1, -1, -1)
+    batch = make_batch(x)
+    noise = surrogate(batch, SPEC, NORMALIZER)
+    assert float((noise[0] - noise[1]).abs().mean()) > 0.1
+    alone = surrogate(batch.map(lambda tensor: tensor[1:]), SPEC, NORMALIZER)
+    torch.testing.assert_close(alone[0], noise[1])
+    later = surrogate(batch.reseeded(0, 1), SPEC, NORMALIZER)
+    assert float((later - noise).abs().mean()) > 0.1
+
+
+def test_hidden_points_are_removed_noised_and_kept_in_their_shares() -> None:
+    known = torch.ones(GRID.shape, dtype=torch.bool)
+    known[:5] = False
+    batch = make_batch(rough(400).float(), known)
+    masking = Masking(kinds=("pixels",), ratio=0.3)
+    hidden = choose(batch, masking, SPEC, NORMALIZER)
+    seen = corrupt(batch, hidden, masking, SPEC, NORMALIZER)
+    assert torch.equal(seen.hidden, hidden.points)
+    unknown, total = batch.mask & ~seen.mask, int(seen.hidden.sum())
+    changed = (seen.x != batch.x).any(1)
+    assert not bool((changed & ~seen.hidden).any())
+    assert bool((seen.x[unknown[:, None].expand_as(seen.x)] == 0).all())
+    assert not bool((seen.mask & ~batch.mask).any())
+    assert int(unknown.sum()) / total == pytest.approx(0.8, abs=0.005)
+    assert int((changed & ~unknown).sum()) / total == pytest.approx(0.1, abs=0.005)
+    noise = surrogate(batch, SPEC, NORMALIZER)
+    noised = changed & ~unknown
+    assert torch.equal(seen.x.movedim(1, 0)[:, noised], noise.movedim(1, 0)[:, noised])
+
+
+def test_a_block_has_one_fate() -> None:
+    batch = make_batch(rough(60).float())
+    masking = Masking(kinds=("blocks",), ratio=0.3)
+    hidden = choose(batch, masking, SPEC, NORMALIZER)
+    seen = corrupt(batch, hidden, masking, SPEC, NORMALIZER)
+    unknown = ~seen.mask
+    for points, lots, gone in zip(hidden.points, hidden.lots, unknown, strict=True):
+        for lot in lots[points].unique():
+            inside = gone[points & (lots == lot)]
+            assert bool(inside.all()) == bool(inside.any()) == (float(lot) < 0.8)
+
+
+def test_nothing_but_removal_needs_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = make_batch(rough(2).float())
+    masking = Masking(removed=1.0, noised=0.0)
+    monkeypatch.setattr("pibert.pretraining.corruption.surrogate", None)
+    hidden = choose(batch, masking, SPEC, NORMALIZER)
+    seen = corrupt(batch, hidden, masking, SPEC, NORMALIZER)
+    assert torch.equal(~seen.mask, hidden.points)

@@ -1,0 +1,199 @@
+"""Which points are hidden: how many, in which shapes, and by which chances."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pibert.fields import FieldSpec, Grid, Normalizer
+from pibert.pretraining.masks import KINDS, Masking, choose
+from tests.pretraining.batches import make_batch
+
+SHAPE = (24, 40)
+SPEC = FieldSpec(grid=Grid(SHAPE, dx=0.3, dy=0.2), dt=0.1)
+NORMALIZER = Normalizer((0.1, 0.0), (2.0, 0.5))
+
+
+def noise(b: int, shape: tuple[int, int] = SHAPE) -> Tensor:
+    return torch.randn(b, 2, *shape, generator=torch.Generator().manual_seed(0))
+
+
+def with_a_body_and_gaps() -> Tensor:
+    known = torch.rand(SHAPE, generator=torch.Generator().manual_seed(1)) > 0.1
+    known[5:12, 4:15] = False
+    return known
+
+
+def hide(kind: str, b: int = 2000, mask: Tensor | None = None, **changes: Any) -> Any:
+    batch = make_batch(noise(b), mask)
+    masking = Masking(kinds=(kind,), block=5, **changes)  # type: ignore[arg-type]
+    return choose(batch, masking, SPEC, NORMALIZER)
+
+
+@pytest.mark.parametrize(
+    ("kind", "guide"), [*((kind, "vorticity") for kind in KINDS), ("structured", "residual")]
+)
+@pytest.mark.parametrize("ratio", [0.15, 0.6])
+def test_the_ratio_is_kept_on_average_among_known_points(
+    kind: str, ratio: float, guide: str
+) -> None:
+    known = with_a_body_and_gaps()
+    points = hide(kind, mask=known, ratio=ratio, guide=guide).points
+    assert not bool((points & ~known).any())
+    shares = points.sum((1, 2)) / known.sum()
+    error = shares.std() / len(shares) ** 0.5
+    assert abs(float(shares.mean()) - ratio) < 4 * float(error) + 1e-6
+    # All but independent points keep to it in every draw, but for one group.
+    largest = {"pixels": 0.1, "sensors": 40, "regions": 40}.get(kind, 25) / int(known.sum())
+    assert float((shares - ratio).abs().max()) <= (0.1 if kind == "pixels" else largest + 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["pixels", "blocks"])
+def test_every_point_is_equally_likely(kind: str) -> None:
+    share = hide(kind, b=4000).points.float().mean(0)
+    assert float((share - 0.15).abs().max()) < 5 * (0.15 * 0.85 / 4000) ** 0.5
+
+
+def test_pixels_are_independent_of_their_neighbours_and_their_lots_too() -> None:
+    points, lots = hide("pixels")
+    both = (points[..., 1:] & points[..., :-1]).float().mean()
+    assert float(both) == pytest.approx(0.15**2, rel=0.03)
+    paired = torch.corrcoef(torch.stack((lots[..., 1:].flatten(), lots[..., :-1].flatten())))
+    assert abs(float(paired[0, 1])) < 0.01
+
+
+def test_blocks_are_squares_that_share_a_lot_and_begin_anywhere() -> None:
+    points, lots = hide("blocks", b=400)
+    starts_x, starts_y = set(), set()
+    for field, lot in zip(points, lots, strict=True):
+        for value in lot[field].unique():
+            block = field & (lot == value)
+            rows, columns = block.any(1).nonzero().flatten(), block.any(0).nonzero().flatten()
+            height, width = len(rows), len(columns)
+            assert int(block.sum()) == height * width
+            assert height == 5 or int(rows[0]) == 0 or int(rows[-1]) == SHAPE[0] - 1
+            assert width == 5 or int(columns[0]) == 0 or int(columns[-1]) == SHAPE[1] - 1
+            if height == 5 and width == 5:
+                starts_y.add(int(rows[0]))
+                starts_x.add(int(columns[0]))
+    assert starts_y == set(range(SHAPE[0] - 4))
+    assert starts_x == set(range(SHAPE[1] - 4))
+
+
+def test_sensors_fail_by_whole_rows_or_columns() -> None:
+    points, lots = hide("sensors", b=200)
+    by_row = points.all(2).any(1) & (points.all(2) == points.any(2)).all(1)
+    by_column = points.all(1).any(1) & (points.all(1) == points.any(1)).all(1)
+    assert bool((by_row ^ by_column).all())
+    assert 70 < int(by_row.sum()) < 130
+    spread = torch.where(points, lots, 0.0)
+    assert bool((spread[by_row].amax(2) == spread[by_row].amin(2)).all())
+
+
+def test_a_region_is_one_piece_with_one_lot() -> None:
+    points, lots = hide("regions", b=100)
+    assert bool((lots == lots[:, :1, :1]).all())
+    for field in points:
+        reached = torch.zeros_like(field).flatten()
+        reached[int(field.flatten().nonzero()[0])] = True
+        reached = reached.view(SHAPE)
+        for _ in range(sum(SHAPE)):
+            wide = torch.nn.functional.pad(reached, (1, 1, 1, 1))
+            grown = wide[2:, 1:-1] | wide[:-2, 1:-1] | wide[1:-1, 2:] | wide[1:-1, :-2]
+            reached = reached | (grown & field)
+        assert torch.equal(reached, field)
+
+
+def test_regions_are_strips_rectangles_and_round_in_physical_space() -> None:
+    points = hide("regions", b=600, ratio=0.05).points
+    rows, columns = points.any(2).sum(1), points.any(1).sum(1)
+    inside = ~(points[:, 0].any(1) | points[:, -1].any(1) | points[..., 0].any(1))
+    inside &= ~points[..., -1].any(1)
+    full = points.sum((1, 2)) / (rows * columns)
+    strips = (rows == SHAPE[0]) | (columns == SHAPE[1])
+    assert 140 < int(strips.sum()) < 260
+    discs = inside & (full < 0.9)
+    # dx is 1.5 dy: a disc has 1.5 times as many rows as columns.
+    assert 1.3 < float((rows[discs] / columns[discs]).mean()) < 1.7
+    assert int((inside & (full > 0.95)).sum()) > 20
+
+
+def test_structured_masks_prefer_vortices_and_leave_no_place_out() -> None:
+    x = torch.zeros(3000, 2, *SHAPE)
+    rows, columns = torch.meshgrid(*(torch.arange(n).float() for n in SHAPE), indexing="ij")
+    x[:, 1] = torch.exp(-((rows - 12) ** 2 + (columns - 28) ** 2) / 8)
+    masking = Masking(kinds=("structured",), block=5)
+    share = choose(make_batch(x), masking, SPEC, NORMALIZER).points.float().mean(0)
+    assert float(share[12, 28]) > 0.7
+    assert 0.01 < float(share[:, :10].mean()) < 0.12
+    assert float(share.min()) > 0
+
+
+def test_a_still_field_has_structured_masks_too() -> None:
+    batch = make_batch(torch.zeros(500, 2, *SHAPE))
+    points = choose(batch, Masking(kinds=("structured",)), SPEC, NORMALIZER).points
+    assert float(points.float().mean()) == pytest.approx(0.15, abs=0.01)
+
+
+def test_every_kind_is_drawn_as_often_as_it_is_named() -> None:
+    masking = Masking(kinds=("sensors", "regions", "sensors"), ratio=0.2)
+    batch = make_batch(noise(3000))
+    mixed = choose(batch, masking, SPEC, NORMALIZER)
+    lines = choose(batch, replace(masking, kinds=("sensors",)), SPEC, NORMALIZER)
+    regions = choose(batch, replace(masking, kinds=("regions",)), SPEC, NORMALIZER)
+    are_lines = _same(mixed, lines)
+    assert bool((are_lines ^ _same(mixed, regions)).all())
+    assert float(are_lines.float().mean()) == pytest.approx(2 / 3, abs=0.04)
+
+
+def _same(a: Any, b: Any) -> Tensor:
+    return ((a.points == b.points) & (a.lots == b.lots)).flatten(1).all(1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sample_is_masked_alike_in_any_company(kind: str) -> None:
+    batch = make_batch(noise(6), with_a_body_and_gaps())
+    masking = Masking(kinds=(kind,), block=5)  # type: ignore[arg-type]
+    whole = choose(batch, masking, SPEC, NORMALIZER)
+    part = batch.map(lambda tensor: tensor[[4, 1]])
+    alone = choose(part, masking, SPEC, NORMALIZER)
+    assert torch.equal(alone.points, whole.points[[4, 1]])
+    assert torch.equal(alone.lots, whole.lots[[4, 1]])
+    other = choose(batch.reseeded(0, 1), masking, SPEC, NORMALIZER)
+    assert not torch.equal(other.points, whole.points)
+
+
+def test_a_sample_without_known_points_hides_none() -> None:
+    for kind in KINDS:
+        points = hide(kind, b=4, mask=torch.zeros(SHAPE, dtype=torch.bool)).points
+        assert not bool(points.any())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"ratio": 0.0}, "ratio between 0 and 1"),
+        ({"kinds": ()}, "choose from: pixels"),
+        ({"block": 0}, "at least one point"),
+        ({"removed": 0.9, "noised": 0.2}, "at most 1"),
+        ({"divergence": -1.0}, "zero or more"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Masking(**changes)
+
+
+def test_a_guide_that_the_fields_do_not_have_is_refused() -> None:
+    masking = Masking(kinds=("structured",))
+    heat = FieldSpec(channels=("T",), family="heat", grid=SPEC.grid)
+    batch = make_batch(noise(2)[:, :1])
+    with pytest.raises(ValueError, match="need a velocity"):
+        choose(batch, masking, heat, Normalizer.identity(1))
+    plain = replace(SPEC, family=None)
+    with pytest.raises(ValueError, match="need a PDE family"):
+        choose(make_batch(noise(2)), replace(masking, guide="residual"), plain, NORMALIZER)
+    with pytest.raises(ValueError, match="block = 30"):
+        choose(make_batch(noise(2)), Masking(block=30), SPEC, NORMALIZER)

@@ -1,0 +1,265 @@
+"""The training commands: settings are shown or refused; runs are made, stopped and taken up."""
+
+import io
+import json
+import math
+import os
+import signal
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from pibert import config
+from pibert.cli import app
+from pibert.cli.config import to_toml
+from pibert.cli.training_progress import TrainingProgress, is_first_process
+from pibert.experiments import Experiment, load_experiment
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
+TINY = """
+[data]
+case = "turbulence"
+recipe = { samples = 6, frames = 6, shape = [12, 16] }
+shares = { train = 0.5, valid = 0.25 }
+
+[model]
+options = { width = 16, heads = 2, depth = 1, modes = 4, refine_width = 8 }
+
+[training]
+epochs = 2
+batch_size = 4
+learning_rate = 1e-3
+"""
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def succeed(*arguments: str | Path) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refusal(*arguments: str | Path) -> str:
+    """The message of a command that must end with exit code 2."""
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    return " ".join(result.output.split())
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A configuration that takes a second or so."""
+    monkeypatch.setenv("PIBERT_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+# Settings
+
+
+def test_toml_says_the_same_as_the_plain_values() -> None:
+    plain = {
+        "seed": 3,
+        "name": 'a "quoted" \\ line\nwith ü',
+        "rate": 1e-05,
+        "most": math.inf,
+        "flag": True,
+        "none": None,
+        "sizes": [[1, 2], [3]],
+        "model": {"options": {"odd key": 1, "dotted.key": [{"a": 1.5, "b": "x"}]}, "empty": {}},
+    }
+    assert tomllib.loads(to_toml(plain)) == {**plain, "none": "none"}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_a_shown_configuration_can_be_used_again(path: Path, tmp_path: Path) -> None:
+    experiment = load_experiment(path)
+    shown = tmp_path / "shown.toml"
+    shown.write_text(succeed("config", "show", "--config", path))
+    assert load_experiment(shown) == experiment
+    plain = json.loads(succeed("config", "show", "--config", path, "--json"))
+    assert config.parse(Experiment, plain) == experiment
+
+
+def test_settings_change_what_is_shown(tiny: Path) -> None:
+    changes = ("--set", "training.epochs=7", "--set", "training.clip=none", "--set", "seed=5")
+    shown = tomllib.loads(succeed("config", "show", "--config", tiny, *changes))
+    assert shown["training"]["epochs"] == 7 and shown["seed"] == 5
+    assert shown["training"]["clip"] == "none"
+
+
+def test_without_a_file_the_defaults_are_shown() -> None:
+    assert tomllib.loads(succeed("config", "show"))["data"]["case"] == "cylinder"
+    shown = tomllib.loads(succeed("config", "show", "--set", "data.path=my flow.h5"))
+    assert (shown["data"]["path"], shown["data"]["case"]) == ("my flow.h5", "none")
+
+
+def test_wrong_settings_are_refused_by_name(tiny: Path) -> None:
+    def message(*settings: str) -> str:
+        return refusal("config", "show", "--config", tiny, *settings)
+
+    assert "did you mean 'training.epochs'?" in message("--set", "training.epoch=3")
+    assert "did you mean 'pretraining.epochs' or 'training.epochs'?" in message("--set", "epochs=3")
+    assert "training.epochs: expected a whole number, found 'x'" in message(
+        "--set", "training.epochs=x"
+    )
+    assert "tiny.toml: training: expected epochs of at least 1, found 0" in message(
+        "--set", "training.epochs=0"
+    )
+    assert "expected KEY=VALUE" in message("--set", "training.epochs")
+    assert "No such file" in refusal("config", "show", "--config", tiny.with_name("no.toml"))
+    tiny.write_text("[data]\ncase = \n")
+    assert "tiny.toml: not valid TOML" in message() and "line 2" in message()
+
+
+def test_settings_are_listed_with_default_and_meaning() -> None:
+    lines = succeed("config", "list").splitlines()
+    assert len(lines) == len(config.schema(Experiment))
+    assert "training.epochs = 120  # a whole number" in lines
+    only = succeed("config", "list", "hardware").splitlines()
+    assert only and all(line.startswith("hardware.") for line in only)
+    assert "choose from: data, model" in refusal("config", "list", "hardwere")
+
+
+@pytest.mark.parametrize("command", ["train", "pretrain", "resume", "config show", "config list"])
+def test_help_has_an_example(command: str) -> None:
+    assert f"Example: pibert {command}" in " ".join(succeed(*command.split(), "--help").split())
+
+
+# Progress
+
+
+def record(epoch: int, **others: Any) -> dict[str, Any]:
+    losses = {"train": {"loss": 0.5}, "valid": {"loss": 0.25}}
+    rates = {"seconds": 2.0, "samples_per_second": 24000.0}
+    return {"kind": "epoch", "epoch": epoch, **losses, **rates, **others}
+
+
+def told(progress: TrainingProgress, output: io.StringIO) -> str:
+    """What is printed while a run of two stages comes on."""
+    with progress:
+        progress.simulated(2.5)
+        for done in (0, 3):  # pretraining, then a training that is resumed
+            progress.start(6, done)
+            progress.step(done + 1, 0.125)
+            progress.epoch(record(1, best=True))
+            progress.say("could not write [this]")
+    return output.getvalue()
+
+
+def test_a_terminal_shows_a_bar_and_a_line_per_epoch() -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=140, color_system=None)
+    text = told(TrainingProgress(console), output)
+    line = "epoch    1  train 5.0000e-01  valid 2.5000e-01  2.0 s  24,000 samples/s  best so far"
+    assert text.count(line) == 2 and text.count("could not write [this]") == 2
+    assert "step 4/6" in text and "loss 1.250e-01" in text and "simulating" in text
+
+
+def test_a_log_shows_only_what_a_person_should_know() -> None:
+    output = io.StringIO()
+    text = told(TrainingProgress(Console(file=output, force_terminal=False)), output)
+    assert text == "could not write [this]\n" * 2
+
+
+def test_other_processes_are_silent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    told(TrainingProgress(), io.StringIO())
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("variables", "first"),
+    [
+        ({}, True),
+        ({"RANK": "0", "LOCAL_RANK": "0"}, True),
+        ({"RANK": "4", "LOCAL_RANK": "0"}, False),
+        ({"RANK": "0", "LOCAL_RANK": "0", "SLURM_PROCID": "1"}, True),  # torchrun inside srun
+        ({"LOCAL_RANK": "1"}, False),
+        ({"NODE_RANK": "1", "LOCAL_RANK": "0"}, False),
+        ({"SLURM_PROCID": "3", "SLURM_LOCALID": "0"}, False),
+    ],
+)
+def test_the_first_process_is_known(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], first: bool
+) -> None:
+    for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert is_first_process() is first
+
+
+# Runs
+
+
+def test_a_run_is_trained_repeated_and_protected(tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    output = succeed("train", "--config", tiny, "--out", out)
+    assert "Best epoch " in output and f"pibert.load({str(out)!r})" in output
+    names = {"config.json", "log.jsonl", "model.safetensors", "model.json", "curves.png"}
+    assert names | {"state.safetensors"} <= {entry.name for entry in out.iterdir()}
+    assert [line["kind"] for line in read_log(out)] == ["start", "epoch", "epoch"]
+    stored = json.loads((out / "config.json").read_text())
+    assert config.parse(Experiment, stored["experiment"]) == load_experiment(tiny)
+
+    before = (out / "model.safetensors").read_bytes(), (out / "log.jsonl").read_bytes()
+    for again in (("train", "--config", tiny, "--out", out), ("resume", out)):
+        assert "Best epoch " in succeed(*again)
+    assert before == ((out / "model.safetensors").read_bytes(), (out / "log.jsonl").read_bytes())
+
+    other = ("train", "--config", tiny, "--out", out, "--set", "training.epochs=3")
+    assert "training.epochs is 2 there and 3 here" in refusal(*other)
+    # A run is a configuration too.
+    shown = succeed("config", "show", "--config", out, "--json")
+    assert config.parse(Experiment, json.loads(shown)) == load_experiment(tiny)
+
+
+def test_pretraining_is_a_start_for_training(tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "pretrained"
+    weights = ("--set", "pretraining_weights.ecp=0", "--set", "pretraining.epochs=1")
+    output = succeed("pretrain", "--config", tiny, "--out", out, *weights)
+    assert f"--set start={out}" in output and f"pibert fill FILE --model {out}" in output
+    further = ("train", "--config", tiny, "--out", tmp_path / "run", "--set", f"start={out}")
+    assert "pibert.load" in succeed(*further)
+
+
+def test_what_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
+    assert "no run to resume" in refusal("resume", tmp_path)
+
+
+def test_an_interrupt_saves_and_the_same_command_goes_on(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    command = ("train", "--config", tiny, "--out", out)
+
+    def press_keys(self: TrainingProgress, record: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingProgress, "epoch", press_keys)
+        result = run(*command)
+    assert result.exit_code == 130, result.output
+    assert "run the same command again" in " ".join(result.output.split())
+    assert [line["kind"] for line in read_log(out)] == ["start", "epoch"]
+
+    assert "Best epoch " in succeed(*command)
+    whole = tmp_path / "whole"
+    succeed("train", "--config", tiny, "--out", whole)
+    assert (whole / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()

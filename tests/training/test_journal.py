@@ -1,0 +1,133 @@
+"""The log: whole lines, exact means, lines of unknown epochs dropped, a full disk survived."""
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pibert.training.journal import Journal, LogSums, Reporter, Silent, means, read_log
+
+CPU = torch.device("cpu")
+
+
+def record(epoch: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "kind": "epoch",
+        "epoch": epoch,
+        "step": 4 * epoch,
+        "learning_rate": 1e-3,
+        "train": {"loss": 1.0 / epoch},
+        "valid": {"loss": 2.0 / epoch},
+        **changes,
+    }
+
+
+def write_run(folder: Path, *epochs: int, step: int = 0, kept: int = 0) -> list[str]:
+    said: list[str] = []
+    journal = Journal(folder, said.append)
+    journal.open({"total_steps": 12}, epochs=kept, step=step)
+    for epoch in epochs:
+        journal.write(record(epoch))
+    journal.close()
+    return said
+
+
+def test_means_are_over_samples_whatever_the_pieces_and_processes() -> None:
+    first, second = LogSums(CPU), LogSums(CPU)
+    first.add(torch.tensor(1.0), {"a": torch.tensor(10.0)}, 3)
+    first.add(torch.tensor(4.0), {"a": torch.tensor(20.0)}, 1)
+    second.add(torch.tensor(7.0), {"b": torch.tensor(5.0)}, 4)
+    found = means([first.to_plain(), second.to_plain(), LogSums(CPU).to_plain()])
+    assert found == {"loss": (3.0 + 4.0 + 28.0) / 8, "a": 50.0 / 4, "b": 5.0}
+
+
+def test_the_loss_itself_counts_and_not_what_an_objective_calls_so() -> None:
+    sums = LogSums(CPU)
+    sums.add(torch.tensor(2.0), {"loss": torch.tensor(9.0)}, 1)
+    assert means([sums.to_plain()]) == {"loss": 2.0}
+
+
+def test_sums_go_through_json_without_loss() -> None:
+    whole, parted = LogSums(CPU), LogSums(CPU)
+    values = torch.rand(20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for index, value in enumerate(values):
+        whole.add(value, {"a": value / 3}, 1 + index)
+    for index, value in enumerate(values):
+        if index == 11:
+            plain = json.loads(json.dumps(parted.to_plain()))
+            parted = LogSums(CPU)
+            parted.load(plain)
+        parted.add(value, {"a": value / 3}, 1 + index)
+    assert whole.to_plain() == parted.to_plain()
+
+
+def test_a_log_has_a_line_for_the_start_and_one_per_epoch(tmp_path: Path) -> None:
+    assert write_run(tmp_path, 1, 2) == []
+    lines = read_log(tmp_path / "log.jsonl")
+    assert lines == [{"kind": "start", "total_steps": 12}, record(1), record(2)]
+
+
+def test_a_resumed_log_drops_what_its_state_does_not_know(tmp_path: Path) -> None:
+    write_run(tmp_path, 1, 2, 3)
+    with (tmp_path / "log.jsonl").open("a") as file:
+        file.write('{"kind": "epoch", "epo')  # killed in writing
+    write_run(tmp_path, 2, 3, step=7, kept=1)
+    epochs = [line.get("epoch") for line in read_log(tmp_path / "log.jsonl")]
+    assert epochs == [None, 1, 2, 3]
+
+
+def test_a_new_run_begins_a_new_log(tmp_path: Path) -> None:
+    write_run(tmp_path, 1, 2, 3)
+    write_run(tmp_path, 1)
+    assert len(read_log(tmp_path / "log.jsonl")) == 2
+
+
+def test_values_that_are_not_finite_are_null(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, print)
+    journal.open({}, epochs=0, step=0)
+    journal.write(record(1, valid={"loss": math.nan, "other": math.inf}))
+    journal.close()
+    assert read_log(tmp_path / "log.jsonl")[-1]["valid"] == {"loss": None, "other": None}
+
+
+def test_a_full_disk_is_complained_about_and_survived(tmp_path: Path) -> None:
+    said: list[str] = []
+    journal = Journal(tmp_path, said.append)
+    journal.open({}, epochs=0, step=0)
+    log = tmp_path / "log.jsonl"
+    log.rename(tmp_path / "kept.jsonl")
+    log.symlink_to("/dev/full")
+    journal.write(record(1))
+    journal.write(record(2))
+    log.unlink()
+    (tmp_path / "kept.jsonl").rename(log)
+    journal.write(record(3))
+    journal.close()
+    assert len(said) == 2 and all("No space left on device" in text for text in said)
+    assert [line.get("epoch") for line in read_log(log)] == [None, 3]
+
+
+def test_tensorboard_has_the_numbers_of_the_log(tmp_path: Path) -> None:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    write_run(tmp_path, 1, 2)
+    write_run(tmp_path, 2, 3, step=4, kept=1)
+    board = reading.EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    found = {event.step: event.value for event in board.Scalars("loss/valid")}
+    assert found == pytest.approx({4: 2.0, 8: 1.0, 12: 2 / 3})
+
+
+def test_without_tensorboard_there_is_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    assert write_run(tmp_path, 1) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+
+
+def test_the_silent_reporter_is_a_reporter() -> None:
+    assert isinstance(Silent(), Reporter)

@@ -1,0 +1,115 @@
+"""A run that is killed and started again ends as if nothing had happened, to the bit."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from tests.training.setups import run_worker, timeless
+
+KILLED = -signal.SIGKILL
+
+# Dropout, accumulation, a mean of the weights, uneven last batches; monitors a value that never
+# improves after the first epoch, so that patience ends the run in the third.
+HARD: dict[str, Any] = {
+    "dropout": 0.2,
+    "ema": 0.9,
+    "epochs": 5,
+    "patience": 2,
+    "monitor": "noise",
+    "checkpoint_minutes": 0.0,
+}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "whole"
+    assert run_worker(folder, **HARD) == [0]
+    return folder
+
+
+def header_of(folder: Path) -> dict[str, Any]:
+    with safe_open(folder / "state.safetensors", framework="pt") as file:
+        header: dict[str, Any] = json.loads(file.metadata()["header"])
+    header["progress"].pop("seconds")
+    return header
+
+
+def assert_same_run(found: Path, wanted: Path) -> None:
+    for name in ("last", "best", "state"):
+        a = load_file(found / f"{name}.safetensors")
+        b = load_file(wanted / f"{name}.safetensors")
+        assert a.keys() == b.keys()
+        different = [key for key in a if not torch.equal(a[key], b[key])]
+        # Nobody uses these generators here, and each process starts with its own.
+        assert set(different) <= {"rng/python_and_numpy"}, name
+    assert timeless(found) == timeless(wanted)
+    assert header_of(found) == header_of(wanted)
+
+
+def test_the_run_that_the_others_are_compared_with_uses_all_features(uninterrupted: Path) -> None:
+    lines = timeless(uninterrupted)
+    assert [line["kind"] for line in lines] == ["start", "epoch", "epoch", "epoch"]
+    assert [line["best"] for line in lines[1:]] == [True, False, False]
+    assert header_of(uninterrupted)["progress"]["best_epoch"] == 1
+    last, best = (load_file(uninterrupted / f"{name}.safetensors") for name in ("last", "best"))
+    assert not torch.equal(last["positions"], best["positions"])
+
+
+@pytest.mark.parametrize(
+    "death",
+    [
+        # Of 4 steps and 7 pieces in an epoch: in the second piece of a step, and in the last one.
+        {"die_at": 10},
+        {"die_at": 14},
+        # Of 5 saves in an epoch. The log and the best weights are newer than the state then.
+        {"die_in_save": (5, "renaming")},
+        {"die_in_save": (7, "writing")},
+        # The state is that of the start of the epoch.
+        {"die_at": 19, "checkpoint_minutes": 1e9},
+        # There is no state yet.
+        {"die_at": 3, "checkpoint_minutes": 1e9},
+        {"die_in_save": (1, "writing")},
+    ],
+    ids=str,
+)
+def test_a_killed_run_goes_on_to_the_same_end(
+    tmp_path: Path, uninterrupted: Path, death: dict[str, Any]
+) -> None:
+    folder = tmp_path / "run"
+    assert run_worker(folder, **(HARD | death)) == [KILLED]
+    assert run_worker(folder, **HARD) == [0]
+    assert_same_run(folder, uninterrupted)
+    assert not list(folder.glob(".*.partial"))
+
+
+def test_a_run_that_is_killed_again_and_again_comes_to_the_same_end(
+    tmp_path: Path, uninterrupted: Path
+) -> None:
+    folder = tmp_path / "run"
+    codes = [run_worker(folder, **HARD, die_at=9)[0] for _ in range(4)]
+    assert codes == [KILLED, KILLED, 0, 0]
+    assert_same_run(folder, uninterrupted)
+
+
+def test_a_save_that_was_cut_short_leaves_the_state_before_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert run_worker(folder, **HARD, die_in_save=(3, "writing")) == [KILLED]
+    (half,) = folder.glob(".state.safetensors.*.partial")
+    assert header_of(folder)["progress"]["total"] == 2
+    assert 0 < half.stat().st_size < (folder / "state.safetensors").stat().st_size
+
+
+def test_two_processes_that_are_killed_go_on_to_the_same_end(tmp_path: Path) -> None:
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    assert run_worker(whole, processes=2, **HARD) == [0, 0]
+    # Who is not killed first may find the other gone before it comes to its own end.
+    assert 0 not in run_worker(parted, processes=2, **HARD, die_at=5)
+    assert header_of(parted)["progress"]["epoch"] < header_of(whole)["progress"]["epoch"]
+    assert run_worker(parted, processes=2, **HARD) == [0, 0]
+    assert_same_run(parted, whole)

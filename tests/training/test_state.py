@@ -1,0 +1,127 @@
+"""The state file: whole or not there, no pickle, clear words where it does not fit."""
+
+import errno
+import os
+import random
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pibert.training import state as state_module
+from pibert.training.state import (
+    FILE,
+    Progress,
+    State,
+    generator_states,
+    load_state,
+    save_state,
+    set_generator_states,
+)
+
+PROGRESS = Progress(
+    epoch=3,
+    step=2,
+    total=41,
+    best_epoch=2,
+    best_value=0.1 + 0.2,
+    best_metrics={"loss": 1e-300, "other": float("inf")},
+    seconds=1.5,
+    logs=[[[["loss", "x"], 7, [0.1, 1 / 3]]]],
+)
+
+
+def some_state(size: int = 6, value: float = 1.0) -> State:
+    shared = torch.full((size, 4), value)
+    return State(
+        identity="abc",
+        seed=7,
+        progress=PROGRESS,
+        # Views of one tensor, one of them not contiguous: a tied weight and a transposed one.
+        model={"a.weight": shared, "tied/weight": shared, "b": shared.mT},
+        mean={"a.weight": shared + 1},
+        optimizer={"a.weight/step": torch.tensor(3.0), "a.weight/exp_avg": shared * 0.5},
+        generators=generator_states(torch.device("cpu")),
+    )
+
+
+def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    saved = some_state()
+    save_state(tmp_path, saved)
+    found = load_state(tmp_path, identity="abc", seed=7)
+    assert found is not None and found.progress == PROGRESS
+    for part in ("model", "mean", "optimizer", "generators"):
+        wanted, read = getattr(saved, part), getattr(found, part)
+        assert wanted.keys() == read.keys()
+        for name in wanted:
+            assert torch.equal(wanted[name], read[name]), name
+
+
+def test_a_folder_without_a_state_has_none(tmp_path: Path) -> None:
+    assert load_state(tmp_path / "none", identity="", seed=0) is None
+
+
+@pytest.mark.parametrize(("identity", "seed", "named"), [("xyz", 7, "'abc'"), ("abc", 8, "seed 7")])
+def test_the_state_of_another_run_is_refused(
+    tmp_path: Path, identity: str, seed: int, named: str
+) -> None:
+    save_state(tmp_path, some_state())
+    with pytest.raises(ValueError, match=f"another configuration.*{named}.*another folder"):
+        load_state(tmp_path, identity=identity, seed=seed)
+
+
+@pytest.mark.parametrize("length", [0, 5, 60, 400, -1])
+def test_a_damaged_state_is_named(tmp_path: Path, length: int) -> None:
+    save_state(tmp_path, some_state())
+    path = tmp_path / FILE
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(ValueError, match=r"state.safetensors is damaged.*remove it to start anew"):
+        load_state(tmp_path, identity="abc", seed=7)
+
+
+def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_state(tmp_path, some_state())
+    monkeypatch.setattr(state_module, "VERSION", 2)
+    with pytest.raises(
+        ValueError, match=r"version 1; this program reads pibert-state of version 2"
+    ):
+        load_state(tmp_path, identity="abc", seed=7)
+
+
+def test_where_the_file_cannot_grow_the_last_state_stays(tmp_path: Path) -> None:
+    save_state(tmp_path, some_state(value=1.0))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError) as raised:
+            save_state(tmp_path, some_state(size=20_000, value=2.0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert raised.value.errno == errno.EFBIG
+    assert os.listdir(tmp_path) == [FILE]
+    found = load_state(tmp_path, identity="abc", seed=7)
+    assert found is not None and found.model["a.weight"][0, 0] == 1.0
+
+
+def test_leftovers_of_a_dead_writer_are_cleared_away(tmp_path: Path) -> None:
+    save_state(tmp_path, some_state())
+    left = tmp_path / f".{FILE}.999999999-0badcafe.partial"
+    left.write_bytes(b"half")
+    load_state(tmp_path, identity="abc", seed=7)
+    assert os.listdir(tmp_path) == [FILE]
+
+
+def test_generators_go_on_where_they_were(tmp_path: Path) -> None:
+    def draw() -> list[float]:
+        return [random.random(), random.gauss(), np.random.normal(), torch.rand(()).item()]
+
+    before = generator_states(torch.device("cpu"))
+    draw()  # leaves the normal generators of python and numpy with one in store
+    states = generator_states(torch.device("cpu"))
+    wanted = draw()
+    assert draw() != wanted
+    set_generator_states(states, torch.device("cpu"))
+    assert draw() == wanted
+    set_generator_states(before, torch.device("cpu"))

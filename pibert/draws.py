@@ -29,12 +29,12 @@ def sample_seeds(seed: int, epoch: int, samples: Seeds) -> Seeds:
     return _mix(samples.to(torch.int64) * _signed(_GOLDEN) + base)
 
 
-def uniform(seeds: Seeds, purpose: str, *shape: int) -> Float[Tensor, "b *shape"]:
+def uniform(seeds: Seeds, purpose: str, *shape: int) -> Float[Tensor, " b *shape"]:
     """Numbers of each sample, 0 <= number < 1."""
     return _integers(seeds, purpose, shape).to(torch.float32) * 2.0**-_BITS
 
 
-def normal(seeds: Seeds, purpose: str, *shape: int) -> Float[Tensor, "b *shape"]:
+def normal(seeds: Seeds, purpose: str, *shape: int) -> Float[Tensor, " b *shape"]:
     """Numbers of each sample with mean 0 and variance 1."""
     middle = (_integers(seeds, purpose, shape).to(torch.float64) + 0.5) * 2.0 ** (1 - _BITS) - 1
     return (math.sqrt(2.0) * torch.erfinv(middle)).to(torch.float32)

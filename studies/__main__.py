@@ -44,6 +44,9 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("outputs/studies"))
     parser.add_argument("--only", nargs="*", choices=PARTS, help="some parts")
     parser.add_argument("--jet", default="data/jet_piv_train.npz", help="the jet recording (npz)")
+    parser.add_argument(
+        "--judge", action="store_true", help="wakes, jet: judge the models in --runs, do not train"
+    )
     parser.add_argument("--quick", action="store_true", help="tiny")
     options = parser.parse_args()
     if options.quick and options.out == Path("docs"):
@@ -66,15 +69,11 @@ def main() -> None:
 def _measure(part: str, options: Any, reporter: Lines) -> dict[str, Any]:
     out: Path = options.runs / part
     quick: bool = options.quick
+    filled: dict[str, Any] = {"train": not options.judge, "most": 4 if quick else filling.MOST}
     make: dict[str, Callable[[], dict[str, Any]]] = {
-        "wakes": lambda: filling.measure(
-            _experiment("wakes-piv", quick), out, reporter, 4 if quick else filling.MOST
-        ),
+        "wakes": lambda: filling.measure(_experiment("wakes-piv", quick), out, reporter, **filled),
         "jet": lambda: filling.measure(
-            _experiment("jet-filling", quick, f"data.path={options.jet}"),
-            out,
-            reporter,
-            4 if quick else filling.MOST,
+            _experiment("jet-filling", quick, f"data.path={options.jet}"), out, reporter, **filled
         ),
         "consistency": lambda: consistency.measure(
             _experiment("wakes-consistency", quick), out, reporter, 8 if quick else consistency.MOST
@@ -86,7 +85,7 @@ def _measure(part: str, options: Any, reporter: Lines) -> dict[str, Any]:
             steps=3 if quick else labels.STEPS,
             seeds=(0,) if quick else labels.SEEDS,
         ),
-        "schedule": lambda: schedule.measure(_experiment("cylinder-base", quick), out, reporter),
+        "schedule": lambda: schedule.measure(_experiment("wakes-base", quick), out, reporter),
     }
     return make[part]()
 
@@ -95,7 +94,7 @@ def _experiment(name: str, quick: bool, *changes: str) -> Experiment:
     experiment = load_experiment(CONFIGS / f"{name}.toml", (*changes, *(QUICK if quick else ())))
     if quick and experiment.data.case is not None:
         # The smallest set of the kind, whatever the preset.
-        data = replace(experiment.data, preset="demo", size=None)
+        data = replace(experiment.data, preset="demo", recipe={}, size=None)
         return replace(experiment, data=data)
     return experiment
 

@@ -10,28 +10,28 @@ from pibert import config
 from pibert.data.dataset import Window
 from pibert.evaluation.consistency import judge_consistency
 from pibert.experiments.experiment import Experiment
-from pibert.experiments.flows import prepare
+from pibert.experiments.flows import Flows, prepare
 from pibert.experiments.run import make_negatives, run
 from pibert.predictor import load
 from pibert.training.engine import Reporter
 
 MOST = 512
 """Windows judged, evenly spread over the test part."""
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def measure(
     experiment: Experiment, out: Path, reporter: Reporter, most: int = MOST
 ) -> dict[str, Any]:
     """Pretrain, then judge the head on the test trajectories."""
-    finished = run(experiment, out / "run", stage="pretrain", reporter=reporter)
-    return judge(experiment, finished.folder, most) | {"epochs": finished.fitted.epochs}
+    flows = prepare(experiment.data, device=DEVICE)
+    finished = run(experiment, out / "run", stage="pretrain", reporter=reporter, flows=flows)
+    return judge(experiment, flows, finished.folder, most)
 
 
-def judge(experiment: Experiment, folder: Path, most: int = MOST) -> dict[str, Any]:
+def judge(experiment: Experiment, flows: Flows, folder: Path, most: int = MOST) -> dict[str, Any]:
     """Judge the head of a pretrained model on the test trajectories."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    predictor = load(folder, device=device)
-    flows = prepare(experiment.data)
+    predictor = load(folder, device=DEVICE)
     negatives = make_negatives(experiment, flows, predictor.history)
     samples = flows.samples("test", Window(history=predictor.history))
     records = judge_consistency(predictor.model, samples, negatives, most=most)
@@ -40,6 +40,7 @@ def judge(experiment: Experiment, folder: Path, most: int = MOST) -> dict[str, A
         "trajectories": len({segment.trajectory for segment in flows.split.test}),
         "family": flows.spec.family,
         "history": predictor.history,
+        "metrics": predictor.card["metrics"],
         "unavailable": negatives.unavailable,
         "rows": [asdict(record) for record in records],
     }

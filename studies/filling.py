@@ -3,7 +3,7 @@
 The same points are hidden from all; what each method puts there is compared with what was there.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,13 @@ from matplotlib.figure import Figure
 
 from pibert import config
 from pibert.data.dataset import Samples, Window
-from pibert.evaluation.filling import MODEL, FillingError, fill_biharmonic, filling_errors
+from pibert.evaluation.filling import (
+    MODEL,
+    FillingError,
+    fill_biharmonic,
+    fill_hidden,
+    filling_error,
+)
 from pibert.experiments.experiment import Experiment
 from pibert.experiments.flows import Flows, prepare
 from pibert.experiments.run import run
@@ -29,22 +35,24 @@ MASKS = {
 }
 MOST = 200
 """Fields judged, evenly spread over the test part; interpolation takes its time."""
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def measure(
-    experiment: Experiment, out: Path, reporter: Reporter, most: int = MOST
+    experiment: Experiment, out: Path, reporter: Reporter, *, train: bool = True, most: int = MOST
 ) -> dict[str, Any]:
-    """Pretrain, then fill hidden points of test fields."""
-    finished = run(experiment, out / "run", stage="pretrain", reporter=reporter)
-    predictor = load(finished.folder)
-    flows = prepare(experiment.data)
+    """Pretrain, unless that is done, then fill hidden points of test fields."""
+    flows = prepare(experiment.data, device=DEVICE)
+    folder = out / "run"
+    if train:
+        run(experiment, folder, stage="pretrain", reporter=reporter, flows=flows)
+    predictor = load(folder)
     window = Window(history=predictor.history)
     samples = flows.samples("test", window)
     truth = _truth(experiment, flows, window)
     rows = []
     for name, masking in MASKS.items():
-        errors = _errors(predictor.model, samples, truth, masking, most)
-        for against, found in errors.items():
+        for against, found in _errors(predictor.model, samples, truth, masking, most).items():
             rows += [
                 {
                     "mask": name,
@@ -60,8 +68,7 @@ def measure(
         "experiment": config.as_plain(experiment),
         "units": list(predictor.spec.units),
         "fields": min(most, len(samples)),
-        "epochs": finished.fitted.epochs,
-        "best_epoch": finished.best_epoch,
+        "metrics": predictor.card["metrics"],
         "rows": rows,
     }
 
@@ -79,20 +86,21 @@ def _errors(
 ) -> dict[str, dict[str, FillingError]]:
     """Errors by what they are measured against, and by method."""
     totals: dict[str, dict[str, FillingError]] = {}
+    spec, normalizer = samples.spec, samples.normalizer
     for numbers in _spread(len(samples), most):
         batch = samples.batch(numbers).reseeded(0, 0)
-        hidden = choose(batch, masking, samples.spec, samples.normalizer).points
-        targets: Mapping[str, torch.Tensor | None] = {"the measurement": None}
+        hidden = choose(batch, masking, spec, normalizer).points & batch.mask
+        answers = fill_hidden(model, batch, hidden, spec)
+        targets = {"the measurement": batch.x}
         if truth is not None:
-            targets = {**targets, "the flow": truth.batch(numbers).x}
+            targets["the flow"] = truth.batch(numbers).x
         for against, target in targets.items():
-            found = filling_errors(
-                model, batch, hidden, samples.spec, samples.normalizer, truth=target
-            )
-            so_far = totals.get(against)
-            totals[against] = (
-                found if so_far is None else {name: so_far[name] + found[name] for name in found}
-            )
+            found = {
+                name: filling_error(answer, target, hidden, normalizer)
+                for name, answer in answers.items()
+            }
+            former = totals.get(against)
+            totals[against] = {n: e if former is None else former[n] + e for n, e in found.items()}
     return totals
 
 

@@ -17,14 +17,15 @@ from pibert import config
 from pibert.data.dataset import BatchOrder, Samples, Window
 from pibert.data.resident import ResidentLoader
 from pibert.experiments.experiment import Experiment
-from pibert.experiments.flows import prepare
+from pibert.experiments.flows import Flows, prepare
 from pibert.experiments.run import run
 from pibert.predictor import Predictor, load
 from pibert.training.engine import Reporter
 
 SHARES = (1.0, 0.25, 0.1)
 SEEDS = (0, 1, 2)
-STEPS = 1000
+STEPS = 400
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def measure(
@@ -38,31 +39,34 @@ def measure(
 ) -> dict[str, Any]:
     """Pretrain once for each seed; train at every share from there and from scratch."""
     rows: list[dict[str, Any]] = []
+    flows = prepare(experiment.data, device=DEVICE)
     for seed in seeds:
         here = replace(experiment, seed=seed)
         folder = out / f"seed-{seed}"
-        begun = run(here, folder / "pretraining", stage="pretrain", reporter=reporter).folder
+        begun = run(
+            here, folder / "pretraining", stage="pretrain", reporter=reporter, flows=flows
+        ).folder
         for share in shares:
             for start in (None, str(begun)):
                 name = f"{share:g}-{'scratch' if start is None else 'pretrained'}"
-                plan = _equal_steps(replace(here, pretraining=None, start=start), share, steps)
-                finished = run(plan, folder / name, stage="train", reporter=reporter)
+                plan = replace(here, pretraining=None, start=start)
+                plan = _equal_steps(plan, flows, share, steps)
+                finished = run(plan, folder / name, reporter=reporter, flows=flows)
                 row = {
                     "seed": seed,
                     "share": share,
                     "pretrained": start is not None,
                     "best_epoch": finished.best_epoch,
-                    **judge(load(finished.folder), plan),
+                    **judge(load(finished.folder), flows),
                 }
                 rows.append(row)
                 reporter.say(f"{name}, seed {seed}: nmse {row['nmse']:.4g}")
     return {"experiment": config.as_plain(experiment), "steps": steps, "rows": rows}
 
 
-def _equal_steps(experiment: Experiment, share: float, steps: int) -> Experiment:
+def _equal_steps(experiment: Experiment, flows: Flows, share: float, steps: int) -> Experiment:
     """So many epochs that training takes about the same number of steps at every share."""
     data = replace(experiment.data, labelled=share)
-    flows = prepare(data)
     samples = len(flows.samples(flows.labelled(share), Window()))
     per_epoch = math.ceil(samples / experiment.training.batch_size)
     epochs = max(1, round(steps / per_epoch))
@@ -76,14 +80,12 @@ def _equal_steps(experiment: Experiment, share: float, steps: int) -> Experiment
 
 
 @torch.no_grad()
-def judge(predictor: Predictor, experiment: Experiment) -> dict[str, float]:
+def judge(predictor: Predictor, flows: Flows) -> dict[str, float]:
     """Error of the next frame over all test pairs, in standardised units, and persistence's."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    predictor = predictor.to(device)
-    flows = prepare(experiment.data)
+    predictor = predictor.to(DEVICE)
     samples = flows.samples("test", Window(history=predictor.history))
-    sums = torch.zeros(3, dtype=torch.float64, device=device)
-    for batch in _batches(samples, device):
+    sums = torch.zeros(3, dtype=torch.float64, device=DEVICE)
+    for batch in _batches(samples, DEVICE):
         known = batch.target_mask.unsqueeze(2)
         wrong = predictor.model(batch.x, batch.parameters, batch.mask).unsqueeze(1) - batch.y
         still = batch.x[:, None, -batch.y.shape[2] :] - batch.y

@@ -14,12 +14,13 @@ from pibert.experiments.run import PRETRAINING, run
 from pibert.predictor import load
 from pibert.training.engine import Reporter
 from studies import consistency, labels
+from studies.labels import DEVICE
 
 
 def measure(experiment: Experiment, out: Path, reporter: Reporter) -> dict[str, Any]:
     """Pretraining and training end to end, from data on the disk to the best weights."""
     experiment = replace(experiment, hardware=replace(experiment.hardware, profile=True))
-    flows = prepare(experiment.data, device="cuda" if _has_gpu() else "cpu")
+    flows = prepare(experiment.data, device=DEVICE)  # simulated before the clock starts
     pairs = len(flows.samples("train", Window()))
     start = time.perf_counter()
     finished = run(experiment, out / "run", reporter=reporter)
@@ -35,8 +36,8 @@ def measure(experiment: Experiment, out: Path, reporter: Reporter) -> dict[str, 
         "stages": stages,
         "best_epoch": finished.best_epoch,
         "valid": dict(finished.metrics),
-        "test": labels.judge(load(finished.folder), experiment),
-        "consistency": consistency.judge(experiment, out / "run" / PRETRAINING),
+        "test": labels.judge(load(finished.folder), flows),
+        "consistency": consistency.judge(experiment, flows, out / "run" / PRETRAINING),
     }
 
 
@@ -54,9 +55,3 @@ def _summary(folder: Path) -> dict[str, Any]:
         "seconds": sum(line["seconds"] for line in epochs),
         "parts": parts,
     }
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()

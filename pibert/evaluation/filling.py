@@ -125,26 +125,46 @@ def filling_errors(
         methods: By name.
     """
     hidden = hidden & batch.mask
+    target = batch.x if truth is None else truth
+    found = fill_hidden(model, batch, hidden, spec, methods=methods)
+    return {
+        name: filling_error(answer, target, hidden, normalizer) for name, answer in found.items()
+    }
+
+
+@torch.no_grad()
+def fill_hidden(
+    model: nn.Module,
+    batch: Batch,
+    hidden: Bool[Tensor, "b y x"],
+    spec: FieldSpec,
+    *,
+    methods: Mapping[str, Filling] = FILLINGS,
+) -> dict[str, Float[Tensor, "b hc y x"]]:
+    """What the model and each classical method make of the fields without the hidden points."""
     left = batch.mask & ~hidden
     seen = torch.where(left[:, None], batch.x, 0.0)
     was_training = model.training
-    found = {
-        MODEL: cast(Any, model.eval()).reconstruct(seen, batch.parameters, left),
-        **{name: fill(seen, left, spec.grid) for name, fill in methods.items()},
-    }
+    answer = cast(Any, model.eval()).reconstruct(seen, batch.parameters, left)
     model.train(was_training)
-    target = batch.x if truth is None else truth
-    count = len(spec.channels)
-    errors = {}
-    for name, answer in found.items():
-        wrong = torch.where(hidden[:, None], answer - target, 0.0).double().square()
-        per_channel = wrong.unflatten(1, (-1, count)).sum((0, 1, 3, 4))
-        errors[name] = FillingError(
-            squares=tuple(per_channel.tolist()),
-            count=int(hidden.sum()) * (batch.x.shape[1] // count),
-            scales=normalizer.std,
-        )
-    return errors
+    classical = {name: fill(seen, left, spec.grid) for name, fill in methods.items()}
+    return {MODEL: answer, **classical}
+
+
+def filling_error(
+    answer: Float[Tensor, "b hc y x"],
+    target: Float[Tensor, "b hc y x"],
+    hidden: Bool[Tensor, "b y x"],
+    normalizer: Normalizer,
+) -> FillingError:
+    """The error of an answer at the hidden points; both standardised."""
+    channels = len(normalizer.mean)
+    wrong = torch.where(hidden[:, None], answer - target, 0.0).double().square()
+    return FillingError(
+        squares=tuple(wrong.unflatten(1, (-1, channels)).sum((0, 1, 3, 4)).tolist()),
+        count=int(hidden.sum()) * (target.shape[1] // channels),
+        scales=normalizer.std,
+    )
 
 
 def _fill(fields: Tensor, known: Tensor, fill_frame: Callable[..., np.ndarray]) -> Tensor:

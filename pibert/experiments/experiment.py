@@ -50,6 +50,8 @@ class DataConfig:
     guard: int = 0
     """Frames left out between two parts of a split in time."""
     split_seed: int = 0
+    in_memory: bool = True
+    """Read and represent the fields once; otherwise whenever they are asked for."""
     labelled: float = 1.0
     """Share of the training trajectories (or, in time, of their frames) that are trained on."""
 

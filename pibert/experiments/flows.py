@@ -127,13 +127,14 @@ def _represented(trajectory: Trajectory, config: DataConfig) -> Trajectory:
     trajectory = in_consistent_units(trajectory)
     if config.measurement is not None:
         trajectory = measure(trajectory, config.measurement)
-    return represent(
+    view = represent(
         trajectory,
         stride=config.stride,
         max_frames=config.max_frames,
         channels=config.channels or None,
         size=config.size,
     )
+    return view.load() if config.in_memory else view
 
 
 def _part(trajectories: Sequence[Trajectory], config: DataConfig) -> Split:

@@ -65,6 +65,7 @@ def run(
     *,
     stage: Stage = "train",
     reporter: Reporter | None = None,
+    flows: Flows | None = None,
 ) -> Finished:
     """Run an experiment into a folder; go on with it where the folder holds it already.
 
@@ -73,11 +74,12 @@ def run(
         out: The run folder; one of another experiment is refused.
         stage: ``train`` pretrains first where the experiment says so; ``pretrain`` does only that.
         reporter: Told of the progress.
+        flows: Those of the experiment, where the caller has prepared them for several runs.
     """
     out = Path(out)
     reporter = reporter or engine.Silent()
     fabric = engine.launch(experiment.hardware)
-    flows = _flows_of_all(experiment, fabric, reporter)
+    flows = flows or _flows_of_all(experiment, fabric, reporter)
     if stage == "pretrain":
         return _run_stage(experiment, flows, out, stage, fabric, reporter, start=experiment.start)
     start = experiment.start

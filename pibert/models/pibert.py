@@ -24,6 +24,7 @@ from pibert.models.encoder import Gate, HybridEncoder
 from pibert.models.folding import folded_decoding, folded_tokens
 from pibert.models.fourier import Evaluation, FourierBranch
 from pibert.models.frame import FrameBranch, FrameKind
+from pibert.models.smoothing import fill_smoothly
 from pibert.physics import find_family
 
 
@@ -160,8 +161,9 @@ class PIBERT(nn.Module):
         self.ecp_head = nn.Sequential(nn.Linear(d, d // 2), nn.GELU(), nn.Linear(d // 2, 1))
         self.skip_scale = nn.Parameter(torch.ones(1)) if config.skip else None
         self.refinement = self._build_refinement() if config.refine else None
-        # Zero correction at the start: the untrained model is persistence.
+        # Zero correction at the start: the untrained model is persistence, and fills smoothly.
         _zero(self.read_out)
+        _zero(self.mpp_head)
 
     def _build_encoder(self, shape: tuple[int, int]) -> HybridEncoder:
         config, channels = self.config, self.in_channels
@@ -258,9 +260,19 @@ class PIBERT(nn.Module):
         parameters: Float[Tensor, "b q"] | None = None,
         mask: Tensor | None = None,
     ) -> Float[Tensor, "b c y x"]:
-        """Masked physics prediction: the complete input field, through the head per token."""
-        tokens = self.encode(x, parameters, mask)
-        return self._to_grid(self.mpp_head(tokens), self.in_channels, x.shape[-2:])
+        """Masked physics prediction: the complete input field, through the head per token.
+
+        As the prediction corrects the last frame, this corrects a smooth guess at unknown pixels.
+        """
+        x = self._prepare(x, parameters, mask)
+        tokens = self._encode(x, parameters, mask)
+        correction = self._to_grid(self.mpp_head(tokens), self.in_channels, x.shape[-2:])
+        if mask is None:
+            return x + correction
+        grid, (ny, nx) = self.spec.grid, x.shape[-2:]
+        known = self._checked_mask(mask, x).expand(len(x), 1, ny, nx)[:, 0]
+        spacing = (grid.dy * grid.shape[0] / ny, grid.dx * grid.shape[1] / nx)
+        return fill_smoothly(x, known, spacing) + correction
 
     def consistency(
         self,

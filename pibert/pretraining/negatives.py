@@ -65,7 +65,7 @@ class NegativesConfig:
     """Range of the relative change in training."""
     kappa: float = 2.0
     """An adversarial change multiplies the mean squared residual at least by this."""
-    adversarial_steps: int = 2
+    adversarial_steps: int = 1
     """Gradient steps up the model's logit."""
     adversarial_amplitude: tuple[float, float] = (0.003, 0.5)
     """Smallest and largest relative change tried."""

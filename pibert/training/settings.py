@@ -21,7 +21,7 @@ class Hardware:
     """bf16: autocast, with spectral sums and weights in float32."""
     compile: bool = False
     """torch.compile of the model."""
-    record: bool = False
+    record: bool = True
     """Record the work of a piece as CUDA graphs and replay it; for small models on a GPU."""
     resident: bool = True
     """Samples are held on the device; otherwise they are read from the file again and again."""

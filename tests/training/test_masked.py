@@ -106,7 +106,7 @@ def test_a_model_learns_to_fill_in_what_is_hidden() -> None:
     model = tiny_model(spec=SPEC, depth=1)
     objective = masked_physics(Masking(kinds=("blocks",), block=4), SPEC, NORMALIZER, SCALES)
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for epoch in range(40):
+    for epoch in range(60):
         loss, _ = objective(model, batch.reseeded(0, epoch))
         optimiser.zero_grad()
         loss.backward()

@@ -9,7 +9,7 @@ WORKERS ?= 2
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench validation clean
+.PHONY: help demo test lint format bench studies validation clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -34,6 +34,9 @@ bench: $(VENV)/.bench-ready ## Time PIBERT against a Fourier neural operator
 
 validation: $(READY) ## Hold the solver against theory and publications; writes docs/solver.md
 	$(BIN)/python -m validation
+
+studies: $(READY) ## Measure what pretraining is worth; writes docs/pretraining.md (for a GPU)
+	$(BIN)/python -m studies
 
 clean: ## Remove caches and outputs, keep the environment
 	rm -rf outputs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

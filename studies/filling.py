@@ -23,6 +23,7 @@ from pibert.evaluation.filling import (
 )
 from pibert.experiments.experiment import Experiment
 from pibert.experiments.flows import Flows, prepare
+from pibert.experiments.record import read_record
 from pibert.experiments.run import run
 from pibert.predictor import load
 from pibert.pretraining.masks import Masking, choose
@@ -64,11 +65,15 @@ def measure(
                 for method, error in found.items()
             ]
     _draw(predictor.model, samples, out / "filling.png")
+    plain = config.as_plain(experiment)
+    if experiment.data.path is not None:
+        plain["data"]["path"] = Path(experiment.data.path).name  # where it lay is nobody's business
     return {
-        "experiment": config.as_plain(experiment),
+        "experiment": plain,
         "units": list(predictor.spec.units),
         "fields": min(most, len(samples)),
         "metrics": predictor.card["metrics"],
+        "trained_on": read_record(folder / "config.json")["hardware"]["name"],
         "rows": rows,
     }
 

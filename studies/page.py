@@ -39,11 +39,13 @@ def write(docs: Path) -> None:
 def _filling(parts: dict[str, Any]) -> str:
     text = """## Masked physics prediction: filling gaps
 
-A model is pretrained by masked physics prediction alone (mask ratio 0.15) and then fills points of
-fields that it has not seen; the same points are filled by the mean of the field, a membrane
+A model is pretrained by masked physics prediction alone and then fills points of fields that it has
+not seen (15 % of them hidden); the same points are filled by the mean of the field, a membrane
 (`laplace`), piecewise cubic interpolation and a thin plate (`biharmonic`). Root mean square errors
 at the hidden points, over both components, in units of each component's standard deviation in the
-training data. Smaller is better; *ratio* is the error over that of the best interpolation.
+training data. Smaller is better; *ratio* is the error over that of the best interpolation. Of a
+simulated measurement the true flow is known; against the measurement itself no method can be better
+than its noise and spurious vectors.
 
 """
     titles = {
@@ -68,7 +70,8 @@ training data. Smaller is better; *ratio* is the error over that of the best int
             table.append(
                 [mask, against, *(f"{found[method]:.3f}" for method in methods), f"**{ratio:.2f}**"]
             )
-        text += f"**{title}.** {part['fields']} fields. {_circumstances(part)}\n\n"
+        text += f"**{title}.** {part['fields']} fields. "
+        text += f"Trained on {part['trained_on']}. {_circumstances(part)}\n\n"
         text += _table(["hidden", "error against", *methods, "ratio"], table)
         text += f"\n![Filled field](pretraining/{name}-filling.png)\n\n"
     return text

@@ -59,15 +59,19 @@ def test_the_demo_reports_what_it_measured(tmp_path: Path, monkeypatch: pytest.M
 
     def pretend(*args: Any, **how: Any) -> demo.DemoResult:
         given = real.bind(*args, **how).arguments
-        assert (given["picture"], given["steps"], given["ahead"]) == (picture, 5, 2)
-        given["on_wakes"](3.0)
-        given["on_step"](5, 0.25)
+        assert (given["picture"], given["ahead"]) == (picture, 2)
+        assert given["experiment"].training.epochs == 5 and given["experiment"].seed == 3
+        given["reporter"].simulated(3.0)
         return demo.DemoResult(
-            model=(0.5, 1.5), persistence=(1.0, 2.0), reynolds=(80.0, 120.0), picture=picture
+            model=(0.5, 1.5),
+            persistence=(1.0, 2.0),
+            reynolds=(80.0, 120.0),
+            picture=picture,
+            run=tmp_path / "run",
         )
 
     monkeypatch.setattr(demo, "run_demo", pretend)
-    result = run("demo", "--steps", "5", "--ahead", "2", "--out", picture)
+    result = run("demo", "--epochs", "5", "--seed", "3", "--ahead", "2", "--out", picture)
     assert result.exit_code == 0, result.output
     for words in ("model / persistence", "0.50", "0.75", "Re 80, 120"):
         assert words in result.output

@@ -1,58 +1,45 @@
-"""``pibert demo``: a short training, judged and drawn."""
+"""``pibert demo``: a short pretraining and training, judged and drawn."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from pibert.cli.terminal import progress_bar, say
+from pibert.cli.terminal import say
+from pibert.cli.training_progress import TrainingProgress
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Where the picture goes (PNG).")] = Path(
         "outputs/demo.png"
     ),
-    steps: Annotated[int, typer.Option(min=0, help="Training steps.")] = 400,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of training.")] = 4,
     ahead: Annotated[int, typer.Option(min=1, help="Frames to step forward.")] = 4,
-    seed: Annotated[int, typer.Option(help="Seed of the model's weights.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the weights and the order of samples.")] = 0,
 ) -> None:
     """Simulate wakes, train briefly on some, step the others and draw the result.
 
     Example: pibert demo --out demo.png
     """
-    import torch
-
-    from pibert.demo import run_demo
+    from pibert.demo import EXPERIMENT, run_demo
     from pibert.report.figures import picture_path
-    from pibert.solver.presets import find_preset
 
     out = picture_path(out)  # a bad one is told before anything else
-    torch.manual_seed(seed)
+    experiment = replace(
+        EXPERIMENT, seed=seed, training=replace(EXPERIMENT.training, epochs=epochs)
+    )
     console = Console()
-    say(console, f"Simulating wakes (kept beside the picture), then training for {steps} steps.")
-    columns = (
-        TextColumn("{task.description} {task.completed:.0f}/{task.total}"),
-        BarColumn(),
-        TextColumn("{task.fields[loss]}"),
-        TimeRemainingColumn(),
+    say(
+        console,
+        f"Simulating wakes (kept in the cache), pretraining, then training for {epochs} epochs.",
     )
     start = time.perf_counter()
-    with progress_bar(console, *columns) as progress:
-        wakes = progress.add_task("wake", total=find_preset("cylinder").samples, loss="")
-        training = progress.add_task("step", total=steps, loss="")
-        result = run_demo(
-            out,
-            steps=steps,
-            ahead=ahead,
-            on_wakes=lambda done: progress.update(wakes, completed=done),
-            on_step=lambda step, loss: progress.update(
-                training, completed=step, loss=f"loss {loss:.2e}"
-            ),
-        )
+    with TrainingProgress(console) as progress:
+        result = run_demo(out, experiment=experiment, ahead=ahead, reporter=progress)
     reynolds = ", ".join(f"{value:.0f}" for value in result.reynolds)
     table = Table(title=f"rms error on unseen wakes (Re {reynolds}), in U")
     for heading in ("frames ahead", "persistence", "model", "model / persistence"):
@@ -62,3 +49,6 @@ def demo(
         table.add_row(str(frame), f"{persistence:.4g}", f"{model:.4g}", f"{ratio:.2f}")
     console.print(table)
     say(console, f"Took {time.perf_counter() - start:.0f} s. Picture: {result.picture}")
+    say(
+        console, f"The model: pibert.load({str(result.run)!r})  Its curves: {result.run}/curves.png"
+    )

@@ -1,0 +1,28 @@
+"""Every experiment in configs/ loads, names a model that can be built, and tells what it is for."""
+
+from pathlib import Path
+
+import pytest
+
+from pibert.data.generate import change
+from pibert.experiments import load_experiment
+from pibert.models import MODELS, PRESETS, build_model
+from pibert.solver.presets import find_preset
+
+FILES = sorted((Path(__file__).parents[1] / "configs").glob("*.toml"))
+
+
+def test_there_are_experiments():
+    assert {"demo", "cylinder-base", "fsi-large"} <= {path.stem for path in FILES}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_an_experiment_loads_and_its_parts_exist(path: Path):
+    experiment = load_experiment(path)
+    assert path.read_text().startswith("# "), "say in a comment what the experiment is for"
+    model = experiment.model
+    assert model.name in MODELS and (model.preset or "base") in PRESETS[model.name]
+    build_model(model.name, preset=model.preset, **{**model.options, "depth": 1})
+    data = experiment.data
+    if data.case is not None:
+        change(find_preset(data.case, data.preset), data.recipe)

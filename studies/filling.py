@@ -82,7 +82,7 @@ def _truth(experiment: Experiment, flows: Flows, window: Window) -> Samples | No
     """The test fields before they were measured, where the measurement is simulated."""
     if experiment.data.measurement is None:
         return None
-    clean = prepare(replace(experiment.data, measurement=None))
+    clean = prepare(replace(experiment.data, measurement=None, outlier_noise=None))
     return replace(clean, normalizer=flows.normalizer, spec=flows.spec).samples("test", window)
 
 

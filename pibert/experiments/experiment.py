@@ -44,6 +44,9 @@ class DataConfig:
     """Rows and columns to bring the fields to."""
     measurement: Measurement | None = None
     """Measure the flows first, as a camera would."""
+    outlier_noise: float | None = None
+    """Leave out vectors that do not fit their neighbours, as ``pibert fill`` does; the accepted
+    fluctuation of a component, in its unit."""
     split: Literal["trajectory", "time", "stated"] = "trajectory"
     """Whole trajectories at random, stretches of time of each, or as the data say."""
     shares: Shares = Shares()
@@ -61,6 +64,8 @@ class DataConfig:
                 "expected either a path or a case to simulate, "
                 f"found path {self.path!r} and case {self.case!r}"
             )
+        if self.outlier_noise is not None and not self.outlier_noise > 0:
+            raise ValueError(f"outlier_noise must be positive, found {self.outlier_noise}")
         if not 0 < self.labelled <= 1:
             raise ValueError(f"labelled must be above 0 and at most 1, found {self.labelled}")
 

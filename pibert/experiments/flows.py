@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from pibert.data.dataset import Samples, Window, common_spec
+from pibert.data.gaps import THRESHOLD
 from pibert.data.generate import OnProgress, change, generate, recipe_hash
 from pibert.data.measurement import measure
-from pibert.data.normalize import fit_normalizer, fit_parameters
+from pibert.data.normalize import fit_normalizer, fit_parameters, flag_outliers
 from pibert.data.resample import represent
 from pibert.data.sources import open_recordings
 from pibert.data.sources.recordings import Hints
@@ -134,7 +135,25 @@ def _represented(trajectory: Trajectory, config: DataConfig) -> Trajectory:
         channels=config.channels or None,
         size=config.size,
     )
+    if config.outlier_noise is not None:
+        view = _without_outliers(view, config.outlier_noise)
     return view.load() if config.in_memory else view
+
+
+def _without_outliers(trajectory: Trajectory, noise: float) -> Trajectory:
+    """Spurious vectors marked as not valid; all frames are read for that."""
+    places = trajectory.spec.velocity
+    if places is None:
+        raise ValueError(
+            "data.outlier_noise: outliers are looked for among the vectors (u, v), found channels "
+            f"{list(trajectory.spec.channels)}"
+        )
+    known = trajectory.known()
+    flagged = flag_outliers(
+        trajectory.read(channels=places), noise=noise, known=known, threshold=THRESHOLD
+    )
+    valid = torch.ones_like(known) if trajectory.valid is None else known
+    return replace(trajectory, valid=valid & ~flagged)
 
 
 def _part(trajectories: Sequence[Trajectory], config: DataConfig) -> Split:

@@ -1,0 +1,108 @@
+"""The flows of an experiment: where they come from, how they are parted, what is left out."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pibert.data.dataset import Window
+from pibert.data.format import write
+from pibert.data.splits import Shares
+from pibert.experiments.experiment import DataConfig
+from pibert.experiments.flows import prepare
+from pibert.fields import Trajectory
+from tests.data.helpers import make_trajectory
+
+SHARES = Shares(train=0.6, valid=0.2)
+
+
+def save(folder: Path, count: int = 10, **changes: Any) -> DataConfig:
+    flows = [
+        make_trajectory(f"t{i}", frames=8, seed=i, re=1000.0 + 100 * i, **changes)
+        for i in range(count)
+    ]
+    write(folder / "flows.h5", flows)
+    return DataConfig(path=str(folder / "flows.h5"), shares=SHARES)
+
+
+def test_statistics_are_those_of_the_training_trajectories(tmp_path: Path) -> None:
+    flows = prepare(save(tmp_path))
+    homes = [segment.trajectory for segment in flows.split.train]
+    assert len(homes) == 6
+    values = torch.cat([flows.trajectories[home].read() for home in homes]).double()
+    assert flows.normalizer.mean == pytest.approx(values.mean((0, 2, 3)).tolist(), abs=1e-6)
+    logs = torch.tensor([flows.trajectories[home].parameters["Re"] for home in homes]).log10()
+    assert flows.spec.parameters[0].mean == pytest.approx(logs.mean().item(), abs=1e-6)
+
+
+def test_a_smaller_share_of_labels_is_a_part_of_a_larger_one(tmp_path: Path) -> None:
+    flows = prepare(save(tmp_path))
+    few, half, all_ = (set(flows.labelled(share)) for share in (0.2, 0.5, 1.0))
+    assert (len(few), len(half)) == (1, 3) and few < half < all_ == set(flows.split.train)
+
+
+def test_labels_of_a_single_recording_are_its_beginning(tmp_path: Path) -> None:
+    config = replace(save(tmp_path, 1), split="time", guard=0)
+    flows = prepare(config)
+    ((_, start, stop),) = flows.split.train
+    assert flows.labelled(0.5) == ((0, start, start + round((stop - start) / 2)),)
+
+
+def test_the_split_of_the_data_is_taken_where_they_state_one(tmp_path: Path) -> None:
+    parts = ["test", "train", "valid", "train"]
+    flows = [make_trajectory(f"t{i}", local={"split": p}) for i, p in enumerate(parts)]
+    write(tmp_path / "flows.h5", flows)
+    split = prepare(DataConfig(path=str(tmp_path / "flows.h5"), split="stated")).split
+    homes = [[s.trajectory for s in part] for part in (split.train, split.valid, split.test)]
+    assert homes == [[1, 3], [2], [0]]
+    with pytest.raises(ValueError, match="state the parts \\['None'\\]"):
+        prepare(replace(save(tmp_path), split="stated"))
+
+
+def test_vectors_that_do_not_fit_their_neighbours_are_left_out(tmp_path: Path) -> None:
+    def smooth(name: str) -> Trajectory:
+        y, x = torch.meshgrid(torch.arange(9.0), torch.arange(11.0), indexing="ij")
+        states = torch.stack((0.1 * x, 0.05 * y)).expand(6, 2, 9, 11).clone()
+        states[2, :, 4, 5] = 7.0
+        return make_trajectory(name, states=states)
+
+    write(tmp_path / "flows.h5", [smooth(f"t{i}") for i in range(5)])
+    config = DataConfig(path=str(tmp_path / "flows.h5"), shares=SHARES)
+    plain, cleaned = prepare(config), prepare(replace(config, outlier_noise=0.2))
+    assert plain.normalizer.std[0] > cleaned.normalizer.std[0]
+    batch = cleaned.samples("test", Window()).batch([2])
+    assert (~batch.mask).nonzero().tolist() == [[0, 4, 5]]
+    assert bool(plain.samples("test", Window()).batch([2]).mask.all())
+
+
+def test_a_simulated_case_is_kept_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIBERT_CACHE", str(tmp_path / "cache"))
+    recipe = {"samples": 5, "frames": 3, "shape": [8, 12]}
+    config = DataConfig(case="heat", recipe=recipe, shares=SHARES)
+    told: list[float] = []
+    first = prepare(config, on_progress=told.append)
+    (file,) = (tmp_path / "cache").glob("heat-*.h5")
+    before = file.stat().st_mtime_ns
+    again = prepare(config)
+    assert told and file.stat().st_mtime_ns == before
+    assert again.source == first.source and again.source["recipe_hash"] in file.name
+    with pytest.raises(ValueError, match="data: there is no setting 'sample'"):
+        prepare(replace(config, recipe={"sample": 5}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "either a path or a case"),
+        ({"path": "a", "case": "heat"}, "either a path or a case"),
+        ({"path": "a", "labelled": 0.0}, "labelled must be above 0"),
+        ({"path": "a", "outlier_noise": 0.0}, "outlier_noise must be positive"),
+    ],
+)
+def test_wrong_settings_are_told(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DataConfig(**changes)

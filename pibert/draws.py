@@ -51,14 +51,20 @@ def _integers(seeds: Tensor, purpose: str, shape: tuple[int, ...]) -> Tensor:
     """Whole numbers below 2^24, (b, *shape)."""
     base = _mix(seeds.to(torch.int64) + _hash_text(purpose))
     places = torch.arange(1, 1 + math.prod(shape), device=seeds.device)
-    mixed = _mix(base[:, None] + places * _signed(_GOLDEN))
+    # The last step of the hash leaves the highest 31 bits alone, and only 24 are wanted.
+    mixed = _mix_most(torch.add(base[:, None], places, alpha=_signed(_GOLDEN)))
     return _shifted(mixed, 64 - _BITS).view(len(seeds), *shape)
 
 
 def _mix(z: Tensor) -> Tensor:
-    z = (z ^ _shifted(z, 30)) * _signed(_FIRST)
-    z = (z ^ _shifted(z, 27)) * _signed(_SECOND)
+    z = _mix_most(z)
     return z ^ _shifted(z, 31)
+
+
+def _mix_most(z: Tensor) -> Tensor:
+    """All but the last step."""
+    z = (z ^ _shifted(z, 30)) * _signed(_FIRST)
+    return (z ^ _shifted(z, 27)) * _signed(_SECOND)
 
 
 def _shifted(z: Tensor, by: int) -> Tensor:

@@ -158,7 +158,9 @@ def on_device(constant: Tensor, device: torch.device | str) -> Tensor:
         return constant.to(device)
     copies = _COPIES.setdefault(constant, {})
     if device not in copies:
-        copies[device] = constant.to(device)
+        # Made outside any inference mode, so that later calls may differentiate through it.
+        with torch.inference_mode(False):
+            copies[device] = constant.to(device)
     return copies[device]
 
 

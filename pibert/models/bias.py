@@ -129,8 +129,11 @@ class PhysicsBias(nn.Module):
         share = (self.weights / self.scales).to(stacked.dtype)
         ny, nx = x.shape[-2:]
         margin = (0, -nx % self.patch, 0, -ny % self.patch)
-        total = F.avg_pool2d(F.pad(stacked * counted, margin), self.patch)
-        fraction = F.avg_pool2d(F.pad(counted.to(total.dtype), margin), self.patch)
+        # Residuals are zero where they do not count, and so is what is added beyond the grid.
+        both = torch.cat((stacked, counted.to(stacked.dtype)), dim=1)
+        if any(margin):
+            both = F.pad(both, margin)
+        total, fraction = F.avg_pool2d(both, self.patch).chunk(2, dim=1)
         pooled = total / fraction.clamp(min=0.5 / self.patch**2)  # (b, terms, y, x)
         # Not an einsum: autocast would round it to half precision.
         return (pooled * share[:, None, None]).sum(1).flatten(1)
@@ -144,7 +147,8 @@ class PhysicsBias(nn.Module):
         b, channels, ny, nx = x.shape
         names = self.spec.channels
         frames = x.view(b, channels // len(names), len(names), ny, nx)[:, -self.frames :]
-        frames = frames * self.std.to(x.dtype)[:, None, None] + self.mean.to(x.dtype)[:, None, None]
+        mean, std = (s.to(x.dtype)[:, None, None] for s in (self.mean, self.std))
+        frames = torch.addcmul(mean, frames, std)
         wanted = (*self.family.channels, *self.family.optional_channels)
         fields = {name: frames[:, :, names.index(name)] for name in wanted if name in names}
         residuals, defined = masked_residuals(

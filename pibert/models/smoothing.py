@@ -37,34 +37,45 @@ def fill_smoothly(
     if min(x.shape[-2:]) < 3:
         return guess
     unknown = ~known[:, None]
-    dy, dx = spacing
-    # In units of sqrt(dx dy): f_yy, f_xx times these; f_xy has none.
-    factors = dx / dy, dy / dx
-    residual = torch.where(unknown, -_bend(guess, factors), 0.0)
+    weights = _weights(x, spacing[1] / spacing[0])
+    residual = torch.where(unknown, -_bend(guess, *weights), 0.0)
     direction, energy = residual, _sum(residual * residual)
+    tiny = torch.finfo(x.dtype).tiny
     for _ in range(STEPS):
-        bent = torch.where(unknown, _bend(direction, factors), 0.0)
+        bent = torch.where(unknown, _bend(direction, *weights), 0.0)
         step = _ratio(energy, _sum(direction * bent))
-        guess = guess + step * direction
-        residual = residual - step * bent
+        guess = torch.addcmul(guess, step, direction)
+        residual = torch.addcmul(residual, step, bent, value=-1)
         last, energy = energy, _sum(residual * residual)
-        direction = residual + _ratio(energy, last) * direction
+        direction = torch.addcmul(residual, energy / last.clamp(min=tiny), direction)
     return guess
 
 
-def _bend(f: Tensor, factors: tuple[float, float]) -> Tensor:
-    """The gradient of half the bending energy."""
-    along_y, along_x = factors
-    yy = (f[..., 2:, :] + f[..., :-2, :]).sub_(f[..., 1:-1, :], alpha=2) * along_y**2
-    xx = (f[..., :, 2:] + f[..., :, :-2]).sub_(f[..., :, 1:-1], alpha=2) * along_x**2
-    slope = f[..., 1:, :] - f[..., :-1, :]
-    xy = 2 * (slope[..., :, 1:] - slope[..., :, :-1])
-    # Each difference is laid back on the pixels that it was made of.
-    total = F.pad(yy, (0, 0, 2, 0)) + F.pad(yy, (0, 0, 0, 2))
-    total.sub_(F.pad(yy, (0, 0, 1, 1)), alpha=2)
-    total.add_(F.pad(xx, (2, 0))).add_(F.pad(xx, (0, 2))).sub_(F.pad(xx, (1, 1)), alpha=2)
-    back = F.pad(xy, (1, 0)) - F.pad(xy, (0, 1))
-    return total.add_(F.pad(back, (0, 0, 1, 0))).sub_(F.pad(back, (0, 0, 0, 1)))
+def _weights(x: Tensor, aspect: float) -> tuple[Tensor, Tensor]:
+    """(dx / dy)^2 for rows (y, 1) and its inverse for columns (x,), zero at the sides."""
+    rows, columns = (torch.arange(size, device=x.device) for size in x.shape[-2:])
+    inner = [(place > 0) & (place < len(place) - 1) for place in (rows, columns)]
+    of_rows, of_columns = (inside.to(x.dtype) for inside in inner)
+    return of_rows[:, None] * aspect**2, of_columns * aspect**-2
+
+
+def _bend(f: Tensor, of_rows: Tensor, of_columns: Tensor) -> Tensor:
+    """The gradient of half the bending energy in units of dx dy.
+
+    With B the second difference along an axis of what goes on as a constant beyond the sides, and P
+    zero at the two sides that B leaves, the three terms of the energy give
+
+        (dx / dy)^2 B_y P_y B_y f,  2 B_y B_x f,  (dy / dx)^2 B_x P_x B_x f.
+    """
+    wide = F.pad(f, (1, 1, 1, 1), mode="replicate")
+    along_y = (wide[..., 2:, 1:-1] + wide[..., :-2, 1:-1]).sub_(f, alpha=2)
+    along_x = (wide[..., 1:-1, 2:] + wide[..., 1:-1, :-2]).sub_(f, alpha=2)
+    moment_y = torch.addcmul(along_x, of_rows, along_y)
+    moment_x = torch.addcmul(along_y, of_columns, along_x)
+    tall = F.pad(moment_y, (0, 0, 1, 1), mode="replicate")
+    wide = F.pad(moment_x, (1, 1, 0, 0), mode="replicate")
+    total = (tall[..., 2:, :] + tall[..., :-2, :]).add_(wide[..., 2:]).add_(wide[..., :-2])
+    return total.sub_(moment_y, alpha=2).sub_(moment_x, alpha=2)
 
 
 def _sum(f: Tensor) -> Tensor:
@@ -84,12 +95,13 @@ def _push_and_pull(x: Tensor, known: Tensor) -> Tensor:
         value, share = levels[-1]
         # Averaged together: value is the mean over the known pixels times their share.
         both = torch.cat((value, share), dim=1)
-        both = F.pad(both, (0, both.shape[-1] % 2, 0, both.shape[-2] % 2))
-        both = F.avg_pool2d(both, 2)
+        odd = (0, both.shape[-1] % 2, 0, both.shape[-2] % 2)
+        both = F.avg_pool2d(F.pad(both, odd) if any(odd) else both, 2)
         levels.append((both[:, :-1], both[:, -1:]))
     value, share = levels.pop()
     filled = value / share.clamp(min=torch.finfo(x.dtype).eps)
     for value, share in reversed(levels):
         coarse = F.interpolate(filled, scale_factor=2.0, mode="bilinear", align_corners=False)
-        filled = value + (1 - share) * coarse[..., : value.shape[-2], : value.shape[-1]]
+        coarse = coarse[..., : value.shape[-2], : value.shape[-1]]
+        filled = torch.addcmul(value, 1 - share, coarse)
     return filled

@@ -17,7 +17,7 @@ counter-clockwise. Everything is batched, differentiable and free of data-depend
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pibert.fields import Grid
+from pibert.fields import Grid, on_device
 
 Order = Literal[2, 4, "spectral"]
 Field = Float[Tensor, "*batch y x"]
@@ -35,12 +35,17 @@ _AXIS_NAMES = {_Y: "y", _X: "x"}
 
 
 class _Stencil(NamedTuple):
-    """Weights in units of step^-derivative."""
+    """Weights in units of the nearest neighbour's, so that this one needs no multiplication."""
 
+    unit: float
+    """Weight of the nearest neighbour, in units of step^-derivative."""
     pairs: tuple[float, ...]
     """Weights of the neighbours at +1, +2, ...; the opposite side has the parity's sign."""
-    ends: tuple[tuple[float, ...], ...]
-    """Row i: weights of points 0, 1, 2, ... for the derivative at point i next to a side."""
+    width: int
+    """Points that a one-sided stencil takes."""
+    ends: dict[torch.dtype, Tensor]
+    """(end, point, row): weights of the points next to a side, in the order of the grid, for the
+    derivative at each of as many rows as there are pairs. None of them is zero."""
 
 
 def _weights(points: range, derivative: int) -> tuple[float, ...]:
@@ -60,8 +65,12 @@ def _stencil(derivative: int, order: int) -> _Stencil:
     radius = (derivative + order - 1) // 2
     width = derivative + order
     central = _weights(range(-radius, radius + 1), derivative)
-    ends = tuple(_weights(range(-row, width - row), derivative) for row in range(radius))
-    return _Stencil(central[radius + 1 :], ends)
+    unit, *others = central[radius + 1 :]
+    rows = [_weights(range(-row, width - row), derivative) for row in range(radius)]
+    low = torch.tensor(rows, dtype=torch.float64).T / unit
+    both = torch.stack((low, (-1) ** derivative * low.flip(0, 1)))
+    ends = {dtype: both.to(dtype) for dtype in (torch.float32, torch.float64)}
+    return _Stencil(unit, (1.0, *(weight / unit for weight in others)), width, ends)
 
 
 _STENCILS = {(m, order): _stencil(m, order) for m in (1, 2, 3) for order in (2, 4)}
@@ -74,49 +83,52 @@ def _differentiate(
         return _differentiate_spectrally(f, dim, step, periodic, derivative)
     if order not in (2, 4):
         raise ValueError(f"order must be 2, 4 or 'spectral', found {order!r}")
-    pairs, ends = _STENCILS[derivative, order]
-    size, radius = f.shape[dim], len(pairs)
-    _check_size(f, dim, 2 * radius + 1 if periodic else len(ends[0]))
-    scale, parity = step**-derivative, (-1) ** derivative
+    stencil = _STENCILS[derivative, order]
+    size, radius = f.shape[dim], len(stencil.pairs)
+    _check_size(f, dim, 2 * radius + 1 if periodic else stencil.width)
     if periodic:
-        wrapped = torch.cat(
-            (f.narrow(dim, size - radius, radius), f, f.narrow(dim, 0, radius)), dim
-        )
-    else:
-        wrapped, size = f, size - 2 * radius
+        f = torch.cat((f.narrow(dim, size - radius, radius), f, f.narrow(dim, 0, radius)), dim)
+    inside = _differentiate_inside(f, dim, derivative, stencil.pairs)
+    if not periodic:
+        low, high = _differentiate_ends(f, dim, stencil)
+        inside = torch.cat((low, inside, high), dim)
+    return inside * (stencil.unit * step**-derivative)
+
+
+def _differentiate_inside(f: Tensor, dim: int, derivative: int, pairs: tuple[float, ...]) -> Tensor:
+    """By central differences in the stencil's unit, as far as they reach."""
+    radius = len(pairs)
+    size = f.shape[dim] - 2 * radius
     # Neighbours are paired before they are weighted: a constant has exactly zero derivative.
     inside: Tensor | None = None
     for distance, weight in enumerate(pairs, start=1):
-        ahead = wrapped.narrow(dim, radius + distance, size)
-        behind = wrapped.narrow(dim, radius - distance, size)
-        if parity < 0:
+        ahead = f.narrow(dim, radius + distance, size)
+        behind = f.narrow(dim, radius - distance, size)
+        if derivative % 2:
             pair = ahead - behind
         else:
-            pair = torch.sub(ahead + behind, wrapped.narrow(dim, radius, size), alpha=2)
-        inside = _accumulate(inside, pair, weight * scale)
+            pair = torch.sub(ahead + behind, f.narrow(dim, radius, size), alpha=2)
+        inside = pair if inside is None else torch.add(inside, pair, alpha=weight)
     assert inside is not None
-    if periodic:
-        return inside
-    last = f.shape[dim] - 1
-    low = [_combine(f, dim, 0, 1, row, scale) for row in ends]
-    high = [_combine(f, dim, last, -1, row, parity * scale) for row in reversed(ends)]
-    return torch.cat((*low, inside, *high), dim)
+    return inside
 
 
-def _combine(
-    f: Tensor, dim: int, start: int, stride: int, weights: tuple[float, ...], scale: float
-) -> Tensor:
-    """Weighted sum of the points start, start + stride, ... (those of weight zero untouched)."""
-    total: Tensor | None = None
-    for k, weight in enumerate(weights):
-        if weight:
-            total = _accumulate(total, f.narrow(dim, start + k * stride, 1), weight * scale)
-    assert total is not None
-    return total
-
-
-def _accumulate(total: Tensor | None, f: Tensor, weight: float) -> Tensor:
-    return f * weight if total is None else torch.add(total, f, alpha=weight)
+def _differentiate_ends(f: Tensor, dim: int, stencil: _Stencil) -> tuple[Tensor, Tensor]:
+    """By one-sided differences in the stencil's unit, at the low and at the high end."""
+    width = stencil.width
+    strips = (f.narrow(dim, 0, width), f.narrow(dim, f.shape[dim] - width, width))
+    weights = stencil.ends.get(f.dtype)
+    if weights is None:
+        weights = stencil.ends[torch.float32].to(f.dtype)
+    weights = on_device(weights, f.device)
+    # Both ends and all rows at once, and not by a matrix product, which may round.
+    if dim == _X:
+        points = torch.stack(strips, dim=-2)[..., None]  # (..., y, end, point, 1)
+        low, high = (points * weights).sum(-2).unbind(-2)
+    else:
+        points = torch.stack(strips, dim=-3)[..., None, :]  # (..., end, point, 1, x)
+        low, high = (points * weights[..., None]).sum(-3).unbind(-3)
+    return low, high
 
 
 def _differentiate_spectrally(
@@ -255,31 +267,60 @@ def where_defined(
     operator: Callable[..., Any],
     *fields: Field,
     known: Bool[Tensor, "..."] | Float[Tensor, "..."],
+    linear: bool = False,
 ) -> tuple[Any, Any]:
     """Apply an operator to fields with unknown points, and tell where its result is defined.
 
     A result is defined where no stencil behind it touches an unknown point. This is found
-    exactly, for any composition of stencils, by a second evaluation on fields that hold NaN at
-    the unknown points. The operator must therefore hand NaN on, as arithmetic does and
-    comparisons do not. Whatever the fields hold at unknown points, NaN included, enters neither
-    the values nor the gradients.
+    exactly, for any composition of stencils, by evaluation on fields that hold NaN at the unknown
+    points. The operator must therefore hand NaN on, as arithmetic does and comparisons do not.
+    Whatever the fields hold at unknown points, NaN included, enters neither the values nor the
+    gradients.
 
     Args:
         operator: Takes the fields and returns a tensor, or a tuple or dict of tensors.
         fields: Tensors (*batch, y, x).
         known: True, or not zero, where all fields are known and inside the fluid; broadcastable
             to the fields.
+        linear: The operator is linear in the fields, which spares a second evaluation where
+            gradients are wanted.
 
     Returns:
         The operator's result with zero where it is not defined, and booleans of the same
         structure and shapes.
     """
-    known = known.to(torch.bool)
-    value = operator(*(torch.where(known, f, 0.0) for f in fields))
-    with torch.no_grad():
-        poisoned = operator(*(torch.where(known, f, math.nan) for f in fields))
-    defined = _map(torch.isfinite, poisoned)
+    value, defined = evaluate_known(operator, *fields, known=known, linear=linear)
     return _map(lambda v, d: torch.where(d, v, 0.0), value, defined), defined
+
+
+def evaluate_known(
+    operator: Callable[..., Any],
+    *fields: Field,
+    known: Bool[Tensor, "..."] | Float[Tensor, "..."],
+    linear: bool = False,
+) -> tuple[Any, Any]:
+    """Like ``where_defined``, with anything, NaN included, in the result where it is not defined.
+
+    To be used with ``torch.where``, by which gradients are as those of ``where_defined``.
+    """
+    known = known.to(torch.bool)
+    twice = not linear and torch.is_grad_enabled() and any(f.requires_grad for f in fields)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not twice):
+        value = operator(*(torch.where(known, f, math.nan) for f in fields))
+    defined = _map(lambda v: v.detach().abs() < math.inf, value)
+    # The gradient of a product has its factors in it, and zero times NaN is NaN. Beside the fields
+    # the operator may hold coefficients that want a gradient.
+    if twice or (not linear and any(v.requires_grad for v in _leaves(value))):
+        value = operator(*(torch.where(known, f, 0.0) for f in fields))
+    return value, defined
+
+
+def _leaves(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Tensor):
+        yield tree
+        return
+    for part in tree.values() if isinstance(tree, dict) else tree:
+        yield from _leaves(part)
 
 
 def _map(function: Callable[..., Tensor], *trees: Any) -> Any:

@@ -72,9 +72,9 @@ def turned(fields: Fields, angles: Angles, known: Known, rounds: int = ROUNDS) -
     here = known[:, None]
     result = torch.fft.irfft2(spectrum * torch.polar(torch.ones_like(angles), angles), s=shape)
     tiny = torch.finfo(fields.dtype).tiny
+    kept = torch.where(here, 1.0, -REFLECTION).to(fields.dtype)
     for _ in range(rounds):
-        cut = torch.fft.rfft2(torch.where(here, result, -REFLECTION * result))
-        result = torch.fft.irfft2(cut * (size / cut.abs().clamp(min=tiny)), s=shape)
+        result = torch.fft.irfft2(torch.fft.rfft2(result * kept).sgn() * size, s=shape)
     mean, spread = moments(fields, known)
     own_mean, own_spread = moments(result, known)
     scale = torch.where(own_spread > 0, spread / own_spread.clamp(min=tiny), 0.0)

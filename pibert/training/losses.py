@@ -149,12 +149,7 @@ class LossScales:
 
 def reconstruction(prediction: State, target: State, known: Known | None = None) -> Scalar:
     """Mean squared error of standardised fields."""
-    error = prediction - target
-    if known is None:
-        return error.square().mean()
-    # Chosen before it is squared: what an unknown target holds, NaN included, enters no gradient.
-    squared = torch.where(known.unsqueeze(-3), error, 0.0).square()
-    return _mean(squared.mean(-3), known)
+    return _mean(_squared_error(prediction, target, known), known)
 
 
 def divergence(prediction: State, scales: LossScales, known: Known | None = None) -> Scalar:
@@ -178,7 +173,7 @@ def boundary(
     prediction: State, target: State, mask: Bool[Tensor, "y x"], known: Known | None = None
 ) -> Scalar:
     """Mean squared error of standardised fields over the points of ``mask``."""
-    return reconstruction(prediction, target, mask if known is None else mask & known)
+    return _mean_at(mask, _squared_error(prediction, target, known), known)
 
 
 def boundary_mask(
@@ -233,12 +228,13 @@ def total_loss(
     """
     points = scales.masks(prediction)[0] if mask is None else mask
     known = _fluid(known, scales, prediction)
-    loss = reconstruction(prediction, target, known)
+    squares = _squared_error(prediction, target, known)
+    loss = _mean(squares, known)
     logs = {"reconstruction": loss.detach()}
     terms = {
         "divergence": (weights.reg * weights.div, lambda: divergence(prediction, scales, known)),
         "laplacian": (weights.reg * weights.lap, lambda: laplacian(prediction, scales, known)),
-        "boundary": (weights.bnd, lambda: boundary(prediction, target, points, known)),
+        "boundary": (weights.bnd, lambda: _mean_at(points, squares, known)),
     }
     for name, (weight, term) in terms.items():
         if weight:
@@ -248,17 +244,36 @@ def total_loss(
     return loss, logs | {"loss": loss.detach()}
 
 
+def _squared_error(prediction: Tensor, target: Tensor, known: Tensor | None) -> Tensor:
+    """Mean over the channels at every point, zero where the target is unknown."""
+    error = prediction - target
+    if known is not None:
+        # Chosen before it is squared: what an unknown target holds, NaN included, enters no
+        # gradient.
+        error = torch.where(known.unsqueeze(-3), error, 0.0)
+    return error.square().mean(-3)
+
+
 def _mean_square(operator: Callable[..., Tensor], *fields: Tensor, known: Tensor | None) -> Tensor:
+    """Of a linear operator's value."""
     if known is None:
         return operator(*fields).square().mean()
-    value, defined = derivatives.where_defined(operator, *fields, known=known)
+    value, defined = derivatives.evaluate_known(operator, *fields, known=known, linear=True)
     # A central difference skips its own point, which may still be unknown.
     counted = defined & known
     return _mean(torch.where(counted, value, 0.0).square(), counted)
 
 
-def _mean(values: Tensor, counted: Tensor) -> Tensor:
+def _mean_at(points: Tensor, values: Tensor, known: Tensor | None) -> Tensor:
+    """Mean over some points alone."""
+    counted = points if known is None else points & known
+    return _mean(torch.where(points, values, 0.0), counted)
+
+
+def _mean(values: Tensor, counted: Tensor | None) -> Tensor:
     """Mean over states of the mean over each one's counted points; the other values are zero."""
+    if counted is None:
+        return values.mean()
     points = counted.sum((-2, -1)).clamp(min=1)
     return (values.sum((-2, -1)) / points).mean()
 

@@ -318,3 +318,31 @@ def test_a_spectral_derivative_is_undefined_along_lines_with_an_unknown_point() 
     known[2, 3] = False
     _, defined = where_defined(lambda f: d.ddx(f, grid, "spectral"), noise(6, 8), known=known)
     assert not defined[2].any() and defined.sum() == 5 * 8
+
+
+def test_a_linear_operator_has_the_same_gradient_by_one_evaluation_as_by_two() -> None:
+    grid = box(10, 9, periodic=False)
+    known = torch.rand(2, 10, 9, generator=torch.Generator().manual_seed(0)) > 0.05
+    spoilt = noise(2, 10, 9).masked_fill(~known, math.nan).requires_grad_()
+    found = []
+    for linear in (False, True):
+        value, defined = where_defined(
+            lambda f: d.laplacian(f, grid), spoilt, known=known, linear=linear
+        )
+        assert 0 < defined.sum() < defined.numel()
+        (gradient,) = torch.autograd.grad(value.square().sum(), spoilt)
+        found.append((value, defined, gradient))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+    assert torch.isfinite(found[1][2]).all() and found[1][2].abs().max() > 0
+
+
+def test_a_coefficient_that_the_operator_holds_gets_its_gradient() -> None:
+    grid = box(10, 9, periodic=False)
+    known = torch.ones(10, 9, dtype=torch.bool)
+    known[4, 4] = False
+    f, nu = noise(10, 9), torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    value, defined = where_defined(lambda f: nu * d.laplacian(f, grid), f, known=known)
+    value.sum().backward()
+    assert nu.grad is not None
+    torch.testing.assert_close(nu.grad, d.laplacian(f, grid)[defined].sum())

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert.fields import Grid
-from pibert.physics.derivatives import Order, where_defined
+from pibert.physics.derivatives import Order, evaluate_known
 from pibert.physics.families.euler import Euler
 from pibert.physics.families.frames import Coefficient, Frames, Residuals
 from pibert.physics.families.heat import Heat
@@ -109,23 +109,29 @@ def masked_residuals(
     names = [n for n in (*family.channels, *family.optional_channels) if n in fields]
     fluid = _fluid_points(grid, fields[names[0]])
     if fluid is not None:
-        known = fluid if known is None else (known != 0) & fluid
+        known = fluid if known is None else known.to(torch.bool) & fluid
     if known is None:
         residuals = family.residuals(fields, grid, **arguments)
         everywhere = {t: torch.ones_like(r[..., 0, :, :]).bool() for t, r in residuals.items()}
         return residuals, everywhere
 
-    values, flags = where_defined(
+    known = known.to(torch.bool)
+    values, flags = evaluate_known(
         lambda *f: family.residuals(dict(zip(names, f, strict=True)), grid, **arguments),
         *(fields[name] for name in names),
         known=known,
     )
     # A vector is defined where all of its components are. Central differences skip their own
     # point, which may still be unknown or solid.
-    here = (known != 0).expand(fields[names[0]].shape).all(dim=-3)
-    defined = {term: flag.all(dim=-3) & here for term, flag in flags.items()}
+    here = _all(known.expand(fields[names[0]].shape))
+    defined = {term: _all(flag) & here for term, flag in flags.items()}
     masks = {term: flag.unsqueeze(-3) for term, flag in defined.items()}
     return {term: torch.where(masks[term], r, 0.0) for term, r in values.items()}, defined
+
+
+def _all(flags: Tensor) -> Tensor:
+    """Over frames or components."""
+    return flags.squeeze(-3) if flags.shape[-3] == 1 else flags.all(dim=-3)
 
 
 def _fluid_points(grid: Grid, field: Tensor) -> Tensor | None:

@@ -36,7 +36,6 @@ from pibert.physics.derivatives import (
     gradient,
     laplacian,
     together,
-    vorticity,
 )
 from pibert.physics.families.frames import (
     Coefficient,
@@ -93,12 +92,9 @@ class Incompressible:
     ) -> Residuals:
         """Signed residuals, each (*batch, component, y, x)."""
         check_inputs(self.name, fields, self.channels, coefficients, self.coefficients, dt)
-        now = divergence(fields["u"][..., -1, :, :], fields["v"][..., -1, :, :], grid, order)
         transport = _vorticity if self.form == "vorticity" else _momentum
-        return {
-            "divergence": now.unsqueeze(-3),
-            self.form: transport(fields, grid, dt, order, **coefficients),
-        }
+        now, residual = transport(fields, grid, dt, order, **coefficients)
+        return {"divergence": now.unsqueeze(-3), self.form: residual}
 
 
 def _vorticity(
@@ -107,21 +103,25 @@ def _vorticity(
     dt: float | None,
     order: Order,
     viscosity: Coefficient | None = None,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
+    """Divergence and residual; fields that share a derivative are differentiated together."""
+    last_u, last_v = fields["u"][..., -1, :, :], fields["v"][..., -1, :, :]
     u, u_t = midpoint(fields["u"], dt)
     v, v_t = midpoint(fields["v"], dt)
-    u_y, v_y = together(ddy, grid, order, u, v)
-    v_x, u_xy, v_xy = together(ddx, grid, order, v, u_y, v_y)
-    v_xx, u_xxy = together(d2dx2, grid, order, v, u_y)
-    u_yy, v_xyy = together(d2dy2, grid, order, u, v_x)
-    residual = u * (v_xx - u_xy) + v * (v_xy - u_yy)
-    if u_t is not None and v_t is not None:
-        residual = residual + vorticity(u_t, v_t, grid, order)
+    rates = () if u_t is None or v_t is None else (u_t, v_t)
+    u_y, v_y, last_v_y, *rates_y = together(ddy, grid, order, u, v, last_v, *rates[:1])
+    v_yy, u_yy = together(d2dy2, grid, order, v, u)
+    crossed = torch.stack((v, u_y, v_y, v_yy, last_u, *rates[1:]))
+    _, u_xy, v_xy, v_xyy, last_u_x, *rates_x = ddx(crossed, grid, order).unbind(0)
+    v_xx, u_xxy = d2dx2(crossed[:2], grid, order).unbind(0)
+    residual = torch.addcmul(u * (v_xx - u_xy), v, v_xy - u_yy)
+    if rates:
+        residual = residual + (rates_x[0] - rates_y[0])
     if viscosity is not None:
         of_v = d3dx3(v, grid, order) + v_xyy
         of_u = u_xxy + d3dy3(u, grid, order)
         residual = residual - spread(viscosity) * (of_v - of_u)
-    return residual.unsqueeze(-3)
+    return last_u_x + last_v_y, residual.unsqueeze(-3)
 
 
 def _momentum(
@@ -131,7 +131,9 @@ def _momentum(
     order: Order,
     viscosity: Coefficient | None = None,
     density: Coefficient = 1.0,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
+    """Divergence and residual."""
+    now = divergence(fields["u"][..., -1, :, :], fields["v"][..., -1, :, :], grid, order)
     u, u_t = midpoint(fields["u"], dt)
     v, v_t = midpoint(fields["v"], dt)
     velocity = torch.stack((u, v), dim=-3)
@@ -144,4 +146,4 @@ def _momentum(
         residual = residual + force / spread(density, axes=3)
     if viscosity is not None:
         residual = residual - spread(viscosity, axes=3) * laplacian(velocity, grid, order)
-    return residual
+    return now, residual

@@ -17,7 +17,7 @@ from torch import Tensor
 from pibert import config
 from pibert.data.dataset import Window
 from pibert.data.splits import Shares
-from pibert.experiments.experiment import DataConfig, Experiment, ModelConfig
+from pibert.experiments.experiment import DataConfig, Experiment, ModelConfig, Pretraining
 from pibert.experiments.flows import Flows, prepare
 from pibert.experiments.run import run
 from pibert.predictor import Predictor, load
@@ -28,7 +28,7 @@ EXPERIMENT = Experiment(
     data=DataConfig(case="cylinder", channels=("u", "v"), shares=Shares(train=0.67, valid=0.17)),
     # Half the width of the base model: in a time this short the smaller one learns more.
     model=ModelConfig(preset="base", options={"width": 64, "dropout": 0.0}),
-    pretraining=FitConfig(
+    pretraining=Pretraining(
         epochs=1,
         batch_size=8,
         micro_batch=None,

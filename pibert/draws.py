@@ -21,6 +21,7 @@ Seeds = Int[Tensor, " b"]
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _BITS = 24  # what a float32 holds exactly
+_WITHOUT_DOUBLE = ("mps",)
 
 
 def sample_seeds(seed: int, epoch: int, samples: Seeds) -> Seeds:
@@ -36,8 +37,12 @@ def uniform(seeds: Seeds, purpose: str, *shape: int) -> Float[Tensor, " b *shape
 
 def normal(seeds: Seeds, purpose: str, *shape: int) -> Float[Tensor, " b *shape"]:
     """Numbers of each sample with mean 0 and variance 1."""
-    middle = (_integers(seeds, purpose, shape).to(torch.float64) + 0.5) * 2.0 ** (1 - _BITS) - 1
-    return (math.sqrt(2.0) * torch.erfinv(middle)).to(torch.float32)
+    numbers = _integers(seeds, purpose, shape)
+    if seeds.device.type in _WITHOUT_DOUBLE:
+        # In single precision the ends of the range would round to infinity.
+        numbers = numbers.cpu()
+    middle = (numbers.to(torch.float64) + 0.5) * 2.0 ** (1 - _BITS) - 1
+    return (math.sqrt(2.0) * torch.erfinv(middle)).to(torch.float32).to(seeds.device)
 
 
 def whole(seeds: Seeds, purpose: str, high: int) -> Seeds:

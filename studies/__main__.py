@@ -2,7 +2,7 @@
 
 python -m studies                          # for a GPU: some 15 minutes on an H200
 python -m studies --only wakes jet         # some parts; the page keeps the others as they were
-python -m studies --quick --out /tmp/page  # tiny, a minute on a CPU: does it run?
+python -m studies --quick --out page   # tiny, minutes on a CPU: does it run?
 
 Parts: wakes, jet (filling), consistency, labels, schedule. The jet recording is not ours to hand
 out; give your copy with --jet FILE.

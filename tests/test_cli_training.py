@@ -263,3 +263,26 @@ def test_an_interrupt_saves_and_the_same_command_goes_on(
     whole = tmp_path / "whole"
     succeed("train", "--config", tiny, "--out", whole)
     assert (whole / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
+
+
+def test_a_value_to_monitor_that_is_not_there_does_not_spoil_the_folder(
+    tiny: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    said = refusal("train", "--config", tiny, "--out", out, "--set", "training.monitor=foo")
+    assert "monitor 'foo' is not among the validation values" in said
+    assert not (out / "config.json").exists()
+    succeed("train", "--config", tiny, "--out", out)
+
+
+def test_a_model_that_is_gone_is_noticed(tiny: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    succeed("train", "--config", tiny, "--out", out, "--set", "training.learning_rate=1e-4")
+    weights = (out / "model.safetensors").read_bytes()
+    (out / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    (out / "model.json").unlink()
+    result = run("resume", out)  # written again, or refused where its epoch has passed
+    if result.exit_code == 0:
+        assert (out / "model.safetensors").read_bytes() == weights
+    else:
+        assert "put its files back" in result.output

@@ -75,13 +75,12 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor]]:
 
 def tiny_experiment(**data: Any) -> Experiment:
     """A minute's demonstration in a second."""
-    plan = {"epochs": 1, "batch_size": 4, "warmup_epochs": 0.0}
     return replace(
         EXPERIMENT,
         data=replace(EXPERIMENT.data, **data),
         model=ModelConfig(options={"width": 16, "depth": 1, "modes": 4, "dropout": 0.0}),
         pretraining=None,
-        training=replace(EXPERIMENT.training, **plan),
+        training=replace(EXPERIMENT.training, epochs=1, warmup_epochs=0.0),
     )
 
 

@@ -1,5 +1,7 @@
 """Stateless random numbers of samples."""
 
+from statistics import NormalDist
+
 import pytest
 import torch
 
@@ -49,6 +51,18 @@ def test_numbers_are_uniform_and_normal():
     moments = [(normal**power).mean().item() for power in (1, 2, 3, 4)]
     assert moments == pytest.approx([0.0, 1.0, 0.0, 3.0], abs=0.03)
     assert normal.isfinite().all()
+
+
+@pytest.mark.parametrize("without_double", [(), ("cpu",)])
+def test_the_tails_of_the_normal_distribution_are_finite_and_right(
+    monkeypatch: pytest.MonkeyPatch, without_double: tuple[str, ...]
+):
+    ends = [0, 1, 2**23 - 1, 2**23, 2**24 - 2, 2**24 - 1]
+    monkeypatch.setattr(draws, "_integers", lambda *_: torch.tensor([ends]))
+    monkeypatch.setattr(draws, "_WITHOUT_DOUBLE", without_double)
+    found = draws.normal(torch.zeros(1, dtype=torch.int64), "a", 6)[0]
+    expected = [NormalDist().inv_cdf((end + 0.5) / 2**24) for end in ends]
+    assert found.tolist() == pytest.approx(expected, rel=1e-6)
 
 
 def test_neighbours_in_place_seed_and_purpose_are_unrelated():

@@ -7,6 +7,7 @@ from typer.core import TyperGroup
 
 from pibert.cli import config, convert, demo, download, fill, generate, info, inspect, train
 from pibert.cli.terminal import complain
+from pibert.cli.training_progress import is_first_process
 
 
 class _OneLineErrors(TyperGroup):
@@ -17,11 +18,16 @@ class _OneLineErrors(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise
-        except (ValueError, OSError, ImportError, FloatingPointError, MemoryError) as error:
+        except (ValueError, OSError, ImportError, FloatingPointError) as error:
+            if is_first_process():  # the others of a run on several devices meet the same
+                complain(f"error: {_in_words(error)}")
+            raise typer.Exit(2) from None
+        except MemoryError as error:
             complain(f"error: {_in_words(error)}")
             raise typer.Exit(2) from None
         except KeyboardInterrupt as stop:
-            complain(str(stop) or "interrupted")
+            if is_first_process():
+                complain(str(stop) or "interrupted")
             raise typer.Exit(130) from None
 
 

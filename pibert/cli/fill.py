@@ -106,6 +106,14 @@ def _settings(
 ) -> "FillSettings":
     from pibert.data.gaps import FillSettings
 
+    if not predictor.card["trained"]["reconstruct"]:
+        inside = folder / "pretraining"
+        advice = (
+            f"take its pretraining: --model {inside}"
+            if (inside / "model.json").exists()
+            else "pretrain one: pibert pretrain --config FILE --out RUN"
+        )
+        raise ValueError(f"{folder}: this model was not trained to fill gaps; {advice}")
     spec, stds = predictor.spec, predictor.normalizer.std
     if flags and spec.velocity is None and noise is None:
         flags = False  # there are no vectors to judge

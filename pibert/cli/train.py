@@ -1,6 +1,5 @@
 """``pibert train``, ``pretrain`` and ``resume``: from an experiment to a run folder."""
 
-import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -84,15 +83,30 @@ def _carry_out(folder: Path, work: Callable[[TrainingProgress], "Finished"]) -> 
 
 def _summarise(finished: "Finished") -> None:
     """What came of it, where it is, and what can be done with it."""
+    from pibert.predictor import load
+
     console, folder = Console(), finished.folder
     numbers = ", ".join(f"{name} {value:.4g}" for name, value in finished.metrics.items())
-    say(console, f"Best epoch {finished.best_epoch}: {numbers}")
+    if finished.validated:
+        say(console, f"Best epoch {finished.best_epoch}: {numbers}")
+    else:
+        say(
+            console,
+            f"Last epoch {finished.best_epoch}, in training (no validation part): {numbers}",
+        )
+    if not finished.fitted.state_saved:
+        say(
+            console,
+            f"The state of the run could not be written to {folder}: the same command would train "
+            "again from the last state there is.",
+            "yellow",
+        )
+    trained = load(folder).card["trained"]  # and see that the model can be read
     say(console, f"Model: {folder / 'model.safetensors'}  Curves: {folder / 'curves.png'}")
-    trained = json.loads((folder / "model.json").read_text()).get("trained", {})
     name = shlex.quote(str(folder))
-    if trained.get("forward"):
+    if trained["forward"]:
         say(console, f"Step flows with it in Python: pibert.load({str(folder)!r})")
     else:
         say(console, f"Train it further: pibert train --config FILE --out RUN --set start={name}")
-    if trained.get("reconstruct"):
+    if trained["reconstruct"]:
         say(console, f"Fill gaps in a measurement: pibert fill FILE --model {name} --out OUT")

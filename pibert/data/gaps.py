@@ -26,6 +26,8 @@ Repair = Callable[[Tensor, Tensor, Mapping[str, float]], Tensor]
 THRESHOLD = 4.0
 """Of the median test: twice the usual one, so that resolved shear layers stay below it."""
 _SPACING_TOLERANCE = 0.01
+_OTHER_UNITS = 0.9
+"""A spacing that differs by more (a factor of ten) is one in other units."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +123,12 @@ def fitting(
         fit = scaled
     if fit is not trajectory:
         remark(f"{trajectory.name}: in metres and seconds, as the model")
+    if not _alike(fit.spec.grid, spec.grid, _OTHER_UNITS):
+        raise ValueError(
+            f"{where}: points are ({fit.spec.grid.dx:g}, {fit.spec.grid.dy:g}) apart, those of the "
+            f"model ({spec.grid.dx:g}, {spec.grid.dy:g}); is the unit of length another one? Say "
+            "it with --length-unit, or the spacing with --dx and --dy"
+        )
     if not _alike(fit.spec.grid, spec.grid):
         remark(
             f"{trajectory.name}: points are ({fit.spec.grid.dx:g}, {fit.spec.grid.dy:g}) "
@@ -129,11 +137,10 @@ def fitting(
     return fit
 
 
-def _alike(grid: Grid, other: Grid) -> bool:
+def _alike(grid: Grid, other: Grid, tolerance: float = _SPACING_TOLERANCE) -> bool:
     """Whether the spacings agree."""
-    return math.isclose(grid.dx, other.dx, rel_tol=_SPACING_TOLERANCE) and math.isclose(
-        grid.dy, other.dy, rel_tol=_SPACING_TOLERANCE
-    )
+    pairs = ((grid.dx, other.dx), (grid.dy, other.dy))
+    return all(math.isclose(mine, theirs, rel_tol=tolerance) for mine, theirs in pairs)
 
 
 def known_after(trajectory: Trajectory, frames: slice, fields: Tensor, verdict: Verdict) -> Tensor:

@@ -1,13 +1,20 @@
 """How well a model tells windows that obey their equations from such that do not.
 
 For every kind of negative and every amplitude: the area under the ROC curve (AUC) of the model's
-validity logit, its accuracy at logit zero, and for comparison the AUC of a linear probe that sees
-nothing but simple statistics of the window. A kind that the probe tells apart can be told apart
+validity logit, its accuracy at logit zero, and for comparison the AUC of linear probes that see
+nothing but simple statistics of the window. A kind that a probe tells apart can be told apart
 without any notion of the equation.
 
-The statistics of a window are mean, variance and logarithmic radial spectrum of every channel,
-pooled over the frames. The probe is a linear discriminant with a ridge, fitted on the windows of
-one half of the trajectories and judged on those of the other half, both ways.
+The statistics are mean, variance and logarithmic radial spectrum of every channel. One probe sees
+them pooled over the frames, another those of each frame apart. Shuffled windows are matched as sets
+of frames, so the first can not tell them by construction; where a flow decays or grows the second
+does, since the order shows in the statistics of single frames. Windows with wrong parameters hold
+the same fields, of which a probe would say nothing.
+
+A probe is a linear discriminant with a ridge, fitted on every second trajectory and judged on the
+others, and the other way round; the mean of both AUCs counts. A direction that does not carry over
+to other trajectories is no detection, so one AUC may make up for the other: 0.9 and 0.1 are 0.5.
+``probe_aucs`` has them apart.
 """
 
 from collections.abc import Sequence
@@ -42,8 +49,11 @@ class ConsistencyRecord:
     auc: float
     accuracy: float
     """Share of all windows, valid and invalid, on the right side of logit zero."""
-    probe_auc: float
-    """NaN where one trajectory or two windows are too few to fit and judge a probe."""
+    probe_auc: float | None
+    """Of statistics of all frames together; None for wrong parameters, of which the fields are the
+    same, and where one window is too few to fit and judge a probe."""
+    frame_probe_auc: float | None
+    """Of statistics of every frame; None also where a window is a single frame."""
     n: int
     """Windows of either label."""
 
@@ -71,7 +81,7 @@ def auc(scores: Float[Tensor, " n"], labels: Bool[Tensor, " n"]) -> float:
 def window_statistics(
     x: Float[Tensor, "b hc y x"], mask: Bool[Tensor, "b y x"], channels: int
 ) -> Float[Tensor, "b k"]:
-    """Mean, variance and log radial spectrum per channel, over all frames of a window.
+    """Mean, variance and log radial spectrum per channel, over all frames of a window together.
 
     Mean and variance are over the known points. The spectrum is that of the field as it is, zero
     where not known, summed over rings of whole wave numbers (waves per grid, of the shorter side).
@@ -91,6 +101,14 @@ def window_statistics(
     return torch.cat((mean, variance, spectrum.flatten(1)), dim=1)
 
 
+def frame_statistics(
+    x: Float[Tensor, "b hc y x"], mask: Bool[Tensor, "b y x"], channels: int
+) -> Float[Tensor, "b k"]:
+    """``window_statistics`` of every frame, one after the other."""
+    frames = x.split(channels, dim=1)
+    return torch.cat([window_statistics(frame, mask, channels) for frame in frames], dim=1)
+
+
 def _rings(ny: int, nx: int, device: torch.device) -> tuple[Int[Tensor, " k"], int]:
     """The ring of every mode of a half spectrum, those in the corners in the last; their number."""
     shorter = min(ny, nx)
@@ -102,29 +120,37 @@ def _rings(ny: int, nx: int, device: torch.device) -> tuple[Int[Tensor, " k"], i
 
 def probe_auc(
     valid: Float[Tensor, "n k"], invalid: Float[Tensor, "n k"], groups: Int[Tensor, " n"]
-) -> float:
-    """AUC of a linear discriminant on other groups than it was fitted on.
+) -> float | None:
+    """The mean of ``probe_aucs``; None where there are none."""
+    found = probe_aucs(valid, invalid, groups)
+    return sum(found) / len(found) if found else None
+
+
+def probe_aucs(
+    valid: Float[Tensor, "n k"], invalid: Float[Tensor, "n k"], groups: Int[Tensor, " n"]
+) -> tuple[float, ...]:
+    """Two AUCs of a linear discriminant, on other groups than it was fitted on; none of one window.
 
     Args:
         valid: Statistics of valid windows.
         invalid: Those of the negative made of each.
-        groups: Which windows belong together (their trajectory). The groups are parted in two
-            halves, each judged by the probe that the other half gave; a single group is parted
-            in the middle.
+        groups: Which windows belong together (their trajectory). Every second group goes to the
+            other half, by which both halves span what the groups may be ordered by; each half is
+            judged by the probe that the other gave. A single group is parted in the middle.
     """
     order, place = groups.unique(return_inverse=True)
-    second = place >= (len(order) + 1) // 2
+    second = place % 2 == 1
     if len(order) == 1:
         second = torch.arange(len(groups), device=groups.device) >= (len(groups) + 1) // 2
     if not bool(second.any()):
-        return float("nan")
+        return ()
     found = []
     for fitted in (second, ~second):
         direction = _discriminant(valid[fitted], invalid[fitted])
         judged = torch.cat((valid[~fitted], invalid[~fitted])).double() @ direction
         labels = torch.arange(len(judged), device=judged.device) < len(judged) // 2
         found.append(auc(judged, labels))
-    return sum(found) / 2
+    return tuple(found)
 
 
 def _discriminant(valid: Tensor, invalid: Tensor) -> Float[Tensor, " k"]:
@@ -172,7 +198,7 @@ def judge_consistency(
     where = device or next(model.parameters()).device
     judged: Any = model
     logits: dict[object, list[Tensor]] = {case: [] for case in (None, *cases)}
-    features: dict[object, list[Tensor]] = {case: [] for case in (None, *cases)}
+    features: dict[object, list[tuple[Tensor, ...]]] = {case: [] for case in (None, *cases)}
     with evaluation_mode(model):
         for start in range(0, count, batch_size):
             batch = samples.batch(numbers[start : start + batch_size]).to(where)
@@ -181,30 +207,46 @@ def judge_consistency(
                 if case is not None:
                     x, parameters = negatives.make(case[0], batch, model, case[1])
                 logits[case].append(judged.consistency(x, parameters, batch.mask).float().cpu())
-                statistics = window_statistics(x, batch.mask, negatives.channels)
-                features[case].append(statistics.cpu())
-    valid, seen = torch.cat(logits[None]), torch.cat(features[None])
+                features[case].append(_features(x, batch.mask, negatives))
+    valid, seen = torch.cat(logits[None]), _joined(features[None])
     return [
-        _record(case, valid, torch.cat(logits[case]), seen, torch.cat(features[case]), groups)
+        _record(case, valid, torch.cat(logits[case]), seen, _joined(features[case]), groups)
         for case in cases
     ]
+
+
+def _features(x: Tensor, mask: Tensor, negatives: Negatives) -> tuple[Tensor, ...]:
+    """Statistics of the window and, where it has several frames, of each frame."""
+    see = (window_statistics, frame_statistics)[: 1 if negatives.history == 1 else 2]
+    if x.device.type == "mps":  # has no double precision
+        x, mask = x.cpu(), mask.cpu()
+    return tuple(statistics(x, mask, negatives.channels).cpu() for statistics in see)
+
+
+def _joined(parts: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
 
 def _record(
     case: tuple[str, float | None],
     valid: Tensor,
     invalid: Tensor,
-    seen: Tensor,
-    made: Tensor,
+    seen: tuple[Tensor, ...],
+    made: tuple[Tensor, ...],
     groups: Tensor,
 ) -> ConsistencyRecord:
     labels = torch.arange(2 * len(valid)) < len(valid)
     right = torch.cat((valid > 0, invalid <= 0))
+    probes: list[float | None] = [None, None]
+    if case[0] != "parameters":
+        pairs = zip(seen, made, strict=True)
+        probes[: len(seen)] = [probe_auc(mine, other, groups) for mine, other in pairs]
     return ConsistencyRecord(
         kind=case[0],
         amplitude=case[1],
         auc=auc(torch.cat((valid, invalid)), labels),
         accuracy=float(right.double().mean()),
-        probe_auc=probe_auc(seen, made, groups),
+        probe_auc=probes[0],
+        frame_probe_auc=probes[1],
         n=len(valid),
     )

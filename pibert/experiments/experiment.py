@@ -56,7 +56,8 @@ class DataConfig:
     in_memory: bool = True
     """Read and represent the fields once; otherwise whenever they are asked for."""
     labelled: float = 1.0
-    """Share of the training trajectories (or, in time, of their frames) that are trained on."""
+    """Share of the training trajectories that are trained on, the same ones for every seed; of a
+    single one, its first frames."""
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.case is None):
@@ -102,6 +103,13 @@ PRETRAINING_WEIGHTS = Weights(supervised=0.0, mpp=1.0, ecp=0.1)
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pretraining(FitConfig):
+    """A schedule of pretraining; the defaults are the paper's."""
+
+    epochs: int = 50
+
+
+@dataclass(frozen=True, kw_only=True)
 class Experiment:
     """Everything that decides a run."""
 
@@ -111,7 +119,7 @@ class Experiment:
     """Of the weights, of the order of samples, and of what is random about them."""
     start: str | None = None
     """A run or model whose weights to begin with."""
-    pretraining: FitConfig | None = None
+    pretraining: Pretraining | None = None
     """The schedule of pretraining; ``pibert train`` does it first where it is given."""
     pretraining_weights: Weights = PRETRAINING_WEIGHTS
     training: FitConfig = FitConfig(monitor="reconstruction")

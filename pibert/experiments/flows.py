@@ -98,7 +98,8 @@ def _locate(
     """The file of the flows, simulated if need be, and how to know it again."""
     if config.path is not None:
         path = Path(config.path)
-        return path, {"path": str(path), "fingerprint": _fingerprint(path)}
+        identity = _fingerprint(path) if path.exists() else None  # else the reader says what it is
+        return path, {"path": str(path), "fingerprint": identity}
     assert config.case is not None
     try:
         recipe = change(find_preset(config.case, config.preset), config.recipe)
@@ -111,16 +112,18 @@ def _locate(
     return path, {"case": config.case, "preset": config.preset, "recipe_hash": code}
 
 
-def _fingerprint(path: Path) -> str | None:
-    """A hash of a file's length and of its first and last megabyte; None for a folder."""
-    if not path.is_file():
-        return None
-    size, block = path.stat().st_size, 1 << 20
-    digest = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
-        digest.update(file.read(block))
-        file.seek(max(0, size - block))
-        digest.update(file.read(block))
+def _fingerprint(path: Path) -> str:
+    """A hash of the name, length, and first and last megabyte of every file."""
+    block = 1 << 20
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    digest = hashlib.sha256()
+    for file in files:
+        size = file.stat().st_size
+        digest.update(f"{file.relative_to(path)} {size}".encode())
+        with file.open("rb") as content:
+            digest.update(content.read(block))
+            content.seek(max(0, size - block))
+            digest.update(content.read(block))
     return digest.hexdigest()[:16]
 
 

@@ -7,10 +7,10 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -19,66 +19,104 @@ from pibert.data.partial import partial_path, remove_leftovers
 from pibert.experiments.experiment import Experiment
 
 Stage = Literal["pretrain", "train"]
+T = TypeVar("T")
 
 
-def record(
-    experiment: Experiment, source: Mapping[str, Any], out: Path, stage: Stage, fabric: Any
-) -> None:
-    """Write config.json, or refuse a folder that holds another experiment, in all processes."""
-    refusal = None
+def first_does(fabric: Any, work: Callable[[], T]) -> T | None:
+    """Let the first process do something; where that fails, none of them goes on.
+
+    The first one raises the error, the others end without a word.
+    """
+    made, refusal = None, None
     if fabric.is_global_zero:
         try:
-            _write_or_compare(experiment, source, out, stage, fabric)
+            made = work()
         except (ValueError, OSError) as error:
             refusal = error
     if fabric.broadcast(refusal is not None):
-        if refusal is not None:
-            raise refusal
-        raise SystemExit(2)  # the first process says why
+        raise refusal if refusal is not None else SystemExit(2)
+    return made
 
 
-def _write_or_compare(
-    experiment: Experiment, source: Mapping[str, Any], out: Path, stage: Stage, fabric: Any
-) -> None:
+def refuse_other(experiment: Experiment, out: Path, stage: Stage) -> None:
+    """Refuse a folder that holds another experiment, or something that is no run."""
     path = out / "config.json"
-    asked = {"experiment": config.as_plain(experiment), "stage": stage}
+    if out.exists() and not out.is_dir():
+        raise FileExistsError(f"{out} is a file; name a folder for the run")
+    if not path.exists():
+        begun = out.exists() and any(not entry.name.startswith(".") for entry in out.iterdir())
+        if begun and not (out / "pretraining" / "config.json").exists():
+            raise FileExistsError(f"{out} is not empty and no run; choose another folder")
+        return
+    there, asked = read_record(path), _asked(experiment, stage)
+    # As it reads today: settings that are new since have their defaults.
+    stored = config.parse(Experiment, there["experiment"], str(path))
+    known = {"experiment": config.as_plain(stored), "stage": there["stage"]}
+    if known != asked:
+        differences = "; ".join(_differences(known, asked))
+        raise ValueError(
+            f"{out} holds another experiment: {differences}; choose another folder, "
+            "or remove this one"
+        )
+
+
+def record(
+    experiment: Experiment,
+    facts: Mapping[str, Any],
+    out: Path,
+    stage: Stage,
+    fabric: Any,
+) -> None:
+    """Write config.json when all parts of a run have been made, or refuse other data.
+
+    Args:
+        experiment: What is done.
+        facts: What else must be the same when the run goes on: ``data``, ``start``, ``schedule``.
+        out: The run folder.
+        stage: Of the experiment.
+        fabric: Tells the hardware.
+    """
+    path = out / "config.json"
+    refuse_other(experiment, out, stage)
     if path.exists():
-        there = read_record(path)
-        known = {key: there.get(key) for key in asked}
-        if known != asked:
-            differences = "; ".join(_differences(known, asked))
+        recorded = read_record(path)
+        there = {key: recorded.get(key, value) for key, value in facts.items()}
+        if there != facts:
+            differences = "; ".join(_differences(there, dict(facts)))
             raise ValueError(
-                f"{out} holds another experiment: {differences}; choose another folder, "
-                "or remove this one"
-            )
-        if there.get("data") != source:
-            raise ValueError(
-                f"{out} was run on other data: {there.get('data')}, found {source}; choose "
-                "another folder"
+                f"{out} was run with other data or another start: {differences}; choose another "
+                "folder"
             )
         return
-    if out.exists() and any(not entry.name.startswith(".") for entry in out.iterdir()):
-        raise FileExistsError(f"{out} is not empty and no run; choose another folder")
     out.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path)
     content = {
-        **asked,
-        "data": source,
+        **_asked(experiment, stage),
+        **facts,
+        "directory": os.getcwd(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "commit": commit(),
         "hardware": _hardware(fabric),
     }
     temporary = partial_path(path)
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
+    with temporary.open("w") as file:
+        file.write(json.dumps(content, indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(temporary, path)
 
 
+def _asked(experiment: Experiment, stage: Stage) -> dict[str, Any]:
+    return {"experiment": config.as_plain(experiment), "stage": stage}
+
+
 def read_record(path: Path) -> dict[str, Any]:
+    """The content of a config.json."""
     try:
         content = json.loads(path.read_text())
-        if not isinstance(content, dict) or "experiment" not in content:
-            raise ValueError("no experiment in it")
+        if not isinstance(content, dict) or not {"experiment", "stage"} <= set(content):
+            raise ValueError("expected an experiment and a stage in it")
     except ValueError as error:
         raise ValueError(
             f"{path}: not the record of a run ({error}); choose another folder"
@@ -97,11 +135,8 @@ def _differences(there: Any, asked: Any, where: str = "") -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def only_one(out: Path, is_first: bool) -> Iterator[None]:
-    """One process (or group of them) at a time trains into a folder."""
-    if not is_first:
-        yield
-        return
+def only_one(out: Path) -> Iterator[None]:
+    """One process, or group of them, at a time trains into a folder."""
     with (out / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -136,9 +136,8 @@ def _replace(path: Path, content: bytes) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        raise OSError(
-            error.errno, f"not written ({error.strerror}); the file before it is kept", str(path)
-        ) from error
+        kept = "; the file before it is kept" if path.exists() else ""
+        raise OSError(error.errno, f"not written ({error.strerror}){kept}", str(path)) from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)

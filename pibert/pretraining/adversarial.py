@@ -5,10 +5,13 @@ angles are damped like exp(-(k / k_c)^2): the change is smooth, not grid noise.
 
 1. From random angles, a few steps of equal length up the gradients of the model's validity logit
    and of the logarithm of the residual, each brought to unit length.
-2. Along these angles, the smallest amplitude at which the mean squared residual of the equation
-   exceeds kappa times the window's own. Amplitudes are tried side by side, a coarse row and a fine
-   one, since one call with many windows costs less than many calls.
+2. Along these angles, the smallest amplitude at which the excess is above kappa. Amplitudes are
+   tried side by side, a coarse row and a fine one, since one call with many windows costs less than
+   many calls.
 
+The excess is a mean of ratios, not a ratio of means: the mean squared residual of each term of the
+equation is divided by that of the same term in the valid window, and the quotients are averaged
+over the terms. So terms of different units count alike, and kappa may be reached by one term alone.
 Where kappa is not reached the largest amplitude is taken.
 """
 

@@ -1,4 +1,4 @@
-"""Wrong boundary conditions: additions near a side or a body that leave the inner equation alone.
+"""Wrong boundary conditions: additions near a side or a body that break what holds there.
 
 With the distance d from the side or the surface, a reach delta, the bump f(s) = (1 - s^2)^3 for
 s < 1 and zero beyond, and a plane wave S along a random direction, a velocity is changed by
@@ -8,6 +8,9 @@ s < 1 and zero beyond, and a plane wave S along a random direction, a velocity i
 The change has no divergence, fades out within delta, and breaks the condition at d = 0: a is a
 velocity along the surface (slip), b one through it (leak, wrong inflow). It is the same in all
 frames of a window. Fields that are no velocity are offset by f(d / delta) (1 + S / 2).
+
+Of the equation inside, continuity alone stays intact. Momentum, diffusion and reaction change where
+the addition is, by as much as its size and its curvature make; farther away nothing changes.
 
 What can be broken: walls, slip walls and inflows; the surface of a body; the closure of a periodic
 box, which then has a jump at one side. A side that is open or an outflow has no condition.

@@ -58,7 +58,8 @@ def other_parameters(
 ) -> Float[Tensor, "b q"]:
     """A row of the table for each sample that differs from its own parameters.
 
-    Unknown parameters stay unknown, and known ones known, so that what is unknown tells nothing.
+    Unknown parameters stay unknown, and known ones known, so that what is unknown tells nothing. A
+    sample of which nothing is known that the table knows to differ keeps its own parameters.
 
     Args:
         own: Standardised, NaN where unknown.

@@ -8,12 +8,17 @@ three frames of u, or two of (u, u_t). Of a valid window there are up to six kin
     adversarial  the smallest smooth turn that breaks the equation and fools the present model
     shuffled     the frames in another order (``exchanges``)
     parameters   the parameters of another trajectory (``exchanges``)
-    boundary     wrong values at a side or a body, the inner equation left alone (``boundaries``)
+    boundary     wrong values at a side or a body, faded out inwards (``boundaries``)
     omitted      the last frame stepped without a term of the equation (``omission``)
 
-Noise, adversarial and shuffled windows have the mean, variance and spectrum of the valid one. The
-turns of frames and channels are independent: one turn for all of them would leave continuity, and
-the frames of a linear equation, intact.
+Noise, adversarial and shuffled windows have the mean, variance and spectrum of the valid one. Of
+noise and adversarial windows this holds frame by frame. Of shuffled windows it holds for the set of
+frames: where a flow decays or grows, the order shows in the statistics of single frames, and a
+linear function of them can tell it without any notion of the equation.
+
+The turns of frames and channels are independent: one turn for all of them would leave continuity,
+and the frames of a linear equation, intact. A sample without a known parameter to exchange gets
+noise where it is the turn of ``parameters``: its window would be valid.
 
 ``amplitude`` is the root mean square of a change over that of the fluctuation of what it changes,
 both standardised. In training it is drawn for each sample, evenly in its logarithm. All chances
@@ -47,7 +52,7 @@ from pibert.pretraining.omission import Omission
 Kind = Literal["noise", "adversarial", "shuffled", "parameters", "boundary", "omitted"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MATCHED: tuple[Kind, ...] = ("noise", "adversarial", "shuffled")
-"""Kinds that keep mean, variance and spectrum of the window."""
+"""Kinds that keep mean, variance and spectrum of the window, all frames taken together."""
 
 Made = tuple[Float[Tensor, "b hc y x"], Float[Tensor, "b 16"]]
 
@@ -118,6 +123,8 @@ class Negatives:
         history: Frames of a window.
         parameter_table: Standardised parameters of the training trajectories.
         solid_unknown: Unknown points of a sample are its own body, not gaps in a measurement.
+        unknown_parameters: Samples may lack parameters although the table has none that is unknown,
+            as those of a validation part may.
 
     Raises:
         ValueError: Where the history is too short for the equation, or the data do not allow a kind
@@ -133,6 +140,7 @@ class Negatives:
         parameter_table: Float[Tensor, "n 16"] | None = None,
         *,
         solid_unknown: bool = False,
+        unknown_parameters: bool = False,
     ) -> None:
         needed = required_history(spec)
         if history < needed:
@@ -143,6 +151,9 @@ class Negatives:
         self.config, self.spec, self.normalizer, self.history = config, spec, normalizer, history
         self.channels = len(spec.channels)
         self._table = None if parameter_table is None else parameter_table.detach().clone()
+        # A sample that knows all of its parameters differs from some row of a table that varies.
+        table_has_gaps = self._table is not None and bool(self._table.isnan().any())
+        self._parameters_may_lack = unknown_parameters or table_has_gaps
         self._boundaries = BrokenBoundaries(spec, normalizer, solid_unknown=solid_unknown)
         self._omission: Omission | None = None
         self._orders = wrong_orders(history, spec) if history > 1 else None
@@ -290,8 +301,13 @@ class Negatives:
         assert self._table is not None
         self._table = self._table.to(batch.x.device)
         share = draws.uniform(batch.seeds, "parameters")
-        least = self.config.parameter_distance
-        return batch.x, other_parameters(batch.parameters, self._table, share, least)
+        own, least = batch.parameters, self.config.parameter_distance
+        other = other_parameters(own, self._table, share, least)
+        if not self._parameters_may_lack:
+            return batch.x, other
+        alike = ((other == own) | own.isnan()).all(1)
+        noise, _ = self._noise(batch, self._amplitude(batch, "noise", None))
+        return torch.where(alike[:, None, None, None], noise, batch.x), other
 
     def _boundary(self, batch: Batch, amplitude: Tensor) -> Made:
         addition = self._boundaries.addition(batch.mask, batch.seeds).to(batch.x.dtype)

@@ -57,11 +57,8 @@ class Checkpoints:
         return self.processes.is_first and time.perf_counter() - self._saved >= wait
 
     def save(self, progress: Progress, logs: LogSums) -> bool:
-        """Save the state; where that fails, the last one stays. Whether it worked, as far as known.
-
-        Only the first process knows.
-        """
-        began, worked = time.perf_counter(), True
+        """Save the state; where that fails, the last one stays. Whether it worked."""
+        began, failed = time.perf_counter(), False
         progress = replace(progress, logs=self.processes.gather(logs.to_plain()))
         if self.processes.is_first:
             state = State(
@@ -76,14 +73,16 @@ class Checkpoints:
             try:
                 save_state(self.folder, state)
             except OSError as error:
-                worked = False
+                failed = True
+                has_one = (self.folder / FILE).exists()
+                kept = "the last one is still there" if has_one else "there is none from before"
                 self.say(
                     f"could not save the state in {self.folder / FILE}: {error.strerror or error}; "
-                    "training goes on, the last one is still there"
+                    f"training goes on, {kept}"
                 )
         self._saved = time.perf_counter()
         self._cost = self._saved - began
-        return worked
+        return not self.processes.agree([failed])[0]
 
     def load(self, logs: LogSums) -> Progress | None:
         """Take up the state of the folder, if it has one; gives how far it had come."""

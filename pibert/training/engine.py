@@ -23,9 +23,10 @@ from typing import Any
 from torch import nn
 
 from pibert.data.dataset import Samples
+from pibert.training.best import SaveBest
 from pibert.training.guards import StopSignals, compiled, memory_advice, own_generators
 from pibert.training.journal import Reporter, Silent
-from pibert.training.loop import Run, SaveBest
+from pibert.training.loop import Run
 from pibert.training.objectives import Objective
 from pibert.training.processes import launch
 from pibert.training.settings import FitConfig, Fitted, Hardware
@@ -47,6 +48,7 @@ def fit(
     hardware: Hardware = ONE_DEVICE,
     identity: str = "",
     save_best: SaveBest | None = None,
+    best_is_there: Callable[[], bool] | None = None,
     reporter: Reporter | None = None,
     fabric: Any = None,
 ) -> Fitted:
@@ -66,6 +68,8 @@ def fit(
         identity: A hash of all that must be the same when a run is resumed.
         save_best: Called in the first process when there are better weights, with the model that
             has them and their metrics; without validation, after every epoch.
+        best_is_there: Whether what ``save_best`` wrote is still there, asked in the first process
+            when a run is resumed. Where it is gone it is written again, if the state still has it.
         reporter: Told of the progress, in the first process.
         fabric: From ``launch``, where the caller has launched the processes.
 
@@ -73,7 +77,8 @@ def fit(
         KeyboardInterrupt: Asked to stop, by Ctrl-C or SIGTERM; the state is saved.
         FloatingPointError: The loss was not finite.
         MemoryError: Out of memory; says what to lower.
-        ValueError: The folder holds another run, or its state is damaged.
+        ValueError: The folder holds another run, or its state is damaged, or its best model is
+            gone; validation does not give the value to monitor; the machine lacks the devices.
     """
     fabric = fabric or launch(hardware)
     device = fabric.device
@@ -84,14 +89,25 @@ def fit(
         compiled(model.to(device), hardware.compile),
     ):
         run = Run(
-            model, train, valid, config, folder, seed, hardware, identity, reporter, fabric, signals
+            model,
+            train,
+            valid,
+            config,
+            folder,
+            seed,
+            hardware,
+            identity,
+            reporter,
+            fabric,
+            signals,
+            save_best,
         )
         judge = objectives(config.epochs - 1)
         try:
-            resumed_from = run.resume()
+            resumed_from = run.resume(judge, best_is_there)
             while not run.is_finished:
                 run.train_epoch(objectives(run.progress.epoch))
-                run.close_epoch(judge, save_best)
+                run.close_epoch(judge)
         finally:
             run.journal.close()
     done = run.progress
@@ -102,4 +118,5 @@ def fit(
         steps=done.total,
         stopped_early=done.epoch < config.epochs,
         resumed_from=resumed_from,
+        state_saved=run.state_saved,
     )

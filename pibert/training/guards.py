@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from pibert.compilation import compile_if_possible
 from pibert.data.dataset import Samples
 from pibert.fields import Batch
-from pibert.training.state import write_tensors
+from pibert.training.state import FILE, write_tensors
 
 COMPILED = ("forward", "reconstruct", "consistency")
 """Methods of a model that are compiled, where it has them."""
@@ -54,7 +54,7 @@ class StopSignals(AbstractContextManager["StopSignals"]):
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
-            raise KeyboardInterrupt("stopped at once; the last saved state is as it was")
+            raise KeyboardInterrupt("stopped at once; what was saved before is as it was")
         self.asked = True
 
 
@@ -145,7 +145,7 @@ class LateCheck:
     def watch(
         self,
         loss: Tensor,
-        norm: Tensor | None,
+        norm: Tensor,
         own: Tensor,
         batches: list[Batch],
         *,
@@ -157,14 +157,14 @@ class LateCheck:
 
         Args:
             loss: Of the whole batch.
-            norm: Of its gradient, if it is known.
+            norm: Of its gradient.
             own: The share of this process in the loss.
             batches: The pieces of this process.
             total: Steps done since the start, with this one.
             epoch: The first is 1.
             step: In the epoch, the first is 1.
         """
-        values = torch.stack((loss, loss if norm is None else norm))
+        values = torch.stack((loss, norm))
         arrived = None
         if self._device.type == "cuda":
             pinned = torch.empty(2, dtype=values.dtype, pin_memory=True)
@@ -194,19 +194,22 @@ class LateCheck:
         what = f"a loss of {loss}" if not math.isfinite(loss) else f"a gradient of norm {norm}"
         names = sorted({name for batch in watched.batches for name in self._names(batch)})
         is_mine = not math.isfinite(watched.own.item())
-        found = self._gather((is_mine, names))
+        has_state = (self._path.parent / FILE).exists()
+        found = self._gather((is_mine, names, has_state))
         # Where no process's own loss is to blame, all of them are asked.
         blamed = [part for part in found if part[0]] or found
         where = f"epoch {watched.epoch}, step {watched.step} (step {watched.total} of the run)"
         saved = ""
-        if is_mine or not any(mine for mine, _ in found):
+        if is_mine or not any(mine for mine, *_ in found):
             saved = self._save(watched, f"{what} in {where}", names)
         paths = ", ".join(path for path in self._gather(saved) if path)
-        names = sorted({name for _, part in blamed for name in part})
+        names = sorted({name for _, part, _ in blamed for name in part})
+        state = "the last saved state is good" if found[0][2] else "no state was saved yet"
         raise FloatingPointError(
             f"{what} in {where}, in a batch from trajectories {', '.join(names)}; the batch is in "
-            f"{paths or 'no file: it could not be written'}, the last saved state is good; lower "
-            "the learning rate, or look for bad values in these trajectories"
+            f"{paths or 'no file: it could not be written'}, {state}; look for bad values in these "
+            "trajectories, or lower the learning rate, in another run folder, since a run keeps "
+            "its settings"
         )
 
     def _names(self, batch: Batch) -> list[str]:

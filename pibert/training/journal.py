@@ -13,6 +13,7 @@ writes them again: the finished log is that of a run that was never interrupted,
 import json
 import math
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -128,13 +129,25 @@ class Journal:
         self._path, self._say = folder / FILE, say
         self._board_folder = folder / TENSORBOARD
         self._board: Any = None
+        self._former_hook = threading.excepthook
 
     def open(self, start: Mapping[str, Any], *, epochs: int, step: int) -> None:
-        """Keep the lines up to a number of epochs; begin a new log where there are none."""
+        """Keep the lines up to a number of epochs; begin a new log where there are none.
+
+        Lines that are missing, of epochs that were done, cannot be had back: it says how many.
+        """
         remove_leftovers(self._path)
-        kept = [line for line in self._read() if line.get("epoch", 0) <= epochs] if step else []
-        if not kept:
-            kept = [{"kind": "start", **start}]
+        known = range(1, epochs + 1)
+        lines = self._read() if step else []
+        kept = [line for line in lines if "epoch" not in line or line["epoch"] in known]
+        missing = len(known) - len({line["epoch"] for line in kept if "epoch" in line})
+        if missing:
+            self._say(
+                f"{self._path} was removed or cut: the lines of {missing} of the {epochs} epochs "
+                "that are done are missing, and the curves lack them"
+            )
+        if not any(line.get("kind") == "start" for line in kept):
+            kept = [{"kind": "start", **start}, *kept]
         try:
             self._replace("".join(_line(entry) for entry in kept))
         except OSError as error:
@@ -150,12 +163,21 @@ class Journal:
         self._draw(record)
 
     def close(self) -> None:
-        if self._board is not None:
-            try:
-                self._board.close()
-            except OSError as error:
-                self._complain(self._board_folder, error)
-            self._board = None
+        error = self._close_board()
+        if error is not None:
+            self._complain(self._board_folder, error)
+
+    def _close_board(self) -> OSError | None:
+        if self._board is None:
+            return None
+        board, self._board = self._board, None
+        try:
+            board.close()
+        except OSError as error:
+            return error
+        finally:
+            threading.excepthook = self._former_hook
+        return None
 
     def _append(self, data: bytes) -> None:
         """One write. What a full disk left of it is cut off, so that every line stays whole."""
@@ -192,11 +214,22 @@ class Journal:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:  # an extra; the log has the same numbers
             return None
+        self._former_hook, threading.excepthook = threading.excepthook, self._unhandled
         try:
             return SummaryWriter(str(self._board_folder), purge_step=step + 1 if step else None)
         except OSError as error:
+            threading.excepthook = self._former_hook
             self._complain(self._board_folder, error)
             return None
+
+    def _unhandled(self, raised: threading.ExceptHookArgs) -> None:
+        """A full disk ends TensorBoard's thread, which keeps the error for the next to write.
+
+        Without this its traceback would be in the terminal.
+        """
+        home = type(raised.thread).__module__.partition(".")[0]
+        if not (home == "tensorboard" and issubclass(raised.exc_type, OSError)):
+            self._former_hook(raised)
 
     def _draw(self, record: Mapping[str, Any]) -> None:
         if self._board is None:
@@ -208,7 +241,9 @@ class Journal:
             self._board.add_scalar("learning_rate", record["learning_rate"], record["step"])
             self._board.flush()
         except OSError as error:
+            # Its thread has ended: the log goes on, the board does not.
             self._complain(self._board_folder, error)
+            self._close_board()
 
     def _complain(self, path: Path, error: OSError) -> None:
         self._say(f"could not write {path}: {error.strerror or error}; training goes on")

@@ -6,7 +6,6 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from pibert.data.dataset import BatchOrder, Samples, make_loader
 from pibert.data.resident import ResidentLoader
 from pibert.fields import Batch
+from pibert.training.best import BestWeights, SaveBest
 from pibert.training.checkpoints import Checkpoints
 from pibert.training.guards import LateCheck, StopSignals, Stopwatch, seed_generators
 from pibert.training.journal import Journal, LogSums, Reporter, Silent, means
@@ -35,8 +35,6 @@ from pibert.training.state import FILE, Progress
 
 SNAPSHOT = "nonfinite.safetensors"
 
-SaveBest = Callable[[nn.Module, Mapping[str, Any]], None]
-
 
 class Run:
     """A training run under way: the parts of the loop and what they share."""
@@ -54,6 +52,7 @@ class Run:
         reporter: Reporter | None,
         fabric: Any,
         signals: StopSignals,
+        save_best: SaveBest | None,
     ) -> None:
         self.model, self.config, self.folder, self.seed = model, config, folder, seed
         self.hardware, self.signals = hardware, signals
@@ -63,7 +62,7 @@ class Run:
         self.reporter = reporter if reporter is not None and is_first else Silent()
         self.journal = Journal(folder, self.reporter.say)
         self.order, self.batches = self._loader(train, config.batch_size, shuffle=True)
-        self.validation = None
+        self.valid, self.validation = valid, None
         if valid is not None:
             share = config.micro_batch or config.batch_size
             self.validation = self._loader(valid, share * processes.count, shuffle=False)
@@ -77,6 +76,14 @@ class Run:
             betas=config.betas,
         )
         self.mean = RunningMean(model, config.ema) if config.ema is not None else None
+        self.best = BestWeights(
+            model=model,
+            mean=self.mean,
+            save=save_best,
+            folder=folder,
+            processes=processes,
+            say=self.reporter.say,
+        )
         self.checkpoints = Checkpoints(
             folder=folder,
             identity=identity,
@@ -102,6 +109,7 @@ class Run:
             say=self.reporter.say,
         )
         self.progress = Progress()
+        self.state_saved = True
         self.began = time.perf_counter()
 
     def _loader(
@@ -127,10 +135,20 @@ class Run:
 
     # The start
 
-    def resume(self) -> int | None:
+    def resume(self, judge: Objective, best_is_there: Callable[[], bool] | None) -> int | None:
         """Go to where the folder's state is, if it has one; gives its step."""
         stored = self.checkpoints.load(self.logs)
         self.progress = done = stored or Progress()
+        if stored is None:
+            self._check_monitor(judge)
+        elif best_is_there is not None:
+            self.best.look_for(done, best_is_there, has_validation=self.validation is not None)
+        if self.config.warmup_epochs > self.config.epochs and not self.is_finished:
+            self.reporter.say(
+                f"warmup_epochs = {self.config.warmup_epochs:g} is more than epochs = "
+                f"{self.config.epochs}: the learning rate never reaches its peak; set a smaller "
+                "warmup_epochs"
+            )
         if self.processes.is_first:
             total = self.config.epochs * self.order.steps_per_epoch
             start = {"steps_per_epoch": self.order.steps_per_epoch, "total_steps": total}
@@ -138,6 +156,23 @@ class Run:
             self.reporter.start(total, done.total)
         self.began = time.perf_counter()
         return None if stored is None else done.total
+
+    def _check_monitor(self, judge: Objective) -> None:
+        """Ask for the value to monitor before training: the first validation may be hours away.
+
+        All processes look at the same samples, as many as in a piece: a compiled model then meets
+        no other shape.
+        """
+        if self.valid is None or self.config.monitor == "loss":  # every objective has a loss
+            return
+        count = min(self.config.micro_batch or self.config.batch_size, len(self.valid))
+        batch = self.valid.batch(range(count)).to(self.device).reseeded(self.seed, 0, 0)
+        self.model.eval()
+        with torch.no_grad(), autocast(self.device, self.hardware.precision):
+            loss, logs = judge(self.model, batch)
+        values = LogSums(self.device)
+        values.add(loss, logs, count)
+        self._monitored(means([values.to_plain()]))
 
     @property
     def is_finished(self) -> bool:
@@ -192,7 +227,7 @@ class Run:
             pieces.append(batch)
         return pieces, own
 
-    def _update(self, own: Tensor) -> tuple[Tensor, Tensor | None, tuple[bool, bool]]:
+    def _update(self, own: Tensor) -> tuple[Tensor, Tensor, tuple[bool, bool]]:
         """One step of the optimisers; gives loss and norm of the gradient, and (stop, save)."""
         processes, config = self.processes, self.config
         present = [p.grad is not None for p in self.parameters] if processes.count > 1 else []
@@ -200,9 +235,9 @@ class Run:
             [self.signals.asked, self.checkpoints.is_due(), *present]
         )
         loss = processes.sum_gradients(self.parameters, has_gradient, own)
-        norm = None
-        if config.clip is not None:
-            norm = nn.utils.clip_grad_norm_(self.parameters, config.clip)
+        # Without a limit it is asked all the same: a finite loss may have a gradient that is not.
+        limit = math.inf if config.clip is None else config.clip
+        norm = nn.utils.clip_grad_norm_(self.parameters, limit)
         set_rate(self.optimizers, self._rate_at(self.progress.total))
         for optimizer in self.optimizers:
             optimizer.step()
@@ -221,24 +256,24 @@ class Run:
             minimum=self.config.min_learning_rate,
         )
 
-    def close_epoch(self, judge: Objective, save_best: SaveBest | None) -> None:
+    def close_epoch(self, judge: Objective) -> None:
         """Validate, keep the best weights, write the log, save the state."""
         self.check.finish()
         train_seconds = self._elapsed()
         train = means(self.processes.gather(self.logs.to_plain()))
         epoch = self.progress.epoch + 1
         valid: dict[str, float] | None = None
-        with self._best_weights():
+        kept = None
+        with self.best.applied():
             if self.validation is None:
-                best = self._keep(train, epoch, None, save_best)
+                kept = self.best.keep(self.progress, train, epoch, None)
             elif epoch % self.config.validate_every == 0 or epoch == self.config.epochs:
                 with self.clock("validation"):
                     valid = self._validate(judge)
                 value = self._monitored(valid)
-                best = self._is_better(value) and self._keep(valid, epoch, value, save_best)
-            else:
-                best = False
-        done = self.progress
+                if self._is_better(value):
+                    kept = self.best.keep(self.progress, valid, epoch, value)
+        done = kept or self.progress
         record = {
             "kind": "epoch",
             "epoch": epoch,
@@ -246,7 +281,7 @@ class Run:
             "learning_rate": self._rate_at(done.total - 1),
             "train": train,
             "valid": valid,
-            "best": best,
+            "best": kept is not None,
             "best_epoch": done.best_epoch,
             "seconds": self._elapsed(),
             "samples_per_second": self.order.num_samples / max(train_seconds, 1e-9),
@@ -265,10 +300,7 @@ class Run:
         if stop and not self.is_finished:
             self._interrupt(worked)
 
-    # Validation and the best weights
-
-    def _best_weights(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.mean is None else self.mean.applied()
+    # Validation
 
     def _validate(self, judge: Objective) -> dict[str, float]:
         """Means over the validation samples."""
@@ -295,28 +327,6 @@ class Run:
         best = self.progress.best_value
         return math.isfinite(value) and (best is None or value < best)
 
-    def _keep(
-        self, metrics: dict[str, float], epoch: int, value: float | None, save_best: SaveBest | None
-    ) -> bool:
-        """Hand out the best weights, then note that they are; whether that worked.
-
-        Best is what is on the disk: where it could not be written, the former best still counts.
-        """
-        self.model.eval()
-        failed = False
-        if save_best is not None and self.processes.is_first:
-            try:
-                save_best(self.model, metrics)
-            except OSError as error:
-                failed = True
-                self.reporter.say(f"could not write the best weights: {error}; training goes on")
-        if self.processes.agree([failed])[0]:
-            return False
-        self.progress = replace(
-            self.progress, best_epoch=epoch, best_value=value, best_metrics=metrics
-        )
-        return True
-
     # The state
 
     def _save(self) -> bool:
@@ -324,15 +334,20 @@ class Run:
         self.check.finish()
         progress = replace(self.progress, seconds=self._elapsed())
         with self.clock("checkpoint"):
-            return self.checkpoints.save(progress, self.logs)
+            self.state_saved = self.checkpoints.save(progress, self.logs)
+        return self.state_saved
 
     def _interrupt(self, is_saved: bool) -> None:
         done = self.progress
         where = self.folder / FILE
-        how = f"the state is in {where}" if is_saved else f"{where} is as it was before"
+        how = f"the state is in {where}: run the same command again to go on"
+        if not is_saved and where.exists():
+            how = f"{where} is as it was before: run the same command again to go on from there"
+        elif not is_saved:
+            how = "there is no state: the same command begins at the start"
         raise KeyboardInterrupt(
             f"stopped after step {done.total} (epoch {done.epoch + 1}, step {done.step} of "
-            f"{self.order.steps_per_epoch}); {how}: run the same command again to go on"
+            f"{self.order.steps_per_epoch}); {how}"
         )
 
     def _elapsed(self) -> float:

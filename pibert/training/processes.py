@@ -23,13 +23,24 @@ from torch import Tensor, nn
 
 from pibert.training.settings import Hardware
 
+_PACKAGES = ("lightning.fabric", "lightning_fabric", "lightning.pytorch", "pytorch_lightning")
+"""Names that Lightning goes by; they share a logger, which is that of the last one imported."""
+
 
 def launch(hardware: Hardware) -> Any:
-    """A launched Fabric: from here on as many processes run the program as the hardware says."""
+    """A launched Fabric: from here on as many processes run the program as the hardware says.
+
+    Raises:
+        ValueError: The machine has no such devices, or not so many.
+    """
     lightning = _find_fabric()
     # Its remarks on hardware and back-ends: what matters of them is in the record of a run.
-    lightning.utilities.rank_zero.rank_zero_module.log.setLevel(logging.WARNING)
-    devices, nodes = _counted_outside(lightning) or (hardware.devices, hardware.nodes)
+    for package in _PACKAGES:
+        for module in ("rank_zero", "distributed"):
+            logging.getLogger(f"{package}.utilities.{module}").setLevel(logging.WARNING)
+    outside = _counted_outside(lightning)
+    devices, nodes = outside or (hardware.devices, hardware.nodes)
+    _check_devices(hardware.accelerator, devices, started_outside=outside is not None)
     fabric = lightning.Fabric(
         accelerator=hardware.accelerator,
         devices=devices,
@@ -38,6 +49,28 @@ def launch(hardware: Hardware) -> Any:
     )
     fabric.launch()
     return fabric
+
+
+def _check_devices(accelerator: str, wanted: int, *, started_outside: bool) -> None:
+    """Refuse what the machine does not have, in words of the configuration."""
+    has_mps = torch.backends.mps.is_available()
+    there = {"cpu": wanted, "cuda": torch.cuda.device_count(), "mps": int(has_mps)}
+    if accelerator == "auto":  # as Fabric chooses
+        accelerator = "mps" if has_mps else "cuda" if there["cuda"] else "cpu"
+    count = there[accelerator]
+    if count == 0:
+        raise ValueError(
+            f"hardware.accelerator={accelerator} was asked for, but torch {torch.__version__} "
+            "finds no such device here; set hardware.accelerator=cpu"
+        )
+    if wanted > count:
+        asked, less = f"hardware.devices={wanted} was asked for", f"set hardware.devices={count}"
+        if started_outside:
+            asked, less = f"{wanted} processes were started on a node", f"start {count} on each"
+        raise ValueError(
+            f"{asked}, but torch finds {count} of kind {accelerator} here; {less}, or set "
+            "hardware.accelerator=cpu"
+        )
 
 
 def _find_fabric() -> ModuleType:

@@ -57,6 +57,7 @@ class FitConfig:
     learning_rate: float = 5e-5
     min_learning_rate: float = 1e-7
     warmup_epochs: float = 3.0
+    """Epochs in which the learning rate rises; with more than there are it stays below its peak."""
     weight_decay: float = 2e-5
     betas: tuple[float, float] = (0.9, 0.99)
     clip: float | None = 1.0
@@ -116,3 +117,5 @@ class Fitted:
     """Whether patience ran out."""
     resumed_from: int | None
     """The step that the run went on from, if it was resumed."""
+    state_saved: bool = True
+    """Whether the state of the end is on the disk; without it the same command trains again."""

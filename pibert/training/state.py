@@ -7,14 +7,17 @@
     optimizer/<parameter>/<moment>   moments, by parameter name
     rng/<generator>                  torch (CPU and GPU), numpy and python generators
     header                           format version, identity, seed, and the ``Progress``
+    crc32                            checksum of the header and of all tensors
 
 It is written beside its name, flushed to the disk and renamed, so a reader finds the old file or
-the new one, whole, whenever the writer or the machine dies. Nothing is pickled.
+the new one, whole, whenever the writer or the machine dies. What is damaged later, on the disk or
+in a copy, does not agree with its checksum. Nothing is pickled.
 """
 
 import json
 import os
 import random
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -75,8 +78,8 @@ def save_state(folder: Path, state: State) -> None:
     """Write the state whole or not at all.
 
     Raises:
-        OSError: It could not be written, for instance for want of space. The last one is still
-            there.
+        OSError: It could not be written, for instance for want of space. If there was one before,
+            it is still there.
     """
     tensors = {
         f"{prefix}/{name}": tensor.detach()
@@ -134,7 +137,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
         for name, tensor in tensors.items()
     }
     # Written by hand rather than by save_file: a full disk is then a plain OSError.
-    data = save(whole, metadata={"header": json.dumps(header)})
+    text = json.dumps(header)
+    data = save(whole, metadata={"header": text, "crc32": _checksum(text, whole)})
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
     try:
@@ -154,12 +158,28 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Header and tensors of a file of ``write_tensors``."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            header = json.loads((file.metadata() or {})["header"])
-            return header, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            found = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        text = found["header"]
+        # States from before there were checksums have none.
+        if "crc32" in found and found["crc32"] != _checksum(text, tensors):
+            raise ValueError("its content does not agree with its checksum")
+        return json.loads(text), tensors
     except (SafetensorError, KeyError, ValueError) as error:
         raise ValueError(
-            f"{path} is damaged or not a file of a run ({error}); remove it to start anew"
+            f"{path} is damaged or not a file of a run ({error}); remove it to start anew; the "
+            "best weights so far are in a file of their own, model.safetensors: copy it first to "
+            "keep them"
         ) from None
+
+
+def _checksum(header: str, tensors: Mapping[str, Tensor]) -> str:
+    """Of the header's text and of names and bytes of the tensors, in the order of their names."""
+    value = zlib.crc32(header.encode())
+    for name, tensor in sorted(tensors.items()):
+        value = zlib.crc32(name.encode(), value)
+        value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, value)
+    return f"{value:08x}"
 
 
 def _flush_folder(folder: Path) -> None:

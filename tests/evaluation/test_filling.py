@@ -17,7 +17,7 @@ from pibert.evaluation.filling import (
     fill_mean,
     filling_errors,
 )
-from pibert.fields import FieldSpec, Grid, Normalizer
+from pibert.fields import Boundary, FieldSpec, Grid, Normalizer, Sides
 from tests.pretraining.batches import make_batch
 
 GRID = Grid((18, 25), dx=0.3, dy=0.2)
@@ -127,6 +127,20 @@ def test_periodic_sides_are_no_sides(name: str) -> None:
     filled = FILLINGS[name](field, known, grid)
     moved = FILLINGS[name](field.roll((7, 11), (1, 2)), known.roll((7, 11), (0, 1)), grid)
     torch.testing.assert_close(moved, filled.roll((7, 11), (1, 2)))
+
+
+def test_a_membrane_closes_over_those_sides_that_are_periodic() -> None:
+    around = Sides(left=Boundary.PERIODIC, right=Boundary.PERIODIC)
+    grid = Grid((6, 9), dx=0.3, dy=0.2, sides=around)
+    known = torch.ones(6, 9, dtype=torch.bool)
+    known[:, 0] = False
+    filled = fill_laplace(torch.arange(9.0).expand(1, 6, 9), known, grid)
+    torch.testing.assert_close(filled[0, :, 0], torch.full((6,), 4.5))  # between 8 and 1
+    known = torch.ones(6, 9, dtype=torch.bool)
+    known[0] = False
+    rising = torch.arange(6.0)[:, None].expand(1, 6, 9)
+    filled = fill_laplace(rising, known, grid)
+    torch.testing.assert_close(filled[0, 0], torch.ones(9))  # the neighbour's, not that of the top
 
 
 def test_cubic_filling_is_third_order_inside_and_nearest_outside() -> None:

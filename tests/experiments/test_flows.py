@@ -47,6 +47,7 @@ def test_labels_of_a_single_recording_are_its_beginning(tmp_path: Path) -> None:
     config = replace(save(tmp_path, 1), split="time", guard=0)
     flows = prepare(config)
     ((_, start, stop),) = flows.split.train
+    assert stop is not None
     assert flows.labelled(0.5) == ((0, start, start + round((stop - start) / 2)),)
 
 

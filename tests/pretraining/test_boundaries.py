@@ -77,6 +77,16 @@ def test_both_slip_and_leak_appear_at_a_wall() -> None:
     assert bool((wall[:, 0] > wall[:, 1]).any()) and bool((wall[:, 1] > wall[:, 0]).any())
 
 
+def test_a_wall_slips_by_a_steady_velocity_along_it() -> None:
+    grid = replace(GRID, sides=Sides(bottom=Boundary.WALL))
+    broken = BrokenBoundaries(FieldSpec(grid=grid), Normalizer.identity(2))
+    known = torch.ones(400, *grid.shape, dtype=torch.bool)
+    u = broken.addition(known, sample_seeds(0, 0, torch.arange(400)))[:, 0, 0]
+    # A wave alone would hardly leave a mean.
+    steady = u.mean(-1).abs() > 0.5 * u.square().mean(-1).sqrt()
+    assert float(steady.float().mean()) > 0.4
+
+
 def test_a_periodic_box_gets_a_jump_where_it_closes() -> None:
     spec = FieldSpec(grid=Grid.periodic((24, 32)), channels=("u",), family="heat")
     broken = BrokenBoundaries(spec, Normalizer.identity(1))

@@ -6,6 +6,7 @@ import torch
 
 from pibert.fields import Batch, FieldSpec, Grid, Normalizer, Parameter
 from pibert.physics import FAMILIES
+from pibert.pretraining import phases
 from pibert.pretraining.exchanges import other_parameters, wrong_orders
 from pibert.pretraining.negatives import KINDS, Negatives, NegativesConfig, required_history
 from tests.pretraining.windows import WindowSet, solver_set, street_set
@@ -184,6 +185,69 @@ def test_unknown_parameters_stay_unknown() -> None:
     other = other_parameters(own, table, torch.tensor([0.9, 0.2]), 0.5)
     assert other[0, 0].isnan() and other[0, 1] == 3.0
     assert other[1].tolist() == [1.0, 1.0]
+
+
+def with_parameters(batch: Batch, *rows: list[float]) -> Batch:
+    parameters = torch.zeros(len(rows), 16)
+    parameters[:, :2] = torch.tensor(rows)
+    return replace(batch, parameters=parameters)
+
+
+def test_a_sample_without_a_parameter_to_exchange_gets_noise() -> None:
+    data, nan = street_set(1), float("nan")
+    batch = with_parameters(
+        data.samples.batch(range(4)),
+        [nan, nan],  # nothing is known
+        [nan, 0.3],  # known is what the table does not have
+        [1.0, nan],
+        [0.2, 0.3],
+    )
+    table = torch.zeros(3, 16)
+    table[:, 0], table[:, 1] = torch.tensor([-1.0, 0.0, 1.0]), nan
+    settings = NegativesConfig(kinds=("noise", "parameters"))
+    negatives = Negatives(settings, data.spec, data.normalizer, 1, table)
+    x, parameters = negatives.make("parameters", batch)
+    noise, _ = negatives.make("noise", batch)
+    torch.testing.assert_close(parameters[:2], batch.parameters[:2], equal_nan=True)
+    assert torch.equal(x[:2], noise[:2]) and torch.equal(x[2:], batch.x[2:])
+    assert bool((parameters[2:, 0] != batch.parameters[2:, 0]).all())
+
+
+def test_samples_may_lack_parameters_that_all_of_the_table_has() -> None:
+    data, nan = street_set(1), float("nan")
+    batch = with_parameters(data.samples.batch(range(2)), [nan, 0.0], [0.2, 0.0])
+    table = data.samples.parameters
+    told = Negatives(
+        NegativesConfig(), data.spec, data.normalizer, 1, table, unknown_parameters=True
+    )
+    x, _ = told.make("parameters", batch)
+    assert torch.equal(x[:1], told.make("noise", batch)[0][:1]) and torch.equal(x[1:], batch.x[1:])
+
+
+def test_wrong_boundaries_are_the_same_in_all_frames() -> None:
+    data = solver_set("heat", 2)
+    batch = data.samples.batch(range(6))
+    x, _ = data.negatives().make("boundary", batch, None, 0.1)
+    change = (x - batch.x).unflatten(1, (2, -1))
+    assert float(change.abs().amax()) > 0.01
+    torch.testing.assert_close(change[:, 0], change[:, 1], atol=1e-5, rtol=0)
+
+
+def test_an_omitted_term_changes_a_window_by_no_more_than_its_fluctuation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = solver_set("heat", 2)
+    batch, negatives = data.samples.batch(range(6)), data.negatives()
+    draw = torch.randn(6, 1, *data.spec.grid.shape, generator=torch.Generator().manual_seed(0))
+    _, own = phases.moments(batch.x[:, 1:], batch.mask)
+    for size in (1e3, 1e-3):
+        monkeypatch.setattr(negatives._omission, "change", lambda *_, size=size: size * draw)
+        change = (negatives.make("omitted", batch)[0] - batch.x)[:, 1:]
+        if size > 1:
+            found = change.square().mean((2, 3), keepdim=True).sqrt()
+            torch.testing.assert_close(found, own, rtol=1e-3, atol=0.0)
+        else:  # and is not made larger than it is
+            torch.testing.assert_close(change, size * draw, atol=1e-6, rtol=0)
 
 
 def test_what_the_data_do_not_allow_is_said() -> None:

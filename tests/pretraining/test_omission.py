@@ -158,6 +158,36 @@ def test_a_gas_without_pressure_lacks_the_pressure_gradient_to_first_order() -> 
     assert fine < 0.7 * coarse
 
 
+def squeezed(gamma: float | None) -> tuple[Tensor, Tensor]:
+    """Rates of change of (rho, u, v, p) where a uniform gas is squeezed; the divergence.
+
+    Density and pressure are the same everywhere, so that none is carried along: they change by
+    -rho div u and -gamma p div u.
+    """
+    dt, (x, y) = 1e-3, BOX.coordinates(torch.float64)
+    u = 0.2 * torch.sin(2 * x) + 0.0 * y
+    rho, p = torch.full_like(u, 1.5), torch.full_like(u, 0.8)
+    spec = FieldSpec(grid=BOX, dt=dt, channels=("rho", "u", "v", "p"), family="euler")
+    values = {}
+    if gamma is not None:
+        spec = replace(spec, parameters=(Parameter(name="gamma", mean=1.2, std=0.3),))
+        values = {"gamma": gamma}
+    # The bounds of a step go by both frames, so the true second one leaves room.
+    fields = [torch.stack((f, f + 0.2 * torch.cos(x))) for f in (rho, u, 0.0 * u, p)]
+    _, change = change_of(spec, fields, 2, None, **values)
+    now = torch.stack([f[1] for f in fields]).float()
+    before = torch.stack([f[0] for f in fields]).float()
+    return (change[0] + now - before) / dt, divergence(u, 0.0 * u, BOX, "spectral").float()
+
+
+@pytest.mark.parametrize("gamma", [1.1, 5 / 3, None])
+def test_a_gas_is_squeezed_by_its_own_ratio_of_heats(gamma: float | None) -> None:
+    rate, spread = squeezed(gamma)
+    torch.testing.assert_close(rate[0], -1.5 * spread, rtol=0, atol=0.01)
+    expected = -(1.4 if gamma is None else gamma) * 0.8 * spread
+    torch.testing.assert_close(rate[3], expected, rtol=0, atol=0.01)
+
+
 def test_points_beside_a_body_and_the_rim_follow_the_truth() -> None:
     grid = Grid((24, 32), dx=0.1, dy=0.1)
     u, v = exact.vortex_street(grid, torch.tensor([0.0, 0.4]).double(), spacing=1.5)

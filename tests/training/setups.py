@@ -89,6 +89,7 @@ def train(
     seed: int = 5,
     reporter: Any = None,
     identity: str = "same",
+    best_is_there: Callable[[], bool] | None = None,
     **changes: Any,
 ) -> tuple[nn.Module, Fitted]:
     """Train the small model in a folder; its best weights go to ``best.safetensors``."""
@@ -108,6 +109,7 @@ def train(
         hardware=hardware,
         identity=identity,
         save_best=save_best,
+        best_is_there=best_is_there,
         reporter=reporter,
     )
     return model, fitted
@@ -182,12 +184,15 @@ def work(folder: Path, options: dict[str, Any], environment: dict[str, str]) -> 
         options["objectives"] = spoiling(options.pop("spoil"))
     if "die_in_save" in options:
         die_in_save(*options.pop("die_in_save"))
+    if "best_is_there" in options:
+        answer = options.pop("best_is_there")
+        options["best_is_there"] = lambda: answer
     options["hardware"] = Hardware(**({"accelerator": "cpu"} | options.pop("hardware", {})))
     options["frames"] = tuple(options.get("frames", (8, 7)))
     rank = environment.get("RANK", "0")
     try:
         model, _ = train(folder, **options)
-    except FloatingPointError as error:
+    except (FloatingPointError, ValueError) as error:
         (folder / f"error-{rank}.txt").write_text(str(error))
         raise SystemExit(3) from None
     if rank == "0":

@@ -12,6 +12,7 @@ from pibert import config
 from pibert.fields import Batch, Boundary, FieldSpec, Grid, Normalizer, Sides
 from pibert.physics import derivatives, exact, find_family
 from pibert.training.augmentation import Augmentation, allowed, augmented, augmenter
+from pibert.training.objectives import in_turns, period_of
 
 WALLS = Sides(Boundary.PERIODIC, Boundary.PERIODIC, Boundary.WALL, Boundary.WALL)
 CHANNEL = Sides(Boundary.INFLOW, Boundary.OUTFLOW, Boundary.WALL, Boundary.WALL)
@@ -240,6 +241,15 @@ def test_an_objective_is_augmented_in_training_alone() -> None:
     assert objective(model.eval(), batch)[0] == first(model, batch)[0]
     nothing = augmented(first, Augmentation(), spec, NORMALIZER)
     assert nothing(model.train(), batch)[0] == first(model, batch)[0]
+
+
+def test_an_augmented_objective_keeps_its_period() -> None:
+    def inner(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        return batch.x.sum(), {}
+
+    spec = FieldSpec(channels=CHANNELS, grid=BOX)
+    for settings in (Augmentation(), only("reflect_y")):
+        assert period_of(augmented(in_turns(inner, 6), settings, spec, NORMALIZER)) == 6
 
 
 # What is allowed

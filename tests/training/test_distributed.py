@@ -1,5 +1,6 @@
 """Two real processes train as one does."""
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from pibert.data.dataset import BatchOrder
+from pibert.training.engine import Hardware, launch
 from tests.training.setups import make_model, run_worker, timeless
 
 
@@ -77,6 +79,53 @@ def test_both_processes_stop_at_a_value_that_is_not_finite_in_one(tmp_path: Path
     )
 
 
+def errors(folder: Path) -> tuple[str, str]:
+    first, second = ((folder / f"error-{rank}.txt").read_text() for rank in (0, 1))
+    return first, second
+
+
+def test_both_processes_refuse_an_unknown_monitor_before_training(tmp_path: Path) -> None:
+    assert run_worker(tmp_path, processes=2, monitor="accuracy", die_at=1) == [3, 3]
+    first, second = errors(tmp_path)
+    assert first == second and "'accuracy' is not among" in first
+
+
+def test_both_processes_know_of_best_weights_that_are_gone(tmp_path: Path) -> None:
+    again, lost = tmp_path / "again", tmp_path / "lost"
+    assert run_worker(again, processes=2) == [0, 0]
+    best = load_file(again / "best.safetensors")
+    (again / "best.safetensors").unlink()
+    assert run_worker(again, processes=2, best_is_there=False) == [0, 0]
+    found = load_file(again / "best.safetensors")
+    assert all(torch.equal(found[name], value) for name, value in best.items())
+
+    plan: dict[str, Any] = {"monitor": "noise", "processes": 2}
+    assert run_worker(lost, **plan) == [0, 0]
+    assert run_worker(lost, **plan, best_is_there=False) == [3, 3]
+    first, second = errors(lost)
+    assert first == second and "of epoch 1, is gone" in first
+
+
+@pytest.mark.parametrize("package", ["lightning.fabric", "lightning_fabric"])
+def test_the_remarks_of_lightning_are_silenced(package: str) -> None:
+    modules = [
+        pytest.importorskip(f"{package}.utilities.{name}") for name in ("distributed", "rank_zero")
+    ]
+    loggers = [logging.getLogger(module.__name__) for module in modules]
+    assert modules[0].log is loggers[0]
+    loggers.append(modules[1].rank_zero_module.log)
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.INFO)
+        launch(Hardware(accelerator="cpu"))
+        assert not any(logger.isEnabledFor(logging.INFO) for logger in loggers)
+        assert all(logger.isEnabledFor(logging.WARNING) for logger in loggers)
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", [[], ["-m", "torch.distributed.run", "--nproc-per-node=2"]])
 def test_fabric_and_torchrun_start_the_processes(tmp_path: Path, launcher: list[str]) -> None:
@@ -87,5 +136,14 @@ def test_fabric_and_torchrun_start_the_processes(tmp_path: Path, launcher: list[
     assert run_worker(one) == [0]
     two.mkdir()
     root = Path(__file__).parents[2]
-    subprocess.run([*program, str(two), options], cwd=root, check=True, timeout=120)
+    done = subprocess.run(
+        [*program, str(two), options],
+        cwd=root,
+        check=True,
+        timeout=120,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert "GLOBAL_RANK" not in done.stdout and "distributed_backend" not in done.stdout
     torch.testing.assert_close(curves(two), curves(one), rtol=1e-5, atol=0)

@@ -4,10 +4,13 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -17,7 +20,7 @@ from torch import Tensor, nn
 from pibert.data.dataset import BatchOrder
 from pibert.fields import Batch
 from pibert.training import guards, processes
-from pibert.training.engine import FitConfig, Hardware, fit, launch
+from pibert.training.engine import FitConfig, Fitted, Hardware, fit, launch
 from pibert.training.objectives import Objective
 from pibert.training.optimizers import learning_rate
 from pibert.training.state import load_state
@@ -83,6 +86,7 @@ def test_the_loop_is_the_plain_loop_written_out_by_hand(tmp_path: Path) -> None:
     ]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.99))
     order = BatchOrder(len(data), 4, seed=5)
+    mean = {name: value.clone() for name, value in model.state_dict().items()}
     step = 0
     for epoch in range(3):
         order.go_to(epoch)
@@ -95,8 +99,15 @@ def test_the_loop_is_the_plain_loop_written_out_by_hand(tmp_path: Path) -> None:
                 group["lr"] = learning_rate(step, total=12, warmup=2, peak=3e-3, minimum=1e-7)
             optimizer.step()
             step += 1
-    trained, fitted = train(tmp_path, micro_batch=None)
+            decay = min(0.9, step / (step + 9))
+            for name, value in model.state_dict().items():
+                mean[name].lerp_(value, 1 - decay)
+    trained, fitted = train(tmp_path, micro_batch=None, ema=0.9)
     assert fitted.steps == step == 12
+    stored = load_state(tmp_path, identity="same", seed=5)
+    assert stored is not None
+    for name, value in stored.mean.items():
+        torch.testing.assert_close(value, mean[name], rtol=1e-5, atol=1e-6, msg=name)
     for name, value in model.state_dict().items():
         torch.testing.assert_close(
             trained.state_dict()[name], value, rtol=1e-6, atol=1e-7, msg=name
@@ -257,6 +268,48 @@ def test_a_signal_ends_the_run_after_its_step_with_the_state_saved(
     assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
 
 
+def test_chances_that_come_from_the_generators_of_the_process_go_on_too(tmp_path: Path) -> None:
+    def chancy(ask_at: int | None) -> Callable[[int], Objective]:
+        calls = 0
+
+        def draw(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+            nonlocal calls
+            loss, logs = objective(model, batch)
+            calls += 1
+            if calls == ask_at:
+                os.kill(os.getpid(), signal.SIGINT)
+            # Not from Python's own generator: the checks of types in these tests draw from it.
+            return loss, logs | {"chance": torch.tensor(np.random.random())}
+
+        return lambda epoch: draw
+
+    before = np.random.get_state()
+    try:
+        np.random.seed(1)
+        train(tmp_path / "whole", objectives=chancy(None))
+        np.random.seed(1)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path / "run", objectives=chancy(5))
+        np.random.seed(2)
+        train(tmp_path / "run", objectives=chancy(None))
+    finally:
+        np.random.set_state(before)
+    assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
+
+
+def test_the_time_of_an_epoch_has_that_before_the_interruption(tmp_path: Path) -> None:
+    def wait_and_ask(loss: Tensor) -> Tensor:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+        return loss
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, objectives=at_call(5, wait_and_ask))
+    listener = Listener()
+    train(tmp_path, reporter=listener)
+    assert listener.records[0]["seconds"] > 0.5
+
+
 # When something is wrong
 
 
@@ -287,7 +340,10 @@ def test_a_loss_that_is_not_finite_stops_with_its_batch(
     tmp_path: Path, checkpoint_minutes: float
 ) -> None:
     spoil = at_call(10, lambda loss: loss * float("nan"))
-    expected = r"loss of nan in epoch 2, step 2 .step 6 of.*trajectories flow-.*nonfinite.safeten"
+    expected = (
+        r"loss of nan in epoch 2, step 2 .step 6 of.*trajectories flow-.*nonfinite.safetensors, "
+        r"the last saved state is good.*lower the learning rate, in another run folder"
+    )
     with pytest.raises(FloatingPointError, match=expected):
         train(tmp_path, objectives=spoil, checkpoint_minutes=checkpoint_minutes)
     with safe_open(tmp_path / "nonfinite.safetensors", framework="pt") as file:
@@ -307,12 +363,15 @@ def test_a_loss_that_is_not_finite_stops_with_its_batch(
     assert fitted.steps == 12
 
 
-def test_a_gradient_that_is_not_finite_stops_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clip", [1.0, None])
+def test_a_gradient_that_is_not_finite_stops_too(tmp_path: Path, clip: float | None) -> None:
     def root(loss: Tensor) -> Tensor:
         return loss + (loss - loss.detach()).sqrt().nan_to_num(0.0)
 
-    with pytest.raises(FloatingPointError, match="gradient of norm nan in epoch 1, step 2"):
-        train(tmp_path, objectives=at_call(3, root))
+    expected = "gradient of norm nan in epoch 1, step 2.*no state was saved yet"
+    with pytest.raises(FloatingPointError, match=expected) as raised:
+        train(tmp_path, objectives=at_call(3, root), clip=clip)
+    assert "state is good" not in str(raised.value)
 
 
 def test_out_of_memory_says_what_to_lower(tmp_path: Path) -> None:
@@ -338,10 +397,52 @@ def test_a_full_disk_is_survived(tmp_path: Path) -> None:
     # After epoch 2 and in every step of epoch 3; the end of epoch 3 has room again.
     assert len(listener.said) == 5
     assert all("could not save the state" in text and "goes on" in text for text in listener.said)
+    assert all("the last one is still there" in text for text in listener.said)
+    assert fitted.state_saved
     assert not list((tmp_path / "full").glob(".*.partial"))
     assert fitted.steps == 12
     whole, _ = train(tmp_path / "whole")
     assert_equal_weights(model, whole)
+
+
+def test_where_no_state_was_ever_saved_nobody_says_there_is_one(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    listener = Listener()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        _, fitted = train(tmp_path, epochs=1, reporter=listener)
+        _, again = train(tmp_path, epochs=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    (text,) = listener.said
+    assert "could not save" in text and "there is none from before" in text
+    assert "still there" not in text and "Errno" not in text
+    assert not fitted.state_saved
+    assert again.resumed_from is None and again.steps == 4  # it trains again, as it says
+    _, whole = train(tmp_path, epochs=1)
+    assert whole.state_saved and train(tmp_path, epochs=1)[1].state_saved
+
+
+@pytest.mark.parametrize(
+    ("first_save", "expected"),
+    [(True, "is as it was before.*go on from there"), (False, "no state.*begins at the start")],
+)
+def test_a_stop_that_could_not_save_says_where_the_run_goes_on(
+    tmp_path: Path, first_save: bool, expected: str
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill_and_ask(loss: Tensor) -> Tensor:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+        os.kill(os.getpid(), signal.SIGINT)
+        return loss
+
+    try:
+        with pytest.raises(KeyboardInterrupt, match=expected):
+            train(tmp_path, objectives=at_call(10 if first_save else 3, fill_and_ask))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / "state.safetensors").exists() is first_save
 
 
 def test_best_weights_that_could_not_be_written_are_not_called_best(tmp_path: Path) -> None:
@@ -350,29 +451,238 @@ def test_best_weights_that_could_not_be_written_are_not_called_best(tmp_path: Pa
     def save_best(model: nn.Module, metrics: Mapping[str, Any]) -> None:
         nonlocal calls
         calls += 1
-        if calls == 2:
+        if calls <= 2:
             raise OSError(28, "No space left on device")
 
     listener = Listener()
-    fit(
+    learn_by_hand(tmp_path, save_best, reporter=listener)
+    assert [record["best_epoch"] for record in listener.records] == [0, 0, 3]
+    assert (
+        listener.said
+        == [
+            "could not write the best weights: No space left on device; training goes on, "
+            "there are none yet"
+        ]
+        * 2
+    )
+
+
+def test_the_best_weights_before_those_that_could_not_be_written_still_count(
+    tmp_path: Path,
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(epoch: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10 if epoch == 1 else soft, hard))
+
+    def save_best(model: nn.Module, metrics: Mapping[str, Any]) -> None:
+        (tmp_path / "best").write_bytes(b"more than ten bytes")
+
+    listener = Listener(fill)
+    try:
+        learn_by_hand(tmp_path, save_best, reporter=listener)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [record["best_epoch"] for record in listener.records] == [1, 1, 3]
+    assert (
+        "best weights: File too large; training goes on, those of epoch 1 still count"
+        in " ".join(listener.said)
+    )
+    assert "Errno" not in " ".join(listener.said)
+
+
+def learn_by_hand(
+    folder: Path,
+    save_best: Callable[[nn.Module, Mapping[str, Any]], None],
+    *,
+    config: FitConfig = QUICK,
+    valid: bool = True,
+    **options: Any,
+) -> Fitted:
+    return fit(
         make_model(),
         lambda epoch: objective,
         samples(8, 7),
-        samples(6, seed=70),
-        QUICK,
-        folder=tmp_path,
+        samples(6, seed=70) if valid else None,
+        config,
+        folder=folder,
         seed=5,
         hardware=CPU,
         save_best=save_best,
-        reporter=listener,
+        **options,
     )
-    assert [record["best_epoch"] for record in listener.records] == [1, 1, 3]
-    assert "best weights" in listener.said[0] and "No space left" in listener.said[0]
 
 
-def test_an_unknown_monitor_names_the_values_there_are(tmp_path: Path) -> None:
+def test_an_unknown_monitor_is_found_before_training(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'accuracy' is not among.*loss, absolute, noise"):
-        train(tmp_path, epochs=1, monitor="accuracy")
+        train(tmp_path, epochs=1, monitor="accuracy", objectives=at_call(1, _fail))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("monitor", ["loss", "absolute"])
+def test_the_look_at_the_monitor_changes_nothing(tmp_path: Path, monitor: str) -> None:
+    """It is in evaluation mode, without gradients, and only at the start of a run."""
+    calls: list[tuple[bool, bool]] = []
+
+    def spy(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        calls.append((model.training, torch.is_grad_enabled()))
+        return objective(model, batch)
+
+    model, _ = train(tmp_path, monitor=monitor, epochs=1, dropout=0.3, objectives=lambda epoch: spy)
+    looks = 1 if monitor == "absolute" else 0
+    assert calls == [(False, False)] * looks + [(True, True)] * 7 + [(False, False)] * 3
+    plain, _ = train(tmp_path / "plain", epochs=1, dropout=0.3)
+    assert_equal_weights(model, plain)
+    calls.clear()
+    train(tmp_path, monitor=monitor, epochs=1, dropout=0.3, objectives=lambda epoch: spy)
+    assert calls == []
+
+
+def test_a_warm_up_longer_than_the_run_is_warned_of(tmp_path: Path) -> None:
+    told, silent = Listener(), Listener()
+    train(tmp_path / "long", epochs=1, warmup_epochs=1.5, reporter=told)
+    (text,) = told.said
+    assert "warmup_epochs = 1.5 is more than epochs = 1" in text and "never reaches" in text
+    train(tmp_path / "fits", epochs=1, warmup_epochs=1.0, reporter=silent)
+    assert silent.said == []
+    # Not when there is nothing left to train.
+    train(tmp_path / "long", epochs=1, warmup_epochs=1.5, reporter=silent)
+    assert silent.said == []
+
+
+# When the best weights are gone
+
+
+@pytest.mark.parametrize("ema", [None, 0.9])
+@pytest.mark.parametrize("valid", [True, False])
+def test_best_weights_that_are_gone_are_written_again_from_the_state(
+    tmp_path: Path, ema: float | None, valid: bool
+) -> None:
+    saved: list[tuple[dict[str, Tensor], Mapping[str, Any]]] = []
+
+    def save_best(model: nn.Module, metrics: Mapping[str, Any]) -> None:
+        assert not model.training
+        saved.append(({k: v.clone() for k, v in model.state_dict().items()}, dict(metrics)))
+
+    config = replace(QUICK, ema=ema)
+    fitted = learn_by_hand(tmp_path, save_best, config=config, valid=valid)
+    assert fitted.best_epoch == fitted.epochs == len(saved) == 3
+    learn_by_hand(tmp_path, save_best, config=config, valid=valid, best_is_there=lambda: True)
+    assert len(saved) == 3
+    learn_by_hand(tmp_path, save_best, config=config, valid=valid, best_is_there=lambda: False)
+    (wanted, metrics), (found, again) = saved[2:]
+    assert metrics == again == fitted.metrics
+    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+
+
+@pytest.mark.parametrize("call", [10, None])
+def test_best_weights_that_the_state_does_not_have_cannot_be_replaced(
+    tmp_path: Path, call: int | None
+) -> None:
+    """The state is in the middle of the epoch after the best one, or some epochs after it."""
+
+    def ask(loss: Tensor) -> Tensor:
+        os.kill(os.getpid(), signal.SIGINT)
+        return loss
+
+    plan: dict[str, Any] = {"monitor": "noise"}
+    if call is None:
+        train(tmp_path, **plan)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path, **plan, objectives=at_call(call, ask))
+    log = (tmp_path / "log.jsonl").read_text()
+    with pytest.raises(ValueError, match="of epoch 1, is gone.*anew in another folder"):
+        train(tmp_path, **plan, best_is_there=lambda: False)
+    assert (tmp_path / "log.jsonl").read_text() == log
+    _, fitted = train(tmp_path, **plan, best_is_there=lambda: True)
+    assert (fitted.epochs, fitted.best_epoch) == (3, 1)
+
+
+def test_without_validation_the_next_epoch_replaces_weights_that_are_gone(tmp_path: Path) -> None:
+    def ask(loss: Tensor) -> Tensor:
+        os.kill(os.getpid(), signal.SIGINT)
+        return loss
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, valid=False, objectives=at_call(10, ask))
+    (tmp_path / "best.safetensors").unlink()
+    _, fitted = train(tmp_path, valid=False, best_is_there=lambda: False)
+    assert fitted.best_epoch == 3 and (tmp_path / "best.safetensors").exists()
+
+
+def test_a_run_without_best_weights_yet_misses_none(tmp_path: Path) -> None:
+    def ask(loss: Tensor) -> Tensor:
+        os.kill(os.getpid(), signal.SIGINT)
+        return loss
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, objectives=at_call(3, ask))
+    _, fitted = train(tmp_path, best_is_there=lambda: False)
+    assert fitted.resumed_from == 2 and fitted.epochs == 3
+
+
+def test_best_weights_that_cannot_be_written_again_stop_the_run(tmp_path: Path) -> None:
+    def refuse(model: nn.Module, metrics: Mapping[str, Any]) -> None:
+        raise OSError(28, "No space left on device")
+
+    learn_by_hand(tmp_path, lambda model, metrics: None)
+    with pytest.raises(OSError, match="is gone and could not be written again: No space left"):
+        learn_by_hand(tmp_path, refuse, best_is_there=lambda: False)
+
+
+# Devices
+
+
+@pytest.mark.parametrize(
+    ("hardware", "gpus", "expected"),
+    [
+        (Hardware(accelerator="cuda"), 0, "accelerator=cuda.*no such device.*accelerator=cpu"),
+        (Hardware(accelerator="cuda", devices=4), 0, "accelerator=cuda.*no such device"),
+        (Hardware(accelerator="mps"), 0, "accelerator=mps.*no such device.*accelerator=cpu"),
+        (
+            Hardware(accelerator="cuda", devices=4),
+            2,
+            "devices=4 .*finds 2 .*set hardware.devices=2",
+        ),
+        (
+            Hardware(accelerator="auto", devices=3),
+            1,
+            "devices=3 .*finds 1 .*set hardware.devices=1",
+        ),
+    ],
+    ids=str,
+)
+def test_devices_that_are_not_there_are_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, hardware: Hardware, gpus: int, expected: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=expected) as raised:
+        launch(hardware)
+    assert "\n" not in str(raised.value)
+
+
+def test_more_processes_than_devices_from_outside_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    for name, value in (
+        ("WORLD_SIZE", "4"),
+        ("LOCAL_WORLD_SIZE", "4"),
+        ("TORCHELASTIC_RUN_ID", "1"),
+    ):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="4 processes were started on a node.*start 2 on each"):
+        launch(Hardware(accelerator="cuda"))
+
+
+def test_what_is_there_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    for accelerator, wanted, gpus in (("cuda", 2, 2), ("cpu", 5, 0), ("cpu", 3, 1), ("auto", 4, 0)):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        processes._check_devices(accelerator, wanted, started_outside=False)
 
 
 def test_without_lightning_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

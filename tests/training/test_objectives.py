@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pibert.fields import Batch, FieldSpec, Grid, Normalizer
 from pibert.training import losses
 from pibert.training.losses import LossScales, LossWeights
-from pibert.training.objectives import Objective, supervised, weighted
+from pibert.training.objectives import Objective, in_turns, period_of, supervised, weighted
 from pibert.training.rollout import Mode, RolloutConfig, noisy
 from tests.helpers import randomise, tiny_model, tiny_spec
 
@@ -301,3 +301,17 @@ def test_a_sum_without_a_weight_is_refused() -> None:
         weighted({"mpp": (0.0, refuses)})
     with pytest.raises(ValueError, match="'mpp' must be zero or positive: nan"):
         weighted({"mpp": (math.nan, refuses)})
+
+
+def test_the_period_of_a_sum_is_the_least_that_all_of_its_parts_have() -> None:
+    turns = {period: in_turns(constant(1.0), period) for period in (4, 5, 6)}
+    whole = weighted(
+        {
+            "a": (1.0, turns[4]),
+            "b": (2.0, turns[6]),
+            "c": (1.0, constant(1.0)),
+            "d": (0.0, turns[5]),
+        }
+    )
+    assert period_of(whole) == 12  # a part that is left out has no say
+    assert period_of(weighted({"c": (1.0, constant(1.0))})) == 1

@@ -72,7 +72,8 @@ def test_without_a_gpu_a_piece_is_run_as_it_is():
 
 @pytest.mark.gpu
 def test_recorded_pieces_give_the_losses_and_gradients_of_launched_ones():
-    samples, said = make_samples(), []
+    samples = make_samples()
+    said: list[str] = []
     objective = all_three(samples)
     models = [randomise(tiny_model(spec=samples.spec)).cuda().train() for _ in range(2)]
     recorders = [
@@ -120,7 +121,8 @@ def test_recorded_dropout_follows_the_seed():
 
 @pytest.mark.gpu
 def test_work_that_waits_for_the_device_is_told_and_goes_on():
-    samples, said = make_samples(), []
+    samples = make_samples()
+    said: list[str] = []
     model = randomise(tiny_model(spec=samples.spec)).cuda().train()
     scales = LossScales.from_training(samples.spec, samples.normalizer)
     inner = supervised(scales)

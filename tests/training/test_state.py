@@ -1,6 +1,7 @@
 """The state file: whole or not there, no pickle, clear words where it does not fit."""
 
 import errno
+import json
 import os
 import random
 import resource
@@ -9,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from pibert.training import state as state_module
 from pibert.training.state import (
@@ -79,6 +82,50 @@ def test_a_damaged_state_is_named(tmp_path: Path, length: int) -> None:
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(ValueError, match=r"state.safetensors is damaged.*remove it to start anew"):
         load_state(tmp_path, identity="abc", seed=7)
+
+
+@pytest.mark.parametrize("part", ["model/a.weight", "optimizer/a.weight/step", "rng/torch"])
+def test_one_flipped_bit_in_a_tensor_is_found(tmp_path: Path, part: str) -> None:
+    save_state(tmp_path, some_state())
+    path = tmp_path / FILE
+    data = bytearray(path.read_bytes())
+    size = int.from_bytes(data[:8], "little")
+    begin, _ = json.loads(data[8 : 8 + size])[part]["data_offsets"]
+    data[8 + size + begin] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"damaged.*checksum.*remove it.*model.safetensors: copy"):
+        load_state(tmp_path, identity="abc", seed=7)
+
+
+def test_a_changed_digit_in_the_progress_is_found(tmp_path: Path) -> None:
+    save_state(tmp_path, some_state())
+    path = tmp_path / FILE
+    data = path.read_bytes()
+    assert data.count(b'total\\": 41') == 1
+    path.write_bytes(data.replace(b'total\\": 41', b'total\\": 42'))
+    with pytest.raises(ValueError, match="damaged.*checksum"):
+        load_state(tmp_path, identity="abc", seed=7)
+
+
+def test_values_of_any_kind_have_a_checksum(tmp_path: Path) -> None:
+    kinds = (torch.float64, torch.bfloat16, torch.complex64, torch.bool, torch.int64)
+    tensors = {
+        f"{kind}-{shape}": torch.ones(shape, dtype=kind)
+        for kind in kinds
+        for shape in [(), (0,), (3,)]
+    }
+    state_module.write_tensors(tmp_path / FILE, tensors, {"a": 1})
+    header, found = state_module.read_tensors(tmp_path / FILE)
+    assert header == {"a": 1} and found.keys() == tensors.keys()
+
+
+def test_a_state_without_a_checksum_is_still_read(tmp_path: Path) -> None:
+    save_state(tmp_path, some_state())
+    with safe_open(tmp_path / FILE, framework="pt") as file:
+        header = {"header": file.metadata()["header"]}
+    save_file(load_file(tmp_path / FILE), tmp_path / FILE, metadata=header)
+    found = load_state(tmp_path, identity="abc", seed=7)
+    assert found is not None and found.progress == PROGRESS
 
 
 def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,10 @@ import torch
 from pibert import config
 from pibert.data.dataset import Window
 from pibert.evaluation.consistency import judge_consistency
+from pibert.experiments.assembly import make_negatives
 from pibert.experiments.experiment import Experiment
 from pibert.experiments.flows import Flows, prepare
-from pibert.experiments.run import make_negatives, run
+from pibert.experiments.run import run
 from pibert.predictor import load
 from pibert.training.engine import Reporter
 

@@ -14,17 +14,16 @@ same layout, in the folder ``pretraining`` inside.
 import contextlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from pibert import config
-from pibert.data.dataset import Samples, Window
-from pibert.experiments.experiment import Experiment, Pretraining, Weights
+from pibert.experiments.assembly import Parts, assemble
+from pibert.experiments.experiment import Experiment
 from pibert.experiments.flows import Flows, prepare
 from pibert.experiments.record import (
     Stage,
@@ -36,23 +35,15 @@ from pibert.experiments.record import (
     refuse_other,
     versions,
 )
-from pibert.models import build_model
-from pibert.predictor import Predictor, load, read_model, save_model
-from pibert.pretraining.negatives import Negatives
+from pibert.predictor import read_model, save_model
 from pibert.report.curves import draw_curves
 from pibert.training import engine
-from pibert.training.augmentation import augmented
-from pibert.training.consistency import equation_consistency
-from pibert.training.engine import FitConfig, Fitted, Reporter
-from pibert.training.losses import PAPER_WEIGHTS, LossScales, LossWeights
-from pibert.training.masked import masked_physics
-from pibert.training.objectives import Objective, supervised, weighted
+from pibert.training.engine import Fitted, Reporter
 
 PRETRAINING = "pretraining"
 """The folder of the pretraining inside a training's."""
 BEGUN = ("log.jsonl", "state.safetensors")
 """What a run that has begun leaves behind, one or the other."""
-_CALIBRATION = 512
 
 
 @dataclass(frozen=True)
@@ -72,30 +63,6 @@ class Finished:
     @property
     def best_epoch(self) -> int:
         return self.fitted.best_epoch
-
-
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """All that a stage of a run is made of."""
-
-    flows: Flows
-    model: nn.Module
-    objectives: Callable[[int], Objective]
-    train: Samples
-    valid: Samples | None
-    schedule: FitConfig
-    weights: Weights
-    start: str | None
-    """Fingerprint of the weights that it began with."""
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What a run that goes on must find again."""
-        return {
-            "data": self.flows.source,
-            "start": self.start,
-            "schedule": config.as_plain(self.schedule),
-        }
 
 
 def run(
@@ -165,36 +132,6 @@ def _flows_of_all(experiment: Experiment, fabric: Any, reporter: Reporter) -> Fl
     return made or prepare(experiment.data, device=device)
 
 
-def assemble(experiment: Experiment, flows: Flows, stage: Stage, start: str | None) -> Parts:
-    """Make all parts of a stage; what is wrong with the settings is found here.
-
-    Args:
-        experiment: What to do.
-        flows: Those of the experiment.
-        stage: Whether to pretrain or to train.
-        start: A run or model whose weights to begin with.
-    """
-    weights, schedule = experiment.weights, experiment.training
-    segments = flows.labelled(experiment.data.labelled)
-    if stage == "pretrain":
-        weights, segments = experiment.pretraining_weights, flows.split.train
-        schedule = experiment.pretraining or Pretraining()
-    if not weights.supervised and schedule.monitor == "reconstruction":
-        schedule = replace(schedule, monitor="loss")  # the default, where nothing is predicted
-    flows, model = _make_model(experiment, flows, start)
-    window = _window(experiment, model, weights)
-    return Parts(
-        flows=flows,
-        model=model,
-        objectives=make_objectives(experiment, flows, model, weights),
-        train=flows.samples(segments, window),
-        valid=flows.samples("valid", window) if flows.split.valid else None,
-        schedule=schedule,
-        weights=weights,
-        start=None if start is None else load(start).card["weights"]["sha256"],
-    )
-
-
 def _fit(
     experiment: Experiment,
     parts: Parts,
@@ -249,131 +186,6 @@ def _is_readable(folder: Path) -> bool:
     except (ValueError, OSError):
         return False
     return True
-
-
-def _make_model(experiment: Experiment, flows: Flows, start: str | None) -> tuple[Flows, nn.Module]:
-    """The model before training, and the flows in its units."""
-    options, chosen = experiment.model.options, experiment.model
-    torch.manual_seed(experiment.seed)
-    begun = None if start is None else load(start)
-    if begun is not None and start is not None:
-        flows = _in_units_of(begun, flows, start)
-    try:
-        model = build_model(chosen.name, preset=chosen.preset, spec=flows.spec, **options)
-    except ValueError as error:
-        raise ValueError(f"[model] and its options: {error}") from None
-    if begun is None:
-        _calibrate(model, flows)
-        return flows, model
-    try:
-        model.load_state_dict(begun.model.state_dict())
-    except RuntimeError as error:
-        first = str(error).splitlines()[1:2]
-        raise ValueError(
-            f"the weights of {start} do not fit this experiment's model: "
-            f"{' '.join(first).strip()}; give both the same [model]"
-        ) from None
-    return flows, model
-
-
-def _in_units_of(begun: Predictor, flows: Flows, start: str) -> Flows:
-    """A model that is trained further keeps its scaling of fields and parameters."""
-    mine, theirs = flows.spec, begun.spec
-    for what in ("channels", "units", "parameter_names"):
-        if getattr(mine, what) != getattr(theirs, what):
-            raise ValueError(
-                f"{start} was trained on {what} {getattr(theirs, what)}, but these data have "
-                f"{getattr(mine, what)}; choose the same [data] channels, or another start"
-            )
-    spec = replace(mine, parameters=theirs.parameters)
-    return replace(flows, normalizer=begun.normalizer, spec=spec)
-
-
-def _calibrate(model: Any, flows: Flows) -> None:
-    """Give the physics bias its units and scales, from samples spread over the training part."""
-    if not hasattr(model, "calibrate"):
-        return
-    samples = flows.samples("train", Window(history=model.config.history))
-    step = max(1, len(samples) // _CALIBRATION)
-    some = samples.batch(range(0, len(samples), step))
-    model.calibrate(some.x, flows.normalizer, some.parameters, some.mask)
-
-
-def _window(experiment: Experiment, model: Any, weights: Weights) -> Window:
-    steps = experiment.rollout.steps if weights.supervised else 1
-    return Window(history=model.config.history, horizon=model.config.horizon * steps)
-
-
-def make_objectives(
-    experiment: Experiment, flows: Flows, model: Any, weights: Weights
-) -> Callable[[int], Objective]:
-    """The objective of every epoch."""
-    spec, normalizer = flows.spec, flows.normalizer
-    scales = LossScales.from_training(spec, normalizer)
-    parts: dict[str, tuple[float, Objective]] = {}
-    if weights.mpp:
-        _need(model, "reconstruct", "mpp")
-        masked = masked_physics(experiment.masking, spec, normalizer, scales)
-        parts["mpp"] = (weights.mpp, masked)
-    if weights.ecp:
-        _need(model, "consistency", "ecp")
-        negatives = make_negatives(experiment, flows, model.config.history)
-        parts["ecp"] = (weights.ecp, equation_consistency(negatives))
-    losses = experiment.losses or _published_losses(experiment, scales)
-
-    @cache  # the same object for the same work: the engine records it once
-    def of_steps(steps: int) -> Objective:
-        own = dict(parts)
-        if weights.supervised:
-            learn = supervised(scales, losses, experiment.rollout, steps=steps)
-            own = {"supervised": (weights.supervised, learn), **own}
-        return augmented(weighted(own), experiment.augmentation, spec, normalizer)
-
-    return lambda epoch: of_steps(experiment.rollout.steps_at(epoch))
-
-
-def _published_losses(experiment: Experiment, scales: LossScales) -> LossWeights:
-    """Those of the model's preset; without the terms of a velocity where there is none."""
-    published = PAPER_WEIGHTS.get(experiment.model.preset or "base", PAPER_WEIGHTS["base"])
-    return published if scales.has_velocity else replace(published, reg=0.0)
-
-
-def _need(model: nn.Module, method: str, weight: str) -> None:
-    if not hasattr(model, method):
-        raise ValueError(
-            f"{type(model).__name__} has no head for this: expected a method {method!r}; "
-            f"set the weight {weight} to 0"
-        )
-
-
-def make_negatives(experiment: Experiment, flows: Flows, history: int) -> Negatives:
-    """What makes invalid windows of the experiment's flows."""
-    homes = sorted({segment.trajectory for segment in flows.split.train})
-    table = [flows.spec.encode_parameters(flows.trajectories[home].parameters) for home in homes]
-    try:
-        return Negatives(
-            experiment.negatives,
-            flows.spec,
-            flows.normalizer,
-            history,
-            torch.cat(table),
-            # Bodies that differ between trajectories show as unknown points.
-            solid_unknown=flows.spec.grid.body is None and _have_bodies(flows),
-            unknown_parameters=_lack_parameters(flows),
-        )
-    except ValueError as error:
-        raise ValueError(
-            f"equation consistency (model.options.history, [negatives]): {error}"
-        ) from None
-
-
-def _have_bodies(flows: Flows) -> bool:
-    return any(trajectory.body is not None for trajectory in flows.trajectories)
-
-
-def _lack_parameters(flows: Flows) -> bool:
-    names = set(flows.spec.parameter_names)
-    return any(names - set(trajectory.parameters) for trajectory in flows.trajectories)
 
 
 def _saver(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _CFDBENCH = "CFDBench's layout (--to cfdbench)"
 
 
+@options.with_source
 def convert(
     path: options.Source,
     out: Annotated[
@@ -56,20 +57,8 @@ def convert(
         typer.Option(metavar="cavity|tube|dam|cylinder", rich_help_panel=_CFDBENCH),
     ] = None,
     subset: Annotated[str, typer.Option(metavar="prop|bc|geo", rich_help_panel=_CFDBENCH)] = "prop",
-    kind: options.Kind = None,
-    scenario: options.Scenario = None,
-    type_: options.Type = None,
-    dt: options.Dt = None,
-    dx: options.Dx = None,
-    dy: options.Dy = None,
-    unit: options.Unit = None,
-    length_unit: options.LengthUnit = None,
-    time_unit: options.TimeUnit = None,
-    channels: options.Channels = None,
-    axes: options.Axes = None,
-    flip: options.Flip = None,
-    shape: options.Shape = None,
-    parameter: options.Parameters = None,
+    *,
+    source: options.SourceOptions,
 ) -> None:
     """Write flow data of any known kind in PIBERT's own format, or in CFDBench's layout.
 
@@ -85,20 +74,7 @@ def convert(
     if to == "native":
         options.require_file_name(out)
     model = None if piv is None else _measurement(piv)
-    hints = options.make_hints(
-        channels=channels,
-        shape=shape,
-        flip=flip,
-        parameter=parameter,
-        axes=axes,
-        dt=dt,
-        dx=dx,
-        dy=dy,
-        length_unit=length_unit,
-        time_unit=time_unit,
-        unit=unit,
-    )
-    recordings = options.open_source(path, kind, hints, scenario=scenario, type_=type_)
+    recordings = source.open()
     if model is not None:
         recordings = _measured(recordings, model)
     console = Console()

@@ -20,6 +20,7 @@ _NOISE = 0.1
 """Accepted fluctuation, as a share of the velocity's deviation in the model's training data."""
 
 
+@options.with_source
 def fill(
     path: options.Source,
     model: Annotated[
@@ -36,20 +37,8 @@ def fill(
             "not given. A lower one flags more vectors."
         ),
     ] = None,
-    kind: options.Kind = None,
-    scenario: options.Scenario = None,
-    type_: options.Type = None,
-    dt: options.Dt = None,
-    dx: options.Dx = None,
-    dy: options.Dy = None,
-    unit: options.Unit = None,
-    length_unit: options.LengthUnit = None,
-    time_unit: options.TimeUnit = None,
-    channels: options.Channels = None,
-    axes: options.Axes = None,
-    flip: options.Flip = None,
-    shape: options.Shape = None,
-    parameter: options.Parameters = None,
+    *,
+    source: options.SourceOptions,
 ) -> None:
     """Put in the missing and spurious vectors of a recording with a pretrained model.
 
@@ -69,20 +58,7 @@ def fill(
         raise ValueError(f"{out} is the name of the picture; name a file for the fields (.h5)")
     if noise is not None and not flag_outliers:
         raise ValueError("--noise goes with --flag-outliers; without it no vector is flagged")
-    hints = options.make_hints(
-        channels=channels,
-        shape=shape,
-        flip=flip,
-        parameter=parameter,
-        axes=axes,
-        dt=dt,
-        dx=dx,
-        dy=dy,
-        length_unit=length_unit,
-        time_unit=time_unit,
-        unit=unit,
-    )
-    recordings = options.open_source(path, kind, hints, scenario=scenario, type_=type_)
+    recordings = source.open()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     settings = _settings(load(model, device), model, flag_outliers, noise)
     console = Console()

@@ -12,6 +12,7 @@ from pibert.cli.tables import show_columns, show_facts, show_findings
 from pibert.cli.terminal import say
 
 
+@options.with_source
 def inspect(
     path: options.Source,
     picture: Annotated[
@@ -19,20 +20,8 @@ def inspect(
         typer.Option(help="Where the picture goes (PNG) instead of outputs/."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, draw no picture.")] = False,
-    kind: options.Kind = None,
-    scenario: options.Scenario = None,
-    type_: options.Type = None,
-    dt: options.Dt = None,
-    dx: options.Dx = None,
-    dy: options.Dy = None,
-    unit: options.Unit = None,
-    length_unit: options.LengthUnit = None,
-    time_unit: options.TimeUnit = None,
-    channels: options.Channels = None,
-    axes: options.Axes = None,
-    flip: options.Flip = None,
-    shape: options.Shape = None,
-    parameter: options.Parameters = None,
+    *,
+    source: options.SourceOptions,
 ) -> None:
     """Say what a file or folder of flow data holds and what looks wrong, and draw it.
 
@@ -41,27 +30,12 @@ def inspect(
     Example: pibert inspect data/realpdebench --scenario cylinder --type real
     """
     from pibert.data.inspection.judge import inspect as look
-    from pibert.data.sources import identify
     from pibert.data.sources.recordings import Hints, SourceError
 
-    hints = options.make_hints(
-        channels=channels,
-        shape=shape,
-        flip=flip,
-        parameter=parameter,
-        axes=axes,
-        dt=dt,
-        dx=dx,
-        dy=dy,
-        length_unit=length_unit,
-        time_unit=time_unit,
-        unit=unit,
-    )
-    kind = kind or identify(path)
     try:
-        recordings = options.open_source(path, kind, hints, scenario=scenario, type_=type_)
+        recordings = source.open()
     except SourceError as error:
-        if kind == "table" and hints == Hints():
+        if source.identify() == "table" and source.hints == Hints():
             return show_columns(path, str(error), as_json)
         raise
     inspection = look(recordings)

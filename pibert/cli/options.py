@@ -1,13 +1,15 @@
 """Options that several commands share, and what users write after them."""
 
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from pibert.data.sources.recordings import Hints, Recordings
+    from pibert.data.sources.recordings import Recordings
 
 Source = Annotated[
     Path,
@@ -81,43 +83,92 @@ Parameters = Annotated[
 ]
 
 
-def make_hints(
-    *,
-    channels: str | None,
-    shape: str | None,
-    flip: str | None,
-    parameter: list[str] | None,
-    **as_given: Any,
-) -> "Hints":
-    """The user's hints; dt, units and the like are taken as they are given."""
-    from pibert.data.sources.recordings import Hints
+def with_source(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of flow data; it takes them together, as ``source``."""
+    own = [p for p in inspect.signature(command).parameters.values() if p.name != "source"]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in _OF_SOURCES.items()
+    ]
 
-    return Hints(
-        channels=assignments("channels", (channels or "").split(",")),
-        shape=two_numbers("shape", shape),
-        flip=tuple(flip.split(",")) if flip else (),
-        parameters=numbers("parameter", parameter or []),
-        **as_given,
-    )
+    @functools.wraps(command)
+    def whole(path: Path, **given: Any) -> None:
+        taken = {name: given.pop(name) for name in _OF_SOURCES}
+        command(path=path, source=SourceOptions(path, **taken), **given)
+
+    # Typer reads a command's options from these.
+    whole.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+    whole.__annotations__ = {p.name: p.annotation for p in (*own, *shared)}
+    return whole
 
 
-def open_source(
-    path: Path, kind: str | None, hints: "Hints", *, scenario: str | None, type_: str | None
-) -> "Recordings":
-    """Open data of any kind; options that its reader does not have are refused."""
-    from pibert.data.sources import identify, open_recordings, options_of
+class SourceOptions:
+    """What the user says of flow data: where they are, their kind, and what they do not tell."""
 
-    kind = kind or identify(path)
-    if type_ is not None:
-        choice("--type", type_, ("real", "numerical"))
-    given = {"scenario": ("--scenario", scenario), "kind": ("--type", type_)}
-    options = {name: value for name, (_, value) in given.items() if value is not None}
-    foreign = [given[name][0] for name in options if name not in options_of(kind)]
-    if foreign:
-        raise ValueError(
-            f"{path}: only RealPDEBench takes {' and '.join(foreign)}; this is of kind {kind!r}"
+    def __init__(
+        self,
+        path: Path,
+        *,
+        kind: str | None,
+        scenario: str | None,
+        type_: str | None,
+        channels: str | None,
+        shape: str | None,
+        flip: str | None,
+        parameter: list[str] | None,
+        **as_given: Any,
+    ) -> None:
+        from pibert.data.sources.recordings import Hints
+
+        self.path, self.kind, self.scenario, self.type = path, kind, scenario, type_
+        self.hints = Hints(
+            channels=assignments("channels", (channels or "").split(",")),
+            shape=two_numbers("shape", shape),
+            flip=tuple(flip.split(",")) if flip else (),
+            parameters=numbers("parameter", parameter or []),
+            **as_given,
         )
-    return open_recordings(path, kind, hints, options)
+
+    def identify(self) -> str:
+        """The kind that the user names, or that the data show."""
+        from pibert.data.sources import identify
+
+        return self.kind or identify(self.path)
+
+    def open(self) -> "Recordings":
+        """Open data of any kind; options that its reader does not have are refused."""
+        from pibert.data.sources import open_recordings, options_of
+
+        kind = self.identify()
+        if self.type is not None:
+            choice("--type", self.type, ("real", "numerical"))
+        given = {"scenario": ("--scenario", self.scenario), "kind": ("--type", self.type)}
+        options = {name: value for name, (_, value) in given.items() if value is not None}
+        foreign = [given[name][0] for name in options if name not in options_of(kind)]
+        if foreign:
+            raise ValueError(
+                f"{self.path}: only RealPDEBench takes {' and '.join(foreign)}; this is of kind "
+                f"{kind!r}"
+            )
+        return open_recordings(self.path, kind, self.hints, options)
+
+
+_OF_SOURCES: dict[str, Any] = {
+    "kind": Kind,
+    "scenario": Scenario,
+    "type_": Type,
+    "dt": Dt,
+    "dx": Dx,
+    "dy": Dy,
+    "unit": Unit,
+    "length_unit": LengthUnit,
+    "time_unit": TimeUnit,
+    "channels": Channels,
+    "axes": Axes,
+    "flip": Flip,
+    "shape": Shape,
+    "parameter": Parameters,
+}
 
 
 def require_file_name(out: Path) -> None:

@@ -24,6 +24,7 @@ import torch
 from pibert import __version__
 from pibert.config import WrongSetting, as_kind, fingerprint
 from pibert.data.format import Reader, Writer, write
+from pibert.data.partial import replace_file
 from pibert.fields import Trajectory
 from pibert.solver.recipes import Diverged, Recipe
 
@@ -196,7 +197,8 @@ def _make_group(
     if done:
         write(marker.with_suffix(".h5"), done)
     # The marker comes last: without it the group is made anew.
-    _write_text(marker, json.dumps([asdict(o) for o in outcomes if isinstance(o, Diverged)]))
+    lost = [asdict(o) for o in outcomes if isinstance(o, Diverged)]
+    replace_file(marker, json.dumps(lost).encode())
 
 
 def _merge(path: Path, parts: Path, code: str) -> Generated:
@@ -251,7 +253,7 @@ def _claimed(parts: Path, recipe: Recipe, code: str, overwrite: bool) -> Iterato
         if found != code:
             for orphan in parts.glob("group-*"):
                 orphan.unlink()
-            _write_text(note, json.dumps({"hash": code, **describe(recipe)}, indent=1))
+            replace_file(note, json.dumps({"hash": code, **describe(recipe)}, indent=1).encode())
         try:
             yield
         finally:
@@ -269,12 +271,3 @@ def _count(parts: Path) -> int:
 def _length(file: Path) -> int:
     with Reader(file) as reader:
         return len(reader)
-
-
-def _write_text(path: Path, text: str) -> None:
-    partial = path.with_suffix(".partial")
-    with partial.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

@@ -109,6 +109,35 @@ def interrupts_held() -> Iterator[Callable[[], None]]:
         let_through()
 
 
+def replace_file(path: Path, content: bytes) -> None:
+    """Put a whole file in the place of an old one: written beside it, flushed, renamed.
+
+    A reader finds the old file or the new one. Where writing fails the old one stays.
+    """
+    partial = partial_path(path)
+    try:
+        with partial.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+    flush_folder(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Make the new name of a file survive a power cut; some file systems cannot."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def partial_path(path: Path) -> Path:
     """A name beside the target that tells which process writes it."""
     return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")

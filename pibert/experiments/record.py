@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from pibert import __version__, config
-from pibert.data.partial import partial_path, remove_leftovers
+from pibert.data.partial import remove_leftovers, replace_file
 from pibert.experiments.experiment import Experiment
 
 Stage = Literal["pretrain", "train"]
@@ -99,12 +99,7 @@ def record(
         "commit": commit(),
         "hardware": _hardware(fabric),
     }
-    temporary = partial_path(path)
-    with temporary.open("w") as file:
-        file.write(json.dumps(content, indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    replace_file(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def _asked(experiment: Experiment, stage: Stage) -> dict[str, Any]:

@@ -6,8 +6,6 @@ leaves new weights beside an old card: so a card counts only if it has the finge
 weights, as the one in the header has. ``docs/model-file.md`` specifies the format.
 """
 
-import contextlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,28 +117,14 @@ def read_model(path: Path | str, device: torch.device | str = "cpu") -> SavedMod
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Put a whole file in the place of the old one, on the disk when this returns."""
-    from pibert.data.partial import PartialFile, partial_path
+    """Write a file whole, or say that it was not."""
+    from pibert.data.partial import replace_file
 
-    partial = partial_path(path)
     try:
-        with PartialFile(partial) as file:
-            file.write(content)
-            if file.error is not None:
-                raise file.error
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(path, content)
     except OSError as error:
         kept = "; the file before it is kept" if path.exists() else ""
         raise OSError(error.errno, f"not written ({error.strerror}){kept}", str(path)) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def _locate(path: Path) -> tuple[Path, Path | None]:

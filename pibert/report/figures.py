@@ -56,7 +56,7 @@ def compare_fields(
     if grid.body is not None:
         shown = shown & ~grid.body.cpu()
     true, predicted = _quantities(truth, spec, shown), _quantities(prediction, spec, shown)
-    figure, axes = _panels(len(true), grid)
+    figure, axes = panels(len(true), grid)
     for (label, a), b, line in zip(true.items(), predicted.values(), axes, strict=True):
         low, high, colours = a.scale()
         show(line[0], a, grid, low, high, colours)
@@ -153,13 +153,22 @@ def _quantities(field: Tensor, spec: FieldSpec, shown: Tensor) -> dict[str, Laye
     }
 
 
-def _panels(rows: int, grid: Grid) -> tuple[Figure, np.ndarray]:
-    """A grid of axes whose size fits the shape of the flow's view."""
+def panels(
+    rows: int, grid: Grid, *, size: float = PANEL, below: float = 0.0
+) -> tuple[Figure, np.ndarray]:
+    """Three axes a row, whose size fits the shape of the flow's view.
+
+    Args:
+        rows: How many.
+        grid: Of the flow.
+        size: Longer side of a panel in inches.
+        below: Room for a legend.
+    """
     ny, nx = grid.shape
     aspect = (ny * grid.dy) / (nx * grid.dx)
-    width, height = PANEL * min(1.0, 1 / aspect), PANEL * min(1.0, aspect)
+    width, height = size * min(1.0, 1 / aspect), size * min(1.0, aspect)
     figure = Figure(
-        figsize=(3 * max(width, 1.2) + 2.4, rows * (max(height, 0.9) + 0.3) + 0.7),
+        figsize=(3 * max(width, 1.2) + 2.4, rows * (max(height, 0.9) + 0.3) + 0.7 + below),
         dpi=DPI,
         layout="constrained",
         facecolor="white",

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -14,7 +13,15 @@ from torch import Tensor
 
 from pibert.data.filling import Example
 from pibert.fields import Grid
-from pibert.report.figures import DPI, PANEL, Layer, add_bar, picture_path, show, write_figure
+from pibert.report.figures import (
+    PANEL,
+    Layer,
+    add_bar,
+    panels,
+    picture_path,
+    show,
+    write_figure,
+)
 
 _CHANNELS = 4
 _BODY, _MISSING, _NEW = "0.35", "0.75", "#8fc08f"
@@ -39,7 +46,7 @@ def draw_filling(path: str | os.PathLike[str], example: Example, *, title: str =
     grid, body = spec.grid, example.body
     still_missing = example.missing & ~example.after.isfinite().all(0)
     names = spec.channels[:_CHANNELS]
-    figure, axes = _panels(len(names), grid)
+    figure, axes = panels(len(names), grid, size=1.2 * PANEL, below=0.4)
     for row, (name, unit) in enumerate(zip(names, spec.units, strict=False)):
         before = _layer(example.before[row], ~body & ~example.missing)
         after = _layer(example.after[row], ~body & ~still_missing)
@@ -68,24 +75,6 @@ def draw_filling(path: str | os.PathLike[str], example: Example, *, title: str =
     if title:
         figure.suptitle(title, fontsize=12)
     return write_figure(figure, path)
-
-
-def _panels(rows: int, grid: Grid) -> tuple[Figure, np.ndarray]:
-    """Three axes per channel, of a size that fits the shape of the flow's view."""
-    ny, nx = grid.shape
-    aspect = (ny * grid.dy) / (nx * grid.dx)
-    width, height = 1.2 * PANEL * min(1.0, 1 / aspect), 1.2 * PANEL * min(1.0, aspect)
-    figure = Figure(
-        figsize=(3 * max(width, 1.4) + 2.6, rows * (max(height, 1.0) + 0.35) + 1.1),
-        dpi=DPI,
-        layout="constrained",
-        facecolor="white",
-    )
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, 3, sharex=True, sharey=True, squeeze=False)
-    for ax in axes.flat:
-        ax.tick_params(labelsize=8, length=2)
-    return figure, axes
 
 
 def _layer(values: Tensor, shown: Tensor) -> Layer:

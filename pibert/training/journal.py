@@ -22,7 +22,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from pibert.data.partial import partial_path, remove_leftovers
+from pibert.data.partial import remove_leftovers, replace_file
 
 FILE = "log.jsonl"
 TENSORBOARD = "tensorboard"
@@ -194,17 +194,7 @@ class Journal:
 
     def _replace(self, text: str) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        partial = partial_path(self._path)
-        try:
-            with partial.open("x") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, self._path)
-        except OSError:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
-            raise
+        replace_file(self._path, text.encode())
 
     def _read(self) -> list[dict[str, Any]]:
         return read_log(self._path) if self._path.exists() else []

@@ -15,11 +15,9 @@ in a copy, does not agree with its checksum. Nothing is pickled.
 """
 
 import json
-import os
 import random
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from pibert.data.partial import partial_path, remove_leftovers
+from pibert.data.partial import remove_leftovers, replace_file
 
 FORMAT, VERSION = "pibert-state", 1
 FILE = "state.safetensors"
@@ -140,18 +138,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
     text = json.dumps(header)
     data = save(whole, metadata={"header": text, "crc32": _checksum(text, whole)})
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = partial_path(path)
-    try:
-        with partial.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise
-    _flush_folder(path.parent)
+    replace_file(path, data)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -180,16 +167,6 @@ def _checksum(header: str, tensors: Mapping[str, Tensor]) -> str:
         value = zlib.crc32(name.encode(), value)
         value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, value)
     return f"{value:08x}"
-
-
-def _flush_folder(folder: Path) -> None:
-    """Make the new name of a file survive a power cut; some file systems cannot."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def generator_states(device: torch.device) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """The models, by name, and how to build one."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -10,17 +10,18 @@ from torch import nn
 from pibert.compilation import compile_if_possible
 from pibert.fields import FieldSpec
 from pibert.models import pibert
+from pibert.models.stepper import Stepper, StepperConfig
 
-MODELS: dict[str, type[pibert.PIBERT]] = {"pibert": pibert.PIBERT}
+MODELS: dict[str, Callable[[Any, FieldSpec], Stepper]] = {"pibert": pibert.PIBERT}
 """Model classes; each is made from its config and a field spec."""
 
-PRESETS: dict[str, dict[str, pibert.PIBERTConfig]] = {"pibert": pibert.PRESETS}
+PRESETS: dict[str, Mapping[str, StepperConfig]] = {"pibert": pibert.PRESETS}
 """Named configurations of each model."""
 
 
 def build_model(
     name: str, *, preset: str | None = None, spec: FieldSpec | None = None, **overrides: Any
-) -> pibert.PIBERT:
+) -> Any:
     """Make a model with fresh weights.
 
     Args:
@@ -48,8 +49,9 @@ def build_model(
     return MODELS[name](config, spec or _default_spec(config))
 
 
-def _default_spec(config: pibert.PIBERTConfig) -> FieldSpec:
-    count = -(-(config.in_channels or 2 * config.history) // config.history)
+def _default_spec(config: StepperConfig) -> FieldSpec:
+    channels = getattr(config, "in_channels", None) or 2 * config.history
+    count = -(-channels // config.history)
     names = ("u", "v", *(f"channel{index}" for index in range(2, count)))[:count]
     return FieldSpec(channels=names, family="incompressible" if len(names) > 1 else None)
 

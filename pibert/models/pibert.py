@@ -25,11 +25,12 @@ from pibert.models.folding import folded_decoding, folded_tokens
 from pibert.models.fourier import Evaluation, FourierBranch
 from pibert.models.frame import FrameBranch, FrameKind
 from pibert.models.smoothing import fill_smoothly
+from pibert.models.stepper import Stepper, StepperConfig, at_least_one, checked_mask, zero
 from pibert.physics import find_family
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PIBERTConfig:
+class PIBERTConfig(StepperConfig):
     """Sizes and switches; the defaults are the ``base`` preset, the paper's cylinder model."""
 
     width: int = 128
@@ -41,10 +42,6 @@ class PIBERTConfig:
     mlp_ratio: int = 4
     dropout: float = 0.02
     """Of the tokens as they enter the blocks."""
-    history: int = 1
-    """Frames in, folded into channels, the newest last."""
-    horizon: int = 1
-    """Frames out, folded into channels."""
     in_channels: int | None = None
     """None: history times the channels of the field spec."""
     out_channels: int | None = None
@@ -61,21 +58,20 @@ class PIBERTConfig:
     """Multiply out the affine ends (same function); off, or with a spatial gate: the plain form."""
     attention_bias: float = 0.12
     """lambda_att; 0 leaves the attention unbiased."""
-    residual: str | None = None
+    family: str | None = None
     """PDE family of the bias; None: the family of the field spec."""
-    residual_weights: tuple[float, ...] | None = None
+    family_weights: tuple[float, ...] | None = None
     """Weight of each residual term of the family (the paper's alpha_div, alpha_mom); None: ones."""
     relative_bias: bool = False
     """Add a learned pairwise R_ij that depends on the relative position of the tokens."""
     parameter_token: bool = True
-    skip: bool = True
     refine: bool = True
 
     def __post_init__(self) -> None:
-        counts = ("width", "heads", "depth", "patch", "modes", "refine_width", "mlp_ratio")
-        for name in (*counts, "history", "horizon", "frame_levels"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
+        # Named, as slots make a class that a bare super() does not know.
+        StepperConfig.__post_init__(self)
+        at_least_one(self, "width", "heads", "depth", "patch", "modes", "refine_width")
+        at_least_one(self, "mlp_ratio", "frame_levels")
         for name in ("in_channels", "out_channels"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -100,15 +96,12 @@ PRESETS: dict[str, PIBERTConfig] = {
 }
 
 
-class PIBERT(nn.Module):
+class PIBERT(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
 
     def __init__(self, config: PIBERTConfig, spec: FieldSpec) -> None:
-        super().__init__()
-        self.config, self.spec = config, spec
+        super().__init__(config, spec, config.in_channels, config.out_channels)
         frame_channels = len(spec.channels)
-        self.in_channels = config.in_channels or config.history * frame_channels
-        self.out_channels = config.out_channels or config.horizon * frame_channels
         if self.in_channels != config.history * frame_channels:
             raise ValueError(
                 f"in_channels must be history x channels = {config.history} x {frame_channels} "
@@ -119,8 +112,8 @@ class PIBERT(nn.Module):
                 f"out_channels must be a multiple of horizon={config.horizon}, "
                 f"found {self.out_channels}"
             )
-        if config.residual is not None:
-            find_family(config.residual)
+        if config.family is not None:
+            find_family(config.family)
         ny, nx = spec.grid.shape
         if min(ny, nx) < config.patch:
             raise ValueError(
@@ -141,13 +134,13 @@ class PIBERT(nn.Module):
         self.positions = nn.Parameter(torch.empty(num_tokens, d))
         nn.init.trunc_normal_(self.positions, std=0.02)
         self.physics_bias = None
-        if config.attention_bias > 0 and (config.residual or spec.family):
+        if config.attention_bias > 0 and (config.family or spec.family):
             self.physics_bias = PhysicsBias(
                 spec,
                 patch,
                 history=config.history,
-                family=config.residual,
-                weights=config.residual_weights,
+                family=config.family,
+                weights=config.family_weights,
             )
         self.relative_bias = RelativeBias(self.token_shape) if config.relative_bias else None
         self.dropout = nn.Dropout(config.dropout)
@@ -159,11 +152,11 @@ class PIBERT(nn.Module):
         self.read_out = nn.Conv2d(d, self.out_channels, 1)
         self.mpp_head = nn.Linear(d, patch**2 * self.in_channels)
         self.ecp_head = nn.Sequential(nn.Linear(d, d // 2), nn.GELU(), nn.Linear(d // 2, 1))
-        self.skip_scale = nn.Parameter(torch.ones(1)) if config.skip else None
+        self.skip_scale = nn.Parameter(torch.ones(1)) if config.residual else None
         self.refinement = self._build_refinement() if config.refine else None
         # Zero correction at the start: the untrained model is persistence, and fills smoothly.
-        _zero(self.read_out)
-        _zero(self.mpp_head)
+        zero(self.read_out)
+        zero(self.mpp_head)
 
     def _build_encoder(self, shape: tuple[int, int]) -> HybridEncoder:
         config, channels = self.config, self.in_channels
@@ -190,7 +183,7 @@ class PIBERT(nn.Module):
     def _build_refinement(self) -> nn.Sequential:
         h = self.config.refine_width
         last = nn.Conv2d(h, self.out_channels, 3, padding=1)
-        _zero(last)
+        zero(last)
         return nn.Sequential(
             nn.Conv2d(self.out_channels + self.in_channels, h, 3, padding=1),
             nn.GELU(),
@@ -233,12 +226,12 @@ class PIBERT(nn.Module):
                 (b, y, x) or (b, 1, y, x). Unknown pixels enter as zero and do not count in the
                 physics bias.
         """
-        x = self._prepare(x, parameters, mask)
+        x = self.prepared(x, parameters, mask)
         tokens = self._encode(x, parameters, mask)
         ny, nx = x.shape[-2:]
         field = self._to_grid(self._decode(tokens), self.out_channels, (ny, nx))
         if self.skip_scale is not None:
-            field = field + self.skip_scale * self._last_frame(x)
+            field = field + self.skip_scale * self.last_frame(x)
         if self.refinement is not None:
             # Channels last is the layout that the convolutions compute in on CPU and GPU alike.
             both = torch.cat((field, x), dim=1).contiguous(memory_format=torch.channels_last)
@@ -252,7 +245,7 @@ class PIBERT(nn.Module):
         mask: Tensor | None = None,
     ) -> Float[Tensor, "b n d"]:
         """Tokens after the last norm, row by row, the parameter token last."""
-        return self._encode(self._prepare(x, parameters, mask), parameters, mask)
+        return self._encode(self.prepared(x, parameters, mask), parameters, mask)
 
     def reconstruct(
         self,
@@ -264,13 +257,13 @@ class PIBERT(nn.Module):
 
         As the prediction corrects the last frame, this corrects a smooth guess at unknown pixels.
         """
-        x = self._prepare(x, parameters, mask)
+        x = self.prepared(x, parameters, mask)
         tokens = self._encode(x, parameters, mask)
         correction = self._to_grid(self.mpp_head(tokens), self.in_channels, x.shape[-2:])
         if mask is None:
             return x + correction
         grid, (ny, nx) = self.spec.grid, x.shape[-2:]
-        known = self._checked_mask(mask, x).expand(len(x), 1, ny, nx)[:, 0]
+        known = checked_mask(mask, x).expand(len(x), 1, ny, nx)[:, 0]
         spacing = (grid.dy * grid.shape[0] / ny, grid.dx * grid.shape[1] / nx)
         return fill_smoothly(x, known, spacing) + correction
 
@@ -283,6 +276,15 @@ class PIBERT(nn.Module):
         """Equation consistency prediction: the logit that the field obeys its equations."""
         return self.ecp_head(self.encode(x, parameters, mask).mean(1)).squeeze(-1)
 
+    def prepared(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
+        """Check the input and set unknown pixels to zero."""
+        if x.ndim == 4 and min(x.shape[-2:]) < self.config.patch:
+            raise ValueError(
+                f"the grid must be at least one patch of {self.config.patch} x "
+                f"{self.config.patch}, found {x.shape[-2]} x {x.shape[-1]}"
+            )
+        return super().prepared(x, parameters, mask)
+
     def _encode(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
         ny, nx = x.shape[-2:]
         patch = self.config.patch
@@ -291,7 +293,7 @@ class PIBERT(nn.Module):
         padded = F.pad(x, (0, -nx % patch, 0, -ny % patch), mode="replicate")
         tokens = self._embed(padded)
         if self.parameter_embedding is not None:
-            known = self._parameter_vector(x, parameters)
+            known = self.parameter_vector(x, parameters)
             tokens = torch.cat((tokens, self.parameter_embedding(known)[:, None]), dim=1)
         tokens = self.dropout(tokens + self._positions(token_shape))
         for block in self.blocks:
@@ -356,89 +358,6 @@ class PIBERT(nn.Module):
         field = cells.permute(0, 5, 1, 3, 2, 4).reshape(b, channels, ty * patch, tx * patch)
         return field[..., :ny, :nx]
 
-    def _last_frame(self, x: Tensor) -> Tensor:
-        """What persistence predicts: the newest frame for every frame ahead."""
-        frame = x[:, -len(self.spec.channels) :]
-        repeats = -(-self.out_channels // frame.shape[1])
-        if repeats > 1 and self.out_channels % frame.shape[1]:
-            # Outputs beyond the known channels have nothing to persist: they start at zero.
-            return F.pad(frame, (0, 0, 0, 0, 0, self.out_channels - frame.shape[1]))
-        return frame.repeat(1, repeats, 1, 1)[:, : self.out_channels]
-
-    def _parameter_vector(self, x: Tensor, parameters: Tensor | None) -> Tensor:
-        if parameters is None:
-            return x.new_zeros(x.shape[0], PARAMETER_WIDTH)
-        vector = torch.where(parameters.isnan(), 0.0, parameters).to(x.dtype)
-        return F.pad(vector, (0, PARAMETER_WIDTH - vector.shape[-1]))
-
-    def _prepare(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
-        """Check the input and set unknown pixels to zero."""
-        if self.positions.dtype in (torch.float16, torch.bfloat16):
-            raise ValueError(
-                f"expected weights in float32 or float64, found {self.positions.dtype}: spectral "
-                f"sums need the digits; for half precision run the model under torch.autocast"
-            )
-        if x.ndim != 4 or x.shape[1] != self.in_channels:
-            raise ValueError(
-                f"expected a field of shape (b, {self.in_channels}, y, x), found {tuple(x.shape)}"
-            )
-        if min(x.shape[-2:]) < self.config.patch:
-            raise ValueError(
-                f"the grid must be at least one patch of {self.config.patch} x "
-                f"{self.config.patch}, found {x.shape[-2]} x {x.shape[-1]}"
-            )
-        if parameters is not None and (
-            parameters.ndim != 2
-            or parameters.shape[0] != x.shape[0]
-            or parameters.shape[1] > PARAMETER_WIDTH
-        ):
-            raise ValueError(
-                f"expected parameters of shape ({x.shape[0]}, at most {PARAMETER_WIDTH}), "
-                f"found {tuple(parameters.shape)}"
-            )
-        if mask is not None:
-            mask = self._checked_mask(mask, x)
-            x = torch.where(mask, x, 0.0)
-        if not _is_captured(x):
-            self._check_values(x, parameters)
-        return x
-
-    @staticmethod
-    def _check_values(x: Tensor, parameters: Tensor | None) -> None:
-        if not bool(torch.isfinite(x).all()):
-            where = (~torch.isfinite(x)).nonzero()[0].tolist()
-            raise ValueError(
-                f"expected finite values, found {x[tuple(where)].item()} at (b, c, y, x) = "
-                f"{tuple(where)}; pass a mask that is 0 at missing pixels"
-            )
-        if parameters is not None and bool(parameters.isinf().any()):
-            raise ValueError("expected finite parameters, or NaN for unknown ones, found inf")
-
-    @staticmethod
-    def _checked_mask(mask: Tensor, x: Tensor) -> Tensor:
-        b, _, ny, nx = x.shape
-        shapes = {2: (ny, nx), 3: (b, ny, nx), 4: (b, 1, ny, nx)}
-        if shapes.get(mask.ndim) != tuple(mask.shape):
-            raise ValueError(
-                f"expected a mask of shape ({ny}, {nx}), ({b}, {ny}, {nx}) or "
-                f"({b}, 1, {ny}, {nx}), found {tuple(mask.shape)}"
-            )
-        mask = mask != 0
-        return mask[:, None] if mask.ndim == 3 else mask
-
-
-def _is_captured(x: Tensor) -> bool:
-    """Whether the work is being recorded, which cannot branch on values: the caller checks them."""
-    if torch.compiler.is_compiling():
-        return True
-    return x.is_cuda and torch.cuda.is_current_stream_capturing()
-
-
 def _count_patches(shape: tuple[int, int], patch: int) -> tuple[int, int]:
     """Rows and columns of patches that cover a grid."""
     return -(-shape[0] // patch), -(-shape[1] // patch)
-
-
-def _zero(layer: nn.Module) -> None:
-    for parameter in layer.parameters():
-        nn.init.zeros_(parameter)

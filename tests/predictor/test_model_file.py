@@ -68,7 +68,7 @@ def rewrite(folder: Path, *, text: str | None = None, **tensors: torch.Tensor | 
 
 
 def test_a_model_comes_back_as_the_same_function_with_all_that_describes_it(tmp_path: Path) -> None:
-    model = made(residual_weights=(1.0, 0.5), history=2)
+    model = made(family_weights=(1.0, 0.5), history=2)
     more = {"provenance": {"seed": 3, "data": "wakes"}, "metrics": {"valid": {"rmse": 0.25}}}
     assert saved(tmp_path / "run", model, **more) == tmp_path / "run"
     for path in (tmp_path / "run", str(tmp_path / "run"), tmp_path / "run" / "model.safetensors"):

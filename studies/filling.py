@@ -16,6 +16,7 @@ from pibert import config
 from pibert.data.dataset import Samples, Window
 from pibert.evaluation.filling import (
     MODEL,
+    MODES,
     FillingError,
     fill_biharmonic,
     fill_hidden,
@@ -163,6 +164,6 @@ def best_classical(rows: list[dict[str, Any]], mask: str, against: str) -> float
     chosen = [
         row["rms"]
         for row in rows
-        if row["mask"] == mask and row["against"] == against and row["method"] != MODEL
+        if (row["mask"], row["against"]) == (mask, against) and row["method"] not in (MODEL, MODES)
     ]
     return min(chosen)

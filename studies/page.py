@@ -45,7 +45,11 @@ A model is pretrained by masked physics prediction alone and then fills points o
 not seen (15 % of them hidden); the same points are filled by the mean of the field, a membrane
 (`laplace`), piecewise cubic interpolation and a thin plate (`biharmonic`). Root mean square errors
 at the hidden points, over both components, in units of each component's standard deviation in the
-training data. Smaller is better; *ratio* is the error over that of the best interpolation. Of a
+training data. Smaller is better; *ratio* is the error over that of the best interpolation. The
+reconstruction starts from the principal modes of the training fields (`model.options.fill_modes`)
+and the transformer corrects it; `modes` is that start by itself (gappy POD), which has learned from
+the same fields as the model and is no interpolation. What the transformer adds is the difference of
+the first two columns. Of a
 simulated measurement the true flow is known; against the measurement itself no method can be better
 than its noise and spurious vectors.
 

@@ -35,6 +35,8 @@ Filling = Callable[[Tensor, Tensor, Grid], Tensor]
 
 MODEL = "model"
 """The name of the model's own reconstruction among the methods."""
+MODES = "modes"
+"""The name of what a model with modes of its training fields starts from (gappy POD)."""
 
 
 def fill_mean(fields: Fields, known: Known, grid: Grid) -> Fields:
@@ -141,14 +143,20 @@ def fill_hidden(
     *,
     methods: Mapping[str, Filling] = FILLINGS,
 ) -> dict[str, Float[Tensor, "b hc y x"]]:
-    """What the model and each classical method make of the fields without the hidden points."""
+    """What the model and each classical method make of the fields without the hidden points.
+
+    Where the model starts from modes of its training fields, they are judged by themselves too.
+    """
     left = batch.mask & ~hidden
     seen = torch.where(left[:, None], batch.x, 0.0)
     was_training = model.training
     answer = cast(Any, model.eval()).reconstruct(seen, batch.parameters, left)
     model.train(was_training)
-    classical = {name: fill(seen, left, spec.grid) for name, fill in methods.items()}
-    return {MODEL: answer, **classical}
+    answers = {MODEL: answer}
+    modes = getattr(model, "modes", None)
+    if modes is not None:
+        answers[MODES] = torch.where(left[:, None], seen, modes(seen, left))
+    return answers | {name: fill(seen, left, spec.grid) for name, fill in methods.items()}
 
 
 def filling_error(

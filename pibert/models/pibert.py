@@ -24,6 +24,7 @@ from pibert.models.encoder import Gate, HybridEncoder
 from pibert.models.folding import folded_decoding, folded_tokens
 from pibert.models.fourier import Evaluation, FourierBranch
 from pibert.models.frame import FrameBranch, FrameKind
+from pibert.models.modes import FieldModes
 from pibert.models.smoothing import fill_smoothly
 from pibert.models.stepper import Stepper, StepperConfig, at_least_one, checked_mask, zero
 from pibert.physics import find_family
@@ -66,6 +67,8 @@ class PIBERTConfig(StepperConfig):
     """Add a learned pairwise R_ij that depends on the relative position of the tokens."""
     parameter_token: bool = True
     refine: bool = True
+    fill_modes: int = 0
+    """Principal modes of training fields that the reconstruction starts from; 0: a thin plate."""
 
     def __post_init__(self) -> None:
         # Named, as slots make a class that a bare super() does not know.
@@ -76,6 +79,8 @@ class PIBERTConfig(StepperConfig):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1 or None, found {value}")
+        if self.fill_modes < 0:
+            raise ValueError(f"fill_modes must be zero or positive, found {self.fill_modes}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), found {self.dropout}")
         if not 0 <= self.attention_bias < float("inf"):
@@ -152,6 +157,9 @@ class PIBERT(Stepper):
         self.read_out = nn.Conv2d(d, self.out_channels, 1)
         self.mpp_head = nn.Linear(d, patch**2 * self.in_channels)
         self.ecp_head = nn.Sequential(nn.Linear(d, d // 2), nn.GELU(), nn.Linear(d // 2, 1))
+        self.modes = (
+            FieldModes(config.fill_modes, (self.in_channels, ny, nx)) if config.fill_modes else None
+        )
         self.skip_scale = nn.Parameter(torch.ones(1)) if config.residual else None
         self.refinement = self._build_refinement() if config.refine else None
         # Zero correction at the start: the untrained model is persistence, and fills smoothly.
@@ -204,11 +212,16 @@ class PIBERT(Stepper):
         parameters: Float[Tensor, "n q"] | None = None,
         mask: Tensor | None = None,
     ) -> None:
-        """Give the physics bias its units and the scale of each residual over training samples."""
+        """Give the physics bias its units and the scale of each residual over training samples.
+
+        Modes to start the reconstruction from are taken from the same samples.
+        """
         if self.physics_bias is not None:
             if normalizer is not None:
                 self.physics_bias.set_normalizer(normalizer)
             self.physics_bias.calibrate(x, parameters, mask)
+        if self.modes is not None:
+            self.modes.fit(x, _known(mask, x))
 
     def forward(
         self,
@@ -255,17 +268,29 @@ class PIBERT(Stepper):
     ) -> Float[Tensor, "b c y x"]:
         """Masked physics prediction: the complete input field, through the head per token.
 
-        As the prediction corrects the last frame, this corrects a smooth guess at unknown pixels.
+        As the prediction corrects the last frame, this corrects a guess at unknown pixels: a smooth
+        field, or with ``fill_modes`` the likeliest of such fields as it was calibrated with.
         """
         x = self.prepared(x, parameters, mask)
         tokens = self._encode(x, parameters, mask)
         correction = self._to_grid(self.mpp_head(tokens), self.in_channels, x.shape[-2:])
-        if mask is None:
-            return x + correction
-        grid, (ny, nx) = self.spec.grid, x.shape[-2:]
-        known = checked_mask(mask, x).expand(len(x), 1, ny, nx)[:, 0]
-        spacing = (grid.dy * grid.shape[0] / ny, grid.dx * grid.shape[1] / nx)
-        return fill_smoothly(x, known, spacing) + correction
+        return x + correction if mask is None else self._start(x, _known(mask, x)) + correction
+
+    def _start(self, x: Tensor, known: Tensor) -> Tensor:
+        """What the reconstruction corrects: known pixels and a guess at the others."""
+        ny, nx = x.shape[-2:]
+        if self.modes is None:
+            grid = self.spec.grid
+            spacing = (grid.dy * grid.shape[0] / ny, grid.dx * grid.shape[1] / nx)
+            return fill_smoothly(x, known, spacing)
+        if tuple(self.modes.mean.shape[-2:]) != (ny, nx):
+            raise ValueError(
+                f"the modes are of fields on {tuple(self.modes.mean.shape[-2:])} points, found "
+                f"({ny}, {nx}); resample the field, or train with fill_modes=0"
+            )
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.to(self.modes.mean.dtype)
+            return torch.where(known[:, None], x, self.modes(x, known))
 
     def consistency(
         self,
@@ -357,6 +382,15 @@ class PIBERT(Stepper):
         cells = pixels[:, : ty * tx].view(b, ty, tx, patch, patch, channels)
         field = cells.permute(0, 5, 1, 3, 2, 4).reshape(b, channels, ty * patch, tx * patch)
         return field[..., :ny, :nx]
+
+
+def _known(mask: Tensor | None, x: Tensor) -> Tensor:
+    """(b, y, x), also where the mask was given in another form."""
+    b, _, ny, nx = x.shape
+    if mask is None:
+        return torch.ones(b, ny, nx, dtype=torch.bool, device=x.device)
+    return checked_mask(mask, x).expand(b, 1, ny, nx)[:, 0]
+
 
 def _count_patches(shape: tuple[int, int], patch: int) -> tuple[int, int]:
     """Rows and columns of patches that cover a grid."""

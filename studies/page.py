@@ -49,9 +49,8 @@ training data. Smaller is better; *ratio* is the error over that of the best int
 reconstruction starts from the principal modes of the training fields (`model.options.fill_modes`)
 and the transformer corrects it; `modes` is that start by itself (gappy POD), which has learned from
 the same fields as the model and is no interpolation. What the transformer adds is the difference of
-the first two columns. Of a
-simulated measurement the true flow is known; against the measurement itself no method can be better
-than its noise and spurious vectors.
+the first two columns. Of a simulated measurement the true flow is known; the measurement itself has
+noise that neighbours share, which an interpolation of single points follows.
 
 """
     titles = {
@@ -169,7 +168,8 @@ All training trajectories are there to pretrain on, a share of them has labels
 (`configs/labels.toml`). Every training takes about {part["steps"]} steps; the validation
 trajectories choose the epoch; error of the next frame on the test trajectories (NMSE: squared error
 over squared field, standardised), mean ± standard deviation over
-{len({r["seed"] for r in part["rows"]})} seeds. {_circumstances(part)}
+{len({r["seed"] for r in part["rows"]})} seeds, which have the same labelled
+trajectories. {_circumstances(part)}
 
 """
         + _table(["labelled", "from scratch", "pretrained", "ratio", "persistence"], rows)

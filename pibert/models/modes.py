@@ -1,4 +1,4 @@
-"""What fields look like: their mean and principal modes, and the likeliest field through some points.
+"""What fields look like: mean and principal modes, and the likeliest field through some points.
 
 Fields are taken as draws of a Gaussian,
 

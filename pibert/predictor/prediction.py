@@ -197,7 +197,8 @@ class Predictor:
     def _run(self, function: Callable[..., Tensor], window: Tensor, given: Given) -> Tensor:
         """A function of the model over the batch, some samples at a time, in full precision."""
         x, parts = window.flatten(1, 2), []
-        with torch.autocast(x.device.type, enabled=False):
+        full = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+        with torch.autocast(x.device.type, enabled=False), full:
             for start in range(0, len(x), self.chunk):
                 part = slice(start, start + self.chunk)
                 parts.append(function(x[part], given.parameters[part], given.seen[part]))

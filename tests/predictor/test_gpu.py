@@ -18,6 +18,7 @@ pytestmark = [
 
 
 def test_a_prediction_on_the_gpu_is_that_of_the_cpu(tmp_path: Path) -> None:
+    torch.manual_seed(0)
     normalizer = Normalizer((1.5, -0.25), (0.5, 2.0))
     model = randomise(tiny_model(spec=tiny_spec((12, 20)), history=2))
     trained = {"forward": True, "reconstruct": True, "consistency": True}

@@ -23,6 +23,7 @@ NORMALIZER = Normalizer((0.1, 0.0), (2.0, 0.5))
 def test_nothing_waits_for_the_device(kind: str, guide: str) -> None:
     batch = make_batch(torch.randn(4, 4, 24, 40)).to("cuda")
     masking = Masking(kinds=(kind, "pixels"), guide=guide)  # type: ignore[arg-type]
+    choose(batch, masking, SPEC, NORMALIZER)  # constants are brought to the device once
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:

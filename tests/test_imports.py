@@ -23,6 +23,7 @@ LAYERS = (
     ("training",),
     ("report", "serve"),
     ("experiments",),
+    ("comparison",),
     ("demo",),
     ("cli",),
 )

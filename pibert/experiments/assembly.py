@@ -23,9 +23,11 @@ from pibert.pretraining.negatives import Negatives
 from pibert.training.augmentation import augmented
 from pibert.training.consistency import equation_consistency
 from pibert.training.engine import FitConfig
+from pibert.training.flow_matching import flow_matching
 from pibert.training.losses import PAPER_WEIGHTS, LossScales, LossWeights
 from pibert.training.masked import masked_physics
 from pibert.training.objectives import Objective, supervised, weighted
+from pibert.training.pde_residual import pde_residual
 
 _CALIBRATION = 512
 """Samples that the scales of the physics bias are measured on."""
@@ -72,6 +74,7 @@ def assemble(experiment: Experiment, flows: Flows, stage: Stage, start: str | No
     if not weights.supervised and schedule.monitor == "reconstruction":
         schedule = replace(schedule, monitor="loss")  # the default, where nothing is predicted
     flows, model = _make_model(experiment, flows, start)
+    model.prepare_for(stage)
     window = _window(experiment, model, weights)
     return Parts(
         flows=flows,
@@ -85,7 +88,7 @@ def assemble(experiment: Experiment, flows: Flows, stage: Stage, start: str | No
     )
 
 
-def _make_model(experiment: Experiment, flows: Flows, start: str | None) -> tuple[Flows, nn.Module]:
+def _make_model(experiment: Experiment, flows: Flows, start: str | None) -> tuple[Flows, Any]:
     """The model before training, and the flows in its units."""
     options, chosen = experiment.model.options, experiment.model
     torch.manual_seed(experiment.seed)
@@ -124,13 +127,21 @@ def _in_units_of(begun: Predictor, flows: Flows, start: str) -> Flows:
 
 
 def _calibrate(model: Any, flows: Flows) -> None:
-    """Give the physics bias its units and scales, from samples spread over the training part."""
-    if not hasattr(model, "calibrate"):
+    """Give a model the units and scales that it asks for, from samples of the training part."""
+    if not (hasattr(model, "calibrate") or hasattr(model, "set_increment_scale")):
         return
     samples = flows.samples("train", Window(history=model.config.history))
     step = max(1, len(samples) // _CALIBRATION)
     some = samples.batch(range(0, len(samples), step))
-    model.calibrate(some.x, flows.normalizer, some.parameters, some.mask)
+    if hasattr(model, "calibrate"):
+        model.calibrate(some.x, flows.normalizer, some.parameters, some.mask)
+    if hasattr(model, "set_increment_scale"):
+        change = some.y[:, 0]
+        if model.config.residual:
+            change = change - some.x[:, -change.shape[1] :]
+        here = (some.mask & some.target_mask[:, 0])[:, None]
+        mean_square = (change.square() * here).sum((0, 2, 3)) / here.sum()
+        model.set_increment_scale(mean_square.sqrt().clamp(min=1e-6))
 
 
 def _window(experiment: Experiment, model: Any, weights: Weights) -> Window:
@@ -153,21 +164,44 @@ def make_objectives(
         _need(model, "consistency", "ecp")
         negatives = make_negatives(experiment, flows, model.config.history)
         parts["ecp"] = (weights.ecp, equation_consistency(negatives))
-    losses = experiment.losses or _published_losses(experiment, scales)
 
     @cache  # the same object for the same work: the engine records it once
     def of_steps(steps: int) -> Objective:
         own = dict(parts)
         if weights.supervised:
-            learn = supervised(scales, losses, experiment.rollout, steps=steps)
+            learn = _learning(experiment, model, scales, steps)
             own = {"supervised": (weights.supervised, learn), **own}
         return augmented(weighted(own), experiment.augmentation, spec, normalizer)
 
     return lambda epoch: of_steps(experiment.rollout.steps_at(epoch))
 
 
+def _learning(experiment: Experiment, model: Any, scales: LossScales, steps: int) -> Objective:
+    """How the model learns to step."""
+    losses = experiment.losses or _published_losses(experiment, scales)
+    rollout = experiment.rollout
+    if model.objective == "flow_matching":
+        return flow_matching(model.config.align)
+    if model.objective == "pde_residual":
+        config = model.config
+        return pde_residual(
+            scales,
+            losses,
+            rollout,
+            weight=config.pde_weight if scales.has_velocity else 0.0,
+            transport=config.transport,
+            steps=steps,
+        )
+    return supervised(scales, losses, rollout, steps=steps)
+
+
 def _published_losses(experiment: Experiment, scales: LossScales) -> LossWeights:
-    """Those of the model's preset; without the terms of a velocity where there is none."""
+    """Those of the preset of PIBERT, without the terms of a velocity where there is none.
+
+    All other models learn from the squared error alone, as they were published.
+    """
+    if experiment.model.name != "pibert":
+        return LossWeights(reg=0.0, bnd=0.0)
     published = PAPER_WEIGHTS.get(experiment.model.preset or "base", PAPER_WEIGHTS["base"])
     return published if scales.has_velocity else replace(published, reg=0.0)
 

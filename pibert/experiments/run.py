@@ -17,11 +17,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
 from pibert import config
+from pibert.data.dataset import BatchOrder, make_loader
 from pibert.experiments.assembly import Parts, assemble
 from pibert.experiments.experiment import Experiment
 from pibert.experiments.flows import Flows, prepare
@@ -35,6 +36,7 @@ from pibert.experiments.record import (
     refuse_other,
     versions,
 )
+from pibert.models.references.simple import Reference
 from pibert.predictor import read_model, save_model
 from pibert.report.curves import draw_curves
 from pibert.training import engine
@@ -140,6 +142,8 @@ def _fit(
     fabric: Any,
     reporter: Reporter,
 ) -> Finished:
+    if isinstance(parts.model, Reference):
+        return _fit_reference(experiment, parts, out, stage, fabric)
     with contextlib.ExitStack() as stack:
         first_does(fabric, lambda: stack.enter_context(only_one(out)))
         if fabric.is_global_zero:
@@ -162,6 +166,26 @@ def _fit(
         )
     fabric.barrier()
     return Finished(out, fitted, parts.valid is not None)
+
+
+def _fit_reference(
+    experiment: Experiment, parts: Parts, out: Path, stage: Stage, fabric: Any
+) -> Finished:
+    """A predictor that is found in closed form: no epochs, and nothing to choose."""
+    model = cast(Reference, parts.model)
+
+    def fit_and_save() -> None:
+        order = BatchOrder(len(parts.train), 256, seed=0, shuffle=False)
+        model.fit(make_loader(parts.train, order), parts.flows.normalizer)
+        _saver(experiment, parts, out, stage)(model, {})
+
+    if not _is_readable(out):
+        first_does(fabric, fit_and_save)
+    fabric.barrier()
+    fitted = Fitted(
+        metrics={}, best_epoch=0, epochs=0, steps=0, stopped_early=False, resumed_from=None
+    )
+    return Finished(out, fitted, validated=False)
 
 
 def _forget_if_refused(out: Path, kind: Any, error: Any, _: Any) -> None:

@@ -10,12 +10,54 @@ from torch import nn
 from pibert.compilation import compile_if_possible
 from pibert.fields import FieldSpec
 from pibert.models import pibert
+from pibert.models.baselines import deeponet2d, fno2d, fourierflow, pinn, pitt
+from pibert.models.references import dmd, mean_advection, simple
+from pibert.models.rivals import mwt, neuraloperator, transolver, unet
 from pibert.models.stepper import Stepper, StepperConfig
 
-MODELS: dict[str, Callable[[Any, FieldSpec], Stepper]] = {"pibert": pibert.PIBERT}
+MODELS: dict[str, Callable[[Any, FieldSpec], Stepper]] = {
+    "pibert": pibert.PIBERT,
+    # The paper's baselines.
+    "fno2d": fno2d.FNO2d,
+    "deeponet2d": deeponet2d.DeepONet2d,
+    "pitt": pitt.PITT,
+    "pitt-constant": pitt.PITTConstant,
+    "fourierflow": fourierflow.FourierFlow,
+    "fourierflow-det": fourierflow.FourierFlowDet,
+    "pinn": pinn.PINN,
+    # Modern rivals.
+    "unet": unet.UNet,
+    "transolver": transolver.Transolver,
+    "mwt": mwt.MWT,
+    "neuraloperator": neuraloperator.NeuralOperator,
+    # Predictors without training.
+    "persistence": simple.Persistence,
+    "training-mean": simple.TrainingMean,
+    "linear-extrapolation": simple.LinearExtrapolation,
+    "mean-advection": mean_advection.MeanAdvection,
+    "dmd": dmd.DMD,
+}
 """Model classes; each is made from its config and a field spec."""
 
-PRESETS: dict[str, Mapping[str, StepperConfig]] = {"pibert": pibert.PRESETS}
+PRESETS: dict[str, Mapping[str, StepperConfig]] = {
+    "pibert": pibert.PRESETS,
+    "fno2d": fno2d.PRESETS,
+    "deeponet2d": deeponet2d.PRESETS,
+    "pitt": pitt.PRESETS,
+    "pitt-constant": pitt.PRESETS,
+    "fourierflow": fourierflow.PRESETS,
+    "fourierflow-det": fourierflow.DET_PRESETS,
+    "pinn": pinn.PRESETS,
+    "unet": unet.PRESETS,
+    "transolver": transolver.PRESETS,
+    "mwt": mwt.PRESETS,
+    "neuraloperator": neuraloperator.PRESETS,
+    "persistence": simple.PRESETS["persistence"],
+    "training-mean": simple.PRESETS["training-mean"],
+    "linear-extrapolation": simple.PRESETS["linear-extrapolation"],
+    "mean-advection": mean_advection.PRESETS,
+    "dmd": dmd.PRESETS,
+}
 """Named configurations of each model."""
 
 

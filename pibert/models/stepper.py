@@ -49,8 +49,8 @@ class Stepper(nn.Module):
         out_channels: If not horizon times the channels of the spec.
     """
 
-    objective: ClassVar[str] = "supervised"
-    """How it is trained to step; a key of ``OBJECTIVES`` in ``experiments/assembly.py``."""
+    objective: ClassVar[Literal["supervised", "flow_matching", "pde_residual"]] = "supervised"
+    """How it is trained to step, by the name of the objective in ``pibert.training``."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ def checked_mask(mask: Tensor, x: Tensor) -> Tensor:
 
 @constant
 def unit_coordinates(ny: int, nx: int, *, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """x and y of the cell centres, both from 0 to 1 over the grid: (1, 2, y, x)."""
+    """Of the cell centres: x and y, both from 0 to 1 over the grid: (1, 2, y, x)."""
     y = (count(0, ny, device=device) + 0.5) / ny
     x = (count(0, nx, device=device) + 0.5) / nx
     return torch.stack((x.expand(ny, nx), y[:, None].expand(ny, nx)))[None].to(dtype)

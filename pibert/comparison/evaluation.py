@@ -1,0 +1,191 @@
+"""One run judged: the model of a run folder on the test part of some flows."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pibert import config
+from pibert.comparison.plan import RolloutPlan
+from pibert.data.dataset import Samples, Window
+from pibert.data.splits import Segment
+from pibert.evaluation.cost import measure_cost
+from pibert.evaluation.rollouts import score_rollouts, spread_starts
+from pibert.evaluation.scores import Scores, save_scores
+from pibert.evaluation.scoring import PICK_RULE, judge, vars_of
+from pibert.experiments.flows import Flows
+from pibert.experiments.record import commit, versions
+from pibert.experiments.run import PRETRAINING
+from pibert.predictor import Predictor, load
+from pibert.training.journal import read_log
+
+
+def evaluate(
+    folder: Path,
+    flows: Flows,
+    *,
+    history: int | None = None,
+    rollout: RolloutPlan | None = None,
+    device: str = "cpu",
+    labels: dict[str, Any] | None = None,
+) -> Scores:
+    """Score the model of a run on the test part, and write the scores into its folder.
+
+    Args:
+        folder: The run.
+        flows: Of the same channels and units as it was trained on.
+        history: Frames before those that are predicted; the model's own if not given. More of them
+            let models of different histories be judged on the same frames.
+        rollout: Rollouts to score; none if not given.
+        device: Where to compute.
+        labels: What the scores are to be known by, such as data set, entrant and seed.
+    """
+    predictor = load(folder, device)
+    _refuse_other_flows(predictor, flows, folder)
+    window = Window(history=max(history or 0, predictor.history))
+    samples = _samples(predictor, flows.split.test, flows, window)
+    judged = judge(predictor, samples)
+    arrays = dict(judged.arrays)
+    card: dict[str, Any] = {
+        "labels": labels or {},
+        "identity": identity_of(folder, flows, history, rollout),
+        "data": data_facts(flows, samples),
+        "model": {
+            "name": predictor.card["model"]["name"],
+            "config": predictor.card["model"]["config"],
+            "weights": predictor.card["weights"]["sha256"],
+        },
+        "entries": judged.entries,
+        "values": judged.values,
+        "correlation_frames": judged.correlation_frames,
+        "pick_rule": PICK_RULE,
+        "training": _training(folder),
+        "cost": asdict(measure_cost(predictor.model, predictor.spec, device)),
+        "commit": commit(),
+        "versions": versions(),
+        "hardware": _device_name(device),
+    }
+    if rollout is not None and rollout.steps:
+        lead = samples.window.history - predictor.history
+        card["rollout"], found = _rollouts(predictor, flows, rollout, lead)
+        arrays |= found
+    scores = Scores(card, arrays)
+    save_scores(folder, scores)
+    return scores
+
+
+def identity_of(
+    folder: Path, flows: Flows, history: int | None, rollout: RolloutPlan | None
+) -> str:
+    """Equal where the same weights are judged in the same way on the same flows."""
+    weights = load(folder).card["weights"]["sha256"]
+    plan = None if rollout is None else config.as_plain(rollout)
+    facts = {"weights": weights, "data": flows.source, "history": history, "rollout": plan}
+    return config.fingerprint(facts)
+
+
+def nmse_of(card: dict[str, Any]) -> float | None:
+    """The headline of a run's scores: NMSE of all components, in physical units."""
+    entries, values = (card[what]["physical/pointwise"] for what in ("entries", "values"))
+    pairs = zip(entries, values, strict=True)
+    return next(v for e, v in pairs if (e["metric"], e["component"]) == ("nmse", "all"))
+
+
+def data_facts(flows: Flows, samples: Samples) -> dict[str, Any]:
+    """What must agree between runs that are compared."""
+    split = {
+        part: [list(segment) for segment in getattr(flows.split, part)]
+        for part in ("train", "valid", "calibration", "test")
+    }
+    return {
+        "source": flows.source,
+        "split": split,
+        "spec": flows.spec.to_dict(),
+        "normalizer": {"mean": list(flows.normalizer.mean), "std": list(flows.normalizer.std)},
+        "length_unit": flows.trajectories[0].length_unit,
+        "test_frames": len(samples),
+        "has_body": any(trajectory.body is not None for trajectory in flows.trajectories),
+        "names": [trajectory.name for trajectory in flows.trajectories],
+        "parameters": [dict(trajectory.parameters) for trajectory in flows.trajectories],
+    }
+
+
+def _samples(
+    predictor: Predictor, segments: Sequence[Segment], flows: Flows, window: Window
+) -> Samples:
+    return Samples(
+        flows.trajectories,
+        segments,
+        window=window,
+        normalizer=predictor.normalizer,
+        spec=predictor.spec,
+    )
+
+
+def _refuse_other_flows(predictor: Predictor, flows: Flows, folder: Path) -> None:
+    for what in ("channels", "units"):
+        mine, theirs = getattr(predictor.spec, what), getattr(flows.spec, what)
+        if mine != theirs:
+            raise ValueError(
+                f"{folder}: the model steps fields with {what} {mine}, but the data have {theirs}; "
+                "give data that are represented as those it was trained on"
+            )
+    if predictor.spec.grid.shape != flows.spec.grid.shape:
+        raise ValueError(
+            f"{folder}: the model was trained on {predictor.spec.grid.shape} points, the data have "
+            f"{flows.spec.grid.shape}; bring them there with data.size"
+        )
+    if not flows.split.test:
+        raise ValueError("expected a test part to judge on, found none; leave it a share")
+
+
+def _rollouts(
+    predictor: Predictor, flows: Flows, plan: RolloutPlan, lead: int
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Rollouts that begin at the same frames whatever the history of the model."""
+    window = Window(history=predictor.history, horizon=plan.steps)
+    later = tuple(Segment(s.trajectory, s.start + lead, s.stop) for s in flows.split.test)
+    samples = _samples(predictor, later, flows, window)
+    scores = score_rollouts(predictor, samples, spread_starts(samples, plan.starts))
+    arrays = {
+        "rollout/terms": scores.terms,
+        "rollout/horizon_terms": scores.horizon_terms,
+        "rollout/trajectory": scores.trajectories,
+        "rollout/frame": scores.frames,
+        "rollout/stable": scores.stable,
+        "rollout/diverged": scores.diverged,
+        "rollout/curves": scores.curves(),
+        "rollout/summary": scores.summary(),
+    }
+    card = {
+        "steps": plan.steps,
+        "starts": len(scores.frames),
+        "entries": [vars_of(entry) for entry in scores.measure.entries],
+        "summary": [vars_of(entry) for entry in scores.horizons.entries],
+    }
+    return card, arrays
+
+
+def _training(folder: Path) -> dict[str, Any]:
+    """How long it took, how much it saw, and its validation curve."""
+    stages = {"pretraining": folder / PRETRAINING / "log.jsonl", "training": folder / "log.jsonl"}
+    found: dict[str, Any] = {}
+    for stage, path in stages.items():
+        lines = read_log(path) if path.exists() else []
+        epochs = [line for line in lines if line.get("kind") == "epoch"]
+        if epochs:
+            found[stage] = {
+                "epochs": len(epochs),
+                "seconds": sum(line.get("seconds") or 0.0 for line in epochs),
+                "curve": [[line["epoch"], line["valid"]] for line in epochs if line.get("valid")],
+                "best_epoch": max(
+                    (line["epoch"] for line in epochs if line.get("best")), default=0
+                ),
+            }
+    return found
+
+
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu"

@@ -1,0 +1,167 @@
+"""The runs of a comparison: trained and judged one after the other, or on several devices.
+
+What is done is skipped; what was interrupted goes on. A run that fails is reported and the others
+go on without it.
+"""
+
+import concurrent.futures
+import contextlib
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from pibert.comparison.evaluation import evaluate, identity_of, nmse_of
+from pibert.comparison.plan import Comparison, Job, experiment_of
+from pibert.data.dataset import Window
+from pibert.evaluation.scores import read_card
+from pibert.experiments.flows import Flows, prepare
+from pibert.experiments.run import run
+from pibert.training.engine import Silent
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """Told how the runs come on."""
+
+    def simulated(self, done: int | float, total: int | None = None) -> None:
+        """So many of the flows are simulated."""
+        ...
+
+    def update(self, job: Job, state: str, nmse: float | None = None) -> None:
+        """A run is waiting, training, judged, done or failed."""
+        ...
+
+
+class _Steps(Silent):
+    """Tells the watcher how far a run has come."""
+
+    def __init__(self, job: Job, watcher: Watcher) -> None:
+        self._job, self._watcher, self._total = job, watcher, 1
+
+    def start(self, total_steps: int, done: int) -> None:
+        self._total = max(total_steps, 1)
+
+    def step(self, done: int, loss: float) -> None:
+        self._watcher.update(self._job, f"training {100 * done / self._total:.0f} %")
+
+
+def carry_out(
+    comparison: Comparison, out: Path, watcher: Watcher, *, workers: int = 1
+) -> dict[Job, str]:
+    """Train and judge all that is not done yet; gives what failed, and why.
+
+    Args:
+        comparison: The plan.
+        out: Its folder.
+        watcher: Told of the progress.
+        workers: Runs at a time, each in a process of its own and on a GPU of its own where there
+            are any; 1: in this process.
+    """
+    flows = {
+        name: prepare(data, device=_device(comparison), on_progress=watcher.simulated)
+        for name, data in comparison.data.items()
+    }
+    jobs = comparison.jobs()
+    for job in jobs:
+        watcher.update(job, "waiting")
+    if workers > 1:
+        return _in_processes(comparison, out, watcher, workers)
+    failed: dict[Job, str] = {}
+    for job in jobs:
+        try:
+            _one(comparison, job, out, flows[job.data], watcher)
+        except (ValueError, FloatingPointError, ImportError, torch.OutOfMemoryError) as error:
+            failed[job] = str(error)
+            watcher.update(job, "failed")
+    return failed
+
+
+def _one(
+    comparison: Comparison, job: Job, out: Path, flows: Flows, watcher: Watcher
+) -> float | None:
+    """Train and judge one run, unless that is done; gives its error."""
+    folder = job.folder(out)
+    history, rollout = comparison.history, comparison.rollout
+    train_samples = len(flows.samples("train", Window(history=comparison.history)))
+    experiment = experiment_of(comparison, job, train_samples)
+    watcher.update(job, "training")
+    run(experiment, folder, reporter=_Steps(job, watcher), flows=flows)
+    error = _done(folder, identity_of(folder, flows, history, rollout))
+    if error is None:
+        watcher.update(job, "judging")
+        scores = evaluate(
+            folder,
+            flows,
+            history=history,
+            rollout=rollout,
+            device=_device(comparison),
+            labels={"data": job.data, "model": job.entrant, "seed": job.seed},
+        )
+        error = nmse_of(scores.card)
+    watcher.update(job, "done", error)
+    return error
+
+
+def _done(folder: Path, identity: str) -> float | None:
+    """The error of a run that was judged in this way before; None if it was not."""
+    with contextlib.suppress(ValueError, OSError, KeyError):
+        card = read_card(folder)
+        if card["identity"] == identity:
+            return nmse_of(card)
+    return None
+
+
+def _in_processes(
+    comparison: Comparison, out: Path, watcher: Watcher, workers: int
+) -> dict[Job, str]:
+    """The same with a process for each run; its own progress is not seen."""
+    gpus = torch.cuda.device_count() if _device(comparison) == "cuda" else 0
+    context = multiprocessing.get_context("spawn")
+    slots = context.Queue()
+    for slot in range(workers):
+        slots.put(slot % gpus if gpus else None)
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    failed: dict[Job, str] = {}
+    with concurrent.futures.ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_settle, initargs=(slots, threads)
+    ) as pool:
+        waiting = {pool.submit(_alone, comparison, job, out): job for job in comparison.jobs()}
+        for future in concurrent.futures.as_completed(waiting):
+            job = waiting[future]
+            try:
+                watcher.update(job, "done", future.result())
+            except Exception as error:  # whatever ended the other process
+                failed[job] = str(error) or type(error).__name__
+                watcher.update(job, "failed")
+    return failed
+
+
+def _settle(slots: Any, threads: int) -> None:
+    """Take a device, in a process that has not touched any yet."""
+    gpu = slots.get()
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
+    torch.set_num_threads(threads)
+
+
+class _Nobody:
+    """A watcher who does not look."""
+
+    def simulated(self, done: int | float, total: int | None = None) -> None: ...
+
+    def update(self, job: Job, state: str, nmse: float | None = None) -> None: ...
+
+
+def _alone(comparison: Comparison, job: Job, out: Path) -> float | None:
+    flows = prepare(comparison.data[job.data], device=_device(comparison))
+    return _one(comparison, job, out, flows, _Nobody())
+
+
+def _device(comparison: Comparison) -> str:
+    wanted = comparison.hardware.accelerator
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return wanted

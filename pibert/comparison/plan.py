@@ -1,0 +1,210 @@
+"""What is compared: entrants, flows, seeds, and the budget that all of them get.
+
+Every entrant sees the same number of samples, counted with repetition; pretraining, where there is
+any, takes its share of them. All have the same batches, schedule and skip from the last frame; the
+epoch is chosen on the validation part; the test part is judged once, at the end.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pibert import config
+from pibert.experiments.experiment import (
+    DataConfig,
+    Experiment,
+    ModelConfig,
+    Pretraining,
+    Weights,
+)
+from pibert.models import MODELS, PRESETS
+from pibert.pretraining.masks import Masking
+from pibert.training.augmentation import Augmentation
+from pibert.training.engine import FitConfig, Hardware
+from pibert.training.losses import LossWeights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entrant:
+    """A model as it enters the comparison."""
+
+    model: ModelConfig = ModelConfig()
+    pretraining: float = 0.0
+    """Share of its samples that it pretrains on."""
+    pretraining_weights: Weights = Weights(supervised=0.0, mpp=1.0, ecp=0.1)
+    masking: Masking = Masking()
+    losses: LossWeights | None = None
+    """Of its supervised loss; the published ones if not given."""
+    learning_rate: float | None = None
+    """If not that of all."""
+    ema: float | None = None
+    """If not that of all."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.pretraining < 1:
+            raise ValueError(
+                f"expected a share of pretraining of at least 0 and below 1, found "
+                f"{self.pretraining}"
+            )
+        if self.model.name not in MODELS:
+            raise ValueError(f"unknown model {self.model.name!r}; choose from: {', '.join(MODELS)}")
+
+    @property
+    def history(self) -> int:
+        """Frames that the model takes."""
+        presets = PRESETS[self.model.name]
+        chosen = presets[self.model.preset] if self.model.preset else next(iter(presets.values()))
+        return int(self.model.options.get("history", chosen.history))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutPlan:
+    """Rollouts from test frames."""
+
+    steps: int = 20
+    """Frames ahead; 0: no rollouts."""
+    starts: int = 16
+    """Starts, spread evenly over the test part."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 0 or self.starts < 1:
+            raise ValueError(
+                f"expected steps >= 0 and starts >= 1, found {self.steps} and {self.starts}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Everything that decides a comparison."""
+
+    data: dict[str, DataConfig]
+    """Sets of flows by name."""
+    entrants: dict[str, Entrant]
+    """Models by the name that they have in tables."""
+    seeds: tuple[int, ...] = (0,)
+    samples: int = 20_000
+    """Samples that every model sees, counted with repetition."""
+    training: FitConfig = FitConfig(
+        batch_size=32,
+        micro_batch=None,
+        learning_rate=1e-3,
+        min_learning_rate=1e-6,
+        patience=None,
+        monitor="reconstruction",
+    )
+    """The schedule; epochs and warm-up follow from the samples."""
+    warmup: float = 0.05
+    """Share of the epochs in which the learning rate rises."""
+    augmentation: Augmentation = Augmentation()
+    rollout: RolloutPlan = RolloutPlan()
+    hardware: Hardware = Hardware()
+    reference: str = "persistence"
+    """The entrant that skill is measured against and that picks the frames to look at."""
+
+    def __post_init__(self) -> None:
+        if not self.data or not self.entrants or not self.seeds:
+            raise ValueError(
+                "expected at least one data set, one entrant and one seed, found "
+                f"{len(self.data)}, {len(self.entrants)} and {len(self.seeds)}"
+            )
+        if self.reference not in self.entrants:
+            raise ValueError(
+                f"expected the reference {self.reference!r} among the entrants, found "
+                f"{', '.join(self.entrants)}"
+            )
+        if self.samples < 1:
+            raise ValueError(f"expected a budget of at least 1 sample, found {self.samples}")
+        for name in (*self.data, *self.entrants):
+            if not name or name != Path(name).name or name.startswith("."):
+                raise ValueError(f"expected names that can be folders, found {name!r}")
+        for name, flows in self.data.items():
+            if flows.split != "stated" and flows.shares.valid <= 0:
+                raise ValueError(
+                    f"data set {name!r} has no validation part, so a model could only be chosen "
+                    "on test data; give data.shares.valid a share"
+                )
+
+    @property
+    def history(self) -> int:
+        """Frames before those that are predicted in the test part, the same ones for all."""
+        return max(entrant.history for entrant in self.entrants.values())
+
+    def jobs(self) -> tuple["Job", ...]:
+        """All runs; predictors without training once, whatever the seeds."""
+        return tuple(
+            Job(data, name, seed)
+            for data in self.data
+            for name, entrant in self.entrants.items()
+            for seed in (self.seeds[:1] if _is_untrained(entrant) else self.seeds)
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of the comparison."""
+
+    data: str
+    entrant: str
+    seed: int
+
+    def folder(self, out: Path) -> Path:
+        """Where its run is."""
+        return out / "runs" / self.data / f"{self.entrant}-{self.seed}"
+
+
+def experiment_of(comparison: Comparison, job: Job, train_samples: int) -> Experiment:
+    """The experiment of a job.
+
+    Args:
+        comparison: The plan.
+        job: One of its jobs.
+        train_samples: Windows of the training part, which make an epoch.
+    """
+    entrant = comparison.entrants[job.entrant]
+    pretraining, share = None, entrant.pretraining
+    if share:
+        fit = _schedule(comparison, entrant, share, train_samples)
+        plain = {name: getattr(fit, name) for name in fit.__dataclass_fields__}
+        pretraining = Pretraining(**{**plain, "monitor": "loss"})
+    return Experiment(
+        data=comparison.data[job.data],
+        model=entrant.model,
+        seed=job.seed,
+        pretraining=pretraining,
+        pretraining_weights=entrant.pretraining_weights,
+        training=_schedule(comparison, entrant, 1 - share, train_samples),
+        losses=entrant.losses,
+        augmentation=comparison.augmentation,
+        masking=entrant.masking,
+        hardware=comparison.hardware,
+    )
+
+
+def _schedule(
+    comparison: Comparison, entrant: Entrant, share: float, train_samples: int
+) -> FitConfig:
+    """So many epochs as the share of the budget gives."""
+    epochs = max(1, round(share * comparison.samples / train_samples))
+    fit = comparison.training
+    rate = entrant.learning_rate or fit.learning_rate
+    return replace(
+        fit,
+        epochs=epochs,
+        learning_rate=rate,
+        min_learning_rate=min(fit.min_learning_rate, rate),
+        warmup_epochs=max(comparison.warmup * epochs, 0.0),
+        ema=entrant.ema or fit.ema,
+        validate_every=max(1, math.ceil(epochs / 25)),
+    )
+
+
+def _is_untrained(entrant: Entrant) -> bool:
+    from pibert.models.references.simple import Reference
+
+    kind = MODELS[entrant.model.name]
+    return isinstance(kind, type) and issubclass(kind, Reference)
+
+
+def load_comparison(path: Path | str, overrides: tuple[str, ...] = ()) -> Comparison:
+    """A comparison from a TOML file, with changes such as ``samples=1000``."""
+    return config.read(Path(path), Comparison, overrides)

@@ -1,0 +1,300 @@
+"""Embedding-physics alignment: how well a linear map reads the vorticity off a model's embeddings.
+
+Rows. A row is one token of one sample: its embedding (d numbers) and the vorticity of the newest
+input frame at its place, at several scales. Vorticity is dv/dx - du/dy in physical units, by
+central differences of second order (one-sided at sides that are not periodic); it is defined at
+known points none of whose neighbours in the stencil is unknown.
+
+Target. At scale k the vorticity is averaged over cells of k x k points (the defined ones of them),
+brought back to the points by bilinear interpolation, and averaged over the defined points of the
+token's patch. Cells at the largest y and x may be smaller; cells without a defined point do not
+take part. Tokens with less than half of their points defined are left out, at every scale. A patch
+is itself an average: at scales below its size the targets differ little.
+
+Fit. Ridge regression on standardised features with alpha = 1e-3, and its R^2 on rows that it has
+not seen (``evaluation/ridge.py``).
+
+Folds. Neighbours in space or time are nearly copies of each other: with rows parted at random, an
+embedding that only tells *which sample* it is seems to know the physics. Here whole trajectories
+are dealt to two folds in turn; a single recording is cut into halves in time with a gap between
+them. Each fold is judged by the fit to the other, and R^2 is the mean of both.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from pibert.data.dataset import Samples
+from pibert.evaluation.components import require_velocity
+from pibert.evaluation.ridge import Moments
+from pibert.evaluation.scales import SCALES
+from pibert.evaluation.tokens import evaluating
+from pibert.fields import Batch, FieldSpec, Normalizer
+from pibert.models.pibert import PIBERT
+from pibert.physics import derivatives
+
+ALPHA = 1e-3
+GAP_SHARE = 0.1
+"""Of the frames of a single recording, left out between its halves unless a gap is given."""
+Embedding = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
+"""(x, parameters, mask) -> tokens (b, n, d), row by row, where a parameter token may follow; or a
+map (b, d, ty, tx), of every point or of every patch."""
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """A model with tokens."""
+
+    def encode(
+        self, x: Tensor, parameters: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor: ...
+
+
+def alignment(
+    model: Encoder | Embedding,
+    samples: Samples,
+    *,
+    patch: int | None = None,
+    scales: Sequence[int] = SCALES,
+    alpha: float = ALPHA,
+    gap: int | None = None,
+    most: int = 2048,
+    batch_size: int = 32,
+    device: torch.device | str | None = None,
+) -> dict[int, float]:
+    """Held-out R^2 at every scale.
+
+    Args:
+        model: With ``encode(x, parameters, mask)``, or a function that gives embeddings.
+        samples: Windows of trajectories; their newest input frame has the velocity.
+        patch: Points along a token's side. Models are comparable at a common one: maps that are
+            finer are averaged over it. None: as the embeddings are.
+        scales: In points.
+        alpha: Of the ridge.
+        gap: Frames between the halves of a single recording; None: a tenth of them. It should be
+            longer than the correlation time.
+        most: Samples to take, evenly spread; neighbours in time tell little more.
+        batch_size: Samples to embed at once.
+        device: Where the model is, if not on the CPU.
+    """
+    chosen, folds = two_folds(samples, gap=gap, most=most)
+    names = [samples.spec.channels[samples.channels[place]] for place in samples.inputs]
+    spec = replace(samples.spec, channels=tuple(names), units=())
+    normalizer = Normalizer(
+        tuple(samples.normalizer.mean[place] for place in samples.inputs),
+        tuple(samples.normalizer.std[place] for place in samples.inputs),
+    )
+
+    def batches() -> Iterator[tuple[Batch, Tensor]]:
+        for start in range(0, len(chosen), batch_size):
+            part = slice(start, start + batch_size)
+            yield samples.batch(chosen[part]).to(device or "cpu"), folds[part]
+
+    return alignment_of_batches(
+        model, batches(), spec=spec, normalizer=normalizer, patch=patch, scales=scales, alpha=alpha
+    )
+
+
+def alignment_of_batches(
+    model: Encoder | Embedding,
+    batches: Iterable[tuple[Batch, Int[Tensor, " b"]]],
+    *,
+    spec: FieldSpec,
+    normalizer: Normalizer,
+    patch: int | None = None,
+    scales: Sequence[int] = SCALES,
+    alpha: float = ALPHA,
+) -> dict[int, float]:
+    """Held-out R^2 at every scale, of batches in any form.
+
+    Args:
+        model: As for ``alignment``.
+        batches: Each with the trajectory of its samples as a number. Trajectories are dealt to the
+            folds in turn, as they come.
+        spec: Channels of one input frame, and the grid.
+        normalizer: Of the channels of one input frame.
+        patch: As for ``alignment``; so are scales and alpha.
+        scales: In points.
+        alpha: Of the ridge.
+    """
+    require_velocity(spec, "the alignment with vorticity")
+    if not scales or min(scales) < 1 or not alpha >= 0:
+        raise ValueError(
+            f"expected scales of 1 or more points and alpha of 0 or more, found {tuple(scales)} "
+            f"and {alpha}"
+        )
+    folds: dict[int, int] = {}
+    moments: dict[int, Moments] = {}
+    for batch, trajectories in batches:
+        features, size = _embed(model, batch, patch)
+        targets, counted = vorticity_targets(batch, spec, normalizer, scales, size)
+        for number in dict.fromkeys(trajectories.tolist()):
+            fold = folds.setdefault(number, len(folds) % 2)
+            rows = counted & (trajectories == number).to(counted.device)[:, None, None]
+            if bool(rows.any()):
+                more = Moments.of(features[rows], targets[rows])
+                moments[fold] = more.merged(moments[fold]) if fold in moments else more
+    if len(moments) < 2:
+        raise ValueError(
+            f"expected tokens with known vorticity in both folds, found {len(folds)} trajectories "
+            "and a fold without; give more trajectories, or number the halves of a recording"
+        )
+    both = (moments[0].r2(moments[1], alpha), moments[1].r2(moments[0], alpha))
+    judged = torch.stack(both).mean(0)
+    return dict(zip(scales, judged.tolist(), strict=True))
+
+
+def pixel_features(model: PIBERT) -> Embedding:
+    """What PIBERT's decoder makes of every point before it is read out, as a map (b, d, y, x).
+
+    The counterpart of the last hidden layer of models that have no tokens.
+    """
+
+    def embed(x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
+        (ny, nx), patch = x.shape[-2:], model.config.patch
+        ty, tx = _lattice((ny, nx), patch)
+        with evaluating(model):
+            tokens = model.encode(x, parameters, mask)[:, : ty * tx]
+            cells = model.expand(tokens).view(len(x), ty, tx, patch, patch, -1)
+        field = cells.permute(0, 5, 1, 3, 2, 4).reshape(len(x), -1, ty * patch, tx * patch)
+        return field[..., :ny, :nx]
+
+    return embed
+
+
+def two_folds(
+    samples: Samples, *, gap: int | None = None, most: int = 2048
+) -> tuple[list[int], Int[Tensor, " n"]]:
+    """Samples to take, evenly spread, and the number of the trajectory of each.
+
+    Of a single one its halves in time are numbered, and windows that reach into the gap left out.
+    """
+    if most < 2 or (gap is not None and gap < 0):
+        raise ValueError(
+            f"expected at least 2 samples and a gap of 0 or more frames, found {most}, {gap}"
+        )
+    step = max(1.0, len(samples) / most)
+    chosen = [int(place * step) for place in range(min(most, len(samples)))]
+    places = [samples.locate(sample) for sample in chosen]
+    numbers = {index: n for n, index in enumerate(dict.fromkeys(index for index, _ in places))}
+    if len(numbers) > 1:
+        return chosen, torch.tensor([numbers[index] for index, _ in places])
+    # A window belongs to the input frames that its embedding and vorticity come from.
+    past = samples.window.history
+    times = [start for _, start in places]
+    first, last = min(times), max(times) + past
+    gap = round(GAP_SHARE * (last - first)) if gap is None else gap
+    end = (first + last - gap) // 2
+    early = [s for s, t in zip(chosen, times, strict=True) if t + past <= end]
+    late = [s for s, t in zip(chosen, times, strict=True) if t >= end + gap]
+    if not early or not late:
+        raise ValueError(
+            f"expected windows of {past} frames on both sides of a gap of {gap} frames, found "
+            f"{len(early)} and {len(late)} in {last - first} frames; take a smaller gap"
+        )
+    return early + late, torch.tensor([0] * len(early) + [1] * len(late))
+
+
+def _embed(
+    model: Encoder | Embedding, batch: Batch, patch: int | None
+) -> tuple[Float[Tensor, "b ty tx d"], int]:
+    """Embeddings on their lattice, and the points along a token's side."""
+    shape = (batch.x.shape[-2], batch.x.shape[-1])
+    if isinstance(model, nn.Module) and not isinstance(model, Encoder):
+        raise ValueError(
+            f"expected a model with encode(x, parameters, mask), found {type(model).__name__}; "
+            "give a function that returns its embeddings"
+        )
+    embed = model.encode if isinstance(model, Encoder) else model
+    mode = evaluating(model) if isinstance(model, nn.Module) else nullcontext()
+    with torch.no_grad(), mode:
+        found = embed(batch.x, batch.parameters, batch.mask)
+    if found.ndim == 4:
+        return _coarsened(found, shape, patch)
+    patch = patch or getattr(getattr(model, "config", None), "patch", None)
+    if patch is None or found.ndim != 3:
+        raise ValueError(
+            "expected tokens (b, n, d) of a known patch or a map (b, d, ty, tx), found shape "
+            f"{tuple(found.shape)} and patch {patch}; give patch="
+        )
+    lattice = _lattice(shape, patch)
+    beyond = found.shape[1] - lattice[0] * lattice[1]
+    if beyond not in (0, 1):
+        raise ValueError(
+            f"expected {lattice[0]} x {lattice[1]} tokens of {patch} x {patch} points, and at most "
+            f"one for the parameters, found embeddings of shape {tuple(found.shape)}; give patch="
+        )
+    return found[:, : found.shape[1] - beyond].unflatten(1, lattice), patch
+
+
+def _coarsened(
+    found: Float[Tensor, "b d ty tx"], shape: tuple[int, int], patch: int | None
+) -> tuple[Float[Tensor, "b y2 x2 d"], int]:
+    """A map averaged over patches, and their size; as it is without a patch."""
+    own = next((p for p in range(1, max(shape) + 1) if _lattice(shape, p) == found.shape[2:]), None)
+    if own is None or (patch or own) % own:
+        raise ValueError(
+            f"expected a map that divides {shape} points into patches of {patch or 'some'} points "
+            f"or of a divisor of it, found one of shape {tuple(found.shape)}"
+        )
+    patch = patch or own
+    # Only cells that are there count in a patch at a side.
+    means = F.avg_pool2d(found.double(), patch // own, ceil_mode=True, count_include_pad=False)
+    return means.permute(0, 2, 3, 1), patch
+
+
+def _lattice(shape: tuple[int, int], patch: int) -> tuple[int, int]:
+    return -(-shape[0] // patch), -(-shape[1] // patch)
+
+
+def vorticity_targets(
+    batch: Batch, spec: FieldSpec, normalizer: Normalizer, scales: Sequence[int], patch: int
+) -> tuple[Float[Tensor, "b ty tx s"], Bool[Tensor, "b ty tx"]]:
+    """The vorticity that each token should know, at every scale, and which tokens count."""
+    frame = normalizer.invert(batch.x[:, -len(spec.channels) :].double())
+    assert spec.velocity is not None
+    u, v = (frame[:, place] for place in spec.velocity)
+    curl, defined = derivatives.where_defined(
+        lambda u, v: derivatives.vorticity(u, v, spec.grid), u, v, known=batch.mask, linear=True
+    )
+    defined = defined & batch.mask  # a central difference does not touch the point itself
+    share = _cell_means(defined.double(), patch)
+    # A patch that reaches beyond the grid has fewer points, of which half are asked for.
+    counted = share >= 0.5 * _cell_means(torch.ones_like(curl[:1]), patch)
+    found = []
+    for scale in scales:
+        smooth = torch.where(defined, smoothed(curl, defined, scale), 0.0)
+        found.append(_cell_means(smooth, patch) / torch.where(counted, share, 1.0))
+    return torch.stack(found, dim=-1), counted
+
+
+def smoothed(
+    values: Float[Tensor, "b y x"], where: Bool[Tensor, "b y x"], scale: int
+) -> Float[Tensor, "b y x"]:
+    """Averages over cells of scale x scale points, interpolated between the cells' centres."""
+    if scale == 1:
+        return values
+    ny, nx = values.shape[-2:]
+    total = _cell_means(torch.where(where, values, 0.0), scale)
+    share = _cell_means(where.double(), scale)
+    here = share > 0
+    means = torch.where(here, total / torch.where(here, share, 1.0), 0.0)
+    both = torch.stack((means, here.to(means.dtype)), dim=1)
+    # The first centre lies half a cell in; between it and the side its value holds.
+    size = (both.shape[-2] * scale, both.shape[-1] * scale)
+    fine = F.interpolate(both, size, mode="bilinear", align_corners=False)[..., :ny, :nx]
+    value, weight = fine.unbind(1)
+    return torch.where(weight > 0, value / torch.where(weight > 0, weight, 1.0), 0.0)
+
+
+def _cell_means(values: Float[Tensor, "b y x"], size: int) -> Float[Tensor, "b y2 x2"]:
+    """Sums over cells divided by size^2; beyond the grid there are zeros."""
+    ny, nx = values.shape[-2:]
+    padded = F.pad(values, (0, -nx % size, 0, -ny % size))
+    return F.avg_pool2d(padded[:, None], size)[:, 0]

@@ -1,0 +1,228 @@
+"""What a rollout is worth at each lead time: terms that add up over starts, and their values.
+
+At one lead time, over the known points of all starts, with q the prediction, y the truth, m and s^2
+mean and variance in time of the truth at each point of its trajectory:
+
+    nmse              sum (q - y)^2 / sum y^2
+    fluctuation_nmse  sum (q - y)^2 / sum s^2: 1 is worth no more than the time mean
+    skill             1 - sum (q - y)^2 / sum (last - y)^2, last being the newest frame at the start
+    correlation       sum (q - m)(y - m) / sqrt(sum (q - m)^2 sum (y - m)^2)
+    spectral_drift    root mean square over wave numbers of log10(P / T), P and T the radial spectra
+                      (``evaluation/spectra.py``) of all channels, summed over starts
+    diverged          share of the starts whose rollout has left the finite numbers
+
+A rollout that diverged stays in all sums: from then on errors and drift are infinite, and it adds
+nothing to the correlation but its truth. ``all`` takes channels together, in units of their
+standard deviation where their units differ.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from pibert.evaluation.components import ALL, channel_scales, ratio
+from pibert.evaluation.measure import Entry
+from pibert.evaluation.spectra import FLOOR, num_rings, radial_spectrum
+from pibert.evaluation.temporal import correlation_time
+from pibert.fields import FieldSpec, Normalizer, Trajectory
+
+_SUMS = 7
+"""Terms of each channel: error, energy, error of persistence, fluctuations (prediction times truth,
+prediction squared, truth squared), expected square of the fluctuations."""
+_BLOCK = 256
+"""Frames read at a time."""
+_LATTICE = 8
+"""Points along each axis whose memory counts."""
+
+Fields = Float[Tensor, "b t c y x"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Climate:
+    """What a true trajectory is like over all its frames."""
+
+    mean: Float[Tensor, "c y x"]
+    variance: Float[Tensor, "c y x"]
+    """Zero where a point is never known, as the mean is."""
+    memory: float | None
+    """Correlation time of the fluctuations in frames, at points of a lattice."""
+
+
+def climate_of(trajectory: Trajectory, scales: tuple[float, ...]) -> Climate:
+    """Mean, variance and memory; channels count for the memory in units of their scales."""
+    ny, nx = trajectory.spec.grid.shape
+    rows, columns = slice(0, ny, max(1, ny // _LATTICE)), slice(0, nx, max(1, nx // _LATTICE))
+    total, squares = torch.zeros(2, len(scales), ny, nx, dtype=torch.float64)
+    count = torch.zeros(ny, nx, dtype=torch.float64)
+    watched, seen = [], []
+    for start in range(0, trajectory.num_frames, _BLOCK):
+        frames = slice(start, start + _BLOCK)
+        known = trajectory.known(frames).cpu()
+        fields = torch.where(known[:, None], trajectory.read(frames).cpu().double(), 0.0)
+        total, squares = total + fields.sum(0), squares + fields.square().sum(0)
+        count = count + known.sum(0)
+        watched.append(fields[:, :, rows, columns])
+        seen.append(known[:, None, rows, columns])
+    count = count.clamp(min=1)
+    mean = total / count
+    variance = (squares / count - mean.square()).clamp(min=0)
+    # What is not known does not fluctuate.
+    apart = torch.where(torch.cat(seen), torch.cat(watched) - mean[:, rows, columns], 0.0)
+    apart = apart / torch.tensor(scales, dtype=torch.float64)[:, None, None]
+    return Climate(mean=mean, variance=variance, memory=correlation_time(apart.flatten(1)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeadTimes:
+    """The values of one lead time; see the module."""
+
+    spec: FieldSpec
+    normalizer: Normalizer
+    """Of the frames' units."""
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """What channels are divided by where they count together."""
+        return channel_scales(self.spec, self.normalizer)
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        each = [
+            Entry(
+                metric=metric,
+                component=component,
+                better="higher" if metric in ("skill", "correlation") else "lower",
+            )
+            for metric in ("nmse", "fluctuation_nmse", "skill", "correlation")
+            for component in (*self.spec.channels, ALL)
+        ]
+        drift = Entry(metric="spectral_drift", component=ALL)
+        return (*each, drift, Entry(metric="diverged", component=ALL))
+
+    def terms(
+        self,
+        prediction: Fields | None,
+        truth: Fields,
+        last: Float[Tensor, "b c y x"],
+        known: Bool[Tensor, "b t y x"],
+        climates: list[Climate],
+    ) -> Float[Tensor, "b t k"]:
+        """A row for every start and lead time.
+
+        Args:
+            prediction: None where the rollout has diverged.
+            truth: Finite also where it is not known.
+            last: The newest frame at the start, finite.
+            known: Where the truth is known.
+            climates: Of the trajectory of every start.
+        """
+        here = known[:, :, None]
+        mean, variance = (
+            torch.stack([getattr(climate, name) for climate in climates]).to(truth.device)[:, None]
+            for name in ("mean", "variance")
+        )
+
+        def total(values: Tensor) -> Tensor:
+            return torch.where(here, values, 0.0).sum((-2, -1))
+
+        y, start = truth.double(), last.double()[:, None]
+        # In place of what is gone the mean: it does not fluctuate. The mark makes errors infinite.
+        q = mean.expand_as(y) if prediction is None else prediction.double()
+        parts = (
+            total((q - y).square()),
+            total(y.square()),
+            total((start - y).square()),
+            total((q - mean) * (y - mean)),
+            total((q - mean).square()),
+            total((y - mean).square()),
+            total(variance.expand_as(y)),
+        )
+        spectra = [self._spectrum(f, known) for f in (q, y)]
+        marks = torch.ones(*y.shape[:2], 2, dtype=torch.float64, device=y.device)
+        marks[..., 1] = float(prediction is None)
+        return torch.cat((marks, torch.stack(parts, -1).flatten(2), *spectra), dim=-1)
+
+    def _spectrum(self, fields: Tensor, known: Tensor) -> Float[Tensor, "b t ring"]:
+        scales = torch.tensor(self.scales, dtype=fields.dtype, device=fields.device)
+        plain = (fields / scales[:, None, None]).flatten(0, 1)
+        found = radial_spectrum(plain, known.flatten(0, 1), self.spec.grid)
+        return found.unflatten(0, fields.shape[:2])
+
+    def totals(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws component term"]:
+        """The sums of every channel, and of all together."""
+        channels = len(self.spec.channels)
+        each = sums[..., 2 : 2 + _SUMS * channels].unflatten(-1, (channels, _SUMS))
+        scales = torch.tensor(self.scales, dtype=sums.dtype, device=sums.device)
+        return torch.cat((each, (each / scales[:, None].square()).sum(-2, keepdim=True)), dim=-2)
+
+    def values(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws entry"]:
+        """See the module; NaN where nothing can be said."""
+        gone = sums[..., 1, None] > 0
+        error, energy, persistence, cross, own, true, spread = self.totals(sums).unbind(-1)
+        error = torch.where(gone, math.inf, error)
+        errors = [ratio(error, energy), ratio(error, spread), 1 - ratio(error, persistence)]
+        correlation = ratio(cross, (own * true).sqrt())
+        rings = num_rings(self.spec.grid)
+        predicted, truth = sums[..., -2 * rings :].unflatten(-1, (2, rings)).unbind(-2)
+        floor = FLOOR * truth.sum(-1, keepdim=True)
+        resolved = truth > floor
+        apart = (torch.maximum(predicted, floor) / truth).log10().square()
+        apart = torch.where(resolved, apart, 0.0).sum(-1, keepdim=True)
+        drift = ratio(apart, resolved.sum(-1, keepdim=True).to(apart)).sqrt()
+        drift = torch.where(gone, math.inf, drift)
+        diverged = ratio(sums[..., 1:2], sums[..., :1])
+        return torch.cat((*errors, correlation, drift, diverged), dim=-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Horizons:
+    """How long rollouts are of use.
+
+    - stable_horizon: frames until the fluctuation_nmse of a start, all channels together, first
+      exceeds the threshold, or until it diverges; mean over starts. One that never does counts with
+      all its frames, so the mean is a lower bound where stable_to_end is not 0;
+    - stable_to_end: share of such starts;
+    - correlation_time: of the truth, mean over starts, for comparison.
+    """
+
+    threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.threshold) and self.threshold > 0):
+            raise ValueError(f"expected a positive threshold, found {self.threshold}")
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return (
+            Entry(metric="stable_horizon", component=ALL, unit="frames", better="higher"),
+            Entry(metric="stable_to_end", component=ALL, better="higher"),
+            Entry(metric="correlation_time", component=ALL, unit="frames", better="none"),
+        )
+
+    def stable_frames(
+        self, measure: LeadTimes, terms: Float[Tensor, "start lead k"]
+    ) -> Int[Tensor, " start"]:
+        """Frames of every start before the first that is of no use."""
+        pooled = measure.totals(terms)[..., -1, :]  # (start, lead, term)
+        bad = (pooled[..., 0] > self.threshold * pooled[..., -1]) | (terms[..., 1] > 0)
+        return (bad.cumsum(1) == 0).sum(1)
+
+    def terms(
+        self, stable: Int[Tensor, " start"], steps: int, climates: list[Climate]
+    ) -> Float[Tensor, "start k"]:
+        """Rows of starts."""
+        memories = [climate.memory for climate in climates]
+        memory = torch.tensor([0.0 if m is None else m for m in memories], dtype=torch.float64)
+        known = torch.tensor([m is not None for m in memories]).double()
+        ones = torch.ones(len(stable), dtype=torch.float64)
+        ended = (stable == steps).double()
+        return torch.stack((ones, stable.double(), ended, memory, known), dim=1)
+
+    def values(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws entry"]:
+        """See the class."""
+        count, stable, ended, memory, known = sums.unbind(-1)
+        found = (ratio(stable, count), ratio(ended, count), ratio(memory, known))
+        return torch.stack(found, dim=-1)

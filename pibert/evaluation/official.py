@@ -1,0 +1,288 @@
+"""RealPDEBench's metrics as its code computes them, and variants that mean what they say.
+
+A sample is a window of t frames: y the truth, q the prediction, (t, h, w, c) in physical units, of
+the channels that are measured. ``official_`` marks what their code gives, oddities included, to be
+compared with published numbers (RealPDEBench, AI4Science-WestlakeU, code of 2026):
+
+    rmse, mae   over all values of all samples
+    rel_l2      mean over samples of |q - y| / |y|
+    r2          1 - sum (q - y)^2 / sum (y - ybar)^2, ybar the mean of all samples at each place of
+                the window: give it as ``mean`` (``mean_window``), or there is no r2
+    ke          mean over samples and points of |e_q - e_y|, e = (var_t u + var_t v) / 2
+    frmse       F(k) = sqrt(mean over samples of E(k)) / (t h w) of each channel, E(k) the sum of
+                |FFT(q - y)|^2 over i < t/2, j < h/2, l < w/2 with floor(sqrt(i^2 + j^2 + l^2)) = k;
+                mean over k < K = min(t, h, w)/2 and channels, and over thirds of the k;
+                halves of odd numbers are rounded down
+    rel_frmse   mean over a third and channels of F of the error over F of the truth
+    fe          mean over samples and frequencies of |FFT(s_q) - FFT(s_y)|, s(t) the sum over points
+                and channels: it grows with the number of points
+    mvpe        mean over samples, probes and all channels, measured or not, of the error of the
+                time mean
+
+There the variance is that of the window, so ke is no kinetic energy; only an eighth of the spectrum
+counts, without the size of a shell; and no point is left out. Points that are not known are taken
+as zero in truth and prediction. The variants without the mark leave such points out:
+
+    fluctuation_energy_error, fluctuation_energy_rel_error   |e_q - e_y| as above, and over e_y
+    kinetic_energy_error   mean of | |q|^2 - |y|^2 | / 2, of the velocity itself
+    frmse_shell_mean       F(k) with the mean over a shell of the whole spectrum
+    fe_per_point           of s(t) the mean over points, in every channel, over the number of frames
+    mvpe_measured          of the measured channels
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from pibert.evaluation.components import common_unit, ratio, require_velocity, squared_unit
+from pibert.evaluation.measure import Entry, Frames
+from pibert.evaluation.shells import BANDS, band_means, shell_numbers, shell_sums
+from pibert.fields import FieldSpec
+
+Windows = Float[Tensor, "sample t h w c"]
+_PLAIN = 16
+"""Terms of a sample before its spectra."""
+_TOGETHER = 8
+"""Windows of a trajectory that are transformed at once."""
+
+
+def mean_window(targets: Iterable[Float[Tensor, "_ t h w c"]]) -> Float[Tensor, "t h w c"]:
+    """The mean of all samples at each place of the window."""
+    total, count = None, 0
+    for target in targets:
+        part = target.double().sum(0)
+        total, count = part if total is None else total + part, count + len(target)
+    if total is None or not count:
+        raise ValueError("expected at least one window, found none")
+    return total / count
+
+
+def official_probes(
+    shape: tuple[int, int],
+    *,
+    centre: tuple[int, int],
+    diameter: int,
+    stride: int = 1,
+    corrected: bool = False,
+) -> tuple[tuple[int, int], ...]:
+    """Row and column of the 36 probes of mvpe: nine rows at four stations downstream.
+
+    Args:
+        shape: Rows and columns of the fields.
+        centre: Of the cylinder, (x, y) in points before striding; (32, 32) in their cylinder set.
+        diameter: In points before striding; 18 there.
+        stride: Of the fields.
+        corrected: Stations are 1, 2, 3 and 4 diameters off; where the farthest does not fit, 1,
+            1.5, 2 and 2.5. As coded it is the second that must fit: the fourth may lie outside.
+    """
+    ny, nx = shape
+    tested = centre[0] + (4 if corrected else 2) * diameter
+    steps = (1.0, 2.0, 3.0, 4.0) if tested // stride < nx else (1.0, 1.5, 2.0, 2.5)
+    columns = [int((centre[0] + step * diameter) / stride) for step in steps]
+    rows = [centre[1] // stride + 2 * j for j in range(-4, 5)]
+    if max(columns) >= nx or min(rows) < 0 or max(rows) >= ny:
+        raise ValueError(
+            f"expected probes within {ny} rows and {nx} columns, found rows {rows[0]} to "
+            f"{rows[-1]} and columns {columns}; corrected=True keeps stations inside"
+        )
+    return tuple((row, column) for column in columns for row in rows)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Official:
+    """The metrics of a window length; frames of a trajectory are parted into such windows."""
+
+    spec: FieldSpec
+    frames: int
+    """Of a window; what is left over at the end of a trajectory does not count."""
+    measured: tuple[str, ...] = ()
+    """Channels that count; empty: all. Theirs are those not zero everywhere in the first batch."""
+    mean: Float[Tensor, "t h w m"] | None = None
+    """Of the measured channels of all samples; without it there is no r2."""
+    probes: tuple[tuple[int, int], ...] = ()
+    """Row and column; without any there is no mvpe."""
+    name: ClassVar[str] = "official"
+    of_sequences: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_velocity(self.spec, "RealPDEBench's metrics")
+        unknown = set(self.measured) - set(self.spec.channels)
+        if unknown or (self.measured and not {"u", "v"} <= set(self.measured)):
+            raise ValueError(
+                f"expected measured channels among {self.spec.channels}, u and v included, found "
+                f"{self.measured}"
+            )
+        if self.frames < 1:
+            raise ValueError(f"expected windows of at least 1 frame, found {self.frames}")
+        expected = (self.frames, *self.spec.grid.shape, len(self._measured))
+        if self.mean is not None and tuple(self.mean.shape) != expected:
+            raise ValueError(
+                f"expected a mean of shape (t, h, w, measured) = {expected}, found "
+                f"{tuple(self.mean.shape)}"
+            )
+
+    @property
+    def _measured(self) -> list[int]:
+        return [self.spec.channels.index(name) for name in self.measured or self.spec.channels]
+
+    @property
+    def _shells(self) -> int:
+        return min(self.frames, *self.spec.grid.shape) // 2
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        names = [self.spec.channels[place] for place in self._measured]
+        unit = common_unit(self.spec)
+        square = squared_unit(unit)
+        kinds = {"official_rel_l2": "1", "official_r2": "1", "official_ke": square}
+        kinds |= {"fluctuation_energy_error": square, "kinetic_energy_error": square}
+        metrics = ["rmse", "mae", "rel_l2", "r2", "ke", "fe", "mvpe", "frmse"]
+        metrics += [f"frmse_{band}" for band in BANDS] + [f"rel_frmse_{band}" for band in BANDS]
+        named = [f"official_{metric}" for metric in metrics]
+        named += ["fluctuation_energy_error", "fluctuation_energy_rel_error"]
+        named += ["kinetic_energy_error", "fe_per_point", "mvpe_measured", "frmse_shell_mean"]
+        named += [f"frmse_shell_mean_{band}" for band in BANDS]
+        component = "all" if len(names) == len(self.spec.channels) else ",".join(names)
+        return tuple(
+            Entry(
+                metric=metric,
+                component=component,
+                unit="1" if "_rel_" in metric else kinds.get(metric, unit),
+                better="higher" if metric == "official_r2" else "lower",
+            )
+            for metric in named
+        )
+
+    def terms(self, frames: Frames) -> Float[Tensor, "1 k"]:
+        """The sum over the windows of a trajectory, one after the other."""
+        count = len(frames.truth) // self.frames
+        width = _PLAIN + 3 * self._shells * len(self._measured)
+        total = frames.truth.new_zeros(1, width, dtype=torch.float64)
+        for first in range(0, count, _TOGETHER):
+            size = min(_TOGETHER, count - first)
+            part = slice(first * self.frames, (first + size) * self.frames)
+            target, prediction = (
+                fields[part].unflatten(0, (size, self.frames)).movedim(2, -1)
+                for fields in (frames.truth, frames.prediction)
+            )
+            known = frames.known[part].unflatten(0, (size, self.frames))
+            total += self.window_terms(target, prediction, known).sum(0, keepdim=True)
+        return total
+
+    def window_terms(
+        self,
+        target: Windows,
+        prediction: Windows,
+        known: Bool[Tensor, "sample t h w"] | None = None,
+    ) -> Float[Tensor, "sample k"]:
+        """A row of terms for each window, with all channels of the spec."""
+        if target.shape[1:4] != (self.frames, *self.spec.grid.shape):
+            raise ValueError(
+                f"expected windows of {self.frames} frames on a grid {self.spec.grid.shape}, found "
+                f"{tuple(target.shape[1:4])}"
+            )
+        if known is None:
+            known = torch.ones(target.shape[:4], dtype=torch.bool, device=target.device)
+        y, q = (torch.where(known[..., None], f.double(), 0.0) for f in (target, prediction))
+        all_y, all_q = y, q
+        y, q = y[..., self._measured], q[..., self._measured]
+        fixed = known.all(1)  # (sample, h, w): in all frames
+        plain = torch.stack(
+            [
+                torch.ones(len(y), dtype=torch.float64, device=y.device),
+                *_errors(y, q, self.mean),
+                *self._energies(all_y, all_q, known, fixed),
+                *_frequency_errors(y, q, fixed),
+                *self._profile_errors(all_y, all_q, fixed),
+            ],
+            dim=1,
+        )
+        error, truth = (torch.fft.fftn(f, dim=(1, 2, 3)).abs().square() for f in (q - y, y))
+        octant, whole = (
+            shell_numbers(self.frames, *self.spec.grid.shape, half=h) for h in (True, False)
+        )
+        spectra = [shell_sums(error, octant), shell_sums(truth, octant)]
+        sizes = torch.bincount(whole.flatten())[: self._shells].to(error)
+        spectra.append(shell_sums(error, whole) / sizes[:, None])
+        return torch.cat([plain, *(part.flatten(1) for part in spectra)], dim=1)
+
+    def _energies(self, y: Tensor, q: Tensor, known: Tensor, fixed: Tensor) -> tuple[Tensor, ...]:
+        """Mean error of the fluctuation energy; the same summed over known points, true, points."""
+        assert self.spec.velocity is not None
+        u, v = self.spec.velocity
+        e_y, e_q = (
+            0.5 * (f[..., u].var(1, correction=0) + f[..., v].var(1, correction=0)) for f in (y, q)
+        )
+        wrong = (e_q - e_y).abs()
+        kinetic = (0.5 * (q[..., [u, v]].square() - y[..., [u, v]].square()).sum(-1)).abs()
+        return (
+            wrong.mean((1, 2)),
+            torch.where(fixed, wrong, 0.0).sum((1, 2)),
+            torch.where(fixed, e_y, 0.0).sum((1, 2)),
+            fixed.sum((1, 2)).double(),
+            kinetic.sum((1, 2, 3)),
+            known.sum((1, 2, 3)).double(),
+        )
+
+    def _profile_errors(self, y: Tensor, q: Tensor, fixed: Tensor) -> tuple[Tensor, ...]:
+        """Mean over probes and all channels; sum over known probes, their number."""
+        if not self.probes:
+            return y.new_zeros(3, len(y)).unbind()
+        rows, columns = [row for row, _ in self.probes], [column for _, column in self.probes]
+        wrong = (q - y)[:, :, rows, columns].mean(1).abs()  # (sample, probe, c)
+        here = fixed[:, rows, columns]
+        measured = wrong[..., self._measured].mean(-1)
+        return wrong.mean((1, 2)), torch.where(here, measured, 0.0).sum(1), here.sum(1).double()
+
+    def values(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws entry"]:
+        """See the module; NaN where nothing can be said."""
+        count, square, absolute, rel_l2, spread, *rest = sums[..., :_PLAIN].unbind(-1)
+        ke, wrong, energy, points, kinetic, known, fe, fe_point, mvpe, probe, probes = (*rest,)
+        size = self.frames * math.prod(self.spec.grid.shape)
+        values = count * size * len(self._measured)
+        shape = (3, self._shells, len(self._measured))
+        spectra = sums[..., _PLAIN:].unflatten(-1, shape)
+        mean = ratio(spectra, count[..., None, None, None].expand_as(spectra)).sqrt() / size
+        error, truth, shell = mean.unbind(-3)  # (*draws, k, c)
+        found = [
+            ratio(square, values).sqrt(),
+            ratio(absolute, values),
+            ratio(rel_l2, count),
+            1 - ratio(square, spread),
+            ratio(ke, count),
+            ratio(fe, count),
+            ratio(mvpe, count) if self.probes else torch.full_like(count, math.nan),
+            *band_means(error),
+            *band_means(ratio(error, truth))[1:],
+            ratio(wrong, points),
+            ratio(wrong, energy),
+            ratio(kinetic, known),
+            ratio(fe_point, count),
+            ratio(probe, probes),
+            *band_means(shell),
+        ]
+        return torch.stack(found, dim=-1)
+
+
+def _errors(y: Tensor, q: Tensor, mean: Tensor | None) -> tuple[Tensor, ...]:
+    """Squares, absolute values, relative norm, squares of the truth about the mean."""
+    error = (q - y).flatten(1)
+    square, norm = error.square().sum(1), y.flatten(1).norm(dim=1)
+    spread = torch.zeros_like(square)
+    if mean is not None:
+        spread = (y - mean.to(y)).flatten(1).square().sum(1)
+    return square, error.abs().sum(1), square.sqrt() / norm, spread
+
+
+def _frequency_errors(y: Tensor, q: Tensor, fixed: Tensor) -> tuple[Tensor, Tensor]:
+    """Of sums over points and channels; of means over known points in every channel."""
+    summed = torch.fft.fft((q - y).sum((2, 3, 4)), dim=1).abs().mean(1)
+    here = fixed[:, None, :, :, None]
+    points = here.sum((2, 3)).clamp(min=1)
+    means = torch.where(here, q - y, 0.0).sum((2, 3)) / points  # (sample, t, c)
+    return summed, torch.fft.fft(means, dim=1).abs().mean((1, 2)) / y.shape[1]

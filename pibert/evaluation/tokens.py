@@ -1,0 +1,297 @@
+"""What PIBERT does with its tokens: maps for figures, as plain tensors on the CPU.
+
+Maps of tokens are (ty, tx): row and column of a token on the lattice, rows growing with y. A token
+stands for patch x patch points; at the sides of the largest y and x it may stand for fewer.
+
+- Fourier weights. With W(k) the matrix of a mode as it is in force, the map is the root of the mean
+  over its elements of |W|^2. For a real field W(-k) = conj W(k), so the map has both halves of the
+  plane, (k_y, k_x) in cycles per domain with zero in the middle. Modes that are not kept are NaN:
+  among them two corners, as the rows -M ... M-1 are not symmetric.
+- Gate. The shares alpha and 1 - alpha of Fourier and frame branch.
+- Residual. r_j >= 0, how badly a patch breaks the equations, of which attention subtracts
+  lambda r_j from the logits of key j.
+- Attention. A_ij = softmax_j(q_i . k_j / sqrt(d) - lambda R_ij), mean over heads: the row of one
+  query, and what each key receives as the mean over all queries. Either sums to one over the
+  lattice and the parameter token together.
+- Error. ||prediction - truth|| / ||truth|| over the known points and the channels of a token. The
+  gain over a rival is the rival's error minus the model's: positive where the model is better.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from pibert.evaluation.components import ratio
+from pibert.evaluation.geometry import locate, nearest_cell
+from pibert.evaluation.regions import column_downstream
+from pibert.fields import Grid
+from pibert.models.attention import Attention, Block
+from pibert.models.fourier import FourierBranch, kept_columns, kept_rows
+from pibert.models.pibert import PIBERT
+from pibert.models.stepper import checked_mask
+
+
+@torch.no_grad()
+def token_diagnostics(
+    model: PIBERT,
+    x: Float[Tensor, "b c y x"],
+    parameters: Float[Tensor, "b q"] | None = None,
+    mask: Tensor | None = None,
+    *,
+    prediction: Float[Tensor, "b k y x"] | None = None,
+    truth: Float[Tensor, "b k y x"] | None = None,
+    rival: Float[Tensor, "b k y x"] | None = None,
+    known: Bool[Tensor, "b y x"] | None = None,
+    query: tuple[int, int] | None = None,
+) -> dict[str, Tensor]:
+    """The diagnostics of a few samples; the model is left as it was.
+
+    Args:
+        model: In training or evaluation mode; it is asked in the latter.
+        x: Standardised fields, as the model takes them.
+        parameters: As the model takes them.
+        mask: Known points of x, as the model takes them.
+        prediction: Of the model, in any units that its channels share, for the map of errors.
+        truth: In the same units.
+        rival: What another model predicts, in the same units.
+        known: Where the truth is known; where the input is if not given.
+        query: Row and column of the token whose attention is shown. If not given: that of the
+            largest residual of each sample, or the middle one where the model has no physics bias.
+
+    Returns:
+        ``token_shape`` (2,) and ``patch`` ();
+        ``fourier_rms`` (ky, kx) with ``fourier_ky`` and ``fourier_kx``, with a Fourier branch;
+        ``gate`` (2,), shares of Fourier and frame branch, means where they vary, and then also
+        ``gate_map`` (b, y, x), the share of the Fourier branch;
+        ``residual`` (b, ty, tx), with a physics bias;
+        ``query`` (b, 2), ``attention`` and ``received`` (b, layer, ty, tx), and with a parameter
+        token ``parameter_attention`` and ``parameter_received`` (b, layer), what it got of both,
+        and ``parameter_position_norm`` ();
+        ``error`` and ``rival_error`` (b, ty, tx), ``gain`` and ``improved`` (b,), the share of
+        tokens with a positive gain, where the fields for them are given.
+    """
+    patch = model.config.patch
+    ny, nx = x.shape[-2:]
+    token_shape = (-(-ny // patch), -(-nx // patch))
+    padded = (token_shape[0] * patch, token_shape[1] * patch)
+    found = {"token_shape": torch.tensor(token_shape), "patch": torch.tensor(patch)}
+    if model.encoder.fourier is not None:
+        rms, ky, kx = fourier_weight_rms(model.encoder.fourier, padded)
+        found |= {"fourier_rms": rms, "fourier_ky": ky, "fourier_kx": kx}
+    if model.config.parameter_token:
+        found["parameter_position_norm"] = model.positions[-1].norm()
+    with evaluating(model):
+        clean = model.prepared(x, parameters, mask)
+        found |= _gate(model, clean, padded)
+        if model.physics_bias is not None:
+            residual = model.physics_bias(clean, parameters, mask)
+            found["residual"] = residual.unflatten(1, token_shape)
+        found["query"] = _query_tokens(query, found.get("residual"), len(x), token_shape)
+        found |= _attention_maps(model, x, parameters, mask, found["query"], token_shape)
+    if known is None:
+        known = _input_known(mask, x)
+    found |= _error_maps(prediction, truth, rival, known, patch)
+    return {name: value.detach().cpu() for name, value in found.items()}
+
+
+def token_errors(
+    prediction: Float[Tensor, "*b c y x"],
+    truth: Float[Tensor, "*b c y x"],
+    known: Bool[Tensor, "*b y x"],
+    patch: int,
+) -> Float[Tensor, "*b ty tx"]:
+    """Relative L2 error over the known points of every token.
+
+    NaN for tokens without a known point, or with nothing but zeros there.
+    """
+    if patch < 1:
+        raise ValueError(f"expected a patch of at least 1 point, found {patch}")
+    truth = torch.where(known[..., None, :, :], truth.double(), 0.0)
+    error = torch.where(known[..., None, :, :], prediction.double(), 0.0) - truth
+    if not bool(error.isfinite().all()):
+        raise ValueError(
+            "expected finite predictions and truths at all known points, found NaN or inf; give a "
+            "mask that is False at points that are not known"
+        )
+    above, below = (_sums(field.square().sum(-3), patch) for field in (error, truth))
+    return ratio(above, below).sqrt()
+
+
+def _sums(values: Tensor, patch: int) -> Tensor:
+    """Over the points of every token, (*b, y, x) to (*b, ty, tx)."""
+    ny, nx = values.shape[-2:]
+    values = F.pad(values, (0, -nx % patch, 0, -ny % patch))
+    return values.unflatten(-1, (-1, patch)).unflatten(-3, (-1, patch)).sum((-3, -1))
+
+
+def fourier_weight_rms(
+    branch: FourierBranch, shape: tuple[int, int]
+) -> tuple[Float[Tensor, "ky kx"], Int[Tensor, " ky"], Int[Tensor, " kx"]]:
+    """Size of the weights of every mode on a grid of some shape, and the two axes.
+
+    Args:
+        branch: Of the encoder.
+        shape: Rows and columns of the grid that it works on.
+    """
+    ny, nx = shape
+    weight = branch.weights(shape).detach().double()  # (r, k, c, d, 2)
+    up, down = kept_rows(branch.modes, ny)
+    rows = torch.cat((torch.arange(up), torch.arange(-down, 0))) % ny
+    columns = torch.arange(kept_columns(branch.modes, nx))
+    place = (rows[:, None], columns[None])
+    size = torch.full((ny, nx), torch.nan, dtype=torch.float64)
+    size[place] = weight.square().sum(-1).mean((-2, -1)).sqrt().cpu()
+    mirrored = size.flip(0, 1).roll((1, 1), (0, 1))  # the value at -k, modulo the grid
+    # A column that is its own mirror image keeps a mode only with its partner.
+    own_mirror = 2 * torch.arange(nx) % nx == 0
+    alone = torch.where(own_mirror, torch.nan, torch.where(size.isnan(), mirrored, size))
+    size = torch.where(size.isnan() | mirrored.isnan(), alone, size)
+    size = torch.fft.fftshift(size)
+    ky, kx = torch.arange(ny) - ny // 2, torch.arange(nx) - nx // 2
+    in_y, in_x = (~size.isnan()).any(1), (~size.isnan()).any(0)
+    return size[in_y][:, in_x], ky[in_y], kx[in_x]
+
+
+def attention_weights(
+    attention: Attention, x: Float[Tensor, "b n d"], bias: Tensor | None = None
+) -> Float[Tensor, "b h n n"]:
+    """What the fused kernels do not show: each query's weights of all keys.
+
+    Args:
+        attention: Of a block.
+        x: What the attention sees: tokens after the block's first norm.
+        bias: On the logits, as the attention takes it.
+    """
+    b, n, d = x.shape
+    width = d // attention.heads
+    qkv = attention.qkv(x).view(b, n, 3, attention.heads, width).permute(2, 0, 3, 1, 4)
+    q, k = qkv[0], qkv[1]
+    logits = (q * width**-0.5) @ k.mT
+    if bias is not None:
+        logits = logits + (bias[:, None, None, :] if bias.ndim == 2 else bias)
+    return logits.softmax(-1)
+
+
+def wake_token(body: Bool[Tensor, "y x"], grid: Grid, patch: int) -> tuple[int, int]:
+    """Row and column of the token in the core of a body's wake: two diameters behind its centre."""
+    place = locate(body[None], grid)
+    if not bool(place.present.all()):
+        raise ValueError("expected a body with at least one point, found none; choose a token")
+    row = nearest_cell(place.centre_y, grid.shape[0])
+    column = column_downstream(place, "wake_core", grid)
+    return int(row) // patch, int(column) // patch
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Every part of a model in evaluation mode, and as it was afterwards."""
+    modes = {part: part.training for part in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes.items():
+            part.training = training
+
+
+def _gate(model: PIBERT, x: Tensor, padded: tuple[int, int]) -> dict[str, Tensor]:
+    """Shares of the branches, on the grid as the encoder sees it."""
+    ny, nx = x.shape[-2:]
+    margin = (0, padded[1] - nx, 0, padded[0] - ny)
+    alpha = model.encoder.gate(F.pad(x, margin, mode="replicate"))
+    if not alpha.ndim:
+        return {"gate": torch.stack((alpha, 1 - alpha))}
+    alpha = alpha[:, 0, :ny, :nx]
+    mean = alpha.mean()
+    return {"gate": torch.stack((mean, 1 - mean)), "gate_map": alpha}
+
+
+def _query_tokens(
+    query: tuple[int, int] | None,
+    residual: Tensor | None,
+    count: int,
+    token_shape: tuple[int, int],
+) -> Int[Tensor, "b 2"]:
+    """Row and column of the query of every sample."""
+    ty, tx = token_shape
+    if query is None and residual is not None:
+        places = residual.flatten(1).argmax(1)
+        return torch.stack((places // tx, places % tx), dim=1)
+    row, column = (ty // 2, tx // 2) if query is None else query
+    if not (0 <= row < ty and 0 <= column < tx):
+        raise ValueError(
+            f"expected a query token (row, column) on the lattice of {ty} x {tx} tokens, "
+            f"found {query}"
+        )
+    return torch.tensor([[row, column]]).expand(count, 2)
+
+
+def _attention_maps(
+    model: PIBERT,
+    x: Tensor,
+    parameters: Tensor | None,
+    mask: Tensor | None,
+    query: Int[Tensor, "b 2"],
+    token_shape: tuple[int, int],
+) -> dict[str, Tensor]:
+    """Attention of a query and what every token receives, layer by layer."""
+    ty, tx = token_shape
+    place = (query[:, 0] * tx + query[:, 1]).to(x.device)
+    sample = torch.arange(len(x), device=x.device)
+    rows, received = [], []
+
+    # One layer's weights at a time: together they would be the largest thing in memory.
+    def look(block: nn.Module, inputs: tuple[Tensor, Tensor | None]) -> None:
+        assert isinstance(block, Block)
+        tokens, bias = inputs
+        weights = attention_weights(block.attention, block.norm_attention(tokens), bias).mean(1)
+        rows.append(weights[sample, place])
+        received.append(weights.mean(1))
+
+    hooks = [block.register_forward_pre_hook(look) for block in model.blocks]
+    try:
+        model.encode(x, parameters, mask)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    found = {}
+    for name, layers in (("attention", rows), ("received", received)):
+        stacked = torch.stack(layers, dim=1)  # (b, layer, n)
+        found[name] = stacked[..., : ty * tx].unflatten(-1, token_shape)
+        if model.config.parameter_token:
+            found[f"parameter_{name}"] = stacked[..., -1]
+    return found
+
+
+def _error_maps(
+    prediction: Tensor | None,
+    truth: Tensor | None,
+    rival: Tensor | None,
+    known: Tensor,
+    patch: int,
+) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    if truth is None:
+        if prediction is not None or rival is not None:
+            raise ValueError("expected a truth to compare predictions with, found none")
+        return found
+    for name, field in (("error", prediction), ("rival_error", rival)):
+        if field is not None:
+            found[name] = token_errors(field, truth, known, patch)
+    if len(found) == 2:
+        gain = found["rival_error"] - found["error"]
+        counted = (~gain.isnan()).sum((1, 2)).double()
+        found |= {"gain": gain, "improved": ratio((gain > 0).sum((1, 2)).double(), counted)}
+    return found
+
+
+def _input_known(mask: Tensor | None, x: Tensor) -> Tensor:
+    """(b, y, x), whatever form the mask was given in."""
+    b, _, ny, nx = x.shape
+    if mask is None:
+        return torch.ones(b, ny, nx, dtype=torch.bool, device=x.device)
+    return checked_mask(mask, x).expand(b, 1, ny, nx)[:, 0]

@@ -1,0 +1,1 @@
+"""The paper's five baselines, from their mathematics."""

@@ -1,0 +1,156 @@
+"""FNO2d: the Fourier neural operator of Li et al. (ICLR 2021), one step of a field on a 2-D grid.
+
+    z_0     = P (x, places, parameters)                  at every point
+    z_{l+1} = act( irfft2(R_l(k) rfft2(z_l)(k)) + W_l z_l + c_l ),   no act after the last layer
+    change  = Q_2 act(Q_1 z_L)                           at every point
+
+R_l(k) is a complex matrix of its own for every kept mode, zero for the others. Kept are the
+columns k_x = 0 ... M-1 and both blocks of rows, k_y = 0 ... M-1 and k_y = -M ... -1: a real field
+has the modes of k_x > 0 in both, and without the second block waves that run down would be lost.
+Modes count cycles per domain, so the same weights serve every resolution, and modes that a grid
+does not have are left out. Numbers in the self-mirrored column k_x = 0 act as a real transform
+takes them: the part that no real field can have is dropped.
+
+Only the kept modes are computed, as a truncated transform by real matrix products: the function is
+that of rfft2 and irfft2, but no mode is written that is not kept, and it compiles to one graph.
+
+``padding`` extends the latent field by zeros at the right and the top, which separates sides that
+are not periodic; the answer is cropped. The published number of parameters does not tell whether
+there was padding, and the presets have none. Padding counts cells: with it a model is no longer
+the same operator on another resolution.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pibert.fields import FieldSpec
+from pibert.models.fourier import column_phases, kept_rows, mirror_factors, row_phases
+from pibert.models.stepper import Stepper, StepperConfig, at_least_one, with_places, zero
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FNO2dConfig(StepperConfig):
+    """Sizes; the defaults are the ``base`` preset, which has the published parameter count."""
+
+    width: int = 32
+    modes: int = 8
+    """M: kept columns, and kept rows in each of the two blocks."""
+    depth: int = 4
+    head_width: int = 32
+    padding: int = 0
+    """Cells of zeros that extend the latent field at the right and the top."""
+    parameters: bool = False
+    """Whether the flow's parameters enter, as constant channels."""
+
+    def __post_init__(self) -> None:
+        StepperConfig.__post_init__(self)
+        at_least_one(self, "width", "modes", "depth", "head_width")
+        if self.padding < 0:
+            raise ValueError(f"padding must be 0 or more cells, found {self.padding}")
+
+
+PRESETS: dict[str, FNO2dConfig] = {
+    "base": FNO2dConfig(),
+    "modes12": FNO2dConfig(modes=12, head_width=128),
+    "modes16": FNO2dConfig(modes=16, head_width=128),
+}
+
+
+class FNO2d(Stepper):
+    """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x); any grid."""
+
+    def __init__(self, config: FNO2dConfig, spec: FieldSpec) -> None:
+        super().__init__(config, spec)
+        d = config.width
+        self.num_parameters = len(spec.parameters) if config.parameters else 0
+        self.lift = nn.Conv2d(self.in_channels + 2 + self.num_parameters, d, 1)
+        self.spectral = nn.ModuleList(
+            SpectralConvolution(d, config.modes) for _ in range(config.depth)
+        )
+        self.skips = nn.ModuleList(nn.Conv2d(d, d, 1) for _ in range(config.depth))
+        self.hidden = nn.Conv2d(d, config.head_width, 1)
+        self.read_out = nn.Conv2d(config.head_width, self.out_channels, 1)
+        if config.residual:
+            zero(self.read_out)
+
+    def change(
+        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
+    ) -> Float[Tensor, "b k y x"]:
+        ny, nx = x.shape[-2:]
+        padding, last = self.config.padding, self.config.depth - 1
+        z = self.lift(with_places(x, parameters[:, : self.num_parameters]))
+        if padding:
+            z = F.pad(z, (0, padding, 0, padding))
+        for layer, (spectral, skip) in enumerate(zip(self.spectral, self.skips, strict=True)):
+            z = spectral(z) + skip(z)
+            if layer < last:
+                z = F.gelu(z)
+        return self.read_out(F.gelu(self.hidden(z[..., :ny, :nx])))
+
+
+class SpectralConvolution(nn.Module):
+    """Multiplication of every kept mode by a complex matrix of its own, stored as real pairs."""
+
+    def __init__(self, width: int, modes: int) -> None:
+        super().__init__()
+        self.modes = modes
+        # Complex entries of variance 1 / width: a kept mode keeps its size on average.
+        self.weight = nn.Parameter(
+            (2 * width) ** -0.5 * torch.randn(2 * modes, modes, width, width, 2)
+        )
+        """(row, column, in, out, re and im); rows k_y = 0 ... M-1, then -M ... -1."""
+
+    def forward(self, z: Float[Tensor, "b d y x"]) -> Float[Tensor, "b d y x"]:
+        ny, nx = z.shape[-2:]
+        # Spectral sums stay in full precision under autocast.
+        with torch.autocast(z.device.type, enabled=False):
+            z = z.to(self.weight.dtype)
+            spectrum = self._analyse(z)
+            weight = self._weight_on(ny, spectrum.shape[-1])
+            mixed = torch.einsum("bcprk,rkcpqd->bdqrk", spectrum, weight)
+            return self._synthesise(mixed, ny, nx)
+
+    def _weight_on(self, ny: int, columns: int) -> Float[Tensor, "r k c 2 2 d"]:
+        """The modes of a grid as real maps from (re, im) to (re, im): one product does it all."""
+        up, down = kept_rows(self.modes, ny)
+        weight = self.weight[:, :columns]
+        if up + down < 2 * self.modes:
+            weight = torch.cat((weight[:up], weight[2 * self.modes - down :]))
+        re, im = weight.unbind(-1)
+        from_re, from_im = torch.stack((re, im), dim=3), torch.stack((-im, re), dim=3)
+        return torch.stack((from_re, from_im), dim=3)
+
+    def _column_phases(self, nx: int, like: Tensor) -> Tensor:
+        """Cosine and sine at the grid points of the columns that are kept and there."""
+        return column_phases(2 * (self.modes - 1), nx, 1, like.dtype, like.device)
+
+    def _analyse(self, z: Float[Tensor, "b d y x"]) -> Float[Tensor, "b d 2 r k"]:
+        """Real and imaginary part of the kept bins of rfft2(z)."""
+        ny, nx = z.shape[-2:]
+        cos_x, sin_x = self._column_phases(nx, z)
+        cos_y, sin_y = row_phases(self.modes, ny, 1, z.dtype, z.device)
+        across = z @ torch.cat((cos_x, -sin_x), dim=-1)  # (b, d, y, 2k)
+        along = torch.cat((cos_y, sin_y), dim=-1).mT @ across  # (b, d, 2r, 2k)
+        by_cos, by_sin = along.split(cos_y.shape[-1], dim=-2)
+        columns = cos_x.shape[-1]
+        re = by_cos[..., :columns] + by_sin[..., columns:]
+        im = by_cos[..., columns:] - by_sin[..., :columns]
+        return torch.stack((re, im), dim=2)
+
+    def _synthesise(
+        self, bins: Float[Tensor, "b d 2 r k"], ny: int, nx: int
+    ) -> Float[Tensor, "b d y x"]:
+        """The real field whose kept bins these are: irfft2 with zeros for the others."""
+        cos_x, sin_x = self._column_phases(nx, bins)
+        cos_y, sin_y = row_phases(self.modes, ny, 1, bins.dtype, bins.device)
+        mirrored = mirror_factors(2 * (self.modes - 1), nx, bins.dtype, bins.device) / (ny * nx)
+        re, im = bins.unbind(2)
+        rows = torch.cat((cos_y, sin_y), dim=-1)  # (y, 2r)
+        along_re = rows @ torch.cat((re, -im), dim=-2)
+        along_im = rows @ torch.cat((im, re), dim=-2)
+        across = torch.cat((cos_x * mirrored, -sin_x * mirrored), dim=-1)
+        return torch.cat((along_re, along_im), dim=-1) @ across.mT

@@ -1,0 +1,294 @@
+"""FourierFlow: the next frames drawn by a conditional flow from noise to data.
+
+A clean state z is the change since the last frame (with ``residual``) or the frame itself, over a
+scale per channel. Along the path z_s = (1 - s) z + s eps from data (s = 0) to noise (s = 1) the
+velocity is eps - z, and a draw follows dz/ds = v(z_s, s | last frames) from s = 1 to s = 0.
+
+The network (``dual_branch.py``) gives the clean state Z, and with it the velocity
+
+    v = (z_s - Z) / max(s, 0.05)
+
+where the source gives v itself. That is ours, and the same flow: a zero head then draws z = 0, so
+an untrained model is persistence exactly, whereas v = 0 would draw the noise. The floor bounds the
+weight of the loss near the data and is felt nowhere else. An Euler step from s to r is
+
+    z_r = z_s - (s - r) (z_s - Z) / s = Z + (r / s) (z_s - Z)
+
+A call gives the mean of ``draws`` draws in ``sampler_steps`` steps, ``samples`` the draws. The
+noise of a draw is a fixed field, the same for all samples and calls: a prediction is a function of
+its own input, whatever batch it is in. So draws of different samples are not independent.
+
+Inside the body of the grid, where no target is known, the clean state is zero in training and in
+drawing.
+
+The features of one salient block are aligned with those of a frozen masked auto-encoder of the
+target (``autoencoder.py``), which is to be pretrained first: ``prepare_for("pretrain")`` trains it
+alone, ``prepare_for("train")`` all but it. ``training/flow_matching.py`` has the loss.
+
+``FourierFlowDet`` is the backbone as a plain regressor, without flow, noise and alignment.
+
+Reference: Wang, Pan, Wu, Zhang, Wu, "FourierFlow", arXiv 2506.00862. The clean state as output with
+a loss of the velocity: Li, He, "Back to basics: let denoising generative models denoise", 2025.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pibert import draws as chances
+from pibert.fields import FieldSpec
+from pibert.models.baselines.autoencoder import MaskedAutoencoder
+from pibert.models.baselines.dual_branch import Cond, DualBranch, DualBranchConfig, one_of
+from pibert.models.constant import constant
+from pibert.models.stepper import Stepper, at_least_one, checked_mask
+
+FLOOR = 0.05
+"""Least flow time that a velocity is divided by."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FourierFlowConfig(DualBranchConfig):
+    """Sizes and switches; the defaults are near the published number of parameters."""
+
+    cond: Cond = "crossattn+add"
+    """How the last frames enter: as queries alone, or added to the tokens too (ours)."""
+    sampler_steps: int = 10
+    """Euler steps of a draw."""
+    draws: int = 8
+    """Draws that a prediction is the mean of."""
+    align: float = 1e-3
+    """Weight of the alignment; 0: none, and no auto-encoder."""
+    align_at: int = 4
+    """Salient block whose features are aligned."""
+    encoder_depth: int = 4
+    """Blocks of the auto-encoder's encoder."""
+    decoder_depth: int = 2
+    """Blocks of the auto-encoder's decoder."""
+
+    def __post_init__(self) -> None:
+        DualBranchConfig.__post_init__(self)
+        at_least_one(self, "sampler_steps", "draws", "encoder_depth", "decoder_depth")
+        one_of(self, "cond", get_args(Cond))
+        if not 1 <= self.align_at <= self.depth:
+            raise ValueError(
+                f"expected align_at from 1 to depth = {self.depth}, found {self.align_at}"
+            )
+        if not (math.isfinite(self.align) and self.align >= 0):
+            raise ValueError(f"expected an align weight of zero or more, found {self.align}")
+
+
+PRESETS: dict[str, FourierFlowConfig] = {"base": FourierFlowConfig()}
+
+DET_PRESETS: dict[str, DualBranchConfig] = {"base": DualBranchConfig()}
+
+
+class FourierFlow(Stepper):
+    """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
+
+    objective = "flow_matching"
+
+    def __init__(self, config: FourierFlowConfig, spec: FieldSpec) -> None:
+        super().__init__(config, spec)
+        channels = (self.out_channels, self.in_channels, self.out_channels)
+        self.backbone = DualBranch(config, spec, channels, config.cond, keeps_state=True)
+        self.alignment_head: nn.Sequential | None = None
+        self.autoencoder: MaskedAutoencoder | None = None
+        if config.align:
+            d = config.width
+            self.alignment_head = nn.Sequential(
+                nn.Linear(d, d), nn.SiLU(), nn.Linear(d, d), nn.SiLU(), nn.Linear(d, d)
+            )
+            self.autoencoder = MaskedAutoencoder(
+                len(spec.channels),
+                spec.grid.shape,
+                patch=config.patch,
+                width=d,
+                heads=config.heads,
+                encoder_depth=config.encoder_depth,
+                decoder_depth=config.decoder_depth,
+            )
+        self.increment_scale: Tensor
+        self.register_buffer("increment_scale", torch.ones(self.out_channels))
+        self.body: Tensor | None
+        self.register_buffer("body", spec.grid.body, persistent=False)
+        self.prepare_for("train")
+
+    def prepare_for(self, stage: Literal["pretrain", "train"]) -> None:
+        """Pretraining is of the auto-encoder alone, training of all the rest."""
+        pretrains = stage == "pretrain"
+        if pretrains and self.autoencoder is None:
+            raise ValueError(
+                "expected an auto-encoder to pretrain, found none, as align is 0; "
+                "leave pretraining out or set align above 0"
+            )
+        self.requires_grad_(not pretrains)
+        if self.autoencoder is not None:
+            self.autoencoder.requires_grad_(pretrains)
+
+    def set_increment_scale(self, scale: Float[Tensor, " k"]) -> None:
+        """Give the size that clean states have: with it they are of the size of the noise.
+
+        Args:
+            scale: Per channel, or per channel of every frame ahead: the root mean square, over
+                training samples, of the standardised change since the last frame (of the
+                standardised frame without ``residual``). 1 unless set.
+        """
+        if scale.shape[0] == len(self.spec.channels):
+            scale = scale.repeat(self.config.horizon)
+        if tuple(scale.shape) != (self.out_channels,):
+            raise ValueError(
+                f"expected {len(self.spec.channels)} or {self.out_channels} scales, "
+                f"found {scale.shape[0]}"
+            )
+        if not bool((torch.isfinite(scale) & (scale > 0)).all()):
+            raise ValueError(f"expected positive finite scales, found {scale.tolist()}")
+        self.increment_scale.copy_(scale)
+
+    def to_clean(self, target: Tensor, x: Tensor) -> Float[Tensor, "b k y x"]:
+        """The clean state of frames (b, k, y, x) that follow the input."""
+        change = target - self.last_frame(x) if self.config.residual else target
+        return change / self.increment_scale[:, None, None]
+
+    def estimate(
+        self,
+        noisy: Float[Tensor, "b k y x"],
+        s: Float[Tensor, " b"],
+        x: Float[Tensor, "b c y x"],
+        parameters: Float[Tensor, "b q"],
+    ) -> tuple[Float[Tensor, "b k y x"], Float[Tensor, "b n d"]]:
+        """The clean state that a noisy one at flow time s comes from, and features to align.
+
+        Args:
+            noisy: A state on the path, z_s.
+            s: Flow time of each sample, 1 for noise and 0 for data.
+            x: The last frames as ``prepared`` gives them; never noisy.
+            parameters: As ``parameter_vector`` gives them.
+        """
+        clean, tokens = self.backbone(noisy, s, x, parameters, self.config.align_at)
+        clean = clean.to(noisy.dtype)
+        if self.body is not None and self.body.shape == clean.shape[-2:]:
+            clean = torch.where(self.body, 0.0, clean)
+        return clean, tokens
+
+    def velocity(
+        self,
+        noisy: Float[Tensor, "b k y x"],
+        s: Float[Tensor, " b"],
+        x: Float[Tensor, "b c y x"],
+        parameters: Float[Tensor, "b q"],
+    ) -> tuple[Float[Tensor, "b k y x"], Float[Tensor, "b n d"]]:
+        """dz/ds of the flow, and features to align; arguments as of ``estimate``."""
+        clean, tokens = self.estimate(noisy, s, x, parameters)
+        return (noisy - clean) / s.clamp(min=FLOOR)[:, None, None, None], tokens
+
+    def change(
+        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
+    ) -> Float[Tensor, "b k y x"]:
+        return self._drawn(x, parameters, self.config.draws, self.config.sampler_steps).mean(1)
+
+    def samples(
+        self,
+        x: Float[Tensor, "b c y x"],
+        parameters: Float[Tensor, "b q"] | None = None,
+        mask: Tensor | None = None,
+        draws: int | None = None,
+        steps: int | None = None,
+    ) -> Float[Tensor, "b m k y x"]:
+        """Single draws of the next frames, standardised as the input.
+
+        Args:
+            x: As for a call, and so are parameters and mask.
+            parameters: See there.
+            mask: See there.
+            draws: How many; those of the config if not given. The first are always the same.
+            steps: Euler steps; those of the config if not given.
+        """
+        x = self.prepared(x, parameters, mask)
+        known = self.parameter_vector(x, parameters)
+        draws, steps = draws or self.config.draws, steps or self.config.sampler_steps
+        changes = self._drawn(x, known, draws, steps)
+        return changes + self.last_frame(x)[:, None] if self.config.residual else changes
+
+    def reconstruct(
+        self,
+        x: Float[Tensor, "b c y x"],
+        parameters: Float[Tensor, "b q"] | None = None,
+        mask: Tensor | None = None,
+    ) -> Float[Tensor, "b c y x"]:
+        """The auto-encoder's completion of the input, frame by frame."""
+        if self.autoencoder is None:
+            raise ValueError("expected an auto-encoder, found none, as align is 0")
+        x = self.prepared(x, parameters, mask)
+        b, c, ny, nx = x.shape
+        known = torch.ones_like(x[:, :1], dtype=torch.bool)
+        if mask is not None:
+            known = known & checked_mask(mask, x)
+        frames = x.reshape(-1, len(self.spec.channels), ny, nx)
+        shared = known.expand(b, self.config.history, ny, nx).reshape(-1, ny, nx)
+        return self.autoencoder(frames, shared).reshape(b, c, ny, nx)
+
+    def _drawn(self, x: Tensor, parameters: Tensor, draws: int, steps: int) -> Tensor:
+        """Single draws of what ``change`` gives the mean of, (b, draws, k, y, x)."""
+        b, k, (ny, nx) = len(x), self.out_channels, x.shape[-2:]
+        noise = noise_fields(draws, k, ny, nx, device=x.device, dtype=x.dtype)
+        # Draws side by side as one larger batch: a single sample then fills the device.
+        wide = x[:, None].expand(-1, draws, -1, -1, -1).flatten(0, 1)
+        known = parameters[:, None].expand(-1, draws, -1).flatten(0, 1)
+        noise = noise.repeat(b, 1, 1, 1)
+        clean = draw(lambda z, s: self.estimate(z, s, wide, known)[0], noise, steps)
+        return (clean * self.increment_scale[:, None, None]).unflatten(0, (b, draws))
+
+
+def draw(
+    estimate: Callable[[Tensor, Tensor], Tensor],
+    noise: Float[Tensor, "b k y x"],
+    steps: int,
+) -> Float[Tensor, "b k y x"]:
+    """Follow the flow from noise at s = 1 to data at s = 0 in equal Euler steps.
+
+    Args:
+        estimate: (z_s, s) -> the expected clean state, z_s - s v where v is the velocity.
+        noise: States at s = 1.
+        steps: How many.
+    """
+    state = noise
+    for left in range(steps, 0, -1):
+        clean = estimate(state, state.new_full((len(state),), left / steps))
+        # As in the module's docstring: r / s = (left - 1) / left. The last step gives the
+        # estimate to the bit.
+        state = clean + (left - 1) / left * (state - clean)
+    return state
+
+
+# A compiler cannot follow the hash, and need not.
+@torch.compiler.assume_constant_result
+@constant
+def noise_fields(
+    draws: int, channels: int, ny: int, nx: int, *, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """The noise of the first draws, (draws, channel, y, x)."""
+    numbers = torch.arange(draws, device=device)
+    return chances.normal(numbers, "sampler noise", channels, ny, nx).to(dtype)
+
+
+class FourierFlowDet(Stepper):
+    """FourierFlow's backbone as a regressor (no flow matching, no alignment).
+
+    The last frames are both state and condition, and the flow time stands at 1, where a flow's
+    estimate of the clean state is its mean too.
+    """
+
+    def __init__(self, config: DualBranchConfig, spec: FieldSpec) -> None:
+        super().__init__(config, spec)
+        channels = (self.in_channels, self.in_channels, self.out_channels)
+        self.backbone = DualBranch(config, spec, channels)
+
+    def change(
+        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
+    ) -> Float[Tensor, "b k y x"]:
+        return self.backbone(x, x.new_ones(len(x)), x, parameters)[0].to(x.dtype)

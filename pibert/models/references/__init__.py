@@ -1,0 +1,1 @@
+"""Reference predictors: what any model must beat."""

@@ -1,0 +1,166 @@
+"""The objective of the amortised PINN: the supervised loss and a PDE residual of the prediction.
+
+    L = L_sup + weight (mean of c^2 [+ mean of r^2])
+
+    continuity  c = D_x u + D_y v                        of every predicted frame
+    transport   r = w_t + u w_x + v w_y - nu lap w       between two frames, w = D_x v - D_y u
+
+Derivatives are total: those of the predicted field along the grid, with the input field's own
+slopes in them. Continuity takes them from the model (``PINN.total_derivatives``), which pushes the
+slopes of its input through the network by the chain rule: beyond the stencils on the input there is
+no error of discretisation. Transport needs third derivatives, and takes them as stencils on the
+predicted field (``physics.families``), which are total derivatives as well; it is free of pressure,
+which is not predicted, and uses the midpoint rule in time.
+
+Transport is off unless asked for. Frames of measured wakes are so far apart that the flow travels
+one to six cells between them: there the error of w_t between two frames is as large as the term
+itself, and the exact flow does not have a small residual. Planar measurements of a flow in space
+are not free of divergence either. So the weight is small, and the log has the residual of the data
+beside that of the model (``continuity_of_data``): to fall below it is not better physics.
+
+Both are free of units as ``training.losses`` says: velocities in units of U, lengths of h, times of
+h / U. Means leave out unknown points, the body, and derivatives that touch them. With the weight 0
+nothing but the supervised loss is left, and the model is a pointwise MLP, no PINN.
+"""
+
+import math
+from typing import Any, cast
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from pibert.fields import Batch
+from pibert.models.baselines.pinn import FieldDerivatives
+from pibert.physics import find_family, masked_residuals
+from pibert.physics.coefficients import known_coefficients
+from pibert.training.losses import LossScales, LossWeights, divergence
+from pibert.training.objectives import ONE_STEP, Objective, RolloutConfig, supervised
+
+Frames = Float[Tensor, "b s c y x"]
+Known = Bool[Tensor, "b s y x"]
+Scalar = Float[Tensor, ""]
+
+
+def pde_residual(
+    scales: LossScales,
+    weights: LossWeights,
+    rollout: RolloutConfig = ONE_STEP,
+    *,
+    weight: float,
+    transport: bool = False,
+    steps: int | None = None,
+) -> Objective:
+    """The objective; logs the terms of the supervised loss and those of the residual.
+
+    The residual is that of one call of the model on the input as it is, without noise.
+
+    Args:
+        scales: Of the channels to predict, which are those of the input.
+        weights: Of the supervised loss.
+        rollout: How the model is called for the supervised loss.
+        weight: Of the residual. With 0 it is neither computed nor logged: a pointwise MLP.
+        transport: Whether the residual has the transport of vorticity in it.
+        steps: Calls of the model, as of ``objectives.supervised``.
+    """
+    if not (math.isfinite(weight) and weight >= 0):
+        raise ValueError(f"weight of the PDE residual must be zero or positive, found {weight}")
+    if weight and not scales.has_velocity:
+        raise ValueError(
+            f"expected a velocity (u, v) for the PDE residual, found channels "
+            f"{list(scales.spec.channels)} of family {scales.spec.family!r}; set its weight to 0, "
+            f"which makes the model a pointwise MLP"
+        )
+    if weight and transport and scales.spec.dt is None:
+        raise ValueError(
+            "expected a time between frames for the transport of vorticity, found dt=None"
+        )
+    learn = supervised(scales, weights, rollout, steps=steps)
+    if not weight:
+        return learn
+    channels = len(scales.spec.channels)
+
+    def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        loss, logs = learn(model, batch)
+        found = _derivatives(model, batch)
+        frames = found.field.unflatten(1, (-1, channels))
+        known = batch.target_mask[:, : frames.shape[1]]
+        terms = {"continuity": continuity(found, scales, known & batch.mask[:, None])}
+        if transport:
+            terms["transport"] = vorticity_transport(frames, batch, scales)
+        for name, term in terms.items():
+            loss = loss + weight * term
+            logs[name] = term.detach()
+        with torch.no_grad():
+            truth = batch.y[:, : frames.shape[1]]
+            logs["continuity_of_data"] = divergence(truth, scales, known)
+        return loss, logs | {"loss": loss.detach()}
+
+    return objective
+
+
+def continuity(found: FieldDerivatives, scales: LossScales, known: Known) -> Scalar:
+    """Mean squared divergence by the model's own derivatives, in units of U / h."""
+    spec, places = scales.spec, scales.spec.velocity
+    assert places is not None
+    unit = spec.grid.cell_length / scales.reference_velocity
+    parts = []
+    for derivative, place in zip((found.along_x, found.along_y), places, strict=True):
+        frames = derivative.unflatten(1, (-1, len(spec.channels)))
+        parts.append(frames[:, :, place] * (unit * scales.normalizer.std[place]))
+    counted = known & found.defined[:, None]
+    fluid = scales.masks(found.field)[1]
+    return _mean_square(parts[0] + parts[1], counted if fluid is None else counted & fluid)
+
+
+def vorticity_transport(frames: Frames, batch: Batch, scales: LossScales) -> Scalar:
+    """Mean squared residual of vorticity transport between frames, in units of (U / h)^2.
+
+    Args:
+        frames: Predicted, standardised; the last input frame comes before them.
+        batch: Gives that frame, the parameters and what is known.
+        scales: What makes them free of units.
+    """
+    spec, h, speed = scales.spec, scales.spec.grid.cell_length, scales.reference_velocity
+    count, steps = len(spec.channels), frames.shape[1]
+    last = batch.x[:, -count:].unsqueeze(1)
+    u, v = scales.velocity(torch.cat((last, frames.to(last.dtype)), dim=1))
+    known = torch.cat((batch.mask[:, None], batch.target_mask[:, :steps]), dim=1)
+    family = find_family("incompressible")
+    found = known_coefficients(family, spec, batch.parameters)
+    coefficients = {
+        name: (value[:, None].expand(-1, steps) if isinstance(value, Tensor) else value)
+        / (speed * h)
+        for name, value in found.items()
+    }
+    assert spec.dt is not None
+    residuals, defined = masked_residuals(
+        family,
+        {"u": _pairs(u), "v": _pairs(v)},
+        scales.unit_grid,
+        _pairs(known),
+        dt=spec.dt * speed / h,
+        **coefficients,
+    )
+    return _mean_square(residuals["vorticity"].squeeze(-3), defined["vorticity"])
+
+
+def _derivatives(model: nn.Module, batch: Batch) -> FieldDerivatives:
+    if not hasattr(model, "total_derivatives"):
+        raise ValueError(
+            f"expected a model that gives the total derivatives of its field, as PINN does, found "
+            f"{type(model).__name__}; train it by the supervised objective, whose divergence term "
+            f"is the continuity residual on the grid"
+        )
+    return cast(Any, model).total_derivatives(batch.x, batch.parameters, batch.mask)
+
+
+def _pairs(frames: Tensor) -> Tensor:
+    """(b, s + 1, y, x) to (b, s, 2, y, x): every frame with the one before it."""
+    return torch.stack((frames[:, :-1], frames[:, 1:]), dim=2)
+
+
+def _mean_square(values: Tensor, counted: Tensor) -> Tensor:
+    """Mean over states of the mean over each one's counted points."""
+    squares = torch.where(counted, values, 0.0).square().sum((-2, -1))
+    return (squares / counted.sum((-2, -1)).clamp(min=1)).mean()

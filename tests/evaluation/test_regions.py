@@ -1,0 +1,160 @@
+"""Slices, wake line and drag proxy against loops over frames and flows of known thickness."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pibert.evaluation.flow_structure import differentiate
+from pibert.evaluation.measure import Frames
+from pibert.evaluation.regions import DragProxy, Slices, WakeLine, drag_proxies, paper_column
+from pibert.fields import FieldSpec
+from pibert.physics import derivatives
+from tests.evaluation.masked_frames import (
+    SHAPE,
+    SPEC,
+    make_body,
+    make_frames,
+    part,
+    values_of,
+)
+
+FRAMES = make_frames(body=make_body(moving=True))
+# By hand: the diameter is 3 rows of 0.2 = 2 columns of 0.3; the body's centre lies at columns 6.5,
+# 6.5, 5.5, 5.5, 4.5, half-way places belong to the next column.
+COLUMNS = {
+    "near_body": [8, 8, 7, 7, 6],
+    "wake_core": [11, 11, 10, 10, 9],
+    "far_wake": [15, 15, 14, 14, 13],
+    "column_11": [3] * 5,
+    "column_32": [11] * 5,
+    "column_52": [17] * 5,
+}
+ROWS = [5, 6, 7, 8, 9]
+BEHIND = [9, 9, 8, 8, 7]
+
+
+def component(fields: torch.Tensor, name: str) -> np.ndarray:
+    u, v = fields[:, 0].numpy(), fields[:, 1].numpy()
+    return {"u": u, "v": v, "|u|": np.hypot(u, v)}[name]
+
+
+@pytest.mark.parametrize("region", COLUMNS)
+@pytest.mark.parametrize("name", ["u", "v", "|u|"])
+def test_slice_errors_are_means_over_frames_of_relative_errors(region: str, name: str) -> None:
+    found = values_of(Slices(spec=SPEC, has_body=True), FRAMES)
+    p, y = (component(f, name) for f in (FRAMES.prediction, FRAMES.truth))
+    errors = []
+    for t, column in enumerate(COLUMNS[region]):
+        known = FRAMES.known[t, :, column].numpy()
+        wrong, truth = (p - y)[t, known, column], y[t, known, column]
+        errors.append(np.linalg.norm(wrong) / np.linalg.norm(truth))
+    assert found[f"slice_{region}_rel_l2", name] == pytest.approx(np.mean(errors), rel=1e-12)
+
+
+def test_columns_beyond_the_view_are_clipped_and_the_papers_are_scaled() -> None:
+    late = make_body(moving=False).roll(10, 2)  # centre 16.5, the far wake at 24.5 of 21
+    frames = make_frames(body=late)
+    found = values_of(Slices(spec=SPEC, has_body=True), frames)
+    p, y = (f[:, 0].numpy()[:, :, -1] for f in (frames.prediction, frames.truth))
+    known = frames.known[:, :, -1].numpy()
+    norms = [np.linalg.norm(np.where(known, f, 0.0), axis=1) for f in (p - y, y)]
+    expected = np.mean(norms[0] / norms[1])
+    assert found["slice_far_wake_rel_l2", "u"] == pytest.approx(expected, rel=1e-12)
+    assert [paper_column(n, 64) for n in (11, 32, 52)] == [11, 32, 52]
+    assert [paper_column(n, 128) for n in (11, 32, 52)] == [22, 64, 104]
+
+
+def test_frames_without_a_body_do_not_count_where_columns_are_tied_to_it() -> None:
+    body = make_body(moving=True)
+    body[2:] = False
+    frames = make_frames(body=body)
+    found, early = (
+        values_of(Slices(spec=SPEC, has_body=True), some)
+        for some in (frames, part(frames, slice(2)))
+    )
+    for region in ("near_body", "wake_core", "far_wake"):
+        key = (f"slice_{region}_rel_l2", "v")
+        assert found[key] == pytest.approx(early[key], rel=1e-13)
+    nobody = values_of(Slices(spec=SPEC, has_body=True), make_frames())
+    assert math.isnan(nobody["slice_near_body_rel_l2", "u"])
+    assert nobody["slice_column_32_rel_l2", "u"] > 0
+    free = Slices(spec=SPEC, has_body=False)
+    assert not any("body" in entry.metric or "wake" in entry.metric for entry in free.entries)
+
+
+def test_the_wake_line_is_the_row_of_the_centre_behind_the_body() -> None:
+    found = values_of(WakeLine(spec=SPEC), FRAMES)
+    spun, spin, defined = differentiate(derivatives.vorticity, FRAMES, (0, 1))
+    errors: dict[str, list[float]] = {"u": [], "vorticity": []}
+    for t, (row, first) in enumerate(zip(ROWS, BEHIND, strict=True)):
+        line = (t, row, slice(first, None))
+        for name, p, y, here in (
+            ("u", FRAMES.prediction[:, 0], FRAMES.truth[:, 0], FRAMES.known),
+            ("vorticity", spun, spin, defined),
+        ):
+            wrong, truth = (p[line] - y[line])[here[line]], y[line][here[line]]
+            errors[name].append(float(wrong.norm() / truth.norm()))
+    for name, values in errors.items():
+        assert found["wake_line_rel_l2", name] == pytest.approx(np.mean(values), rel=1e-12)
+
+
+def wake(deficits: list[float], stream: float = 2.0) -> Frames:
+    """A top-hat wake: u = stream outside, stream (1 - deficit) in rows 3 to 8; no gaps."""
+    body = make_body(moving=False, count=len(deficits))
+    frames = make_frames(body=body, count=len(deficits))
+    u = torch.full((len(deficits), *SHAPE), stream, dtype=torch.float64)
+    for t, deficit in enumerate(deficits):
+        u[t, 3:9, 9:] = stream * (1 - deficit)
+    fields = torch.stack((u, torch.zeros_like(u)), dim=1)
+    return replace(frames, truth=fields, prediction=fields, last=fields, known=~body)
+
+
+def test_the_drag_proxy_of_a_top_hat_wake_is_its_momentum_thickness() -> None:
+    truth, answer = wake([0.5, 0.2]), wake([0.4, 0.3], stream=2.0)
+    frames = replace(truth, prediction=answer.truth)
+    # Six rows of 0.2 over a diameter of 0.6, times (1 - d) d.
+    expected = [2 * np.array([0.24, 0.21]), 2 * np.array([0.25, 0.16])]
+    for found, proxy in zip(drag_proxies(frames), expected, strict=True):
+        assert found.tolist() == pytest.approx(proxy.tolist())
+    assert list(values_of(DragProxy(spec=SPEC), frames).values()) == pytest.approx(
+        [(0.02 + 0.10) / 2, 0.12 / 0.82, 0.45, 0.41]
+    )
+
+
+def test_the_stream_of_the_truth_scales_both_and_units_cancel() -> None:
+    frames = wake([0.5, 0.2])
+    faster = replace(frames, prediction=2 * frames.truth)
+    assert values_of(DragProxy(spec=SPEC), faster)["drag_proxy_mae", "wake"] > 1
+    metres, knots = wake([0.5, 0.2], 2.0), wake([0.5, 0.2], 3.9)
+    assert values_of(DragProxy(spec=SPEC), metres) == pytest.approx(
+        values_of(DragProxy(spec=SPEC), knots)
+    )
+
+
+def test_unknown_rows_are_left_out_and_the_inflow_is_the_first_known_column() -> None:
+    frames = wake([0.5, 0.2])
+    known = frames.known.clone()
+    known[:, :5] = False  # rows 3 and 4 of the wake
+    known[..., :2] = False
+    (answer, truth) = drag_proxies(replace(frames, known=known))
+    expected = [4 * 0.2 / 0.6 * 0.25, 4 * 0.2 / 0.6 * 0.16]
+    assert truth.tolist() == pytest.approx(expected) == answer.tolist()
+
+
+def test_a_frame_that_tells_nothing_is_left_out_of_the_mean() -> None:
+    frames = wake([0.5, 0.2, 0.3])
+    truth = frames.truth.clone()
+    truth[1] = 0.0  # no stream
+    found = values_of(DragProxy(spec=SPEC), replace(frames, truth=truth))
+    assert found["drag_proxy", "truth"] == pytest.approx(2 * (0.25 + 0.21) / 2)
+    assert found["drag_proxy_mae", "wake"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_flows_without_a_velocity_have_no_wake() -> None:
+    spec = FieldSpec(channels=("T",), family=None, grid=SPEC.grid)
+    for measure in (WakeLine, DragProxy):
+        with pytest.raises(ValueError, match="expected a velocity"):
+            measure(spec=spec)

@@ -1,0 +1,175 @@
+"""DMD on planted linear systems, waves and more directions than it keeps."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from pibert.fields import Batch, FieldSpec, Grid, Normalizer
+from pibert.models.references.dmd import DMD, DMDConfig, States
+from tests.models.recordings import batches_of
+
+SPEC = FieldSpec(grid=Grid((5, 8), dx=0.3, dy=0.2), dt=0.1)
+NORMALIZER = Normalizer((1.0, -0.5), (2.0, 0.5))
+DIM = 2 * 5 * 8
+
+
+def fit(states: Tensor, valid: Tensor | None = None, *, rank: int, history: int = 1) -> DMD:
+    model = DMD(DMDConfig(history=history, rank=rank), SPEC).double()
+    batches = batches_of(states, SPEC, NORMALIZER, history=history, valid=valid, size=7)
+    model.fit(batches, NORMALIZER)
+    return model
+
+
+def planted(seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Four orthonormal directions and a rotation with some decay between them."""
+    generator = torch.Generator().manual_seed(seed)
+    directions = torch.linalg.qr(torch.randn(DIM, 4, generator=generator, dtype=torch.float64)).Q.mT
+    a, b = 0.7, 0.31
+    operator = torch.zeros(4, 4, dtype=torch.float64)
+    operator[:2, :2] = torch.tensor([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]])
+    operator[2:, 2:] = torch.tensor([[math.cos(b), 0.2], [-math.sin(b), 0.8]])
+    return directions, operator
+
+
+def pairs(directions: Tensor, operator: Tensor, count: int, seed: int = 1) -> list[Batch]:
+    """Unrelated states with their successors; their mean is exactly zero."""
+    generator = torch.Generator().manual_seed(seed)
+    a = torch.randn(count, 4, generator=generator, dtype=torch.float64)
+    a = torch.cat((a, -a))
+    before, after = ((c @ directions).view(-1, 2, 5, 8) for c in (a, a @ operator.mT))
+    known = torch.ones(len(a), 5, 8, dtype=torch.bool)
+    numbers = torch.arange(len(a))
+    whole = Batch(
+        x=before,
+        y=after[:, None],
+        parameters=torch.zeros(len(a), 16),
+        mask=known,
+        target_mask=known[:, None],
+        sample=numbers,
+        seeds=numbers,
+    )
+    return [whole.map(lambda t, i=i: t[i : i + 9]) for i in range(0, len(a), 9)]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("rank", [4, 16])
+def test_a_planted_linear_system_is_recovered(rank: int) -> None:
+    directions, operator = planted()
+    model = DMD(DMDConfig(rank=rank, horizon=3), SPEC).double()
+    model.fit(pairs(directions, operator, 60), NORMALIZER)
+    a = torch.randn(6, 4, dtype=torch.float64)
+    expected = torch.cat([a @ torch.matrix_power(operator, s).mT for s in (1, 2, 3)], dim=1)
+    found = model((a @ directions).view(6, 2, 5, 8)).view(6, 3, DIM) @ directions.mT
+    assert torch.allclose(found.flatten(1), expected, atol=1e-9)
+    kept = model.modes.flatten(1) @ model.modes.flatten(1).mT
+    identity = torch.diag((torch.arange(rank) < 4).double())
+    assert torch.allclose(kept, identity, atol=1e-9)
+    assert not model.operator[4:].any() and not model.operator[:, 4:].any()
+    spectrum = torch.linalg.eigvals(model.operator[:4, :4])
+    exact = torch.linalg.eigvals(operator)
+    assert (spectrum[:, None] - exact).abs().min(1).values.max() < 1e-9
+
+
+def wave(phase: Tensor) -> Tensor:
+    """A travelling wave with its second harmonic about a mean flow, (t, 2, y, x), physical."""
+    x, y = SPEC.grid.coordinates(torch.float64)
+    along = 2 * math.pi * x / (8 * SPEC.grid.dx) - phase[:, None, None]
+    u = 2.0 + y + (1 + y) * along.cos() + 0.3 * (2 * along + 1).sin()
+    v = 0.5 * y * (along + 0.4).sin()
+    return torch.stack((u, v.expand_as(u)), dim=1)
+
+
+@pytest.mark.parametrize("history", [1, 2])
+def test_a_travelling_wave_is_predicted_at_phases_never_seen(history: int) -> None:
+    step = 2 * math.pi / 12
+    # Targets over three whole periods, so that their mean is the mean flow.
+    states = wave(step * torch.arange(36 + history, dtype=torch.float64))
+    model = fit(states, history=history, rank=8)
+    unseen = 0.37 * step + step * torch.arange(6, dtype=torch.float64)
+    z = NORMALIZER.apply(wave(unseen))
+    found = model(z[None, :history].flatten(1, 2))
+    assert torch.allclose(found[0], z[history], atol=1e-7)
+    # Persistence is far off.
+    assert (z[history] - z[history - 1]).abs().max() > 0.2
+
+
+def test_points_never_known_are_left_at_zero_and_the_rest_is_as_without_them() -> None:
+    step = 2 * math.pi / 12
+    states = wave(step * torch.arange(37, dtype=torch.float64))
+    valid = torch.ones(5, 8, dtype=torch.bool)
+    valid[1:3, 2:6] = False
+    states = torch.where(valid, states, torch.nan)
+    model = fit(states, valid, rank=8)
+    z = NORMALIZER.apply(wave(torch.tensor([0.1, 0.1 + step], dtype=torch.float64)))
+    found = model(torch.where(valid, z[:1], torch.nan), mask=valid)[0]
+    assert torch.allclose(found[:, valid], z[1][:, valid], atol=1e-7)
+    assert found[:, ~valid].abs().max() < 1e-12
+
+
+def test_energy_keeps_the_fewest_modes_that_hold_it() -> None:
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.linalg.qr(torch.randn(DIM, 4, generator=generator, dtype=torch.float64)).Q.mT
+    columns = torch.linalg.qr(torch.randn(40, 4, generator=generator, dtype=torch.float64)).Q
+    variances = torch.tensor([80.0, 15.0, 4.0, 1.0], dtype=torch.float64)
+    states = States(DIM, 8, torch.device("cpu"))
+    data = (columns * variances.sqrt()) @ directions
+    for piece in data.split(9):
+        states.add(piece, 0.5 * piece)
+    for energy, count in ((0.5, 1), (0.8, 1), (0.81, 2), (0.95, 2), (0.98, 3), (1.0, 4)):
+        modes, operator = states.reduce(8, energy)
+        assert len(modes) == count, energy
+        assert torch.allclose(operator, 0.5 * torch.eye(count, dtype=torch.float64), atol=1e-9)
+    assert len(states.reduce(3, None)[0]) == 3
+
+
+def test_passing_by_in_pieces_comes_close_to_one_decomposition_of_everything() -> None:
+    """More directions than are carried, with a spectrum that falls."""
+    generator = torch.Generator().manual_seed(0)
+    spectrum = torch.arange(1, 61, dtype=torch.float64) ** -1.0
+    mixing = torch.randn(60, 60, generator=generator, dtype=torch.float64) * spectrum
+    before = torch.randn(400, 60, generator=generator, dtype=torch.float64) @ mixing.mT
+    after = before.roll(1, 1) + 0.1 * before
+    pieces, whole = (States(60, k, torch.device("cpu")) for k in (20, 60))
+    for a, b in zip(before.split(25), after.split(25), strict=True):
+        pieces.add(a, b)
+    whole.add(before, after)
+    (modes, operator), (best, exact) = pieces.reduce(10, None), whole.reduce(10, None)
+    held = (before @ modes.mT).square().sum() / (before @ best.mT).square().sum()
+    assert held > 0.995
+    # And the whole is what plain least squares gives.
+    a, b = before @ best.mT, after @ best.mT
+    assert torch.allclose(exact, torch.linalg.lstsq(a, b).solution.mT, atol=1e-9)
+
+    def left(modes: Tensor, operator: Tensor) -> Tensor:
+        guess = before @ modes.mT @ operator.mT @ modes
+        return (guess - after).square().sum()
+
+    assert left(modes, operator) < 1.02 * left(best, exact)
+
+
+def test_a_flow_that_never_changes_is_its_mean() -> None:
+    states = wave(torch.zeros(9, dtype=torch.float64))
+    model = fit(states, rank=3)
+    z = NORMALIZER.apply(states[:1])
+    assert torch.allclose(model(z), z, atol=1e-12)
+
+
+def test_the_rank_is_at_most_the_size_of_a_state() -> None:
+    assert DMD(DMDConfig(rank=1000), SPEC).modes.shape == (DIM, 2, 5, 8)
+    assert DMD(DMDConfig(rank=1000, history=2), SPEC).operator.shape == (2 * DIM, 2 * DIM)
+
+
+def test_batches_that_can_be_read_once_are_refused() -> None:
+    def once() -> Iterator[Batch]:
+        yield from batches_of(wave(torch.arange(5.0, dtype=torch.float64)), SPEC, NORMALIZER)
+
+    with pytest.raises(ValueError, match="read twice, .* found an iterator"):
+        DMD(DMDConfig(), SPEC).fit(once(), NORMALIZER)
+
+
+@pytest.mark.parametrize("energy", [0.0, 1.5, math.nan])
+def test_an_energy_that_is_no_part_is_refused(energy: float) -> None:
+    with pytest.raises(ValueError, match=r"energy must be in \(0, 1\] or None"):
+        DMDConfig(energy=energy)

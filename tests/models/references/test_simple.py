@@ -1,0 +1,169 @@
+"""Persistence, training mean and linear extrapolation; what all reference predictors share."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pibert.fields import FieldSpec, Grid, Normalizer
+from pibert.models.references.dmd import DMD, DMDConfig
+from pibert.models.references.mean_advection import MeanAdvection, MeanAdvectionConfig
+from pibert.models.references.simple import (
+    PRESETS,
+    LinearExtrapolation,
+    LinearExtrapolationConfig,
+    Persistence,
+    Reference,
+    ReferenceConfig,
+    TrainingMean,
+)
+from tests.models.recordings import batches_of
+
+SPEC = FieldSpec(channels=("p", "u", "v"), grid=Grid((6, 9), dx=0.3, dy=0.2), dt=0.1)
+NORMALIZER = Normalizer((1.0, -2.0, 0.5), (2.0, 0.5, 3.0))
+KINDS: list[tuple[type[Reference], Any]] = [
+    (Persistence, ReferenceConfig()),
+    (TrainingMean, ReferenceConfig()),
+    (LinearExtrapolation, LinearExtrapolationConfig()),
+    (MeanAdvection, MeanAdvectionConfig()),
+    (DMD, DMDConfig(rank=4)),
+]
+every_kind = pytest.mark.parametrize(("kind", "config"), KINDS, ids=lambda v: str(v)[:25])
+
+
+def frames(count: int = 14, seed: int = 0) -> torch.Tensor:
+    """Noise in physical units, (t, c, y, x)."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 3, 6, 9, generator=generator) * 2 + 1
+
+
+def fitted(kind: type[Reference], config: Any) -> Reference:
+    reference = kind(config, SPEC)
+    reference.fit(
+        batches_of(frames(), SPEC, NORMALIZER, history=config.history, horizon=config.horizon),
+        NORMALIZER,
+    )
+    return reference
+
+
+def test_persistence_repeats_the_newest_frame_exactly() -> None:
+    x = torch.randn(2, 9, 6, 9)
+    model = Persistence(ReferenceConfig(history=3, horizon=2), SPEC)
+    assert torch.equal(model(x), x[:, 6:].repeat(1, 2, 1, 1))
+    # It has nothing to fit, and no grid of its own.
+    assert torch.equal(model(x[..., :4, :5]), x[:, 6:, :4, :5].repeat(1, 2, 1, 1))
+
+
+def test_the_training_mean_is_that_of_the_known_targets() -> None:
+    states = frames()
+    generator = torch.Generator().manual_seed(1)
+    valid = torch.rand(14, 6, 9, generator=generator) > 0.4
+    valid[:, 2, 3] = False  # never known
+    broken = torch.where(valid[:, None], states, torch.nan)
+    model = TrainingMean(ReferenceConfig(horizon=2), SPEC)
+    model.fit(batches_of(broken, SPEC, NORMALIZER, horizon=2, valid=valid), NORMALIZER)
+    # Windows of three frames: the targets of window i are the frames i + 1 and i + 2.
+    targets = [f for i in range(12) for f in (i + 1, i + 2)]
+    known = valid[targets][:, None].double()
+    z = NORMALIZER.apply(states.double())[targets] * known
+    expected = z.sum(0) / known.sum(0).clamp(min=1)
+    assert torch.allclose(model.mean.double(), expected, atol=1e-6)
+    assert not model.mean[:, 2, 3].any()
+    x = torch.randn(3, 3, 6, 9)
+    assert torch.equal(model(x), model.mean.repeat(3, 2, 1, 1))
+
+
+@pytest.mark.parametrize("history", [2, 4])
+def test_extrapolation_is_exact_where_fields_are_linear_in_time(history: int) -> None:
+    start, slope = torch.randn(2, 3, 6, 9, dtype=torch.float64)
+    times = torch.arange(history + 3)[:, None, None, None]
+    z = (start + slope * times)[None]
+    model = LinearExtrapolation(LinearExtrapolationConfig(history=history, horizon=3), SPEC)
+    found = model(z[:, :history].flatten(1, 2))
+    assert torch.allclose(found, z[:, history:].flatten(1, 2), atol=1e-12)
+
+
+def test_extrapolation_of_a_single_frame_is_refused() -> None:
+    with pytest.raises(ValueError, match="history of 2 or more frames, found 1"):
+        LinearExtrapolationConfig(history=1)
+
+
+@every_kind
+def test_a_reference_has_buffers_alone_and_no_skip(kind: type[Reference], config: Any) -> None:
+    model = fitted(kind, config)
+    assert not list(model.parameters()) and isinstance(model, Reference)
+    assert not config.residual
+    with pytest.raises(ValueError, match="residual=False, found True"):
+        type(config)(residual=True)
+
+
+@every_kind
+def test_what_was_fitted_is_saved_and_loaded(
+    kind: type[Reference], config: Any, tmp_path: Path
+) -> None:
+    model = fitted(kind, config)
+    save_file(model.state_dict(), tmp_path / "reference.safetensors")
+    other = kind(config, SPEC)
+    other.load_state_dict(load_file(tmp_path / "reference.safetensors"))
+    x = torch.randn(2, 3 * config.history, 6, 9)
+    assert torch.equal(other(x), model(x)) and bool(other.fitted)
+    assert torch.equal(copy.deepcopy(model)(x), model(x))
+    other.load_state_dict(kind(config, SPEC).state_dict())
+    if kind.needs_fit:
+        with pytest.raises(ValueError, match="expected to be fitted"):
+            other(x)
+
+
+@every_kind
+def test_only_those_that_learn_something_must_be_fitted(kind: type[Reference], config: Any) -> None:
+    model, x = kind(config, SPEC), torch.randn(1, 3 * config.history, 6, 9)
+    if kind in (Persistence, LinearExtrapolation):
+        assert model(x).shape == (1, 3, 6, 9)
+    else:
+        with pytest.raises(ValueError, match="call fit with the training batches"):
+            model(x)
+
+
+@every_kind
+def test_frames_ahead_are_answered_in_one_shape_and_precision(
+    kind: type[Reference], config: Any
+) -> None:
+    config = type(config)(history=2, horizon=3)
+    model = fitted(kind, config)
+    x = torch.randn(2, 6, 6, 9)
+    y = model(x)
+    assert y.shape == (2, 9, 6, 9) and torch.isfinite(y).all()
+    assert torch.allclose(model.double()(x.double()), y.double(), atol=1e-5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(model.float()(x), y)
+
+
+@every_kind
+def test_values_at_unknown_points_do_not_matter(kind: type[Reference], config: Any) -> None:
+    model = fitted(kind, config)
+    x = torch.randn(2, 3 * config.history, 6, 9)
+    mask = torch.rand(2, 6, 9) > 0.3
+    broken = torch.where(mask[:, None], x, torch.nan)
+    assert torch.equal(model(broken, mask=mask), model(torch.where(mask[:, None], x, 7), mask=mask))
+
+
+@pytest.mark.parametrize(("kind", "config"), [KINDS[1], KINDS[3], KINDS[4]])
+def test_other_grids_and_batches_of_other_data_are_refused(
+    kind: type[Reference], config: Any
+) -> None:
+    with pytest.raises(ValueError, match=r"fitted on, \(6, 9\), found \(9, 6\)"):
+        fitted(kind, config)(torch.randn(1, 3, 9, 6))
+    model = kind(config, SPEC)
+    with pytest.raises(ValueError, match="known targets, found none"):
+        model.fit([], NORMALIZER)
+    batches = batches_of(frames(), SPEC, NORMALIZER, history=2)
+    with pytest.raises(ValueError, match=r"1 frames in .* found inputs \(5, 6, 6, 9\)"):
+        model.fit(batches, NORMALIZER)
+
+
+def test_every_preset_is_of_a_kind_of_its_own() -> None:
+    assert list(PRESETS) == ["persistence", "training-mean", "linear-extrapolation"]
+    assert PRESETS["linear-extrapolation"]["base"].history == 2

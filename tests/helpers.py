@@ -1,5 +1,6 @@
 """Small specs and models that tests share."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,45 @@ TINY: dict[str, Any] = {
     "refine_width": 8,
     "dropout": 0.0,
 }
+"""Options of a small PIBERT."""
+_PITT: dict[str, Any] = {
+    "width": 16,
+    "slot_width": 16,
+    "updates": 2,
+    "patch": 4,
+    "base_width": 16,
+    "base_modes": 4,
+    "base_depth": 2,
+}
+_BRANCHES: dict[str, Any] = {"width": 32, "heads": 2, "depth": 2, "mixers": 1, "blocks": 2}
+
+TINY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "pibert": TINY,
+    "fno2d": {"width": 24, "modes": 6, "depth": 3, "head_width": 32},
+    "deeponet2d": {"channels": (8, 16), "branch_width": 32},
+    "pitt": _PITT,
+    "pitt-constant": _PITT,
+    "fourierflow": {
+        **_BRANCHES,
+        "align_at": 2,
+        "sampler_steps": 2,
+        "draws": 2,
+        "encoder_depth": 1,
+        "decoder_depth": 1,
+    },
+    "fourierflow-det": _BRANCHES,
+    "pinn": {"width": 32, "depth": 3},
+    "unet": {"width": 16, "stages": 2, "blocks": 1},
+    "transolver": {"width": 64, "heads": 4, "depth": 2, "slices": 8},
+    "mwt": {"width": 2, "blocks": 2, "kernel_width": 32, "head_width": 32},
+    "neuraloperator": {"options": {"n_modes": [8, 8], "hidden_channels": 24, "n_layers": 3}},
+    "persistence": {},
+    "training-mean": {},
+    "linear-extrapolation": {},
+    "mean-advection": {},
+    "dmd": {"rank": 8},
+}
+"""Options of a small model of every kind."""
 
 
 def tiny_spec(shape: tuple[int, int] = (16, 16), **changes: Any) -> FieldSpec:
@@ -31,8 +71,10 @@ def tiny_spec(shape: tuple[int, int] = (16, 16), **changes: Any) -> FieldSpec:
     return replace(spec, **changes)
 
 
-def tiny_model(name: str = "pibert", spec: FieldSpec | None = None, **overrides: Any) -> PIBERT:
-    return build_model(name, spec=spec or tiny_spec(), **(TINY | overrides))
+def tiny_model(name: str = "pibert", spec: FieldSpec | None = None, **overrides: Any) -> Any:
+    """A small model of any kind, with fresh weights; a reference predictor is not fitted yet."""
+    options = dict(TINY_OPTIONS[name]) | overrides
+    return build_model(name, spec=spec or tiny_spec(), **options)
 
 
 def randomise(model: PIBERT, seed: int = 0) -> PIBERT:

@@ -5,7 +5,18 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from pibert.cli import config, convert, demo, download, fill, generate, info, inspect, train
+from pibert.cli import (
+    compare,
+    config,
+    convert,
+    demo,
+    download,
+    fill,
+    generate,
+    info,
+    inspect,
+    train,
+)
 from pibert.cli.terminal import complain
 from pibert.cli.training_progress import is_first_process
 
@@ -55,7 +66,7 @@ def main() -> None:
     """
 
 
-_DATA, _TRAINING, _MODELS = "Flow data", "Training", "Models"
+_DATA, _TRAINING, _JUDGING, _MODELS = "Flow data", "Training", "Judging", "Models"
 
 app.command(rich_help_panel=_DATA)(generate.generate)
 app.add_typer(download.app, name="download", rich_help_panel=_DATA)
@@ -65,6 +76,9 @@ app.command(rich_help_panel=_TRAINING)(train.train)
 app.command(rich_help_panel=_TRAINING)(train.pretrain)
 app.command(rich_help_panel=_TRAINING)(train.resume)
 app.add_typer(config.app, name="config", rich_help_panel=_TRAINING)
+app.command(rich_help_panel=_JUDGING)(compare.compare)
+app.command(rich_help_panel=_JUDGING)(compare.evaluate)
+app.command(rich_help_panel=_JUDGING)(compare.report)
 app.command(rich_help_panel=_MODELS)(fill.fill)
 app.command(rich_help_panel=_MODELS)(demo.demo)
 app.command(rich_help_panel=_MODELS)(info.info)

@@ -1,1 +1,25 @@
-"""The honest comparison: models under one protocol, judged once on data that decided nothing."""
+"""The honest comparison: models under one protocol, judged once on data that decided nothing.
+
+plan.Comparison          entrants, flows, seeds, budget
+  --jobs.carry_out-->    run folders with scores
+  --results.gather-->    results.json, results.csv
+"""
+
+from pibert.comparison.jobs import Watcher, carry_out
+from pibert.comparison.plan import Comparison, Entrant, Job, load_comparison
+from pibert.comparison.presets import find_comparison
+from pibert.comparison.record import settle
+from pibert.comparison.results import gather, read_results
+
+__all__ = [
+    "Comparison",
+    "Entrant",
+    "Job",
+    "Watcher",
+    "carry_out",
+    "find_comparison",
+    "gather",
+    "load_comparison",
+    "read_results",
+    "settle",
+]

@@ -1,7 +1,8 @@
 """One run judged: the model of a run folder on the test part of some flows."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ from pibert import config
 from pibert.comparison.plan import RolloutPlan
 from pibert.data.dataset import Samples, Window
 from pibert.data.splits import Segment
+from pibert.evaluation.alignment import alignment
 from pibert.evaluation.cost import measure_cost
 from pibert.evaluation.rollouts import score_rollouts, spread_starts
 from pibert.evaluation.scores import Scores, save_scores
 from pibert.evaluation.scoring import PICK_RULE, judge, vars_of
+from pibert.evaluation.tokens import token_diagnostics
 from pibert.experiments.flows import Flows
 from pibert.experiments.record import commit, versions
 from pibert.experiments.run import PRETRAINING
+from pibert.models.pibert import PIBERT
 from pibert.predictor import Predictor, load
 from pibert.training.journal import read_log
 
@@ -26,16 +30,18 @@ def evaluate(
     folder: Path,
     flows: Flows,
     *,
+    into: Path | None = None,
     history: int | None = None,
     rollout: RolloutPlan | None = None,
     device: str = "cpu",
     labels: dict[str, Any] | None = None,
 ) -> Scores:
-    """Score the model of a run on the test part, and write the scores into its folder.
+    """Score the model of a run on the test part, and write the scores.
 
     Args:
         folder: The run.
         flows: Of the same channels and units as it was trained on.
+        into: Folder of the scores; the run's own if not given.
         history: Frames before those that are predicted; the model's own if not given. More of them
             let models of different histories be judged on the same frames.
         rollout: Rollouts to score; none if not given.
@@ -47,7 +53,7 @@ def evaluate(
     window = Window(history=max(history or 0, predictor.history))
     samples = _samples(predictor, flows.split.test, flows, window)
     judged = judge(predictor, samples)
-    arrays = dict(judged.arrays)
+    arrays = judged.arrays | _insight(predictor, flows, int(judged.arrays["picks/rows"][1]), window)
     card: dict[str, Any] = {
         "labels": labels or {},
         "identity": identity_of(folder, flows, history, rollout),
@@ -72,7 +78,7 @@ def evaluate(
         card["rollout"], found = _rollouts(predictor, flows, rollout, lead)
         arrays |= found
     scores = Scores(card, arrays)
-    save_scores(folder, scores)
+    save_scores(into or folder, scores)
     return scores
 
 
@@ -80,7 +86,7 @@ def identity_of(
     folder: Path, flows: Flows, history: int | None, rollout: RolloutPlan | None
 ) -> str:
     """Equal where the same weights are judged in the same way on the same flows."""
-    weights = load(folder).card["weights"]["sha256"]
+    weights = json.loads((folder / "model.json").read_text())["weights"]["sha256"]
     plan = None if rollout is None else config.as_plain(rollout)
     facts = {"weights": weights, "data": flows.source, "history": history, "rollout": plan}
     return config.fingerprint(facts)
@@ -146,8 +152,7 @@ def _rollouts(
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Rollouts that begin at the same frames whatever the history of the model."""
     window = Window(history=predictor.history, horizon=plan.steps)
-    later = tuple(Segment(s.trajectory, s.start + lead, s.stop) for s in flows.split.test)
-    samples = _samples(predictor, later, flows, window)
+    samples = _samples(predictor, _later(flows, lead), flows, window)
     scores = score_rollouts(predictor, samples, spread_starts(samples, plan.starts))
     arrays = {
         "rollout/terms": scores.terms,
@@ -166,6 +171,38 @@ def _rollouts(
         "summary": [vars_of(entry) for entry in scores.horizons.entries],
     }
     return card, arrays
+
+
+def _insight(
+    predictor: Predictor, flows: Flows, row: int, window: Window
+) -> dict[str, torch.Tensor]:
+    """What goes on inside PIBERT: its tokens at a frame, and what they know of the vorticity.
+
+    The alignment of a model with fresh weights is measured beside it: vorticity is linear in the
+    velocity, so much of it needs no training at all.
+    """
+    model = predictor.model
+    if not isinstance(model, PIBERT) or predictor.spec.velocity is None:
+        return {}
+    samples = _samples(predictor, flows.split.test, flows, window)
+    own = replace(window, history=predictor.history)
+    later = _later(flows, window.history - predictor.history)
+    batch = samples.batch([row]).to(predictor.device)
+    x = batch.x[:, -model.in_channels :]
+    found = token_diagnostics(model, x, batch.parameters, batch.mask)
+    arrays = {f"tokens/{name}": value for name, value in found.items()}
+    fresh = type(model)(model.config, model.spec).to(predictor.device)
+    for name, kind in (("alignment", model), ("alignment_untrained", fresh)):
+        scales = alignment(
+            kind, _samples(predictor, later, flows, own), most=512, device=predictor.device
+        )
+        arrays[name] = torch.tensor(list(scales.values()), dtype=torch.float64)
+    return arrays
+
+
+def _later(flows: Flows, lead: int) -> tuple[Segment, ...]:
+    """The test part without its first frames."""
+    return tuple(Segment(s.trajectory, s.start + lead, s.stop) for s in flows.split.test)
 
 
 def _training(folder: Path) -> dict[str, Any]:

@@ -85,16 +85,22 @@ def _one(
     """Train and judge one run, unless that is done; gives its error."""
     folder = job.folder(out)
     history, rollout = comparison.history, comparison.rollout
-    train_samples = len(flows.samples("train", Window(history=comparison.history)))
-    experiment = experiment_of(comparison, job, train_samples)
-    watcher.update(job, "training")
-    run(experiment, folder, reporter=_Steps(job, watcher), flows=flows)
-    error = _done(folder, identity_of(folder, flows, history, rollout))
+    source = comparison.entrants[job.entrant].run
+    if source is None:
+        train_samples = len(flows.samples("train", Window(history=history)))
+        experiment = experiment_of(comparison, job, train_samples)
+        watcher.update(job, "training")
+        run(experiment, folder, reporter=_Steps(job, watcher), flows=flows)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+    trained = folder if source is None else Path(source)
+    error = _done(folder, identity_of(trained, flows, history, rollout))
     if error is None:
         watcher.update(job, "judging")
         scores = evaluate(
-            folder,
+            trained,
             flows,
+            into=folder,
             history=history,
             rollout=rollout,
             device=_device(comparison),

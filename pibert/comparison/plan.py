@@ -18,6 +18,8 @@ from pibert.experiments.experiment import (
     Weights,
 )
 from pibert.models import MODELS, PRESETS
+from pibert.models.references.simple import Reference
+from pibert.predictor import load
 from pibert.pretraining.masks import Masking
 from pibert.training.augmentation import Augmentation
 from pibert.training.engine import FitConfig, Hardware
@@ -29,6 +31,8 @@ class Entrant:
     """A model as it enters the comparison."""
 
     model: ModelConfig = ModelConfig()
+    run: str | None = None
+    """A finished run to take as it is, on the same data; nothing else here counts then."""
     pretraining: float = 0.0
     """Share of its samples that it pretrains on."""
     pretraining_weights: Weights = Weights(supervised=0.0, mpp=1.0, ecp=0.1)
@@ -48,10 +52,18 @@ class Entrant:
             )
         if self.model.name not in MODELS:
             raise ValueError(f"unknown model {self.model.name!r}; choose from: {', '.join(MODELS)}")
+        presets = PRESETS[self.model.name]
+        if self.model.preset is not None and self.model.preset not in presets:
+            raise ValueError(
+                f"unknown preset {self.model.preset!r} of {self.model.name}; choose from: "
+                f"{', '.join(presets)}"
+            )
 
     @property
     def history(self) -> int:
         """Frames that the model takes."""
+        if self.run is not None:
+            return load(self.run).history
         presets = PRESETS[self.model.name]
         chosen = presets[self.model.preset] if self.model.preset else next(iter(presets.values()))
         return int(self.model.options.get("history", chosen.history))
@@ -135,7 +147,7 @@ class Comparison:
             Job(data, name, seed)
             for data in self.data
             for name, entrant in self.entrants.items()
-            for seed in (self.seeds[:1] if _is_untrained(entrant) else self.seeds)
+            for seed in (self.seeds if _is_trained(entrant) else self.seeds[:1])
         )
 
 
@@ -198,11 +210,10 @@ def _schedule(
     )
 
 
-def _is_untrained(entrant: Entrant) -> bool:
-    from pibert.models.references.simple import Reference
-
+def _is_trained(entrant: Entrant) -> bool:
+    """Whether a seed makes a difference to it."""
     kind = MODELS[entrant.model.name]
-    return isinstance(kind, type) and issubclass(kind, Reference)
+    return entrant.run is None and not (isinstance(kind, type) and issubclass(kind, Reference))
 
 
 def load_comparison(path: Path | str, overrides: tuple[str, ...] = ()) -> Comparison:

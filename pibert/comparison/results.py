@@ -6,8 +6,9 @@
 one for every data set, model, seed, component and metric. Intervals (95 %) are of the test part by
 the bootstrap: over trajectories, or over blocks in time longer than the correlation time where
 there are fewer than ten of them. All models share the draws, so a difference is judged on the same
-frames: ``against_best`` says whether the interval of the difference to the best trained model of
-the first seed leaves out zero (``different``), does not (``level``), or is that model (``best``).
+frames: ``against_best`` says whether the interval of the difference to the best run (of the first
+run of every model) leaves out zero (``different``), does not (``level``), or is that very run
+(``best``).
 """
 
 import csv
@@ -174,10 +175,12 @@ def _weights(scores: Scores) -> tuple[Tensor | None, Tensor | None, str]:
     except TooFew:
         pass
     time = scores.card["correlation_frames"]
-    block = 2 if time is None else max(2, math.ceil(time) + 1)
+    if time is None:
+        return None, None, "none: the flow does not forget itself within half a recording"
+    block = max(2, math.ceil(time) + 1)
     try:
         return (
-            draw_blocks(homes, block=block, draws=DRAWS, seed=0),
+            draw_blocks(_stretches(scores), block=block, draws=DRAWS, seed=0),
             None,
             f"blocks of {block} frames",
         )
@@ -185,10 +188,17 @@ def _weights(scores: Scores) -> tuple[Tensor | None, Tensor | None, str]:
         return None, None, f"none: {error}"
 
 
+def _stretches(scores: Scores) -> Tensor:
+    """A number for every frame, the same within a stretch of a trajectory without a gap."""
+    homes, frames = scores.arrays["rows/trajectory"], scores.arrays["rows/frame"]
+    breaks = (homes.diff() != 0) | (frames.diff() != 1)
+    return torch.cat((homes.new_zeros(1), breaks.long().cumsum(0)))
+
+
 def _best(scores: Mapping[Job, Scores]) -> Job:
-    """The run with the least headline among those of the first seed."""
-    first = min(job.seed for job in scores)
-    errors = {job: nmse_of(own.card) for job, own in scores.items() if job.seed == first}
+    """The run with the least headline among the first runs of all models."""
+    firsts = _field(scores, None)
+    errors = {job: nmse_of(scores[job].card) for job in firsts}
     known = {job: error for job, error in errors.items() if error is not None}
     return min(known, key=known.__getitem__)
 
@@ -232,10 +242,23 @@ def _of_measure(
     ]
 
 
+def _field(scores: Mapping[Job, Scores], seed: int | None) -> list[Job]:
+    """One run of every model: that of the seed, or else its first, as some have no other."""
+    found: dict[str, Job] = {}
+    for job in scores:
+        if job.entrant not in found or job.seed == seed:
+            found[job.entrant] = job
+    return list(found.values())
+
+
 def _rates(job: Job, scores: Mapping[Job, Scores]) -> list[Record]:
-    """How often a model is the best, or among the best two, of a frame."""
-    rivals = [other for other in scores if other.seed == job.seed or other == job]
+    """How often a model is the best, or among the best two, of a frame.
+
+    Models that are level share the place. Frames without energy, which have no error, do not count.
+    """
+    rivals = _field(scores, job.seed)
     errors = torch.stack([scores[other].arrays["errors/prediction"] for other in rivals])
+    errors = errors[:, errors.isfinite().all(0)]
     place = (errors < errors[rivals.index(job)]).sum(0)
     rates = {"win_rate": (place == 0), "top_two_rate": (place <= 1)}
     return [
@@ -246,7 +269,7 @@ def _rates(job: Job, scores: Mapping[Job, Scores]) -> list[Record]:
             "space": "physical",
             "metric": metric,
             "component": "all",
-            "value": float(share.double().mean()),
+            "value": _number(share.double().mean()),
             "low": None,
             "high": None,
             "unit": "1",

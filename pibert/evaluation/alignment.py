@@ -18,6 +18,9 @@ Folds. Neighbours in space or time are nearly copies of each other: with rows pa
 embedding that only tells *which sample* it is seems to know the physics. Here whole trajectories
 are dealt to two folds in turn; a single recording is cut into halves in time with a gap between
 them. Each fold is judged by the fit to the other, and R^2 is the mean of both.
+
+Vorticity is linear in the velocity, so an embedding that keeps enough of the input scores well and
+need not have learnt anything: a value means something next to that of the untrained model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -119,7 +122,7 @@ def alignment_of_batches(
             folds in turn, as they come.
         spec: Channels of one input frame, and the grid.
         normalizer: Of the channels of one input frame.
-        patch: As for ``alignment``; so are scales and alpha.
+        patch: As for ``alignment``.
         scales: In points.
         alpha: Of the ridge.
     """
@@ -185,8 +188,7 @@ def two_folds(
     numbers = {index: n for n, index in enumerate(dict.fromkeys(index for index, _ in places))}
     if len(numbers) > 1:
         return chosen, torch.tensor([numbers[index] for index, _ in places])
-    # A window belongs to the input frames that its embedding and vorticity come from.
-    past = samples.window.history
+    past = samples.window.history  # the frames that embedding and vorticity come from
     times = [start for _, start in places]
     first, last = min(times), max(times) + past
     gap = round(GAP_SHARE * (last - first)) if gap is None else gap
@@ -219,10 +221,8 @@ def _embed(
         return _coarsened(found, shape, patch)
     patch = patch or getattr(getattr(model, "config", None), "patch", None)
     if patch is None or found.ndim != 3:
-        raise ValueError(
-            "expected tokens (b, n, d) of a known patch or a map (b, d, ty, tx), found shape "
-            f"{tuple(found.shape)} and patch {patch}; give patch="
-        )
+        shown = f"shape {tuple(found.shape)} and patch {patch}; give patch="
+        raise ValueError(f"expected tokens (b, n, d) or a map (b, d, ty, tx), found {shown}")
     lattice = _lattice(shape, patch)
     beyond = found.shape[1] - lattice[0] * lattice[1]
     if beyond not in (0, 1):

@@ -77,7 +77,7 @@ def judge(predictor: Predictor, samples: Samples) -> Judged:
             for measure in measures[space]:
                 rows = _terms(measure, own)
                 terms.setdefault(f"terms/{space}/{measure.name}", []).append(rows)
-        _keep(kept, frames, samples, piece)
+        _keep(kept, frames, samples, piece, predictor.normalizer)
     arrays = {name: torch.cat(rows) for name, rows in (terms | kept).items()}
     named = {f"{space}/{m.name}": m for space, group in measures.items() for m in group}
     entries = {name: [vars_of(entry) for entry in own.entries] for name, own in named.items()}
@@ -200,7 +200,11 @@ def _own_spec(common: FieldSpec, trajectory: Trajectory) -> FieldSpec:
 
 
 def _keep(
-    kept: dict[str, list[Tensor]], frames: Frames, samples: Samples, numbers: Sequence[int]
+    kept: dict[str, list[Tensor]],
+    frames: Frames,
+    samples: Samples,
+    numbers: Sequence[int],
+    normalizer: Normalizer,
 ) -> None:
     """What is remembered of a sequence beside its terms."""
     trajectory, first = samples.locate(numbers[0])
@@ -210,14 +214,13 @@ def _keep(
         "rows/trajectory": torch.full((count,), trajectory),
         "rows/frame": torch.arange(first, first + count) + samples.window.history,
         "sequences/trajectory": torch.tensor([trajectory]),
-        "errors/prediction": frame_errors(frames).cpu(),
-        "errors/last": frame_errors(still).cpu(),
-        "correlation": torch.tensor([torch.nan]),
+        "errors/prediction": frame_errors(frames, normalizer).cpu(),
+        "errors/last": frame_errors(still, normalizer).cpu(),
     }
+    series = probe_series(frames)
+    time = correlation_time(series.truth.flatten(1))
+    own["correlation"] = torch.tensor([torch.nan if time is None else float(time)])
     if frames.spec.velocity is not None:
-        series = probe_series(frames)
-        time = correlation_time(series.truth.flatten(1))
-        own["correlation"] = torch.tensor([torch.nan if time is None else float(time)])
         if "probes/truth" not in kept:  # of the first sequence
             own |= {
                 "probes/places": torch.as_tensor(series.places).cpu(),
@@ -233,7 +236,8 @@ def _keep(
 
 def _pictures(predictor: Predictor, samples: Samples, errors: Tensor) -> dict[str, Tensor]:
     """Frames to look at: picked ones, and some one after the other from the median one on."""
-    order = errors.argsort()
+    order = errors.argsort()  # frames without energy, which have no error, come last
+    order = order[: max(1, int(errors.isfinite().sum()))]
     rows = [int(order[round(share * (len(order) - 1))]) for share in QUANTILES]
     found = [_predicted(predictor, samples, [row])[0] for row in rows]
     arrays = {"picks/rows": torch.tensor(rows)}

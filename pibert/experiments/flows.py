@@ -78,13 +78,33 @@ def prepare(
         device: Where flows are simulated that are not in the cache yet.
         on_progress: Told how many of them are done.
     """
-    path, source = _locate(config, device, on_progress)
-    recordings = open_recordings(path, config.kind, Hints(**_tuples(config.hints)))
-    trajectories = tuple(_represented(trajectory, config) for trajectory in recordings)
+    trajectories, source = _trajectories(config, device, on_progress)
     split = _part(trajectories, config)
     spec = common_spec(trajectories)
     spec = replace(spec, parameters=fit_parameters(trajectories, split.train))
     return Flows(trajectories, split, fit_normalizer(trajectories, split.train), spec, source)
+
+
+def prepare_test(config: DataConfig, spec: FieldSpec, normalizer: Normalizer) -> Flows:
+    """Flows that are all there to judge a model on.
+
+    Args:
+        config: Which flows, and how the model's training represented them; its split is not used.
+        spec: The model's: names and scaling of the parameters.
+        normalizer: The model's.
+    """
+    trajectories, source = _trajectories(config, "cpu", None)
+    everything = tuple(Segment(index) for index in range(len(trajectories)))
+    common = replace(common_spec(trajectories), parameters=spec.parameters)
+    return Flows(trajectories, Split((), (), (), everything), normalizer, common, source)
+
+
+def _trajectories(
+    config: DataConfig, device: str, on_progress: OnProgress | None
+) -> tuple[tuple[Trajectory, ...], dict[str, Any]]:
+    path, source = _locate(config, device, on_progress)
+    recordings = open_recordings(path, config.kind, Hints(**_tuples(config.hints)))
+    return tuple(_represented(trajectory, config) for trajectory in recordings), source
 
 
 def cache_folder() -> Path:

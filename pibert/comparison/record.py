@@ -1,0 +1,54 @@
+"""The folder of a comparison: it holds one, and goes on with that one alone."""
+
+import json
+from pathlib import Path
+
+from pibert import config
+from pibert.comparison.plan import Comparison
+from pibert.data.partial import replace_file
+
+NAME = "comparison.json"
+
+
+def settle(comparison: Comparison, out: Path) -> None:
+    """Make the folder a comparison's, or see that it is.
+
+    Entrants, data sets and seeds may be added or left out; what they share must not change, and
+    neither may an entrant or a data set under its old name.
+    """
+    path, asked = out / NAME, config.as_plain(comparison)
+    if out.exists() and not out.is_dir():
+        raise FileExistsError(f"{out} is a file; name a folder for the comparison")
+    if path.exists():
+        there = _read(path)
+        for what in ("entrants", "data"):
+            for name in sorted(set(there[what]) & set(asked[what])):
+                if there[what][name] != asked[what][name]:
+                    raise ValueError(
+                        f"{out}: {what[:-1] if what == 'entrants' else 'data set'} {name!r} was "
+                        "another one there; choose another folder, or another name"
+                    )
+        for name in sorted(set(asked) - {"entrants", "data", "seeds"}):
+            if there.get(name) != asked[name]:
+                raise ValueError(
+                    f"{out} holds another comparison: {name} is {there.get(name)!r} there and "
+                    f"{asked[name]!r} here; choose another folder"
+                )
+        for what in ("entrants", "data"):
+            asked[what] = {**there[what], **asked[what]}
+    elif out.exists() and any(not entry.name.startswith(".") for entry in out.iterdir()):
+        raise FileExistsError(f"{out} is not empty and no comparison; choose another folder")
+    out.mkdir(parents=True, exist_ok=True)
+    replace_file(path, (json.dumps(asked, indent=1) + "\n").encode())
+
+
+def _read(path: Path) -> dict[str, dict[str, object]]:
+    try:
+        content = json.loads(path.read_text())
+        if not isinstance(content, dict) or not {"entrants", "data"} <= set(content):
+            raise ValueError("expected entrants and data in it")
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: not the record of a comparison ({error}); choose another folder"
+        ) from None
+    return content

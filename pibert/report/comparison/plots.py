@@ -1,0 +1,246 @@
+"""What the diagrams of a comparison share: sheets, axes, lines of models, labels that do not collide.
+
+Labels stand next to what they name. Those at the ends of lines are moved apart along the right side
+of a panel: with wanted heights d_i in rising order and a least distance g, the heights p_i are
+those of least sum (p_i - d_i)^2 with p_(i+1) - p_i >= g. With q_i = p_i - i g this is the isotonic
+regression of d_i - i g. Labels of points take the first free place around their point.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter
+from matplotlib.transforms import Bbox
+from torch import Tensor
+
+from pibert.fields import FieldSpec
+from pibert.report.comparison.board import UNTRAINED, Board
+from pibert.report.comparison.drawn import LARGE, NORMAL, SMALL, blank, tidy
+from pibert.report.figures import DPI, Layer
+
+LINE_HEIGHT = 1.3
+"""Of a line of type, in sizes of it."""
+SPREAD = ((6, 0), (9, 0), (16, 1), (26, 1), (38, 1), (52, 1))
+"""Distances in points at which a label may stand, and whether a line leads to its point."""
+
+
+class Label(NamedTuple):
+    """A name and where it belongs."""
+
+    x: float
+    y: float
+    text: str
+    colour: str
+
+
+def sheet(
+    width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
+) -> tuple[Figure, np.ndarray]:
+    """A figure and its axes (rows, columns); options as for ``Figure.subplots``."""
+    figure = blank(width, height)
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def frame(ax: Axes, title: str = "", *, x: str = "", y: str = "", grid: bool = True) -> None:
+    """Title, names of the axes and a light frame."""
+    tidy(ax)
+    ax.tick_params(which="minor", length=1.5, width=0.5)
+    ax.set_title(title, fontsize=LARGE, loc="left")
+    ax.set_xlabel(x, fontsize=NORMAL)
+    ax.set_ylabel(y, fontsize=NORMAL)
+    if grid:
+        ax.grid(True, color="0.92", lw=0.6)
+        ax.set_axisbelow(True)
+
+
+def logarithmic(ax: Axes, which: str, values: Sequence[float]) -> None:
+    """A logarithmic axis with a few plain numbers.
+
+    Args:
+        ax: The panel; the limits of the axis are set.
+        which: "x" or "y".
+        values: Positive ones that it must show.
+    """
+    low, high = min(values), max(values)
+    slack = (high / low) ** 0.06 if high > low else 1.5
+    low, high = low / slack, high * slack
+    axis = getattr(ax, f"{which}axis")
+    getattr(ax, f"set_{which}scale")("log")
+    getattr(ax, f"set_{which}lim")(low, high)
+    decades = math.log10(high / low)
+    steps = (1.0, 2.0, 5.0) if decades < 2.2 else (1.0,)
+    axis.set_major_locator(LogLocator(subs=steps, numticks=8))
+    axis.set_minor_formatter(NullFormatter())
+    if decades < 0.6:  # too narrow for 1, 2, 5
+        axis.set_major_locator(FixedLocator(_few_between(low, high)))
+        axis.set_minor_locator(FixedLocator([]))
+    axis.set_major_formatter(lambda value, _: plain(value))
+
+
+def _few_between(low: float, high: float) -> list[float]:
+    step = 10.0 ** math.floor(math.log10(high - low))
+    step *= next(f for f in (0.2, 0.5, 1.0, 2.0, 5.0) if (high - low) / (f * step) <= 5)
+    return [step * n for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def plain(value: float) -> str:
+    """A number of a scale: short, with a power of ten only where it must be."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    mantissa = mantissa.removesuffix(".0")
+    front = "" if mantissa == "1" else f"{mantissa}\u00b7"
+    return f"${front}10^{{{int(exponent)}}}$"
+
+
+def line_style(board: Board, model: str) -> dict[str, Any]:
+    """How the line of a model looks: dotted without training, dashed for a variant."""
+    dashes = ":" if model in UNTRAINED else "--" if "-" in model else "-"
+    own = model == "pibert"
+    return {
+        "color": board.colour(model),
+        "ls": dashes,
+        "lw": 2.0 if own else 1.2,
+        "zorder": 4 if own else 3,
+    }
+
+
+def speed(fields: Float[Tensor, "*n c y x"], spec: FieldSpec) -> Float[Tensor, "*n y x"]:
+    """|u| of a flow; the first channel where there is no velocity."""
+    if spec.velocity is None:
+        return fields[..., 0, :, :].double()
+    u, v = (fields[..., place, :, :].double() for place in spec.velocity)
+    return torch.hypot(u, v)
+
+
+def masked(values: Float[Tensor, "y x"], known: Tensor) -> Layer:
+    """A field with what is not known left out."""
+    return Layer(np.ma.masked_array(values.double().numpy(), mask=~known.numpy()))
+
+
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Heights nearest to those wanted, in rising order, at least a gap apart.
+
+    Between low and high, as long as they all fit there.
+    """
+    blocks: list[tuple[float, int]] = []  # mean and size of what moves together
+    for number, height in enumerate(wanted):
+        blocks.append((height - number * gap, 1))
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            (a, n), (b, m) = blocks[-2:]
+            blocks[-2:] = [((a * n + b * m) / (n + m), n + m)]
+    level = [mean for mean, size in blocks for _ in range(size)]
+    top = max(low, high - (len(wanted) - 1) * gap)
+    return [min(max(q, low), top) + number * gap for number, q in enumerate(level)]
+
+
+def label_ends(ax: Axes, labels: Sequence[Label], *, size: float = SMALL) -> None:
+    """Names right of a panel, each led to by a line from the end of its curve.
+
+    The limits and scales of the panel must be final.
+    """
+    if not labels:
+        return
+    figure = ax.get_figure()
+    assert isinstance(figure, Figure)
+    figure.draw_without_rendering()
+    to_axes = ax.transData + ax.transAxes.inverted()
+    ends = [to_axes.transform((label.x, label.y)) for label in labels]
+    order = sorted(range(len(labels)), key=lambda n: float(ends[n][1]))
+    wanted = [min(max(float(ends[n][1]), 0.0), 1.0) for n in order]
+    gap = LINE_HEIGHT * size / 72 * DPI / ax.get_window_extent().height
+    for n, height in zip(order, spread(wanted, gap, -0.02, 1.02), strict=True):
+        label, end = labels[n], (float(ends[n][0]), min(max(float(ends[n][1]), 0.0), 1.0))
+        ax.annotate(
+            label.text,
+            xy=end,
+            xytext=(1.05, height),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            fontsize=size,
+            color=label.colour,
+            va="center",
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "lw": 0.5,
+                "color": label.colour,
+                "alpha": 0.6,
+                "shrinkA": 1.0,
+                "shrinkB": 1.0,
+                "relpos": (0.0, 0.5),
+            },
+        )
+
+
+def label_points(ax: Axes, labels: Sequence[Label], *, size: float = SMALL) -> None:
+    """Names next to points, where they cover neither each other nor another point.
+
+    The limits and scales of the panel must be final.
+    """
+    figure = ax.get_figure()
+    assert isinstance(figure, Figure)
+    figure.draw_without_rendering()
+    inside = ax.get_window_extent()
+    points = [ax.transData.transform((label.x, label.y)) for label in labels]
+    dot = 4.5 * DPI / 72
+    taken = [Bbox.from_bounds(x - dot, y - dot, 2 * dot, 2 * dot) for x, y in points]
+    crowd = [sum(math.dist(a, b) < 60 for b in points) for a in points]
+    for n in sorted(range(len(labels)), key=crowd.__getitem__, reverse=True):
+        text = ax.text(0, 0, labels[n].text, fontsize=size)
+        own = text.get_window_extent()
+        text.remove()
+        box, far = _free_place(points[n], own.width, own.height, inside, taken)
+        taken.append(box)
+        leader = {"arrowstyle": "-", "lw": 0.5, "color": labels[n].colour, "shrinkB": 3.0}
+        ax.annotate(
+            labels[n].text,
+            xy=(labels[n].x, labels[n].y),
+            xytext=ax.transData.inverted().transform((box.x0, (box.y0 + box.y1) / 2)),
+            fontsize=size,
+            color=labels[n].colour,
+            va="center",
+            arrowprops=leader | {"shrinkA": 0.0} if far else None,
+            path_effects=[withStroke(linewidth=2.0, foreground="white", alpha=0.85)],
+            zorder=5,
+        ).set_in_layout(False)
+
+
+def _free_place(
+    point: Sequence[float], width: float, height: float, inside: Bbox, taken: Sequence[Bbox]
+) -> tuple[Bbox, bool]:
+    """Where a label covers least, near places first, and whether it needs a line."""
+    best: tuple[float, Bbox, bool] | None = None
+    for away, line in SPREAD:
+        for turn in (1, 7, 3, 5, 0, 4, 2, 6):  # slanting first: lines tend to be level
+            angle = turn * math.pi / 4
+            x = point[0] + away * DPI / 72 * math.cos(angle)
+            y = point[1] + away * DPI / 72 * math.sin(angle)
+            box = Bbox.from_bounds(
+                x - width * (1 - math.cos(angle)) / 2,
+                y - height * (1 - math.sin(angle)) / 2,
+                width,
+                height,
+            )
+            covered = sum(_common(box, other) for other in taken)
+            outside = width * height - _common(box, inside)
+            cost = covered + 3 * outside
+            if best is None or cost < best[0] - 1e-6:
+                best = (cost, box, bool(line))
+        if best is not None and best[0] < 1.0:
+            break
+    assert best is not None
+    return best[1], best[2]
+
+
+def _common(a: Bbox, b: Bbox) -> float:
+    """Area in both."""
+    wide, high = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
+    return wide * high if wide > 0 and high > 0 else 0.0

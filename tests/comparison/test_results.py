@@ -1,0 +1,231 @@
+"""From scores to records: values by brute force, intervals, ranks, rates, and what is refused."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import pibert
+from pibert.comparison.plan import Job
+from pibert.comparison.results import gather, ranking, read_results, refuse_unlike
+from pibert.evaluation.scores import Scores, read_scores
+from pibert.experiments.flows import Flows
+from tests.comparison.conftest import Carried
+from tests.comparison.setups import changed, value_of
+
+
+def step_through(folder: Path, flows: Flows, history: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Predictions, truth and what is known of all test frames, through the public interface."""
+    predictor = pibert.load(folder)
+    answers, truths, masks = [], [], []
+    for segment in flows.split.test:
+        trajectory = flows.trajectories[segment.trajectory]
+        states, known = trajectory.read(), trajectory.known()
+        frames = range(history, trajectory.num_frames)
+        past = [slice(frame - predictor.history, frame) for frame in frames]
+        windows = torch.stack([states[part] for part in past])
+        seen = torch.stack([known[part].all(0) for part in past])
+        answers.append(predictor.step(windows, dict(trajectory.parameters), seen)[:, 0])
+        truths.append(states[history:])
+        masks.append(known[history:])
+    return torch.cat(answers).double(), torch.cat(truths).double(), torch.cat(masks)
+
+
+@pytest.mark.parametrize("name", ["pibert", "fno2d", "persistence", "linear-extrapolation"])
+def test_records_are_the_plain_pooled_errors_of_the_saved_model(name: str, carried: Carried) -> None:
+    job = next(job for job in carried.comparison.jobs() if job.entrant == name)
+    answer, truth, known = step_through(job.folder(carried.out), carried.flows, 2)
+    assert len(truth) == 12 * 18 and not known.all()
+    where: dict[str, Any] = {"model": name, "seed": job.seed, "metric": "nmse"}
+    std = torch.tensor(carried.flows.normalizer.std).double()[:, None, None]
+    mean = torch.tensor(carried.flows.normalizer.mean).double()[:, None, None]
+    for space, scale, shift in (("physical", 1.0, 0.0), ("standardised", std, mean)):
+        error = torch.where(known[:, None], (answer - truth) / scale, 0.0).square()
+        energy = torch.where(known[:, None], (truth - shift) / scale, 0.0).square()
+        for component, place in (("u", slice(0, 1)), ("v", slice(1, 2)), ("all", slice(None))):
+            record = value_of(
+                carried.results["records"], space=space, component=component, **where
+            )
+            expected = error[:, place].sum() / energy[:, place].sum()
+            assert record["value"] == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_every_run_has_every_record_once(carried: Carried) -> None:
+    keys = ("model", "seed", "space", "metric", "component")
+    found = [tuple(record[key] for key in keys) for record in carried.results["records"]]
+    assert len(set(found)) == len(found)
+    by_run: dict[Any, set[Any]] = {}
+    for model, seed, *rest in found:
+        by_run.setdefault((model, seed), set()).add(tuple(rest))
+    assert set(by_run) == {(job.entrant, job.seed) for job in carried.comparison.jobs()}
+    assert len(set(map(frozenset, by_run.values()))) == 1
+
+
+def test_intervals_are_over_trajectories_and_hold_the_value(carried: Carried) -> None:
+    assert carried.results["data"]["waves"]["intervals"] == "12 trajectories"
+    pooled = [r for r in carried.results["records"] if r["metric"] in ("nmse", "rmse", "mae")]
+    assert len(pooled) > 50
+    for record in pooled:
+        assert record["low"] <= record["value"] <= record["high"], record
+        assert record["low"] < record["high"]
+
+
+def test_the_best_run_is_marked_and_others_are_held_against_it(carried: Carried) -> None:
+    headline = [
+        r
+        for r in carried.results["records"]
+        if (r["space"], r["metric"], r["component"]) == ("physical", "nmse", "all")
+    ]
+    best = [r for r in headline if r["against_best"] == "best"]
+    firsts = [r for r in headline if r["seed"] == 3]  # the first seed, which references have
+    assert best == [min(firsts, key=lambda r: r["value"])]
+    worst = max(headline, key=lambda r: r["value"])
+    assert worst["low"] > best[0]["high"] and worst["against_best"] == "different"
+
+
+def test_models_are_ranked_by_the_mean_of_their_seeds() -> None:
+    plain = {"space": "physical", "metric": "nmse", "component": "all"}
+    values = {"a": [0.5, 0.1], "b": [0.2], "c": [0.25, None]}
+    records = [{**plain, "model": m, "value": v} for m, own in values.items() for v in own]
+    records += [{**plain, "component": "u", "model": "a", "value": 0.0}]
+    found = [(entry["rank"], entry["model"]) for entry in ranking(records)]
+    assert found == [(1, "b"), (2, "c"), (3, "a")]
+    assert ranking(records)[2]["nmse"] == pytest.approx(0.3)
+
+
+def test_the_ranking_follows_the_records(carried: Carried) -> None:
+    board = carried.results["data"]["waves"]["ranking"]
+    assert [entry["model"] for entry in board] == [
+        entry["model"] for entry in ranking(carried.results["records"])
+    ]
+    errors = [entry["nmse"] for entry in board]
+    assert errors == sorted(errors) and len(errors) == 4
+    assert errors[0] < value_of(board, model="persistence")["nmse"]
+
+
+@pytest.mark.parametrize("seed", [3, 1])
+def test_win_rates_count_the_frames_in_which_no_other_is_better(
+    seed: int, carried: Carried
+) -> None:
+    jobs = [
+        Job("waves", name, 3 if name in ("persistence", "linear-extrapolation") else seed)
+        for name in carried.comparison.entrants
+    ]
+    errors = {}
+    for job in jobs:
+        answer, truth, known = step_through(job.folder(carried.out), carried.flows, 2)
+        square = torch.where(known[:, None], answer - truth, 0.0).square().sum((1, 2, 3))
+        errors[job.entrant] = square.tolist()
+    names, frames = list(errors), len(square)
+    for name in ("pibert", "fno2d"):
+        places = [sum(errors[o][f] < errors[name][f] for o in names) for f in range(frames)]
+        for metric, most in (("win_rate", 0), ("top_two_rate", 1)):
+            record = value_of(carried.results["records"], model=name, seed=seed, metric=metric)
+            expected = sum(place <= most for place in places) / frames
+            assert record["value"] == pytest.approx(expected, abs=1.5 / frames)
+    rates = [
+        value_of(carried.results["records"], model=job.entrant, seed=job.seed, metric="win_rate")
+        for job in jobs
+    ]
+    if seed == 3:
+        assert sum(rate["value"] for rate in rates) == pytest.approx(1, abs=1e-9)
+
+
+def test_the_table_is_the_list_of_records(carried: Carried) -> None:
+    with (carried.out / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    stored = json.loads((carried.out / "results.json").read_text())["records"]
+    assert stored == carried.results["records"] and len(rows) == len(stored)
+    for row, record in zip(rows, stored, strict=True):
+        assert list(row) == list(record)
+        for key, value in record.items():
+            if isinstance(value, float):
+                assert float(row[key]) == value
+            else:
+                assert row[key] == ("" if value is None else str(value))
+
+
+def test_results_say_what_they_are_of(carried: Carried) -> None:
+    results = read_results(carried.out)
+    assert results == json.loads(json.dumps(carried.results))
+    (facts,) = results["data"].values()
+    assert facts["test_frames"] == 12 * 18 and facts["units"] == ["m/s", "m/s"]
+    runs = {(own["model"], own["seed"]): own for own in results["runs"]}
+    assert len(runs) == 6
+    trained = runs["pibert", 1]
+    assert trained["training"]["pretraining"]["epochs"] == 2
+    assert trained["training"]["training"]["epochs"] == 3
+    assert trained["cost"]["parameters"] > 0 and trained["rollout"]["steps"] == 4
+    assert (carried.out / trained["folder"] / "model.safetensors").exists()
+    assert runs["persistence", 3]["training"] == {}
+
+
+def test_a_failed_run_leaves_the_others_their_results(carried: Carried, tmp_path: Path) -> None:
+    lost = Job("waves", "pibert", 3)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "runs").symlink_to(carried.out / "runs")
+    results = gather(carried.comparison, out, {lost: "it burnt down"})
+    assert {(r["model"], r["seed"]) for r in results["records"]} == {
+        (job.entrant, job.seed) for job in carried.comparison.jobs() if job != lost
+    }
+    assert value_of(results["runs"], model="pibert", seed=3)["failed"] == "it burnt down"
+
+
+@pytest.fixture
+def pair(carried: Carried) -> dict[Job, Scores]:
+    jobs = (Job("waves", "fno2d", 1), Job("waves", "persistence", 3))
+    return {job: read_scores(job.folder(carried.out)) for job in jobs}
+
+
+def test_like_runs_are_compared(pair: dict[Job, Scores]) -> None:
+    refuse_unlike(pair)
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"source": {"path": "other.h5"}}, "source is .*waves.h5.* there and .*other.h5"),
+        ({"split": {"test": [[0, 0, None]]}}, "split is"),
+        ({"normalizer": {"mean": [0.0, 0.0], "std": [1.0, 1.0]}}, "normalizer is"),
+        ({"test_frames": 7}, "test_frames is 216 there and 7 here"),
+    ],
+)
+def test_runs_of_unlike_data_are_refused_with_what_differs(
+    facts: dict[str, Any], message: str, pair: dict[Job, Scores]
+) -> None:
+    first, second = pair
+    pair[second] = changed(pair[second], **facts)
+    with pytest.raises(ValueError, match=f"fno2d-1 and persistence-3 cannot be.*{message}"):
+        refuse_unlike(pair)
+
+
+@pytest.mark.parametrize("what", ["channels", "units", "grid"])
+def test_runs_of_unlike_fields_are_refused(what: str, pair: dict[Job, Scores]) -> None:
+    first, second = pair
+    spec = {**pair[second].card["data"]["spec"], what: "something else"}
+    pair[second] = changed(pair[second], spec=spec)
+    with pytest.raises(ValueError, match=f"{what} of their fields are"):
+        refuse_unlike(pair)
+
+
+def test_runs_judged_on_other_frames_are_refused(pair: dict[Job, Scores]) -> None:
+    first, second = pair
+    arrays = dict(pair[second].arrays)
+    arrays["rows/frame"] = arrays["rows/frame"] - 1
+    pair[second] = replace(pair[second], arrays=arrays)
+    with pytest.raises(ValueError, match="judged on other frames; evaluate both"):
+        refuse_unlike(pair)
+
+
+def test_a_folder_without_results_says_so(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="run the comparison first"):
+        read_results(tmp_path)
+    (tmp_path / "results.json").write_text('{"format": 99}')
+    with pytest.raises(ValueError, match="expected format 1, found 99"):
+        read_results(tmp_path)

@@ -68,7 +68,7 @@ def evaluate(
         "correlation_frames": judged.correlation_frames,
         "pick_rule": PICK_RULE,
         "training": _training(folder),
-        "cost": asdict(measure_cost(predictor.model, predictor.spec, device)),
+        "cost": asdict(measure_cost(predictor.model, predictor.spec, device, seconds=1.0)),
         "commit": commit(),
         "versions": versions(),
         "hardware": _device_name(device),

@@ -8,6 +8,7 @@ import concurrent.futures
 import contextlib
 import multiprocessing
 import os
+import traceback
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -64,6 +65,12 @@ def carry_out(
         name: prepare(data, device=_device(comparison), on_progress=watcher.simulated)
         for name, data in comparison.data.items()
     }
+    for name, own in flows.items():
+        if not own.split.valid:  # as the data state it; other splits are checked with the plan
+            raise ValueError(
+                f"data set {name!r} has no validation part, so a model could only be chosen on "
+                "test data; state one, or choose data.split = 'trajectory' or 'time'"
+            )
     jobs = comparison.jobs()
     for job in jobs:
         watcher.update(job, "waiting")
@@ -73,8 +80,8 @@ def carry_out(
     for job in jobs:
         try:
             _one(comparison, job, out, flows[job.data], watcher)
-        except (ValueError, FloatingPointError, ImportError, torch.OutOfMemoryError) as error:
-            failed[job] = str(error)
+        except Exception as error:  # one run must not cost the others
+            failed[job] = _explained(error, job.folder(out))
             watcher.update(job, "failed")
     return failed
 
@@ -87,7 +94,9 @@ def _one(
     history, rollout = comparison.history, comparison.rollout
     source = comparison.entrants[job.entrant].run
     if source is None:
-        train_samples = len(flows.samples("train", Window(history=history)))
+        # An epoch of a model that needs less history has more windows.
+        own = Window(history=comparison.entrants[job.entrant].history)
+        train_samples = len(flows.samples("train", own))
         experiment = experiment_of(comparison, job, train_samples)
         watcher.update(job, "training")
         run(experiment, folder, reporter=_Steps(job, watcher), flows=flows)
@@ -140,7 +149,7 @@ def _in_processes(
             try:
                 watcher.update(job, "done", future.result())
             except Exception as error:  # whatever ended the other process
-                failed[job] = str(error) or type(error).__name__
+                failed[job] = _explained(error, job.folder(out))
                 watcher.update(job, "failed")
     return failed
 
@@ -151,6 +160,15 @@ def _settle(slots: Any, threads: int) -> None:
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
     torch.set_num_threads(threads)
+
+
+def _explained(error: Exception, folder: Path) -> str:
+    """What went wrong in a line; all of it is kept beside the run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "failure.txt").write_text("".join(traceback.format_exception(error)))
+    text = str(error).strip() or "no reason given"
+    known = isinstance(error, ValueError | OSError | ImportError | FloatingPointError)
+    return text if known else f"{type(error).__name__}: {text}"
 
 
 class _Nobody:

@@ -195,7 +195,16 @@ def _wait(device: torch.device) -> None:
 
 
 def _count_flops(model: nn.Module, spec: FieldSpec, device: torch.device) -> int:
-    # Attention as plain products: fused kernels differ between devices, and some are not counted.
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model(*_input(model, spec, device, 1))
+    # The counter follows gradients from module to module, and trips over a module that hands out a
+    # weight as it is.
+    learned = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in learned:
+        weight.requires_grad_(False)
+    try:
+        # Attention as plain products: fused kernels differ between devices, some are not counted.
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            model(*_input(model, spec, device, 1))
+    finally:
+        for weight in learned:
+            weight.requires_grad_(True)
     return int(counter.get_total_flops())

@@ -13,7 +13,7 @@ from typing import Any
 
 from pibert.report.comparison.board import Board
 from pibert.report.comparison.drawn import with_unit
-from pibert.report.comparison.markup import DAGGER, Cell, Table
+from pibert.report.comparison.markup import DAGGER, Cell, Table, slug
 from pibert.report.comparison.numbers import UNKNOWN, digits, near_one
 
 TRUTH = "(data)"
@@ -125,7 +125,7 @@ def table_of(
     truths = [_truth(column) for column in measured]
     has_truth = any(cell.text for cell in truths)
     return Table(
-        name=f"{board.name}-{name}",
+        name=slug(f"{board.name}-{name}"),
         title=title,
         caption=caption,
         head=("model", *(column.label for column in measured)),

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from pibert.report.comparison.board import Board
 from pibert.report.comparison.drawn import LARGE, NORMAL, SMALL, Drawn, blank, tidy
@@ -20,7 +21,7 @@ TRAJECTORIES = 3
 """Of which the course is shown: the first, the middle and the last one of the test part."""
 FRAMES = 150
 """Of a trajectory that are shown, from its beginning."""
-_LABEL = "drag proxy \N{GREEK SMALL LETTER THETA}/D"
+_LABEL = "proxy \N{GREEK SMALL LETTER THETA}/D"
 
 
 class Course(NamedTuple):
@@ -52,14 +53,13 @@ def drag(board: Board) -> Drawn | None:
     for ax, course in zip(axes, shown, strict=True):
         _draw_course(ax, board, course, {"truth": true} | {m: answers[m] for m in models})
     axes[-1].set_xlabel("frame", fontsize=NORMAL)
-    axes[len(axes) // 2].set_ylabel(_LABEL, fontsize=NORMAL)
     _draw_boxes(figure.add_subplot(columns[1]), board, true, answers)
     line_legend(figure, board, models)
     caption = (
         f"Data set {board.name}: momentum thickness of the wake over the diameter, 4 diameters "
         "downstream of the body or at the end of the view, a proxy of the drag without a unit. "
-        f"Left, its course in {_count(len(shown))}, from the beginning; right, absolute errors of all {len(true)} test frames, models by rank: "
-        "median, quartiles, 5th and 95th percentile."
+        f"Left, its course in {_count(len(shown))}, from the beginning; right, absolute errors of "
+        f"all {len(true)} test frames, models by rank: median, quartiles, 5th and 95th percentile."
     )
     alt = f"Drag proxy over frames: truth, {', '.join(models)}; box plots of absolute errors."
     return Drawn(figure, caption, alt)
@@ -103,7 +103,9 @@ def _draw_course(
         x = np.insert(course.frames.astype(float), breaks, np.nan)
         ax.plot(x, y, **styles(board, name))
     ax.set_title(course.name, fontsize=NORMAL, loc="left", pad=3)
+    ax.set_ylabel(_LABEL, fontsize=NORMAL)
     ax.margins(x=0.01)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     tidy(ax)
 
 

@@ -3,7 +3,7 @@
 Sizes are in inches. Nothing here goes through pyplot.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -26,8 +26,15 @@ class Drawn(NamedTuple):
     """One sentence for a reader who cannot see the picture."""
 
 
-def blank(width: int | float, height: int | float, layout: str | None = "constrained") -> Figure:
-    """An empty figure of some inches that can be drawn without a window."""
+def blank(width: int | float, height: int | float, *, exact: bool = False) -> Figure:
+    """An empty figure of some inches that can be drawn without a window.
+
+    Args:
+        width: In inches.
+        height: In inches.
+        exact: Axes stay where they are put; else they are arranged so that nothing overlaps.
+    """
+    layout: Literal["constrained"] | None = None if exact else "constrained"
     figure = Figure(figsize=(width, height), dpi=DPI, layout=layout, facecolor="white")
     FigureCanvasAgg(figure)
     return figure

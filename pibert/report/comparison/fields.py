@@ -206,7 +206,7 @@ class _Sheet:
             _LEFT + self.columns * block - _BLOCK_GAP + 0.15,
             rows * (self.high + _HEAD) + _FOOT + 0.05,
         )
-        self.figure: Figure = blank(*self.size, layout=None)
+        self.figure: Figure = blank(*self.size, exact=True)
 
     def block(self, number: int) -> tuple[Axes, Axes]:
         row, column = divmod(number, self.columns)

@@ -11,6 +11,7 @@ from html import escape
 
 DAGGER = "†"
 _POWER = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)e(-?\d+)(?!\w)")
+_MINUS = re.compile(r"(?<![\w-])-(?=\d)")
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
@@ -74,10 +75,15 @@ class Table:
                 )
 
 
+def slug(text: str) -> str:
+    """A text as it can stand in links and labels."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
+
+
 def as_html(table: Table) -> str:
     """A figure that scrolls in its own box."""
     name = escape(table.name, quote=True)
-    head = "".join(f'<th scope="col">{escape(label)}</th>' for label in table.head)
+    head = "".join(_html_head(label, n == table.header) for n, label in enumerate(table.head))
     body = "".join(_html_row(row, table.header) for row in table.rows)
     foot = "".join(_html_row(row, table.header) for row in table.foot)
     foot = f"<tfoot>{foot}</tfoot>" if foot else ""
@@ -87,6 +93,13 @@ def as_html(table: Table) -> str:
         f'<div class="scroll" role="region" aria-labelledby="{name}-caption" tabindex="0">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody>{foot}</table></div></figure>\n"
     )
+
+
+def _html_head(label: str, is_header: bool) -> str:
+    # An arrow does not stand alone on a line.
+    text = escape(label).replace(" ↓", "&nbsp;↓").replace(" ↑", "&nbsp;↑")
+    kind = ' class="name"' if is_header else ""
+    return f'<th scope="col"{kind}>{text}</th>'
 
 
 def _html_row(row: tuple[Cell, ...], header: int) -> str:
@@ -99,6 +112,8 @@ def _html_cell(cell: Cell, is_header: bool) -> str:
         return f'<th scope="row">{text}</th>'
     if cell.number is not None:
         text = _html_number(text)
+    elif not cell.best and len(text) > 1:
+        return f'<td class="words">{text}</td>'
     text = f"<b>{text}</b>" if cell.best else text
     text += f"<sup>{DAGGER}</sup>" if cell.level else ""
     text += f" <small>{_html_number(escape(cell.note))}</small>" if cell.note else ""
@@ -107,7 +122,13 @@ def _html_cell(cell: Cell, is_header: bool) -> str:
 
 
 def _html_number(text: str) -> str:
-    return _POWER.sub(lambda m: f"{m[1]}×10<sup>{m[2].replace('-', '−')}</sup>", text)
+    text = _POWER.sub(lambda m: f"{m[1]}×10<sup>{m[2].replace('-', '−')}</sup>", text)
+    return _MINUS.sub("−", text)
+
+
+def html_text(text: str) -> str:
+    """Any text, with its powers of ten set as such."""
+    return _html_number(escape(text))
 
 
 def as_markdown(table: Table) -> str:

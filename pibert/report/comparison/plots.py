@@ -27,7 +27,7 @@ from pibert.report.figures import DPI, Layer
 
 LINE_HEIGHT = 1.3
 """Of a line of type, in sizes of it."""
-SPREAD = ((6, 0), (9, 0), (16, 1), (26, 1), (38, 1), (52, 1))
+SPREAD = ((7, 0), (10, 0), (17, 1), (26, 1), (38, 1), (52, 1))
 """Distances in points at which a label may stand, and whether a line leads to its point."""
 
 
@@ -45,6 +45,9 @@ def sheet(
 ) -> tuple[Figure, np.ndarray]:
     """A figure and its axes (rows, columns); options as for ``Figure.subplots``."""
     figure = blank(width, height)
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.set(wspace=0.05, hspace=0.05)  # type: ignore[call-arg]
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
@@ -110,6 +113,17 @@ def line_style(board: Board, model: str) -> dict[str, Any]:
         "lw": 2.0 if own else 1.2,
         "zorder": 4 if own else 3,
     }
+
+
+def time_unit(board: Board) -> str | None:
+    """That of the spec's time step: units of a spec fit each other, or equations would not hold."""
+    if board.spec.dt is None:
+        return "frames"
+    unit = board.spec.units[0 if board.spec.velocity is None else board.spec.velocity[0]]
+    if board.spec.velocity is None or unit == "1":
+        length = board.facts.get("length_unit")
+        return f"{length}/U" if board.spec.velocity is not None and length else None
+    return unit.partition("/")[2] or None
 
 
 def speed(fields: Float[Tensor, "*n c y x"], spec: FieldSpec) -> Float[Tensor, "*n y x"]:
@@ -223,12 +237,9 @@ def _free_place(
             angle = turn * math.pi / 4
             x = point[0] + away * DPI / 72 * math.cos(angle)
             y = point[1] + away * DPI / 72 * math.sin(angle)
-            box = Bbox.from_bounds(
-                x - width * (1 - math.cos(angle)) / 2,
-                y - height * (1 - math.sin(angle)) / 2,
-                width,
-                height,
-            )
+            side, level = round(math.cos(angle)), round(math.sin(angle))
+            corner = (x - width * (1 - side) / 2, y - height * (1 - level) / 2)
+            box = Bbox.from_bounds(*corner, width, height)
             covered = sum(_common(box, other) for other in taken)
             outside = width * height - _common(box, inside)
             cost = covered + 3 * outside

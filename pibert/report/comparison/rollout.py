@@ -20,6 +20,7 @@ from pibert.report.comparison.plots import (
     line_style,
     logarithmic,
     sheet,
+    time_unit,
 )
 
 PANELS = {
@@ -48,7 +49,7 @@ def rollout(board: Board) -> Drawn | None:
     label_ends(axes[0, -1], names)
     facts = board.first(shown[0]).card["rollout"]
     dt = board.spec.dt
-    step = f" A frame is {dt:.3g} of the data's unit of time." if dt else ""
+    step = f" A frame is {dt:.3g} {time_unit(board) or ''}".rstrip() + "." if dt else ""
     gone = [m for m in shown if _diverged(board, m)]
     lost = f" Crosses: rollouts of {', '.join(gone)} diverged." if gone else ""
     caption = (

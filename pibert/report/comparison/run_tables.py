@@ -41,8 +41,8 @@ def cost(board: Board) -> Table | None:
     caption = (
         "Milliseconds of a sample: median of single calls after warm-up, the device waited for, on "
         f"{'; '.join(devices) or 'an unknown device'}. Peak memory at batch {BATCH}, on a GPU "
-        "only. FLOPs of one sample count products and convolutions, no Fourier transforms. Training "
-        "includes pretraining."
+        "only. FLOPs of one sample count products and convolutions, no Fourier transforms. "
+        "Training includes pretraining."
     )
     return table_of("cost", "Cost", caption, board, columns)
 

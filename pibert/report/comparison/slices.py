@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from pibert.evaluation.components import SPEED
 from pibert.evaluation.geometry import locate, nearest_cell
 from pibert.evaluation.regions import DOWNSTREAM, PAPER_COLUMNS, column_downstream, paper_column
 from pibert.report.comparison.bars import Group, Panel, draw_bars
@@ -210,7 +209,7 @@ def multiscale(board: Board) -> Drawn | None:
     groups = [Group(own.label, own.metric, quantity) for own in cut.places.slices]
     draw_bars(bars, board, board.shown(), Panel(f"(b) relative error of {quantity}", groups))
     _name_bars(bars, board, board.shown())
-    line = rows[1].subgridspec(1, 3).subplots(sharey=True)
+    line = rows[1].subgridspec(1, 3).subplots(sharey=True, squeeze=False)[0]
     for letter, ax, own in zip("cde", line, cut.places.slices, strict=True):
         cut.profile(ax, own, quantity)
         ax.set_title(f"({letter}) {cut.where(own)}", fontsize=LARGE, loc="left")
@@ -297,6 +296,7 @@ def _draw_block(lines: np.ndarray, cut: _Cut, quantity: str, heading: str) -> No
     for ax, name in zip(lines[0], cut.layers, strict=False):
         cut.map(ax, name, quantity, bar=name == [*cut.layers][-1], along=False)
         ax.set_title(name, fontsize=LARGE, loc="left", pad=3)
+        ax.set_xlabel(axis_label(cut.board, "x"), fontsize=NORMAL, labelpad=1)
     lines[0, 0].annotate(
         heading,
         (0, 1),
@@ -305,7 +305,8 @@ def _draw_block(lines: np.ndarray, cut: _Cut, quantity: str, heading: str) -> No
         textcoords="offset points",
         fontsize=LARGE,
         fontweight="bold",
-    )
+    ).set_in_layout(False)  # it may reach over the next map
+    lines[0, 0].set_title(" \n ", fontsize=LARGE, loc="right")  # room for it
     for ax, own in zip(lines[1], cut.places.slices, strict=True):
         cut.profile(ax, own, quantity)
         ax.set_title(cut.where(own), fontsize=NORMAL, loc="left", pad=3)

@@ -83,8 +83,8 @@ def summary(board: Board) -> Table | None:
         f"{board.name}: next frame, ranked",
         "NMSE of all channels in physical units with its 95 % interval"
         f"{over}. Skill is against persistence, which has 0. Win rate: share of the test frames "
-        f"on which a model is the best of all. {marks(board)} A difference is significant where its "
-        "95 % interval, from the same draws for both models, leaves out zero.",
+        f"on which a model is the best of all. {marks(board)} A difference is significant where "
+        "its 95 % interval, from the same draws for both models, leaves out zero.",
         board,
         [*plain, *summary_costs(board)],
     )

@@ -25,7 +25,7 @@ from pibert.predictor import Predictor
 
 QUANTILES = (0.05, 0.5, 0.95)
 PICK_RULE = "frames at the 5th, 50th and 95th percentile of the error of persistence"
-STRIP = 24
+STRIP = 12
 """Frames one after the other that are kept, beginning at the median pick."""
 CHUNK = 128
 """Frames that are judged at once."""
@@ -218,7 +218,7 @@ def _keep(
         "errors/last": frame_errors(still, normalizer).cpu(),
     }
     series = probe_series(frames)
-    time = correlation_time(series.truth.flatten(1))
+    time = correlation_time(series.truth.flatten(1)) if series.places else None
     own["correlation"] = torch.tensor([torch.nan if time is None else float(time)])
     if frames.spec.velocity is not None:
         if "probes/truth" not in kept:  # of the first sequence

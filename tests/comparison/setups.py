@@ -1,5 +1,6 @@
 """Small flows and a small comparison that the comparison tests share."""
 
+import importlib
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -41,8 +42,8 @@ def wave(number: int, frames: int = FRAMES, **changes: Any) -> Trajectory:
     return make_trajectory(f"w{number}", **(given | changes))
 
 
-def write_waves(path: Path, count: int = 30, **changes: Any) -> DataConfig:
-    """So many waves in a file; 12 of 30 are test flows."""
+def write_waves(path: Path, count: int = 25, **changes: Any) -> DataConfig:
+    """So many waves in a file; 10 of 25 are test flows."""
     write(path, [wave(number, **changes) for number in range(count)])
     return DataConfig(path=str(path), shares=Shares(train=0.4, valid=0.2))
 
@@ -70,7 +71,7 @@ def comparison_of(data: DataConfig, **changes: Any) -> Comparison:
         "data": {"waves": data},
         "entrants": entrants(),
         "seeds": (3, 1),
-        "samples": 1000,
+        "samples": 900,
         "training": FitConfig(
             batch_size=64,
             learning_rate=1e-3,
@@ -85,10 +86,12 @@ def comparison_of(data: DataConfig, **changes: Any) -> Comparison:
 
 
 def quickly(patch: pytest.MonkeyPatch) -> None:
-    """Time a model for no longer than it takes to call it a few times."""
-    patch.setattr(
-        evaluation, "measure_cost", partial(measure_cost, batches=(1,), seconds=0.0)
-    )
+    """Time a model for no longer than it takes to call it a few times, and draw no curves."""
+    brief = partial(measure_cost, batches=(1,), seconds=0.0)
+    patch.setattr(evaluation, "measure_cost", brief)
+    # The package has a function of the module's name.
+    module = importlib.import_module("pibert.experiments.run")
+    patch.setattr(module, "draw_curves", lambda log, picture: None)
 
 
 class Told:

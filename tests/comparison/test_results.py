@@ -13,7 +13,7 @@ from torch import Tensor
 import pibert
 from pibert.comparison.plan import Job
 from pibert.comparison.results import gather, ranking, read_results, refuse_unlike
-from pibert.evaluation.scores import Scores, read_scores
+from pibert.evaluation.scores import Scores, read_scores, save_scores
 from pibert.experiments.flows import Flows
 from tests.comparison.conftest import Carried
 from tests.comparison.setups import changed, value_of
@@ -37,10 +37,12 @@ def step_through(folder: Path, flows: Flows, history: int) -> tuple[Tensor, Tens
 
 
 @pytest.mark.parametrize("name", ["pibert", "fno2d", "persistence", "linear-extrapolation"])
-def test_records_are_the_plain_pooled_errors_of_the_saved_model(name: str, carried: Carried) -> None:
+def test_records_are_the_plain_pooled_errors_of_the_saved_model(
+    name: str, carried: Carried
+) -> None:
     job = next(job for job in carried.comparison.jobs() if job.entrant == name)
     answer, truth, known = step_through(job.folder(carried.out), carried.flows, 2)
-    assert len(truth) == 12 * 18 and not known.all()
+    assert len(truth) == 10 * 18 and not known.all()
     where: dict[str, Any] = {"model": name, "seed": job.seed, "metric": "nmse"}
     std = torch.tensor(carried.flows.normalizer.std).double()[:, None, None]
     mean = torch.tensor(carried.flows.normalizer.mean).double()[:, None, None]
@@ -48,9 +50,7 @@ def test_records_are_the_plain_pooled_errors_of_the_saved_model(name: str, carri
         error = torch.where(known[:, None], (answer - truth) / scale, 0.0).square()
         energy = torch.where(known[:, None], (truth - shift) / scale, 0.0).square()
         for component, place in (("u", slice(0, 1)), ("v", slice(1, 2)), ("all", slice(None))):
-            record = value_of(
-                carried.results["records"], space=space, component=component, **where
-            )
+            record = value_of(carried.results["records"], space=space, component=component, **where)
             expected = error[:, place].sum() / energy[:, place].sum()
             assert record["value"] == pytest.approx(expected.item(), rel=1e-4)
 
@@ -67,12 +67,45 @@ def test_every_run_has_every_record_once(carried: Carried) -> None:
 
 
 def test_intervals_are_over_trajectories_and_hold_the_value(carried: Carried) -> None:
-    assert carried.results["data"]["waves"]["intervals"] == "12 trajectories"
+    assert carried.results["data"]["waves"]["intervals"] == "10 trajectories"
     pooled = [r for r in carried.results["records"] if r["metric"] in ("nmse", "rmse", "mae")]
     assert len(pooled) > 50
     for record in pooled:
         assert record["low"] <= record["value"] <= record["high"], record
         assert record["low"] < record["high"]
+
+
+@pytest.mark.parametrize(
+    ("correlation", "method"),
+    [
+        (4.2, "blocks of 6 frames"),
+        (0.3, "blocks of 2 frames"),
+        (60.0, "none: expected at least 10 blocks of 61 frames"),
+        (None, "none: the flow does not forget itself"),
+    ],
+)
+def test_few_recordings_are_drawn_in_blocks_longer_than_the_flow_remembers(
+    correlation: float | None, method: str, carried: Carried, tmp_path: Path
+) -> None:
+    jobs = [job for job in carried.comparison.jobs() if job.seed == 3]
+    for job in jobs:
+        scores = read_scores(job.folder(carried.out))
+        arrays = dict(scores.arrays)
+        for rows in ("rows/trajectory", "sequences/trajectory"):
+            arrays[rows] = torch.zeros_like(arrays[rows])
+        job.folder(tmp_path).mkdir(parents=True)
+        card = {**scores.card, "correlation_frames": correlation}
+        save_scores(job.folder(tmp_path), Scores(card, arrays))
+    results = gather(replace(carried.comparison, seeds=(3,)), tmp_path, {})
+    assert results["data"]["waves"]["intervals"].startswith(method)
+    where = {"model": "fno2d", "space": "physical", "component": "all", "metric": "nmse"}
+    record = value_of(results["records"], **where)
+    before = value_of(carried.results["records"], **where, seed=3)
+    assert record["value"] == before["value"]
+    if method.startswith("blocks"):
+        assert record["low"] < record["value"] < record["high"]
+    else:
+        assert record["low"] is record["high"] is record["against_best"] is None
 
 
 def test_the_best_run_is_marked_and_others_are_held_against_it(carried: Carried) -> None:
@@ -90,7 +123,8 @@ def test_the_best_run_is_marked_and_others_are_held_against_it(carried: Carried)
 
 def test_models_are_ranked_by_the_mean_of_their_seeds() -> None:
     plain = {"space": "physical", "metric": "nmse", "component": "all"}
-    values = {"a": [0.5, 0.1], "b": [0.2], "c": [0.25, None]}
+    values: dict[str, list[float | None]] = {"a": [0.5, 0.1], "b": [0.2], "c": [0.25, None]}
+    records: list[dict[str, Any]]
     records = [{**plain, "model": m, "value": v} for m, own in values.items() for v in own]
     records += [{**plain, "component": "u", "model": "a", "value": 0.0}]
     found = [(entry["rank"], entry["model"]) for entry in ranking(records)]
@@ -154,7 +188,7 @@ def test_results_say_what_they_are_of(carried: Carried) -> None:
     results = read_results(carried.out)
     assert results == json.loads(json.dumps(carried.results))
     (facts,) = results["data"].values()
-    assert facts["test_frames"] == 12 * 18 and facts["units"] == ["m/s", "m/s"]
+    assert facts["test_frames"] == 10 * 18 and facts["units"] == ["m/s", "m/s"]
     runs = {(own["model"], own["seed"]): own for own in results["runs"]}
     assert len(runs) == 6
     trained = runs["pibert", 1]
@@ -193,7 +227,7 @@ def test_like_runs_are_compared(pair: dict[Job, Scores]) -> None:
         ({"source": {"path": "other.h5"}}, "source is .*waves.h5.* there and .*other.h5"),
         ({"split": {"test": [[0, 0, None]]}}, "split is"),
         ({"normalizer": {"mean": [0.0, 0.0], "std": [1.0, 1.0]}}, "normalizer is"),
-        ({"test_frames": 7}, "test_frames is 216 there and 7 here"),
+        ({"test_frames": 7}, "test_frames is 180 there and 7 here"),
     ],
 )
 def test_runs_of_unlike_data_are_refused_with_what_differs(

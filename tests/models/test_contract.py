@@ -82,9 +82,7 @@ def test_every_parameter_in_use_gets_a_finite_gradient_that_is_not_zero(name: st
     model = make(name).train()
     model(fields(model), torch.randn(3, 1)).square().mean().backward()
     # Heads of other tasks and what is frozen take no part in a prediction.
-    used = {
-        n: p.grad for n, p in model.named_parameters() if "_head" not in n and p.requires_grad
-    }
+    used = {n: p.grad for n, p in model.named_parameters() if "_head" not in n and p.requires_grad}
     assert used
     for key, gradient in used.items():
         assert gradient is not None, key

@@ -47,8 +47,9 @@ def embedding_alignment(board: Board) -> Drawn | None:
     grid = board.spec.grid
     size = with_unit(f"{grid.dx:.3g} × {grid.dy:.3g}", board.facts.get("length_unit"))
     caption = (
-        f"{board.name}: R² of a ridge regression from the embeddings of test frames to their "
-        "vorticity, averaged over cells of 1 to 8 points, on trajectories that it has not seen. "
+        f"Data set {board.name}: R² of a ridge regression from the embeddings of test frames to "
+        "their vorticity, averaged over cells of 1 to 8 points, on trajectories that it has not "
+        "seen. "
         f"A point is {size}. All models see the velocity itself, so compare, do not read alone."
     )
     best = max(curves, key=lambda m: float(np.nanmean(curves[m])))

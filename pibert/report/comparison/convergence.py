@@ -58,17 +58,18 @@ def convergence(board: Board) -> Drawn | None:
             color=board.colour("pibert"),
             **at,
         )
-    ends = [(model, *list(curve.items())[-1]) for model, curve in curves.items()]
-    label_ends(ax, [Label(x, y, model, board.colour(model)) for model, x, y in ends])
+    ends = [(*list(curve.items())[-1], name) for name, curve in curves.items()]
+    label_ends(ax, [Label(x, y, name, board.colour(name)) for x, y, name in ends])
     caption = (
-        f"{board.name}: mean squared error of standardised fields on the validation part against "
-        "the samples seen, counted with repetition and pretraining included. Rings mark the epoch "
-        "that was chosen, on the validation part alone; its weights are judged on the test part."
+        f"Data set {board.name}: mean squared error of standardised fields on the validation part "
+        "against the samples seen, counted with repetition and pretraining included. Rings mark "
+        "the epoch that was chosen, on the validation part alone; its weights are judged on the test "
+        "part."
     )
-    best = min(curves, key=lambda model: min(curves[model].values()))
+    winner = min(curves, key=lambda model: min(curves[model].values()))
     alt = (
         f"Validation error of {len(curves)} models on {board.name} against samples seen; the "
-        f"lowest, {min(curves[best].values()):.2g}, is reached by {best}."
+        f"lowest, {min(curves[winner].values()):.2g}, is reached by {winner}."
     )
     return Drawn(figure, caption, alt)
 

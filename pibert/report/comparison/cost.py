@@ -46,12 +46,12 @@ def cost(board: Board) -> Drawn | None:
     for ax, (_, costs) in zip(axes.flat, found.values(), strict=False):
         marks = [Label(costs[m], known[m], m, board.colour(m)) for m in costs]
         label_points(ax, marks, size=SMALL)
-    devices = {_cost_of(board.first(model).card).get("device") for model in known} - {None}
+    devices = {str(_cost_of(board.first(model).card).get("device", "")) for model in known} - {""}
     where = f" Measured on {', '.join(sorted(devices))}." if devices else ""
     caption = (
-        f"{board.name}: NMSE of all components over the test part (physical units) against cost; "
-        "lower left is better. The grey line joins the best choices at each cost; hollow points "
-        f"are predictors that are not trained, which have no place in panels c and d.{where}"
+        f"Data set {board.name}: NMSE of all components over the test part (physical units) against "
+        "cost; lower left is better. The grey line joins the best choices at each cost; hollow "
+        f"points are predictors that are not trained, which have no place in panels c and d.{where}"
     )
     fast = {m: c for _, costs in list(found.values())[:1] for m, c in costs.items()}
     alt = (

@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from pibert.report.comparison.board import Board
+from pibert.report.comparison.cuts import drawn_models, line_legend, styles
 from pibert.report.comparison.drawn import LARGE, NORMAL, SMALL, Drawn, blank, tidy
 from pibert.report.comparison.plots import logarithmic
-from pibert.report.comparison.slices import drawn_models, line_legend, styles
 
 TRAJECTORIES = 3
 """Of which the course is shown: the first, the middle and the last one of the test part."""

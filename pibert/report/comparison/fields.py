@@ -6,19 +6,13 @@ minus truth; the body and unknown points are grey. Everything is in physical uni
 """
 
 import math
-from typing import NamedTuple
 
 import matplotlib
 import numpy as np
-import torch
-from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from torch import Tensor
 
-from pibert.evaluation.components import SPEED, gradient_unit, velocity_unit
-from pibert.physics import derivatives
 from pibert.report.comparison.board import Board
 from pibert.report.comparison.drawn import (
     LARGE,
@@ -29,95 +23,24 @@ from pibert.report.comparison.drawn import (
     blank,
     with_unit,
 )
+from pibert.report.comparison.numbers import digits
+from pibert.report.comparison.picked import (
+    VORTICITY,
+    chief,
+    excess,
+    frame_text,
+    pick,
+    quantities,
+    unit_of,
+)
 from pibert.report.figures import Layer, add_bar, panels, show
 
-PICKS = {"easy": 0, "median": 1, "hard": 2}
-"""Places of the picked frames in the scores: 5th, 50th and 95th percentile."""
-VORTICITY = "vorticity"
 ERRORS = "coolwarm"
 _SHARE = 0.995
 """Of the points of a model whose errors decide on the scale: a spike would hide the rest."""
 _LONGER, _WIDTH = 2.3, 10.7
 """Longer side of a panel, and room for all, in inches."""
 _GAP, _BLOCK_GAP, _HEAD, _LEFT, _FOOT = 0.1, 0.38, 0.26, 0.5, 0.42
-
-
-class Picked(NamedTuple):
-    """One frame to look at."""
-
-    truth: Float[Tensor, "c y x"]
-    predictions: dict[str, Float[Tensor, "c y x"]]
-    """By model, the best first."""
-    shown: Bool[Tensor, "y x"]
-    """Where the truth is known, outside the body."""
-    words: str
-    """Which frame of which trajectory."""
-
-
-def pick(board: Board, name: str) -> Picked | None:
-    """The picked frame of a name in ``PICKS``; None where the scores have none."""
-    place, reference = PICKS[name], board.reference
-    rows = reference.arrays.get("picks/rows")
-    if rows is None or place >= len(rows):
-        return None
-    found = {model: board.first(model).arrays.get("picks/prediction") for model in board.models}
-    shown = reference.arrays["picks/known"][place]
-    if board.spec.grid.body is not None:
-        shown = shown & ~board.spec.grid.body
-    return Picked(
-        reference.arrays["picks/truth"][place].double(),
-        {model: field[place].double() for model, field in found.items() if field is not None},
-        shown,
-        _words(board, int(rows[place])),
-    )
-
-
-def _words(board: Board, row: int) -> str:
-    """Such as ``cylinder-0004, frame 12 (Re = 161)``."""
-    facts, arrays = board.reference.card["data"], board.reference.arrays
-    trajectory, frame = int(arrays["rows/trajectory"][row]), int(arrays["rows/frame"][row])
-    parameters = facts["parameters"][trajectory] if facts.get("parameters") else {}
-    values = ", ".join(f"{name} = {value:.3g}" for name, value in parameters.items())
-    return f"{facts['names'][trajectory]}, frame {frame}" + (f" ({values})" if values else "")
-
-
-def quantities(board: Board, field: Float[Tensor, "c y x"], shown: Tensor) -> dict[str, Layer]:
-    """Channels, and of a flow the speed and the vorticity, by name."""
-    spec = board.spec
-    found = {name: (field[place], shown) for place, name in enumerate(spec.channels)}
-    if spec.velocity is not None:
-        u, v = (field[place] for place in spec.velocity)
-        spin, defined = derivatives.where_defined(
-            lambda u, v: derivatives.vorticity(u, v, spec.grid), u, v, known=shown
-        )
-        # A stencil can be free of unknown points around a point that is itself unknown.
-        found |= {SPEED: (torch.hypot(u, v), shown), VORTICITY: (spin, defined & shown)}
-    return {
-        name: Layer(np.ma.masked_array(values.numpy(), mask=~visible.numpy()))
-        for name, (values, visible) in found.items()
-    }
-
-
-def unit_of(board: Board, quantity: str) -> str:
-    """The unit of one of the quantities."""
-    spec = board.spec
-    if quantity in spec.channels:
-        return spec.units[spec.channels.index(quantity)]
-    unit = velocity_unit(spec)
-    if quantity == SPEED:
-        return unit
-    return gradient_unit(unit, board.reference.card["data"]["length_unit"])
-
-
-def chief(board: Board) -> str:
-    """The quantity that stands for the field where there is room for one."""
-    return board.spec.channels[0] if board.spec.velocity is None else SPEED
-
-
-def frame_text(board: Board, picked: Picked) -> str:
-    """Data set, frame and rule, for captions."""
-    rule = board.reference.card["pick_rule"]
-    return f"Data set {board.name}: {picked.words}, one of the {rule}."
 
 
 def overview(board: Board, name: str = "median") -> Drawn | None:
@@ -137,12 +60,12 @@ def overview(board: Board, name: str = "median") -> Drawn | None:
     show(left, truth, board.spec.grid, low, high, colours)
     sheet.head(left, "truth")
     label = with_unit(quantity, unit_of(board, quantity))
-    extend = _excess([*answers.values()], low, high)
+    extend = excess([*answers.values()], low, high)
     sheet.bars(
         right,
         (label, low, high, colours, extend),
         limit,
-        _excess([*errors.values()], -limit, limit),
+        excess([*errors.values()], -limit, limit),
     )
     for number, model in enumerate(models, start=1):
         left, right = sheet.block(number)
@@ -150,7 +73,9 @@ def overview(board: Board, name: str = "median") -> Drawn | None:
         show(right, errors[model], board.spec.grid, -limit, limit, ERRORS)
         sheet.head(left, f"{board.models.index(model) + 1}. {model}")
         share = _nmse(errors[model], truth)
-        right.set_title(f"NMSE {share:.2g}", fontsize=SMALL, loc="right", pad=3, color="0.25")
+        right.set_title(
+            f"NMSE {digits(share, 2)}", fontsize=SMALL, loc="right", pad=3, color="0.25"
+        )
     caption = (
         f"{frame_text(board, picked)} {label} of the truth and of {len(models)} models by rank, "
         "with signed errors (prediction minus truth) on one scale, which ends at the median over "
@@ -175,12 +100,6 @@ def error_limit(errors: list[Layer], truth: Layer) -> float:
     """Where the common scale of errors ends: robust to a model that is far off, and to spikes."""
     ends = [float(np.quantile(np.abs(error.shown), _SHARE)) for error in errors]
     return max(float(np.median(ends)) if ends else 0.0, 1e-6 * truth.limit, 1e-30)
-
-
-def _excess(layers: list[Layer], low: float, high: float) -> str:
-    """Which ends of a scale some layer leaves."""
-    found = {layer.excess(low, high) for layer in layers} - {"neither"}
-    return "neither" if not found else found.pop() if len(found) == 1 else "both"
 
 
 def _nmse(error: Layer, truth: Layer) -> float:
@@ -292,7 +211,7 @@ def _of_model(board: Board, model: str) -> Drawn | None:
         answer, error = answers[model][name], errors[model]
         show(line[0], true, grid, low, high, colours)
         image = show(line[1], answer, grid, low, high, colours)
-        add_bar(line[1], image, extend=_excess([true, answer], low, high))
+        add_bar(line[1], image, extend=excess([true, answer], low, high))
         add_bar(line[2], show(line[2], error, grid, -widest, widest, ERRORS))
         label = with_unit(name, unit_of(board, name))
         line[0].set_ylabel(f"{label}\n\n{axis_label(board, 'y')}", fontsize=NORMAL)

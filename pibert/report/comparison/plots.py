@@ -1,4 +1,4 @@
-"""What the diagrams of a comparison share: sheets, axes, lines of models, labels that do not collide.
+"""What the diagrams of a comparison share: sheets, axes, lines, labels that do not collide.
 
 Labels stand next to what they name. Those at the ends of lines are moved apart along the right side
 of a panel: with wanted heights d_i in rising order and a least distance g, the heights p_i are
@@ -11,16 +11,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter
-from matplotlib.transforms import Bbox
+from matplotlib.transforms import Bbox, BboxBase
 from torch import Tensor
 
-from pibert.fields import FieldSpec
 from pibert.report.comparison.board import UNTRAINED, Board
 from pibert.report.comparison.drawn import LARGE, NORMAL, SMALL, blank, tidy
 from pibert.report.figures import DPI, Layer
@@ -41,7 +39,7 @@ class Label(NamedTuple):
 
 
 def sheet(
-    width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
+    width: int | float, height: int | float, rows: int = 1, columns: int = 1, **options: Any
 ) -> tuple[Figure, np.ndarray]:
     """A figure and its axes (rows, columns); options as for ``Figure.subplots``."""
     figure = blank(width, height)
@@ -126,20 +124,12 @@ def time_unit(board: Board) -> str | None:
     return unit.partition("/")[2] or None
 
 
-def speed(fields: Float[Tensor, "*n c y x"], spec: FieldSpec) -> Float[Tensor, "*n y x"]:
-    """|u| of a flow; the first channel where there is no velocity."""
-    if spec.velocity is None:
-        return fields[..., 0, :, :].double()
-    u, v = (fields[..., place, :, :].double() for place in spec.velocity)
-    return torch.hypot(u, v)
-
-
 def masked(values: Float[Tensor, "y x"], known: Tensor) -> Layer:
     """A field with what is not known left out."""
     return Layer(np.ma.masked_array(values.double().numpy(), mask=~known.numpy()))
 
 
-def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+def spread(wanted: Sequence[float], gap: float, low: int | float, high: int | float) -> list[float]:
     """Heights nearest to those wanted, in rising order, at least a gap apart.
 
     Between low and high, as long as they all fit there.
@@ -203,7 +193,7 @@ def label_points(ax: Axes, labels: Sequence[Label], *, size: float = SMALL) -> N
     assert isinstance(figure, Figure)
     figure.draw_without_rendering()
     inside = ax.get_window_extent()
-    points = [ax.transData.transform((label.x, label.y)) for label in labels]
+    points = [_on_sheet(ax, label) for label in labels]
     dot = 4.5 * DPI / 72
     taken = [Bbox.from_bounds(x - dot, y - dot, 2 * dot, 2 * dot) for x, y in points]
     crowd = [sum(math.dist(a, b) < 60 for b in points) for a in points]
@@ -211,8 +201,8 @@ def label_points(ax: Axes, labels: Sequence[Label], *, size: float = SMALL) -> N
         text = ax.text(0, 0, labels[n].text, fontsize=size)
         own = text.get_window_extent()
         text.remove()
-        box, far = _free_place(points[n], own.width, own.height, inside, taken)
-        taken.append(box)
+        box, far = _free_place(points[n], float(own.width), float(own.height), inside, taken)
+        taken.append(box.padded(3.0))
         leader = {"arrowstyle": "-", "lw": 0.5, "color": labels[n].colour, "shrinkB": 3.0}
         ax.annotate(
             labels[n].text,
@@ -227,8 +217,13 @@ def label_points(ax: Axes, labels: Sequence[Label], *, size: float = SMALL) -> N
         ).set_in_layout(False)
 
 
+def _on_sheet(ax: Axes, label: Label) -> tuple[float, float]:
+    x, y = ax.transData.transform((label.x, label.y))
+    return float(x), float(y)
+
+
 def _free_place(
-    point: Sequence[float], width: float, height: float, inside: Bbox, taken: Sequence[Bbox]
+    point: tuple[float, float], width: float, height: float, inside: BboxBase, taken: Sequence[Bbox]
 ) -> tuple[Bbox, bool]:
     """Where a label covers least, near places first, and whether it needs a line."""
     best: tuple[float, Bbox, bool] | None = None
@@ -251,7 +246,7 @@ def _free_place(
     return best[1], best[2]
 
 
-def _common(a: Bbox, b: Bbox) -> float:
+def _common(a: BboxBase, b: BboxBase) -> float:
     """Area in both."""
     wide, high = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
     return wide * high if wide > 0 and high > 0 else 0.0

@@ -1,7 +1,7 @@
 """Rollouts: models fed with their own predictions, against the time ahead.
 
-Where a share of the rollouts has left the finite numbers, error and skill are no numbers any more:
-the curve ends in a cross at its last finite frame.
+Where a share of the rollouts has left the finite numbers, error and skill are infinite: a cross
+marks the last frame that all rollouts of a model reached.
 """
 
 import math
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from pibert.evaluation.leads import Horizons
 from pibert.report.comparison.board import Board
@@ -50,12 +51,12 @@ def rollout(board: Board) -> Drawn | None:
     facts = board.first(shown[0]).card["rollout"]
     dt = board.spec.dt
     step = f" A frame is {dt:.3g} {time_unit(board) or ''}".rstrip() + "." if dt else ""
-    gone = [m for m in shown if _diverged(board, m)]
+    gone = [m for m in shown if _last_whole(board, m) is not None]
     lost = f" Crosses: rollouts of {', '.join(gone)} diverged." if gone else ""
     caption = (
-        f"{board.name}: {facts['starts']} rollouts from starts spread evenly over the test part, "
-        "all components together; an error of 1 (dotted) is that of the mean in time, a skill of 0 "
-        f"that of the last known frame.{step}{lost}"
+        f"Data set {board.name}: {facts['starts']} rollouts from starts spread evenly over the "
+        "test part, all components together; an error of 1 (dotted) is that of the mean in time, a "
+        f"skill of 0 that of the last known frame.{step}{lost}"
     )
     alt = (
         f"Error, skill and correlation of {len(shown)} models on {board.name} over "
@@ -83,7 +84,7 @@ def stable_horizon(board: Board) -> Drawn | None:
         frames, to_end = found[model][0], found[model][1]
         ax.barh(row, frames, height=0.7, color=board.colour(model))
         words = f"{frames:.3g}" + (f"  ({to_end:.0%} to the end)" if to_end > 0 else "")
-        words += "  \u00d7 diverged" if _diverged(board, model) else ""
+        words += "  \u00d7 diverged" if _last_whole(board, model) is not None else ""
         ax.annotate(
             words,
             (frames, row),
@@ -105,9 +106,9 @@ def stable_horizon(board: Board) -> Drawn | None:
         ax.axvline(memory, color="0.3", lw=0.9, ls=":", zorder=0)
     known = f" Dotted: correlation time of the flow, {memory:.3g} frames." if has_memory else ""
     caption = (
-        f"{board.name}: frames until the squared error of a rollout exceeds {Horizons().threshold:g} "
-        f"times the variance in time, mean over starts; rollouts end after {steps} frames (line), "
-        f"so bars near it are lower bounds.{known}"
+        f"Data set {board.name}: frames until the squared error of a rollout exceeds "
+        f"{Horizons().threshold:g} times the variance in time, mean over starts; rollouts end "
+        f"after {steps} frames (line), so bars near it are lower bounds.{known}"
     )
     alt = f"Bars of the stable horizon on {board.name}; the longest, {found[order[0]][0]:.3g} "
     return Drawn(figure, caption, alt + f"frames, is that of {order[0]}.")
@@ -120,9 +121,18 @@ def _draw(
         style = line_style(board, model)
         drawn = np.maximum(values, _LOWEST_SKILL * 1.5) if metric == "skill" else values
         ax.plot(lead, drawn, **style)
-        end = _end(lead, drawn)
-        if end is not None and _diverged(board, model):
-            ax.plot(*end, "x", color=style["color"], ms=6, mew=1.6, zorder=6, clip_on=False)
+        last = _last_whole(board, model)
+        if last is not None and last >= 1:
+            ax.plot(
+                lead[last - 1],
+                drawn[last - 1],
+                "x",
+                color=style["color"],
+                ms=6,
+                mew=1.6,
+                zorder=6,
+                clip_on=False,
+            )
     finite = np.concatenate([v[np.isfinite(v)] for v in curves.values()] or [np.zeros(0)])
     if metric == "skill":
         lowest = float(finite.min()) if finite.size else 0.0
@@ -135,7 +145,7 @@ def _draw(
         logarithmic(ax, "y", _shown_errors(finite[finite > 0]))
         ax.axhline(1.0, color="0.4", lw=0.8, ls=":", zorder=1)
     ax.set_xlim(0 if len(lead) > 4 else 0.8, len(lead) + (0 if len(lead) > 4 else 0.2))
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.set_major_locator(MaxNLocator(7, integer=True))
 
 
 def _shown_errors(errors: np.ndarray) -> Sequence[float]:
@@ -160,6 +170,9 @@ def _end(lead: np.ndarray, values: np.ndarray) -> tuple[float, float] | None:
     return (float(lead[finite[-1]]), float(values[finite[-1]])) if finite.size else None
 
 
-def _diverged(board: Board, model: str) -> bool:
+def _last_whole(board: Board, model: str) -> int | None:
+    """The last lead time that no rollout of a model had diverged at; None: none ever did."""
     marks = board.first(model).arrays.get("rollout/diverged")
-    return marks is not None and bool((marks > 0).any())
+    if marks is None or not bool((marks > 0).any()):
+        return None
+    return int(marks[marks > 0].min()) - 1

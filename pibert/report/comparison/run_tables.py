@@ -53,12 +53,12 @@ def training(board: Board) -> Table | None:
     def stage(run: Mapping[str, Any]) -> Mapping[str, Any]:
         return run.get("training", {}).get("training", {})
 
-    def reached(run: Mapping[str, Any]) -> float | None:
+    def reached(run: Mapping[str, Any]) -> int | float | None:
         monitor = board.results["comparison"]["training"]["monitor"]
         own = {epoch: values.get(monitor) for epoch, values in stage(run).get("curve", [])}
         return own.get(stage(run).get("best_epoch"))
 
-    def pretrained(run: Mapping[str, Any]) -> float | None:
+    def pretrained(run: Mapping[str, Any]) -> int | float | None:
         return run.get("training", {}).get("pretraining", {}).get("epochs")
 
     columns = [
@@ -136,7 +136,7 @@ def _runs(board: Board) -> list[Mapping[str, Any]]:
 def _cost(
     board: Board,
     label: str,
-    read: Callable[[Mapping[str, Any]], float | None],
+    read: Callable[[Mapping[str, Any]], int | float | None],
     form: Callable[[int | float], str] = digits,
 ) -> Numbers:
     """The mean over the runs of each model."""
@@ -148,11 +148,11 @@ def _cost(
     return Numbers(label=label, values=values, form=form)
 
 
-def _batch(run: Mapping[str, Any], count: int, what: str) -> float | None:
+def _batch(run: Mapping[str, Any], count: int, what: str) -> int | float | None:
     sizes = {batch["batch"]: batch[what] for batch in run["cost"]["batches"]}
     return sizes.get(count)
 
 
-def _seconds(run: Mapping[str, Any]) -> float | None:
+def _seconds(run: Mapping[str, Any]) -> int | float | None:
     stages: Sequence[Mapping[str, Any]] = list(run.get("training", {}).values())
     return sum(stage["seconds"] for stage in stages) if stages else None

@@ -33,9 +33,7 @@ def sequence_metrics(board: Board) -> Drawn | None:
         return None
     count = len(single) + bool(bands)
     models = [m for m in board.models if any(m in v for v in (*single.values(), *bands.values()))]
-    figure, axes = sheet(
-        2.6 * count + 1.2, 0.23 * len(models) + 1.3, 1, count, sharey=True
-    )
+    figure, axes = sheet(2.6 * count + 1.2, 0.23 * len(models) + 1.3, 1, count, sharey=True)
     letters = iter("abcd")
     for ax, (title, values) in zip(axes[0], single.items(), strict=False):
         unit = _unit(board, SINGLE[title])
@@ -52,9 +50,9 @@ def sequence_metrics(board: Board) -> Drawn | None:
         ax.grid(False, axis="y")
         ax.tick_params(axis="y", length=0)
     caption = (
-        f"{board.name}: metrics of whole sequences as RealPDEBench's code computes them, in "
-        "physical units over the test part; models in the order of their rank, scales logarithmic, "
-        "less is better. KE is the variance in time of the velocity, not its energy."
+        f"Data set {board.name}: metrics of whole sequences as RealPDEBench's code computes "
+        "them, in physical units over the test part; models in the order of their rank, scales "
+        "logarithmic, less is better. KE is the variance in time of the velocity, not its energy."
     )
     first = next(iter({**single, **bands}.values()))
     best = min(first, key=first.__getitem__)

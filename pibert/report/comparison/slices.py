@@ -1,23 +1,17 @@
 """Cross-sections of picked frames: profiles across the stream, and the line along the wake.
 
-Where the columns and the wake line are is what ``evaluation/regions.py`` says, so bars of errors
-and profiles belong together. Without a body, or with one whose place is not known, the paper's
-columns 11, 32 and 52 of 64 stand in, and the middle row for the wake line.
+Bars of errors and profiles are of the same columns, those of ``evaluation/regions.py``.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from torch import Tensor
 
-from pibert.evaluation.geometry import locate, nearest_cell
-from pibert.evaluation.regions import DOWNSTREAM, PAPER_COLUMNS, column_downstream, paper_column
 from pibert.report.comparison.bars import Group, Panel, draw_bars
-from pibert.report.comparison.board import COLOURS, Board
+from pibert.report.comparison.board import Board
+from pibert.report.comparison.cuts import Slice, drawn_models, line_legend, places, styles
 from pibert.report.comparison.drawn import (
     LARGE,
     NORMAL,
@@ -29,103 +23,21 @@ from pibert.report.comparison.drawn import (
     tidy,
     with_unit,
 )
-from pibert.report.comparison.fields import (
+from pibert.report.comparison.picked import (
     PICKS,
     VORTICITY,
     Picked,
     chief,
+    excess,
     frame_text,
     pick,
     quantities,
     unit_of,
 )
-from pibert.report.comparison.plots import line_style
 from pibert.report.figures import Layer, add_bar, show
 
-_LINES = 4
-"""Models whose lines can be told apart in one panel."""
 _MARK = "#ff4d4d"
 """Of the wake line, on maps."""
-
-
-class Slice(NamedTuple):
-    label: str
-    column: int
-    metric: str
-    """The error along it in the records."""
-
-
-class Places(NamedTuple):
-    """Where a frame is cut."""
-
-    slices: list[Slice]
-    row: int
-    first: int
-    """The column at which the line along the stream begins."""
-    line: str
-    """What that line is."""
-
-
-def places(board: Board, picked: Picked) -> Places:
-    """The lines through a picked frame."""
-    grid = board.spec.grid
-    body = _body(board, picked)
-    if body is None:
-        slices = [
-            Slice(f"column {column}", column, f"slice_column_{number}_rel_l2")
-            for number in PAPER_COLUMNS
-            for column in (paper_column(number, grid.shape[1]),)
-        ]
-        return Places(slices, grid.shape[0] // 2, 0, "middle row")
-    place = locate(body[None], grid)
-    slices = [
-        Slice(
-            region.replace("_", " "),
-            int(column_downstream(place, region, grid)),
-            f"slice_{region}_rel_l2",
-        )
-        for region in DOWNSTREAM
-    ]
-    row = int(nearest_cell(place.centre_y, grid.shape[0]))
-    return Places(slices, row, int(place.last_column) + 1, "wake line")
-
-
-def _body(board: Board, picked: Picked) -> Tensor | None:
-    """The body of a frame; of one that moves, the unknown points, if they are all inside."""
-    body = board.spec.grid.body
-    if body is not None:
-        return body if bool(body.any()) else None
-    unknown = ~picked.shown
-    at_border = unknown[0].any() | unknown[-1].any() | unknown[:, 0].any() | unknown[:, -1].any()
-    is_body = board.reference.card["data"]["has_body"] and bool(unknown.any()) and not at_border
-    return unknown if is_body else None
-
-
-def drawn_models(board: Board, most: int = _LINES) -> list[str]:
-    """Models for lines, by rank: PIBERT, the best, the best other trained one, persistence."""
-    wanted = ["pibert", board.models[0], board.rival(), "persistence", *board.models]
-    known = list(dict.fromkeys(m for m in wanted if m in board.models))[:most]
-    return sorted(known, key=board.models.index)
-
-
-def styles(board: Board, name: str) -> dict[str, Any]:
-    """How truth and models look where lines lie on each other: the wider, the deeper."""
-    if name == "truth":
-        return {"color": COLOURS["truth"], "lw": 2.6, "zorder": 2}
-    style = line_style(board, name)
-    return style | {"zorder": 4 - 0.5 * style["lw"] + 1}
-
-
-def line_legend(figure: Figure, board: Board, models: Sequence[str]) -> None:
-    """Truth and models, above all panels."""
-    handles = [Line2D([], [], label=name, **styles(board, name)) for name in ("truth", *models)]
-    figure.legend(
-        handles=handles,
-        loc="outside upper center",
-        ncols=len(handles),
-        fontsize=NORMAL,
-        frameon=False,
-    )
 
 
 class _Cut:
@@ -167,15 +79,24 @@ class _Cut:
     def label(self, quantity: str) -> str:
         return with_unit(quantity, unit_of(self.board, quantity))
 
-    def map(self, ax: Axes, name: str, quantity: str, *, bar: bool, along: bool) -> None:
+    def map(
+        self, ax: Axes, name: str, quantity: str, *, bar: Sequence[str] | None, along: bool
+    ) -> None:
+        """The field of truth or a model on the scale of the truth, with the lines.
+
+        Args:
+            ax: Where.
+            name: ``truth`` or a model.
+            quantity: What.
+            bar: Whose fields the colour bar at its side is for; None: no bar.
+            along: Whether the line along the stream is shown.
+        """
         layer: Layer = self.layers[name][quantity]
         low, high, colours = self.layers["truth"][quantity].scale()
         image = show(ax, layer, self.grid, low, high, colours)
-        if bar:
-            others = [own[quantity].excess(low, high) for own in self.layers.values()]
-            found = set(others) - {"neither"}
+        if bar is not None:
             add_bar(
-                ax, image, "neither" if not found else found.pop() if len(found) == 1 else "both"
+                ax, image, extend=excess([self.layers[own][quantity] for own in bar], low, high)
             )
         for cut in self.places.slices:
             ax.axvline(self.x[cut.column], color="white", linewidth=1.2)
@@ -233,7 +154,7 @@ def multiscale(board: Board) -> Drawn | None:
 
 
 def _draw_map(ax: Axes, cut: _Cut, quantity: str) -> None:
-    cut.map(ax, "truth", quantity, bar=True, along=True)
+    cut.map(ax, "truth", quantity, bar=["truth"], along=True)
     ax.set_title(f"(a) {cut.label(quantity)}, truth", fontsize=LARGE, loc="left")
     ax.set_xlabel(axis_label(cut.board, "x"), fontsize=NORMAL)
     ax.set_ylabel(axis_label(cut.board, "y"), fontsize=NORMAL)
@@ -294,7 +215,9 @@ def _draw_block(lines: np.ndarray, cut: _Cut, quantity: str, heading: str) -> No
     for ax in lines[0, len(cut.layers) :]:
         ax.set_axis_off()
     for ax, name in zip(lines[0], cut.layers, strict=False):
-        cut.map(ax, name, quantity, bar=name == [*cut.layers][-1], along=False)
+        is_last = name == [*cut.layers][-1]
+        cut.map(ax, name, quantity, bar=[*cut.layers] if is_last else None, along=False)
+        ax.set_title(" \n ", fontsize=LARGE, loc="right")  # room for the heading
         ax.set_title(name, fontsize=LARGE, loc="left", pad=3)
         ax.set_xlabel(axis_label(cut.board, "x"), fontsize=NORMAL, labelpad=1)
     lines[0, 0].annotate(
@@ -306,7 +229,6 @@ def _draw_block(lines: np.ndarray, cut: _Cut, quantity: str, heading: str) -> No
         fontsize=LARGE,
         fontweight="bold",
     ).set_in_layout(False)  # it may reach over the next map
-    lines[0, 0].set_title(" \n ", fontsize=LARGE, loc="right")  # room for it
     for ax, own in zip(lines[1], cut.places.slices, strict=True):
         cut.profile(ax, own, quantity)
         ax.set_title(cut.where(own), fontsize=NORMAL, loc="left", pad=3)

@@ -64,8 +64,8 @@ def spectra(board: Board) -> Drawn | None:
     last = float(k[resolved][-1])
     label_ends(right, [Label(last, float(errors[m][-1]), m, board.colour(m)) for m in shown])
     caption = (
-        f"{board.name}: mean over the test frames of (a) the radial spectrum of kinetic energy of "
-        "u and v about their means, and (b) the spectrum of the error over that of the truth, "
+        f"Data set {board.name}: mean over the test frames of (a) the radial spectrum of kinetic "
+        "energy of u and v about their means, and (b) the spectrum of the error over that of the truth, "
         "which sees phase: at 1 (dotted) nothing but the presence of a scale is known. Shaded: "
         "thirds of the resolved wave numbers, the bands of the tables."
         + _left_out(board, len(shown))

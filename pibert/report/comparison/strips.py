@@ -80,12 +80,14 @@ def timestep_strip(board: Board) -> Drawn | None:
             _bare(ax)
             if name != "truth":
                 error = (fields - strip.truth)[place][strip.known[place]]
-                ax.set_xlabel(f"rms error {float(error.square().mean().sqrt()):.2g}", fontsize=SMALL)
+                ax.set_xlabel(
+                    f"rms error {float(error.square().mean().sqrt()):.2g}", fontsize=SMALL
+                )
     for ax, place in zip(axes[0], places, strict=True):
         ax.set_title(_moment(board, strip.rows[place]), fontsize=NORMAL)
     add_bar(axes[0, -1], image, extend="both")
     caption = (
-        f"{board.name}: {strip.name} of {strip.where}, every "
+        f"Data set {board.name}: {strip.name} of {strip.where}, every "
         f"{'frame' if step == 1 else f'{step} frames'} from that of median error of persistence "
         "on; next-frame predictions on the scale of the truth, their rms errors below."
     )
@@ -109,9 +111,7 @@ def animation(board: Board) -> Animated | None:
     )
     figure = _animation_sheet(board)
     images = []
-    for ax, (title, fields, (low, high), colour) in zip(
-        figure.subplots(1, 3), panels, strict=True
-    ):
+    for ax, (title, fields, (low, high), colour) in zip(figure.subplots(1, 3), panels, strict=True):
         image = show(ax, masked(fields[0], strip.known[0]), board.spec.grid, low, high, colour)
         add_bar(ax, image, extend="both")
         _bare(ax)
@@ -125,9 +125,9 @@ def animation(board: Board) -> Animated | None:
         clock.set_text(f"{strip.name}, {_moment(board, strip.rows[place])}")
 
     caption = (
-        f"{board.name}: {strip.name} of {strip.where}, {len(strip.rows)} frames from that of median "
-        f"error of persistence on; truth, next-frame prediction of {model} on the same scale, and "
-        "prediction minus truth."
+        f"Data set {board.name}: {strip.name} of {strip.where}, {len(strip.rows)} frames from that "
+        f"of median error of persistence on; truth, next-frame prediction of {model} on the same "
+        "scale, and prediction minus truth."
     )
     alt = f"Moving picture of {strip.name}: truth, {model} and its error."
     return Animated(_filmed(figure, turn, len(strip.rows)), caption, alt)

@@ -42,7 +42,8 @@ figcaption strong { color: var(--ink); }
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 38rem), 1fr)); }
 .tables > * { min-width: 0; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: .4rem; }
-.picture .scroll { background: #fff; padding: .4rem; }
+.picture .scroll { background: #fff; padding: .4rem; width: fit-content; max-width: 100%; }
+.tables table { font-size: .82rem; } .tables th, .tables td { padding: .3rem .42rem; }
 .picture img { display: block; height: auto; margin: 0 auto; }
 table { border-collapse: collapse; width: 100%; font-size: .86rem;
   font-variant-numeric: tabular-nums; }

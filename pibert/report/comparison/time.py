@@ -22,15 +22,14 @@ from pibert.report.comparison.drawn import (
     blank,
     with_unit,
 )
+from pibert.report.comparison.picked import Picked, chief, pick, quantities, unit_of
 from pibert.report.comparison.plots import (
     Label,
     frame,
     label_ends,
     line_style,
     logarithmic,
-    masked,
     sheet,
-    speed,
     time_unit,
 )
 from pibert.report.figures import add_bar, show
@@ -66,14 +65,14 @@ class Series(NamedTuple):
 
 def probe_traces(board: Board) -> Drawn | None:
     """A map with probes; below, truth and models at each of them, and the models' errors."""
-    series = _series(board, board.shown(5))
-    if series is None:
+    series, picked = _series(board, board.shown(5)), pick(board, "median")
+    if series is None or picked is None:
         return None
     n = len(series.places)
     chosen = sorted({round(place) for place in np.linspace(0, n - 1, min(n, _PROBES))})
     figure = blank(10.4, 2.5 + 1.35 * len(chosen))
     grid = figure.add_gridspec(len(chosen) + 1, 2, height_ratios=[1.75, *[1.0] * len(chosen)])
-    _draw_map(figure.add_subplot(grid[0, 0]), board, series, chosen)
+    _draw_map(figure.add_subplot(grid[0, 0]), board, picked, series, chosen)
     _draw_key(figure.add_subplot(grid[0, 1]), board, series)
     length = min(len(series.time), _LONGEST)
     x, y = board.spec.grid.coordinates(torch.float64)
@@ -98,8 +97,8 @@ def probe_traces(board: Board) -> Drawn | None:
         length < len(series.time)
     )
     caption = (
-        f"{board.name}: {with_unit(series.channel, series.unit)} at {len(chosen)} of {n} probes of "
-        f"{_sequence(board)} in the order of time, and the errors of the next-frame predictions. "
+        f"Data set {board.name}: {with_unit(series.channel, series.unit)} at {len(chosen)} of {n} "
+        f"probes of {_sequence(board)} in the order of time, and the errors of the next-frame predictions. "
         f"Probes are placed by the geometry, whatever the predictions; the map shows the frame of "
         f"median error of persistence.{cut}"
     )
@@ -149,10 +148,10 @@ def power_spectra(board: Board) -> Drawn | None:
     label_ends(left, ends)
     _draw_table(right, board, rows)
     caption = (
-        f"{board.name}: (a) mean over {len(series.places)} probes of the density of {series.channel} "
-        f"in {_sequence(board)}, Hann window; thirds of the frequencies are the bands. (b) Predicted "
-        "over true energy of all trajectories by band (1 is right, less is too calm), mean over "
-        "components, and relative error of the peak frequency of v where it is known."
+        f"Data set {board.name}: (a) mean over {len(series.places)} probes of the density of "
+        f"{series.channel} in {_sequence(board)}, Hann window; thirds of the frequencies are the "
+        "bands. (b) Predicted over true energy of all trajectories by band (1 is right, less is too "
+        "calm), mean over components, and relative error of the peak frequency of v where it is known."
     )
     alt = f"Power spectra in time of truth and {len(density)} models on {board.name}, with a table."
     return Drawn(figure, caption, alt)
@@ -186,16 +185,13 @@ def _sequence(board: Board) -> str:
     return str(facts["names"][number]) + (f" ({words})" if words else "")
 
 
-def _draw_map(ax: Axes, board: Board, series: Series, chosen: list[int]) -> None:
-    spec, arrays = board.spec, board.reference.arrays
-    place = len(arrays["picks/truth"]) // 2
-    known = arrays["picks/known"][place]
-    layer = masked(speed(arrays["picks/truth"][place], spec), known)
+def _draw_map(ax: Axes, board: Board, picked: Picked, series: Series, chosen: list[int]) -> None:
+    spec, name = board.spec, chief(board)
+    layer = quantities(board, picked.truth, picked.shown)[name]
     low, high, colours = layer.scale()
     image = show(ax, layer, spec.grid, low, high, colours)
     add_bar(ax, image)
-    name = spec.channels[0] if spec.velocity is None else "|u|"
-    frame(ax, with_unit(name, spec.units[0]), grid=False)
+    frame(ax, with_unit(name, unit_of(board, name)), grid=False)
     ax.set_xlabel(axis_label(board, "x"), fontsize=NORMAL)
     ax.set_ylabel(axis_label(board, "y"), fontsize=NORMAL)
     x, y = spec.grid.coordinates(torch.float64)

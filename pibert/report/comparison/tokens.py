@@ -29,8 +29,8 @@ from pibert.report.comparison.drawn import (
     blank,
     with_unit,
 )
-from pibert.report.comparison.fields import PICKS, pick
-from pibert.report.comparison.plots import masked, speed
+from pibert.report.comparison.picked import PICKS, chief, pick, quantities, unit_of
+from pibert.report.comparison.plots import masked
 from pibert.report.figures import add_bar, show
 
 _WIDTH = 2.9
@@ -64,7 +64,7 @@ def tokens(board: Board) -> Drawn | None:
     view = board.spec.grid.shape[0] * board.spec.grid.dy
     view /= board.spec.grid.shape[1] * board.spec.grid.dx
     rows = -(-len(panels) // 3)
-    height = min(max(_WIDTH * view, 1.3), 3.2) + 0.8
+    height = min(max(_WIDTH * view, 1.3), 3.2) + 0.65
     figure = blank(3 * (_WIDTH + 0.75), rows * height)
     axes = figure.subplots(rows, 3, squeeze=False)
     for number, (ax, panel) in enumerate(zip(axes.flat, panels, strict=False)):
@@ -77,7 +77,7 @@ def tokens(board: Board) -> Drawn | None:
         ax.set_axis_off()
     better = "" if gain is None else _share_text(gain, model, rival or "")
     caption = (
-        f"{board.name}: tokens of {model} on {frame.words}, the middle one of the "
+        f"Data set {board.name}: tokens of {model} on {frame.words}, the middle one of the "
         f"{board.reference.card['pick_rule']}.{better}{_gate_text(frame)} Attention is the mean "
         "over heads and layers; a residual is how badly the patch breaks the equations, and lowers "
         "the attention that its token gets."
@@ -153,8 +153,8 @@ def _panel(
 
 def _field(ax: Axes, board: Board, frame: Frame) -> str:
     """The truth under the lattice of tokens."""
-    grid, spec = board.spec.grid, board.spec
-    layer = masked(speed(frame.truth, spec), frame.known)
+    grid, name = board.spec.grid, chief(board)
+    layer = quantities(board, frame.truth, frame.known)[name]
     low, high, colours = layer.scale()
     add_bar(ax, show(ax, layer, grid, low, high, colours))
     ny, nx = grid.shape
@@ -165,8 +165,7 @@ def _field(ax: Axes, board: Board, frame: Frame) -> str:
         ax.axhline(bottom + row * grid.dy, color="white", lw=0.4, alpha=0.7)
     ty, tx = (int(n) for n in frame.tokens["token_shape"])
     extra = " + 1" if "parameter_attention" in frame.tokens else ""
-    name = with_unit(spec.channels[0] if spec.velocity is None else "|u|", spec.units[0])
-    return f"{name}, {ty} × {tx}{extra} tokens"
+    return f"{with_unit(name, unit_of(board, name))}, {ty} × {tx}{extra} tokens"
 
 
 def _fourier(ax: Axes, found: Mapping[str, Tensor], grid: Grid) -> str:

@@ -1,0 +1,199 @@
+"""Carrying a comparison out: all runs, once, whatever becomes of one of them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pibert
+from pibert.comparison import jobs
+from pibert.comparison.jobs import carry_out
+from pibert.comparison.plan import Entrant, Job
+from pibert.data.dataset import Window
+from pibert.data.format import write
+from pibert.evaluation.scores import read_card, read_scores
+from pibert.experiments.experiment import DataConfig
+from pibert.training import engine
+from tests.comparison.conftest import Carried
+from tests.comparison.setups import Told, comparison_of, entrant, wave, write_waves
+
+
+def test_every_run_is_trained_judged_and_told(carried: Carried) -> None:
+    assert not carried.failed
+    assert set(carried.told.states) == set(carried.comparison.jobs())
+    for job, states in carried.told.states.items():
+        assert states[0] == "waiting" and states[-2:] == ["judging", "done"]
+        card = read_card(job.folder(carried.out))
+        assert card["labels"] == {"data": "waves", "model": job.entrant, "seed": job.seed}
+        error = carried.told.errors[job]
+        assert error is not None and 0 < error < 1
+    trained = carried.told.states[Job("waves", "fno2d", 1)]
+    assert "training 100 %" in trained
+
+
+def test_all_are_judged_on_frames_that_the_longest_history_allows(carried: Carried) -> None:
+    assert carried.comparison.history == 2  # of linear extrapolation
+    frames = [read_scores(job.folder(carried.out)) for job in carried.comparison.jobs()]
+    for scores in frames:
+        assert torch.equal(scores.arrays["rows/frame"], frames[0].arrays["rows/frame"])
+    assert set(frames[0].arrays["rows/frame"].tolist()) == set(range(2, 20))
+    homes = {segment.trajectory for segment in carried.flows.split.test}
+    assert set(frames[0].arrays["rows/trajectory"].tolist()) == homes
+    # Rollouts predict the same frames too: theirs say where the windows begin.
+    first = {
+        scores.card["labels"]["model"]: scores.arrays["rollout/frame"].tolist() for scores in frames
+    }
+    assert first["fno2d"] == [frame + 1 for frame in first["linear-extrapolation"]]
+
+
+def test_all_trained_models_see_as_many_samples(carried: Carried) -> None:
+    windows = len(carried.flows.samples("train", Window()))
+    assert windows == 10 * 19
+    seen = {}
+    for job in carried.comparison.jobs():
+        training = read_card(job.folder(carried.out))["training"]
+        stages = [own["epochs"] for own in training.values()]
+        seen[job] = sum(stages) * windows
+        if job.entrant == "pibert":
+            assert stages == [2, 3]  # 40 % of the samples, and the rest
+    budget = carried.comparison.samples
+    trained = {n: count for job, count in seen.items() if (n := job.entrant) in ("pibert", "fno2d")}
+    assert all(abs(count - budget) <= windows for count in trained.values()), trained
+    assert sum(seen.values()) == 2 * sum(trained.values())  # references see none
+
+
+def test_frames_to_look_at_are_the_same_for_all(carried: Carried) -> None:
+    scores = [read_scores(job.folder(carried.out)) for job in carried.comparison.jobs()]
+    for own in scores:
+        assert torch.equal(own.arrays["picks/truth"], scores[0].arrays["picks/truth"])
+        assert torch.equal(own.arrays["strip/rows"], scores[0].arrays["strip/rows"])
+
+
+def test_what_is_done_is_neither_trained_nor_judged_again(
+    carried: Carried, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("judged again")
+
+    monkeypatch.setattr(jobs, "evaluate", never)
+    files = [
+        path
+        for job in carried.comparison.jobs()
+        for path in job.folder(carried.out).rglob("*.safetensors")
+        if path.name in ("model.safetensors", "scores.safetensors")
+    ]
+    before = {path: path.stat().st_mtime_ns for path in files}
+    assert len(before) == 6 + 6 + 2  # models, scores, what pretraining left
+    told = Told()
+    assert carry_out(carried.comparison, carried.out, told) == {}
+    assert {path: path.stat().st_mtime_ns for path in files} == before
+    assert not any(state.startswith("training ") for own in told.states.values() for state in own)
+    assert told.errors == carried.told.errors
+
+
+def test_damaged_scores_and_those_of_another_plan_are_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    few = {name: entrant(name) for name in ("persistence", "training-mean")}
+    data = write_waves(tmp_path / "waves.h5", 5, frames=8)
+    plan = comparison_of(data, entrants=few, seeds=(0,))
+    out, judged = tmp_path / "out", list[str]()
+    evaluate = jobs.evaluate
+
+    def counted(folder: Path, *given: Any, **options: Any) -> Any:
+        judged.append(folder.name)
+        return evaluate(folder, *given, **options)
+
+    monkeypatch.setattr(jobs, "evaluate", counted)
+    assert not carry_out(plan, out, Told())
+    assert judged == ["persistence-0", "training-mean-0"]
+    (Job("waves", "training-mean", 0).folder(out) / "scores.json").write_text("damaged")
+    assert not carry_out(plan, out, Told())
+    assert judged[2:] == ["training-mean-0"]
+    rollout = replace(plan.rollout, steps=2)
+    assert not carry_out(replace(plan, rollout=rollout), out, Told())
+    assert judged[3:] == ["persistence-0", "training-mean-0"]
+
+
+def test_a_run_that_fails_is_reported_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    def explodes(model: Any, *given: Any, **options: Any) -> Any:
+        raise FloatingPointError("the loss is not finite")
+
+    monkeypatch.setattr(engine, "fit", explodes)
+    plan = comparison_of(
+        write_waves(tmp_path / "waves.h5", 10, frames=6),
+        entrants={
+            "wrong": entrant("fno2d", widht=3),
+            "bursting": entrant("fno2d", width=8),
+            "persistence": entrant("persistence"),
+        },
+        seeds=(0,),
+    )
+    told = Told()
+    failed = carry_out(plan, tmp_path / "out", told)
+    messages = {job.entrant: message for job, message in failed.items()}
+    assert set(messages) == {"wrong", "bursting"}
+    assert "did you mean 'width'" in messages["wrong"]
+    assert messages["bursting"] == "the loss is not finite"
+    assert told.states[Job("waves", "wrong", 0)][-1] == "failed"
+    assert told.states[Job("waves", "persistence", 0)][-1] == "done"
+
+
+def test_predictions_that_are_not_finite_fail_their_run_with_a_clear_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    few = {"fno2d": entrant("fno2d", width=8, modes=3), "persistence": entrant("persistence")}
+    data = write_waves(tmp_path / "waves.h5", 5, frames=8)
+    plan = comparison_of(data, entrants=few, seeds=(0,), samples=1)
+    load = pibert.load
+
+    def spoiled(*given: Any, **options: Any) -> Any:
+        predictor = load(*given, **options)
+        for parameter in predictor.model.parameters():
+            parameter.detach().fill_(torch.inf)
+        return predictor
+
+    monkeypatch.setattr("pibert.comparison.evaluation.load", spoiled)
+    failed = carry_out(plan, tmp_path / "out", Told())
+    assert {job.entrant for job in failed} == {"fno2d"}
+    (message,) = failed.values()
+    assert "expected finite predictions" in message and "samples 0 to" in message
+
+
+def test_a_finished_run_can_enter_as_it_is(carried: Carried, tmp_path: Path, quick: None) -> None:
+    run = Job("waves", "fno2d", 1).folder(carried.out)
+    entering = {"taken": Entrant(run=str(run)), **carried.comparison.entrants}
+    few = {name: entering[name] for name in ("taken", "linear-extrapolation")}
+    plan = replace(carried.comparison, entrants=few, reference="linear-extrapolation")
+    told = Told()
+    assert not carry_out(plan, tmp_path, told)
+    job = Job("waves", "taken", 3)
+    assert told.errors[job] == carried.told.errors[Job("waves", "fno2d", 1)]
+    assert not (job.folder(tmp_path) / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_several_processes_find_what_one_does(carried: Carried, tmp_path: Path) -> None:
+    few = {name: entrant(name) for name in ("persistence", "linear-extrapolation")}
+    wrong = entrant("fno2d", widht=3)
+    plan = replace(carried.comparison, entrants={"wrong": wrong, **few}, seeds=(3,))
+    told = Told()
+    failed = carry_out(plan, tmp_path, told, workers=2)
+    assert {job.entrant for job in failed} == {"wrong"}
+    for name in few:
+        job = Job("waves", name, 3)
+        assert told.errors[job] == pytest.approx(carried.told.errors[job], rel=1e-6)
+
+
+def test_a_stated_split_without_a_validation_part_is_refused(tmp_path: Path, quick: None) -> None:
+    parts = ["train", "train", "test"]
+    flows = [wave(i, 6, local={"split": part}) for i, part in enumerate(parts)]
+    write(tmp_path / "flows.h5", flows)
+    data = DataConfig(path=str(tmp_path / "flows.h5"), split="stated")
+    plan = comparison_of(data, entrants={"persistence": entrant("persistence")})
+    with pytest.raises(ValueError, match="validation"):
+        carry_out(plan, tmp_path / "out", Told())

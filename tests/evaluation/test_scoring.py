@@ -1,0 +1,279 @@
+"""Judging a predictor: frames, gaps, picks, terms by brute force, and what cannot be judged."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pibert.data.dataset import Samples, Window
+from pibert.data.splits import Segment
+from pibert.evaluation import scoring
+from pibert.evaluation.scoring import Judged, judge, sequences
+from pibert.fields import FieldSpec, Normalizer, Trajectory
+from pibert.predictor import Predictor
+from tests.data.helpers import make_trajectory
+from tests.helpers import randomise, tiny_model
+
+SHAPE = (8, 12)
+NORMALIZER = Normalizer((0.4, -0.2), (1.5, 0.5))
+
+
+def flow(name: str, frames: int, seed: int, **changes: Any) -> Trajectory:
+    generator = torch.Generator().manual_seed(seed)
+    steps = torch.randn(frames, 2, *SHAPE, generator=generator)
+    return make_trajectory(name, states=1 + 0.3 * steps.cumsum(0), **changes)
+
+
+def samples_of(trajectories: list[Trajectory], history: int = 1, **options: Any) -> Samples:
+    window = Window(history=history)
+    return Samples(trajectories, window=window, normalizer=NORMALIZER, **options)
+
+
+def predictor_of(samples: Samples, name: str = "fno2d", **options: Any) -> Predictor:
+    spec = samples.spec
+    model = tiny_model(name, spec, **({"modes": 3} if name == "fno2d" else {}) | options)
+    return Predictor(randomise(model), samples.normalizer)
+
+
+def with_gap(frames: int = 20, after: int = 8) -> Tensor:
+    time = 0.05 * torch.arange(frames, dtype=torch.float64)
+    time[after:] += 0.1
+    return time
+
+
+@pytest.fixture(scope="module")
+def judged() -> tuple[Predictor, Samples, Judged]:
+    valid = torch.ones(SHAPE, dtype=torch.bool)
+    valid[3, 4:6] = False
+    flows = [flow("a", 20, 0, valid=valid), flow("b", 7, 1, valid=valid)]
+    samples = samples_of(flows, history=2)
+    predictor = predictor_of(samples)
+    return predictor, samples, judge(predictor, samples)
+
+
+def answers(predictor: Predictor, samples: Samples) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Prediction, truth, last frame and what is known, one frame at a time."""
+    found = []
+    for number in range(len(samples)):
+        home, first = samples.locate(number)
+        frame = first + samples.window.history
+        trajectory = samples.trajectories[home]
+        states, known = trajectory.read(), trajectory.known()
+        past = slice(frame - predictor.history, frame)
+        answer = predictor.step(
+            states[None, past], dict(trajectory.parameters), known[None, frame - 1]
+        )
+        found.append((answer[0, 0], states[frame], states[frame - 1], known[frame]))
+    prediction, truth, last, known = (torch.stack(group) for group in zip(*found, strict=True))
+    return prediction.double(), truth.double(), last.double(), known
+
+
+def value(judged: Judged, measure: str, metric: str, component: str) -> float | None:
+    pairs = zip(judged.entries[measure], judged.values[measure], strict=True)
+    (found,) = [v for e, v in pairs if (e["metric"], e["component"]) == (metric, component)]
+    return found
+
+
+def test_values_are_pooled_over_all_known_points_of_all_frames(
+    judged: tuple[Predictor, Samples, Judged],
+) -> None:
+    predictor, samples, found = judged
+    prediction, truth, last, known = answers(predictor, samples)
+    assert len(truth) == 18 + 5
+    error = torch.where(known[:, None], prediction - truth, 0.0).square()
+    energy = torch.where(known[:, None], truth, 0.0).square()
+    persisted = torch.where(known[:, None], last - truth, 0.0).square()
+    name = "physical/pointwise"
+    assert value(found, name, "nmse", "all") == pytest.approx(
+        (error.sum() / energy.sum()).item(), rel=1e-5
+    )
+    assert value(found, name, "nmse", "v") == pytest.approx(
+        (error[:, 1].sum() / energy[:, 1].sum()).item(), rel=1e-5
+    )
+    assert value(found, name, "skill", "all") == pytest.approx(
+        (1 - error.sum() / persisted.sum()).item(), rel=1e-5
+    )
+    mean, std = (torch.tensor(v)[:, None, None] for v in (NORMALIZER.mean, NORMALIZER.std))
+    own = torch.where(known[:, None], (truth - mean) / std, 0.0).square()
+    expected = ((error / std.square()).sum() / own.sum()).item()
+    assert value(found, "standardised/pointwise", "nmse", "all") == pytest.approx(
+        expected, rel=1e-5
+    )
+
+
+def test_errors_of_frames_are_those_of_the_model_and_of_persistence(
+    judged: tuple[Predictor, Samples, Judged],
+) -> None:
+    predictor, samples, found = judged
+    prediction, truth, last, known = answers(predictor, samples)
+    energy = torch.where(known[:, None], truth, 0.0).square().sum((1, 2, 3))
+    for name, answer in (("prediction", prediction), ("last", last)):
+        error = torch.where(known[:, None], answer - truth, 0.0).square().sum((1, 2, 3))
+        assert torch.allclose(found.arrays[f"errors/{name}"], (error / energy).sqrt(), rtol=1e-4)
+
+
+def test_rows_say_where_each_frame_is_from(judged: tuple[Predictor, Samples, Judged]) -> None:
+    _, samples, found = judged
+    assert found.arrays["rows/trajectory"].tolist() == [0] * 18 + [1] * 5
+    assert found.arrays["rows/frame"].tolist() == [*range(2, 20), *range(2, 7)]
+    assert found.arrays["sequences/trajectory"].tolist() == [0, 1]
+    for name, rows in found.arrays.items():
+        if name.startswith("terms/"):
+            assert rows.dtype == torch.float64
+            assert len(rows) == (2 if name.endswith("temporal") else len(samples))
+
+
+def test_picks_are_at_the_quantiles_of_the_error_of_persistence(
+    judged: tuple[Predictor, Samples, Judged],
+) -> None:
+    predictor, samples, found = judged
+    prediction, truth, last, known = answers(predictor, samples)
+    energy = torch.where(known[:, None], truth, 0.0).square().sum((1, 2, 3))
+    error = torch.where(known[:, None], last - truth, 0.0).square().sum((1, 2, 3)) / energy
+    order = sorted(range(len(samples)), key=lambda row: float(error[row]))
+    # Of 23 frames: places 1.1, 11 and 20.9 of 0 to 22.
+    assert found.arrays["picks/rows"].tolist() == [order[1], order[11], order[21]]
+    for place, row in enumerate((order[1], order[11], order[21])):
+        here = known[row]
+        for name, expected in (("truth", truth), ("prediction", prediction), ("last", last)):
+            own = found.arrays[f"picks/{name}"][place].double()
+            assert torch.allclose(own[:, here], expected[row][:, here], atol=1e-5)
+        assert torch.equal(found.arrays["picks/known"][place], here)
+
+
+def test_picks_do_not_depend_on_the_model(judged: tuple[Predictor, Samples, Judged]) -> None:
+    _, samples, found = judged
+    other = judge(predictor_of(samples, "persistence"), samples)
+    assert torch.equal(other.arrays["picks/rows"], found.arrays["picks/rows"])
+    assert torch.equal(other.arrays["errors/last"], other.arrays["errors/prediction"])
+    assert value(other, "physical/pointwise", "skill", "all") == pytest.approx(0, abs=1e-6)
+
+
+def test_the_strip_begins_at_the_median_pick_and_stays_in_its_stretch(
+    judged: tuple[Predictor, Samples, Judged], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor, samples, found = judged
+    strip = found.arrays["strip/rows"].tolist()
+    assert int(found.arrays["picks/rows"][1]) in strip
+    assert strip in list(sequences(samples))  # both are shorter than a strip
+    monkeypatch.setattr(scoring, "STRIP", 3)
+    short = judge(predictor, samples).arrays
+    rows, median = short["strip/rows"].tolist(), int(short["picks/rows"][1])
+    assert len(rows) == 3 and rows == list(range(rows[0], rows[0] + 3))
+    stretch = next(piece for piece in sequences(samples) if median in piece)
+    assert rows[0] == min(median, stretch[-1] - 2)
+    truth = answers(predictor, samples)[1]
+    assert torch.allclose(short["strip/truth"][0].double()[:, 0], truth[rows[0]][:, 0], atol=1e-2)
+
+
+def test_the_number_of_frames_judged_at_once_does_not_matter(
+    judged: tuple[Predictor, Samples, Judged], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor, samples, found = judged
+    monkeypatch.setattr(scoring, "CHUNK", 4)
+    again = judge(predictor, samples)
+    for name, values in found.values.items():
+        for mine, other in zip(values, again.values[name], strict=True):
+            assert (mine is None) == (other is None)
+            if mine is not None:
+                assert other == pytest.approx(mine, rel=1e-4, abs=1e-6), name
+
+
+def test_stretches_part_at_gaps_and_between_trajectories() -> None:
+    flows = [flow("a", 20, 0, time=with_gap()), flow("b", 5, 1)]
+    samples = samples_of(flows, 2)
+    found = [[samples.locate(number) for number in piece] for piece in sequences(samples)]
+    assert found == [
+        [(0, frame) for frame in range(6)],
+        [(0, frame) for frame in range(8, 18)],
+        [(1, frame) for frame in range(3)],
+    ]
+
+
+def test_segments_that_follow_on_each_other_are_parted_where_windows_are_missing() -> None:
+    segments = (Segment(0, 0, 6), Segment(0, 6, 12), Segment(0, 2, 5))
+    samples = samples_of([flow("a", 12, 0)], 1, segments=segments)
+    assert [len(piece) for piece in sequences(samples)] == [5, 5, 2]
+
+
+def test_behaviour_in_time_is_judged_stretch_by_stretch() -> None:
+    flows = [flow("a", 40, 0, time=with_gap(40, 20))]
+    samples = samples_of(flows)
+    found = judge(predictor_of(samples), samples)
+    assert found.arrays["terms/physical/temporal"].shape[0] == 2
+    assert found.arrays["sequences/trajectory"].tolist() == [0, 0]
+    short = samples_of([flow("a", 12, 0)])
+    assert "physical/temporal" not in judge(predictor_of(short), short).entries
+
+
+def test_the_correlation_time_is_that_of_the_true_flow() -> None:
+    time = torch.arange(64.0)[:, None, None, None]
+    wave = torch.cos(2 * torch.pi * time / 16).expand(64, 2, *SHAPE).clone()
+    samples = samples_of([make_trajectory("a", states=wave)])
+    first, second = (judge(predictor_of(samples, n), samples) for n in ("fno2d", "persistence"))
+    assert first.correlation_frames == second.correlation_frames
+    # cos(2 pi lag / 16) = 1/e
+    assert first.correlation_frames == pytest.approx(3.0, abs=0.3)
+    still = samples_of([make_trajectory("a", states=torch.ones(20, 2, *SHAPE))])
+    assert judge(predictor_of(still, "persistence"), still).correlation_frames is None
+
+
+def test_channels_of_different_units_count_in_units_of_their_spread() -> None:
+    states = 1 + torch.randn(6, 3, *SHAPE, generator=torch.Generator().manual_seed(0))
+    one = make_trajectory("a", states=states, channels=("u", "v", "p"))
+    one = replace(one, spec=replace(one.spec, units=("m/s", "m/s", "Pa")))
+    scales = Normalizer((0.0, 0.0, 0.0), (1.0, 2.0, 50.0))
+    samples = Samples([one], window=Window(), normalizer=scales)
+    found = judge(predictor_of(samples, "persistence"), samples)
+    std = torch.tensor(scales.std)[:, None, None]
+    error = ((states[1:] - states[:-1]) / std).square().sum((1, 2, 3))
+    energy = (states[1:] / std).square().sum((1, 2, 3))
+    expected = (error / energy).sqrt().double()
+    assert torch.allclose(found.arrays["errors/last"].double(), expected, rtol=1e-4)
+
+
+def test_fields_that_are_no_flow_are_judged_without_derivatives() -> None:
+    spec = FieldSpec(channels=("T",), grid=make_trajectory().spec.grid, family="heat", dt=0.05)
+    states = torch.randn(6, 1, 5, 7, generator=torch.Generator().manual_seed(0))
+    one = Trajectory(name="a", states=states, time=0.05 * torch.arange(6).double(), spec=spec)
+    samples = Samples([one], window=Window(), normalizer=Normalizer((0.1,), (1.0,)))
+    found = judge(predictor_of(samples, "persistence"), samples)
+    assert "physical/pointwise" in found.entries and "probes/truth" not in found.arrays
+    assert not any("gradients" in name for name in found.entries)
+
+
+def test_a_frame_of_which_nothing_is_known_is_not_picked() -> None:
+    valid = torch.ones(9, *SHAPE, dtype=torch.bool)
+    valid[6] = False
+    samples = samples_of([flow("a", 9, 0, valid=valid)])
+    found = judge(predictor_of(samples, "persistence"), samples)
+    assert found.arrays["errors/last"].isnan().tolist() == [row == 5 for row in range(8)]
+    assert 5 not in found.arrays["picks/rows"].tolist()
+
+
+def test_predictions_that_are_not_finite_are_told() -> None:
+    samples = samples_of([flow("a", 8, 0)])
+    predictor = predictor_of(samples)
+    with torch.no_grad():
+        next(predictor.model.parameters()).fill_(float("nan"))
+    with pytest.raises(ValueError, match="expected finite predictions.*samples 0 to 6; train"):
+        judge(predictor, samples)
+
+
+def test_windows_that_are_too_short_or_too_far_are_refused() -> None:
+    flows = [flow("a", 8, 0)]
+    predictor = predictor_of(samples_of(flows, 2), history=2)
+    with pytest.raises(ValueError, match="at least 2 frames and one to predict"):
+        judge(predictor, samples_of(flows, 1))
+    far = Samples(flows, window=Window(history=2, horizon=2), normalizer=NORMALIZER)
+    with pytest.raises(ValueError, match="at least 2 frames and one to predict"):
+        judge(predictor, far)
+
+
+def test_of_several_frames_ahead_the_first_counts() -> None:
+    samples = samples_of([flow("a", 8, 0)])
+    far = predictor_of(samples, "persistence", horizon=3)
+    near = predictor_of(samples, "persistence")
+    assert judge(far, samples).values == judge(near, samples).values

@@ -1,0 +1,192 @@
+"""Every model through a whole experiment: trained or fitted, saved, loaded, and stepped."""
+
+import importlib
+import importlib.util
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pibert
+from pibert.data.format import write
+from pibert.data.splits import Shares
+from pibert.experiments import Experiment, run
+from pibert.experiments.experiment import DataConfig, ModelConfig, Pretraining, Weights
+from pibert.experiments.flows import Flows, prepare
+from pibert.fields import Trajectory
+from pibert.models import MODELS
+from pibert.models.references.simple import Reference
+from pibert.training.engine import FitConfig, Hardware
+from pibert.training.journal import read_log
+from tests.data.helpers import make_trajectory
+from tests.helpers import TINY_OPTIONS
+
+SHAPE = (12, 16)
+PHYSICS = {"divergence", "laplacian", "boundary"}
+REFERENCES = [n for n, k in MODELS.items() if isinstance(k, type) and issubclass(k, Reference)]
+LEARNERS = [n for n in MODELS if n not in (*REFERENCES, "neuraloperator")]
+
+
+def flow(number: int) -> Trajectory:
+    """A wave that runs along x and a shear."""
+    generator = torch.Generator().manual_seed(number)
+    phase = float(torch.rand(1, generator=generator))
+    time = torch.arange(7.0)[:, None, None]
+    y, x = torch.meshgrid(*(torch.arange(float(n)) for n in SHAPE), indexing="ij")
+    angle = 2 * math.pi * (x / 8 + phase - 0.1 * time)
+    states = torch.stack((1 + 0.1 * y + 0.4 * torch.sin(angle), 0.3 * torch.cos(angle)), dim=1)
+    return make_trajectory(f"f{number}", states=states, re=1000.0 + 100 * number)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[DataConfig, Flows]:
+    path = tmp_path_factory.mktemp("flows") / "flows.h5"
+    write(path, [flow(number) for number in range(6)])
+    config = DataConfig(path=str(path), shares=Shares(train=0.5, valid=0.2))
+    return config, prepare(config)
+
+
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures of curves are tested elsewhere and take a second each."""
+    module = importlib.import_module("pibert.experiments.run")
+    monkeypatch.setattr(module, "draw_curves", lambda log, picture: None)
+
+
+def experiment_of(data: tuple[DataConfig, Flows], name: str, **changes: Any) -> Experiment:
+    options = {key: value for key, value in TINY_OPTIONS[name].items()}
+    fit = FitConfig(
+        epochs=1,
+        batch_size=6,
+        micro_batch=None,
+        learning_rate=1e-3,
+        warmup_epochs=0.0,
+        monitor="reconstruction",
+    )
+    given: dict[str, Any] = {
+        "data": data[0],
+        "model": ModelConfig(name=name, options=options),
+        "training": fit,
+        "hardware": Hardware(accelerator="cpu"),
+    }
+    return Experiment(**(given | changes))
+
+
+def check_it_steps(folder: Path, flows: Flows) -> None:
+    predictor = pibert.load(folder)
+    (segment, *_) = flows.split.test
+    trajectory = flows.trajectories[segment.trajectory]
+    states = trajectory.read()
+    windows = torch.stack([states[i : i + predictor.history] for i in range(3)])
+    answer = predictor.step(windows, dict(trajectory.parameters))
+    assert answer.shape == (3, 1, 2, *SHAPE) and bool(answer.isfinite().all())
+    # Physical units: about as large as the flow, not as its standardised form.
+    assert (answer - states[None, 2:3]).abs().max() < 2
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_model_is_trained_and_steps(
+    name: str, data: tuple[DataConfig, Flows], tmp_path: Path
+) -> None:
+    finished = run(experiment_of(data, name), tmp_path / "run", flows=data[1])
+    assert finished.fitted.steps == 3  # 3 trajectories of 6 windows, in batches of 6
+    check_it_steps(tmp_path / "run", data[1])
+    (line,) = [own for own in read_log(tmp_path / "run" / "log.jsonl") if own["kind"] == "epoch"]
+    logged = set(line["train"]) | set(line["valid"])
+    assert math.isfinite(line["valid"]["reconstruction"])
+    assert bool(PHYSICS & logged) is (name == "pibert")
+    assert ("continuity" in logged) is (name == "pinn")
+    assert ("flow" in logged) is (name == "fourierflow")
+    if name not in ("pibert", "pinn", "fourierflow"):  # the plain squared error, no more
+        assert line["train"]["loss"] == pytest.approx(line["train"]["reconstruction"], rel=1e-6)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("neuralop") is None, reason="neuraloperator is not installed"
+)
+def test_a_model_of_neuraloperator_is_trained_and_steps(
+    data: tuple[DataConfig, Flows], tmp_path: Path
+) -> None:
+    run(experiment_of(data, "neuraloperator"), tmp_path / "run", flows=data[1])
+    check_it_steps(tmp_path / "run", data[1])
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_reference_is_fitted_and_steps(
+    name: str, data: tuple[DataConfig, Flows], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    finished = run(experiment_of(data, name), folder, flows=data[1])
+    assert (finished.fitted.steps, finished.best_epoch) == (0, 0)
+    assert not (folder / "log.jsonl").exists()
+    check_it_steps(folder, data[1])
+    before = (folder / "model.safetensors").stat().st_mtime_ns
+    run(experiment_of(data, name), folder, flows=data[1])  # found, not fitted again
+    assert (folder / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_persistence_is_the_last_frame_and_the_mean_that_of_training(
+    data: tuple[DataConfig, Flows], tmp_path: Path
+) -> None:
+    flows = data[1]
+    predictors = {}
+    for name in ("persistence", "training-mean"):
+        run(experiment_of(data, name), tmp_path / name, flows=flows)
+        predictors[name] = pibert.load(tmp_path / name)
+    states = flows.trajectories[flows.split.test[0].trajectory].read()
+    found = predictors["persistence"].step(states[:2, None])
+    assert torch.allclose(found[:, 0], states[:2], atol=1e-5)
+    homes = [segment.trajectory for segment in flows.split.train]
+    mean = torch.cat([flows.trajectories[home].read()[1:] for home in homes]).mean(0)
+    found = predictors["training-mean"].step(states[:2, None])
+    assert torch.allclose(found[1, 0], mean, atol=1e-5)
+
+
+def test_a_pretrained_auto_encoder_is_kept_to_the_bit(
+    data: tuple[DataConfig, Flows], tmp_path: Path
+) -> None:
+    fit = experiment_of(data, "fourierflow").training
+    plain = {name: getattr(fit, name) for name in fit.__dataclass_fields__}
+    experiment = experiment_of(
+        data,
+        "fourierflow",
+        pretraining=Pretraining(**{**plain, "monitor": "loss"}),
+        pretraining_weights=Weights(supervised=0.0, mpp=1.0, ecp=0.0),
+    )
+    run(experiment, tmp_path / "run", flows=data[1])
+    before, after = (
+        pibert.load(folder).model.state_dict()
+        for folder in (tmp_path / "run" / "pretraining", tmp_path / "run")
+    )
+    run(experiment_of(data, "fourierflow"), tmp_path / "scratch", flows=data[1])
+    scratch = pibert.load(tmp_path / "scratch").model.state_dict()
+    own = {name for name in before if name.startswith("autoencoder.")}
+    assert own and own < set(before)
+    assert all(torch.equal(before[name], after[name]) for name in own)
+    # Pretraining did change it, and training did change the rest.
+    assert not all(torch.equal(after[name], scratch[name]) for name in own)
+    assert not all(torch.equal(before[name], after[name]) for name in set(before) - own)
+    check_it_steps(tmp_path / "run", data[1])
+
+
+def test_a_flow_learns_in_units_of_the_changes_of_its_training_part(
+    data: tuple[DataConfig, Flows], tmp_path: Path
+) -> None:
+    flows = data[1]
+    run(experiment_of(data, "fourierflow"), tmp_path / "run", flows=flows)
+    scale = pibert.load(tmp_path / "run").model.state_dict()["increment_scale"]
+    std = torch.tensor(flows.normalizer.std)[:, None, None]
+    homes = [segment.trajectory for segment in flows.split.train]
+    changes = torch.cat([flows.trajectories[home].read().diff(dim=0) for home in homes]) / std
+    assert torch.allclose(scale, changes.square().mean((0, 2, 3)).sqrt(), rtol=1e-4)
+
+
+def test_a_model_without_the_head_for_it_is_not_pretrained(
+    data: tuple[DataConfig, Flows], tmp_path: Path
+) -> None:
+    experiment = experiment_of(data, "fno2d", pretraining=Pretraining(epochs=1))
+    with pytest.raises(ValueError, match="FNO2d has no head for this: .* set the weight mpp to 0"):
+        run(experiment, tmp_path / "run", flows=data[1])
+    assert not (tmp_path / "run").exists()

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -71,7 +72,7 @@ def compare(
     settle(plan, out)
     with _LiveTable(plan) as table:
         failed = carry_out(plan, out, table, workers=workers)
-    results = gather(plan, out, failed)
+    results = gather(plan, out, failed, shlex.join(["pibert", *sys.argv[1:]]))
     console = Console()
     for name, facts in results["data"].items():
         _show_ranking(console, name, facts, results)

@@ -88,7 +88,14 @@ def identity_of(
     """Equal where the same weights are judged in the same way on the same flows."""
     weights = json.loads((folder / "model.json").read_text())["weights"]["sha256"]
     plan = None if rollout is None else config.as_plain(rollout)
-    facts = {"weights": weights, "data": flows.source, "history": history, "rollout": plan}
+    facts = {
+        "weights": weights,
+        "data": flows.source,
+        "fields": [list(flows.spec.channels), list(flows.spec.grid.shape)],
+        "test": [list(segment) for segment in flows.split.test],
+        "history": history,
+        "rollout": plan,
+    }
     return config.fingerprint(facts)
 
 
@@ -108,9 +115,11 @@ def data_facts(flows: Flows, samples: Samples) -> dict[str, Any]:
     return {
         "source": flows.source,
         "split": split,
-        "spec": flows.spec.to_dict(),
-        "normalizer": {"mean": list(flows.normalizer.mean), "std": list(flows.normalizer.std)},
+        # As the model has them, which may have been trained on other flows.
+        "spec": samples.spec.to_dict(),
+        "normalizer": {"mean": list(samples.normalizer.mean), "std": list(samples.normalizer.std)},
         "length_unit": flows.trajectories[0].length_unit,
+        "time_unit": flows.trajectories[0].time_unit,
         "test_frames": len(samples),
         "has_body": any(trajectory.body is not None for trajectory in flows.trajectories),
         "names": [trajectory.name for trajectory in flows.trajectories],
@@ -191,7 +200,9 @@ def _insight(
     x = batch.x[:, -model.in_channels :]
     found = token_diagnostics(model, x, batch.parameters, batch.mask)
     arrays = {f"tokens/{name}": value for name, value in found.items()}
-    fresh = type(model)(model.config, model.spec).to(predictor.device)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        fresh = type(model)(model.config, model.spec).to(predictor.device)
     for name, kind in (("alignment", model), ("alignment_untrained", fresh)):
         scales = alignment(
             kind, _samples(predictor, later, flows, own), most=512, device=predictor.device

@@ -111,7 +111,7 @@ class Comparison:
     rollout: RolloutPlan = RolloutPlan()
     hardware: Hardware = Hardware()
     reference: str = "persistence"
-    """The entrant that skill is measured against and that picks the frames to look at."""
+    """The entrant that no comparison goes without."""
 
     def __post_init__(self) -> None:
         if not self.data or not self.entrants or not self.seeds:

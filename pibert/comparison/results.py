@@ -41,13 +41,16 @@ HEADLINE = ("physical", "nmse", "all")
 Record = dict[str, Any]
 
 
-def gather(comparison: Comparison, out: Path, failed: Mapping[Job, str]) -> dict[str, Any]:
+def gather(
+    comparison: Comparison, out: Path, failed: Mapping[Job, str], command: str | None = None
+) -> dict[str, Any]:
     """All results of a comparison as plain JSON; written to ``results.json`` and ``.csv``.
 
     Args:
         comparison: The plan.
         out: Its folder.
         failed: Runs without scores, and why.
+        command: What was typed.
     """
     data: dict[str, Any] = {}
     records: list[Record] = []
@@ -70,6 +73,7 @@ def gather(comparison: Comparison, out: Path, failed: Mapping[Job, str]) -> dict
         }
     results = {
         "format": FORMAT,
+        "command": command,
         "comparison": config.as_plain(comparison),
         "commit": commit(),
         "versions": versions(),

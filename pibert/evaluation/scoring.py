@@ -16,6 +16,7 @@ from torch import Tensor
 from pibert.data.dataset import Samples
 from pibert.evaluation.measure import Frames, Measure
 from pibert.evaluation.measures import frame_measures, standardised_measures
+from pibert.evaluation.official import Official
 from pibert.evaluation.pointwise import frame_errors
 from pibert.evaluation.probes import body_extent, probe_series
 from pibert.evaluation.regions import drag_proxies
@@ -29,8 +30,9 @@ STRIP = 12
 """Frames one after the other that are kept, beginning at the median pick."""
 CHUNK = 128
 """Frames that are judged at once."""
-SHORTEST = 16
-"""Frames without a gap below which nothing is said of the behaviour in time."""
+SHORTEST = 20
+"""Frames without a gap below which nothing is said of the behaviour in time, and the windows that
+RealPDEBench's metrics are of; here their frames are predicted one by one."""
 PHYSICAL, STANDARDISED = "physical", "standardised"
 
 
@@ -119,7 +121,7 @@ def measures_by_space(
     """The measures of fields, in physical and in standardised units."""
     physical = frame_measures(spec, normalizer, has_body=has_body, length_unit=length_unit)
     if spec.velocity is not None:
-        physical = (*physical, Temporal(spec=spec))
+        physical = (*physical, Temporal(spec=spec), Official(spec=spec, frames=SHORTEST))
     return {PHYSICAL: physical, STANDARDISED: standardised_measures(spec, has_body=has_body)}
 
 
@@ -250,4 +252,5 @@ def _pictures(predictor: Predictor, samples: Samples, errors: Tensor) -> dict[st
     arrays["strip/rows"] = torch.tensor(strip)
     arrays["strip/truth"] = frames.truth.half().cpu()
     arrays["strip/prediction"] = frames.prediction.half().cpu()
+    arrays["strip/known"] = frames.known.cpu()
     return arrays

@@ -3,21 +3,21 @@
 import importlib
 import math
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from pibert.comparison import evaluation
 from pibert.comparison.plan import Comparison, Entrant, Job, RolloutPlan
 from pibert.data.format import write
 from pibert.data.splits import Shares
-from pibert.evaluation.cost import measure_cost
+from pibert.evaluation.cost import Cost, measure_cost
 from pibert.evaluation.scores import Scores
 from pibert.experiments.experiment import DataConfig, ModelConfig, Weights
-from pibert.fields import Trajectory
+from pibert.fields import FieldSpec, Trajectory
 from pibert.training.engine import FitConfig, Hardware
 from tests.data.helpers import make_trajectory
 
@@ -86,9 +86,13 @@ def comparison_of(data: DataConfig, **changes: Any) -> Comparison:
 
 
 def quickly(patch: pytest.MonkeyPatch) -> None:
-    """Time a model for no longer than it takes to call it a few times, and draw no curves."""
-    brief = partial(measure_cost, batches=(1,), seconds=0.0)
+    """Leave out what takes long and is tested elsewhere: timing, curves, what tokens know."""
+
+    def brief(model: nn.Module, spec: FieldSpec, device: str, **_: Any) -> Cost:
+        return measure_cost(model, spec, device, (1,), seconds=0.0)
+
     patch.setattr(evaluation, "measure_cost", brief)
+    patch.setattr(evaluation, "alignment", lambda *_, **__: {"vorticity": 0.5})
     # The package has a function of the module's name.
     module = importlib.import_module("pibert.experiments.run")
     patch.setattr(module, "draw_curves", lambda log, picture: None)

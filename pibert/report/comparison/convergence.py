@@ -63,8 +63,8 @@ def convergence(board: Board) -> Drawn | None:
     caption = (
         f"Data set {board.name}: mean squared error of standardised fields on the validation part "
         "against the samples seen, counted with repetition and pretraining included. Rings mark "
-        "the epoch that was chosen, on the validation part alone; its weights are judged on the test "
-        "part."
+        "the epoch that was chosen, on the validation part alone; its weights are judged on the "
+        "test part."
     )
     winner = min(curves, key=lambda model: min(curves[model].values()))
     alt = (

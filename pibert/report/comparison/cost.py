@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from pibert.report.comparison.board import UNTRAINED, Board
 from pibert.report.comparison.drawn import SMALL, Drawn
-from pibert.report.comparison.plots import Label, frame, label_points, logarithmic, sheet
+from pibert.report.comparison.plots import Label, frame, label_points, logarithmic, settle, sheet
 
 Cost = Callable[[Mapping[str, Any]], float | None]
 """Of a run; None where it was not measured."""
@@ -42,16 +42,17 @@ def cost(board: Board) -> Drawn | None:
         _panel(ax, board, known, costs)
     for ax in axes.flat[len(found) :]:
         ax.set_axis_off()
-    # Only once all panels have their contents are their sizes final.
+    settle(figure)
     for ax, (_, costs) in zip(axes.flat, found.values(), strict=False):
         marks = [Label(costs[m], known[m], m, board.colour(m)) for m in costs]
         label_points(ax, marks, size=SMALL)
     devices = {str(_cost_of(board.first(model).card).get("device", "")) for model in known} - {""}
     where = f" Measured on {', '.join(sorted(devices))}." if devices else ""
     caption = (
-        f"Data set {board.name}: NMSE of all components over the test part (physical units) against "
-        "cost; lower left is better. The grey line joins the best choices at each cost; hollow "
-        f"points are predictors that are not trained, which have no place in panels c and d.{where}"
+        f"Data set {board.name}: NMSE of all components over the test part (physical units) "
+        "against cost; lower left is better. The grey line joins the best choices at each cost; "
+        "hollow points are predictors that are not trained, which have no place in c and d."
+        f"{where}"
     )
     fast = {m: c for _, costs in list(found.values())[:1] for m, c in costs.items()}
     alt = (

@@ -13,6 +13,7 @@ from pibert.report.comparison import (
     bars,
     convergence,
     cost,
+    distribution,
     drag,
     fields,
     rollout,
@@ -33,6 +34,7 @@ Figures = Drawn | Animated | Sequence[Drawn] | None
 Maker = Callable[[Board], Figures]
 FIGURES: tuple[tuple[str, Maker], ...] = (
     ("Components", bars.metrics),
+    ("Components", distribution.error_distribution),
     ("Scales", bars.scales),
     ("Scales", spectra.spectra),
     ("Fields", fields.overview),

@@ -87,7 +87,7 @@ def as_html(table: Table) -> str:
     body = "".join(_html_row(row, table.header) for row in table.rows)
     foot = "".join(_html_row(row, table.header) for row in table.foot)
     foot = f"<tfoot>{foot}</tfoot>" if foot else ""
-    caption = f"<strong>{escape(table.title)}.</strong> {escape(table.caption)}"
+    caption = f"<strong>{escape(table.title)}.</strong> {html_text(table.caption)}"
     return (
         f'<figure class="table" id="{name}"><figcaption id="{name}-caption">{caption}</figcaption>'
         f'<div class="scroll" role="region" aria-labelledby="{name}-caption" tabindex="0">'
@@ -127,8 +127,8 @@ def _html_number(text: str) -> str:
 
 
 def html_text(text: str) -> str:
-    """Any text, with its powers of ten set as such."""
-    return _html_number(escape(text))
+    """Any text, with its powers of ten set as such; a number stays with its per cent."""
+    return _html_number(escape(text)).replace(" %", "&nbsp;%")
 
 
 def as_markdown(table: Table) -> str:
@@ -183,7 +183,7 @@ def _latex_cell(cell: Cell) -> str:
     def number(text: str) -> str:
         if cell.number is None:
             return _latex(text)
-        parts = _POWER.split(text)
+        parts = _POWER.split(_MINUS.sub("−", text))
         plain = [_latex(part) for part in parts[::3]]
         powers = zip(parts[1::3], parts[2::3], strict=True)
         set_powers = [rf"${base}\times10^{{{power}}}$" for base, power in powers]

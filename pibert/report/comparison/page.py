@@ -35,7 +35,7 @@ SECTIONS = {
     "Scales": "Scales and spectra",
     "Physics": "Physics of the predictions",
     "Fields": "Fields",
-    "Wake": "Along and across the wake",
+    "Wake": "Slices and wake",
     "Time": "Time series",
     "Model": "Inside PIBERT",
     "Benchmark": "Metrics of the benchmark",
@@ -115,14 +115,17 @@ def _page(
     figures: Sequence[tuple[str, Maker]],
 ) -> str:
     name = wording.title(boards)
-    count = 0
+    count, order = 0, list(SECTIONS)
     sections, missing = [], []
     for board in boards:
-        pictures = list(pictures_of(board, figures))
+        pictures = sorted(pictures_of(board, figures), key=lambda own: order.index(own.section))
         missing += [own for own in pictures if isinstance(own, Missing)]
-        sections.append(_data_section(board, tables[board.name], pictures, count))
+        words = wording.verdict(board) if len(boards) > 1 else ""
+        sections.append(_data_section(board, words, tables[board.name], pictures, count))
         count += len(pictures)
-    verdicts = "".join(f'<p class="verdict">{html_text(wording.verdict(b))}</p>' for b in boards)
+    # The whole of it once: here, or with each of several data sets.
+    say = wording.verdict if len(boards) == 1 else wording.headline
+    verdicts = "".join(f'<p class="verdict">{html_text(say(board))}</p>' for board in boards)
     body = [
         f'<header><p class="kicker">Report of a comparison</p><h1>{escape(name)}</h1>{verdicts}',
         _alerts(results, missing),
@@ -163,7 +166,7 @@ def _navigation(boards: Sequence[Board], sections: str) -> str:
     links += [("failures", "Failures", ""), ("provenance", "Provenance", "")]
     if len(boards) == 1:
         home = slug(boards[0].name)
-        found = [(f"{home}-{slug(key)}", key, "") for key in SECTIONS]
+        found = [(f"{home}--{slug(key)}", key, "") for key in SECTIONS]
         links[1:2] = [link for link in found if f'id="{link[0]}"' in sections]
     items = "".join(f'<a href="#{to}"{kind}>{escape(text)}</a>' for to, text, kind in links)
     return f'<nav class="top" aria-label="Contents">{items}</nav>'
@@ -171,6 +174,7 @@ def _navigation(boards: Sequence[Board], sections: str) -> str:
 
 def _data_section(
     board: Board,
+    words: str,
     tables: Sequence[tuple[str, Table]],
     pictures: Sequence[Picture | Missing],
     count: int,
@@ -182,12 +186,13 @@ def _data_section(
         own = _tables([table for section, table in tables if section == key])
         own += "".join(_picture(n, p) for n, p in numbered if p.section == key)
         if own:
-            parts.append(f'<h3 id="{slug(board.name)}-{slug(key)}">{heading}</h3>{own}')
+            parts.append(f'<h3 id="{slug(board.name)}--{slug(key)}">{heading}</h3>{own}')
+    said = f"<p>{html_text(words)}</p>" if words else ""
     facts = _facts(wording.data_facts(board))
     return (
         f'<section class="data" id="{slug(board.name)}" '
         f'data-name="{escape(board.name, quote=True)}">'
-        f"<h2>{escape(board.name)}</h2>{facts}{''.join(parts)}</section>"
+        f"<h2>{escape(board.name)}</h2>{said}{facts}{''.join(parts)}</section>"
     )
 
 
@@ -218,8 +223,8 @@ def _picture(number: int, picture: Picture | Missing) -> str:
     return (
         f'<figure class="picture"><div class="scroll" tabindex="0"><img loading="lazy" '
         f'width="{wide}" height="{high}" style="{size}" alt="{escape(picture.alt, quote=True)}" '
-        f'src="data:{picture.mime};base64,{data}"></div><figcaption><strong>Figure {number}.</strong> '
-        f"{html_text(picture.caption)}</figcaption></figure>"
+        f'src="data:{picture.mime};base64,{data}"></div><figcaption>'
+        f"<strong>Figure {number}.</strong> {html_text(picture.caption)}</figcaption></figure>"
     )
 
 

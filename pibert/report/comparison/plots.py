@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter
-from matplotlib.transforms import Bbox, BboxBase
 from torch import Tensor
 
 from pibert.report.comparison.board import UNTRAINED, Board
@@ -184,30 +183,35 @@ def label_ends(ax: Axes, labels: Sequence[Label], *, size: float = SMALL) -> Non
         )
 
 
+def settle(figure: Figure) -> None:
+    """Fix the places of all panels: what comes later does not move them."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+
+
 def label_points(ax: Axes, labels: Sequence[Label], *, size: float = SMALL) -> None:
     """Names next to points, where they cover neither each other nor another point.
 
-    The limits and scales of the panel must be final.
+    The limits and scales of the panel must be final, and its figure settled.
     """
-    figure = ax.get_figure()
-    assert isinstance(figure, Figure)
-    figure.draw_without_rendering()
-    inside = ax.get_window_extent()
-    points = [_on_sheet(ax, label) for label in labels]
+    points = ax.transData.transform([(label.x, label.y) for label in labels])
     dot = 4.5 * DPI / 72
-    taken = [Bbox.from_bounds(x - dot, y - dot, 2 * dot, 2 * dot) for x, y in points]
-    crowd = [sum(math.dist(a, b) < 60 for b in points) for a in points]
-    for n in sorted(range(len(labels)), key=crowd.__getitem__, reverse=True):
+    taken = [(x - dot, y - dot, x + dot, y + dot) for x, y in points]
+    apart = np.hypot(*(points[:, None] - points[None]).transpose(2, 0, 1))
+    crowded_first = np.argsort(-(apart < 60).sum(1), kind="stable")
+    for n in crowded_first.tolist():
         text = ax.text(0, 0, labels[n].text, fontsize=size)
         own = text.get_window_extent()
         text.remove()
-        box, far = _free_place(points[n], float(own.width), float(own.height), inside, taken)
-        taken.append(box.padded(3.0))
+        inside = np.array(ax.get_window_extent().extents)
+        box, far = _free_place(points[n], (own.width, own.height), inside, np.array(taken))
+        taken.append((box[0] - 3, box[1] - 3, box[2] + 3, box[3] + 3))
+        left, middle = ax.transData.inverted().transform((box[0], (box[1] + box[3]) / 2))
         leader = {"arrowstyle": "-", "lw": 0.5, "color": labels[n].colour, "shrinkB": 3.0}
         ax.annotate(
             labels[n].text,
             xy=(labels[n].x, labels[n].y),
-            xytext=ax.transData.inverted().transform((box.x0, (box.y0 + box.y1) / 2)),
+            xytext=(float(left), float(middle)),
             fontsize=size,
             color=labels[n].colour,
             va="center",
@@ -217,36 +221,30 @@ def label_points(ax: Axes, labels: Sequence[Label], *, size: float = SMALL) -> N
         ).set_in_layout(False)
 
 
-def _on_sheet(ax: Axes, label: Label) -> tuple[float, float]:
-    x, y = ax.transData.transform((label.x, label.y))
-    return float(x), float(y)
-
-
 def _free_place(
-    point: tuple[float, float], width: float, height: float, inside: BboxBase, taken: Sequence[Bbox]
-) -> tuple[Bbox, bool]:
+    point: np.ndarray, extent: tuple[float, float], inside: np.ndarray, taken: np.ndarray
+) -> tuple[np.ndarray, bool]:
     """Where a label covers least, near places first, and whether it needs a line."""
-    best: tuple[float, Bbox, bool] | None = None
+    turns = np.pi / 4 * np.array((1, 7, 3, 5, 0, 4, 2, 6))  # slanting first: lines tend to be level
+    ways = np.stack((np.cos(turns), np.sin(turns)), axis=1)
+    size = np.array(extent)
+    best, least, far = np.zeros(4), math.inf, False
     for away, line in SPREAD:
-        for turn in (1, 7, 3, 5, 0, 4, 2, 6):  # slanting first: lines tend to be level
-            angle = turn * math.pi / 4
-            x = point[0] + away * DPI / 72 * math.cos(angle)
-            y = point[1] + away * DPI / 72 * math.sin(angle)
-            side, level = round(math.cos(angle)), round(math.sin(angle))
-            corner = (x - width * (1 - side) / 2, y - height * (1 - level) / 2)
-            box = Bbox.from_bounds(*corner, width, height)
-            covered = sum(_common(box, other) for other in taken)
-            outside = width * height - _common(box, inside)
-            cost = covered + 3 * outside
-            if best is None or cost < best[0] - 1e-6:
-                best = (cost, box, bool(line))
-        if best is not None and best[0] < 1.0:
+        corner = point + away * DPI / 72 * ways - size * (1 - np.round(ways)) / 2
+        boxes = np.concatenate((corner, corner + size), axis=1)
+        covered = _common(boxes, taken).sum(1)
+        outside = size.prod() - _common(boxes, inside[None])[:, 0]
+        costs = covered + 3 * outside
+        place = int(costs.argmin())
+        if costs[place] < least - 1e-6:
+            best, least, far = boxes[place], float(costs[place]), bool(line)
+        if least < 1.0:
             break
-    assert best is not None
-    return best[1], best[2]
+    return best, far
 
 
-def _common(a: BboxBase, b: BboxBase) -> float:
-    """Area in both."""
-    wide, high = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
-    return wide * high if wide > 0 and high > 0 else 0.0
+def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Areas that boxes (n, 4) and (m, 4) share, (n, m)."""
+    low = np.maximum(a[:, None, :2], b[None, :, :2])
+    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
+    return (high - low).clip(min=0).prod(-1)

@@ -189,7 +189,7 @@ def cross_sections(board: Board) -> Drawn | None:
     quantity, grid = chief(board), board.spec.grid
     aspect = (grid.shape[0] * grid.dy) / (grid.shape[1] * grid.dx)
     high = min(max(2.9 * aspect, 1.0), 2.9)
-    figure = blank(10, len(picks) * (high + 1.75 + 0.75) + 0.4)
+    figure = blank(10, len(picks) * (high + 1.75 + 0.9) + 0.4)
     axes = figure.subplots(2 * len(picks), 3, height_ratios=(high, 1.75) * len(picks))
     for number, (name, picked) in enumerate(picks.items()):
         cut, lines = _Cut(board, picked, models), axes[2 * number : 2 * number + 2]
@@ -217,7 +217,7 @@ def _draw_block(lines: np.ndarray, cut: _Cut, quantity: str, heading: str) -> No
     for ax, name in zip(lines[0], cut.layers, strict=False):
         is_last = name == [*cut.layers][-1]
         cut.map(ax, name, quantity, bar=[*cut.layers] if is_last else None, along=False)
-        ax.set_title(" \n ", fontsize=LARGE, loc="right")  # room for the heading
+        ax.set_title(" \n \n ", fontsize=LARGE, loc="right")  # room for the heading
         ax.set_title(name, fontsize=LARGE, loc="left", pad=3)
         ax.set_xlabel(axis_label(cut.board, "x"), fontsize=NORMAL, labelpad=1)
     lines[0, 0].annotate(

@@ -65,9 +65,9 @@ def spectra(board: Board) -> Drawn | None:
     label_ends(right, [Label(last, float(errors[m][-1]), m, board.colour(m)) for m in shown])
     caption = (
         f"Data set {board.name}: mean over the test frames of (a) the radial spectrum of kinetic "
-        "energy of u and v about their means, and (b) the spectrum of the error over that of the truth, "
-        "which sees phase: at 1 (dotted) nothing but the presence of a scale is known. Shaded: "
-        "thirds of the resolved wave numbers, the bands of the tables."
+        "energy of u and v about their means, and (b) the spectrum of the error over that of the "
+        "truth, which sees phase: at 1 (dotted) nothing but the presence of a scale is known. "
+        "Shaded: thirds of the resolved wave numbers, the bands of the tables."
         + _left_out(board, len(shown))
     )
     alt = (

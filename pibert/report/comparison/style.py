@@ -39,7 +39,7 @@ figcaption strong { color: var(--ink); }
 .table figcaption { margin-bottom: .45rem; }
 .picture figcaption { margin-top: .45rem; }
 .tables { display: grid; gap: 0 1.6rem;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 38rem), 1fr)); }
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 38rem), 1fr)); }
 .tables > * { min-width: 0; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: .4rem; }
 .picture .scroll { background: #fff; padding: .4rem; width: fit-content; max-width: 100%; }

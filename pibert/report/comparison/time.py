@@ -98,9 +98,9 @@ def probe_traces(board: Board) -> Drawn | None:
     )
     caption = (
         f"Data set {board.name}: {with_unit(series.channel, series.unit)} at {len(chosen)} of {n} "
-        f"probes of {_sequence(board)} in the order of time, and the errors of the next-frame predictions. "
-        f"Probes are placed by the geometry, whatever the predictions; the map shows the frame of "
-        f"median error of persistence.{cut}"
+        f"probes of {_sequence(board)} in the order of time, and the errors of the next-frame "
+        f"predictions. Probes are placed by the geometry, whatever the predictions; the map shows "
+        f"the frame of median error of persistence.{cut}"
     )
     alt = (
         f"Series of {series.channel} at {len(chosen)} probes on {board.name}, truth and "
@@ -150,8 +150,9 @@ def power_spectra(board: Board) -> Drawn | None:
     caption = (
         f"Data set {board.name}: (a) mean over {len(series.places)} probes of the density of "
         f"{series.channel} in {_sequence(board)}, Hann window; thirds of the frequencies are the "
-        "bands. (b) Predicted over true energy of all trajectories by band (1 is right, less is too "
-        "calm), mean over components, and relative error of the peak frequency of v where it is known."
+        "bands. (b) Predicted over true energy of all trajectories by band (1 is right, less is "
+        "too calm), mean over components, and relative error of the peak frequency of v where "
+        "it is known."
     )
     alt = f"Power spectra in time of truth and {len(density)} models on {board.name}, with a table."
     return Drawn(figure, caption, alt)

@@ -24,19 +24,30 @@ def title(boards: Sequence[Board]) -> str:
     return f"{len(models)} models on {names}" if boards else "A comparison without results"
 
 
+def headline(board: Board) -> str:
+    """The winner, what it is worth, and how sure that is."""
+    return " ".join((_winner(board), *_against_persistence(board), _certainty(board)))
+
+
 def verdict(board: Board) -> str:
     """Who wins, by how much, how sure: the honest paragraph."""
-    best = board.models[0]
     said = [
-        f"On {board.name}, over {integer(board.facts['test_frames'])} test frames, {best} predicts "
-        f"the next frame best of {len(board.models)} models: NMSE {_error(board, best)}.",
-        *_against_persistence(board, best),
+        _winner(board),
+        *_against_persistence(board),
         *_runner_up(board),
         *_first_trained(board),
         *_place_of_pibert(board),
         _certainty(board),
     ]
     return " ".join(said)
+
+
+def _winner(board: Board) -> str:
+    best, frames = board.models[0], integer(board.facts["test_frames"])
+    return (
+        f"On {board.name}, over {frames} test frames, {best} predicts the next frame best of "
+        f"{len(board.models)} models: NMSE {_error(board, best)}."
+    )
 
 
 def _error(board: Board, model: str) -> str:
@@ -52,7 +63,8 @@ def _times(board: Board, model: str, other: str) -> str:
     return digits(theirs / own) if own and theirs else "∞"
 
 
-def _against_persistence(board: Board, best: str) -> list[str]:
+def _against_persistence(board: Board) -> list[str]:
+    best = board.models[0]
     if "persistence" not in board.models:
         return []
     if best == "persistence":

@@ -1,10 +1,13 @@
 """Results of models that never were: a wavy wake, late and blurred by as much as each is worse."""
 
+import itertools
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import torch
+from matplotlib.text import Text
 from torch import Tensor
 
 from pibert.evaluation.leads import Horizons, LeadTimes
@@ -64,6 +67,7 @@ def flow(times: Tensor, own: FieldSpec) -> Tensor:
 
 def judged(place: int, own: FieldSpec) -> Frames:
     """What the model of a rank predicts: the flow a little late, with noise."""
+    assert own.dt is not None
     times = torch.arange(1, FRAMES + 1) * own.dt
     draw = torch.Generator().manual_seed(place)
     truth, last = flow(times, own), flow(times - own.dt, own)
@@ -210,10 +214,25 @@ def invented(count: int = 3) -> Board:
     return Board("wake", results, scores)
 
 
+@lru_cache
+def once(make: Callable[[Board], Drawn | None], count: int) -> Drawn:
+    """The figure of a board of so many models, drawn once for all tests; it must be there."""
+    drawn = make(invented(count))
+    assert drawn is not None
+    return drawn
+
+
 def axes_of(drawn: Drawn | None) -> list[Any]:
     """The panels of a figure that there must be."""
     assert drawn is not None
     return list(drawn.figure.axes)
+
+
+def overlapping(ax: Any) -> list[tuple[str, str]]:
+    """Pairs of texts of a drawn panel that cover each other, the lines to them aside."""
+    boxes = [(text.get_text(), Text.get_window_extent(text)) for text in ax.texts]
+    pairs = itertools.combinations(boxes, 2)
+    return [(a, b) for (a, one), (b, other) in pairs if one.overlaps(other)]
 
 
 def without(board: Board, *prefixes: str) -> Board:

@@ -3,7 +3,7 @@ import pytest
 from pibert.evaluation.scores import Scores
 from pibert.report.comparison.board import Board
 from pibert.report.comparison.convergence import convergence
-from tests.report.comparison.invented_board import axes_of, invented
+from tests.report.comparison.invented_board import axes_of, invented, once
 
 
 def curves(ax):
@@ -13,8 +13,7 @@ def curves(ax):
 
 def test_every_trained_model_has_a_curve_and_a_name():
     for count, trained in ((3, 2), (15, 10)):
-        drawn = convergence(invented(count))
-        assert drawn is not None
+        drawn = once(convergence, count)
         ax = axes_of(drawn)[0]
         assert len(curves(ax)) == trained
         names = {text.get_text() for text in ax.texts}
@@ -24,8 +23,7 @@ def test_every_trained_model_has_a_curve_and_a_name():
 
 
 def test_all_models_end_at_the_budget_and_pretraining_takes_its_share_of_it():
-    drawn = convergence(invented(3))
-    assert drawn is not None
+    drawn = once(convergence, 3)
     by_colour = {line.get_color(): line for line in curves(axes_of(drawn)[0])}
     pibert, unet = (by_colour[invented(3).colour(name)] for name in ("pibert", "unet"))
     assert pibert.get_xdata()[-1] == unet.get_xdata()[-1] == 5000
@@ -35,8 +33,7 @@ def test_all_models_end_at_the_budget_and_pretraining_takes_its_share_of_it():
 
 
 def test_a_ring_marks_the_epoch_that_was_chosen():
-    drawn = convergence(invented(3))
-    assert drawn is not None
+    drawn = once(convergence, 3)
     rings = [line for line in axes_of(drawn)[0].lines if line.get_marker() == "o"]
     assert sorted(line.get_xdata()[0] for line in rings) == pytest.approx([4500, 4600])
 

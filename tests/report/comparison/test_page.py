@@ -18,6 +18,7 @@ from pibert.report.comparison.wording import data_facts, protocol, split_text, v
 from tests.report.comparison.handmade_board import handmade, together
 from tests.report.comparison.invented_board import invented
 
+Split = dict[str, list[list[int | None]]]
 ERRORS = {"unet": 0.02, "pibert": 0.01, "persistence": 0.04}
 
 
@@ -95,6 +96,15 @@ def test_links_find_their_targets_and_names_are_unique(tmp_path):
         assert {(a["href"] or "").removeprefix("#") for a in page.all("a")} <= set(ids)
 
 
+def test_several_data_sets_have_a_section_each_and_a_table_together(tmp_path):
+    page = read(tmp_path, together(handmade(ERRORS), handmade(ERRORS, name="jet")))
+    sets = [attrs["data-name"] for attrs in page.all("section")]
+    assert sets == ["wakes", "jet"]
+    assert "All data sets" in page.words
+    assert len(page.all("img")) == 2 and "Figure 2" in page.words
+    assert page.words.count("Next comes unet") == 2  # once for each, in its section
+
+
 def test_headings_step_down_one_by_one_and_pictures_have_words(tmp_path):
     page = read(tmp_path, [handmade(ERRORS)])
     levels = [int(tag[1]) for tag, _ in page.tags if tag in ("h1", "h2", "h3", "h4")]
@@ -115,13 +125,16 @@ def test_pictures_are_what_was_drawn_at_their_full_resolution(tmp_path):
 
 
 def test_a_figure_that_cannot_be_drawn_is_named_and_the_others_stay(tmp_path):
-    figures = [("Fields", broken), ("Fields", absent), ("Wake", pair)]
+    figures = [("Wake", broken), ("Fields", absent), ("Fields", pair)]
     page = read(tmp_path, [handmade(ERRORS)], figures)
     assert len(page.all("img")) == 2
     assert "test_page.broken" in page.words
     assert "ZeroDivisionError: nothing < to divide" in page.words
     assert "absent" not in page.words
-    assert all(f"Figure {n}" in page.words for n in (1, 2, 3))
+    # Numbered in the order of the page, not of the list.
+    places = [page.words.index(f"Figure {n}") for n in (1, 2, 3)]
+    assert places == sorted(places)
+    assert "Figure 3, test_page.broken" in page.words
 
 
 def test_figures_of_unknown_sections_are_refused(tmp_path):
@@ -188,14 +201,18 @@ def test_a_winner_without_error_divides_by_nothing():
 
 
 def test_splits_are_told_by_trajectories_or_by_frames():
-    whole = {"train": [[2, 0, None], [3, 0, None]], "valid": [[0, 0, None]], "calibration": []}
+    whole: Split = {
+        "train": [[2, 0, None], [3, 0, None]],
+        "valid": [[0, 0, None]],
+        "calibration": [],
+    }
     assert split_text(whole) == "training 2 trajectories, validation 1 trajectory"
-    times = {"train": [[0, 0, 600]], "valid": [[0, 610, 700]], "test": [[0, 710, None]]}
+    times: Split = {"train": [[0, 0, 600]], "valid": [[0, 610, 700]], "test": [[0, 710, None]]}
     assert split_text(times) == (
         "training frames 0 to 599 of 1 trajectory, validation frames 610 to 699 of 1 trajectory, "
         "test frames 710 to the last of 1 trajectory"
     )
-    mixed = {"test": [[0, 5, 9], [1, 0, None]]}
+    mixed: Split = {"test": [[0, 5, 9], [1, 0, None]]}
     assert split_text(mixed) == "test parts of 2 trajectories"
 
 
@@ -229,6 +246,10 @@ def test_all_figures_have_a_section_and_a_name_of_their_own():
 
 @pytest.mark.slow
 def test_every_figure_is_drawn_where_the_data_suffice():
-    made = list(pictures_of(invented(4)))
+    board = invented(4)
+    unjudged = {"low": None, "high": None, "against_best": None}
+    records = [{**unjudged, **own} for own in board.results["records"]]
+    whole = Board(board.name, {**board.results, "records": records}, board.scores)
+    made = list(pictures_of(whole))
     assert [own for own in made if isinstance(own, Missing)] == []
     assert len(made) >= 12

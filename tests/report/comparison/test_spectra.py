@@ -3,7 +3,7 @@ import pytest
 
 from pibert.evaluation.spectra import Spectra, wave_numbers
 from pibert.report.comparison.spectra import TERMS, spectra
-from tests.report.comparison.invented_board import axes_of, invented, without
+from tests.report.comparison.invented_board import axes_of, invented, once, without
 
 
 def line_of(ax, colour):
@@ -13,8 +13,7 @@ def line_of(ax, colour):
 @pytest.mark.parametrize("count", [3, 15])
 def test_energy_and_error_are_those_of_the_terms(count):
     board = invented(count)
-    drawn = spectra(board)
-    assert drawn is not None
+    drawn = once(spectra, len(board.models))
     energy, error = axes_of(drawn)
     expected = Spectra(spec=board.spec).curves(board.first("unet").arrays[TERMS].sum(0))
     colour = board.colour("unet")
@@ -31,8 +30,7 @@ def test_energy_and_error_are_those_of_the_terms(count):
 
 def test_the_middle_third_of_the_wave_numbers_is_shaded():
     board = invented(3)
-    drawn = spectra(board)
-    assert drawn is not None
+    drawn = once(spectra, len(board.models))
     k = wave_numbers(board.spec.grid).numpy()
     shade = axes_of(drawn)[0].patches[0]
     left, right = shade.get_x(), shade.get_x() + shade.get_width()

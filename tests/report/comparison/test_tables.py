@@ -86,12 +86,12 @@ def test_without_intervals_nothing_is_marked_and_the_caption_says_why():
 
 
 def test_several_seeds_give_mean_spread_and_the_widest_interval():
-    errors = {"pibert": [0.010, 0.014, 0.018], "unet": [0.02, 0.02, 0.03], "persistence": 0.04}
-    board = handmade(errors)
+    pibert, unet = [0.010, 0.014, 0.018], [0.02, 0.02, 0.03]
+    board = handmade({"pibert": pibert, "unet": unet, "persistence": 0.04})
     assert cell(summary(board), "pibert", "NMSE").text == "0.0140"
     assert cell(summary(board), "pibert", "NMSE").note == "[0.00900, 0.0216]"
     table = seeds(board)
-    spread = statistics.stdev([0.010, 0.014, 0.018])
+    spread = statistics.stdev(pibert)
     assert cell(table, "pibert", "standard").number == pytest.approx(spread)
     assert cell(table, "unet", "seed 2").text == "0.0300"
     assert cell(table, "persistence", "standard").text == "–"
@@ -146,6 +146,14 @@ def test_the_floor_of_the_data_stands_below_the_models():
     assert table is not None
     assert [own.text for own in table.foot[0]] == ["(data)", "", "0.00300"]
     assert not cell(table, "pibert", "mean square").best
+
+
+def test_the_caption_of_slices_speaks_of_a_body_only_where_there_is_one():
+    fixed = [record(m, "slice_column_11_rel_l2", 0.1, component="|u|") for m in ERRORS]
+    tied = [record(m, "slice_far_wake_rel_l2", 0.1, component="|u|") for m in ERRORS]
+    free, wake = (diagnostic_tables.slices(handmade(ERRORS, own)) for own in (fixed, fixed + tied))
+    assert free is not None and wake is not None
+    assert "body" not in free.caption and "downstream of the body" in wake.caption
 
 
 def test_the_best_ratio_is_the_nearest_to_one():
@@ -285,7 +293,7 @@ def test_latex_keeps_its_columns_and_sets_powers():
         assert len(re.findall(r"(?<!\\)&", row)) == 1
         assert not re.search(r"(?<!\\)[%_#]", row)
     assert r"$2.44\times10^{-4}$" in rows[0] and r"\textdagger" in rows[0]
-    assert "v1e5" in rows[1]
+    assert "v1e5" in rows[1] and r"$-$0.5 {\scriptsize [$-$$1.0\times10^{-5}$, 3.00]}" in rows[1]
     plain = re.sub(r"\\[{}]", "", text)
     assert plain.count("{") == plain.count("}") and plain.count("$") % 2 == 0
 

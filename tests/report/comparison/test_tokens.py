@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pibert.report.comparison.tokens import tokens
-from tests.report.comparison.invented_board import axes_of, invented, without
+from tests.report.comparison.invented_board import axes_of, invented, once, without
 
 
 def panel(drawn, word):
@@ -11,8 +11,7 @@ def panel(drawn, word):
 
 @pytest.mark.parametrize("count", [3, 15])
 def test_all_diagnostics_have_a_panel(count):
-    drawn = tokens(invented(count))
-    assert drawn is not None
+    drawn = once(tokens, count)
     titles = [ax.get_title(loc="left") for ax in axes_of(drawn) if ax.images]
     assert [title.split("  ")[0] for title in titles] == list("abcdef")
     assert "6 × 10 + 1 tokens" in titles[0]
@@ -21,8 +20,7 @@ def test_all_diagnostics_have_a_panel(count):
 
 def test_the_gain_is_the_difference_of_relative_errors_over_the_points_of_a_token():
     board = invented(3)
-    drawn = tokens(board)
-    assert drawn is not None
+    drawn = once(tokens, len(board.models))
     shown = panel(drawn, "gain over unet").images[0].get_array()
     own, rival = (board.first(name).arrays["picks/prediction"][1] for name in ("pibert", "unet"))
     truth = board.reference.arrays["picks/truth"][1]
@@ -36,8 +34,7 @@ def test_the_gain_is_the_difference_of_relative_errors_over_the_points_of_a_toke
 
 def test_the_residual_of_the_picked_frame_is_drawn_patch_by_patch():
     board = invented(3)
-    drawn = tokens(board)
-    assert drawn is not None
+    drawn = once(tokens, len(board.models))
     residual = board.first("pibert").arrays["tokens/residual"][1].numpy()
     shown = panel(drawn, "Residual").images[0].get_array()
     assert np.allclose(shown[::4, ::4], residual)
@@ -45,8 +42,7 @@ def test_the_residual_of_the_picked_frame_is_drawn_patch_by_patch():
 
 def test_the_marked_token_is_the_query():
     board = invented(3)
-    drawn = tokens(board)
-    assert drawn is not None
+    drawn = once(tokens, len(board.models))
     row, column = board.first("pibert").arrays["tokens/query"][1].tolist()
     grid = board.spec.grid
     x, y = (float(part[4 * row, 4 * column]) for part in grid.coordinates())

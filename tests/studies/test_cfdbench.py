@@ -1,0 +1,145 @@
+"""Solver output in CFDBench's layout: what its reader finds is what the solver made."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pibert.data.format import Reader
+from pibert.data.resample import represent
+from pibert.data.sources import identify
+from pibert.data.sources.cfdbench.case_files import PROBLEMS
+from pibert.data.sources.cfdbench.reader import open_recordings
+from pibert.experiments.flows import CACHE
+from pibert.fields import Trajectory
+from studies import cfdbench
+from studies.cfdbench import FLOWS, Problem, in_metres, main, make, recipe_of
+
+SMALL: dict[Problem, dict[str, object]] = {
+    "cavity": {"points": 16},
+    "tube": {"points": 12, "length": 3.0},
+    "cylinder": {
+        "view": [24, 40],
+        "body": [11.5, 9.5, 6.0],
+        "domain": [10.0, 5.0],
+        "upstream": 2.5,
+        "warm_up": 2.0,
+    },
+}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Flows that take no time, and a cache of their own; gives the cache."""
+    flows = {name: replace(FLOWS[name], recipe=changes) for name, changes in SMALL.items()}
+    monkeypatch.setattr(cfdbench, "FLOWS", flows)
+    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def simulated(cache: Path, problem: str) -> list[Trajectory]:
+    """What the solver made, in units of D and U."""
+    (path,) = cache.glob(f"{problem}-*.h5")
+    with Reader(path) as reader:
+        return [trajectory.load() for trajectory in reader]
+
+
+@pytest.mark.parametrize("problem", FLOWS)
+def test_the_reader_finds_the_fields_and_parameters_of_the_solver(
+    problem: Problem, small: Path, tmp_path: Path
+) -> None:
+    root, flow = tmp_path / "data", FLOWS[problem]
+    written = make(root, problem, cases=2, frames=3)
+    assert written == tuple(root / problem / "prop" / f"case{n:04d}" for n in range(2))
+    assert identify(root) == "cfdbench"
+    for made, found in zip(simulated(small, problem), open_recordings(root), strict=True):
+        view = represent(made, channels=("u", "v"), size=(64, 64))
+        both = view.known().all(0) & found.known().all(0)
+        assert both.float().mean() > 0.9
+        assert torch.allclose(found.read()[:, :, both], flow.speed * view.read()[:, :, both])
+        assert found.parameters["velocity"] == flow.speed
+        assert found.parameters["density"] == flow.density
+        viscosity = flow.speed * flow.length / made.parameters["Re"]
+        assert found.parameters["viscosity"] == pytest.approx(viscosity)
+        assert found.local["derived"]["Re"] == pytest.approx(made.parameters["Re"])
+        (ny, nx), grid = made.spec.grid.shape, made.spec.grid
+        assert found.parameters["width"] == pytest.approx(flow.length * nx * grid.dx)
+        assert found.parameters["height"] == pytest.approx(flow.length * ny * grid.dy)
+        assert torch.allclose(found.time.diff(), made.time.diff() * flow.length / flow.speed)
+
+
+@pytest.mark.parametrize("problem", FLOWS)
+def test_files_have_the_publishers_shape_precision_and_keys(
+    problem: Problem, small: Path, tmp_path: Path
+) -> None:
+    (folder,) = make(tmp_path, problem, cases=1, frames=2)
+    assert {file.name for file in folder.iterdir()} == {"u.npy", "v.npy", "case.json"}
+    for name in ("u.npy", "v.npy"):
+        array = np.load(folder / name)
+        assert array.shape == (2, 64, 64) and array.dtype == np.float64
+    # No key of ours: the time between frames is the one that their loaders have.
+    assert set(json.loads((folder / "case.json").read_text())) == set(PROBLEMS[problem].keys)
+
+
+def test_rows_begin_at_the_bottom(small: Path, tmp_path: Path) -> None:
+    (folder,) = make(tmp_path, "cavity", cases=1, frames=4)
+    speed = np.abs(np.load(folder / "u.npy")[-1]).mean(1)
+    assert speed[-1] > 0.3 * FLOWS["cavity"].speed > 10 * speed[0]  # the lid is the last row
+
+
+def test_the_cylinder_is_at_the_origin_with_half_its_diameter(small: Path, tmp_path: Path) -> None:
+    make(tmp_path, "cylinder", cases=1, frames=2)
+    found = open_recordings(tmp_path)[0]
+    assert found.parameters["radius"] == FLOWS["cylinder"].length / 2
+    body = found.spec.grid.body
+    assert body is not None
+    x, y = (c[body].mean().item() for c in found.spec.grid.coordinates(torch.float64))
+    assert abs(x) < found.spec.grid.dx and abs(y) < found.spec.grid.dy
+    area = body.sum().item() * found.spec.grid.dx * found.spec.grid.dy
+    assert area == pytest.approx(math.pi * found.parameters["radius"] ** 2, rel=0.1)
+    fluid = (~body).nonzero()
+    u = found.read(channels=[0])[-1, 0]
+    assert bool((u[body] == 0).all()) and float(u[tuple(fluid[0])]) > 5.0
+
+
+@pytest.mark.parametrize("problem", FLOWS)
+def test_frames_are_as_far_apart_as_the_publishers_loaders_say(problem: Problem) -> None:
+    recipe, flow = recipe_of(problem), FLOWS[problem]
+    interval = vars(recipe)["interval"] * flow.length / flow.speed
+    assert interval == pytest.approx(PROBLEMS[problem].dt, rel=1e-9)
+
+
+def test_cases_and_frames_are_as_many_as_asked_for() -> None:
+    recipe = recipe_of("tube", cases=5, frames=7)
+    assert (recipe.samples, vars(recipe)["frames"]) == (5, 7)
+    assert recipe_of("tube").samples == 12
+
+
+def test_metres_are_made_of_diameters_only(small: Path, tmp_path: Path) -> None:
+    make(tmp_path, "cavity", cases=1, frames=2)
+    (made,) = simulated(small, "cavity")
+    once = in_metres(made, FLOWS["cavity"])
+    assert once.states.dtype == torch.float64 and once.length_unit == "m"  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="expected lengths in D and a time step, found 'm'"):
+        in_metres(once, FLOWS["cavity"])
+
+
+def test_what_is_there_is_not_overwritten(small: Path, tmp_path: Path) -> None:
+    make(tmp_path, "cavity", cases=1, frames=2)
+    with pytest.raises(FileExistsError, match="prop exists; remove it or choose another folder"):
+        make(tmp_path, "cavity", cases=2, frames=2)
+
+
+def test_the_command_writes_all_problems_that_it_is_given(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "data"
+    main(["cavity", "tube", "--out", str(out), "--cases", "1", "--frames", "2", "--device", "cpu"])
+    assert open_recordings(out).names == ("cavity_prop_case0000", "tube_prop_case0000")
+    assert capsys.readouterr().out.startswith(f"cavity: 1 cases in {out}")
+    with pytest.raises(SystemExit):
+        main(["dam", "--out", str(out)])

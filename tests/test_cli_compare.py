@@ -1,0 +1,129 @@
+"""``pibert compare``, ``evaluate`` and ``report`` as a user types them."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pibert.cli import app
+
+SMALL = (
+    "data.wakes.recipe.frames=20",
+    "data.wakes.recipe.warm_up=2.0",
+    "samples=64",
+    "rollout.steps=2",
+)
+SETTINGS = [word for change in SMALL for word in ("--set", change)]
+
+
+def pibert(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(words))
+    return result.exit_code, result.output
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("comparison") / "out"
+    models = "pibert,unet,linear-extrapolation"
+    code, text = pibert(
+        "compare", "--preset", "quick", "--models", models, "--out", str(out), *SETTINGS
+    )
+    assert code == 0, text
+    assert "persistence" in text and "pibert report" in text
+    return out
+
+
+def test_a_comparison_leaves_records_that_a_script_can_read(compared: Path) -> None:
+    results = json.loads((compared / "results.json").read_text())
+    models = {record["model"] for record in results["records"]}
+    assert models == {"pibert", "unet", "linear-extrapolation", "persistence"}
+    with (compared / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(results["records"])
+    ranking = results["data"]["wakes"]["ranking"]
+    assert [row["nmse"] for row in ranking] == sorted(row["nmse"] for row in ranking)
+    assert results["data"]["wakes"]["source"]["recipe_hash"]
+
+
+def test_the_same_command_again_does_nothing_anew(compared: Path) -> None:
+    scores = {path: path.stat().st_mtime_ns for path in compared.rglob("scores.json")}
+    models = "pibert,unet,linear-extrapolation"
+    code, _ = pibert(
+        "compare", "--preset", "quick", "--models", models, "--out", str(compared), *SETTINGS
+    )
+    assert code == 0
+    assert scores == {path: path.stat().st_mtime_ns for path in compared.rglob("scores.json")}
+
+
+def test_another_plan_in_the_same_folder_is_refused(compared: Path) -> None:
+    code, text = pibert(
+        "compare", "--preset", "quick", "--out", str(compared), *SETTINGS, "--set", "samples=65"
+    )
+    assert code == 2
+    assert "samples is 64 there and 65 here" in text
+
+
+def test_the_report_is_one_page_with_tables_and_pictures(compared: Path) -> None:
+    code, text = pibert("report", str(compared))
+    assert code == 0, text
+    page = (compared / "report.html").read_text()
+    for word in ("persistence", "unet", "data:image/png;base64", "<table", "validation"):
+        assert word in page
+    assert "http://" not in page.replace("http://www.w3.org", "") and "https://" not in page
+    assert "| model |" in (compared / "tables.md").read_text().replace("| rank ", "")
+    assert "\\toprule" in (compared / "tables.tex").read_text()
+
+
+def test_one_run_is_scored_on_its_own_test_part(compared: Path, tmp_path: Path) -> None:
+    run = compared / "runs" / "wakes" / "unet-0"
+    code, text = pibert("evaluate", str(run), "--out", str(tmp_path), "--json")
+    assert code == 0, text
+    found = json.loads(text.splitlines()[-1])
+    entries = found["entries"]["physical/pointwise"]
+    assert {"nmse", "skill"} <= {entry["metric"] for entry in entries}
+    assert (tmp_path / "scores.json").exists()
+
+
+def test_a_finished_run_can_enter(compared: Path, tmp_path: Path) -> None:
+    run = compared / "runs" / "wakes" / "unet-0"
+    out = tmp_path / "out"
+    code, text = pibert(
+        "compare", "--preset", "quick", "--models", "persistence", "--run", f"mine={run}",
+        "--out", str(out), *SETTINGS,
+    )  # fmt: skip
+    assert code == 0, text
+    results = json.loads((out / "results.json").read_text())
+    before = json.loads((compared / "results.json").read_text())
+    mine = {row["model"]: row["nmse"] for row in results["data"]["wakes"]["ranking"]}["mine"]
+    there = {row["model"]: row["nmse"] for row in before["data"]["wakes"]["ranking"]}["unet"]
+    assert mine == pytest.approx(there, rel=0.2)  # one more frame is judged: no history of two
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--preset", "large"], "unknown comparison 'large'; choose from: demo"),
+        (["--models", "unett"], "unknown entrants unett; choose from: pibert"),
+        (["--seeds", "0,x"], "expected seeds such as 0,1,2"),
+        (["--run", "mine"], "expected NAME=FOLDER after --run"),
+        (["--set", "sample=3"], "did you mean"),
+        (["--set", "data.wakes.shares.valid=0.0"], "no validation part"),
+        (["--workers", "0"], "at least 1 worker"),
+    ],
+)
+def test_what_is_wrong_with_a_plan_is_said_before_anything_is_written(
+    words: list[str], problem: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    code, text = pibert("compare", "--out", str(out), *words)
+    assert code == 2
+    assert problem in " ".join(text.split())
+    assert not out.exists()
+
+
+def test_a_folder_without_a_comparison_has_no_report(tmp_path: Path) -> None:
+    code, text = pibert("report", str(tmp_path))
+    assert code == 2
+    assert "run the comparison first" in " ".join(text.split())

@@ -48,7 +48,7 @@ def test_info_names_every_preset_with_its_size() -> None:
     result = CliRunner().invoke(app, ["info"])
     assert result.exit_code == 0, result.output
     assert "1,560,232" in result.output
-    for word in ("torch", "base", "large"):
+    for word in ("torch", "base", "large", "1,054,082", "21,250", "persistence", "mean-advection"):
         assert word in result.output
 
 

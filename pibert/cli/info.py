@@ -5,6 +5,8 @@ import platform
 from rich.console import Console
 from rich.table import Table
 
+from pibert.cli.terminal import say
+
 
 def info() -> None:
     """Show versions, and the models with their presets and sizes.
@@ -15,6 +17,7 @@ def info() -> None:
     import torch
 
     from pibert import __version__
+    from pibert.fields import FieldSpec
     from pibert.models import PRESETS, build_model, count_parameters
 
     console = Console()
@@ -31,8 +34,13 @@ def info() -> None:
     console.print(versions)
     models = Table("model", "preset")
     models.add_column("parameters", justify="right")
+    spec = FieldSpec(dt=1.0, family="incompressible")
     for name, presets in PRESETS.items():
         for preset in presets:
-            count = count_parameters(build_model(name, preset=preset))
-            models.add_row(name, preset, f"{count:,}")
+            try:
+                size = f"{count_parameters(build_model(name, preset=preset, spec=spec)):,}"
+            except ImportError:
+                size = "not installed"
+            models.add_row(name, preset, size)
     console.print(models)
+    say(console, "Sizes are for two channels on 64 x 64 points.")

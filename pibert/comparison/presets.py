@@ -75,7 +75,7 @@ def _small() -> dict[str, Entrant]:
         "fno2d": _entrant("fno2d", width=20),
         "deeponet2d": _entrant("deeponet2d"),
         "pitt": _entrant("pitt"),
-        "fourierflow": _flow(width=32, depth=3, align_at=2, draws=4, sampler_steps=5),
+        "fourierflow": _flow(width=32, depth=3, align_at=2, draws=2, sampler_steps=4),
         "fourierflow-det": _entrant("fourierflow-det", width=48, depth=3),
         "pinn": _entrant("pinn"),
         "unet": _entrant("unet", "small"),

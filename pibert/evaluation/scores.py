@@ -9,7 +9,7 @@ circumstances. Numbers and intervals are made from them (``pibert.comparison``) 
     sequences/trajectory                 of every row of a measure of sequences
     errors/prediction, errors/last       relative error of every frame: the model's, persistence's
     picks/rows, picks/<what>             frames to look at: truth, prediction, last, known
-    strip/rows, strip/truth, strip/prediction   frames one after the other
+    strip/rows, strip/<what>             frames one after the other: truth, prediction, known
     probes/<what>, drag/<what>, rollout/<what>, tokens/<what>, alignment   where there are any
 """
 

@@ -59,12 +59,8 @@ class FieldModes(nn.Module):
         fields = x.to(torch.float64) * here
         mean = fields.sum(0) / here.sum(0).clamp(min=1)
         spread = ((fields - mean) * here).flatten(1)
-        # The Gram matrix of the fields is small where the fields are large.
-        values, vectors = torch.linalg.eigh(spread @ spread.T)
-        order = torch.arange(len(values) - 1, len(values) - 1 - len(self.modes), -1)
-        squares = values[order].clamp(min=0)
+        squares, modes = _principal(spread, len(self.modes))
         tiny = squares[0] * 1e-12
-        modes = vectors[:, order].T @ spread / squares.clamp(min=tiny).sqrt()[:, None]
         left = (spread.square().sum() - squares.sum()).clamp(min=0)
         points = spread.shape[1] - len(self.modes)
         self.mean.copy_(mean)
@@ -96,6 +92,18 @@ class FieldModes(nn.Module):
             last, energy = energy, _dot(residual, scaled)
             direction = torch.addcmul(scaled, _ratio(energy, last), direction)
         return (amplitudes @ basis).view_as(x) + self.mean
+
+
+def _principal(spread: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Squared singular values of (fields, points), the largest first, and their modes."""
+    fields, points = spread.shape
+    few = fields < points
+    values, vectors = torch.linalg.eigh(spread @ spread.T if few else spread.T @ spread)
+    squares, vectors = values.flip(0)[:count].clamp(min=0), vectors.flip(1)[:, :count]
+    if not few:
+        return squares, vectors.T
+    size = squares.clamp(min=squares[0] * 1e-12).sqrt()
+    return squares, vectors.T @ spread / size[:, None]
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """How much of the flow's vorticity a linear map reads off the models' embeddings, by scale.
 
 R² on trajectories that the map was not fitted to; see ``evaluation/alignment.py``. Vorticity is
-linear in the input, so a value means something next to those of other models only.
+linear in the input, so a value means something next to those of other models only, and of PIBERT
+with fresh weights.
 """
 
 import numpy as np
@@ -26,7 +27,8 @@ def embedding_alignment(board: Board) -> Drawn | None:
     ax = axes[0, 0]
     places = np.arange(len(SCALES))
     frame(ax, "Vorticity read off embeddings", x="scale [grid points]", y="held-out R²")
-    everything = np.concatenate(list(curves.values()))
+    fresh = [board.first(m).arrays.get("alignment_untrained") for m in curves]
+    everything = np.concatenate([*curves.values(), *(f.numpy() for f in fresh if f is not None)])
     everything = everything[np.isfinite(everything)]
     low = max(_LOWEST, float(everything.min()))
     high = float(everything.max())
@@ -38,6 +40,10 @@ def embedding_alignment(board: Board) -> Drawn | None:
         ax.axhline(0.0, color="0.4", lw=0.8, ls=":", zorder=1)
     for model, values in curves.items():
         ax.plot(places, values, **line_style(board, model), marker="o", ms=4)
+        untrained = board.first(model).arrays.get("alignment_untrained")
+        if untrained is not None:
+            colour = board.colour(model)
+            ax.plot(places, untrained.numpy(), color=colour, ls=":", marker="o", ms=3, mfc="w")
     ends = [
         Label(float(places[-1]), float(max(values[-1], low)), model, board.colour(model))
         for model, values in curves.items()
@@ -50,7 +56,8 @@ def embedding_alignment(board: Board) -> Drawn | None:
         f"Data set {board.name}: R² of a ridge regression from the embeddings of test frames to "
         "their vorticity, averaged over cells of 1 to 8 points, on trajectories that it has not "
         "seen. "
-        f"A point is {size}. All models see the velocity itself, so compare, do not read alone."
+        f"A point is {size}. All models see the velocity itself, so compare, do not read alone. "
+        "Dotted: PIBERT with fresh weights."
     )
     best = max(curves, key=lambda m: float(np.nanmean(curves[m])))
     alt = f"R² by scale of {len(curves)} models on {board.name}; {best} has the highest mean."

@@ -5,10 +5,10 @@ plan.Comparison          entrants, flows, seeds, budget
   --results.gather-->    results.json, results.csv
 """
 
+from pibert.comparison.folder import settle
 from pibert.comparison.jobs import Watcher, carry_out
 from pibert.comparison.plan import Comparison, Entrant, Job, load_comparison
 from pibert.comparison.presets import find_comparison
-from pibert.comparison.record import settle
 from pibert.comparison.results import gather, read_results
 
 __all__ = [

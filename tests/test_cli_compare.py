@@ -12,7 +12,7 @@ from pibert.cli import app
 SMALL = (
     "data.wakes.recipe.frames=20",
     "data.wakes.recipe.warm_up=2.0",
-    "samples=64",
+    "samples=128",
     "rollout.steps=2",
 )
 SETTINGS = [word for change in SMALL for word in ("--set", change)]
@@ -59,10 +59,10 @@ def test_the_same_command_again_does_nothing_anew(compared: Path) -> None:
 
 def test_another_plan_in_the_same_folder_is_refused(compared: Path) -> None:
     code, text = pibert(
-        "compare", "--preset", "quick", "--out", str(compared), *SETTINGS, "--set", "samples=65"
+        "compare", "--preset", "quick", "--out", str(compared), *SETTINGS, "--set", "samples=129"
     )
     assert code == 2
-    assert "samples is 64 there and 65 here" in text
+    assert "samples is 128 there and 129 here" in text
 
 
 def test_the_report_is_one_page_with_tables_and_pictures(compared: Path) -> None:

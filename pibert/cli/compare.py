@@ -246,7 +246,8 @@ def _show_ranking(
         nmse, skill = found["nmse"], found["skill"]
         known = nmse["low"] is not None
         span = f"{_digits(nmse['low'])} to {_digits(nmse['high'])}" if known else "–"
-        run = next(r for r in results["runs"] if (r["data"], r["model"]) == (name, model))
+        own_runs = [r for r in results["runs"] if (r["data"], r["model"]) == (name, model)]
+        run = next(r for r in own_runs if "failed" not in r)
         table.add_row(
             str(row["rank"]),
             model,

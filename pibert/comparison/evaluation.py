@@ -15,9 +15,10 @@ from pibert.data.splits import Segment
 from pibert.evaluation.alignment import alignment
 from pibert.evaluation.cost import measure_cost
 from pibert.evaluation.rollouts import score_rollouts, spread_starts
-from pibert.evaluation.scores import Scores, save_scores
-from pibert.evaluation.scoring import PICK_RULE, judge, vars_of
+from pibert.evaluation.scores import FORMAT, Scores, save_scores
+from pibert.evaluation.scoring import PICK_RULE, judge, seen_by, vars_of
 from pibert.evaluation.tokens import token_diagnostics
+from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import Flows
 from pibert.experiments.record import commit, versions
 from pibert.experiments.run import PRETRAINING
@@ -89,6 +90,7 @@ def identity_of(
     weights = json.loads((folder / "model.json").read_text())["weights"]["sha256"]
     plan = None if rollout is None else config.as_plain(rollout)
     facts = {
+        "format": FORMAT,
         "weights": weights,
         "data": flows.source,
         "fields": [list(flows.spec.channels), list(flows.spec.grid.shape)],
@@ -156,6 +158,39 @@ def _refuse_other_flows(predictor: Predictor, flows: Flows, folder: Path) -> Non
         raise ValueError("expected a test part to judge on, found none; leave it a share")
 
 
+def refuse_short_flows(name: str, flows: Flows, history: int, rollout: RolloutPlan) -> None:
+    """See that the test part has frames for all that is asked, before anything is trained."""
+    try:
+        flows.samples("test", Window(history=history))
+        if rollout.steps:
+            flows.samples("test", Window(history=history, horizon=rollout.steps))
+    except ValueError as error:
+        raise ValueError(
+            f"the test part of {name!r} is too short for {history} frames before the predicted "
+            f"ones and rollouts of {rollout.steps} ({error}); leave out entrants with a long "
+            "history, or set rollout.steps=0"
+        ) from None
+
+
+def refuse_other_training(folder: Path, data: DataConfig, flows: Flows) -> None:
+    """Refuse a finished run that may have seen the test part: other data, or parted otherwise."""
+    provenance = json.loads((folder / "model.json").read_text())["provenance"]
+    theirs, mine = provenance["data"], flows.source
+    for what in ("fingerprint", "recipe_hash"):
+        if theirs.get(what) != mine.get(what):
+            raise ValueError(
+                f"{folder}: trained on other data than these ({what} {theirs.get(what)!r} there, "
+                f"{mine.get(what)!r} here); it may have seen the test part"
+            )
+    parted = provenance["experiment"]["data"]
+    for name, value in config.as_plain(data).items():
+        if name not in ("path", "hints", "in_memory", "labelled") and parted.get(name) != value:
+            raise ValueError(
+                f"{folder}: trained on data parted or represented otherwise: data.{name} is "
+                f"{parted.get(name)!r} there and {value!r} here; it may have seen the test part"
+            )
+
+
 def _rollouts(
     predictor: Predictor, flows: Flows, plan: RolloutPlan, lead: int
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -196,9 +231,8 @@ def _insight(
     samples = _samples(predictor, flows.split.test, flows, window)
     own = replace(window, history=predictor.history)
     later = _later(flows, window.history - predictor.history)
-    batch = samples.batch([row]).to(predictor.device)
-    x = batch.x[:, -model.in_channels :]
-    found = token_diagnostics(model, x, batch.parameters, batch.mask)
+    seen = seen_by(predictor, samples, [row])
+    found = token_diagnostics(model, seen.x, seen.parameters, seen.mask)
     arrays = {f"tokens/{name}": value for name, value in found.items()}
     with torch.random.fork_rng():
         torch.manual_seed(0)

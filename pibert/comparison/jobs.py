@@ -14,10 +14,16 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from pibert.comparison.evaluation import evaluate, identity_of, nmse_of
+from pibert.comparison.evaluation import (
+    evaluate,
+    identity_of,
+    nmse_of,
+    refuse_other_training,
+    refuse_short_flows,
+)
 from pibert.comparison.plan import Comparison, Job, experiment_of
 from pibert.data.dataset import Window
-from pibert.evaluation.scores import read_card
+from pibert.evaluation.scores import read_scores
 from pibert.experiments.flows import Flows, prepare
 from pibert.experiments.run import run
 from pibert.training.engine import Silent
@@ -71,6 +77,8 @@ def carry_out(
                 f"data set {name!r} has no validation part, so a model could only be chosen on "
                 "test data; state one, or choose data.split = 'trajectory' or 'time'"
             )
+    for name, own in flows.items():
+        refuse_short_flows(name, own, comparison.history, comparison.rollout)
     jobs = comparison.jobs()
     for job in jobs:
         watcher.update(job, "waiting")
@@ -96,11 +104,13 @@ def _one(
     if source is None:
         # An epoch of a model that needs less history has more windows.
         own = Window(history=comparison.entrants[job.entrant].history)
-        train_samples = len(flows.samples("train", own))
-        experiment = experiment_of(comparison, job, train_samples)
+        labelled = flows.labelled(comparison.data[job.data].labelled)
+        sizes = [len(flows.samples(part, own)) for part in ("train", labelled)]
+        experiment = experiment_of(comparison, job, *sizes)
         watcher.update(job, "training")
         run(experiment, folder, reporter=_Steps(job, watcher), flows=flows)
     else:
+        refuse_other_training(Path(source), comparison.data[job.data], flows)
         folder.mkdir(parents=True, exist_ok=True)
     trained = folder if source is None else Path(source)
     error = _done(folder, identity_of(trained, flows, history, rollout))
@@ -123,7 +133,7 @@ def _one(
 def _done(folder: Path, identity: str) -> float | None:
     """The error of a run that was judged in this way before; None if it was not."""
     with contextlib.suppress(ValueError, OSError, KeyError):
-        card = read_card(folder)
+        card = read_scores(folder).card
         if card["identity"] == identity:
             return nmse_of(card)
     return None

@@ -164,27 +164,43 @@ class Job:
         return out / "runs" / self.data / f"{self.entrant}-{self.seed}"
 
 
-def experiment_of(comparison: Comparison, job: Job, train_samples: int) -> Experiment:
+def experiment_of(
+    comparison: Comparison, job: Job, train_samples: int, labelled_samples: int | None = None
+) -> Experiment:
     """The experiment of a job.
+
+    What the whole epochs of pretraining leave of the budget is trained on, so that all entrants see
+    the same number of samples to within half an epoch.
 
     Args:
         comparison: The plan.
         job: One of its jobs.
-        train_samples: Windows of the training part, which make an epoch.
+        train_samples: Windows of the training part, which make an epoch of pretraining.
+        labelled_samples: Those of them that make an epoch of training; all if not given.
     """
     entrant = comparison.entrants[job.entrant]
-    pretraining, share = None, entrant.pretraining
-    if share:
-        fit = _schedule(comparison, entrant, share, train_samples)
+    pretraining, left = None, comparison.samples
+    if entrant.pretraining:
+        epochs = max(1, round(entrant.pretraining * comparison.samples / train_samples))
+        left -= epochs * train_samples
+        fit = _schedule(comparison, entrant, epochs)
         plain = {name: getattr(fit, name) for name in fit.__dataclass_fields__}
         pretraining = Pretraining(**{**plain, "monitor": "loss"})
+    epochs = round(left / (labelled_samples or train_samples))
+    if pretraining is None:
+        epochs = max(1, epochs)
+    if epochs < 1:
+        raise ValueError(
+            f"{comparison.samples} samples are too few for {job.entrant!r}: an epoch has "
+            f"{train_samples}, and pretraining needs one of its own; raise samples"
+        )
     return Experiment(
         data=comparison.data[job.data],
         model=entrant.model,
         seed=job.seed,
         pretraining=pretraining,
         pretraining_weights=entrant.pretraining_weights,
-        training=_schedule(comparison, entrant, 1 - share, train_samples),
+        training=_schedule(comparison, entrant, epochs),
         losses=entrant.losses,
         augmentation=comparison.augmentation,
         masking=entrant.masking,
@@ -192,11 +208,8 @@ def experiment_of(comparison: Comparison, job: Job, train_samples: int) -> Exper
     )
 
 
-def _schedule(
-    comparison: Comparison, entrant: Entrant, share: float, train_samples: int
-) -> FitConfig:
-    """So many epochs as the share of the budget gives."""
-    epochs = max(1, round(share * comparison.samples / train_samples))
+def _schedule(comparison: Comparison, entrant: Entrant, epochs: int) -> FitConfig:
+    """The schedule of all over so many epochs, with what is the entrant's own."""
     fit = comparison.training
     rate = entrant.learning_rate or fit.learning_rate
     return replace(

@@ -10,8 +10,8 @@ from typing import Any
 from pibert.comparison.plan import Comparison, Entrant, RolloutPlan
 from pibert.data.splits import Shares
 from pibert.experiments.experiment import DataConfig, ModelConfig, Weights
+from pibert.models import PRESETS as MODEL_PRESETS
 from pibert.pretraining.masks import Masking
-from pibert.training.augmentation import Augmentation
 from pibert.training.engine import FitConfig, Hardware
 
 REFERENCES = ("persistence", "training-mean", "linear-extrapolation", "mean-advection", "dmd")
@@ -22,6 +22,9 @@ AUTOENCODING = Masking(kinds=("blocks",), block=4, ratio=0.75, removed=1.0, nois
 
 
 def _entrant(name: str, preset: str | None = None, /, **options: Any) -> Entrant:
+    """A model that is told the parameters of the flow, as PIBERT is by its token."""
+    if "parameters" in next(iter(MODEL_PRESETS[name].values())).__dataclass_fields__:
+        options = {"parameters": True, **options}
     return Entrant(model=ModelConfig(name=name, preset=preset, options=options))
 
 
@@ -78,9 +81,9 @@ def _small() -> dict[str, Entrant]:
         "fourierflow": _flow(width=32, depth=3, align_at=2, draws=2, sampler_steps=4),
         "fourierflow-det": _entrant("fourierflow-det", width=48, depth=3),
         "pinn": _entrant("pinn"),
-        "unet": _entrant("unet", "small"),
-        "transolver": _entrant("transolver", "small"),
-        "mwt": _entrant("mwt", "small"),
+        "unet": _entrant("unet", "small", width=12),
+        "transolver": _entrant("transolver", "small", width=32),
+        "mwt": _entrant("mwt", "small", blocks=2, kernel_width=32, levels=3),
         **_references(),
     }
 
@@ -106,16 +109,21 @@ _JET = DataConfig(
 )
 
 
-def _on_gpu(data: dict[str, DataConfig], samples: int, augmentation: Augmentation) -> Comparison:
+def _on_gpu(data: dict[str, DataConfig], samples: int) -> Comparison:
     return Comparison(
         data=data,
         entrants=_published() | _ablations(),
         samples=samples,
         training=_GPU,
-        augmentation=augmentation,
         rollout=RolloutPlan(steps=40, starts=32),
         hardware=Hardware(precision="bf16"),
     )
+
+
+def _in_pairs(data: dict[str, DataConfig], samples: int) -> Comparison:
+    plan = _on_gpu(data, samples)
+    entrants = {n: e for n, e in plan.entrants.items() if n != "linear-extrapolation"}
+    return replace(plan, entrants=entrants, rollout=RolloutPlan(steps=0))
 
 
 PRESETS: dict[str, Comparison] = {
@@ -150,9 +158,9 @@ PRESETS: dict[str, Comparison] = {
             )
         },
         400_000,
-        Augmentation(),
     ),
-    "fsi": _on_gpu(
+    # Its frames come in pairs: nothing can be rolled out, or extrapolated from two of them.
+    "fsi": _in_pairs(
         {
             "fsi": DataConfig(
                 case="tandem",
@@ -163,9 +171,8 @@ PRESETS: dict[str, Comparison] = {
             )
         },
         400_000,
-        Augmentation(),
     ),
-    "jet": _on_gpu({"jet": _JET}, 60_000, Augmentation()),
+    "jet": _on_gpu({"jet": _JET}, 150_000),
 }
 """Comparisons by name; the first is for two cores."""
 

@@ -1,7 +1,7 @@
 """Records of one data set: every number of every run, with its interval.
 
 Intervals (95 %) are of the test part by the bootstrap: over trajectories, or over blocks in time
-longer than the correlation time where there are fewer than ten of them. All models share the draws,
+of three correlation times where there are fewer than ten of them. All models share the draws,
 so a difference is judged on the same frames: ``against_best`` says whether the interval of the
 difference to the best run (of the first run of every model) leaves out zero (``different``), does
 not (``level``), or is that very run (``best``).
@@ -26,6 +26,8 @@ DRAWS = 1000
 LEVEL = 0.95
 HEADLINE = ("physical", "nmse", "all")
 """What models are ranked by."""
+CORRELATION_TIMES = 3
+"""Length of a block: much shorter ones make intervals too narrow."""
 LEADS = (1, 2, 5, 10, 20, 40, 80)
 """Frames ahead at which rollouts get a record."""
 Record = dict[str, Any]
@@ -40,7 +42,10 @@ def ranking(records: Iterable[Record]) -> list[dict[str, Any]]:
             found.setdefault(record["model"], []).append(record["value"])
     means = {model: sum(values) / len(values) for model, values in found.items()}
     order = sorted(means, key=means.__getitem__)
-    return [{"rank": n, "model": m, "nmse": means[m]} for n, m in enumerate(order, start=1)]
+    return [
+        {"rank": place, "model": model, "nmse": means[model], "seeds": len(found[model])}
+        for place, model in enumerate(order, start=1)
+    ]
 
 
 def records_of(scores: Mapping[Job, Scores]) -> tuple[list[Record], str]:
@@ -83,7 +88,7 @@ def _weights(scores: Scores) -> tuple[Tensor | None, Tensor | None, str]:
     time = scores.card["correlation_frames"]
     if time is None:
         return None, None, "none: the flow does not forget itself within half a recording"
-    block = max(2, math.ceil(time) + 1)
+    block = max(2, math.ceil(CORRELATION_TIMES * time))
     try:
         return (
             draw_blocks(_stretches(scores), block=block, draws=DRAWS, seed=0),

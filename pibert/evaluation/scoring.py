@@ -8,7 +8,7 @@ at its 5th, 50th and 95th percentile over the test part.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -91,7 +91,7 @@ def judge(predictor: Predictor, samples: Samples) -> Judged:
     arrays |= _pictures(predictor, samples, arrays["errors/last"])
     times = arrays.pop("correlation")
     known = times[times.isfinite()]
-    time = float(known.mean()) if len(known) else None
+    time = float(known.max()) if len(known) else None
     return Judged(arrays, entries, values, time)
 
 
@@ -145,27 +145,56 @@ def _chunks(frames: Frames) -> Iterator[Frames]:
         )
 
 
+class Seen(NamedTuple):
+    """What a model sees of some windows, and what follows; standardised."""
+
+    x: Tensor
+    parameters: Tensor
+    mask: Tensor
+    truth: Tensor
+    known: Tensor
+
+
+def seen_by(predictor: Predictor, samples: Samples, numbers: Sequence[int]) -> Seen:
+    """What a predictor sees of windows one after the other: the last frames, as many as it takes.
+
+    Older frames of the windows are not its own, and neither is what was unknown in them.
+    """
+    trajectory, first = samples.locate(numbers[0])
+    begin, count = first + samples.window.history - predictor.history, len(numbers)
+    stop = first + samples.window.history + count
+    fields, known = samples.read(trajectory, slice(begin, stop))
+    past = [slice(frame, frame + count) for frame in range(predictor.history)]
+    seen = Seen(
+        x=torch.stack([fields[frames] for frames in past], dim=1).flatten(1, 2),
+        parameters=samples.parameters[trajectory].expand(count, -1),
+        mask=torch.stack([known[frames] for frames in past]).all(0),
+        truth=fields[predictor.history :],
+        known=known[predictor.history :],
+    )
+    return Seen(*(value.to(predictor.device) for value in seen))
+
+
 @torch.no_grad()
 def _predicted(
     predictor: Predictor, samples: Samples, numbers: Sequence[int]
 ) -> tuple[Frames, Frames]:
     """The frames after some windows of one trajectory, in physical and in standardised units."""
-    device, channels = predictor.device, len(samples.spec.channels)
+    channels = len(samples.spec.channels)
     parts = []
     for start in range(0, len(numbers), CHUNK):
-        batch = samples.batch(numbers[start : start + CHUNK]).to(device)
-        x = batch.x[:, -predictor.history * channels :]
-        found = predictor.model(x, batch.parameters, batch.mask)[:, :channels]
+        seen = seen_by(predictor, samples, numbers[start : start + CHUNK])
+        found = predictor.model(seen.x, seen.parameters, seen.mask)[:, :channels]
         if not bool(found.isfinite().all()):
             raise ValueError(
                 f"expected finite predictions, found others among samples "
-                f"{numbers[start]} to {numbers[start] + len(batch) - 1}; train the model again"
+                f"{numbers[start]} to {numbers[start] + len(found) - 1}; train the model again"
             )
-        parts.append((found, batch.y[:, 0], x[:, -channels:], batch.target_mask[:, 0]))
+        parts.append((found, seen.truth, seen.x[:, -channels:], seen.known))
     prediction, truth, last, known = (torch.cat(group) for group in zip(*parts, strict=True))
     trajectory = samples.trajectories[samples.locate(numbers[0])[0]]
     first = samples.locate(numbers[0])[1] + samples.window.history
-    body = _body(trajectory, slice(first, first + len(numbers)), device)
+    body = _body(trajectory, slice(first, first + len(numbers)), predictor.device)
     standard = Frames(
         prediction=prediction, truth=truth, last=last, known=known, body=body, spec=samples.spec
     )

@@ -78,9 +78,9 @@ def test_intervals_are_over_trajectories_and_hold_the_value(carried: Carried) ->
 @pytest.mark.parametrize(
     ("correlation", "method"),
     [
-        (4.2, "blocks of 6 frames"),
+        (1.9, "blocks of 6 frames"),
         (0.3, "blocks of 2 frames"),
-        (60.0, "none: expected at least 10 blocks of 61 frames"),
+        (20.0, "none: expected at least 10 blocks of 60 frames"),
         (None, "none: the flow does not forget itself"),
     ],
 )

@@ -79,9 +79,9 @@ class Board:
         return sum(known) / len(known) if known else None
 
     def run(self, model: str) -> Mapping[str, Any]:
-        """What the first run of a model was and cost."""
-        runs = self.results["runs"]
-        return next(r for r in runs if (r["data"], r["model"]) == (self.name, model))
+        """What the first run of a model that did not fail was and cost."""
+        runs = [r for r in self.results["runs"] if (r["data"], r["model"]) == (self.name, model)]
+        return next(run for run in runs if "failed" not in run)
 
     def first(self, model: str) -> Scores:
         """The scores of a model's first seed."""

@@ -107,6 +107,8 @@ def test_a_finished_run_can_enter(compared: Path, tmp_path: Path) -> None:
         (["--preset", "large"], "unknown comparison 'large'; choose from: demo"),
         (["--models", "unett"], "unknown entrants unett; choose from: pibert"),
         (["--seeds", "0,x"], "expected seeds such as 0,1,2"),
+        (["--seeds", "-1"], "expected seeds such as 0,1,2"),
+        (["--run", "mine=nowhere"], "no finished run, model.json is missing"),
         (["--run", "mine"], "expected NAME=FOLDER after --run"),
         (["--set", "sample=3"], "did you mean"),
         (["--set", "data.wakes.shares.valid=0.0"], "no validation part"),

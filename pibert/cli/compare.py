@@ -58,7 +58,7 @@ def compare(
 
     Example: pibert compare --preset demo --out outputs/comparison
     """
-    from pibert.comparison import carry_out, find_comparison, gather, load_comparison, settle
+    from pibert.comparison import carry_out, find_comparison, gather, load_comparison, refuse_other
     from pibert.config import with_overrides
 
     changes = tuple(settings or [])
@@ -69,7 +69,7 @@ def compare(
     plan = _chosen(plan, models, seeds, runs or [])
     if workers < 1:
         raise ValueError(f"expected at least 1 worker, found {workers}")
-    settle(plan, out)
+    refuse_other(plan, out)
     with _LiveTable(plan) as table:
         failed = carry_out(plan, out, table, workers=workers)
     results = gather(plan, out, failed, shlex.join(["pibert", *sys.argv[1:]]))
@@ -95,12 +95,12 @@ def evaluate(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of the scores; the run's own if not given.", show_default=False),
+        typer.Option(help="Folder of the scores; RUN/evaluation if not given.", show_default=False),
     ] = None,
     rollout: Annotated[int, typer.Option(help="Frames of rollouts to judge; 0: none.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
 ) -> None:
-    """Score one run: next-frame errors beside those of persistence, in physical units.
+    """Score one run: errors of the next frame in physical units, and skill against persistence.
 
     Example: pibert evaluate runs/demo --data other.h5
     """
@@ -112,6 +112,8 @@ def evaluate(
     from pibert.experiments.record import read_record
     from pibert.predictor import load
 
+    if not (run / "config.json").exists():
+        raise FileNotFoundError(f"{run}: not a run folder, config.json is missing")
     experiment = parse(Experiment, read_record(run / "config.json")["experiment"])
     predictor = load(run)
     if data is None:
@@ -119,8 +121,9 @@ def evaluate(
     else:
         source = replace(experiment.data, path=str(data), case=None, kind=None, measurement=None)
         flows = prepare_test(source, predictor.spec, predictor.normalizer)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+    # Not beside the weights: those scores belong to the comparison that the run is part of.
+    out = run / "evaluation" if out is None else out
+    out.mkdir(parents=True, exist_ok=True)
     scores = judge(run, flows, into=out, rollout=RolloutPlan(steps=rollout))
     card = scores.card
     if as_json:
@@ -130,7 +133,7 @@ def evaluate(
     frames = card["data"]["test_frames"]
     say(console, f"{card['model']['name']}: {frames} frames, each predicted from true ones")
     console.print(_pointwise(card))
-    say(console, f"All numbers: {(out or run) / 'scores.json'}")
+    say(console, f"All numbers: {out / 'scores.json'}")
 
 
 def report(
@@ -150,6 +153,12 @@ def report(
     for name in results["data"]:
         runs = [r for r in results["runs"] if r["data"] == name and "failed" not in r]
         scores = {(r["model"], r["seed"]): read_scores(out / r["folder"]) for r in runs}
+        for r in runs:
+            if scores[r["model"], r["seed"]].card["identity"] != r["identity"]:
+                raise ValueError(
+                    f"{out / r['folder']} was judged anew since the results were gathered; run the "
+                    "comparison again, which gathers them"
+                )
         boards.append(Board(name, results, scores))
     page = write_report(out, results, boards)
     say(Console(), f"Report: {page}")
@@ -242,10 +251,14 @@ def _show_ranking(
     own = [r for r in results["records"] if r["data"] == name and r["space"] == "physical"]
     for row in facts["ranking"]:
         model = row["model"]
-        found = {r["metric"]: r for r in own if r["model"] == model and r["component"] == "all"}
-        nmse, skill = found["nmse"], found["skill"]
-        known = nmse["low"] is not None
-        span = f"{_digits(nmse['low'])} to {_digits(nmse['high'])}" if known else "–"
+        mine = [r for r in own if r["model"] == model and r["component"] == "all"]
+        nmse, skill = ([r for r in mine if r["metric"] == m] for m in ("nmse", "skill"))
+        known = all(r["low"] is not None for r in nmse)
+        low, high = (
+            pick(r[end] or 0.0 for r in nmse) for pick, end in ((min, "low"), (max, "high"))
+        )
+        span = f"{_digits(low)} to {_digits(high)}" if known else "–"
+        skills = [r["value"] for r in skill if r["value"] is not None]
         own_runs = [r for r in results["runs"] if (r["data"], r["model"]) == (name, model)]
         run = next(r for r in own_runs if "failed" not in r)
         table.add_row(
@@ -253,7 +266,7 @@ def _show_ranking(
             model,
             _digits(row["nmse"]),
             span,
-            _digits(skill["value"]),
+            _digits(sum(skills) / len(skills) if skills else None),
             f"{run['cost']['parameters']:,}",
         )
     console.print(table)

@@ -5,7 +5,7 @@ plan.Comparison          entrants, flows, seeds, budget
   --results.gather-->    results.json, results.csv
 """
 
-from pibert.comparison.folder import settle
+from pibert.comparison.folder import refuse_other
 from pibert.comparison.jobs import Watcher, carry_out
 from pibert.comparison.plan import Comparison, Entrant, Job, load_comparison
 from pibert.comparison.presets import find_comparison
@@ -21,5 +21,5 @@ __all__ = [
     "gather",
     "load_comparison",
     "read_results",
-    "settle",
+    "refuse_other",
 ]

@@ -154,6 +154,12 @@ def _refuse_other_flows(predictor: Predictor, flows: Flows, folder: Path) -> Non
             f"{folder}: the model was trained on {predictor.spec.grid.shape} points, the data have "
             f"{flows.spec.grid.shape}; bring them there with data.size"
         )
+    mine, theirs = predictor.spec.dt, flows.spec.dt
+    if mine and theirs and abs(mine - theirs) > 1e-3 * mine:
+        raise ValueError(
+            f"{folder}: the model steps by dt = {mine:g}, the data have dt = {theirs:g}; give data "
+            "with its time step, or take every so many frames with data.stride"
+        )
     if not flows.split.test:
         raise ValueError("expected a test part to judge on, found none; leave it a share")
 

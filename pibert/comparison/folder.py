@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from pibert import config
 from pibert.comparison.plan import Comparison
@@ -11,7 +12,14 @@ NAME = "comparison.json"
 
 
 def settle(comparison: Comparison, out: Path) -> None:
-    """Make the folder a comparison's, or see that it is.
+    """Make the folder this comparison's; another's is refused."""
+    asked = refuse_other(comparison, out)
+    out.mkdir(parents=True, exist_ok=True)
+    replace_file(out / NAME, (json.dumps(asked, indent=1) + "\n").encode())
+
+
+def refuse_other(comparison: Comparison, out: Path) -> dict[str, Any]:
+    """Refuse a folder that holds another comparison; gives what is to be recorded.
 
     Entrants, data sets and seeds may be added or left out; what they share must not change, and
     neither may an entrant or a data set under its old name.
@@ -38,8 +46,7 @@ def settle(comparison: Comparison, out: Path) -> None:
             asked[what] = {**there[what], **asked[what]}
     elif out.exists() and any(not entry.name.startswith(".") for entry in out.iterdir()):
         raise FileExistsError(f"{out} is not empty and no comparison; choose another folder")
-    out.mkdir(parents=True, exist_ok=True)
-    replace_file(path, (json.dumps(asked, indent=1) + "\n").encode())
+    return dict(asked)
 
 
 def _read(path: Path) -> dict[str, dict[str, object]]:

@@ -9,6 +9,8 @@ import contextlib
 import multiprocessing
 import os
 import traceback
+from collections.abc import Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,6 +23,7 @@ from pibert.comparison.evaluation import (
     refuse_other_training,
     refuse_short_flows,
 )
+from pibert.comparison.folder import settle
 from pibert.comparison.plan import Comparison, Job, experiment_of
 from pibert.data.dataset import Window
 from pibert.evaluation.scores import read_scores
@@ -79,6 +82,7 @@ def carry_out(
             )
     for name, own in flows.items():
         refuse_short_flows(name, own, comparison.history, comparison.rollout)
+    settle(comparison, out)  # not before all of it can run
     jobs = comparison.jobs()
     for job in jobs:
         watcher.update(job, "waiting")
@@ -142,33 +146,56 @@ def _done(folder: Path, identity: str) -> float | None:
 def _in_processes(
     comparison: Comparison, out: Path, watcher: Watcher, workers: int
 ) -> dict[Job, str]:
-    """The same with a process for each run; its own progress is not seen."""
-    gpus = torch.cuda.device_count() if _device(comparison) == "cuda" else 0
+    """The same with a process for each worker; the progress of a single run is not seen."""
+    failed, lost = _in_pool(comparison, comparison.jobs(), out, watcher, workers)
+    for job in lost:  # a process that was killed takes the others with it: each on its own now
+        failed |= _in_pool(comparison, (job,), out, watcher, 1)[0]
+        failed |= {job: "its process was killed"} if not _is_judged(job, out, failed) else {}
+    return failed
+
+
+def _in_pool(
+    comparison: Comparison, jobs: Sequence[Job], out: Path, watcher: Watcher, workers: int
+) -> tuple[dict[Job, str], list[Job]]:
+    """What failed, and what was lost because a process died."""
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    count = torch.cuda.device_count() if _device(comparison) == "cuda" else 0
+    gpus = (visible or [str(number) for number in range(count)])[:count]
     context = multiprocessing.get_context("spawn")
     slots = context.Queue()
     for slot in range(workers):
-        slots.put(slot % gpus if gpus else None)
+        slots.put(gpus[slot % count] if count else None)
     threads = max(1, (os.cpu_count() or 1) // workers)
     failed: dict[Job, str] = {}
-    with concurrent.futures.ProcessPoolExecutor(
+    lost: list[Job] = []
+    pool = concurrent.futures.ProcessPoolExecutor(
         workers, mp_context=context, initializer=_settle, initargs=(slots, threads)
-    ) as pool:
-        waiting = {pool.submit(_alone, comparison, job, out): job for job in comparison.jobs()}
+    )
+    try:
+        waiting = {pool.submit(_alone, comparison, job, out): job for job in jobs}
         for future in concurrent.futures.as_completed(waiting):
             job = waiting[future]
             try:
                 watcher.update(job, "done", future.result())
-            except Exception as error:  # whatever ended the other process
+            except BrokenProcessPool:
+                lost.append(job)
+            except Exception as error:
                 failed[job] = _explained(error, job.folder(out))
                 watcher.update(job, "failed")
-    return failed
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    return failed, lost
+
+
+def _is_judged(job: Job, out: Path, failed: Mapping[Job, str]) -> bool:
+    return job in failed or (job.folder(out) / "scores.json").exists()
 
 
 def _settle(slots: Any, threads: int) -> None:
     """Take a device, in a process that has not touched any yet."""
     gpu = slots.get()
     if gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     torch.set_num_threads(threads)
 
 

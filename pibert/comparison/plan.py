@@ -50,6 +50,8 @@ class Entrant:
                 f"expected a share of pretraining of at least 0 and below 1, found "
                 f"{self.pretraining}"
             )
+        if self.run is not None and not (Path(self.run) / "model.json").exists():
+            raise ValueError(f"{self.run}: no finished run, model.json is missing")
         if self.model.name not in MODELS:
             raise ValueError(f"unknown model {self.model.name!r}; choose from: {', '.join(MODELS)}")
         presets = PRESETS[self.model.name]
@@ -124,6 +126,8 @@ class Comparison:
                 f"expected the reference {self.reference!r} among the entrants, found "
                 f"{', '.join(self.entrants)}"
             )
+        if min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"expected different seeds of at least 0, found {list(self.seeds)}")
         if self.samples < 1:
             raise ValueError(f"expected a budget of at least 1 sample, found {self.samples}")
         for name in (*self.data, *self.entrants):

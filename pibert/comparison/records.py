@@ -95,8 +95,8 @@ def _weights(scores: Scores) -> tuple[Tensor | None, Tensor | None, str]:
             None,
             f"blocks of {block} frames",
         )
-    except TooFew as error:
-        return None, None, f"none: {error}"
+    except TooFew:
+        return None, None, f"none: the test part has fewer than ten blocks of {block} frames"
 
 
 def _stretches(scores: Scores) -> Tensor:

@@ -129,6 +129,7 @@ def _runs(comparison: Comparison, out: Path, failed: Mapping[Job, str]) -> list[
             | {"folder": str(job.folder(out).relative_to(out))}
             | {key: card[key] for key in keys if key in card}
             | {"config": card["model"]["config"], "name": card["model"]["name"]}
+            | {"identity": card["identity"]}
         )
     return found
 

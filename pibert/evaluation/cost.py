@@ -5,9 +5,9 @@ the device already: warm-up calls first, then calls timed one by one with the de
 before and after each; the median counts, and over the batch it is the time of a sample. Sampling
 models make all their steps in one call.
 
-Peak memory is what the allocator of a CUDA device held at most during a call: weights, input and
-whatever else the process keeps there. A CPU has no count of its own for a call, so there it is
-None.
+Peak memory is that of the weights and of what a call adds at most on a CUDA device; the input and
+what else the process keeps there do not count. A CPU has no count of its own for a call, so there
+it is None.
 
 FLOPs are those of matrix products, convolutions and attention in one call on one sample, a product
 and a sum counting two, as ``torch.utils.flop_counter`` counts them. Fourier transforms, gathers and
@@ -161,10 +161,12 @@ def _batch_cost(
         given = _input(model, spec, device, size)
         milliseconds = _timed(lambda: model(*given), device, seconds)
         if device.type == "cuda":
+            weights = sum(w.numel() * w.element_size() for w in model.state_dict().values())
             torch.cuda.reset_peak_memory_stats(device)
+            held = torch.cuda.memory_allocated(device)
             model(*given)
             torch.cuda.synchronize(device)
-            peak = torch.cuda.max_memory_allocated(device)
+            peak = torch.cuda.max_memory_allocated(device) - held + weights
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
         return BatchCost(batch=size, ms_per_sample=None, peak_bytes=None)

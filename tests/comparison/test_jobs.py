@@ -93,7 +93,7 @@ def test_what_is_done_is_neither_trained_nor_judged_again(
     assert told.errors == carried.told.errors
 
 
-def test_damaged_scores_and_those_of_another_plan_are_made_anew(
+def test_damaged_scores_are_made_anew_and_another_plan_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
     few = {name: entrant(name) for name in ("persistence", "training-mean")}
@@ -112,9 +112,12 @@ def test_damaged_scores_and_those_of_another_plan_are_made_anew(
     (Job("waves", "training-mean", 0).folder(out) / "scores.json").write_text("damaged")
     assert not carry_out(plan, out, Told())
     assert judged[2:] == ["training-mean-0"]
+    (Job("waves", "persistence", 0).folder(out) / "scores.safetensors").unlink()
+    assert not carry_out(plan, out, Told())
+    assert judged[3:] == ["persistence-0"]
     rollout = replace(plan.rollout, steps=2)
-    assert not carry_out(replace(plan, rollout=rollout), out, Told())
-    assert judged[3:] == ["persistence-0", "training-mean-0"]
+    with pytest.raises(ValueError, match="another comparison: rollout is"):
+        carry_out(replace(plan, rollout=rollout), out, Told())
 
 
 def test_a_run_that_fails_is_reported_and_the_others_go_on(

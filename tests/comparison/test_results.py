@@ -80,7 +80,7 @@ def test_intervals_are_over_trajectories_and_hold_the_value(carried: Carried) ->
     [
         (1.9, "blocks of 6 frames"),
         (0.3, "blocks of 2 frames"),
-        (20.0, "none: expected at least 10 blocks of 60 frames"),
+        (20.0, "none: the test part has fewer than ten blocks of 60 frames"),
         (None, "none: the flow does not forget itself"),
     ],
 )

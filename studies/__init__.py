@@ -1,2 +1,5 @@
-"""Studies: what pretraining is worth (``python -m studies`` writes docs/pretraining.md), and solver
-output in the layout of CFDBench (``python -m studies.cfdbench``)."""
+"""Studies.
+
+``python -m studies`` measures what pretraining is worth and writes docs/pretraining.md;
+``python -m studies.cfdbench`` writes solver output in the layout of CFDBench.
+"""

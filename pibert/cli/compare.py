@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
 from rich.console import Console
@@ -247,7 +247,8 @@ def _show_ranking(
 ) -> None:
     table = Table(title=f"{name}: next frame, {facts['test_frames']} test frames")
     for column in ("rank", "model", "NMSE", "95 % interval", "skill", "parameters"):
-        table.add_column(column, justify="left" if column == "model" else "right")
+        justify: Literal["left", "right"] = "left" if column == "model" else "right"
+        table.add_column(column, justify=justify, no_wrap=True)
     own = [r for r in results["records"] if r["data"] == name and r["space"] == "physical"]
     for row in facts["ranking"]:
         model = row["model"]

@@ -105,13 +105,23 @@ class VelocityGradients:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundaryError:
-    """Mean square and normalised errors over the boundary points."""
+class _PlaceError:
+    """What errors over some points of every frame share."""
 
     spec: FieldSpec
     normalizer: Normalizer
-    name: ClassVar[str] = "boundary"
     of_sequences: ClassVar[bool] = False
+
+    @property
+    def _errors(self) -> SquaredErrors:
+        return SquaredErrors(spec=self.spec, normalizer=self.normalizer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundaryError(_PlaceError):
+    """Mean square and normalised errors over the boundary points."""
+
+    name: ClassVar[str] = "boundary"
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -121,10 +131,6 @@ class BoundaryError:
             *(Entry(metric="boundary_mse", component=c, unit=squared_unit(u)) for c, u in named),
             *(Entry(metric="boundary_nmse", component=c) for c in errors.components),
         )
-
-    @property
-    def _errors(self) -> SquaredErrors:
-        return SquaredErrors(spec=self.spec, normalizer=self.normalizer)
 
     def terms(self, frames: Frames) -> Float[Tensor, "rows k"]:
         where = boundary_points(body_of(frames), frames.spec.grid) & frames.known
@@ -136,13 +142,10 @@ class BoundaryError:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NearBodyError:
+class NearBodyError(_PlaceError):
     """Errors within half a diameter of the body."""
 
-    spec: FieldSpec
-    normalizer: Normalizer
     name: ClassVar[str] = "near_body"
-    of_sequences: ClassVar[bool] = False
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -152,10 +155,6 @@ class NearBodyError:
             *(Entry(metric="near_body_rmse", component=c, unit=u) for c, u in named),
             *(Entry(metric="near_body_nmse", component=c) for c in errors.components),
         )
-
-    @property
-    def _errors(self) -> SquaredErrors:
-        return SquaredErrors(spec=self.spec, normalizer=self.normalizer)
 
     def terms(self, frames: Frames) -> Float[Tensor, "rows k"]:
         body, grid = body_of(frames), frames.spec.grid

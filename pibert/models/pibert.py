@@ -229,15 +229,9 @@ class PIBERT(Stepper):
         parameters: Float[Tensor, "b q"] | None = None,
         mask: Tensor | None = None,
     ) -> Float[Tensor, "b k y x"]:
-        """The next frames, standardised as the input.
+        """The next frames, standardised as the input; arguments as of ``Stepper.forward``.
 
-        Args:
-            x: Standardised fields, history folded into channels, the newest frame last.
-            parameters: ``FieldSpec.encode_parameters``; at most 16, missing ones are zero, NaN
-                stands for unknown. None: nothing is known.
-            mask: 1 where the field is known, 0 where it is not (as M in the paper); (y, x),
-                (b, y, x) or (b, 1, y, x). Unknown pixels enter as zero and do not count in the
-                physics bias.
+        Unknown pixels do not count in the physics bias either.
         """
         x = self.prepared(x, parameters, mask)
         tokens = self._encode(x, parameters, mask)

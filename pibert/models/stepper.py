@@ -95,6 +95,7 @@ class Stepper(nn.Module):
             x: Checked, zero at unknown pixels.
             parameters: Zero where unknown.
         """
+        # Not abstract: PIBERT and the reference predictors have a forward of their own instead.
         raise NotImplementedError
 
     def last_frame(self, x: Tensor) -> Tensor:

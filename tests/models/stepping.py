@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from pibert import FieldSpec, Grid, Parameter
+from pibert.models import count_parameters
 from pibert.models.stepper import Stepper
 from tests.helpers import randomise
 
@@ -104,6 +105,33 @@ def check_half_precision(make: Make) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             half = model(x)
     assert (half - full).norm() < 2e-2 * full.norm()
+
+
+def check_every_parameter_of_the_spec_enters(make: Make, added: int) -> None:
+    """Each on its own, with so many more weights for the two of them."""
+    spec = spec_of((12, 20), channels=("u", "v"))
+    x, known = torch.randn(2, 2, 12, 20).double(), torch.randn(2, 2).double()
+    deaf, model = drawn(make, spec), drawn(make, spec, parameters=True)
+    assert torch.equal(deaf(x, known), deaf(x, -known))
+    assert count_parameters(model) == count_parameters(deaf) + added
+    for column in (0, 1):
+        other = known.clone()
+        other[:, column] += 1
+        assert not torch.allclose(model(x, known), model(x, other))
+    unknown = torch.full_like(known, torch.nan)
+    assert torch.equal(model(x, unknown), model(x, torch.zeros_like(known)))
+
+
+def check_other_channels_train_in_every_part(make: Make, channels: int) -> None:
+    """Of two frames that give three; the spec's one parameter enters."""
+    names = ("p", "u", "v")[:channels]
+    spec = spec_of((12, 20), channels=names, parameters=(Parameter(name="Re"),))
+    model = drawn(make, spec, history=2, horizon=3, parameters=True)
+    y = model(torch.randn(2, 2 * channels, 12, 20).double(), torch.randn(2, 1).double())
+    assert y.shape == (2, 3 * channels, 12, 20)
+    y.square().mean().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
 
 
 CHECKS = {

@@ -1,16 +1,19 @@
 """DeepONet2d: size, persistence at the start, rank, what branch and trunk see, grids, options."""
 
-import math
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from pibert.fields import FieldSpec, Grid, Parameter
+from pibert.fields import FieldSpec, Grid
 from pibert.models import count_parameters
 from pibert.models.baselines.deeponet2d import PRESETS, DeepONet2d, DeepONet2dConfig
 from tests.helpers import tiny_spec
+from tests.models.stepping import (
+    check_every_parameter_of_the_spec_enters,
+    check_other_channels_train_in_every_part,
+)
 
 SMALL: dict[str, Any] = {
     "rank": 3,
@@ -131,29 +134,12 @@ def test_another_grid_than_that_of_the_spec_is_refused() -> None:
 
 
 def test_parameters_enter_as_many_as_the_spec_has_if_asked() -> None:
-    spec = tiny_spec((12, 20), parameters=(Parameter(name="Re"), Parameter(name="m")))
-    x, p = fields(2, 2, 12, 20), fields(2, 2)
-    deaf, model = make(spec), make(spec, parameters=True)
-    assert torch.equal(deaf(x, p), deaf(x, -p))
-    assert count_parameters(model) == count_parameters(deaf) + 2 * SMALL["branch_width"]
-    for column in (0, 1):
-        other = p.clone()
-        other[:, column] += 1
-        assert not torch.allclose(model(x, p), model(x, other))
-    unknown = torch.full_like(p, math.nan)
-    assert torch.equal(model(x, unknown), model(x, torch.zeros_like(p)))
+    check_every_parameter_of_the_spec_enters(make, added=2 * SMALL["branch_width"])
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_other_numbers_of_channels_and_frames_train_in_every_part(channels: int) -> None:
-    names = ("p", "u", "v")[:channels]
-    spec = FieldSpec(channels=names, grid=Grid((12, 20)), parameters=(Parameter(name="Re"),))
-    model = make(spec, history=2, horizon=3, parameters=True)
-    y = model(fields(2, 2 * channels, 12, 20), fields(2, 1))
-    assert y.shape == (2, 3 * channels, 12, 20)
-    y.square().mean().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+    check_other_channels_train_in_every_part(make, channels)
 
 
 def test_the_model_runs_in_half_precision_autocast() -> None:

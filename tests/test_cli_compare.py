@@ -125,7 +125,9 @@ def test_what_is_wrong_with_a_plan_is_said_before_anything_is_written(
     assert not out.exists()
 
 
-def test_a_folder_without_a_comparison_has_no_report(tmp_path: Path) -> None:
-    code, text = pibert("report", str(tmp_path))
-    assert code == 2
-    assert "run the comparison first" in " ".join(text.split())
+def test_what_holds_no_comparison_has_no_report(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no folder")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        code, text = pibert("report", str(path))
+        assert code == 2
+        assert "run the comparison first" in " ".join(text.split())

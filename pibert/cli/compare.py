@@ -14,7 +14,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pibert.cli.config import Settings
 from pibert.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -49,7 +48,14 @@ def compare(
     workers: Annotated[
         int, typer.Option(help="Runs at a time, each on a GPU of its own where there are any.")
     ] = 1,
-    settings: Settings = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Change a setting of the plan: --set samples=20000 (epochs follow from it).",
+            metavar="NAME=VALUE",
+        ),
+    ] = None,
 ) -> None:
     """Train models under one protocol, judge them once on test data, and rank them.
 

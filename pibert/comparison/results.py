@@ -78,7 +78,7 @@ def read_results(out: Path) -> dict[str, Any]:
         results = json.loads(path.read_text())
         if results.get("format") != FORMAT:
             raise ValueError(f"expected format {FORMAT}, found {results.get('format')}")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(
             f"{out}: no results.json; run the comparison first: pibert compare --out {out}"
         ) from None

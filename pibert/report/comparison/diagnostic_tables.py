@@ -184,6 +184,10 @@ def official(board: Board) -> Table | None:
         Column(label=m.removeprefix("official_").replace("_", " "), metric=m, component=c)
         for m, c in found
     ]
-    caption = f"As the benchmark's code computes them, oddities included. {marks(board)}"
+    caption = (
+        "As the benchmark's code computes them, oddities included, but of frames that were "
+        "predicted one by one: its own tables are of 20 frames at once, and do not compare. "
+        f"{marks(board)}"
+    )
     title = "RealPDEBench's metrics"
     return table_of("official", title, caption, board, columns_of(board, columns))

@@ -283,5 +283,6 @@ def _provenance(results: Mapping[str, Any]) -> str:
 
 
 def _shortened(key: str, run: Mapping[str, Any]) -> str:
-    text = str(run.get(key) or "–")
+    value = run.get(key)
+    text = "–" if value is None else str(value)
     return re.sub(r"^([0-9a-f]{10})[0-9a-f]{30}", r"\1", text) if key == "commit" else text

@@ -13,7 +13,7 @@ from PIL import Image
 from pibert.report.comparison.board import Board
 from pibert.report.comparison.drawn import Drawn
 from pibert.report.comparison.gallery import FIGURES, Missing, name_of, pictures_of
-from pibert.report.comparison.page import SECTIONS, write_report
+from pibert.report.comparison.page import SECTIONS, _shortened, write_report
 from pibert.report.comparison.wording import data_facts, protocol, split_text, verdict
 from tests.report.comparison.handmade_board import handmade, together
 from tests.report.comparison.invented_board import invented
@@ -253,3 +253,8 @@ def test_every_figure_is_drawn_where_the_data_suffice():
     made = list(pictures_of(whole))
     assert [own for own in made if isinstance(own, Missing)] == []
     assert len(made) >= 12
+
+
+def test_the_first_seed_is_named_in_the_provenance() -> None:
+    assert _shortened("seed", {"seed": 0}) == "0"
+    assert _shortened("commit", {"commit": None}) == "–"

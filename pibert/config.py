@@ -133,6 +133,23 @@ def fingerprint(plain: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def first_difference(a: Any, b: Any, where: str = "") -> tuple[str, Any, Any]:
+    """Where two plain values part, as a dotted path, and the two values there.
+
+    A place in a list of lists counts too: ``split.test.0``; a list of numbers is a value.
+    """
+    pairs: list[tuple[Any, Any, Any]] = []
+    if isinstance(a, dict) and isinstance(b, dict):
+        pairs = [(key, a.get(key), b.get(key)) for key in {**b, **a}]
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        if all(isinstance(value, dict | list) for value in (*a, *b)):
+            pairs = list(zip(range(len(a)), a, b, strict=True))
+    for key, mine, theirs in pairs:
+        if mine != theirs:
+            return first_difference(mine, theirs, _join(where, str(key)))
+    return where, a, b
+
+
 def assignment(text: str) -> tuple[str, Any]:
     """``a.b=value`` in two: the value as in JSON or TOML, a list of such, or else a word."""
     key, sign, value = text.partition("=")

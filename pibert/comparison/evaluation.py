@@ -1,28 +1,26 @@
 """One run judged: the model of a run folder on the test part of some flows."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pibert import config
+from pibert.comparison.insight import insight
 from pibert.comparison.plan import RolloutPlan
 from pibert.data.dataset import Samples, Window
 from pibert.data.splits import Segment
-from pibert.evaluation.alignment import alignment
 from pibert.evaluation.cost import measure_cost
 from pibert.evaluation.rollouts import score_rollouts, spread_starts
-from pibert.evaluation.scores import FORMAT, Scores, save_scores
-from pibert.evaluation.scoring import PICK_RULE, judge, seen_by, vars_of
-from pibert.evaluation.tokens import token_diagnostics
+from pibert.evaluation.scores import FORMAT, Scores, read_card, save_card, save_scores
+from pibert.evaluation.scoring import PICK_RULE, judge, vars_of
 from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import Flows
 from pibert.experiments.record import commit, versions
 from pibert.experiments.run import PRETRAINING
-from pibert.models.pibert import PIBERT
 from pibert.predictor import Predictor, load
 from pibert.training.journal import read_log
 
@@ -36,6 +34,7 @@ def evaluate(
     rollout: RolloutPlan | None = None,
     device: str = "cpu",
     labels: dict[str, Any] | None = None,
+    at_a_time: int = 1,
 ) -> Scores:
     """Score the model of a run on the test part, and write the scores.
 
@@ -48,13 +47,17 @@ def evaluate(
         rollout: Rollouts to score; none if not given.
         device: Where to compute.
         labels: What the scores are to be known by, such as data set, entrant and seed.
+        at_a_time: Runs that shared the device while this one was trained.
     """
     predictor = load(folder, device)
     _refuse_other_flows(predictor, flows, folder)
     window = Window(history=max(history or 0, predictor.history))
     samples = _samples(predictor, flows.split.test, flows, window)
     judged = judge(predictor, samples)
-    arrays = judged.arrays | _insight(predictor, flows, int(judged.arrays["picks/rows"][1]), window)
+    lead = window.history - predictor.history
+    own = _samples(predictor, _later(flows, lead), flows, Window(history=predictor.history))
+    seen, more = insight(predictor, samples, own, int(judged.arrays["picks/rows"][1]))
+    arrays = judged.arrays | more
     card: dict[str, Any] = {
         "labels": labels or {},
         "identity": identity_of(folder, flows, history, rollout),
@@ -68,19 +71,29 @@ def evaluate(
         "values": judged.values,
         "correlation_frames": judged.correlation_frames,
         "pick_rule": PICK_RULE,
+        **seen,
         "training": _training(folder),
-        "cost": asdict(measure_cost(predictor.model, predictor.spec, device, seconds=1.0)),
+        "at_a_time": at_a_time,
         "commit": commit(),
         "versions": versions(),
         "hardware": _device_name(device),
     }
     if rollout is not None and rollout.steps:
-        lead = samples.window.history - predictor.history
-        card["rollout"], found = _rollouts(predictor, flows, rollout, lead)
+        card["rollout"], found = _rollouts(predictor, flows, rollout, window.history)
         arrays |= found
     scores = Scores(card, arrays)
     save_scores(into or folder, scores)
     return scores
+
+
+def add_cost(folder: Path, into: Path, device: str) -> None:
+    """Measure what the model of a run costs and write it to the card of its scores.
+
+    Apart from the scores: times are true only while nothing else uses the device.
+    """
+    predictor = load(folder, device)
+    cost = asdict(measure_cost(predictor.model, predictor.spec, device, seconds=0.5))
+    save_card(into, read_card(into) | {"cost": cost})
 
 
 def identity_of(
@@ -198,11 +211,11 @@ def refuse_other_training(folder: Path, data: DataConfig, flows: Flows) -> None:
 
 
 def _rollouts(
-    predictor: Predictor, flows: Flows, plan: RolloutPlan, lead: int
+    predictor: Predictor, flows: Flows, plan: RolloutPlan, history: int
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Rollouts that begin at the same frames whatever the history of the model."""
-    window = Window(history=predictor.history, horizon=plan.steps)
-    samples = _samples(predictor, _later(flows, lead), flows, window)
+    """Rollouts from the same true frames whatever the history of the model."""
+    window = Window(history=history, horizon=plan.steps)
+    samples = _samples(predictor, flows.split.test, flows, window)
     scores = score_rollouts(predictor, samples, spread_starts(samples, plan.starts))
     arrays = {
         "rollout/terms": scores.terms,
@@ -223,34 +236,6 @@ def _rollouts(
     return card, arrays
 
 
-def _insight(
-    predictor: Predictor, flows: Flows, row: int, window: Window
-) -> dict[str, torch.Tensor]:
-    """What goes on inside PIBERT: its tokens at a frame, and what they know of the vorticity.
-
-    The alignment of a model with fresh weights is measured beside it: vorticity is linear in the
-    velocity, so much of it needs no training at all.
-    """
-    model = predictor.model
-    if not isinstance(model, PIBERT) or predictor.spec.velocity is None:
-        return {}
-    samples = _samples(predictor, flows.split.test, flows, window)
-    own = replace(window, history=predictor.history)
-    later = _later(flows, window.history - predictor.history)
-    seen = seen_by(predictor, samples, [row])
-    found = token_diagnostics(model, seen.x, seen.parameters, seen.mask)
-    arrays = {f"tokens/{name}": value for name, value in found.items()}
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        fresh = type(model)(model.config, model.spec).to(predictor.device)
-    for name, kind in (("alignment", model), ("alignment_untrained", fresh)):
-        scales = alignment(
-            kind, _samples(predictor, later, flows, own), most=512, device=predictor.device
-        )
-        arrays[name] = torch.tensor(list(scales.values()), dtype=torch.float64)
-    return arrays
-
-
 def _later(flows: Flows, lead: int) -> tuple[Segment, ...]:
     """The test part without its first frames."""
     return tuple(Segment(s.trajectory, s.start + lead, s.stop) for s in flows.split.test)
@@ -266,6 +251,7 @@ def _training(folder: Path) -> dict[str, Any]:
         if epochs:
             found[stage] = {
                 "epochs": len(epochs),
+                "samples": _seen(lines, len(epochs)),
                 "seconds": sum(line.get("seconds") or 0.0 for line in epochs),
                 "curve": [[line["epoch"], line["valid"]] for line in epochs if line.get("valid")],
                 "best_epoch": max(
@@ -273,6 +259,13 @@ def _training(folder: Path) -> dict[str, Any]:
                 ),
             }
     return found
+
+
+def _seen(lines: Sequence[Mapping[str, Any]], epochs: int) -> int | None:
+    """Samples that a run was trained on, counted with repetition; None in logs that do not tell."""
+    start = next((line for line in lines if line.get("kind") == "start"), {})
+    size = start.get("samples_per_epoch")
+    return None if size is None else epochs * int(size)
 
 
 def _device_name(device: str) -> str:

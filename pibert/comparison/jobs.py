@@ -6,6 +6,7 @@ go on without it.
 
 import concurrent.futures
 import contextlib
+import math
 import multiprocessing
 import os
 import traceback
@@ -16,7 +17,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from pibert import config
 from pibert.comparison.evaluation import (
+    add_cost,
     evaluate,
     identity_of,
     nmse_of,
@@ -26,8 +29,8 @@ from pibert.comparison.evaluation import (
 from pibert.comparison.folder import settle
 from pibert.comparison.plan import Comparison, Job, experiment_of
 from pibert.data.dataset import Window
-from pibert.evaluation.scores import read_scores
-from pibert.experiments.flows import Flows, prepare
+from pibert.evaluation.scores import read_card, read_scores
+from pibert.experiments.flows import Flows, outline, prepare
 from pibert.experiments.run import run
 from pibert.training.engine import Silent
 
@@ -41,7 +44,7 @@ class Watcher(Protocol):
         ...
 
     def update(self, job: Job, state: str, nmse: float | None = None) -> None:
-        """A run is waiting, training, judged, done or failed."""
+        """A run is waiting, training, judged, timed, done or failed; its error where known."""
         ...
 
 
@@ -68,10 +71,11 @@ def carry_out(
         out: Its folder.
         watcher: Told of the progress.
         workers: Runs at a time, each in a process of its own and on a GPU of its own where there
-            are any; 1: in this process.
+            are enough of them; 1: in this process.
     """
+    look = prepare if workers == 1 else outline  # each process reads what it needs
     flows = {
-        name: prepare(data, device=_device(comparison), on_progress=watcher.simulated)
+        name: look(data, device=_device(comparison), on_progress=watcher.simulated)
         for name, data in comparison.data.items()
     }
     for name, own in flows.items():
@@ -87,11 +91,17 @@ def carry_out(
     for job in jobs:
         watcher.update(job, "waiting")
     if workers > 1:
-        return _in_processes(comparison, out, watcher, workers)
-    failed: dict[Job, str] = {}
+        failed = _in_processes(comparison, out, watcher, workers)
+    else:
+        failed = {}
     for job in jobs:
+        if job in failed:
+            continue
         try:
-            _one(comparison, job, out, flows[job.data], watcher)
+            if workers == 1:
+                _one(comparison, job, out, flows[job.data], watcher)
+            # Only now: times are true while no other run is under way.
+            _price(comparison, job, out, watcher)
         except Exception as error:  # one run must not cost the others
             failed[job] = _explained(error, job.folder(out))
             watcher.update(job, "failed")
@@ -99,7 +109,13 @@ def carry_out(
 
 
 def _one(
-    comparison: Comparison, job: Job, out: Path, flows: Flows, watcher: Watcher
+    comparison: Comparison,
+    job: Job,
+    out: Path,
+    flows: Flows,
+    watcher: Watcher,
+    *,
+    at_a_time: int = 1,
 ) -> float | None:
     """Train and judge one run, unless that is done; gives its error."""
     folder = job.folder(out)
@@ -128,10 +144,20 @@ def _one(
             rollout=rollout,
             device=_device(comparison),
             labels={"data": job.data, "model": job.entrant, "seed": job.seed},
+            at_a_time=at_a_time,
         )
         error = nmse_of(scores.card)
-    watcher.update(job, "done", error)
     return error
+
+
+def _price(comparison: Comparison, job: Job, out: Path, watcher: Watcher) -> None:
+    """Measure what a judged model costs, unless that is done."""
+    folder, source = job.folder(out), comparison.entrants[job.entrant].run
+    card = read_card(folder)
+    if "cost" not in card:
+        watcher.update(job, "timing", nmse_of(card))
+        add_cost(folder if source is None else Path(source), folder, _device(comparison))
+    watcher.update(job, "done", nmse_of(card))
 
 
 def _done(folder: Path, identity: str) -> float | None:
@@ -166,17 +192,18 @@ def _in_pool(
     for slot in range(workers):
         slots.put(gpus[slot % count] if count else None)
     threads = max(1, (os.cpu_count() or 1) // workers)
+    sharing = math.ceil(workers / max(count, 1))
     failed: dict[Job, str] = {}
     lost: list[Job] = []
     pool = concurrent.futures.ProcessPoolExecutor(
         workers, mp_context=context, initializer=_settle, initargs=(slots, threads)
     )
     try:
-        waiting = {pool.submit(_alone, comparison, job, out): job for job in jobs}
+        waiting = {pool.submit(_alone, comparison, job, out, sharing): job for job in jobs}
         for future in concurrent.futures.as_completed(waiting):
             job = waiting[future]
             try:
-                watcher.update(job, "done", future.result())
+                watcher.update(job, "judged", future.result())
             except BrokenProcessPool:
                 lost.append(job)
             except Exception as error:
@@ -216,9 +243,17 @@ class _Nobody:
     def update(self, job: Job, state: str, nmse: float | None = None) -> None: ...
 
 
-def _alone(comparison: Comparison, job: Job, out: Path) -> float | None:
-    flows = prepare(comparison.data[job.data], device=_device(comparison))
-    return _one(comparison, job, out, flows, _Nobody())
+_prepared: dict[str, Flows] = {}
+"""What a process of a pool has read already: the last set alone, as sets may be large."""
+
+
+def _alone(comparison: Comparison, job: Job, out: Path, sharing: int) -> float | None:
+    data = comparison.data[job.data]
+    key = config.fingerprint(config.as_plain(data))
+    if key not in _prepared:
+        _prepared.clear()
+        _prepared[key] = prepare(data, device=_device(comparison))
+    return _one(comparison, job, out, _prepared[key], _Nobody(), at_a_time=sharing)
 
 
 def _device(comparison: Comparison) -> str:

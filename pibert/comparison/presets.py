@@ -1,7 +1,8 @@
 """Comparisons by name.
 
 ``quick`` shows in a minute that everything runs; ``demo`` ranks all models on small wakes with two
-cores; the others are for a GPU: the paper's two benchmarks on simulated flows, and a measured jet.
+cores, ``tour`` some of them in the same way; the others are for a GPU: the paper's two benchmarks
+on simulated flows, and a measured jet.
 """
 
 from dataclasses import replace
@@ -60,13 +61,15 @@ def _published() -> dict[str, Entrant]:
 
 
 def _ablations() -> dict[str, Entrant]:
-    """The paper's questions: is it the encoder, the bias, the pretraining?"""
+    """Is it PIBERT's encoder, bias or pretraining, PITT's text or its base, FNO's wrapping?"""
     return {
         "pibert-scratch": _entrant("pibert"),
         "pibert-fourier": _entrant("pibert", branches="fourier"),
         "pibert-frame": _entrant("pibert", branches="frame"),
         "pibert-unbiased": _entrant("pibert", attention_bias=0.0),
         "pitt-constant": _entrant("pitt-constant"),
+        "pitt-base": _entrant("pitt", updates=0),
+        "fno2d-padded": _entrant("fno2d", padding=8),
     }
 
 
@@ -92,7 +95,6 @@ _WAKES = DataConfig(
     case="cylinder", preset="demo", channels=("u", "v"), shares=Shares(train=0.6, valid=0.15)
 )
 _GPU = FitConfig(
-    batch_size=128,
     micro_batch=None,
     learning_rate=1e-3,
     min_learning_rate=1e-6,
@@ -109,12 +111,12 @@ _JET = DataConfig(
 )
 
 
-def _on_gpu(data: dict[str, DataConfig], samples: int) -> Comparison:
+def _on_gpu(data: dict[str, DataConfig], samples: int, batch_size: int = 64) -> Comparison:
     return Comparison(
         data=data,
         entrants=_published() | _ablations(),
         samples=samples,
-        training=_GPU,
+        training=replace(_GPU, batch_size=batch_size),
         rollout=RolloutPlan(steps=40, starts=32),
         hardware=Hardware(precision="bf16"),
     )
@@ -126,8 +128,13 @@ def _in_pairs(data: dict[str, DataConfig], samples: int) -> Comparison:
     return replace(plan, entrants=entrants, rollout=RolloutPlan(steps=0))
 
 
+_DEMO = Comparison(data={"wakes": _WAKES}, entrants=_small(), samples=6_000)
+_TOUR = ("pibert", "fno2d", "deeponet2d", "unet", *REFERENCES)
+
+
 PRESETS: dict[str, Comparison] = {
-    "demo": Comparison(data={"wakes": _WAKES}, entrants=_small(), samples=6_000),
+    "demo": _DEMO,
+    "tour": replace(_DEMO, entrants={n: e for n, e in _DEMO.entrants.items() if n in _TOUR}),
     "quick": Comparison(
         data={
             "wakes": replace(
@@ -172,7 +179,8 @@ PRESETS: dict[str, Comparison] = {
         },
         400_000,
     ),
-    "jet": _on_gpu({"jet": _JET}, 150_000),
+    # Few frames: with large batches there would be few steps before it is known by heart.
+    "jet": _on_gpu({"jet": _JET}, 150_000, batch_size=32),
 }
 """Comparisons by name; the first is for two cores."""
 

@@ -1,25 +1,34 @@
 """Records of one data set: every number of every run, with its interval.
 
 Intervals (95 %) are of the test part by the bootstrap: over trajectories, or over blocks in time
-of three correlation times where there are fewer than ten of them. All models share the draws,
-so a difference is judged on the same frames: ``against_best`` says whether the interval of the
-difference to the best run (of the first run of every model) leaves out zero (``different``), does
-not (``level``), or is that very run (``best``).
+of three correlation times where there are fewer than ten of them. All models share the draws, so a
+difference is judged on the same frames.
+
+Runs are held against each other in fields. The field of a seed has one run of every model: that of
+the seed, or else the model's first, as predictors without training have no other.
+
+``against_best`` is of one number, not of the whole model. The best model of a number has the best
+mean over its seeds; its runs are ``best``. Any other run is compared with the run of that model in
+the field of its seed: ``different`` where the interval of the difference leaves out zero, ``level``
+where it does not. None: there is no interval, or neither low nor high is better.
+
+Win rates are shares of the frames of a field. Models that are level share a place, so the rates of
+a field add up to 1 and the top two rates to 2. A run in several fields has the mean over them; so
+the means over seeds add up like that as well, where no run failed.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pibert.comparison.evaluation import nmse_of
 from pibert.comparison.plan import Job
-from pibert.evaluation.intervals import TooFew, difference, draw_blocks, draw_trajectories, interval
-from pibert.evaluation.measure import Measure
+from pibert.evaluation.intervals import TooFew, draw_blocks, draw_trajectories, drawn_values, ends
+from pibert.evaluation.measure import Entry, Measure
+from pibert.evaluation.measures import measures_by_space
 from pibert.evaluation.scores import Scores
-from pibert.evaluation.scoring import measures_by_space
 from pibert.fields import FieldSpec, Normalizer
 
 DRAWS = 1000
@@ -53,16 +62,15 @@ def records_of(scores: Mapping[Job, Scores]) -> tuple[list[Record], str]:
     first = next(iter(scores.values()))
     measures = _measures(first)
     weights, sequence_weights, method = _weights(first)
-    best = _best(scores)
-    records: list[Record] = []
-    for job, own in scores.items():
-        for name, measure in measures.items():
-            rows = own.arrays[f"terms/{name}"]
-            drawn = sequence_weights if measure.of_sequences else weights
-            others = scores[best].arrays[f"terms/{name}"]
-            records += _of_measure(job, name, measure, rows, drawn, others, job == best)
-        records += [*_rates(job, scores), *_rollouts(job, own)]
-    return records, method
+    found: dict[Job, list[Record]] = {job: [] for job in scores}
+    for name, measure in measures.items():
+        drawn = sequence_weights if measure.of_sequences else weights
+        for job, own in _of_measure(scores, name, measure, drawn).items():
+            found[job] += own
+    for job in scores:
+        found[job] += [*_rates(job, scores), *_rollouts(job, scores[job])]
+        found[job] += _insights(job, scores[job])
+    return [record for own in found.values() for record in own], method
 
 
 def _measures(scores: Scores) -> dict[str, Measure]:
@@ -106,37 +114,60 @@ def _stretches(scores: Scores) -> Tensor:
     return torch.cat((homes.new_zeros(1), breaks.long().cumsum(0)))
 
 
-def _best(scores: Mapping[Job, Scores]) -> Job:
-    """The run with the least headline among the first runs of all models."""
-    firsts = _field(scores, None)
-    errors = {job: nmse_of(scores[job].card) for job in firsts}
-    known = {job: error for job, error in errors.items() if error is not None}
-    return min(known, key=known.__getitem__)
-
-
 def _of_measure(
-    job: Job,
-    name: str,
-    measure: Measure,
-    rows: Tensor,
-    weights: Tensor | None,
-    others: Tensor,
-    is_best: bool,
-) -> list[Record]:
-    space = name.partition("/")[0]
-    if weights is None:
-        values = measure.values(rows.sum(0))
-        low = high = torch.full_like(values, math.nan)
-        marks: list[str | None] = [None] * len(values)
-    else:
-        values, low, high = interval(measure, rows, weights, level=LEVEL)
-        apart = difference(measure, rows, others, weights, level=LEVEL)
-        marks = ["best" if is_best else "different" if s else "level" for s in apart.significant]
-    numbers = zip(measure.entries, values, low, high, marks, strict=True)
-    return [
-        _record(job, vars(entry), value, span=(least, most), space=space, mark=mark)
-        for entry, value, least, most, mark in numbers
-    ]
+    scores: Mapping[Job, Scores], name: str, measure: Measure, weights: Tensor | None
+) -> dict[Job, list[Record]]:
+    """The records of all runs."""
+    rows = {job: own.arrays[f"terms/{name}"] for job, own in scores.items()}
+    values = {job: measure.values(own.sum(0)) for job, own in rows.items()}
+    drawn: dict[Job, Tensor] = {}
+    if weights is not None:
+        drawn = {job: drawn_values(measure, own, weights) for job, own in rows.items()}
+    best = [_best(entry, place, values) for place, entry in enumerate(measure.entries)]
+    fields = {seed: _field(scores, seed) for seed in {job.seed for job in scores}}
+    found: dict[Job, list[Record]] = {}
+    for job, own in values.items():
+        low = high = torch.full_like(own, math.nan)
+        marks: list[str | None] = [None] * len(own)
+        if drawn:
+            low, high = ends(drawn[job], LEVEL)
+            rivals = [fields[job.seed].get(model, job) for model in best]
+            others = [drawn[rival][:, place] for place, rival in enumerate(rivals)]
+            marks = _marks(job, best, drawn[job] - torch.stack(others, dim=1))
+        space = name.partition("/")[0]
+        found[job] = [
+            _record(job, vars(entry), value, span=(least, most), space=space, mark=mark)
+            for entry, value, least, most, mark in zip(
+                measure.entries, own, low, high, marks, strict=True
+            )
+        ]
+    return found
+
+
+def _best(entry: Entry, place: int, values: Mapping[Job, Tensor]) -> str:
+    """The model with the best mean over its seeds; empty where none is better than another."""
+    found: dict[str, list[float]] = {}
+    for job, own in values.items():
+        if math.isfinite(value := float(own[place])):
+            found.setdefault(job.entrant, []).append(value)
+    if entry.better == "none" or not found:
+        return ""
+    means = {model: sum(known) / len(known) for model, known in found.items()}
+    return {"lower": min, "higher": max}[entry.better](means, key=means.__getitem__)
+
+
+def _marks(job: Job, best: Sequence[str], apart: Tensor) -> list[str | None]:
+    """Of every number, from the differences to the best model in every draw."""
+    low, high = ends(apart, LEVEL)
+    marks: list[str | None] = []
+    for model, least, most in zip(best, low.tolist(), high.tolist(), strict=True):
+        if not model or math.isnan(least):
+            marks.append(None)
+        elif model == job.entrant:
+            marks.append("best")
+        else:
+            marks.append("different" if least > 0 or most < 0 else "level")
+    return marks
 
 
 def _record(
@@ -164,29 +195,35 @@ def _record(
     }
 
 
-def _field(scores: Mapping[Job, Scores], seed: int | None) -> list[Job]:
-    """One run of every model: that of the seed, or else its first, as some have no other."""
+def _field(scores: Iterable[Job], seed: int) -> dict[str, Job]:
+    """The run of every model in the field of a seed."""
     found: dict[str, Job] = {}
     for job in scores:
         if job.entrant not in found or job.seed == seed:
             found[job.entrant] = job
-    return list(found.values())
+    return found
 
 
 def _rates(job: Job, scores: Mapping[Job, Scores]) -> list[Record]:
-    """How often a model is the best, or among the best two, of a frame.
+    """How often a run is the best, or among the best two, of a frame.
 
-    Models that are level share the place. Frames without energy, which have no error, do not count.
+    Frames without energy, which have no error, do not count.
     """
-    rivals = _field(scores, job.seed)
-    errors = torch.stack([scores[other].arrays["errors/prediction"] for other in rivals])
-    errors = errors[:, errors.isfinite().all(0)]
-    place = (errors < errors[rivals.index(job)]).sum(0)
-    rates = {"win_rate": (place == 0), "top_two_rate": (place <= 1)}
+    shares: dict[str, list[Tensor]] = {"win_rate": [], "top_two_rate": []}
+    for seed in dict.fromkeys(other.seed for other in scores):
+        rivals = list(_field(scores, seed).values())
+        if job not in rivals:
+            continue
+        errors = torch.stack([scores[other].arrays["errors/prediction"] for other in rivals])
+        errors = errors[:, errors.isfinite().all(0)]
+        own = errors[rivals.index(job)]
+        ahead, level = (errors < own).sum(0), (errors == own).sum(0)
+        for places, found in enumerate(shares.values(), start=1):
+            found.append(((places - ahead) / level).clamp(0, 1).double().mean())
     plain = {"component": "all", "unit": "1", "better": "higher"}
     return [
-        _record(job, {"metric": metric, **plain}, share.double().mean())
-        for metric, share in rates.items()
+        _record(job, {"metric": metric, **plain}, torch.stack(found).mean())
+        for metric, found in shares.items()
     ]
 
 
@@ -204,6 +241,14 @@ def _rollouts(job: Job, scores: Scores) -> Iterator[Record]:
                     yield _record(job, {**entry, **name}, value)
     for entry, value in zip(card["summary"], scores.arrays["rollout/summary"], strict=True):
         yield _record(job, {**entry, "metric": f"rollout_{entry['metric']}"}, value)
+
+
+def _insights(job: Job, scores: Scores) -> Iterator[Record]:
+    """What draws are worth, and what embeddings know of the vorticity."""
+    for part in ("draws", "embedding"):
+        card = scores.card.get(part, {"entries": (), "values": ()})
+        for entry, value in zip(card["entries"], card["values"], strict=True):
+            yield _record(job, entry, math.nan if value is None else value)
 
 
 def _number(value: Any) -> float | None:

@@ -24,6 +24,19 @@ from pibert.evaluation.scores import Scores, read_scores
 from pibert.experiments.record import commit, versions
 
 FORMAT = 1
+_KEPT = (
+    "cost",
+    "training",
+    "at_a_time",
+    "rollout",
+    "draws",
+    "embedding",
+    "commit",
+    "versions",
+    "hardware",
+    "pick_rule",
+)
+"""What the results tell of a run beside its records."""
 
 
 def gather(
@@ -95,16 +108,18 @@ def refuse_unlike(scores: Mapping[Any, Scores]) -> None:
         for what in ("source", "split", "normalizer", "test_frames"):
             mine, theirs = first.card["data"][what], other.card["data"][what]
             if mine != theirs:
+                place, here, there = config.first_difference(mine, theirs, what)
                 raise ValueError(
-                    f"runs {_named(first_name)} and {_named(name)} cannot be compared: {what} is "
-                    f"{_short(mine)} there and {_short(theirs)} here; judge both on the same data"
+                    f"runs {_named(first_name)} and {_named(name)} cannot be compared: {place} is "
+                    f"{_short(here)} and {_short(there)}; judge both on the same data"
                 )
         for what in ("channels", "units", "grid"):
             mine, theirs = (card.card["data"]["spec"][what] for card in (first, other))
             if mine != theirs:
+                place, here, there = config.first_difference(mine, theirs, what)
                 raise ValueError(
-                    f"runs {_named(first_name)} and {_named(name)} cannot be compared: {what} of "
-                    f"their fields are {_short(mine)} and {_short(theirs)}"
+                    f"runs {_named(first_name)} and {_named(name)} cannot be compared: {place} of "
+                    f"their fields is {_short(here)} and {_short(there)}"
                 )
         for rows in ("rows/trajectory", "rows/frame"):
             if not torch.equal(first.arrays[rows], other.arrays[rows]):
@@ -123,11 +138,10 @@ def _runs(comparison: Comparison, out: Path, failed: Mapping[Job, str]) -> list[
             found.append(own | {"failed": failed[job]})
             continue
         card = read_scores(job.folder(out)).card
-        keys = ("cost", "training", "rollout", "commit", "versions", "hardware", "pick_rule")
         found.append(
             own
             | {"folder": str(job.folder(out).relative_to(out))}
-            | {key: card[key] for key in keys if key in card}
+            | {key: card[key] for key in _KEPT if key in card}
             | {"config": card["model"]["config"], "name": card["model"]["name"]}
             | {"identity": card["identity"]}
         )

@@ -1,9 +1,10 @@
 """Embedding-physics alignment: how well a linear map reads the vorticity off a model's embeddings.
 
 Rows. A row is one token of one sample: its embedding (d numbers) and the vorticity of the newest
-input frame at its place, at several scales. Vorticity is dv/dx - du/dy in physical units, by
-central differences of second order (one-sided at sides that are not periodic); it is defined at
-known points none of whose neighbours in the stencil is unknown.
+input frame at its place, at several scales. Embeddings are what ``Stepper.embed`` gives (each model
+says of which layer), averaged over a token's patch where the map is finer. Vorticity is
+dv/dx - du/dy in physical units, by central differences of second order (one-sided at sides that are
+not periodic); it is defined at known points none of whose neighbours in the stencil is unknown.
 
 Target. At scale k the vorticity is averaged over cells of k x k points (the defined ones of them),
 brought back to the points by bilinear interpolation, and averaged over the defined points of the
@@ -11,8 +12,9 @@ token's patch. Cells at the largest y and x may be smaller; cells without a defi
 take part. Tokens with less than half of their points defined are left out, at every scale. A patch
 is itself an average: at scales below its size the targets differ little.
 
-Fit. Ridge regression on standardised features with alpha = 1e-3, and its R^2 on rows that it has
-not seen (``evaluation/ridge.py``).
+Fit. Ridge regression on standardised features, and its R^2 on rows that it has not seen
+(``evaluation/ridge.py``). Its strength is chosen by the trajectories that are fitted, each half of
+them judged by the fit to the other.
 
 Folds. Neighbours in space or time are nearly copies of each other: with rows parted at random, an
 embedding that only tells *which sample* it is seems to know the physics. Here whole trajectories
@@ -20,13 +22,13 @@ are dealt to two folds in turn; a single recording is cut into halves in time wi
 them. Each fold is judged by the fit to the other, and R^2 is the mean of both.
 
 Vorticity is linear in the velocity, so an embedding that keeps enough of the input scores well and
-need not have learnt anything: a value means something next to that of the untrained model.
+need not have learnt anything: a value means something next to that of the untrained model, and to
+those of the input itself (``raw_input``). A wide embedding can keep more than a narrow one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -35,14 +37,16 @@ from torch import Tensor, nn
 
 from pibert.data.dataset import Samples
 from pibert.evaluation.components import require_velocity
-from pibert.evaluation.ridge import Moments
+from pibert.evaluation.ridge import Moments, held_out_r2
 from pibert.evaluation.scales import SCALES
-from pibert.evaluation.tokens import evaluating
 from pibert.fields import Batch, FieldSpec, Normalizer
-from pibert.models.pibert import PIBERT
+from pibert.models.baselines.patches import lattice_shape, to_patches
+from pibert.models.stepper import Stepper
 from pibert.physics import derivatives
+from pibert.predictor.tokens import evaluating
 
-ALPHA = 1e-3
+STRENGTHS = (1e-3, 1e-1, 1e1, 1e3)
+"""Of the ridge, to choose from; the first where there is too little to choose by."""
 GAP_SHARE = 0.1
 """Of the frames of a single recording, left out between its halves unless a gap is given."""
 Embedding = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
@@ -50,22 +54,13 @@ Embedding = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 map (b, d, ty, tx), of every point or of every patch."""
 
 
-@runtime_checkable
-class Encoder(Protocol):
-    """A model with tokens."""
-
-    def encode(
-        self, x: Tensor, parameters: Tensor | None = None, mask: Tensor | None = None
-    ) -> Tensor: ...
-
-
 def alignment(
-    model: Encoder | Embedding,
+    model: Stepper | Embedding,
     samples: Samples,
     *,
     patch: int | None = None,
     scales: Sequence[int] = SCALES,
-    alpha: float = ALPHA,
+    alpha: float | None = None,
     gap: int | None = None,
     most: int = 2048,
     batch_size: int = 32,
@@ -74,12 +69,12 @@ def alignment(
     """Held-out R^2 at every scale.
 
     Args:
-        model: With ``encode(x, parameters, mask)``, or a function that gives embeddings.
+        model: One that ``embed`` gives a map of, or a function that gives embeddings.
         samples: Windows of trajectories; their newest input frame has the velocity.
         patch: Points along a token's side. Models are comparable at a common one: maps that are
             finer are averaged over it. None: as the embeddings are.
         scales: In points.
-        alpha: Of the ridge.
+        alpha: Of the ridge; None: chosen by the rows that are fitted.
         gap: Frames between the halves of a single recording; None: a tenth of them. It should be
             longer than the correlation time.
         most: Samples to take, evenly spread; neighbours in time tell little more.
@@ -105,68 +100,74 @@ def alignment(
 
 
 def alignment_of_batches(
-    model: Encoder | Embedding,
+    model: Stepper | Embedding,
     batches: Iterable[tuple[Batch, Int[Tensor, " b"]]],
     *,
     spec: FieldSpec,
     normalizer: Normalizer,
     patch: int | None = None,
     scales: Sequence[int] = SCALES,
-    alpha: float = ALPHA,
+    alpha: float | None = None,
 ) -> dict[int, float]:
     """Held-out R^2 at every scale, of batches in any form.
 
     Args:
         model: As for ``alignment``.
-        batches: Each with the trajectory of its samples as a number. Trajectories are dealt to the
-            folds in turn, as they come.
+        batches: Each with the trajectory of its samples as a number. Even ones are a fold, odd
+            ones the other; within a fold every second one is the other half.
         spec: Channels of one input frame, and the grid.
         normalizer: Of the channels of one input frame.
         patch: As for ``alignment``.
         scales: In points.
-        alpha: Of the ridge.
+        alpha: As for ``alignment``.
     """
     require_velocity(spec, "the alignment with vorticity")
-    if not scales or min(scales) < 1 or not alpha >= 0:
+    if not scales or min(scales) < 1 or not (alpha is None or alpha >= 0):
         raise ValueError(
             f"expected scales of 1 or more points and alpha of 0 or more, found {tuple(scales)} "
             f"and {alpha}"
         )
-    folds: dict[int, int] = {}
-    moments: dict[int, Moments] = {}
+    parts: tuple[dict[int, Moments], dict[int, Moments]] = ({}, {})
     for batch, trajectories in batches:
         features, size = _embed(model, batch, patch)
         targets, counted = vorticity_targets(batch, spec, normalizer, scales, size)
         for number in dict.fromkeys(trajectories.tolist()):
-            fold = folds.setdefault(number, len(folds) % 2)
+            fold, half = parts[number % 2], number // 2 % 2
             rows = counted & (trajectories == number).to(counted.device)[:, None, None]
             if bool(rows.any()):
                 more = Moments.of(features[rows], targets[rows])
-                moments[fold] = more.merged(moments[fold]) if fold in moments else more
-    if len(moments) < 2:
+                fold[half] = more.merged(fold[half]) if half in fold else more
+    if not all(parts):
         raise ValueError(
-            f"expected tokens with known vorticity in both folds, found {len(folds)} trajectories "
-            "and a fold without; give more trajectories, or number the halves of a recording"
+            "expected tokens with known vorticity in both folds, found a fold without; give more "
+            "trajectories, or number the halves of a recording"
         )
-    both = (moments[0].r2(moments[1], alpha), moments[1].r2(moments[0], alpha))
+    first, second = (list(fold.values()) for fold in parts)
+    strengths = STRENGTHS if alpha is None else (alpha,)
+    both = (held_out_r2(first, second, strengths), held_out_r2(second, first, strengths))
     judged = torch.stack(both).mean(0)
     return dict(zip(scales, judged.tolist(), strict=True))
 
 
-def pixel_features(model: PIBERT) -> Embedding:
-    """What PIBERT's decoder makes of every point before it is read out, as a map (b, d, y, x).
+def raw_input(spec: FieldSpec, patch: int | None = None) -> Embedding:
+    """The newest velocity itself as an embedding, of which nothing is learned.
 
-    The counterpart of the last hidden layer of models that have no tokens.
+    Args:
+        spec: Channels of one input frame.
+        patch: All values of every patch of so many points a side are its embedding; None: the
+            values of every point are, of which tokens then have the mean.
     """
+    require_velocity(spec, "an embedding by the velocity")
+    assert spec.velocity is not None
+    places = list(spec.velocity)
 
     def embed(x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
-        (ny, nx), patch = x.shape[-2:], model.config.patch
-        ty, tx = _lattice((ny, nx), patch)
-        with evaluating(model):
-            tokens = model.encode(x, parameters, mask)[:, : ty * tx]
-            cells = model.expand(tokens).view(len(x), ty, tx, patch, patch, -1)
-        field = cells.permute(0, 5, 1, 3, 2, 4).reshape(len(x), -1, ty * patch, tx * patch)
-        return field[..., :ny, :nx]
+        field = x[:, -len(spec.channels) :][:, places]
+        field = field if mask is None else torch.where(mask[:, None], field, 0.0)
+        if patch is None:
+            return field
+        lattice = lattice_shape((field.shape[-2], field.shape[-1]), patch)
+        return to_patches(field, patch).mT.unflatten(-1, lattice)
 
     return embed
 
@@ -176,7 +177,8 @@ def two_folds(
 ) -> tuple[list[int], Int[Tensor, " n"]]:
     """Samples to take, evenly spread, and the number of the trajectory of each.
 
-    Of a single one its halves in time are numbered, and windows that reach into the gap left out.
+    Of a single one the quarters in time are numbered, the early ones even and the late ones odd,
+    and windows that reach into the gap between early and late are left out.
     """
     if most < 2 or (gap is not None and gap < 0):
         raise ValueError(
@@ -200,30 +202,34 @@ def two_folds(
             f"expected windows of {past} frames on both sides of a gap of {gap} frames, found "
             f"{len(early)} and {len(late)} in {last - first} frames; take a smaller gap"
         )
-    return early + late, torch.tensor([0] * len(early) + [1] * len(late))
+    numbered = [
+        fold + 2 * (2 * place >= len(part))
+        for fold, part in enumerate((early, late))
+        for place in range(len(part))
+    ]
+    return early + late, torch.tensor(numbered)
 
 
 def _embed(
-    model: Encoder | Embedding, batch: Batch, patch: int | None
+    model: Stepper | Embedding, batch: Batch, patch: int | None
 ) -> tuple[Float[Tensor, "b ty tx d"], int]:
     """Embeddings on their lattice, and the points along a token's side."""
     shape = (batch.x.shape[-2], batch.x.shape[-1])
-    if isinstance(model, nn.Module) and not isinstance(model, Encoder):
-        raise ValueError(
-            f"expected a model with encode(x, parameters, mask), found {type(model).__name__}; "
-            "give a function that returns its embeddings"
-        )
-    embed = model.encode if isinstance(model, Encoder) else model
+    embed = model.embed if isinstance(model, Stepper) else model
     mode = evaluating(model) if isinstance(model, nn.Module) else nullcontext()
     with torch.no_grad(), mode:
         found = embed(batch.x, batch.parameters, batch.mask)
+    if found is None:
+        raise ValueError(
+            f"expected a model with a map of hidden numbers, found {type(model).__name__}, whose "
+            "embed gives none; give a function that returns embeddings"
+        )
     if found.ndim == 4:
         return _coarsened(found, shape, patch)
-    patch = patch or getattr(getattr(model, "config", None), "patch", None)
     if patch is None or found.ndim != 3:
         shown = f"shape {tuple(found.shape)} and patch {patch}; give patch="
         raise ValueError(f"expected tokens (b, n, d) or a map (b, d, ty, tx), found {shown}")
-    lattice = _lattice(shape, patch)
+    lattice = lattice_shape(shape, patch)
     beyond = found.shape[1] - lattice[0] * lattice[1]
     if beyond not in (0, 1):
         raise ValueError(
@@ -237,7 +243,8 @@ def _coarsened(
     found: Float[Tensor, "b d ty tx"], shape: tuple[int, int], patch: int | None
 ) -> tuple[Float[Tensor, "b y2 x2 d"], int]:
     """A map averaged over patches, and their size; as it is without a patch."""
-    own = next((p for p in range(1, max(shape) + 1) if _lattice(shape, p) == found.shape[2:]), None)
+    sizes = (*((patch,) if patch else ()), *range(1, max(shape) + 1))
+    own = next((p for p in sizes if lattice_shape(shape, p) == found.shape[2:]), None)
     if own is None or (patch or own) % own:
         raise ValueError(
             f"expected a map that divides {shape} points into patches of {patch or 'some'} points "
@@ -247,10 +254,6 @@ def _coarsened(
     # Only cells that are there count in a patch at a side.
     means = F.avg_pool2d(found.double(), patch // own, ceil_mode=True, count_include_pad=False)
     return means.permute(0, 2, 3, 1), patch
-
-
-def _lattice(shape: tuple[int, int], patch: int) -> tuple[int, int]:
-    return -(-shape[0] // patch), -(-shape[1] // patch)
 
 
 def vorticity_targets(

@@ -1,9 +1,10 @@
 """Where the body of a flow is, and which points lie at a boundary or near it, frame by frame.
 
 Places are in cells, column 0 and row 0 the first, so that they index fields. A body is what its
-mask says, several are taken as one. Its diameter is its extent across the stream, from the lowest
-to the highest row; its centre is that of its bounding box. A body that moves is located in every
-frame at once, and nothing here waits for the device.
+mask says. Of several the one farthest downstream is located, as the wake is behind it: bodies are
+told apart where a column has no point of any, so those side by side are one. Its diameter is its
+extent across the stream, from the lowest to the highest row; its centre is that of its bounding
+box. A body that moves is located in every frame at once, and nothing here waits for the device.
 """
 
 from typing import NamedTuple
@@ -40,9 +41,10 @@ def body_of(frames: Frames) -> Bool[Tensor, "#t y x"]:
 
 
 def locate(body: Bool[Tensor, "t y x"], grid: Grid) -> Place:
-    """The place of a body in each frame."""
-    lowest, highest = _extent(body.any(-1))
-    first, last = _extent(body.any(-2))
+    """The place of the body farthest downstream in each frame."""
+    first, last = _last_run(body.any(-2))
+    columns = torch.arange(body.shape[-1], device=body.device)
+    lowest, highest = _extent((body & (columns >= first[:, None])[:, None]).any(-1))
     return Place(
         present=body.flatten(1).any(-1),
         centre_x=(first + last).double() / 2,
@@ -58,6 +60,14 @@ def _extent(here: Bool[Tensor, "t n"]) -> tuple[Int[Tensor, " t"], Int[Tensor, "
     places = torch.arange(size, device=here.device)
     first = torch.where(here, places, size).amin(-1)
     return first, torch.where(here, places, -1).amax(-1)
+
+
+def _last_run(here: Bool[Tensor, "t n"]) -> tuple[Int[Tensor, " t"], Int[Tensor, " t"]]:
+    """The first and the last place of the last run of true ones."""
+    last = _extent(here)[1]
+    places = torch.arange(here.shape[-1], device=here.device)
+    gap = ~here & (places < last[:, None])
+    return _extent(gap)[1] + 1, last
 
 
 def nearest_cell(place: Float[Tensor, " t"], size: int) -> Int[Tensor, " t"]:

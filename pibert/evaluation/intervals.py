@@ -140,7 +140,7 @@ def interval(
         level: Share of the draws within the interval.
     """
     value = measure.values(rows.sum(0))
-    low, high = _ends(measure.values(_sums(rows, weights)), level)
+    low, high = ends(drawn_values(measure, rows, weights), level)
     return Interval(value, low, high)
 
 
@@ -166,18 +166,21 @@ def difference(
             f"{tuple(others.shape)}"
         )
     value = measure.values(rows.sum(0)) - measure.values(others.sum(0))
-    drawn = measure.values(_sums(rows, weights)) - measure.values(_sums(others, weights))
-    low, high = _ends(drawn, level)
+    drawn = drawn_values(measure, rows, weights) - drawn_values(measure, others, weights)
+    low, high = ends(drawn, level)
     return Difference(value, low, high, (low > 0) | (high < 0))
 
 
-def _sums(rows: Tensor, weights: Tensor) -> Float[Tensor, "draws *extra k"]:
+def drawn_values(
+    measure: Valued, rows: Float[Tensor, "rows *extra k"], weights: Float[Tensor, "draws rows"]
+) -> Float[Tensor, "draws *extra entry"]:
+    """The values of every draw."""
     if weights.shape[1] != len(rows):
         raise ValueError(f"expected weights of {len(rows)} rows, found {weights.shape[1]}")
-    return (weights.to(rows) @ rows.flatten(1)).unflatten(1, rows.shape[1:])
+    return measure.values((weights.to(rows) @ rows.flatten(1)).unflatten(1, rows.shape[1:]))
 
 
-def _ends(values: Float[Tensor, "draws *extra entry"], level: float) -> tuple[Tensor, Tensor]:
+def ends(values: Float[Tensor, "draws *extra entry"], level: float) -> tuple[Tensor, Tensor]:
     """The outer draws of the level; NaN where too many of the draws have no value."""
     if not 0 < level < 1:
         raise ValueError(f"expected a level between 0 and 1, found {level}")

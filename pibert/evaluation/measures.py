@@ -7,13 +7,47 @@ momentum, of which u and v on different scales have none.
 
 from dataclasses import replace
 
+from torch import Tensor
+
 from pibert.evaluation.flow_structure import BoundaryError, NearBodyError, VelocityGradients
 from pibert.evaluation.measure import Measure
+from pibert.evaluation.official import Official
 from pibert.evaluation.pointwise import Pointwise
 from pibert.evaluation.regions import DragProxy, Slices, WakeLine
 from pibert.evaluation.scales import SMALLEST, HaarBands, PooledScales
 from pibert.evaluation.spectra import Spectra, supports_spectra
+from pibert.evaluation.temporal import Temporal
 from pibert.fields import FieldSpec, Normalizer
+
+SHORTEST = 20
+"""Frames without a gap below which nothing is said of the behaviour in time, and the windows that
+RealPDEBench's metrics are of; here their frames are predicted one by one."""
+PHYSICAL, STANDARDISED = "physical", "standardised"
+
+
+def measures_by_space(
+    spec: FieldSpec,
+    normalizer: Normalizer,
+    *,
+    has_body: bool,
+    length_unit: str | None,
+    mean: Tensor | None = None,
+) -> dict[str, tuple[Measure, ...]]:
+    """The measures of fields, in physical and in standardised units.
+
+    Args:
+        spec: Of the predicted fields.
+        normalizer: Of the training set.
+        has_body: Whether there is a body.
+        length_unit: Of the grid's spacing.
+        mean: The mean window of the truth, which RealPDEBench's R2 needs to make its terms; to make
+            values of them it is not needed.
+    """
+    physical = frame_measures(spec, normalizer, has_body=has_body, length_unit=length_unit)
+    if spec.velocity is not None:
+        official = Official(spec=spec, frames=SHORTEST, mean=mean)
+        physical = (*physical, Temporal(spec=spec), official)
+    return {PHYSICAL: physical, STANDARDISED: standardised_measures(spec, has_body=has_body)}
 
 
 def frame_measures(

@@ -17,7 +17,8 @@ compared with published numbers (RealPDEBench, AI4Science-WestlakeU, code of 202
     fe          mean over samples and frequencies of |FFT(s_q) - FFT(s_y)|, s(t) the sum over points
                 and channels: it grows with the number of points
     mvpe        mean over samples, probes and all channels, measured or not, of the error of the
-                time mean
+                time mean; probes are behind the body (``body_probes``), and where they do not all
+                fit, as with their moving cylinder, there is no mvpe
 
 There the variance is that of the window, so ke is no kinetic energy; only an eighth of the spectrum
 counts, without the size of a shell; and no point is left out. Points that are not known are taken
@@ -27,7 +28,7 @@ as zero in truth and prediction. The variants without the mark leave such points
     kinetic_energy_error   mean of | |q|^2 - |y|^2 | / 2, of the velocity itself
     frmse_shell_mean       F(k) with the mean over a shell of the whole spectrum
     fe_per_point           of s(t) the mean over points, in every channel, over the number of frames
-    mvpe_measured          of the measured channels
+    mvpe_measured          of the measured channels, at stations that fit
 """
 
 import math
@@ -41,14 +42,21 @@ from torch import Tensor
 
 from pibert.evaluation.components import common_unit, ratio, require_velocity, squared_unit
 from pibert.evaluation.measure import Entry, Frames
+from pibert.evaluation.probes import Probes, body_probes
 from pibert.evaluation.shells import BANDS, band_means, shell_numbers, shell_sums
 from pibert.fields import FieldSpec
 
 Windows = Float[Tensor, "sample t h w c"]
-_PLAIN = 16
+_PLAIN = 17
 """Terms of a sample before its spectra."""
 _TOGETHER = 8
 """Windows of a trajectory that are transformed at once."""
+
+
+def parted(fields: Float[Tensor, "n c h w"], frames: int) -> Windows:
+    """The whole windows of a trajectory, one after the other."""
+    count = len(fields) // frames
+    return fields[: count * frames].unflatten(0, (count, frames)).movedim(2, -1)
 
 
 def mean_window(targets: Iterable[Float[Tensor, "_ t h w c"]]) -> Float[Tensor, "t h w c"]:
@@ -62,37 +70,6 @@ def mean_window(targets: Iterable[Float[Tensor, "_ t h w c"]]) -> Float[Tensor, 
     return total / count
 
 
-def official_probes(
-    shape: tuple[int, int],
-    *,
-    centre: tuple[int, int],
-    diameter: int,
-    stride: int = 1,
-    corrected: bool = False,
-) -> tuple[tuple[int, int], ...]:
-    """Row and column of the 36 probes of mvpe: nine rows at four stations downstream.
-
-    Args:
-        shape: Rows and columns of the fields.
-        centre: Of the cylinder, (x, y) in points before striding; (32, 32) in their cylinder set.
-        diameter: In points before striding; 18 there.
-        stride: Of the fields.
-        corrected: Stations are 1, 2, 3 and 4 diameters off; where the farthest does not fit, 1,
-            1.5, 2 and 2.5. As coded it is the second that must fit: the fourth may lie outside.
-    """
-    ny, nx = shape
-    tested = centre[0] + (4 if corrected else 2) * diameter
-    steps = (1.0, 2.0, 3.0, 4.0) if tested // stride < nx else (1.0, 1.5, 2.0, 2.5)
-    columns = [int((centre[0] + step * diameter) / stride) for step in steps]
-    rows = [centre[1] // stride + 2 * j for j in range(-4, 5)]
-    if max(columns) >= nx or min(rows) < 0 or max(rows) >= ny:
-        raise ValueError(
-            f"expected probes within {ny} rows and {nx} columns, found rows {rows[0]} to "
-            f"{rows[-1]} and columns {columns}; corrected=True keeps stations inside"
-        )
-    return tuple((row, column) for column in columns for row in rows)
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Official:
     """The metrics of a window length; frames of a trajectory are parted into such windows."""
@@ -104,8 +81,9 @@ class Official:
     """Channels that count; empty: all. Theirs are those not zero everywhere in the first batch."""
     mean: Float[Tensor, "t h w m"] | None = None
     """Of the measured channels of all samples; without it there is no r2."""
-    probes: tuple[tuple[int, int], ...] = ()
-    """Row and column; without any there is no mvpe."""
+    probes: Probes = ()
+    """Of mvpe and of its variant; without any those of each trajectory's body, as coded and
+    corrected."""
     name: ClassVar[str] = "official"
     of_sequences: ClassVar[bool] = True
 
@@ -163,15 +141,16 @@ class Official:
         count = len(frames.truth) // self.frames
         width = _PLAIN + 3 * self._shells * len(self._measured)
         total = frames.truth.new_zeros(1, width, dtype=torch.float64)
+        probes = [self.probes or body_probes(frames, corrected=c) for c in (False, True)]
         for first in range(0, count, _TOGETHER):
             size = min(_TOGETHER, count - first)
             part = slice(first * self.frames, (first + size) * self.frames)
             target, prediction = (
-                fields[part].unflatten(0, (size, self.frames)).movedim(2, -1)
-                for fields in (frames.truth, frames.prediction)
+                parted(fields[part], self.frames) for fields in (frames.truth, frames.prediction)
             )
             known = frames.known[part].unflatten(0, (size, self.frames))
-            total += self.window_terms(target, prediction, known).sum(0, keepdim=True)
+            rows = self.window_terms(target, prediction, known, (probes[0], probes[1]))
+            total += rows.sum(0, keepdim=True)
         return total
 
     def window_terms(
@@ -179,8 +158,16 @@ class Official:
         target: Windows,
         prediction: Windows,
         known: Bool[Tensor, "sample t h w"] | None = None,
+        probes: tuple[Probes, Probes] | None = None,
     ) -> Float[Tensor, "sample k"]:
-        """A row of terms for each window, with all channels of the spec."""
+        """A row of terms for each window.
+
+        Args:
+            target: With all channels of the spec.
+            prediction: As the target.
+            known: Where the target is; everywhere if not given.
+            probes: Of mvpe and of its variant; those of the measure if not given.
+        """
         if target.shape[1:4] != (self.frames, *self.spec.grid.shape):
             raise ValueError(
                 f"expected windows of {self.frames} frames on a grid {self.spec.grid.shape}, found "
@@ -198,7 +185,7 @@ class Official:
                 *_errors(y, q, self.mean),
                 *self._energies(all_y, all_q, known, fixed),
                 *_frequency_errors(y, q, fixed),
-                *self._profile_errors(all_y, all_q, fixed),
+                *self._profile_errors(all_q - all_y, fixed, probes or (self.probes, self.probes)),
             ],
             dim=1,
         )
@@ -229,20 +216,25 @@ class Official:
             known.sum((1, 2, 3)).double(),
         )
 
-    def _profile_errors(self, y: Tensor, q: Tensor, fixed: Tensor) -> tuple[Tensor, ...]:
-        """Mean over probes and all channels; sum over known probes, their number."""
-        if not self.probes:
-            return y.new_zeros(3, len(y)).unbind()
-        rows, columns = [row for row, _ in self.probes], [column for _, column in self.probes]
-        wrong = (q - y)[:, :, rows, columns].mean(1).abs()  # (sample, probe, c)
-        here = fixed[:, rows, columns]
-        measured = wrong[..., self._measured].mean(-1)
-        return wrong.mean((1, 2)), torch.where(here, measured, 0.0).sum(1), here.sum(1).double()
+    def _profile_errors(
+        self, error: Tensor, fixed: Tensor, probes: tuple[Probes, Probes]
+    ) -> tuple[Tensor, ...]:
+        """Mean over probes and all channels, whether any; sum over known probes, their number."""
+        coded, inside = probes
+        wrong = _time_mean(error, coded).flatten(1).abs()
+        if coded:
+            whole, some = wrong.mean(1), torch.ones_like(wrong[:, 0])
+        else:
+            whole = some = error.new_zeros(len(error))
+        here = _time_mean(fixed[:, None, ..., None].double(), inside)[..., 0]  # (sample, probe)
+        measured = _time_mean(error, inside)[..., self._measured].abs().mean(-1)
+        return whole, some, (here * measured).sum(1), here.sum(1)
 
     def values(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws entry"]:
         """See the module; NaN where nothing can be said."""
         count, square, absolute, rel_l2, spread, *rest = sums[..., :_PLAIN].unbind(-1)
-        ke, wrong, energy, points, kinetic, known, fe, fe_point, mvpe, probe, probes = (*rest,)
+        ke, wrong, energy, points, kinetic, known, fe, fe_point, *profiles = rest
+        mvpe, probed, probe, probes = profiles
         size = self.frames * math.prod(self.spec.grid.shape)
         values = count * size * len(self._measured)
         shape = (3, self._shells, len(self._measured))
@@ -256,7 +248,7 @@ class Official:
             1 - ratio(square, spread),
             ratio(ke, count),
             ratio(fe, count),
-            ratio(mvpe, count) if self.probes else torch.full_like(count, math.nan),
+            ratio(mvpe, probed),
             *band_means(error),
             *band_means(ratio(error, truth))[1:],
             ratio(wrong, points),
@@ -267,6 +259,11 @@ class Official:
             *band_means(shell),
         ]
         return torch.stack(found, dim=-1)
+
+
+def _time_mean(fields: Windows, probes: Probes) -> Float[Tensor, "sample probe c"]:
+    rows, columns = [row for row, _ in probes], [column for _, column in probes]
+    return fields[:, :, rows, columns].mean(1)
 
 
 def _errors(y: Tensor, q: Tensor, mean: Tensor | None) -> tuple[Tensor, ...]:

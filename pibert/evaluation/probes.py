@@ -3,13 +3,15 @@
 Probes are chosen by a rule that looks at no prediction:
 
 - wake: with a body, the points nearest to 1, 1.5, 2 and 3 D downstream (along x) of its centre and
-  D/2 below, level with and D/2 above it. The body is what is solid in half of the frames or more;
-  of several, the one whose columns are farthest downstream. D is its height;
+  D/2 below, level with and D/2 above it. The body is what is solid in half of the frames or more,
+  of several the one that ``geometry.locate`` takes. D is its height;
 - lattice: without a body, or where no probe of the wake can be used, the middles of 4 x 4 equal
   parts of the grid.
 
 A probe outside the grid, or known in less than nine tenths of the frames, is left out. What is
 missing is put in linearly in time, in truth and prediction alike, at the same frames.
+
+RealPDEBench has probes of its own (``official_probes``), for its profiles of the mean velocity.
 """
 
 from dataclasses import dataclass
@@ -20,8 +22,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from pibert.evaluation.geometry import locate
 from pibert.evaluation.measure import Frames
 
+Probes = tuple[tuple[int, int], ...]
+"""Row and column of each."""
 DOWNSTREAM = (1.0, 1.5, 2.0, 3.0)
 """Probes of a wake behind the centre of the body, in D."""
 ACROSS = (-0.5, 0.0, 0.5)
@@ -37,8 +42,7 @@ class ProbeSeries:
     """What truth and prediction do at some points."""
 
     rule: Literal["wake", "lattice"]
-    places: tuple[tuple[int, int], ...]
-    """Row and column of every probe."""
+    places: Probes
     channels: tuple[str, ...]
     dt: float
     """1 where the time between frames is not known."""
@@ -67,19 +71,62 @@ def probe_series(frames: Frames) -> ProbeSeries:
 
 
 def body_extent(frames: Frames) -> tuple[float, float, float] | None:
-    """Row and column of the centre and height of the body farthest downstream, in points."""
+    """Row and column of the centre and height of the usual body of a trajectory, in points."""
     if frames.body is None:
         return None
     solid = frames.body.double().mean(0) >= 0.5
-    columns = solid.any(0).nonzero()[:, 0]
-    if not len(columns):
+    place = locate(solid[None], frames.spec.grid)
+    if not bool(place.present):
         return None
-    breaks = (columns.diff() > 1).nonzero()[:, 0]
-    first = columns[int(breaks[-1]) + 1] if len(breaks) else columns[0]
-    places = solid.nonzero()[solid.nonzero()[:, 1] >= first].double()
-    rows = places[:, 0]
-    height = float(rows.max() - rows.min()) + 1
-    return float(rows.mean()), float(places[:, 1].mean()), height
+    height = round(float(place.diameter) / frames.spec.grid.dy)
+    return float(place.centre_y), float(place.centre_x), float(height)
+
+
+def official_probes(
+    shape: tuple[int, int],
+    *,
+    centre: tuple[int, int],
+    diameter: int,
+    stride: int = 1,
+    corrected: bool = False,
+) -> Probes:
+    """Row and column of the 36 probes of mvpe: nine rows at four stations downstream.
+
+    Args:
+        shape: Rows and columns of the fields.
+        centre: Of the cylinder, (x, y) in points before striding; (32, 32) in their cylinder set.
+        diameter: In points before striding; 18 there.
+        stride: Of the fields.
+        corrected: Stations are 1, 2, 3 and 4 diameters off; where the farthest does not fit, 1,
+            1.5, 2 and 2.5. As coded it is the second that must fit: the fourth may lie outside.
+    """
+    ny, nx = shape
+    tested = centre[0] + (4 if corrected else 2) * diameter
+    steps = (1.0, 2.0, 3.0, 4.0) if tested // stride < nx else (1.0, 1.5, 2.0, 2.5)
+    columns = [int((centre[0] + step * diameter) / stride) for step in steps]
+    rows = [centre[1] // stride + 2 * j for j in range(-4, 5)]
+    if max(columns) >= nx or min(rows) < 0 or max(rows) >= ny:
+        raise ValueError(
+            f"expected probes within {ny} rows and {nx} columns, found rows {rows[0]} to "
+            f"{rows[-1]} and columns {columns}; corrected=True keeps stations inside"
+        )
+    return tuple((row, column) for column in columns for row in rows)
+
+
+def body_probes(frames: Frames, *, corrected: bool = False) -> Probes:
+    """The official probes behind a trajectory's body; none without one, or where they do not fit.
+
+    The body is that of ``body_extent``, its diameter is taken in columns.
+    """
+    body, grid = body_extent(frames), frames.spec.grid
+    if body is None:
+        return ()
+    row, column, height = body
+    centre, diameter = (round(column), round(row)), max(1, round(height * grid.dy / grid.dx))
+    try:
+        return official_probes(grid.shape, centre=centre, diameter=diameter, corrected=corrected)
+    except ValueError:
+        return ()
 
 
 def _wake_places(frames: Frames) -> list[tuple[int, int]]:

@@ -13,7 +13,10 @@ The squared error of a fit on other rows is a quadratic form of *their* sums, so
 needs no second pass.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Self
 
 import torch
@@ -80,3 +83,26 @@ class Moments:
         variation = self.scatter.diagonal()[d:]
         squares = (variation - 2 * crossed + explained).clamp(min=0) + self.count * offset.square()
         return torch.where(variation > 0, 1 - squares / variation, torch.nan)
+
+
+def held_out_r2(
+    judged: Sequence[Moments], fitted: Sequence[Moments], strengths: Sequence[float]
+) -> Float[Tensor, " s"]:
+    """R^2 of the fit to some rows on others; the strength is chosen by the fitted rows alone.
+
+    Args:
+        judged: Parts of the rows to judge on.
+        fitted: Parts of the rows to fit. Where there are two, each is judged by the fit to the
+            other, and the strength with the highest mean R^2 over all targets is taken.
+        strengths: Of the ridge, to choose from; the first where there is nothing to choose by.
+    """
+    alpha = strengths[0]
+    if len(fitted) == 2 and len(strengths) > 1:
+        alpha = max(strengths, key=lambda own: _mutual_r2(fitted[0], fitted[1], own))
+    return reduce(Moments.merged, judged).r2(reduce(Moments.merged, fitted), alpha)
+
+
+def _mutual_r2(first: Moments, second: Moments, alpha: float) -> float:
+    both = torch.stack((first.r2(second, alpha), second.r2(first, alpha)))
+    mean = float(both.nanmean())
+    return mean if math.isfinite(mean) else -math.inf

@@ -87,7 +87,8 @@ def score_rollouts(
 
     Args:
         predictor: Of the channels of the samples.
-        samples: Their window has the predictor's history, and as its horizon the frames to predict.
+        samples: Their window has at least the predictor's history, and as its horizon the frames to
+            predict. With a longer history predictors of less begin at the same frames as others.
         starts: Numbers of samples, such as ``spread_starts`` gives.
         threshold: Of the stable horizon: the squared error, over the variance of the truth in time.
         batch_size: Starts that are rolled out together.
@@ -147,8 +148,8 @@ class _Rolls:
         self, places: Sequence[tuple[int, int]], *, mark: bool
     ) -> Float[Tensor, "b lead k"]:
         """With ``mark``, a rollout that diverges is marked instead of raised."""
-        history = self.samples.window.history
-        fields, known = self._read(places, 0, history)
+        own_past = self.predictor.history
+        fields, known = self._read(places, self.samples.window.history - own_past, own_past)
         own = [self.climates[index] for index, _ in places]
         mean = torch.stack([climate.mean for climate in own]).to(fields)
         # Persistence knows no more of a gap than its mean.
@@ -213,9 +214,9 @@ def _finite(block: Tensor) -> Tensor:
 def _check(predictor: Iterates, samples: Samples, starts: Sequence[int]) -> None:
     if not starts:
         raise ValueError("expected at least one start, found none")
-    if samples.window.history != predictor.history or samples.window.horizon < 1:
+    if samples.window.history < predictor.history or samples.window.horizon < 1:
         raise ValueError(
-            f"expected windows of {predictor.history} input frames and at least one to predict, "
+            f"expected windows of at least {predictor.history} input frames and one to predict, "
             f"found {samples.window.history} and {samples.window.horizon}"
         )
     if samples.spec.channels != predictor.spec.channels:

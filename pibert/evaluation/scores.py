@@ -10,7 +10,8 @@ circumstances. Numbers and intervals are made from them (``pibert.comparison``) 
     errors/prediction, errors/last       relative error of every frame: the model's, persistence's
     picks/rows, picks/<what>             frames to look at: truth, prediction, last, known
     strip/rows, strip/<what>             frames one after the other: truth, prediction, known
-    probes/<what>, drag/<what>, rollout/<what>, tokens/<what>, alignment   where there are any
+    probes/<what>, drag/<what>, rollout/<what>, tokens/<what>             where there are any
+    alignment, alignment_<control>       R^2 by scale of embeddings and of what was never trained
 """
 
 import json
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from pibert.data.partial import replace_file
 
-FORMAT = 1
+FORMAT = 2
 NAME = "scores"
 
 
@@ -47,8 +48,13 @@ def save_scores(folder: Path, scores: Scores) -> None:
     """Write both files; the card last, so that where it is, the rest is too."""
     tensors = {name: value.detach().cpu().contiguous() for name, value in scores.arrays.items()}
     replace_file(folder / f"{NAME}.safetensors", save(tensors))
-    card = {"format": FORMAT, **scores.card}
-    replace_file(folder / f"{NAME}.json", (json.dumps(card, indent=1) + "\n").encode())
+    save_card(folder, scores.card)
+
+
+def save_card(folder: Path, card: Mapping[str, Any]) -> None:
+    """Write the card alone."""
+    text = json.dumps({**card, "format": FORMAT}, indent=1) + "\n"
+    replace_file(folder / f"{NAME}.json", text.encode())
 
 
 def read_card(folder: Path) -> dict[str, Any]:

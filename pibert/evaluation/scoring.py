@@ -5,8 +5,9 @@ before it. Frames to look at are picked by the error of persistence, which favou
 at its 5th, 50th and 95th percentile over the test part.
 """
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,12 +16,12 @@ from torch import Tensor
 
 from pibert.data.dataset import Samples
 from pibert.evaluation.measure import Frames, Measure
-from pibert.evaluation.measures import frame_measures, standardised_measures
-from pibert.evaluation.official import Official
+from pibert.evaluation.measures import PHYSICAL, SHORTEST, STANDARDISED, measures_by_space
+from pibert.evaluation.official import mean_window, parted
 from pibert.evaluation.pointwise import frame_errors
 from pibert.evaluation.probes import body_extent, probe_series
 from pibert.evaluation.regions import drag_proxies
-from pibert.evaluation.temporal import Temporal, correlation_time
+from pibert.evaluation.temporal import correlation_time
 from pibert.fields import FieldSpec, Normalizer, Trajectory, read_mask
 from pibert.predictor import Predictor
 
@@ -30,10 +31,6 @@ STRIP = 12
 """Frames one after the other that are kept, beginning at the median pick."""
 CHUNK = 128
 """Frames that are judged at once."""
-SHORTEST = 20
-"""Frames without a gap below which nothing is said of the behaviour in time, and the windows that
-RealPDEBench's metrics are of; here their frames are predicted one by one."""
-PHYSICAL, STANDARDISED = "physical", "standardised"
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,18 +65,19 @@ def judge(predictor: Predictor, samples: Samples) -> Judged:
         predictor.normalizer,
         has_body=any(trajectory.body is not None for trajectory in samples.trajectories),
         length_unit=samples.trajectories[0].length_unit,
+        mean=_mean_window(samples),
     )
     if max(map(len, sequences(samples))) < SHORTEST:
         measures[PHYSICAL] = tuple(m for m in measures[PHYSICAL] if not m.of_sequences)
     terms: dict[str, list[Tensor]] = {}
     kept: dict[str, list[Tensor]] = {}
-    for piece in sequences(samples):
-        frames, standard = _predicted(predictor, samples, piece)
+    for pieces in _by_trajectory(samples):
+        frames, standard = _predicted(predictor, samples, [n for piece in pieces for n in piece])
         for space, own in ((PHYSICAL, frames), (STANDARDISED, standard)):
             for measure in measures[space]:
-                rows = _terms(measure, own)
+                rows = _terms(measure, own, pieces)
                 terms.setdefault(f"terms/{space}/{measure.name}", []).append(rows)
-        _keep(kept, frames, samples, piece, predictor.normalizer)
+        _keep(kept, frames, samples, pieces, predictor.normalizer)
     arrays = {name: torch.cat(rows) for name, rows in (terms | kept).items()}
     named = {f"{space}/{m.name}": m for space, group in measures.items() for m in group}
     entries = {name: [vars_of(entry) for entry in own.entries] for name, own in named.items()}
@@ -115,26 +113,45 @@ def sequences(samples: Samples) -> Iterator[list[int]]:
         yield piece
 
 
-def measures_by_space(
-    spec: FieldSpec, normalizer: Normalizer, *, has_body: bool, length_unit: str | None
-) -> dict[str, tuple[Measure, ...]]:
-    """The measures of fields, in physical and in standardised units."""
-    physical = frame_measures(spec, normalizer, has_body=has_body, length_unit=length_unit)
-    if spec.velocity is not None:
-        physical = (*physical, Temporal(spec=spec), Official(spec=spec, frames=SHORTEST))
-    return {PHYSICAL: physical, STANDARDISED: standardised_measures(spec, has_body=has_body)}
+def _by_trajectory(samples: Samples) -> Iterator[list[list[int]]]:
+    """The sequences of each trajectory, which are judged together: there may be one per frame."""
+    home = itertools.groupby(sequences(samples), lambda piece: samples.locate(piece[0])[0])
+    return (list(pieces) for _, pieces in home)
 
 
-def _terms(measure: Measure, frames: Frames) -> Tensor:
+def _mean_window(samples: Samples) -> Tensor | None:
+    """The mean over the windows that RealPDEBench's metrics are of; None where there are none."""
+
+    def windows() -> Iterator[Tensor]:
+        for piece in sequences(samples):
+            number, first = samples.locate(piece[0])
+            trajectory, begin = samples.trajectories[number], first + samples.window.history
+            for start in range(begin, begin + len(piece) - SHORTEST + 1, SHORTEST):
+                frames = slice(start, start + SHORTEST)
+                fields = trajectory.read(frames, samples.channels)
+                known = trajectory.known(frames).to(fields.device)
+                yield parted(torch.where(known[:, None], fields, 0.0), SHORTEST)
+
+    if samples.spec.velocity is None or max(map(len, sequences(samples))) < SHORTEST:
+        return None
+    return mean_window(windows())
+
+
+def _terms(measure: Measure, frames: Frames, pieces: Sequence[Sequence[int]]) -> Tensor:
     if measure.of_sequences:
-        return measure.terms(frames).cpu()
-    parts = [measure.terms(part).cpu() for part in _chunks(frames)]
-    return torch.cat(parts)
+        parts = _parted(frames, map(len, pieces))
+    else:
+        parts = _parted(frames, itertools.repeat(CHUNK))
+    return torch.cat([measure.terms(part).cpu() for part in parts])
 
 
-def _chunks(frames: Frames) -> Iterator[Frames]:
-    for start in range(0, len(frames.truth), CHUNK):
-        part = slice(start, start + CHUNK)
+def _parted(frames: Frames, lengths: Iterable[int]) -> Iterator[Frames]:
+    """Frames one after the other, so many at a time, until there are no more."""
+    start = 0
+    for length in lengths:
+        if start >= len(frames.truth):
+            return
+        part = slice(start, start + length)
         yield replace(
             frames,
             prediction=frames.prediction[part],
@@ -143,6 +160,7 @@ def _chunks(frames: Frames) -> Iterator[Frames]:
             known=frames.known[part],
             body=None if frames.body is None else frames.body[part],
         )
+        start += length
 
 
 class Seen(NamedTuple):
@@ -156,23 +174,30 @@ class Seen(NamedTuple):
 
 
 def seen_by(predictor: Predictor, samples: Samples, numbers: Sequence[int]) -> Seen:
-    """What a predictor sees of windows one after the other: the last frames, as many as it takes.
+    """What a predictor sees of windows of a trajectory: the last frames, as many as it takes.
 
     Older frames of the windows are not its own, and neither is what was unknown in them.
     """
-    trajectory, first = samples.locate(numbers[0])
-    begin, count = first + samples.window.history - predictor.history, len(numbers)
-    stop = first + samples.window.history + count
-    fields, known = samples.read(trajectory, slice(begin, stop))
-    past = [slice(frame, frame + count) for frame in range(predictor.history)]
+    trajectory, target = _targets(samples, numbers)
+    # All of them at once: sequences of a frame or two would be read one by one.
+    begin = int(target.min()) - predictor.history
+    fields, known = samples.read(trajectory, slice(begin, int(target.max()) + 1))
+    past = [(target - begin - ago).to(fields.device) for ago in range(predictor.history, 0, -1)]
+    now = (target - begin).to(fields.device)
     seen = Seen(
         x=torch.stack([fields[frames] for frames in past], dim=1).flatten(1, 2),
-        parameters=samples.parameters[trajectory].expand(count, -1),
+        parameters=samples.parameters[trajectory].expand(len(numbers), -1),
         mask=torch.stack([known[frames] for frames in past]).all(0),
-        truth=fields[predictor.history :],
-        known=known[predictor.history :],
+        truth=fields[now],
+        known=known[now],
     )
     return Seen(*(value.to(predictor.device) for value in seen))
+
+
+def _targets(samples: Samples, numbers: Sequence[int]) -> tuple[int, Tensor]:
+    """The trajectory of some windows, and the frame of it that follows each."""
+    places = [samples.locate(number) for number in numbers]
+    return places[0][0], torch.tensor([first for _, first in places]) + samples.window.history
 
 
 @torch.no_grad()
@@ -192,9 +217,9 @@ def _predicted(
             )
         parts.append((found, seen.truth, seen.x[:, -channels:], seen.known))
     prediction, truth, last, known = (torch.cat(group) for group in zip(*parts, strict=True))
-    trajectory = samples.trajectories[samples.locate(numbers[0])[0]]
-    first = samples.locate(numbers[0])[1] + samples.window.history
-    body = _body(trajectory, slice(first, first + len(numbers)), predictor.device)
+    home, target = _targets(samples, numbers)
+    trajectory = samples.trajectories[home]
+    body = _body(trajectory, target, predictor.device)
     standard = Frames(
         prediction=prediction, truth=truth, last=last, known=known, body=body, spec=samples.spec
     )
@@ -206,11 +231,14 @@ def _predicted(
     return replace(standard, **physical, spec=spec), standard
 
 
-def _body(trajectory: Trajectory, frames: slice, device: torch.device) -> Tensor | None:
+def _body(trajectory: Trajectory, frames: Tensor, device: torch.device) -> Tensor | None:
     if trajectory.body is None:
         return None
-    mask = read_mask(trajectory.body, frames).to(device)
-    return mask if mask.ndim == 3 else mask.expand(frames.stop - frames.start, *mask.shape)
+    begin = int(frames.min())
+    mask = read_mask(trajectory.body, slice(begin, int(frames.max()) + 1))
+    if mask.ndim == 2:
+        return mask.to(device).expand(len(frames), *mask.shape)
+    return mask[(frames - begin).to(mask.device)].to(device)
 
 
 def _own_spec(common: FieldSpec, trajectory: Trajectory) -> FieldSpec:
@@ -234,33 +262,36 @@ def _keep(
     kept: dict[str, list[Tensor]],
     frames: Frames,
     samples: Samples,
-    numbers: Sequence[int],
+    pieces: Sequence[Sequence[int]],
     normalizer: Normalizer,
 ) -> None:
-    """What is remembered of a sequence beside its terms."""
-    trajectory, first = samples.locate(numbers[0])
-    count = len(numbers)
+    """What is remembered of the sequences of a trajectory beside their terms."""
+    trajectory, target = _targets(samples, [number for piece in pieces for number in piece])
     still = replace(frames, prediction=frames.last)
     own = {
-        "rows/trajectory": torch.full((count,), trajectory),
-        "rows/frame": torch.arange(first, first + count) + samples.window.history,
-        "sequences/trajectory": torch.tensor([trajectory]),
+        "rows/trajectory": torch.full((len(target),), trajectory),
+        "rows/frame": target,
+        "sequences/trajectory": torch.full((len(pieces),), trajectory),
         "errors/prediction": frame_errors(frames, normalizer).cpu(),
         "errors/last": frame_errors(still, normalizer).cpu(),
+        "correlation": torch.full((len(pieces),), torch.nan),
     }
-    series = probe_series(frames)
-    time = correlation_time(series.truth.flatten(1)) if series.places else None
-    own["correlation"] = torch.tensor([torch.nan if time is None else float(time)])
-    if frames.spec.velocity is not None:
-        if "probes/truth" not in kept:  # of the first sequence
+    for place, part in enumerate(_parted(frames, map(len, pieces))):
+        keeps = frames.spec.velocity is not None and "probes/truth" not in {**kept, **own}
+        if len(part.truth) < 2 and not keeps:
+            continue  # a frame by itself has no correlation time
+        series = probe_series(part)
+        time = correlation_time(series.truth.flatten(1)) if series.places else None
+        own["correlation"][place] = torch.nan if time is None else time
+        if keeps:  # of the first sequence
             own |= {
                 "probes/places": torch.as_tensor(series.places).cpu(),
                 "probes/truth": series.truth.cpu(),
                 "probes/prediction": series.prediction.cpu(),
             }
-        if frames.body is not None and body_extent(frames) is not None:
-            prediction, truth = drag_proxies(frames)
-            own |= {"drag/prediction": prediction.cpu(), "drag/truth": truth.cpu()}
+    if frames.spec.velocity is not None and body_extent(frames) is not None:
+        prediction, truth = drag_proxies(frames)
+        own |= {"drag/prediction": prediction.cpu(), "drag/truth": truth.cpu()}
     for name, value in own.items():
         kept.setdefault(name, []).append(value)
 

@@ -17,22 +17,19 @@ stands for patch x patch points; at the sides of the largest y and x it may stan
   gain over a rival is the rival's error minus the model's: positive where the model is better.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from pibert.evaluation.components import ratio
 from pibert.evaluation.geometry import locate, nearest_cell
 from pibert.evaluation.regions import column_downstream
 from pibert.fields import Grid
-from pibert.models.attention import Attention, Block
 from pibert.models.fourier import FourierBranch, kept_columns, kept_rows
 from pibert.models.pibert import PIBERT
 from pibert.models.stepper import checked_mask
+from pibert.predictor.tokens import attention_maps, count_tokens, evaluating, gate_shares
 
 
 @torch.no_grad()
@@ -75,8 +72,7 @@ def token_diagnostics(
         tokens with a positive gain, where the fields for them are given.
     """
     patch = model.config.patch
-    ny, nx = x.shape[-2:]
-    token_shape = (-(-ny // patch), -(-nx // patch))
+    token_shape = count_tokens(model, x)
     padded = (token_shape[0] * patch, token_shape[1] * patch)
     found = {"token_shape": torch.tensor(token_shape), "patch": torch.tensor(patch)}
     if model.encoder.fourier is not None:
@@ -86,12 +82,12 @@ def token_diagnostics(
         found["parameter_position_norm"] = model.positions[-1].norm()
     with evaluating(model):
         clean = model.prepared(x, parameters, mask)
-        found |= _gate(model, clean, padded)
+        found |= gate_shares(model, clean)
         if model.physics_bias is not None:
             residual = model.physics_bias(clean, parameters, mask)
             found["residual"] = residual.unflatten(1, token_shape)
         found["query"] = _query_tokens(query, found.get("residual"), len(x), token_shape)
-        found |= _attention_maps(model, x, parameters, mask, found["query"], token_shape)
+        found |= attention_maps(model, x, parameters, mask, found["query"])
     if known is None:
         known = _input_known(mask, x)
     found |= _error_maps(prediction, truth, rival, known, patch)
@@ -156,26 +152,6 @@ def fourier_weight_rms(
     return size[in_y][:, in_x], ky[in_y], kx[in_x]
 
 
-def attention_weights(
-    attention: Attention, x: Float[Tensor, "b n d"], bias: Tensor | None = None
-) -> Float[Tensor, "b h n n"]:
-    """What the fused kernels do not show: each query's weights of all keys.
-
-    Args:
-        attention: Of a block.
-        x: What the attention sees: tokens after the block's first norm.
-        bias: On the logits, as the attention takes it.
-    """
-    b, n, d = x.shape
-    width = d // attention.heads
-    qkv = attention.qkv(x).view(b, n, 3, attention.heads, width).permute(2, 0, 3, 1, 4)
-    q, k = qkv[0], qkv[1]
-    logits = (q * width**-0.5) @ k.mT
-    if bias is not None:
-        logits = logits + (bias[:, None, None, :] if bias.ndim == 2 else bias)
-    return logits.softmax(-1)
-
-
 def wake_token(body: Bool[Tensor, "y x"], grid: Grid, patch: int) -> tuple[int, int]:
     """Row and column of the token in the core of a body's wake: two diameters behind its centre."""
     place = locate(body[None], grid)
@@ -184,30 +160,6 @@ def wake_token(body: Bool[Tensor, "y x"], grid: Grid, patch: int) -> tuple[int, 
     row = nearest_cell(place.centre_y, grid.shape[0])
     column = column_downstream(place, "wake_core", grid)
     return int(row) // patch, int(column) // patch
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Every part of a model in evaluation mode, and as it was afterwards."""
-    modes = {part: part.training for part in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes.items():
-            part.training = training
-
-
-def _gate(model: PIBERT, x: Tensor, padded: tuple[int, int]) -> dict[str, Tensor]:
-    """Shares of the branches, on the grid as the encoder sees it."""
-    ny, nx = x.shape[-2:]
-    margin = (0, padded[1] - nx, 0, padded[0] - ny)
-    alpha = model.encoder.gate(F.pad(x, margin, mode="replicate"))
-    if not alpha.ndim:
-        return {"gate": torch.stack((alpha, 1 - alpha))}
-    alpha = alpha[:, 0, :ny, :nx]
-    mean = alpha.mean()
-    return {"gate": torch.stack((mean, 1 - mean)), "gate_map": alpha}
 
 
 def _query_tokens(
@@ -228,43 +180,6 @@ def _query_tokens(
             f"found {query}"
         )
     return torch.tensor([[row, column]]).expand(count, 2)
-
-
-def _attention_maps(
-    model: PIBERT,
-    x: Tensor,
-    parameters: Tensor | None,
-    mask: Tensor | None,
-    query: Int[Tensor, "b 2"],
-    token_shape: tuple[int, int],
-) -> dict[str, Tensor]:
-    """Attention of a query and what every token receives, layer by layer."""
-    ty, tx = token_shape
-    place = (query[:, 0] * tx + query[:, 1]).to(x.device)
-    sample = torch.arange(len(x), device=x.device)
-    rows, received = [], []
-
-    # One layer's weights at a time: together they would be the largest thing in memory.
-    def look(block: nn.Module, inputs: tuple[Tensor, Tensor | None]) -> None:
-        assert isinstance(block, Block)
-        tokens, bias = inputs
-        weights = attention_weights(block.attention, block.norm_attention(tokens), bias).mean(1)
-        rows.append(weights[sample, place])
-        received.append(weights.mean(1))
-
-    hooks = [block.register_forward_pre_hook(look) for block in model.blocks]
-    try:
-        model.encode(x, parameters, mask)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    found = {}
-    for name, layers in (("attention", rows), ("received", received)):
-        stacked = torch.stack(layers, dim=1)  # (b, layer, n)
-        found[name] = stacked[..., : ty * tx].unflatten(-1, token_shape)
-        if model.config.parameter_token:
-            found[f"parameter_{name}"] = stacked[..., -1]
-    return found
 
 
 def _error_maps(

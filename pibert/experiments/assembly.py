@@ -43,7 +43,8 @@ class Parts:
     train: Samples
     valid: Samples | None
     schedule: FitConfig
-    weights: Weights
+    trained: dict[str, bool]
+    """Heads that are trained when it is done."""
     start: str | None
     """Fingerprint of the weights that it began with."""
 
@@ -75,6 +76,9 @@ def assemble(experiment: Experiment, flows: Flows, stage: Stage, start: str | No
         schedule = replace(schedule, monitor="loss")  # the default, where nothing is predicted
     flows, model = _make_model(experiment, flows, start)
     model.prepare_for(stage)
+    begun = None if start is None else load(start).card
+    if experiment.heads_only:
+        _freeze_all_but_heads(model, stage)
     window = _window(experiment, model, weights)
     return Parts(
         flows=flows,
@@ -83,9 +87,35 @@ def assemble(experiment: Experiment, flows: Flows, stage: Stage, start: str | No
         train=flows.samples(segments, window),
         valid=flows.samples("valid", window) if flows.split.valid else None,
         schedule=schedule,
-        weights=weights,
-        start=None if start is None else load(start).card["weights"]["sha256"],
+        trained=_trained(weights, begun if experiment.heads_only else None),
+        start=None if begun is None else begun["weights"]["sha256"],
     )
+
+
+def _trained(weights: Weights, kept: dict[str, Any] | None) -> dict[str, bool]:
+    """The heads that are trained afterwards: now, or before and unchanged since.
+
+    Heads that pretraining trained are still there after training alone, but have drifted.
+    """
+    now = {
+        "forward": weights.supervised > 0,
+        "reconstruct": weights.mpp > 0,
+        "consistency": weights.ecp > 0,
+    }
+    before = {} if kept is None else kept["trained"]
+    return {head: own or before.get(head, False) for head, own in now.items()}
+
+
+def _freeze_all_but_heads(model: Any, stage: Stage) -> None:
+    heads = [getattr(model, name) for name in getattr(model, "PRETRAINED_HEADS", ())]
+    if stage != "pretrain" or not heads:
+        raise ValueError(
+            "heads_only: expected the pretraining of a model with heads for it, such as pibert, "
+            f"found the stage {stage!r} of {type(model).__name__}; use pibert pretrain"
+        )
+    model.requires_grad_(False)
+    for head in heads:
+        head.requires_grad_(True)
 
 
 def _make_model(experiment: Experiment, flows: Flows, start: str | None) -> tuple[Flows, Any]:

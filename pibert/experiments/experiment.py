@@ -119,6 +119,9 @@ class Experiment:
     """Of the weights, of the order of samples, and of what is random about them."""
     start: str | None = None
     """A run or model whose weights to begin with."""
+    heads_only: bool = False
+    """Pretraining of a model that steps already: its heads for gaps and consistency learn from what
+    it knows, all else, and so its stepping, stays as it is."""
     pretraining: Pretraining | None = None
     """The schedule of pretraining; ``pibert train`` does it first where it is given."""
     pretraining_weights: Weights = PRETRAINING_WEIGHTS
@@ -135,10 +138,15 @@ class Experiment:
     hardware: Hardware = Hardware()
 
     def __post_init__(self) -> None:
-        if self.start is not None and self.pretraining is not None:
+        if self.start is not None and self.pretraining is not None and not self.heads_only:
             raise ValueError(
                 "expected a model to start from or a pretraining, found both: "
                 f"start {self.start!r} and a section [pretraining]"
+            )
+        if self.heads_only and (self.start is None or self.pretraining_weights.supervised):
+            raise ValueError(
+                "heads_only: expected a model to start from and pretraining_weights.supervised = "
+                f"0, found start {self.start!r} and {self.pretraining_weights.supervised}"
             )
 
 

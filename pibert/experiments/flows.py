@@ -85,6 +85,20 @@ def prepare(
     return Flows(trajectories, split, fit_normalizer(trajectories, split.train), spec, source)
 
 
+def outline(
+    config: DataConfig, *, device: str = "cpu", on_progress: OnProgress | None = None
+) -> Flows:
+    """The flows of ``prepare`` without a look at their fields: simulated and parted, no statistics.
+
+    For what is asked before other processes read them.
+    """
+    unread = replace(config, in_memory=False, outlier_noise=None)
+    trajectories, source = _trajectories(unread, device, on_progress)
+    spec = common_spec(trajectories)
+    unscaled = Normalizer.identity(len(spec.channels))
+    return Flows(trajectories, _part(trajectories, config), unscaled, spec, source)
+
+
 def prepare_test(config: DataConfig, spec: FieldSpec, normalizer: Normalizer) -> Flows:
     """Flows that are all there to judge a model on.
 

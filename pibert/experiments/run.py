@@ -222,12 +222,6 @@ def _saver(
         "versions": versions(),
         "commit": commit(),
     }
-    # Heads that pretraining trained are still there after training alone, but have drifted.
-    trained = {
-        "forward": parts.weights.supervised > 0,
-        "reconstruct": parts.weights.mpp > 0,
-        "consistency": parts.weights.ecp > 0,
-    }
 
     def save(model: nn.Module, metrics: Mapping[str, Any]) -> None:
         # A model file has no place for NaN; the monitored value is finite.
@@ -238,7 +232,7 @@ def _saver(
             parts.flows.normalizer,
             provenance=provenance,
             metrics=finite,
-            trained=trained,
+            trained=parts.trained,
         )
 
     return save

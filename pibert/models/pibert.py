@@ -104,6 +104,10 @@ PRESETS: dict[str, PIBERTConfig] = {
 class PIBERT(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
 
+    embedded = "tokens of the patches after the last norm"
+    PRETRAINED_HEADS = ("mpp_head", "ecp_head")
+    """Modules that nothing but pretraining uses."""
+
     def __init__(self, config: PIBERTConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec, config.in_channels, config.out_channels)
         frame_channels = len(spec.channels)
@@ -253,6 +257,16 @@ class PIBERT(Stepper):
     ) -> Float[Tensor, "b n d"]:
         """Tokens after the last norm, row by row, the parameter token last."""
         return self._encode(self.prepared(x, parameters, mask), parameters, mask)
+
+    def embed(
+        self,
+        x: Float[Tensor, "b c y x"],
+        parameters: Float[Tensor, "b q"] | None = None,
+        mask: Tensor | None = None,
+    ) -> Float[Tensor, "b d v w"]:
+        """The tokens of the patches on their lattice, without the parameter token."""
+        ty, tx = _count_patches((x.shape[-2], x.shape[-1]), self.config.patch)
+        return self.encode(x, parameters, mask)[:, : ty * tx].mT.unflatten(-1, (ty, tx))
 
     def reconstruct(
         self,

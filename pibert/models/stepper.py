@@ -51,6 +51,8 @@ class Stepper(nn.Module):
 
     objective: ClassVar[Literal["supervised", "flow_matching", "pde_residual"]] = "supervised"
     """How it is trained to step, by the name of the objective in ``pibert.training``."""
+    embedded: ClassVar[str | None] = None
+    """Which layer ``embed`` gives; None: the model has no map of hidden numbers."""
 
     def __init__(
         self,
@@ -97,6 +99,25 @@ class Stepper(nn.Module):
         """
         # Not abstract: PIBERT and the reference predictors have a forward of their own instead.
         raise NotImplementedError
+
+    def embed(
+        self,
+        x: Float[Tensor, "b c y x"],
+        parameters: Float[Tensor, "b q"] | None = None,
+        mask: Tensor | None = None,
+    ) -> Float[Tensor, "b d v w"] | None:
+        """What the model holds of every point, or of every patch, before it answers.
+
+        The layer that ``embedded`` names; None where there is none. Arguments as of ``forward``.
+        """
+        x = self.prepared(x, parameters, mask)
+        return self.features(x, self.parameter_vector(x, parameters))
+
+    def features(
+        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
+    ) -> Float[Tensor, "b d v w"] | None:
+        """The map of ``embed``; arguments as of ``change``."""
+        return None
 
     def last_frame(self, x: Tensor) -> Tensor:
         """What persistence predicts: the newest frame for every frame ahead."""

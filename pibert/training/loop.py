@@ -151,7 +151,11 @@ class Run:
             )
         if self.processes.is_first:
             total = self.config.epochs * self.order.steps_per_epoch
-            start = {"steps_per_epoch": self.order.steps_per_epoch, "total_steps": total}
+            start = {
+                "samples_per_epoch": self.order.num_samples,
+                "steps_per_epoch": self.order.steps_per_epoch,
+                "total_steps": total,
+            }
             self.journal.open(start, epochs=done.epoch, step=done.total)
             self.reporter.start(total, done.total)
         self.began = time.perf_counter()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pibert.comparison import evaluation
+from pibert.comparison import evaluation, insight
 from pibert.comparison.plan import Comparison, Entrant, Job, RolloutPlan
 from pibert.data.format import write
 from pibert.data.splits import Shares
@@ -92,7 +92,7 @@ def quickly(patch: pytest.MonkeyPatch) -> None:
         return measure_cost(model, spec, device, (1,), seconds=0.0)
 
     patch.setattr(evaluation, "measure_cost", brief)
-    patch.setattr(evaluation, "alignment", lambda *_, **__: {"vorticity": 0.5})
+    patch.setattr(insight, "alignment", lambda *_, **__: {1: 0.5})
     # The package has a function of the module's name.
     module = importlib.import_module("pibert.experiments.run")
     patch.setattr(module, "draw_curves", lambda log, picture: None)

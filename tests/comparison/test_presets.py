@@ -1,6 +1,7 @@
 """The comparisons by name: complete, fair, and of models that can be built."""
 
 import importlib.util
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -89,6 +90,22 @@ def test_every_entrant_can_be_built(name: str) -> None:
         # Rivals have about as many weights as PIBERT: nobody wins by size.
         for rival in ("unet", "transolver", "mwt"):
             assert sizes[rival] == pytest.approx(sizes["pibert"], rel=0.15), rival
+
+
+def test_controls_differ_from_their_model_in_one_thing() -> None:
+    entrants = PRESETS["cylinder"].entrants
+
+    def built(name: str) -> Any:
+        own = entrants[name].model
+        return build_model(own.name, preset=own.preset, spec=_spec(), **own.options)
+
+    whole, base = built("pitt"), built("pitt-base")
+    assert base.corrector is None and base.base.config == whole.base.config
+    assert count_parameters(base) == count_parameters(whole.base) < count_parameters(whole)
+    plain, padded = built("fno2d"), built("fno2d-padded")
+    assert padded.config == replace(plain.config, padding=8)
+    assert count_parameters(padded) == count_parameters(plain)
+    assert not {"pitt-base", "fno2d-padded"} & set(PRESETS["demo"].entrants)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -12,7 +12,7 @@ from pibert.data.dataset import Samples, Window
 from pibert.evaluation.alignment import (
     alignment,
     alignment_of_batches,
-    pixel_features,
+    raw_input,
     smoothed,
     two_folds,
     vorticity_targets,
@@ -155,10 +155,11 @@ def test_folds_are_whole_trajectories_in_turn() -> None:
 def test_a_single_recording_is_parted_in_time_with_a_gap() -> None:
     samples = make_samples(1, frames=22, history=2)  # windows of inputs t, t + 1 with t = 0 ... 19
     chosen, numbers = two_folds(samples, gap=5)
-    early = [s for s, n in zip(chosen, numbers.tolist(), strict=True) if n == 0]
-    late = [s for s, n in zip(chosen, numbers.tolist(), strict=True) if n == 1]
+    early = [s for s, n in zip(chosen, numbers.tolist(), strict=True) if n % 2 == 0]
+    late = [s for s, n in zip(chosen, numbers.tolist(), strict=True) if n % 2 == 1]
     assert early == list(range(0, 7)) and late == list(range(13, 20))
     assert late[0] - (early[-1] + 1) - 1 == 5  # frames between the last and the first input
+    assert numbers.tolist() == [0] * 4 + [2] * 3 + [1] * 4 + [3] * 3  # halves to choose by
     # A tenth of 21 input frames are 2, frames 9 and 10: three windows hold one of them.
     assert two_folds(samples)[0] == [*range(8), *range(11, 20)]
     with pytest.raises(ValueError, match="both sides"):
@@ -239,7 +240,7 @@ def test_models_with_tokens_maps_of_patches_and_maps_of_points_agree() -> None:
     assert alignment(points, samples) != pytest.approx(of_points)  # every point by itself
 
 
-def test_pibert_is_judged_by_its_tokens_and_by_its_points() -> None:
+def test_pibert_is_judged_by_the_tokens_of_its_patches() -> None:
     model = randomise(tiny_model(spec=SPEC, dropout=0.5)).double().train()
     samples = make_samples(4)
     found = alignment(model, samples)
@@ -247,13 +248,61 @@ def test_pibert_is_judged_by_its_tokens_and_by_its_points() -> None:
     assert found == pytest.approx(alignment(model, samples)) and model.training
     by_hand = alignment(lambda x, p, m: model.eval().encode(x, p, m)[:, :24], samples, patch=4)
     assert found == pytest.approx(by_hand)
-    embed = pixel_features(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "width"), [("fno2d", 24), ("unet", 16), ("fourierflow", 32), ("pitt", 16)]
+)
+def test_models_of_points_and_of_patches_are_judged_on_one_lattice(name: str, width: int) -> None:
+    model = randomise(tiny_model(name, SPEC)).double()
+    samples = make_samples(4)
+
+    def by_hand(x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
+        found = model.eval().embed(x, parameters, mask)
+        assert found is not None and found.shape[1] == width
+        if found.shape[-2:] == (4, 6):
+            return found.flatten(2).mT
+        assert found.shape[-2:] == SHAPE
+        rows, columns = range(0, 14, 4), range(0, 22, 4)
+        cells = [found[..., j : j + 4, i : i + 4].mean((-2, -1)) for j in rows for i in columns]
+        return torch.stack(cells, dim=1)
+
+    assert alignment(model, samples, patch=4) == pytest.approx(alignment(by_hand, samples, patch=4))
+
+
+def test_the_raw_input_is_the_velocity_of_the_newest_frame_where_it_is_known() -> None:
+    samples = make_samples(8, gaps=0.0, history=2)
     batch = samples.batch([0, 5])
-    features = embed(batch.x, batch.parameters, batch.mask)
-    read = model.read_out(features) + batch.x
-    model.refinement = None
-    model.skip_scale.data.fill_(1.0)  # type: ignore[union-attr]
-    assert torch.allclose(read, model(batch.x, batch.parameters, batch.mask), atol=1e-10)
+    newest = torch.where(batch.mask[:, None], batch.x[:, 2:], 0.0)
+    points = raw_input(SPEC)(batch.x, None, batch.mask)
+    assert torch.equal(points, newest)
+    patches = raw_input(SPEC, 4)(batch.x, None, batch.mask)
+    assert patches.shape == (2, 32, 4, 6)
+    assert torch.equal(patches[1, :, 1, 2], newest[1, :, 4:8, 8:12].flatten())
+    # A mean tells nothing of the differences that all values of the patch tell.
+    known = alignment(raw_input(SPEC, 4), samples, patch=4, scales=(1,))[1]
+    assert known > 0.8 > 0.5 > alignment(raw_input(SPEC), samples, patch=4, scales=(1,))[1]
+
+
+def test_the_strength_is_chosen_by_the_fitted_trajectories_alone() -> None:
+    """More features than there are tokens: without a ridge the fit is of the noise.
+
+    A fit that is chosen well does not fall behind one with the weakest ridge, and the vorticity
+    of the trajectories that are judged has no say in the choice.
+    """
+    samples = make_samples(8, frames=3)
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(len(samples), 24, 300, generator=generator, dtype=torch.float64)
+    whole = samples.batch(range(len(samples)))
+    numbers = {x.numpy().tobytes(): n for n, x in enumerate(whole.x)}
+
+    def embed(x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
+        return noise[[numbers[row.numpy().tobytes()] for row in x]]
+
+    weak = alignment(embed, samples, patch=4, alpha=1e-3)
+    strong = alignment(embed, samples, patch=4, alpha=1e3)
+    assert strong[1] > weak[1] + 0.5
+    assert alignment(embed, samples, patch=4) == pytest.approx(strong)
 
 
 def test_the_order_and_size_of_batches_do_not_matter() -> None:
@@ -276,8 +325,8 @@ def test_what_cannot_be_judged_is_refused() -> None:
         alignment(lambda x, p, m: patch_values(x)[:, :20], samples, patch=4)
     with pytest.raises(ValueError, match="give patch="):
         alignment(lambda x, p, m: patch_values(x), samples)
-    with pytest.raises(ValueError, match="encode"):
-        alignment(nn.Conv2d(2, 4, 1), samples)
+    with pytest.raises(ValueError, match="DeepONet2d, whose embed gives none"):
+        alignment(tiny_model("deeponet2d", SPEC).double(), samples)
     with pytest.raises(ValueError, match="divides"):
         alignment(lambda x, p, m: x[..., :3, :3], samples)
     with pytest.raises(ValueError, match="finite"):

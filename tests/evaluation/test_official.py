@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from pibert.evaluation.measure import Frames, Measure
-from pibert.evaluation.official import Official, mean_window, official_probes
+from pibert.evaluation.official import Official, mean_window
+from pibert.evaluation.probes import body_probes, official_probes
 from pibert.evaluation.shells import band_means
 from pibert.fields import FieldSpec, Grid
 
@@ -317,3 +318,65 @@ def test_what_does_not_fit_is_refused() -> None:
         mean_window([])
     with pytest.raises(ValueError, match="expected a velocity"):
         Official(spec=FieldSpec(channels=("T",), family="heat"), frames=2)
+
+
+def with_body(target: Tensor, prediction: Tensor, body: Tensor | None, spec: FieldSpec) -> Frames:
+    truth, guess = (f.flatten(0, 1).movedim(-1, 1) for f in (target, prediction))
+    known = torch.ones(len(truth), *spec.grid.shape, dtype=torch.bool)
+    own = None if body is None else body.expand_as(known)
+    return Frames(prediction=guess, truth=truth, last=truth, known=known, body=own, spec=spec)
+
+
+def tall(width: int) -> tuple[FieldSpec, Tensor, Tensor]:
+    spec = replace(SPEC, grid=Grid((20, width), dx=0.1, dy=0.3))
+    generator = torch.Generator().manual_seed(3)
+    shape = (2, T, 20, width, C)
+    target, noise = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    return spec, target, target + noise
+
+
+def profile_error(target: Tensor, prediction: Tensor, columns: list[int], channels: int) -> float:
+    """By a loop over windows and probes: rows 2 to 18 by 2, about row 10."""
+    found = [
+        abs(float((prediction - target)[s, :, row, column, c].mean()))
+        for s in range(len(target))
+        for column in columns
+        for row in range(2, 19, 2)
+        for c in range(channels)
+    ]
+    return sum(found) / len(found)
+
+
+@pytest.mark.parametrize(
+    ("width", "coded", "corrected"),
+    [(24, [8, 11, 14, 17], [8, 11, 14, 17]), (15, None, [8, 9, 11, 12])],
+)
+def test_probes_are_behind_the_body_and_as_coded_only_where_all_fit(
+    width: int, coded: list[int] | None, corrected: list[int]
+) -> None:
+    spec, target, prediction = tall(width)
+    body = torch.zeros(20, width, dtype=torch.bool)
+    body[10, 4:7] = True  # a row of 0.3 is as high as three columns are long
+    frames = with_body(target, prediction, body, spec)
+    measure = Official(spec=spec, frames=T, measured=("u", "v"))
+    found = named(measure, measure.terms(frames))
+    if coded is None:
+        assert math.isnan(found["official_mvpe"]) and not body_probes(frames)
+    else:
+        expected = profile_error(target, prediction, coded, 3)
+        assert found["official_mvpe"] == pytest.approx(expected, rel=1e-12)
+    expected = profile_error(target, prediction, corrected, 2)
+    assert found["mvpe_measured"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_trajectories_without_probes_do_not_count_among_those_with() -> None:
+    spec, target, prediction = tall(24)
+    body = torch.zeros(20, 24, dtype=torch.bool)
+    body[10, 4:7] = True
+    measure = Official(spec=spec, frames=T)
+    behind = measure.terms(with_body(target, prediction, body, spec))
+    without = measure.terms(with_body(target, 2 * prediction, None, spec))
+    both, alone = named(measure, torch.cat((behind, without))), named(measure, behind)
+    for name in ("official_mvpe", "mvpe_measured"):
+        assert both[name] == pytest.approx(alone[name], rel=1e-12)
+    assert math.isnan(named(measure, without)["official_mvpe"])

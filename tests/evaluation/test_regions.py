@@ -158,3 +158,14 @@ def test_flows_without_a_velocity_have_no_wake() -> None:
     for measure in (WakeLine, DragProxy):
         with pytest.raises(ValueError, match="expected a velocity"):
             measure(spec=spec)
+
+
+@pytest.mark.parametrize("kind", [Slices, WakeLine, DragProxy])
+def test_a_body_upstream_of_another_moves_no_line(kind: type) -> None:
+    rear = make_body(moving=False)
+    both = rear.clone()
+    both[:, 1:12, 1:3] = True  # larger, and columns 3 and 4 lie between them
+    frames = make_frames(body=both)
+    measure = kind(spec=SPEC, has_body=True) if kind is Slices else kind(spec=SPEC)
+    found, alone = (values_of(measure, replace(frames, body=own)) for own in (both, rear))
+    assert found == pytest.approx(alone, rel=1e-13) and len(found) > 1

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pibert.evaluation.ridge import Moments
+from pibert.evaluation.ridge import Moments, held_out_r2
 
 
 def test_the_fit_from_sums_is_the_closed_form_on_rows() -> None:
@@ -40,3 +40,22 @@ def test_features_that_do_not_vary_or_depend_on_each_other_do_no_harm() -> None:
         assert float(judged.r2(fitted, alpha)) == pytest.approx(1.0, abs=1e-6)
     still = Moments.of(x[:50], torch.ones(50, 1).double())
     assert still.r2(still, 1e-3).isnan().all()
+
+
+def test_the_strength_is_the_one_that_serves_the_halves_of_the_fitted_rows_best() -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(120, 30, generator=generator, dtype=torch.float64)
+    noise = torch.randn(120, 1, generator=generator, dtype=torch.float64)
+    y = x[:, :1] + 0.5 * noise
+    parts = [Moments.of(x[p], y[p]) for p in (slice(0, 40), slice(40, 80), slice(80, 120))]
+    choices = (1e-3, 10.0, 1e9)
+    mutual = [float((parts[0].r2(parts[1], a) + parts[1].r2(parts[0], a))[0]) for a in choices]
+    assert mutual.index(max(mutual)) == 1
+    found = held_out_r2(parts[2:], parts[:2], choices)
+    assert torch.allclose(found, parts[2].r2(parts[0].merged(parts[1]), 10.0))
+    # Rows that are judged have no say: whatever is best on them, the choice stays.
+    spoilt = Moments.of(x[80:], torch.randn(40, 1, generator=generator, dtype=torch.float64))
+    found = held_out_r2([spoilt], parts[:2], choices)
+    assert torch.allclose(found, spoilt.r2(parts[0].merged(parts[1]), 10.0))
+    # With one part there is nothing to choose by.
+    assert torch.allclose(held_out_r2(parts[2:], parts[:1], choices), parts[2].r2(parts[0], 1e-3))

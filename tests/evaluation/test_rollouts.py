@@ -291,7 +291,7 @@ def test_intervals_of_curves_come_from_their_terms() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     samples = samples_of(travelling())
-    with pytest.raises(ValueError, match="windows of 2 input frames"):
+    with pytest.raises(ValueError, match="windows of at least 2 input frames"):
         score_rollouts(Moves(history=2), samples, [0])
     with pytest.raises(ValueError, match="at least one start"):
         score_rollouts(Moves(), samples, [])
@@ -308,3 +308,19 @@ def test_starts_are_spread_over_all_samples() -> None:
     samples = samples_of(travelling())
     assert len(samples) == 54
     assert spread_starts(samples, 4) == [0, 13, 27, 40] and spread_starts(samples, 99)[-1] == 53
+
+
+def test_predictors_of_different_histories_begin_at_the_same_frames_across_a_gap() -> None:
+    trajectory = travelling()
+    time = trajectory.time.clone()
+    time[9:] += 10 * DT
+    samples = samples_of(replace(trajectory, time=time), steps=3, history=2)
+    starts = spread_starts(samples, 6)
+    short, long = Moves(by=1, offset=0.1), Moves(by=1, offset=0.1, history=2)
+    scores = [score_rollouts(predictor, samples, starts) for predictor in (short, long)]
+    assert scores[0].frames.tolist() == scores[1].frames.tolist()
+    assert not {8, 7, 6, 5} & set(scores[0].frames.tolist())  # windows that would meet the gap
+    for mine, other in zip(short.seen, long.seen, strict=True):
+        assert mine["fields"].shape[1] == 1 and other["fields"].shape[1] == 2
+        assert torch.equal(mine["fields"][:, -1], other["fields"][:, -1])
+    assert torch.equal(scores[0].terms, scores[1].terms)

@@ -9,7 +9,7 @@ import torch
 
 from pibert.data import partial
 from pibert.evaluation import scores as module
-from pibert.evaluation.scores import Scores, read_card, read_scores, save_scores
+from pibert.evaluation.scores import FORMAT, Scores, read_card, read_scores, save_scores
 
 
 def make() -> Scores:
@@ -29,7 +29,7 @@ def test_what_was_saved_comes_back_to_the_bit(tmp_path: Path) -> None:
     first = make()
     save_scores(tmp_path, first)
     again = read_scores(tmp_path)
-    assert {**again.card} == {"format": 1, **first.card}
+    assert {**again.card} == {"format": FORMAT, **first.card}
     assert set(again.arrays) == set(first.arrays)
     for name, value in first.arrays.items():
         assert again.arrays[name].dtype == value.dtype
@@ -62,7 +62,7 @@ def test_scores_without_a_card_are_not_there(tmp_path: Path) -> None:
         read_scores(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "[1]", '{"format": 2}', "{}", '"text"', "null"])
+@pytest.mark.parametrize("content", ["", "[1]", '{"format": 99}', "{}", '"text"', "null"])
 def test_what_is_no_card_is_told(content: str, tmp_path: Path) -> None:
     save_scores(tmp_path, make())
     (tmp_path / "scores.json").write_text(content)

@@ -277,3 +277,66 @@ def test_of_several_frames_ahead_the_first_counts() -> None:
     far = predictor_of(samples, "persistence", horizon=3)
     near = predictor_of(samples, "persistence")
     assert judge(far, samples).values == judge(near, samples).values
+
+
+def test_official_r2_and_mvpe_are_those_of_loops_over_all_windows() -> None:
+    shape, body = (20, 24), torch.zeros(20, 24, dtype=torch.bool)
+    body[10, 4:7] = True  # D is three columns: stations at 8, 11, 14 and 17
+    generator = torch.Generator().manual_seed(0)
+    flows = []
+    for name, frames in (("a", 46), ("b", 24)):
+        states = 2 + torch.randn(frames, 2, *shape, generator=generator).cumsum(0)
+        flows.append(make_trajectory(name, states=states, body=body))
+    samples = samples_of(flows)
+    predictor = predictor_of(samples)
+    found = judge(predictor, samples)
+    prediction, truth, _, known = answers(predictor, samples)
+    q, y = (torch.where(known[:, None], f, 0.0) for f in (prediction, truth))
+    # 45 frames hold two windows of 20, 23 of them one.
+    windows = [slice(0, 20), slice(20, 40), slice(45, 65)]
+    mean = sum(y[window] for window in windows) / 3
+    squares = sum(float((q[w] - y[w]).square().sum()) for w in windows)
+    spread = sum(float((y[w] - mean).square().sum()) for w in windows)
+    name = "physical/official"
+    r2 = value(found, name, "official_r2", "all")
+    assert r2 == pytest.approx(1 - squares / spread, rel=1e-4)
+    wrong = [
+        float((q[w] - y[w])[:, c, row, column].mean().abs())
+        for w in windows
+        for column in (8, 11, 14, 17)
+        for row in range(2, 19, 2)
+        for c in (0, 1)
+    ]
+    for metric in ("official_mvpe", "mvpe_measured"):
+        assert value(found, name, metric, "all") == pytest.approx(sum(wrong) / len(wrong), rel=1e-4)
+
+
+def test_frames_in_pairs_are_judged_together_as_they_are_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    time = 0.05 * torch.arange(24, dtype=torch.float64)
+    time += 0.5 * (torch.arange(24) // 2)
+    rows, columns = torch.meshgrid(*map(torch.arange, SHAPE), indexing="ij")
+    middle = torch.linspace(2, SHAPE[0] - 3, 24)[:, None, None]
+    moving = ((rows - middle).abs() < 1.5) & ((columns - 3).abs() < 2)
+    still = torch.zeros(SHAPE, dtype=torch.bool)
+    still[2:4, 3:5] = True
+    segments = (Segment(0, 0, 16), Segment(1), Segment(0, 16, None))
+    samples = samples_of(
+        [flow("a", 24, 0, time=time, body=moving), flow("b", 12, 1, time=time[:12], body=still)],
+        segments=segments,
+    )
+    predictor = predictor_of(samples)
+    calls: list[int] = []
+    predictor.model.register_forward_hook(lambda _, given, __: calls.append(len(given[0])))
+    found = judge(predictor, samples)
+    assert calls[:3] == [8, 6, 4]  # not one frame at a time
+    monkeypatch.setattr(
+        scoring, "_by_trajectory", lambda samples: ([piece] for piece in sequences(samples))
+    )
+    alone = judge(predictor, samples)
+    assert found.arrays.keys() == alone.arrays.keys()
+    for name, values in alone.arrays.items():
+        torch.testing.assert_close(
+            found.arrays[name], values, rtol=1e-4, atol=1e-5, equal_nan=True, msg=name
+        )

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from pibert import Grid
 from pibert.evaluation.tokens import (
-    attention_weights,
     fourier_weight_rms,
     token_diagnostics,
     token_errors,
@@ -17,6 +16,7 @@ from pibert.evaluation.tokens import (
 )
 from pibert.models.attention import Block
 from pibert.models.fourier import FourierBranch
+from pibert.predictor.tokens import attention_weights
 from tests.helpers import randomise, tiny_model, tiny_spec
 
 SHAPE = (14, 22)  # 4 x 6 tokens of 4 x 4 points, the last ones cut

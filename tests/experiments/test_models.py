@@ -171,6 +171,31 @@ def test_a_pretrained_auto_encoder_is_kept_to_the_bit(
     check_it_steps(tmp_path / "run", data[1])
 
 
+def test_heads_can_be_trained_without_a_change_of_the_stepping(
+    data: tuple[DataConfig, Flows], tmp_path: Path
+) -> None:
+    first = experiment_of(data, "pibert")
+    run(first, tmp_path / "run", flows=data[1])
+    plain = {name: getattr(first.training, name) for name in first.training.__dataclass_fields__}
+    heads = {
+        "start": str(tmp_path / "run"),
+        "heads_only": True,
+        "pretraining": Pretraining(**{**plain, "monitor": "loss"}),
+        "pretraining_weights": Weights(supervised=0.0, mpp=1.0, ecp=0.0),
+    }
+    run(experiment_of(data, "pibert", **heads), tmp_path / "heads", stage="pretrain", flows=data[1])
+    before, after = (pibert.load(tmp_path / name) for name in ("run", "heads"))
+    mine, theirs = before.model.state_dict(), after.model.state_dict()
+    changed = {name for name in mine if not torch.equal(mine[name], theirs[name])}
+    assert changed and all(name.startswith("mpp_head.") for name in changed)
+    assert before.card["trained"] == {"forward": True, "reconstruct": False, "consistency": False}
+    assert after.card["trained"] == {"forward": True, "reconstruct": True, "consistency": False}
+    with pytest.raises(ValueError, match="heads_only: expected the pretraining"):
+        run(experiment_of(data, "pibert", **heads), tmp_path / "c", flows=data[1])
+    with pytest.raises(ValueError, match="a model to start from"):
+        experiment_of(data, "pibert", heads_only=True)
+
+
 def test_a_flow_learns_in_units_of_the_changes_of_its_training_part(
     data: tuple[DataConfig, Flows], tmp_path: Path
 ) -> None:

@@ -90,6 +90,32 @@ def test_every_parameter_in_use_gets_a_finite_gradient_that_is_not_zero(name: st
 
 
 @pytest.mark.parametrize("name", ALL)
+def test_the_embedding_is_a_map_of_points_or_patches_that_says_which_layer_it_is(name: str) -> None:
+    model = make(name)
+    x, mask = fields(model), torch.ones(3, *SHAPE, dtype=torch.bool)
+    mask[1, 2:9, 3:11] = False
+    parameters = torch.tensor([[0.3], [-1.2], [float("nan")]])
+    with torch.no_grad():
+        found = model.embed(x, parameters, mask)
+    without = _is_reference(name) or name in ("deeponet2d", "pinn", "neuraloperator")
+    assert (found is None) == without == (model.embedded is None)
+    if found is None:
+        return
+    assert found.shape[0] == 3 and tuple(found.shape[-2:]) in (SHAPE, (3, 4))
+    assert torch.isfinite(found).all()
+    with torch.no_grad():
+        # A sample has its own; unknown pixels are not seen, and where a pixel changes it does.
+        alone = model.embed(x[1:2], parameters[1:2], mask[1:2])
+        hidden = model.embed(torch.where(mask[:, None], x, 7.0), parameters, mask)
+        moved = x.clone()
+        moved[:, :, 10, 14] += 1.0
+        other = model.embed(moved, parameters, mask)
+    assert torch.allclose(alone, found[1:2], atol=1e-4) and torch.equal(hidden, found)
+    size = SHAPE[0] // found.shape[-2]
+    assert (other - found)[..., 10 // size, 14 // size].abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_samples_do_not_leak_into_each_other(name: str) -> None:
     model = make(name)
     x, parameters = fields(model, 4), torch.randn(4, 1)

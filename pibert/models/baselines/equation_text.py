@@ -135,7 +135,8 @@ class EquationText:
         Args:
             parameters: As ``FieldSpec.encode_parameters`` makes them: NaN is unknown.
         """
-        text = on_device(self._template, parameters.device).expand(len(parameters), -1)
+        # The shape, not the length: an exported graph keeps it open.
+        text = on_device(self._template, parameters.device).expand(parameters.shape[0], -1)
         if not self._numbers:
             return text
         # In float64: four digits of a power of ten are more than float32 can be trusted with.

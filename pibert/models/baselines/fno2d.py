@@ -15,9 +15,9 @@ Only the kept modes are computed, as a truncated transform by real matrix produc
 that of rfft2 and irfft2, but no mode is written that is not kept, and it compiles to one graph.
 
 ``padding`` extends the latent field by zeros at the right and the top, which separates sides that
-are not periodic; the answer is cropped. The published number of parameters does not tell whether
-there was padding, and the presets have none. Padding counts cells: with it a model is no longer
-the same operator on another resolution.
+are not periodic (those that are stay joined); the answer is cropped. The published number of
+parameters does not tell whether there was padding, and the presets have none. Padding counts cells:
+with it a model is no longer the same operator on another resolution.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class FNO2dConfig(StepperConfig):
     depth: int = 4
     head_width: int = 32
     padding: int = 0
-    """Cells of zeros that extend the latent field at the right and the top."""
+    """Cells of zeros that extend the latent field at the right and the top, where not periodic."""
     parameters: bool = False
     """Whether the flow's parameters enter, as constant channels."""
 
@@ -63,6 +63,8 @@ PRESETS: dict[str, FNO2dConfig] = {
 class FNO2d(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x); any grid."""
 
+    embedded = "points after the last Fourier layer"
+
     def __init__(self, config: FNO2dConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         d = config.width
@@ -80,16 +82,22 @@ class FNO2d(Stepper):
     def change(
         self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
     ) -> Float[Tensor, "b k y x"]:
+        return self.read_out(F.gelu(self.hidden(self.features(x, parameters))))
+
+    def features(
+        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
+    ) -> Float[Tensor, "b d y x"]:
         ny, nx = x.shape[-2:]
         padding, last = self.config.padding, self.config.depth - 1
         z = self.lift(with_places(x, parameters[:, : self.num_parameters]))
         if padding:
-            z = F.pad(z, (0, padding, 0, padding))
+            grid = self.spec.grid
+            z = F.pad(z, (0, padding * (not grid.periodic_x), 0, padding * (not grid.periodic_y)))
         for layer, (spectral, skip) in enumerate(zip(self.spectral, self.skips, strict=True)):
             z = spectral(z) + skip(z)
             if layer < last:
                 z = F.gelu(z)
-        return self.read_out(F.gelu(self.hidden(z[..., :ny, :nx])))
+        return z[..., :ny, :nx]
 
 
 class SpectralConvolution(nn.Module):

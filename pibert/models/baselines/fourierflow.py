@@ -44,6 +44,7 @@ from pibert import draws as chances
 from pibert.fields import FieldSpec
 from pibert.models.baselines.autoencoder import MaskedAutoencoder
 from pibert.models.baselines.dual_branch import Cond, DualBranch, DualBranchConfig, one_of
+from pibert.models.baselines.patches import lattice_shape
 from pibert.models.constant import constant
 from pibert.models.stepper import Stepper, at_least_one, checked_mask
 
@@ -91,6 +92,7 @@ class FourierFlow(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
 
     objective = "flow_matching"
+    embedded = "tokens of the aligned block in the first step of the first draw"
 
     def __init__(self, config: FourierFlowConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
@@ -116,7 +118,17 @@ class FourierFlow(Stepper):
         self.register_buffer("increment_scale", torch.ones(self.out_channels))
         self.body: Tensor | None
         self.register_buffer("body", spec.grid.body, persistent=False)
+        self.held_noise: Tensor | None
+        self.register_buffer("held_noise", None, persistent=False)
         self.prepare_for("train")
+
+    def hold_noise(self) -> None:
+        """Keep the noise of a prediction as numbers, for a graph that cannot compute it."""
+        scale, (ny, nx) = self.increment_scale, self.spec.grid.shape
+        draws, channels = self.config.draws, self.out_channels
+        self.held_noise = noise_fields(
+            draws, channels, ny, nx, device=scale.device, dtype=scale.dtype
+        )
 
     def prepare_for(self, stage: Literal["pretrain", "train"]) -> None:
         """Pretraining is of the auto-encoder alone, training of all the rest."""
@@ -191,6 +203,15 @@ class FourierFlow(Stepper):
     ) -> Float[Tensor, "b k y x"]:
         return self._drawn(x, parameters, self.config.draws, self.config.sampler_steps).mean(1)
 
+    def features(
+        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
+    ) -> Float[Tensor, "b d v w"]:
+        ny, nx = x.shape[-2:]
+        noise = noise_fields(1, self.out_channels, ny, nx, device=x.device, dtype=x.dtype)
+        start = noise.expand(len(x), -1, -1, -1)
+        tokens = self.estimate(start, x.new_ones(len(x)), x, parameters)[1]
+        return tokens.mT.unflatten(-1, lattice_shape((ny, nx), self.config.patch))
+
     def samples(
         self,
         x: Float[Tensor, "b c y x"],
@@ -234,14 +255,16 @@ class FourierFlow(Stepper):
 
     def _drawn(self, x: Tensor, parameters: Tensor, draws: int, steps: int) -> Tensor:
         """Single draws of what ``change`` gives the mean of, (b, draws, k, y, x)."""
-        b, k, (ny, nx) = len(x), self.out_channels, x.shape[-2:]
-        noise = noise_fields(draws, k, ny, nx, device=x.device, dtype=x.dtype)
+        b, k, (ny, nx) = x.shape[0], self.out_channels, x.shape[-2:]
+        noise = self.held_noise
+        if noise is None or tuple(noise.shape) != (draws, k, ny, nx):
+            noise = noise_fields(draws, k, ny, nx, device=x.device, dtype=x.dtype)
         # Draws side by side as one larger batch: a single sample then fills the device.
         wide = x[:, None].expand(-1, draws, -1, -1, -1).flatten(0, 1)
         known = parameters[:, None].expand(-1, draws, -1).flatten(0, 1)
         noise = noise.repeat(b, 1, 1, 1)
         clean = draw(lambda z, s: self.estimate(z, s, wide, known)[0], noise, steps)
-        return (clean * self.increment_scale[:, None, None]).unflatten(0, (b, draws))
+        return (clean * self.increment_scale[:, None, None]).unflatten(0, (-1, draws))
 
 
 def draw(
@@ -258,7 +281,7 @@ def draw(
     """
     state = noise
     for left in range(steps, 0, -1):
-        clean = estimate(state, state.new_full((len(state),), left / steps))
+        clean = estimate(state, state.new_full((state.shape[0],), left / steps))
         # As in the module's docstring: r / s = (left - 1) / left. The last step gives the
         # estimate to the bit.
         state = clean + (left - 1) / left * (state - clean)
@@ -283,6 +306,8 @@ class FourierFlowDet(Stepper):
     estimate of the clean state is its mean too.
     """
 
+    embedded = "tokens of the middle salient block"
+
     def __init__(self, config: DualBranchConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         channels = (self.in_channels, self.in_channels, self.out_channels)
@@ -291,4 +316,12 @@ class FourierFlowDet(Stepper):
     def change(
         self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
     ) -> Float[Tensor, "b k y x"]:
-        return self.backbone(x, x.new_ones(len(x)), x, parameters)[0].to(x.dtype)
+        return self.backbone(x, x.new_ones(x.shape[0]), x, parameters)[0].to(x.dtype)
+
+    def features(
+        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
+    ) -> Float[Tensor, "b d v w"]:
+        middle = (self.config.depth + 1) // 2
+        tokens = self.backbone(x, x.new_ones(len(x)), x, parameters, middle)[1]
+        lattice = lattice_shape((x.shape[-2], x.shape[-1]), self.config.patch)
+        return tokens.mT.unflatten(-1, lattice)

@@ -98,6 +98,8 @@ PRESETS: dict[str, PITTConfig] = {"base": PITTConfig()}
 class PITT(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x); any grid."""
 
+    embedded = "points after the last Fourier layer of the base operator"
+
     def __init__(self, config: PITTConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         self.base = FNO2d(config.base, spec)
@@ -121,6 +123,11 @@ class PITT(Stepper):
             return answer
         increment = answer if self.config.residual else answer - self.last_frame(x)
         return answer + self.corrector(increment, self.tokens(parameters))
+
+    def features(
+        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
+    ) -> Float[Tensor, "b d y x"]:
+        return self.base.features(x, torch.where(parameters.isnan(), 0.0, parameters))
 
     def base_only(
         self,
@@ -190,7 +197,7 @@ class Corrector(nn.Module):
         steps = len(self.updates)
         for number, update in enumerate(self.updates, start=1):
             ahead = self.config.horizon * number / steps
-            time = self.time(slots.new_full((1, 1), ahead)).expand(len(slots), 1, -1)
+            time = self.time(slots.new_full((1, 1), ahead)).expand(slots.shape[0], 1, -1)
             slots = slots + update(q, k, slots, time, words)
         patches = _resized(_across(self.from_slots, slots), self.lattice, own)
         return from_patches(self.decode(patches), self.config.patch, (ny, nx))

@@ -199,7 +199,7 @@ class TrainingMean(AboutTheMean):
         self._mark_fitted()
 
     def ahead(self, x: Tensor, known: Tensor | None) -> Tensor:
-        return self.mean.to(x.dtype).repeat(len(x), self.config.horizon, 1, 1)
+        return self.mean.to(x.dtype).repeat(x.shape[0], self.config.horizon, 1, 1)
 
 
 PRESETS: dict[str, dict[str, ReferenceConfig]] = {

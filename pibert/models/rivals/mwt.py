@@ -189,6 +189,8 @@ class Block(nn.Module):
 class MWT(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
 
+    embedded = "points after the last wavelet block"
+
     def __init__(self, config: MWTConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         self.num_parameters = len(spec.parameters) if config.parameters else 0
@@ -211,10 +213,15 @@ class MWT(Stepper):
     def change(
         self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
     ) -> Float[Tensor, "b k y x"]:
+        return self.head(self.features(x, parameters)).contiguous()
+
+    def features(
+        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
+    ) -> Float[Tensor, "b d y x"]:
         ny, nx = x.shape[-2:]
         levels = self.levels(ny, nx)
         known = parameters[:, : self.num_parameters] if self.num_parameters else None
         s = self.lift(padded_to_multiple(with_places(x, known), 2**levels)).to(x.dtype)
         for number, block in enumerate(self.blocks):
             s = block(s if number == 0 else s.relu(), levels)
-        return self.head(s)[..., :ny, :nx].contiguous()
+        return s[..., :ny, :nx]

@@ -130,6 +130,8 @@ class Block(nn.Module):
 class Transolver(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
 
+    embedded = "points after the last norm"
+
     def __init__(self, config: TransolverConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         self.num_parameters = len(spec.parameters) if config.parameters else 0
@@ -149,11 +151,17 @@ class Transolver(Stepper):
     def change(
         self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
     ) -> Float[Tensor, "b k y x"]:
+        points = self.features(x, parameters).permute(0, 2, 3, 1)
+        return self.read_out(points).permute(0, 3, 1, 2).contiguous()
+
+    def features(
+        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
+    ) -> Float[Tensor, "b d y x"]:
         known = parameters[:, : self.num_parameters] if self.num_parameters else None
         tokens = self.embedding(with_places(x, known).permute(0, 2, 3, 1))
         for block in self.blocks:
             tokens = block(tokens)
-        return self.read_out(self.norm(tokens)).permute(0, 3, 1, 2).contiguous()
+        return self.norm(tokens).permute(0, 3, 1, 2)
 
 
 def _start(module: nn.Module) -> None:

@@ -91,6 +91,8 @@ class Block(nn.Module):
 class UNet(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
 
+    embedded = "points after the last block on the way up"
+
     def __init__(self, config: UNetConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         self.num_parameters = len(spec.parameters) if config.parameters else 0
@@ -122,6 +124,17 @@ class UNet(Stepper):
         self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
     ) -> Float[Tensor, "b k y x"]:
         ny, nx = x.shape[-2:]
+        return self.head(self._decoded(x, parameters))[..., :ny, :nx].contiguous()
+
+    def features(
+        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
+    ) -> Float[Tensor, "b d y x"]:
+        ny, nx = x.shape[-2:]
+        return self._decoded(x, parameters)[..., :ny, :nx]
+
+    def _decoded(self, x: Tensor, parameters: Tensor) -> Tensor:
+        """All but the head, on the extended grid."""
+        ny, nx = x.shape[-2:]
         if self.num_parameters:
             known = parameters[:, : self.num_parameters, None, None]
             x = torch.cat((x, known.expand(-1, -1, ny, nx)), dim=1)
@@ -137,4 +150,4 @@ class UNet(Stepper):
         for stage in reversed(range(self.config.stages)):
             both = torch.cat((self.doublings[stage](features), skips[stage]), dim=1)
             features = self.up_blocks[stage](self.merges[stage](both))
-        return self.head(features)[..., :ny, :nx].contiguous()
+        return features

@@ -2,7 +2,7 @@
 
 A number is the mean over the seeds of a model; with several seeds its standard deviation over them
 stands beside it. The best of a column is bold. A dagger stands where a record says that the
-difference to the best model is not significant, for any of the seeds.
+difference to the best model of that very column is not significant, for any of the seeds.
 """
 
 import math
@@ -37,7 +37,7 @@ class Numbers:
     form: Callable[[int | float], str] = digits
     notes: Mapping[str, str] = field(default_factory=dict)
     level: frozenset[str] = frozenset()
-    """Models that are level with the best one."""
+    """Models that are level with the best one of the column."""
     truth: float | None = None
     """What the data have."""
 
@@ -57,11 +57,12 @@ class Numbers:
             return Cell(text=UNKNOWN)
         best = self.best()
         text = self.form(value)
+        is_best = best is not None and text == self.form(best)
         return Cell(
             text=text,
             number=value,
-            best=best is not None and text == self.form(best),
-            level=model in self.level,
+            best=is_best,
+            level=best is not None and not is_best and model in self.level,
             note=self.notes.get(model, ""),
         )
 
@@ -139,19 +140,17 @@ def several(board: Board) -> bool:
     return len({seed for _, seed in board.scores}) > 1
 
 
-def best_model(board: Board) -> str | None:
-    """The model that the marks compare with; None where there are no intervals."""
-    marked = (r["model"] for r in board.records if r["against_best"] == "best")
-    return next(marked, None)
+def has_marks(board: Board) -> bool:
+    """Whether there were intervals to judge differences by."""
+    return any(record["against_best"] is not None for record in board.records)
 
 
 def marks(board: Board) -> str:
     """What bold and dagger mean, for captions."""
-    best = best_model(board)
-    if best is None:
+    if not has_marks(board):
         return "Bold: best of the column; too little data for intervals."
     spread = "; ±: standard deviation over seeds" if several(board) else ""
-    return f"Bold: best of the column; {DAGGER}: no significant difference to {best}{spread}."
+    return f"Bold: best of the column; {DAGGER}: not significantly different from it{spread}."
 
 
 def _truth(column: Numbers) -> Cell:

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from pibert.report.comparison.board import Board
 from pibert.report.comparison.drawn import (
@@ -40,7 +41,7 @@ _SHARE = 0.995
 """Of the points of a model whose errors decide on the scale: a spike would hide the rest."""
 _LONGER, _WIDTH = 2.3, 10.7
 """Longer side of a panel, and room for all, in inches."""
-_GAP, _BLOCK_GAP, _HEAD, _LEFT, _FOOT = 0.1, 0.38, 0.26, 0.5, 0.42
+_GAP, _BLOCK_GAP, _HEAD, _LEFT, _FOOT = 0.1, 0.38, 0.26, 0.62, 0.42
 
 
 def overview(board: Board, name: str = "median") -> Drawn | None:
@@ -140,6 +141,8 @@ class _Sheet:
                 labelleft=column == 0 and place == 0,
                 labelbottom=number + self.columns >= self.blocks,
             )
+            # Labels at the ends would run into those of the panel beside.
+            ax.xaxis.set_major_locator(MaxNLocator(5, prune="both"))
         if column == 0:
             pair[0].set_ylabel(axis_label(self.board, "y"), fontsize=SMALL, labelpad=2)
         if number + self.columns >= self.blocks:

@@ -37,7 +37,7 @@ SECTIONS = {
     "Fields": "Fields",
     "Wake": "Slices and wake",
     "Time": "Time series",
-    "Model": "Inside PIBERT",
+    "Model": "Inside the models",
     "Benchmark": "Metrics of the benchmark",
     "Cost": "What it takes",
     "Convergence": "Convergence",

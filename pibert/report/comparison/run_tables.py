@@ -42,9 +42,15 @@ def cost(board: Board) -> Table | None:
         "Milliseconds of a sample: median of single calls after warm-up, the device waited for, on "
         f"{'; '.join(devices) or 'an unknown device'}. Peak memory at batch {BATCH}, on a GPU "
         "only. FLOPs of one sample count products and convolutions, no Fourier transforms. "
-        "Training includes pretraining."
+        f"Training includes pretraining{_sharing(board)}."
     )
     return table_of("cost", "Cost", caption, board, columns)
+
+
+def _sharing(board: Board) -> str:
+    """How many runs had a device between them, which makes the training of each longer."""
+    most = max((run.get("at_a_time", 1) for run in _runs(board)), default=1)
+    return f", while up to {most} runs at a time shared a device" if most > 1 else ""
 
 
 def training(board: Board) -> Table | None:
@@ -62,6 +68,7 @@ def training(board: Board) -> Table | None:
         return run.get("training", {}).get("pretraining", {}).get("epochs")
 
     columns = [
+        _cost(board, "samples seen", _samples_seen, integer),
         _cost(board, "pretraining epochs", pretrained, integer),
         _cost(board, "epochs", lambda run: stage(run).get("epochs"), integer),
         _cost(board, "best epoch", lambda run: stage(run).get("best_epoch"), integer),
@@ -69,7 +76,8 @@ def training(board: Board) -> Table | None:
         _cost(board, "training", _seconds, duration),
     ]
     caption = (
-        "All models see the same number of samples, pretraining included. The epoch is chosen on "
+        "All models see the same number of samples to within half an epoch, counted with "
+        "repetition, pretraining included. The epoch is chosen on "
         "the validation part; a best epoch that is the last one says that more training might help."
     )
     return table_of("training", "Training", caption, board, columns)
@@ -151,6 +159,11 @@ def _cost(
 def _batch(run: Mapping[str, Any], count: int, what: str) -> int | float | None:
     sizes = {batch["batch"]: batch[what] for batch in run["cost"]["batches"]}
     return sizes.get(count)
+
+
+def _samples_seen(run: Mapping[str, Any]) -> int | float | None:
+    found = [stage.get("samples") for stage in run.get("training", {}).values()]
+    return sum(found) if found and None not in found else None
 
 
 def _seconds(run: Mapping[str, Any]) -> int | float | None:

@@ -18,6 +18,7 @@ from pibert.report.comparison.columns import (
     several,
     table_of,
 )
+from pibert.report.comparison.draws import draws
 from pibert.report.comparison.markup import Cell, Table
 from pibert.report.comparison.numbers import digits, percent
 from pibert.report.comparison.run_tables import summary_costs
@@ -83,7 +84,8 @@ def summary(board: Board) -> Table | None:
         f"{board.name}: next frame, ranked",
         "NMSE of all channels in physical units with its 95 % interval"
         f"{over}. Skill is against persistence, which has 0. Win rate: share of the test frames "
-        f"on which a model is the best of all. {marks(board)} A difference is significant where "
+        "on which a model is the best of all, its equals sharing the frame. "
+        f"{marks(board)} A difference is significant where "
         "its 95 % interval, from the same draws for both models, leaves out zero.",
         board,
         [*plain, *summary_costs(board)],
@@ -180,6 +182,7 @@ TABLES: tuple[tuple[str, Maker], ...] = (
     ("Wake", diagnostic_tables.drag),
     ("Time", diagnostic_tables.temporal),
     ("Benchmark", diagnostic_tables.official),
+    ("Model", draws),
     ("Cost", run_tables.cost),
     ("Convergence", run_tables.training),
     ("Rollout", run_tables.rollout),

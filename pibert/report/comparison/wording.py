@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pibert.report.comparison.board import UNTRAINED, Board
-from pibert.report.comparison.columns import Column, best_model
+from pibert.report.comparison.columns import Column, has_marks
 from pibert.report.comparison.drawn import with_unit
 from pibert.report.comparison.numbers import digits, integer
 
@@ -112,16 +112,14 @@ def _certainty(board: Board) -> str:
     runs = "One seed: how much another one would change is not known."
     if seeds > 1:
         runs = f"Numbers are means over {seeds} seeds."
-    best = best_model(board)
-    if best is None:
+    best = board.models[0]
+    if not has_marks(board):
         return f"There are too few test frames for intervals, so nothing here is certain. {runs}"
     level = [m for m in board.models if _is_level(board, m)]
     if level:
         said = f"Not significantly different from {best}: {_listed(level)}."
     else:
         said = f"All other models differ significantly from {best}."
-    if best != board.models[0]:
-        said += f" ({best} is the best of the first seed, which differences are taken to.)"
     return f"{said} Intervals are of the test part alone. {runs}"
 
 

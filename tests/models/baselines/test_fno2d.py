@@ -1,7 +1,7 @@
 """FNO2d: size, persistence at the start, both row blocks, resolution, reach, grids, options."""
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -174,6 +174,36 @@ def test_padding_is_zeros_of_the_latent_field_that_are_cropped() -> None:
     expected = padded.read_out(F.gelu(padded.hidden(z)))
     assert torch.allclose(padded(x), expected, atol=1e-12)
     assert not torch.allclose(padded(x), model(x))
+
+
+@pytest.mark.parametrize("grid", [Grid((12, 20)), Grid.periodic((12, 20))])
+def test_padding_keeps_sides_apart_that_are_not_periodic(grid: Grid) -> None:
+    """An impulse at the right and the top, seen at the left and at the bottom.
+
+    The kernel is a bump, equal and real weights that fade with the wave number: what comes around
+    the corner is as strong as at a neighbour, unless zeros lie between.
+    """
+
+    def reach(padding: int) -> tuple[float, float]:
+        model = make(FieldSpec(grid=grid), residual=False, modes=6, depth=1, padding=padding)
+        rows = torch.tensor([*range(6), *range(-6, 0)]).double()[:, None]
+        fade = torch.exp(-0.15 * (rows.square() + torch.arange(6).double().square()))
+        with torch.no_grad():
+            spectral, skip = (cast(Any, own[0]) for own in (model.spectral, model.skips))
+            spectral.weight.zero_()
+            spectral.weight[..., 0] = fade[..., None, None] * torch.eye(6).double()
+            skip.weight.zero_()
+        x = torch.zeros(3, 2, 12, 20).double()
+        x[1, :, 6, -1] = x[2, :, -1, 10] = 1.0
+        felt = (model(x) - model(x)[:1]).detach().abs().sum(1)
+        return float(felt[1, 6, 0] / felt[1].max()), float(felt[2, 0, 10] / felt[2].max())
+
+    wrapped, padded = reach(0), reach(6)
+    assert min(wrapped) > 0.3
+    if grid.periodic_x:
+        assert padded == wrapped
+    else:
+        assert padded[0] < 0.2 * wrapped[0] and padded[1] < 0.2 * wrapped[1]
 
 
 def test_parameters_enter_as_many_as_the_spec_has_if_asked() -> None:

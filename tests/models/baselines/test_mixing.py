@@ -84,3 +84,17 @@ def test_a_field_without_waves_has_finite_gradients() -> None:
     x = torch.zeros(1, 15, 8, requires_grad=True)
     layer(x, SHAPE).sum().backward()
     assert x.grad is not None and x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (4, 6), (1, 7), (8, 2)])
+@pytest.mark.parametrize("kind", ["magnitude", "wavenumber"])
+def test_both_evaluations_agree(kind: FreqWeight, shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    layer = FourierMixing(4, 2, freq_weight=kind).double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_()
+    x = torch.randn(2, shape[0] * shape[1], 4, dtype=torch.float64)
+    by_fft = layer.mix(x, shape)
+    layer.evaluation = "dft"
+    assert torch.allclose(layer.mix(x, shape), by_fft, atol=1e-12, rtol=1e-12)

@@ -67,7 +67,7 @@ def test_the_summary_ranks_by_the_mean_error_and_marks_the_best_and_what_is_leve
     assert (close.best, close.level) == (False, True)
     assert (last.best, last.level) == (False, False)
     assert best.note == "[0.00900, 0.0120]"
-    assert "no significant difference to pibert" in table.caption
+    assert "not significantly different from it" in table.caption
 
 
 def test_the_summary_tells_what_models_cost():
@@ -107,6 +107,19 @@ def test_a_model_level_with_the_best_in_one_seed_alone_is_marked():
     last = next(r for r in board.results["records"] if (r["model"], r["seed"]) == ("unet", 1))
     last["against_best"] = "level"
     assert cell(summary(board), "unet", "NMSE").level
+
+
+def test_the_dagger_of_a_column_is_about_the_bold_model_of_that_column():
+    marks = {"pibert": "level", "unet": "best", "persistence": "different"}
+    values = {"pibert": 0.21, "unet": 0.2, "persistence": 0.4}
+    more = [record(m, "rmse", v, mark=marks[m]) for m, v in values.items()]
+    more += [record(m, "lmae", 0.2, mark=marks[m]) for m in values]
+    (table,) = components(handmade(ERRORS, more, level=["unet"]))
+    assert cell(table, "pibert", "NMSE").best and cell(table, "unet", "NMSE").level
+    assert cell(table, "unet", "RMSE").best and cell(table, "pibert", "RMSE").level
+    assert not cell(table, "persistence", "RMSE").level
+    # Where all look the same nothing is bold, and a dagger would refer to nothing.
+    assert not any(cell(table, m, "LMAE").level for m in values)
 
 
 def test_higher_is_better_for_r2_and_units_stand_in_the_head():

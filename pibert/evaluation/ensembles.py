@@ -1,0 +1,165 @@
+"""Draws of a model that samples: how good one is, and whether their spread tells the error.
+
+With y the truth, x_1 ... x_K the draws and m their mean, over all known points of some frames:
+
+    draw_nmse        = mean over k of  sum (x_k - y)^2 / sum y^2      of a single draw
+    draws_mean_nmse  = sum (m - y)^2 / sum y^2                        of the mean of the K draws
+    draws_spread     = sqrt( mean s^2 ),   s^2 = sum_k (x_k - m)^2 / (K - 1)
+    spread_skill     = sqrt( (K + 1) / K ) draws_spread / sqrt( mean (m - y)^2 )
+    crps             = mean of  1/K sum_k |x_k - y| - 1/(2 K (K - 1)) sum_jk |x_j - x_k|
+
+A spread-skill ratio of 1 is that of an ensemble to which the truth might belong; below 1 the draws
+are surer than they are right. This CRPS is fair: its expectation does not depend on K. That of a
+single answer is its mean absolute error, so it may be held against the MAE of other models.
+
+All are in physical units, of every channel, and of all channels as one (those of different units
+each in units of its standard deviation in the training set).
+
+Reference: Fortin et al., "Why should ensemble spread match the RMSE of the ensemble mean?", J.
+Hydrometeorol. 15 (2014); Ferro, "Fair scores for ensemble forecasts", Q. J. R. Meteorol. Soc. 140
+(2014).
+"""
+
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from pibert.data.dataset import Samples
+from pibert.evaluation.components import ALL, channel_scales, common_unit, ratio
+from pibert.evaluation.measure import Entry
+from pibert.evaluation.rollouts import spread_starts
+from pibert.evaluation.scoring import seen_by
+from pibert.fields import FieldSpec, Normalizer
+from pibert.predictor import Predictor
+
+FRAMES = 64
+"""Test frames that are drawn for, evenly spread over all of them."""
+DRAWS = 8
+_BATCH = 4
+_WITH_UNIT = ("draws_spread", "crps")
+METRICS = ("draw_nmse", "draws_mean_nmse", *_WITH_UNIT, "spread_skill")
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """A model that draws its answer, the same first draws at every call."""
+
+    def samples(
+        self, x: Tensor, parameters: Tensor | None, mask: Tensor | None, draws: int | None
+    ) -> Tensor: ...
+
+
+def score_draws(
+    predictor: Predictor, samples: Samples, *, frames: int = FRAMES, draws: int = DRAWS
+) -> tuple[list[Entry], list[float]]:
+    """Entries and values of the draws of a predictor whose model is a ``Sampler``.
+
+    Args:
+        predictor: Of one or more frames ahead; its first one counts.
+        samples: Test windows of one frame ahead.
+        frames: How many to take, evenly spread.
+        draws: Of each frame; 2 or more.
+    """
+    model, spec = predictor.model, samples.spec
+    if not isinstance(model, Sampler):
+        raise ValueError(
+            f"expected a model that gives samples, found {type(model).__name__}; leave this out"
+        )
+    if draws < 2:
+        raise ValueError(f"expected at least 2 draws, found {draws}")
+    total = sum(_terms_of_batches(predictor, model, samples, frames, draws))
+    values = values_of(torch.as_tensor(total), draws)
+    return entries_of(spec), values.flatten().tolist()
+
+
+def entries_of(spec: FieldSpec) -> list[Entry]:
+    """What ``score_draws`` gives the values of, in order."""
+    components = (*zip(spec.channels, spec.units, strict=True), (ALL, common_unit(spec)))
+    return [
+        Entry(
+            metric=metric,
+            component=component,
+            unit=unit if metric in _WITH_UNIT else "1",
+            better="none" if metric in ("draws_spread", "spread_skill") else "lower",
+        )
+        for metric in METRICS
+        for component, unit in components
+    ]
+
+
+@torch.no_grad()
+def _terms_of_batches(
+    predictor: Predictor, model: Sampler, samples: Samples, frames: int, draws: int
+) -> Iterator[Tensor]:
+    rows = spread_starts(samples, frames)
+    channels = len(samples.spec.channels)
+    for start in range(0, len(rows), _BATCH):
+        windows = [seen_by(predictor, samples, [row]) for row in rows[start : start + _BATCH]]
+        x, parameters, mask, truth, known = (torch.cat(part) for part in zip(*windows, strict=True))
+        found = model.samples(x, parameters, mask, draws)[:, :, :channels]
+        drawn, truth = (predictor.normalizer.invert(own.double()) for own in (found, truth))
+        yield terms_of(drawn, truth, known, samples.spec, predictor.normalizer)
+
+
+def terms_of(
+    drawn: Float[Tensor, "b m c y x"],
+    truth: Float[Tensor, "b c y x"],
+    known: Bool[Tensor, "b y x"],
+    spec: FieldSpec,
+    normalizer: Normalizer,
+) -> Float[Tensor, "component 6"]:
+    """Sums over the known points of every channel and of all: what ``values_of`` reads.
+
+    Points, energy of the truth, squared error of a draw, of the mean, variance, CRPS.
+    """
+    scales = torch.tensor(channel_scales(spec, normalizer)).to(truth)[:, None, None]
+    drawn, truth = drawn.double(), truth.double()
+    mean = drawn.mean(1)
+    points = torch.stack(
+        (
+            torch.ones_like(truth),
+            truth.square(),
+            (drawn - truth[:, None]).square().mean(1),
+            (mean - truth).square(),
+            drawn.var(1),
+        )
+    )
+    where = known[:, None]
+    ranked = crps(drawn, truth)
+    each = torch.where(where, points, 0.0).sum((1, 3, 4))
+    each = torch.cat((each, torch.where(where, ranked, 0.0).sum((0, 2, 3))[None]))
+    weight = scales.flatten()
+    powers = torch.tensor([0, 2, 2, 2, 2, 1], device=each.device)[:, None]
+    pooled = (each / weight**powers).sum(1, keepdim=True)
+    return torch.cat((each, pooled), dim=1).mT
+
+
+def values_of(sums: Float[Tensor, "component 6"], draws: int) -> Float[Tensor, "metric component"]:
+    """The numbers of ``METRICS``; NaN where nothing can be said."""
+    count, energy, single, mean, variance, ranked = sums.unbind(-1)
+    spread = ratio(variance, count).sqrt()
+    skill = ratio(mean, count).sqrt()
+    found = {
+        "draw_nmse": ratio(single, energy),
+        "draws_mean_nmse": ratio(mean, energy),
+        "draws_spread": spread,
+        "spread_skill": (1 + 1 / draws) ** 0.5 * ratio(spread, skill),
+        "crps": ratio(ranked, count),
+    }
+    return torch.stack([found[metric] for metric in METRICS])
+
+
+def crps(
+    drawn: Float[Tensor, "b m c y x"], truth: Float[Tensor, "b c y x"]
+) -> Float[Tensor, "b c y x"]:
+    """Continuous ranked probability score of two or more draws at every point; fair."""
+    count = drawn.shape[1]
+    error = (drawn - truth[:, None]).abs().mean(1)
+    # Of sorted values x_1 <= ... <= x_K, the differences of all pairs add up to
+    # sum_i (2 i - K - 1) x_i.
+    places = 2 * torch.arange(1, count + 1, device=drawn.device) - count - 1
+    apart = torch.einsum("bm...,m->b...", drawn.sort(dim=1).values, places.to(drawn))
+    return error - apart / (count * (count - 1))

@@ -1,0 +1,200 @@
+"""Predicted frames beside the true ones: what pictures of them show, and a strip of some frames.
+
+Flows show their vorticity, other fields their first channel. Prediction and truth share one scale,
+that of the truth where it is known, else that of the first predicted frame: a rollout that leaves
+the flow behind does not make it pale. The error is prediction minus truth. Bodies and unknown
+points are grey.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from pibert.data.writers.frames import Block, Description, FrameWriter
+from pibert.evaluation.components import gradient_unit, velocity_unit
+from pibert.fields import Grid
+from pibert.physics import derivatives
+from pibert.report.comparison.drawn import NORMAL, SMALL, blank, with_unit
+from pibert.report.figures import Layer, add_bar, show, write_figure
+
+COLUMNS = 6
+_SHARE = 0.995
+"""Of the points that a scale holds; a few at a body would make the rest pale."""
+
+
+class StripWriter(FrameWriter):
+    """A picture of some frames, one column each: prediction, and truth and error where known.
+
+    Args:
+        path: A PNG file.
+        about: What is drawn.
+        overwrite: Whether an older picture may be replaced.
+        expected: How many frames will come; without ``numbers`` the columns are spread over them.
+        numbers: ``Block.number`` of the frames to draw.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        about: Description,
+        *,
+        overwrite: bool = False,
+        expected: int,
+        numbers: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(path, about, overwrite=overwrite)
+        self._numbers = None if numbers is None else set(numbers)
+        self._places = set(np.linspace(0, expected - 1, COLUMNS).round().astype(int).tolist())
+        self._kept: list[Moment] = []
+
+    def _begin(self) -> None:
+        pass
+
+    def _append(self, block: Block) -> None:
+        for place, number in enumerate(block.number.tolist()):
+            wanted = self.count + place in self._places
+            if number in self._numbers if self._numbers is not None else wanted:
+                self._kept += moments(block, self.about, slice(place, place + 1))
+
+    def _finish(self) -> None:
+        if not self._kept:
+            wanted = sorted(self._numbers or ())
+            raise ValueError(
+                f"{self.path}: none of the {self.about.counted}s to draw, {wanted}, was predicted"
+            )
+        scale = Scale()
+        for moment in self._kept:
+            scale.add(moment)
+        rows = rows_of(any(moment.has_truth for moment in self._kept))
+        height = min(max(1.7 * height_over_width(self.about.spec.grid), 0.5), 2.6)
+        figure = blank(len(self._kept) * 1.7 + 1.7, len(rows) * (height + 0.24) + 0.75)
+        axes = figure.subplots(len(rows), len(self._kept), squeeze=False)
+        for line, row in zip(axes, rows, strict=True):
+            line[0].set_ylabel(row, fontsize=NORMAL)
+            for ax, moment in zip(line, self._kept, strict=True):
+                panel = draw(ax, moment, row, self.about.spec.grid, scale)
+                if row != "prediction" and not moment.has_truth:
+                    ax.set_axis_off()
+                    panel.set_visible(False)
+                elif row == "error":
+                    rms = moment.layer("error").rms
+                    ax.set_xlabel(f"rms {rms:.2g}", fontsize=SMALL)
+            add_bar(line[-1], panel, extend="both")
+        for ax, moment in zip(axes[0], self._kept, strict=True):
+            ax.set_title(caption(moment, self.about), fontsize=SMALL)
+        figure.suptitle(quantity_name(self.about), fontsize=NORMAL)
+        write_figure(figure, self.path)
+
+    def _discard(self) -> None:
+        self._kept = []
+
+
+class Moment(NamedTuple):
+    """One frame of what is shown; NaN where it is not known."""
+
+    prediction: Float[Tensor, "y x"]
+    truth: Float[Tensor, "y x"]
+    time: float
+    number: int
+
+    @property
+    def has_truth(self) -> bool:
+        return not bool(self.truth.isnan().all())
+
+    def layer(self, row: str) -> Layer:
+        """``prediction``, ``truth`` or ``error``."""
+        error = self.prediction - self.truth
+        values = {"prediction": self.prediction, "truth": self.truth, "error": error}[row]
+        return Layer(np.ma.masked_invalid(values.double().numpy()))
+
+
+class Scale:
+    """The common scales of values and of errors, found frame by frame."""
+
+    def __init__(self) -> None:
+        self._true: list[tuple[float, float, float]] = []
+        self._first: tuple[float, float, float] | None = None
+        self.error = 0.0
+
+    def add(self, moment: Moment) -> None:
+        if self._first is None:
+            self._first = _range(moment.layer("prediction"))
+        if moment.has_truth:
+            self._true.append(_range(moment.layer("truth")))
+            self.error = max(self.error, _range(moment.layer("error"))[2])
+
+    def limits(self, row: str) -> tuple[float, float, str]:
+        """Lowest and highest value, and the colours."""
+        if row == "error":
+            return -max(self.error, 1e-12), max(self.error, 1e-12), "coolwarm"
+        ranges = self._true or ([self._first] if self._first else [(0.0, 1.0, 1.0)])
+        low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
+        if low < 0 < high:
+            widest = max(r[2] for r in ranges) or max(-low, high)
+            return -widest, widest, "RdBu_r"
+        return low, high if high > low else low + 1.0, "viridis"
+
+
+def _range(layer: Layer) -> tuple[float, float, float]:
+    shown = layer.shown
+    return float(shown.min()), float(shown.max()), float(np.quantile(np.abs(shown), _SHARE))
+
+
+def moments(block: Block, about: Description, frames: slice) -> list[Moment]:
+    """What is shown of some frames of a block."""
+    values = _quantity(block.masked[frames], about)
+    truth = torch.full_like(values, torch.nan)
+    if block.truth is not None:
+        known = block.known[frames, None]
+        truth = _quantity(torch.where(known, block.truth[frames], torch.nan), about)
+    times, numbers = block.time[frames].tolist(), block.number[frames].tolist()
+    return [Moment(*each) for each in zip(values, truth, times, numbers, strict=True)]
+
+
+def _quantity(fields: Float[Tensor, "t c y x"], about: Description) -> Float[Tensor, "t y x"]:
+    spec = about.spec
+    if spec.velocity is None:
+        return fields[:, 0]
+    u, v = (fields[:, place].double() for place in spec.velocity)
+    known = u.isfinite() & v.isfinite()
+    spin, defined = derivatives.where_defined(
+        lambda u, v: derivatives.vorticity(u, v, spec.grid), u, v, known=known, linear=True
+    )
+    return torch.where(defined & known, spin, torch.nan).float()
+
+
+def quantity_name(about: Description) -> str:
+    """With its unit."""
+    spec = about.spec
+    if spec.velocity is None:
+        return with_unit(spec.channels[0], spec.units[0])
+    return with_unit("vorticity", gradient_unit(velocity_unit(spec), about.length_unit))
+
+
+def rows_of(has_truth: bool) -> tuple[str, ...]:
+    return ("truth", "prediction", "error") if has_truth else ("prediction",)
+
+
+def draw(ax: Axes, moment: Moment, row: str, grid: Grid, scale: Scale) -> Any:
+    """A panel in a thin frame without ticks."""
+    low, high, colours = scale.limits(row)
+    image = show(ax, moment.layer(row), grid, low, high, colours)
+    ax.set(xticks=[], yticks=[])
+    for spine in ax.spines.values():
+        spine.set_linewidth(0.5)
+    return image
+
+
+def caption(moment: Moment, about: Description) -> str:
+    unit = "" if about.time_unit is None else f" {about.time_unit}"
+    return f"{about.counted} {moment.number}, t = {moment.time:.4g}{unit}"
+
+
+def height_over_width(grid: Grid) -> float:
+    return (grid.shape[0] * grid.dy) / (grid.shape[1] * grid.dx)

@@ -39,7 +39,7 @@ SPACING_TOLERANCE = 1e-3
 """Largest deviation from a uniform step, as a share of the step."""
 
 _CHUNK_BYTES = 1 << 16
-_BLOCK_BYTES = 1 << 24
+_BLOCK_BYTES = 1 << 20
 # Object headers of this version have checksums; HDF5 1.10 and later read it.
 _LIBVER = ("v110", "v110")
 _NUMBERS = ("dt", "reference_velocity", "reference_length", "viscosity")

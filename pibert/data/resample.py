@@ -22,6 +22,9 @@ from torch import Tensor
 from pibert.data.splits import Segment, split_at_gaps
 from pibert.fields import FrameSource, Grid, Trajectory, read_mask
 
+_TOGETHER = 1 << 19
+"""Values that are resized around unknown points at once: few enough to stay in the cache."""
+
 
 def represent(
     trajectory: Trajectory,
@@ -104,6 +107,8 @@ class Resizer:
         (ny, nx), (rows, columns) = grid.shape, size
         self._y = _axis_weights(ny, rows, grid.periodic_y)
         self._x = _axis_weights(nx, columns, grid.periodic_x)
+        # As for a whole ratio, where slopes cancel.
+        self._is_average = all(bool((w[0] == w[1]).all()) for w in (self._y, self._x))
         dx, dy = grid.dx * nx / columns, grid.dy * ny / rows
         self.new_grid = Grid(
             (rows, columns),
@@ -119,12 +124,18 @@ class Resizer:
         """Fields on the new grid; only known points enter."""
         if known is None or bool(known.all()):
             return self._apply(0, fields)
-        known = known[:, None]
+        step = max(1, _TOGETHER // fields[:1].numel())
+        parts = zip(fields.split(step), known[:, None].split(step), strict=True)
+        return torch.cat([self._average(*part) for part in parts])
+
+    def _average(self, fields: Tensor, known: Tensor) -> Tensor:
         fields = torch.where(known, fields, 0.0)
-        touched = self._apply(2, (~known).double()) > 0
         share = self._apply(1, known.double())
-        average = self._apply(1, fields.double()) / share  # NaN where nothing is known
-        return torch.where(touched, average.to(fields), self._apply(0, fields))
+        average = (self._apply(1, fields.double()) / share).to(fields)  # NaN: nothing is known
+        if self._is_average:  # of known points alone too
+            return average
+        touched = self._apply(2, (~known).double()) > 0
+        return torch.where(touched, average, self._apply(0, fields))
 
     def resize_body(self, body: Bool[Tensor, "*t y x"]) -> Bool[Tensor, "*t y2 x2"]:
         return self._apply(1, body.double()) >= 0.5 - 1e-9
@@ -135,6 +146,10 @@ class Resizer:
         fluid = torch.ones_like(valid) if body is None else ~body
         shares = self._apply(1, (fluid & valid).double()), self._apply(1, fluid.double())
         return shares[0] >= 0.5 * shares[1] - 1e-9
+
+    def resize_known(self, known: Bool[Tensor, "*t y x"]) -> Bool[Tensor, "*t y2 x2"]:
+        """The new points that are made of known ones alone."""
+        return self._apply(2, (~known).double()) == 0
 
     def _apply(self, kind: int, field: Tensor) -> Tensor:
         y, x = (weights[kind].to(field.device) for weights in (self._y, self._x))

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from pibert.config import as_plain
+from pibert.config import as_plain, first_difference
 from pibert.fields import FieldSpec, Normalizer
 from pibert.models import MODELS, count_parameters
 
@@ -135,21 +135,12 @@ def _stated(card: Card) -> Any:
 def _check_unedited(card: Card, header: Card, weights: Path) -> None:
     for part in _FIXED:
         if card.get(part) != header.get(part):
-            place, mine, theirs = _first_difference(part, card.get(part), header.get(part))
+            place, mine, theirs = first_difference(card.get(part), header.get(part), part)
             raise ValueError(
                 f"{weights.with_name(CARD)}: expected {place} = {theirs!r} as the weights were "
                 f"trained, found {mine!r}; undo the edit, or remove {CARD}: the weights carry a "
                 "copy"
             )
-
-
-def _first_difference(place: str, a: Any, b: Any) -> tuple[str, Any, Any]:
-    """Where two plain values part, as a dotted path, and the two values there."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        for key in {**b, **a}:
-            if a.get(key) != b.get(key):
-                return _first_difference(f"{place}.{key}", a.get(key), b.get(key))
-    return place, a, b
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:

@@ -1,111 +1,104 @@
 """What a predictor is given: fields, mask and parameters, checked and brought to the model."""
 
+import sys
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pibert.fields import FieldSpec, Normalizer
+from pibert.fields import FieldSpec, Grid, Normalizer
+from pibert.predictor.arrays import Mask, Taken, take_arrays
+from pibert.predictor.regridding import Regridding, warn
 
-Fields = TypeVar("Fields", Float[Tensor, "b _ c y x"], Float[np.ndarray, "b _ c y x"])
-"""Frames in physical units; what comes out is of the kind that went in."""
-Mask = Bool[Tensor, "..."] | Bool[np.ndarray, "..."]
-"""True where known: (y, x), (batch, y, x) or (batch, history, y, x)."""
 Parameters = Mapping[str, Any]
 """Numbers, or arrays with one number per sample, by name."""
+FAR = 50.0
+"""Standard deviations from the training mean beyond which units are doubted."""
 
 
 class Given:
-    """The input of one call, and the way of the answers back to its kind, type and device."""
+    """The input of one call, and the way of the answers back to its kind, grid, type and device.
+
+    Args:
+        fields: Of any kind.
+        mask: What is known of them.
+        parameters: Of the flow.
+        grid: What the caller says of the grid.
+        spec: Of the model.
+        normalizer: Of the model.
+        history: Frames that the model takes.
+        device: Of the model.
+        chunk: Samples that may lie there.
+    """
 
     def __init__(
         self,
-        fields: Tensor | np.ndarray,
+        fields: Any,
         mask: Mask | None,
         parameters: Parameters | None,
         *,
+        grid: Grid | None,
         spec: FieldSpec,
         normalizer: Normalizer,
         history: int,
         device: torch.device,
+        chunk: int,
     ) -> None:
-        self.is_array = isinstance(fields, np.ndarray)
-        self.fields = _as_tensor(fields, "fields").detach()
-        self._normalizer, self._device = normalizer, device
-        _check_shape(self.fields, spec, history)
-        self.body = torch.zeros(spec.grid.shape, dtype=torch.bool)
-        if spec.grid.body is not None:
-            self.body = spec.grid.body
-        self.body = self.body.to(self.fields.device)
-        self.known = _known(mask, self.fields)
-        """(b, 1 or history, y, x), as the caller says it."""
+        taken = _take(fields, mask, grid, spec, history)
+        self.kind, self.fields, self.known = taken.kind, taken.fields, taken.known
+        """The fields and what is known of them, (b, history, y, x), as the caller says it."""
+        self._normalizer = normalizer
+        shape = (self.fields.shape[-2], self.fields.shape[-1])
+        self.regridding = Regridding(shape, taken.grid, spec.grid)
+        self.body = self.regridding.body().to(self.fields.device)
+        """Of the caller's grid."""
         usable = self.known & ~self.body
         _check_values(self.fields, usable, spec)
-        self.seen = usable.all(1).to(device)
-        """(b, y, x): what the model may see in every frame."""
-        self.parameters = _encode(parameters or {}, spec, len(self.fields)).to(device)
+        _doubt_units(self.fields, usable, spec, normalizer)
+        # A batch that fits stays on the device between steps; a larger one where the fields are.
+        self._store = device if len(self.fields) <= chunk else self.fields.device
+        on_model, usable = self.regridding.to_model(self.fields, usable)
+        if spec.grid.body is not None:
+            usable = usable & ~spec.grid.body_on(usable.device)
+        self.seen: Bool[Tensor, "b y x"] = usable.all(1).to(self._store)
+        """What the model may see in every frame, on its grid."""
+        # Type before device: not every device knows float64.
+        self._window = normalizer.apply(on_model).float().to(self._store)
+        self.parameters = _encode(parameters or {}, spec, len(self.fields)).to(self._store)
 
     def standardised(self) -> Float[Tensor, "b h c y x"]:
-        """The fields as the model sees them, on its device."""
-        # Type before device: not every device knows float64.
-        return self.hidden(self._normalizer.apply(self.fields).float().to(self._device))
+        """The fields as the model sees them."""
+        return self.hidden(self._window)
 
     def hidden(self, z: Float[Tensor, "b h c y x"]) -> Float[Tensor, "b h c y x"]:
         """Standardised frames with zero where nothing is known."""
         return torch.where(self.seen[:, None, None], z, 0.0)
 
-    def physical(self, z: Float[Tensor, "b t c y x"]) -> Float[Tensor, "b t c y x"]:
-        """Standardised frames in the units, type and place of the fields."""
-        return self._normalizer.invert(z.to(self.fields.device).to(self.fields.dtype))
+    def physical(self, z: Float[Tensor, "b t c y x"]) -> Float[Tensor, "b t c y2 x2"]:
+        """Standardised frames in the units of the spec, and in grid, type and place of the fields.
 
-    def answer(self, values: Tensor) -> Any:
-        """A result as the caller's kind of array, and of the type of the fields."""
-        values = values.to(self.fields.device).to(self.fields.dtype)
-        return values.numpy() if self.is_array else values
+        They are finite.
+        """
+        frames = self._normalizer.invert(z.to(self.fields.device).to(self.fields.dtype))
+        return self.regridding.to_caller(frames, self.seen.to(self.fields.device))
 
-
-def _as_tensor(values: Any, what: str) -> Tensor:
-    if isinstance(values, Tensor):
-        return values
-    if not isinstance(values, np.ndarray) or isinstance(values, np.ma.MaskedArray):
-        raise ValueError(
-            f"expected {what} as a NumPy array or a tensor, found {type(values).__name__}; for "
-            "missing values pass a mask that is False there"
-        )
-    # A copy in the machine's byte order: files give arrays that are read-only or swapped.
-    return torch.from_numpy(np.array(values, values.dtype.newbyteorder("="), order="C"))
+    def map(self, values: Tensor, *axes: str) -> Any:
+        """Numbers of every sample as the caller's kind of array, in the type of the fields."""
+        # By way of the CPU, which knows every type.
+        return self.kind.map(values.cpu().to(self.fields.dtype).to(self.fields.device), axes)
 
 
-def _check_shape(fields: Tensor, spec: FieldSpec, history: int) -> None:
-    expected = (history, len(spec.channels), *spec.grid.shape)
-    shape = tuple(fields.shape)
-    if len(shape) != 5 or shape[1:] != expected or not shape[0]:
-        raise ValueError(
-            f"expected fields of shape (batch, history, channel, y, x) = (batch, "
-            f"{', '.join(map(str, expected))}) with channels {list(spec.channels)}, found {shape}; "
-            "bring them to the model's frames, channels and grid"
-        )
-    if fields.dtype not in (torch.float32, torch.float64):
-        raise ValueError(
-            f"expected fields in float32 or float64, found {fields.dtype}; convert them"
-        )
+def _take(
+    fields: Any, mask: Mask | None, grid: Grid | None, spec: FieldSpec, history: int
+) -> Taken:
+    xarray = sys.modules.get("xarray")  # not loaded: then this is none of its objects
+    if xarray is not None and isinstance(fields, xarray.Dataset | xarray.DataArray):
+        from pibert.predictor.labelled import take_labelled
 
-
-def _known(mask: Mask | None, fields: Tensor) -> Bool[Tensor, "b h y x"]:
-    b, h, _, ny, nx = fields.shape
-    if mask is None:
-        return torch.ones(b, 1, ny, nx, dtype=torch.bool, device=fields.device)
-    known = _as_tensor(mask, "the mask").to(fields.device)
-    shapes = {2: (ny, nx), 3: (b, ny, nx), 4: (b, h, ny, nx)}
-    if known.dtype != torch.bool or shapes.get(known.ndim) != tuple(known.shape):
-        raise ValueError(
-            f"expected a mask of bool, True where known, of shape {shapes[2]}, {shapes[3]} or "
-            f"{shapes[4]}, found {known.dtype} of shape {tuple(known.shape)}"
-        )
-    return known if known.ndim == 4 else known.expand(b, ny, nx)[:, None]
+        return take_labelled(fields, mask, grid, spec, history)
+    return take_arrays(fields, mask, grid, spec, history)
 
 
 def _check_values(fields: Tensor, usable: Tensor, spec: FieldSpec) -> None:
@@ -116,6 +109,22 @@ def _check_values(fields: Tensor, usable: Tensor, spec: FieldSpec) -> None:
             f"expected finite values where the fields are known, found {fields[tuple(place)]:g} in "
             f"sample {sample}, frame {frame}, channel {spec.channels[channel]!r}, row {row}, "
             f"column {column}; pass a mask that is False at missing points"
+        )
+
+
+def _doubt_units(fields: Tensor, usable: Tensor, spec: FieldSpec, normalizer: Normalizer) -> None:
+    """Warn of values far from all that the model has seen."""
+    distance = torch.where(usable[:, :, None], normalizer.apply(fields).abs(), 0.0)
+    farthest = distance.amax((0, 1, 3, 4))
+    for channel in (farthest > FAR).nonzero().flatten().tolist():
+        place = distance[:, :, channel].flatten().argmax()
+        value = fields[:, :, channel].flatten()[place].item()
+        mean, std = normalizer.mean[channel], normalizer.std[channel]
+        warn(
+            f"channel {spec.channels[channel]!r} holds {value:.4g} {spec.units[channel]}, "
+            f"{farthest[channel].item():.0f} standard deviations from the training mean (most "
+            f"values seen in training lie between {mean - 3 * std:.4g} and {mean + 3 * std:.4g}); "
+            "is it in other units?"
         )
 
 

@@ -30,6 +30,7 @@ from pibert.predictor.card import (
     choose_card,
     make_card,
 )
+from pibert.predictor.shipped import choose_device, find_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +82,13 @@ def save_model(
     return folder
 
 
-def read_model(path: Path | str, device: torch.device | str = "cpu") -> SavedModel:
-    """The model of a folder, or of a weights file alone.
+def read_model(name_or_path: Path | str, device: torch.device | str = "cpu") -> SavedModel:
+    """The model of a folder, of a weights file alone, or a shipped one by its name.
 
     The random numbers of the process stay as they are.
     """
-    weights, beside = _locate(Path(path))
+    device = choose_device(device)
+    weights, beside = _locate(find_model(name_or_path))
     tensors, header = _read_weights(weights)
     card = choose_card(weights, tensors, header, beside)
     try:
@@ -136,11 +138,6 @@ def _locate(path: Path) -> tuple[Path, Path | None]:
                 "file; give the folder that it lies in"
             )
         return path, None
-    if not path.is_dir():
-        raise FileNotFoundError(
-            f"{path}: expected a run folder, a model folder or a .safetensors file, found nothing; "
-            "check the path"
-        )
     weights = path / WEIGHTS
     if not weights.is_file():
         raise FileNotFoundError(

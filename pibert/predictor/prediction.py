@@ -1,8 +1,8 @@
 """Predictions in physical units: a trained model that steps, rolls out, fills gaps and judges.
 
-Fields are ``(batch, history, channel, y, x)`` in the units of ``Predictor.spec``, the newest frame
-last, as NumPy arrays or tensors, float32 or float64; answers are of the same kind, type and device.
-The model itself computes in float32.
+Fields are in the units of ``Predictor.spec``, the newest frame last, as NumPy arrays, tensors or
+xarray, float32 or float64; answers are of the same kind, grid, type and device. The model itself
+computes in float32, on its own grid. ``docs/predicting.md`` has the layouts that are taken.
 
 What is not known is False in a mask; values there may be NaN and are not looked at. Points of a
 body that the grid states are never known. The mask holds for all steps of a rollout, as in
@@ -15,36 +15,32 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self, cast
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pibert.fields import FieldSpec, Normalizer
-from pibert.predictor.card import HEADS, Card
-from pibert.predictor.given import Fields, Given, Mask, Parameters
+from pibert.fields import FieldSpec, Grid, Normalizer
+from pibert.predictor.arrays import Fields, Mask
+from pibert.predictor.card import Card
+from pibert.predictor.explanation import Explanation, residual_maps, token_maps
+from pibert.predictor.given import Given, Parameters
+from pibert.predictor.heads import has, need
 from pibert.predictor.model_file import read_model
-
-_PURPOSES = {
-    "forward": ("step", "fine-tune it: pibert train"),
-    "reconstruct": ("fill gaps", "train it with masked physics prediction: pibert pretrain"),
-    "consistency": (
-        "judge consistency",
-        "train it with equation consistency prediction: pibert pretrain",
-    ),
-}
-"""What each head is for, and how to come by it."""
+from pibert.predictor.shipped import choose_device
 
 
-def load(path: Path | str, device: torch.device | str = "cpu", *, chunk: int = 128) -> "Predictor":
+def load(
+    name_or_path: Path | str, device: torch.device | str = "cpu", *, chunk: int = 128
+) -> "Predictor":
     """A trained model, ready to predict.
 
     Args:
-        path: A run folder, a model folder, or the .safetensors file of a model.
-        device: Where to compute.
+        name_or_path: A run folder, a model folder, the .safetensors file of a model, or the name of
+            a shipped model (``pibert.predictor.shipped_models``). A path that exists wins.
+        device: Where to compute; ``auto``: CUDA, else Apple's MPS, else the CPU.
         chunk: Samples that the model sees at once; larger batches are parted.
     """
-    saved = read_model(path, device)
+    saved = read_model(name_or_path, device)
     return Predictor(saved.model, saved.normalizer, card=saved.card, chunk=chunk)
 
 
@@ -55,7 +51,7 @@ class Predictor:
         model: One of ``pibert.models.MODELS``; it is put into evaluation mode.
         normalizer: Of the channels of its spec.
         card: What the model file says. None: a model at hand, whose heads all count as trained.
-        chunk: Samples that the model sees at once; larger batches are parted.
+        chunk: Samples on the device at once; a larger batch stays where its fields are.
     """
 
     def __init__(
@@ -89,20 +85,28 @@ class Predictor:
 
     def to(self, device: torch.device | str) -> Self:
         """Move the model; returns the predictor itself."""
-        self.model.to(device)
+        self.model.to(choose_device(device))
         return self
 
     def step(
-        self, fields: Fields, parameters: Parameters | None = None, mask: Mask | None = None
+        self,
+        fields: Fields,
+        parameters: Parameters | None = None,
+        mask: Mask | None = None,
+        *,
+        grid: Grid | None = None,
     ) -> Fields:
         """The next ``horizon`` frames, (batch, horizon, channel, y, x).
 
         Args:
-            fields: The last ``history`` frames.
+            fields: The last ``history`` frames, (batch, history, channel, y, x); less the batch, or
+                as xarray, if the answer is to be so.
             parameters: By name; one that is not given, or NaN, is unknown.
             mask: True where the fields are known, (y, x) or (batch, y, x). None: everywhere.
+            grid: Of the fields where it is not the model's: they are resampled, and the answer
+                back. Coordinates of xarray say the same.
         """
-        return next(self.iterate(fields, self.horizon, parameters, mask))
+        return self.rollout(fields, self.horizon, parameters, mask, grid=grid)
 
     def rollout(
         self,
@@ -110,13 +114,23 @@ class Predictor:
         steps: int,
         parameters: Parameters | None = None,
         mask: Mask | None = None,
+        *,
+        grid: Grid | None = None,
     ) -> Fields:
         """The next ``steps`` frames, (batch, steps, channel, y, x), each from those before it.
 
         Arguments as for ``step``. FloatingPointError if it diverges; ``iterate`` gives what came
         before.
         """
-        return _joined(self.iterate(fields, steps, parameters, mask), steps)
+        given = self._start(fields, steps, parameters, mask, grid)
+        b, _, c, ny, nx = given.fields.shape
+        # Filled as frames come: a list of them would double it.
+        whole = given.fields.new_empty(b, steps, c, ny, nx)
+        start = 0
+        for block in self._blocks(given, steps):
+            whole[:, start : start + block.shape[1]] = block
+            start += block.shape[1]
+        return cast(Fields, given.kind.frames(whole, 0))
 
     def iterate(
         self,
@@ -124,18 +138,32 @@ class Predictor:
         steps: int | None = None,
         parameters: Parameters | None = None,
         mask: Mask | None = None,
+        *,
+        grid: Grid | None = None,
     ) -> Iterator[Fields]:
         """A rollout as blocks of ``horizon`` frames, each made when it is asked for.
 
         The memory it takes does not depend on ``steps``; without steps it does not end. The last
         block may be shorter. Arguments as for ``step``, checked at once.
         """
+        given = self._start(fields, steps, parameters, mask, grid)
+        blocks = enumerate(self._blocks(given, steps))
+        return (given.kind.frames(block, self.horizon * count) for count, block in blocks)
+
+    def _start(
+        self,
+        fields: Any,
+        steps: int | None,
+        parameters: Parameters | None,
+        mask: Mask | None,
+        grid: Grid | None,
+    ) -> Given:
         if steps is not None and steps < 1:
             raise ValueError(f"expected at least 1 step, found {steps}")
-        self._need("forward")
-        return self._blocks(self._take(fields, mask, parameters), steps)
+        need(self.model, self.card, "forward")
+        return self._take(fields, mask, parameters, grid)
 
-    def _blocks(self, given: Given, steps: int | None) -> Iterator[Any]:
+    def _blocks(self, given: Given, steps: int | None) -> Iterator[Tensor]:
         # Between steps frames stay standardised: physical ones would lose digits to a large mean.
         window, done = given.standardised(), 0
         while steps is None or done < steps:
@@ -144,11 +172,18 @@ class Predictor:
                 block = block[:, : steps - done]
             if not bool(block.isfinite().all()):
                 raise _diverged(block, done)
-            yield given.answer(given.physical(block))
+            yield given.physical(block)
             done += block.shape[1]
             window = given.hidden(torch.cat((window, block), dim=1)[:, -self.history :])
 
-    def fill(self, fields: Fields, known: Mask, parameters: Parameters | None = None) -> Fields:
+    def fill(
+        self,
+        fields: Fields,
+        known: Mask,
+        parameters: Parameters | None = None,
+        *,
+        grid: Grid | None = None,
+    ) -> Fields:
         """The fields with what is not known put in by the reconstruction head.
 
         Known values come back bit for bit. The head takes one mask for all frames of the window: a
@@ -159,79 +194,88 @@ class Predictor:
             fields: ``history`` frames; what is not known may be NaN.
             known: True where they are known, (y, x), (batch, y, x) or (batch, history, y, x).
             parameters: As for ``step``.
+            grid: As for ``step``.
         """
-        self._need("reconstruct")
-        given = self._take(fields, known, parameters)
+        need(self.model, self.card, "reconstruct")
+        given = self._take(fields, known, parameters, grid)
         window = given.standardised()
         found = self._run(cast(Any, self.model).reconstruct, window, given)
         _check_finite(found)
         guess = given.physical(found.unflatten(1, window.shape[1:3]))
         gaps = (~given.known & ~given.body)[:, :, None]
-        return given.answer(torch.where(gaps, guess, given.fields))
+        return cast(Fields, given.kind.window(torch.where(gaps, guess, given.fields)))
 
     def consistency(
-        self, fields: Fields, parameters: Parameters | None = None, mask: Mask | None = None
+        self,
+        fields: Any,
+        parameters: Parameters | None = None,
+        mask: Mask | None = None,
+        *,
+        grid: Grid | None = None,
     ) -> Any:
         """The probability that each window obeys its equations, (batch,).
 
-        Arguments as for ``step``; an array or a tensor, as the fields are.
+        Arguments as for ``step``; of the kind of the fields, without the batch if they have none.
         """
-        self._need("consistency")
-        given = self._take(fields, mask, parameters)
-        logits = self._run(cast(Any, self.model).consistency, given.standardised(), given)
-        _check_finite(logits)
-        return given.answer(torch.sigmoid(logits))
+        need(self.model, self.card, "consistency")
+        given = self._take(fields, mask, parameters, grid)
+        return self._judge(given, given.standardised())
 
-    def _take(self, fields: Any, mask: Mask | None, parameters: Parameters | None) -> Given:
+    def explain(
+        self,
+        fields: Any,
+        parameters: Parameters | None = None,
+        mask: Mask | None = None,
+        *,
+        grid: Grid | None = None,
+    ) -> Explanation:
+        """What the model looks at to make the next step; arguments as for ``step``."""
+        given = self._start(fields, self.horizon, parameters, mask, grid)
+        window = given.standardised()
+        block = self._run(self.model, window, given).unflatten(1, (self.horizon, -1))
+        _check_finite(block)
+        first = torch.cat((window, given.hidden(block[:, :1])), dim=1)
+        spec, normalizer = self.spec, self.normalizer
+        judges = has(self.model, self.card, "consistency")
+        return Explanation(
+            prediction=given.kind.frames(given.physical(block), 0),
+            input_residuals=residual_maps(spec, normalizer, window, given),
+            prediction_residuals=residual_maps(spec, normalizer, first, given),
+            consistency=self._judge(given, window) if judges else None,
+            **token_maps(self.model, window, given, self.device),
+        )
+
+    def _judge(self, given: Given, window: Tensor) -> Any:
+        logits = self._run(cast(Any, self.model).consistency, window, given)
+        _check_finite(logits)
+        return given.map(torch.sigmoid(logits))
+
+    def _take(
+        self, fields: Any, mask: Mask | None, parameters: Parameters | None, grid: Grid | None
+    ) -> Given:
         return Given(
             fields,
             mask,
             parameters,
+            grid=grid,
             spec=self.spec,
             normalizer=self.normalizer,
             history=self.history,
             device=self.device,
+            chunk=self.chunk,
         )
 
     @torch.no_grad()
     def _run(self, function: Callable[..., Tensor], window: Tensor, given: Given) -> Tensor:
         """A function of the model over the batch, some samples at a time, in full precision."""
-        x, parts = window.flatten(1, 2), []
+        x, device, parts = window.flatten(1, 2), self.device, []
         full = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
-        with torch.autocast(x.device.type, enabled=False), full:
+        with torch.autocast(device.type, enabled=False), full:
             for start in range(0, len(x), self.chunk):
                 part = slice(start, start + self.chunk)
-                parts.append(function(x[part], given.parameters[part], given.seen[part]))
+                inputs = (v[part].to(device) for v in (x, given.parameters, given.seen))
+                parts.append(function(*inputs).to(x.device))
         return torch.cat(parts)
-
-    def _need(self, head: str) -> None:
-        """Refuse what the model has no head for, or one that has learned nothing."""
-        purpose, remedy = _PURPOSES[head]
-        if not callable(getattr(self.model, head, None)):
-            raise ValueError(
-                f"expected a model that can {purpose}, found {type(self.model).__name__}, which "
-                f"has no {head} head; take another model, such as pibert"
-            )
-        trained = self.card.get("trained", dict.fromkeys(HEADS, True))
-        if not trained.get(head, False):
-            able = [name for name in HEADS if trained.get(name, False)]
-            raise ValueError(
-                f"expected a model trained to {purpose}, found one whose trained heads are {able}; "
-                f"{remedy}"
-            )
-
-
-def _joined(blocks: Iterator[Any], steps: int) -> Any:
-    """All frames in one array that is filled as they come: a list of them would double it."""
-    first = next(blocks)
-    shape = (first.shape[0], steps, *first.shape[2:])
-    is_array = isinstance(first, np.ndarray)
-    whole = np.empty(shape, first.dtype) if is_array else first.new_empty(shape)
-    start = 0
-    for block in itertools.chain((first,), blocks):
-        whole[:, start : start + block.shape[1]] = block
-        start += block.shape[1]
-    return whole
 
 
 def _check_finite(answer: Tensor) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from pibert.data import resample
 from pibert.data.resample import Resizer, represent
 from pibert.fields import Grid, Trajectory
 from tests.data.helpers import disc, make_trajectory, random_states
@@ -116,6 +117,17 @@ def test_masked_resizing_keeps_a_constant_for_any_ratio() -> None:
         torch.testing.assert_close(values, torch.full_like(values, 3.0))
 
 
+def test_a_new_point_is_known_if_all_that_it_is_made_of_is() -> None:
+    known = torch.ones(6, 8, dtype=torch.bool)
+    known[3, 5] = False
+    halved = Resizer(Grid((6, 8)), (3, 4)).resize_known(known)
+    assert (~halved).nonzero().tolist() == [[1, 2]]
+    doubled = Resizer(Grid((6, 8)), (12, 16)).resize_known(known)
+    # Linear between neighbours: two new points on either side of the old one, in both directions.
+    places = [[row, column] for row in range(5, 9) for column in range(9, 13)]
+    assert (~doubled).nonzero().tolist() == places
+
+
 def test_frames_and_channels_of_a_view() -> None:
     trajectory = make_trajectory(frames=11, channels=("u", "v", "p"))
     view = represent(trajectory, stride=3, max_frames=3, channels=("p", "u"))
@@ -189,3 +201,16 @@ def test_a_wrong_choice_is_named() -> None:
         represent(make_trajectory(), stride=0)
     with pytest.raises(ValueError, match="size must be two positive numbers"):
         represent(make_trajectory(), size=(0, 3))
+
+
+@pytest.mark.parametrize("size", [(4, 6), (5, 7), (12, 20)])
+def test_many_frames_are_resized_as_each_by_itself(
+    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resample, "_TOGETHER", 3 * 2 * 8 * 18)
+    fields, known = random_states(10, 2, 8, 18), random_states(10, 1, 8, 18)[:, 0] > -1
+    resizer = Resizer(grid_of(), size)
+    together = resizer.resize(fields, known)
+    for frame in range(10):
+        alone = resizer.resize(fields[frame : frame + 1], known[frame : frame + 1])
+        torch.testing.assert_close(together[frame : frame + 1], alone, equal_nan=True)

@@ -8,7 +8,7 @@ import torch
 
 import pibert
 from pibert.fields import Normalizer
-from pibert.predictor import save_model
+from pibert.predictor import InputWarning, save_model
 from tests.helpers import randomise, tiny_model, tiny_spec
 
 pytestmark = [
@@ -40,3 +40,20 @@ def test_a_prediction_on_the_gpu_is_that_of_the_cpu(tmp_path: Path) -> None:
     array = far.rollout(x.numpy(), 3)
     assert isinstance(array, np.ndarray) and array.dtype == np.float64
     assert far.to("cpu").device.type == "cpu"
+
+
+def test_another_grid_and_explanations_do_not_need_the_cpu() -> None:
+    model = randomise(tiny_model(spec=tiny_spec((12, 20)), gate="spatial"))
+    normalizer = Normalizer((1.5, -0.25), (0.5, 2.0))
+    x = normalizer.invert(torch.randn(5, 1, 2, 24, 40, generator=torch.Generator().manual_seed(0)))
+    grid = pibert.Grid((24, 40), dx=0.15, dy=0.1)
+    mask = torch.ones(24, 40, dtype=torch.bool)
+    mask[3:6, 8:12] = False
+    with pytest.warns(InputWarning, match="resampled"):
+        near = pibert.Predictor(model, normalizer).explain(x, mask=mask, grid=grid)
+        far = pibert.Predictor(model.cuda(), normalizer, chunk=2)
+        found = far.explain(x.cuda(), mask=mask.cuda(), grid=grid)
+    for name in ("prediction", "bias_map", "attention", "gate_map", "consistency"):
+        ours, theirs = getattr(found, name), getattr(near, name)
+        assert ours.device.type == "cuda"
+        assert torch.allclose(ours.cpu(), theirs, rtol=1e-3, atol=1e-3)

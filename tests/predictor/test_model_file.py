@@ -197,9 +197,9 @@ def test_a_lost_header_is_replaced_by_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("spec", "grid", "shape"), [20, 12], r"spec\.grid\.shape = \[12, 20\].*found \[20, 12\]"),
+        (("spec", "grid", "shape"), [20, 12], r"spec\.grid\.shape.* = .*12.*found .*20"),
         (("spec", "grid", "dx"), 1.0, r"spec\.grid\.dx = 0.3 .*found 1.0.*undo the edit"),
-        (("normalizer", "mean"), [0.0, 0.0], r"normalizer\.mean = \[1.25, -0.1\]"),
+        (("normalizer", "mean"), [0.0, 0.0], r"normalizer\.mean.* = .*1.25.*found .*0.0"),
         (("model", "config", "heads"), 4, r"model\.config\.heads = 2 .*found 4"),
         (("trained", "consistency"), True, r"trained\.consistency = False .*found True"),
         (("version",), 2, "version 1 to 1, found 2; update pibert"),

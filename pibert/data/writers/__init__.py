@@ -1,0 +1,17 @@
+"""Frames into files of several formats, one block at a time (``frames.FrameWriter``)."""
+
+from pibert.data.writers.frames import Block, Description, FrameWriter
+from pibert.data.writers.native import NativeWriter
+from pibert.data.writers.netcdf import NetcdfWriter
+from pibert.data.writers.vtk import VtkWriter
+from pibert.data.writers.xdmf import XdmfWriter
+
+__all__ = ["WRITERS", "Block", "Description", "FrameWriter"]
+
+WRITERS: dict[str, type[FrameWriter]] = {
+    ".h5": NativeWriter,
+    ".nc": NetcdfWriter,
+    ".pvd": VtkWriter,
+    ".xdmf": XdmfWriter,
+}
+"""By the suffix of the file."""

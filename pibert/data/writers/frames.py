@@ -1,0 +1,163 @@
+"""What writers of frames share: what is written, blocks of it, and how a file comes to its name.
+
+A writer is used in a ``with`` block and takes frames one block at a time, so its memory does not
+grow with their number. What it writes lies under a temporary name until the block ends well; an
+error, or no frame at all, leaves nothing behind.
+"""
+
+import contextlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from pibert.data.partial import remove_leftovers
+from pibert.fields import FieldSpec
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Description:
+    """What is known before the first frame."""
+
+    name: str
+    spec: FieldSpec
+    """Channels, units and grid of the frames; the grid's body is part of the file."""
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    source: Mapping[str, Any] = field(default_factory=dict)
+    """As of a ``Trajectory``: facts of the source, and what was done here."""
+    local: Mapping[str, Any] = field(default_factory=dict)
+    length_unit: str | None = None
+    time_unit: str | None = None
+    vorticity_unit: str | None = None
+    """None: formats for other programs get no vorticity."""
+    counted: str = "step"
+    """What ``Block.number`` counts: steps of a rollout, or frames of the source."""
+
+    @property
+    def body(self) -> Bool[Tensor, "y x"]:
+        grid = self.spec.grid
+        return torch.zeros(grid.shape, dtype=torch.bool) if grid.body is None else grid.body
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Block:
+    """Consecutive frames in physical units, float32, on the CPU."""
+
+    fields: Float[Tensor, "t c y x"]
+    time: Float[Tensor, " t"]
+    number: Int[Tensor, " t"]
+    known: Bool[Tensor, "t y x"]
+    """Where the fields mean something: outside bodies, and where the input was known."""
+    truth: Float[Tensor, "t c y x"] | None = None
+    """What they should be; NaN where that is not known. Data files do not hold it."""
+
+    @property
+    def masked(self) -> Float[Tensor, "t c y x"]:
+        """The fields with NaN where they mean nothing."""
+        return torch.where(self.known[:, None], self.fields, torch.nan)
+
+
+class FrameWriter(ABC):
+    """Writes frames in the order of time; see the module.
+
+    Args:
+        path: The file to write; its folder must be there.
+        about: What is written.
+        overwrite: Whether an older output of this name may be replaced.
+    """
+
+    def __init__(self, path: Path | str, about: Description, *, overwrite: bool = False) -> None:
+        self.path, self.about, self.overwrite = Path(path), about, overwrite
+        self.count = 0
+        """Frames appended so far."""
+
+    @property
+    def targets(self) -> tuple[Path, ...]:
+        """Files and folders that come to be, ``path`` first."""
+        return (self.path,)
+
+    def check(self) -> None:
+        """Refuse a place that cannot be written, before any work is done."""
+        folder = self.path.parent
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{self.path}: there is no folder {folder}; make it first")
+        if self.path.is_dir():
+            raise IsADirectoryError(f"{self.path} is a folder; name a file in it")
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(
+                f"{self.path}: the folder {folder} cannot be written; choose another or change its "
+                "rights"
+            )
+        for target in self.targets:
+            if target.exists() and not self.overwrite:
+                raise FileExistsError(f"{target} exists; add --overwrite or choose another name")
+
+    def __enter__(self) -> Self:
+        self.check()
+        for target in self.targets:
+            remove_leftovers(target)
+        try:
+            with self._explained():
+                self._begin()
+        except BaseException:
+            self._discard()
+            raise
+        return self
+
+    def append(self, block: Block) -> None:
+        """Write some more frames."""
+        with self._explained():
+            self._append(block)
+        self.count += len(block.time)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None and not self.count:
+                raise ValueError(f"{self.path}: there is no frame, so nothing is written")
+            if kind is None:
+                with self._explained():
+                    self._finish()
+        finally:
+            self._discard()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What the system refuses, with the file and what to do."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno is None:
+                raise
+            raise OSError(
+                error.errno,
+                f"{self.path}: cannot write: {os.strerror(error.errno)}; nothing was changed; "
+                "check the space and the rights of the folder",
+            ) from error
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Open what is written to."""
+
+    @abstractmethod
+    def _append(self, block: Block) -> None:
+        """Write a block."""
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Complete what was written and give it its name."""
+
+    @abstractmethod
+    def _discard(self) -> None:
+        """Close and remove what is temporary; after any end, perhaps before all is open."""

@@ -1,0 +1,56 @@
+"""The package's own format (docs/data-format.md).
+
+That format holds the number of frames in front of them, so they wait in a spool until it is known:
+while the file is written it takes its space on the disk twice.
+"""
+
+import torch
+
+from pibert.data import format as native
+from pibert.data.writers.frames import Block, FrameWriter
+from pibert.data.writers.spool import Spool
+from pibert.fields import Trajectory
+
+
+class NativeWriter(FrameWriter):
+    """A file of one trajectory."""
+
+    _fields: Spool | None = None
+    _valid: Spool | None = None
+
+    def _begin(self) -> None:
+        spec, folder = self.about.spec, self.path.parent
+        self._times: list[torch.Tensor] = []
+        self._gaps = False
+        self._fields = Spool(folder, (len(spec.channels), *spec.grid.shape))
+        self._valid = Spool(folder, spec.grid.shape, torch.bool)
+
+    def _append(self, block: Block) -> None:
+        assert self._fields is not None and self._valid is not None
+        self._times.append(block.time)
+        self._fields.append(block.fields)
+        valid = block.known | self.about.body
+        self._valid.append(valid)
+        self._gaps = self._gaps or not bool(valid.all())
+
+    def _finish(self) -> None:
+        about = self.about
+        assert self._fields is not None
+        trajectory = Trajectory(
+            name=about.name,
+            states=self._fields,
+            time=torch.cat(self._times).double(),
+            spec=about.spec,
+            parameters=about.parameters,
+            valid=self._valid if self._gaps else None,
+            source=about.source,
+            local=about.local,
+            length_unit=about.length_unit,
+            time_unit=about.time_unit,
+        )
+        native.write(self.path, [trajectory])
+
+    def _discard(self) -> None:
+        for spool in (self._fields, self._valid):
+            if spool is not None:
+                spool.close()

@@ -1,0 +1,100 @@
+"""NetCDF 4 with the attributes of the CF conventions.
+
+Channels are variables (time, y, x) in float32, NaN where they mean nothing. What was done to make
+them stands in the attributes ``source``, ``history`` and ``pibert`` (JSON).
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+
+from pibert.data.writers.arrays import vorticity
+from pibert.data.writers.frames import Block, FrameWriter
+from pibert.data.writers.growing import GrowingFile, frames_per_chunk
+
+_LONG_NAMES = {
+    "u": "velocity along x",
+    "v": "velocity along y",
+    "w": "velocity along z",
+    "p": "pressure",
+    "T": "temperature",
+    "rho": "density",
+    "vorticity": "vorticity",
+}
+
+
+class NetcdfWriter(FrameWriter):
+    """A NetCDF file; needs the extra io."""
+
+    _output: GrowingFile | None = None
+
+    def _begin(self) -> None:
+        try:
+            import h5netcdf  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise ImportError(
+                "writing NetCDF files needs h5netcdf: pip install 'pibert-cfd[io]'"
+            ) from error
+        self._output = GrowingFile(self.path, lambda sink: h5netcdf.File(sink, "w"))
+        with self._output.changed() as file:
+            self._describe(file)
+
+    def _describe(self, file: Any) -> None:
+        about, grid = self.about, self.about.spec.grid
+        (ny, nx), (left, bottom) = grid.shape, grid.origin
+        file.dimensions = {"time": None, "y": ny, "x": nx}
+        time = file.create_variable("time", ("time",), "f8", chunks=(1024,))
+        time.attrs.update(_units(about.time_unit) | {"axis": "T", "long_name": "time"})
+        for name, points in (
+            ("x", left + grid.dx * np.arange(nx)),
+            ("y", bottom + grid.dy * np.arange(ny)),
+        ):
+            axis = file.create_variable(name, (name,), "f8", data=points)
+            axis.attrs.update(_units(about.length_unit) | {"axis": name.upper(), "long_name": name})
+        units = dict(zip(about.spec.channels, about.spec.units, strict=True))
+        if about.vorticity_unit is not None:
+            units["vorticity"] = about.vorticity_unit
+        chunks = (frames_per_chunk(4 * ny * nx), ny, nx)
+        for name, unit in units.items():
+            variable = file.create_variable(
+                name, ("time", "y", "x"), "f4", chunks=chunks, fillvalue=np.float32(np.nan)
+            )
+            variable.attrs.update({"units": unit, "long_name": _LONG_NAMES.get(name, name)})
+        if grid.body is not None:
+            body = file.create_variable("body", ("y", "x"), "u1", data=grid.body.numpy())
+            body.attrs["long_name"] = "inside a solid body"
+            body.attrs["flag_values"] = np.array([0, 1], "u1")
+            body.attrs["flag_meanings"] = "fluid body"
+        facts = {"parameters": dict(about.parameters), "source": dict(about.source)}
+        facts["local"] = dict(about.local)
+        file.attrs["Conventions"] = "CF-1.11"
+        file.attrs["title"] = about.name
+        file.attrs["source"] = "PIBERT, predicted fields"
+        file.attrs["pibert"] = json.dumps(facts, ensure_ascii=False)
+
+    def _append(self, block: Block) -> None:
+        assert self._output is not None
+        old, new = self.count, self.count + len(block.time)
+        fields = block.masked.numpy()
+        values = {name: fields[:, i] for i, name in enumerate(self.about.spec.channels)}
+        if self.about.vorticity_unit is not None:
+            values["vorticity"] = vorticity(block, self.about).numpy()
+        with self._output.changed() as file:
+            file.resize_dimension("time", new)
+            file["time"][old:new] = block.time.double().numpy()
+            for name, array in values.items():
+                file[name][old:new] = array
+
+    def _finish(self) -> None:
+        assert self._output is not None
+        self._output.close()
+        self._output.publish()
+
+    def _discard(self) -> None:
+        if self._output is not None:
+            self._output.discard()
+
+
+def _units(unit: str | None) -> dict[str, str]:
+    return {} if unit is None else {"units": unit}

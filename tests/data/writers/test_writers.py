@@ -1,0 +1,223 @@
+"""Writers of frames: what other programs find in their files, and what stays after errors."""
+
+import itertools
+import json
+import resource
+import signal
+from pathlib import Path
+from xml.etree import ElementTree
+
+import h5py
+import numpy as np
+import pytest
+import torch
+import xarray
+
+from pibert.data.format import Reader, check
+from pibert.data.sources import open_recordings
+from pibert.data.writers import WRITERS, FrameWriter
+from tests.data.writers.helpers import BODY, SHAPE, block, description, fields
+
+FRAMES = 5
+KNOWN = ~BODY.numpy()
+
+
+def written(path: Path, *, gap: bool = False, vorticity: bool = False) -> FrameWriter:
+    about = description(vorticity_unit="1/s" if vorticity else None)
+    with WRITERS[path.suffix](path, about) as writer:
+        for start, stop in itertools.pairwise((0, 2, 3, FRAMES)):
+            writer.append(block(start, stop, gap=gap))
+    return writer
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_native_file_is_sound_and_says_where_it_is_from(tmp_path: Path) -> None:
+    written(tmp_path / "flow.h5")
+    check(tmp_path / "flow.h5")
+    found = Reader(tmp_path / "flow.h5")["wake <1>"]
+    assert torch.equal(found.read(), fields(FRAMES))
+    assert found.time.tolist() == [10.0, 10.5, 11.0, 11.5, 12.0]
+    assert found.valid is None and torch.equal(found.known(), block(0, FRAMES).known)
+    assert found.spec.grid.origin == (-1.0, 2.0) and found.spec.units[2] == "m^2/s^2"
+    assert found.local["prediction"]["model"] == "run"
+
+
+def test_points_that_mean_nothing_are_not_valid_in_the_native_file(tmp_path: Path) -> None:
+    written(tmp_path / "flow.h5", gap=True)
+    known = Reader(tmp_path / "flow.h5")[0].known()
+    assert torch.equal(known, block(0, FRAMES, gap=True).known)
+
+
+def test_xarray_finds_coordinates_units_and_gaps(tmp_path: Path) -> None:
+    written(tmp_path / "flow.nc", gap=True, vorticity=True)
+    with xarray.open_dataset(tmp_path / "flow.nc") as found:
+        assert found.u.dims == ("time", "y", "x") and found.u.attrs["units"] == "m/s"
+        assert found.time.values.tolist() == [10.0, 10.5, 11.0, 11.5, 12.0]
+        np.testing.assert_allclose(found.x, -1.0 + 0.1 * np.arange(SHAPE[1]))
+        np.testing.assert_allclose(found.y, 2.0 + 0.3 * np.arange(SHAPE[0]))
+        assert found.x.attrs["units"] == "m" and found.vorticity.attrs["units"] == "1/s"
+        for place, name in enumerate("uvp"):
+            expected = block(0, FRAMES, gap=True).masked[:, place].numpy()
+            np.testing.assert_array_equal(found[name].values, expected)
+        # u grows by 10 over dy, v by 1 over dx.
+        assert float(found.vorticity[0, 3, 5]) == pytest.approx(1 / 0.1 - 10 / 0.3, rel=1e-5)
+        np.testing.assert_array_equal(found.body.values, BODY.numpy())
+        assert found.attrs["Conventions"].startswith("CF-")
+        assert json.loads(found.attrs["pibert"])["local"]["prediction"]["model"] == "run"
+
+
+def image(path: Path) -> tuple[ElementTree.Element, dict[str, np.ndarray]]:
+    """The XML of a .vti and its arrays, found by offset in the raw bytes behind it."""
+    head, _, rest = path.read_bytes().partition(b'<AppendedData encoding="raw">\n_')
+    tree = ElementTree.fromstring(head + b"</VTKFile>")
+    assert tree.get("header_type") == "UInt64" and tree.get("byte_order") == "LittleEndian"
+    arrays = {}
+    for entry in tree.iter("DataArray"):
+        if entry.get("format") != "appended":
+            continue
+        start = int(entry.get("offset", "-1"))
+        size = int.from_bytes(rest[start : start + 8], "little")
+        kind = {"Float32": "<f4", "UInt8": "u1"}[entry.get("type", "")]
+        values = np.frombuffer(rest[start + 8 : start + 8 + size], kind)
+        arrays[entry.get("Name", "")] = values.reshape(*SHAPE, -1).squeeze()
+    return tree, arrays
+
+
+def test_vtk_images_hold_vectors_and_scalars_at_their_points(tmp_path: Path) -> None:
+    written(tmp_path / "flow.pvd", gap=True)
+    entries = list(ElementTree.parse(tmp_path / "flow.pvd").iter("DataSet"))
+    assert [float(e.get("timestep", "")) for e in entries] == [10.0, 10.5, 11.0, 11.5, 12.0]
+    for number, entry in enumerate(entries):
+        tree, arrays = image(tmp_path / entry.get("file", ""))
+        grid = tree.find("ImageData")
+        assert grid is not None and grid.get("WholeExtent") == "0 6 0 4 0 0"
+        assert [float(n) for n in grid.get("Origin", "").split()] == [-1.0, 2.0, 0.0]
+        assert [float(n) for n in grid.get("Spacing", "").split()][:2] == [0.1, 0.3]
+        expected = block(0, FRAMES, gap=True).masked[number].numpy()
+        np.testing.assert_array_equal(arrays["velocity"][..., 0], expected[0])
+        np.testing.assert_array_equal(arrays["velocity"][..., 1], expected[1])
+        assert (arrays["velocity"][..., 2][KNOWN][:-1] == 0).all()
+        np.testing.assert_array_equal(arrays["p"], expected[2])
+        np.testing.assert_array_equal(arrays["body"], BODY.numpy())
+        assert not arrays["valid"][4, 6] and arrays["valid"].sum() == KNOWN.sum() - 1
+
+
+def test_our_own_readers_take_the_files_of_others_formats_back(tmp_path: Path) -> None:
+    for name in ("flow.pvd", "flow.nc"):
+        written(tmp_path / name, gap=True)
+        found = open_recordings(tmp_path / name)[0]
+        assert found.spec.channels == ("u", "v", "p")
+        assert found.spec.grid.origin == pytest.approx((-1.0, 2.0))
+        known = block(0, FRAMES, gap=True).known
+        assert torch.equal(found.known() & found.read().isfinite().all(1), known)
+        assert torch.equal(found.read().movedim(1, -1)[known], fields(FRAMES).movedim(1, -1)[known])
+
+
+def numbers(text: str | None) -> list[int]:
+    return [int(number) for number in (text or "").split()]
+
+
+def test_xdmf_points_at_the_right_part_of_its_arrays(tmp_path: Path) -> None:
+    written(tmp_path / "flow.xdmf", gap=True, vorticity=True)
+    collection = ElementTree.parse(tmp_path / "flow.xdmf").find("Domain/Grid")
+    assert collection is not None and collection.get("CollectionType") == "Temporal"
+    frames = collection.findall("Grid")
+    times = [grid.find("Time").get("Value") for grid in frames]  # type: ignore[union-attr]
+    assert [float(time or "nan") for time in times] == [10.0, 10.5, 11.0, 11.5, 12.0]
+    with h5py.File(tmp_path / "flow.xdmf.h5") as file:
+
+        def stored(item: ElementTree.Element) -> np.ndarray:
+            name, _, key = (item.text or "").partition(":")
+            assert name == "flow.xdmf.h5" and file[key].shape == tuple(
+                numbers(item.get("Dimensions"))
+            )
+            return np.asarray(file[key])
+
+        for number, grid in enumerate(frames):
+            topology = grid.find("Topology")
+            assert topology is not None and numbers(topology.get("Dimensions")) == [1, *SHAPE]
+            x, y, z = (stored(item) for item in grid.findall("Geometry/DataItem"))
+            np.testing.assert_allclose(x, -1.0 + 0.1 * np.arange(SHAPE[1]))
+            np.testing.assert_allclose(y, 2.0 + 0.3 * np.arange(SHAPE[0]))
+            assert z.tolist() == [0.0]
+            shown = {}
+            for attribute in grid.findall("Attribute"):
+                slab, array = attribute.findall("DataItem/DataItem")
+                start, step, count = np.reshape(numbers(slab.text), (3, -1))
+                assert (step == 1).all()
+                where = tuple(slice(a, a + n) for a, n in zip(start, count, strict=True))
+                shown[attribute.get("Name")] = stored(array)[where][0]
+            expected = block(0, FRAMES, gap=True).masked[number].numpy()
+            np.testing.assert_array_equal(shown["velocity"][..., 1], expected[1])
+            np.testing.assert_array_equal(shown["p"], expected[2])
+            assert set(shown) == {"velocity", "p", "vorticity", "valid", "body"}
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_an_error_on_the_way_leaves_nothing(tmp_path: Path, suffix: str) -> None:
+    with pytest.raises(KeyError), WRITERS[suffix](tmp_path / f"a{suffix}", description()) as writer:
+        writer.append(block(0, 2))
+        raise KeyError
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_without_a_frame_there_is_no_file(tmp_path: Path, suffix: str) -> None:
+    with pytest.raises(ValueError, match="no frame"):
+        with WRITERS[suffix](tmp_path / f"a{suffix}", description()):
+            pass
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_an_older_output_is_replaced_only_if_so_asked(tmp_path: Path, suffix: str) -> None:
+    path, kind = tmp_path / f"a{suffix}", WRITERS[suffix]
+    written(path)
+    before = left_in(tmp_path)
+    with pytest.raises(FileExistsError, match="--overwrite"), kind(path, description()):
+        pass
+    with kind(path, description(), overwrite=True) as writer:
+        writer.append(block(0, 1))
+    assert left_in(tmp_path) == before
+    if suffix == ".pvd":
+        assert left_in(tmp_path / "a_frames") == ["frame_000000.vti"]
+
+
+def test_a_folder_with_other_things_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a_frames").mkdir()
+    (tmp_path / "a_frames" / "notes.txt").touch()
+    with pytest.raises(FileExistsError, match="notes.txt"):
+        with WRITERS[".pvd"](tmp_path / "a.pvd", description(), overwrite=True):
+            pass
+    assert left_in(tmp_path / "a_frames") == ["notes.txt"]
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_a_full_disk_is_told_and_the_old_file_stays(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    written(path)
+    before, old = left_in(tmp_path), path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="cannot write: .*; nothing was changed"):
+            with WRITERS[suffix](path, description(), overwrite=True) as writer:
+                for start in range(0, 40, 10):
+                    writer.append(block(start, start + 10))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert left_in(tmp_path) == before and path.read_bytes() == old
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_a_place_that_cannot_be_written_is_refused_at_once(tmp_path: Path, suffix: str) -> None:
+    with pytest.raises(FileNotFoundError, match="make it first"):
+        WRITERS[suffix](tmp_path / "no" / f"a{suffix}", description()).check()
+    (tmp_path / f"b{suffix}").mkdir()
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        WRITERS[suffix](tmp_path / f"b{suffix}", description(), overwrite=True).check()

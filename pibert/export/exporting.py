@@ -1,0 +1,132 @@
+"""From a trained model to a file for other programs: traced, encoded, checked, then written."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from pibert import __version__
+from pibert.data.partial import replace_file
+from pibert.export import check, formats
+from pibert.export.check import Difference
+from pibert.export.graph import PhysicalStep, trace
+from pibert.export.samples import draw_samples, read_samples
+from pibert.predictor import Predictor, SavedModel
+
+TOLERANCE = 1e-4
+"""Largest difference to the source model that is accepted, against a channel's fluctuations."""
+
+
+class Target(NamedTuple):
+    """How a kind of file is made, and run again to check it."""
+
+    encode: Callable[[ExportedProgram, formats.Metadata], bytes]
+    run: Callable[[bytes, list[check.Batch]], list[Tensor]]
+    require: Callable[[], None]
+    suffix: str
+
+
+TARGETS: dict[str, Target] = {
+    "onnx": Target(formats.as_onnx, check.run_onnx, formats.require_onnx, ".onnx"),
+    "torch-export": Target(formats.as_archive, check.run_archive, lambda: None, ".pt2"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """A file that was written, and how well it agrees with its model."""
+
+    path: Path
+    size: int
+    inputs: dict[str, tuple[str, tuple[int | str, ...]]]
+    """Type and shape by name."""
+    frames: tuple[int | str, ...]
+    """Shape of the output."""
+    samples: str
+    """What it was checked on."""
+    difference: Difference
+
+
+def export_model(
+    saved: SavedModel,
+    out: Path | str,
+    target: str,
+    *,
+    data: Path | str | None = None,
+    tolerance: float = TOLERANCE,
+    overwrite: bool = False,
+) -> Exported:
+    """Write a model that was trained to step as a file for other programs.
+
+    Args:
+        saved: From ``pibert.predictor.read_model``.
+        out: The file; it is there when the check is passed, and whole.
+        target: A key of ``TARGETS``.
+        data: A file of flows to check it on; None: fields drawn with the model's statistics.
+        tolerance: Difference to the model that is accepted, against a channel's fluctuations.
+        overwrite: Replace a file that is there.
+    """
+    if target not in TARGETS:
+        raise ValueError(f"unknown target {target!r}; choose from: {', '.join(TARGETS)}")
+    if not tolerance > 0:
+        raise ValueError(f"expected a positive tolerance, found {tolerance}")
+    out, kind = Path(out), TARGETS[target]
+    _check_place(out, kind, overwrite)
+    kind.require()
+    predictor = Predictor(saved.model, saved.normalizer, card=saved.card)
+    samples = draw_samples(predictor) if data is None else read_samples(Path(data), predictor)
+    batches, expected = check.expect(predictor, samples)
+    step = PhysicalStep(saved.model, saved.normalizer)
+    content = kind.encode(trace(step), _metadata(step, saved))
+    difference = check.measure(torch.cat(kind.run(content, batches)), expected, predictor)
+    if not difference.excess <= tolerance:
+        raise ValueError(
+            f"expected the {target} file to agree with its model to {tolerance:g} of the "
+            f"fluctuations, found {difference.excess:.3g} on {samples.origin}; nothing was written"
+        )
+    replace_file(out, content)
+    return Exported(
+        path=out,
+        size=len(content),
+        inputs=step.inputs(),
+        frames=("batch", step.horizon, len(step.spec.channels), *step.spec.grid.shape),
+        samples=samples.origin,
+        difference=difference,
+    )
+
+
+def _check_place(out: Path, kind: Target, overwrite: bool) -> None:
+    """All that can be known before the work."""
+    if out.is_dir():
+        raise IsADirectoryError(
+            f"{out} is a folder; name a file in it, such as {out / ('model' + kind.suffix)}"
+        )
+    if out.suffix != kind.suffix:
+        raise ValueError(f"expected a file name that ends in {kind.suffix}, found {out.name}")
+    if out.exists() and not overwrite:
+        raise FileExistsError(f"{out} is there already; choose another name or --overwrite")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"{out.parent}: expected a folder, found none; make it first")
+    if not os.access(out.parent, os.W_OK):
+        raise PermissionError(f"{out.parent}: expected a folder to write to, found it protected")
+
+
+def _metadata(step: PhysicalStep, saved: SavedModel) -> formats.Metadata:
+    spec = step.spec
+    return {
+        "channels": list(spec.channels),
+        "units": list(spec.units),
+        "parameters": list(spec.parameter_names),
+        "history": step.history,
+        "horizon": step.horizon,
+        "dt": spec.dt,
+        "grid": spec.grid.to_dict(),
+        "card": saved.card,
+        "weights_sha256": saved.card["weights"]["sha256"],
+        "pibert_version": __version__,
+    }

@@ -1,0 +1,215 @@
+"""Exported files: run without torch or without pibert, checked, whole or not there."""
+
+import importlib.util
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pibert
+from pibert.export import check, export_model, exporting, formats, graph
+from pibert.export.samples import Samples, read_samples
+from pibert.fields import FieldSpec
+from pibert.models import MODELS
+from pibert.predictor import Predictor, SavedModel, save_model
+from tests.export.models import NORMALIZER, save_tiny
+from tests.helpers import tiny_model
+
+needs_onnx = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")),
+    reason="needs the extra onnx",
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "export.md"
+WITHOUT_TORCH = """
+import sys
+assert "torch" not in sys.modules and "pibert" not in sys.modules
+"""
+
+LOAD = """
+import sys
+sys.modules["pibert"] = None  # importing it fails
+import numpy, torch
+
+step = torch.export.load("model.pt2").module()
+with numpy.load("given.npz") as given:
+    inputs = {name: torch.from_numpy(given[name]) for name in given}
+numpy.save("made.npy", step(**inputs).numpy())
+assert not [name for name in sys.modules if name.startswith("pibert.")]
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, spec: FieldSpec) -> SavedModel:
+    return save_tiny(tmp_path_factory.mktemp("model"), "deeponet2d", spec)
+
+
+@pytest.fixture(scope="module")
+def predictor(saved: SavedModel) -> Predictor:
+    return Predictor(saved.model, saved.normalizer)
+
+
+@pytest.fixture(scope="module")
+def samples(predictor: Predictor, flows: Path) -> Samples:
+    return read_samples(flows, predictor)
+
+
+@pytest.fixture(scope="module")
+def onnx_file(saved: SavedModel, flows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("onnx") / "model.onnx"
+    made = export_model(saved, path, "onnx", data=flows)
+    assert made.difference.relative < 1e-5 and made.size == path.stat().st_size
+    return path
+
+
+def run_alone(code: str, folder: Path) -> None:
+    """Run a script in a process and a folder of its own."""
+    command = [sys.executable, "-I", "-c", code]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_onnx
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_rollout_of_the_docs_runs_without_torch(
+    batch: int, onnx_file: Path, predictor: Predictor, samples: Samples, tmp_path: Path
+) -> None:
+    fields = samples.fields[:batch].numpy()
+    np.save(tmp_path / "fields.npy", fields)
+    shutil.copy(onnx_file, tmp_path / "wake.onnx")
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    run_alone(example + WITHOUT_TORCH, tmp_path)
+    found = np.load(tmp_path / "frames.npy")
+    expected = predictor.rollout(fields, 5, {"viscosity": 0.01})
+    assert found.shape == expected.shape and found.dtype == np.float32
+    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+@needs_onnx
+def test_onnx_says_what_it_holds(onnx_file: Path, saved: SavedModel, spec: FieldSpec) -> None:
+    import onnx
+
+    model = onnx.load(onnx_file)
+    assert {entry.domain: entry.version for entry in model.opset_import}[""] == formats.OPSET
+    facts = {entry.key: json.loads(entry.value) for entry in model.metadata_props}
+    assert facts["channels"] == ["u", "v"] and facts["units"] == list(spec.units)
+    assert facts["parameters"] == ["viscosity"] and facts["dt"] == spec.dt
+    assert facts["grid"] == spec.grid.to_dict() and facts["card"] == saved.card
+    assert facts["weights_sha256"] == saved.card["weights"]["sha256"]
+    assert facts["pibert_version"] == pibert.__version__
+    assert facts["history"] == facts["horizon"] == 1
+    shapes = {
+        value.name: [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
+        for value in (*model.graph.input, *model.graph.output)
+    }
+    assert shapes == {
+        "fields": ["batch", 1, 2, 16, 24],
+        "mask": ["batch", 16, 24],
+        "parameters": ["batch", 1],
+        "frames": ["batch", 1, 2, 16, 24],
+    }
+    assert str(Path(pibert.__file__).parent).encode() not in onnx_file.read_bytes()
+
+
+def test_a_torch_program_runs_without_pibert_and_says_what_it_holds(
+    saved: SavedModel, predictor: Predictor, samples: Samples, flows: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.pt2"
+    made = export_model(saved, path, "torch-export", data=flows)
+    assert made.difference.relative < 1e-5 and made.samples == str(flows)
+    fields, mask, values = samples.fields[:3], samples.mask[:3], samples.parameters[:3]
+    np.savez(
+        tmp_path / "given.npz",
+        fields=fields.numpy(),
+        mask=mask.numpy(),
+        parameters=values.numpy(),
+    )
+    run_alone(LOAD, tmp_path)
+    expected = predictor.step(fields, {"viscosity": values[:, 0]}, mask)
+    assert torch.allclose(torch.from_numpy(np.load(tmp_path / "made.npy")), expected, atol=1e-5)
+    extra: dict[str, Any] = {formats.EXTRA_FILE: ""}
+    torch.export.load(io.BytesIO(path.read_bytes()), extra_files=extra)
+    facts = json.loads(extra[formats.EXTRA_FILE])
+    assert facts["card"] == saved.card and facts["channels"] == ["u", "v"]
+    assert str(Path(pibert.__file__).parent).encode() not in path.read_bytes()
+
+
+def test_a_file_that_does_not_agree_is_not_written(
+    spec: FieldSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, folder = save_tiny(tmp_path / "model", "persistence", spec), tmp_path / "out"
+    folder.mkdir()
+    kind = exporting.TARGETS["torch-export"]
+
+    def off_by_little(content: bytes, batches: list[check.Batch]) -> list[torch.Tensor]:
+        return [frames + 0.01 for frames in kind.run(content, batches)]
+
+    monkeypatch.setitem(exporting.TARGETS, "torch-export", kind._replace(run=off_by_little))
+    out = folder / "model.pt2"
+    with pytest.raises(ValueError, match="nothing was written"):
+        export_model(saved, out, "torch-export")
+    assert list(folder.iterdir()) == []
+    export_model(saved, out, "torch-export", tolerance=0.1)
+    before = out.read_bytes()
+    with pytest.raises(ValueError, match="nothing was written"):
+        export_model(saved, out, "torch-export", overwrite=True)
+    assert out.read_bytes() == before and list(folder.iterdir()) == [out]
+
+
+@needs_onnx
+def test_complex_numbers_are_refused_with_the_reason(
+    tmp_path: Path, spec: FieldSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph, "_exportable", lambda model: model)
+    saved = save_tiny(tmp_path, "fourierflow-det", spec, depth=1)
+    with pytest.raises(ValueError, match=r"complex numbers \(aten\..*fft.*torch-export"):
+        export_model(saved, tmp_path / "model.onnx", "onnx")
+    assert not (tmp_path / "model.onnx").exists()
+
+
+@needs_onnx
+def test_a_model_without_parameters_has_no_such_input(tmp_path: Path, spec: FieldSpec) -> None:
+    saved = save_tiny(tmp_path, "persistence", replace(spec, parameters=()))
+    made = export_model(saved, tmp_path / "model.onnx", "onnx")
+    assert set(made.inputs) == {"fields", "mask"} and made.difference.relative < 1e-6
+
+
+def test_a_missing_package_is_named_with_the_extra(
+    saved: SavedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find(name)
+    )
+    with pytest.raises(ImportError, match=r"found no onnxruntime; .*'pibert-cfd\[onnx\]'"):
+        export_model(saved, tmp_path / "model.onnx", "onnx")
+
+
+def test_a_model_that_was_not_trained_to_step_is_refused(tmp_path: Path, spec: FieldSpec) -> None:
+    model = tiny_model("pibert", spec)
+    save_model(tmp_path, model, NORMALIZER, trained={"reconstruct": True})
+    saved = pibert.predictor.read_model(tmp_path)
+    with pytest.raises(ValueError, match="trained to step"):
+        export_model(saved, tmp_path / "model.pt2", "torch-export")
+
+
+@needs_onnx
+@pytest.mark.slow
+@pytest.mark.parametrize("target", list(exporting.TARGETS))
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "neuraloperator"])
+def test_every_model_exports(
+    name: str, target: str, tmp_path: Path, spec: FieldSpec, flows: Path
+) -> None:
+    saved = save_tiny(tmp_path, name, spec)
+    out = tmp_path / f"model{exporting.TARGETS[target].suffix}"
+    made = export_model(saved, out, target, data=flows)
+    assert out.stat().st_size == made.size and made.difference.relative < 2e-5

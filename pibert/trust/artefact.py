@@ -1,0 +1,186 @@
+"""The file of a calibration: ``calibration.safetensors`` and ``calibration.json`` beside a model.
+
+The JSON says whose calibration it is, by the fingerprint of the weights, what it rests on and how
+well it covers; it names its tensors by a fingerprint too, so that halves of two calibrations are
+never taken for one. Both are written under other names and renamed when they are whole.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from pibert.predictor.card import fingerprint
+from pibert.trust.alarm import Surprise, Watch
+from pibert.trust.calibration import LEVELS, Calibration, Settings, count_units, weigh
+from pibert.trust.difficulty import Difficulty
+from pibert.trust.oddity import Typical
+
+FORMAT, VERSION = "pibert-calibration", 1
+TENSORS, SHEET = "calibration.safetensors", "calibration.json"
+
+Sheet = dict[str, Any]
+
+
+def save_calibration(
+    folder: Path | str,
+    calibration: Calibration,
+    channels: Sequence[str],
+    *,
+    members: Sequence[Path | str] = (),
+    provenance: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a calibration whole or not at all; one that is there already is replaced.
+
+    Args:
+        folder: Of the model; of the first one of an ensemble.
+        calibration: Of that model.
+        channels: Their names.
+        members: Folders of the other members of an ensemble.
+        provenance: Plain JSON: the data.
+    """
+    from pibert.data.partial import remove_leftovers, replace_file
+
+    folder = Path(folder)
+    tensors = {name: t.detach().cpu().contiguous() for name, t in _tensors(calibration).items()}
+    sheet = {
+        "format": FORMAT,
+        "version": VERSION,
+        "weights_sha256": calibration.weights_sha256,
+        "members": [
+            os.path.relpath(Path(member).resolve(), folder.resolve()) for member in members
+        ],
+        "settings": asdict(calibration.settings),
+        "units": calibration.units,
+        "assumption": calibration.assumption(),
+        "highest_level": calibration.highest_level,
+        "difficulty": calibration.difficulty.guide,
+        "guide_losses": dict(calibration.guide_losses),
+        "alarm_parts": list(calibration.watch.names),
+        "coverage": summarise_coverage(calibration, channels),
+        "provenance": dict(provenance or {}),
+        "tensors_sha256": fingerprint(tensors),
+    }
+    text = json.dumps(sheet, indent=2, allow_nan=False) + "\n"
+    content = save({name: t.clone() for name, t in tensors.items()})
+    for name, data in ((TENSORS, content), (SHEET, text.encode())):
+        remove_leftovers(folder / name)
+        replace_file(folder / name, data)
+    return folder
+
+
+def summarise_coverage(calibration: Calibration, channels: Sequence[str]) -> list[dict[str, Any]]:
+    """What each trajectory's bars from the other trajectories cover, by channel and lead time."""
+    rows: list[dict[str, Any]] = []
+    for level in LEVELS:
+        found = calibration.left_out(level)
+        if found is None:
+            continue
+        for lead in sorted({1, calibration.leads}):
+            for place, channel in enumerate(channels):
+                own = found[:, lead - 1, place]
+                rows.append(
+                    {
+                        "level": level,
+                        "lead": lead,
+                        "channel": channel,
+                        "coverage": float(own.mean()),
+                        "lowest": float(own.min()),
+                        "highest": float(own.max()),
+                    }
+                )
+    return rows
+
+
+def read_sheet(folder: Path | str) -> Sheet:
+    """The JSON of a calibration."""
+    path = Path(folder) / SHEET
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{folder}: expected {SHEET} beside the model, found none; make it with: "
+            f"pibert calibrate {folder}"
+        )
+    try:
+        sheet = json.loads(path.read_text("utf-8", "replace"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: expected JSON, found {error}; calibrate again") from None
+    if not isinstance(sheet, dict) or sheet.get("format") != FORMAT:
+        raise ValueError(f"{path}: expected format {FORMAT!r}, found another; calibrate again")
+    version = sheet.get("version")
+    if version != VERSION:
+        raise ValueError(
+            f"{path}: expected version {VERSION}, found {version!r}; update pibert, or calibrate "
+            "again"
+        )
+    return sheet
+
+
+def read_calibration(folder: Path | str, weights_sha256: str) -> Calibration:
+    """The calibration beside a model; one of other weights is refused."""
+    folder, sheet = Path(folder), read_sheet(folder)
+    if sheet.get("weights_sha256") != weights_sha256:
+        raise ValueError(
+            f"{folder / SHEET}: expected the calibration of weights {weights_sha256[:12]}, found "
+            f"that of {str(sheet.get('weights_sha256'))[:12]}; calibrate this model: pibert "
+            f"calibrate {folder}"
+        )
+    try:
+        tensors = load_file(folder / TENSORS)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(
+            f"{folder / TENSORS}: expected a whole safetensors file ({error}); calibrate again"
+        ) from error
+    if fingerprint(tensors) != sheet.get("tensors_sha256"):
+        raise ValueError(
+            f"{folder}: {TENSORS} and {SHEET} are not of one calibration; calibrate again"
+        )
+    try:
+        return _restored(sheet, tensors)
+    except (LookupError, TypeError) as error:
+        raise ValueError(
+            f"{folder / SHEET}: expected a complete calibration, found one that lacks or garbles "
+            f"{error}; calibrate again"
+        ) from error
+
+
+def _tensors(calibration: Calibration) -> dict[str, Tensor]:
+    return {
+        "scores": calibration.scores,
+        "windows": calibration.windows,
+        "difficulty.values": calibration.difficulty.values,
+        "difficulty.edges": calibration.difficulty.edges,
+        "typical.mean": calibration.typical.mean,
+        "typical.whitener": calibration.typical.whitener,
+        "alarm.reference": calibration.watch.surprise.reference,
+        "alarm.atoms": calibration.watch.atoms,
+    }
+
+
+def _restored(sheet: Sheet, tensors: Mapping[str, Tensor]) -> Calibration:
+    units, windows = sheet["units"], tensors["windows"]
+    watch = Watch(
+        tuple(sheet["alarm_parts"]),
+        Surprise(tensors["alarm.reference"]),
+        tensors["alarm.atoms"],
+        weigh(units, windows),
+        count_units(units, windows),
+    )
+    return Calibration(
+        weights_sha256=sheet["weights_sha256"],
+        settings=Settings(**sheet["settings"]),
+        units=units,
+        difficulty=Difficulty(
+            sheet["difficulty"], tensors["difficulty.values"], tensors["difficulty.edges"]
+        ),
+        scores=tensors["scores"],
+        windows=windows,
+        typical=Typical(tensors["typical.mean"], tensors["typical.whitener"]),
+        watch=watch,
+        guide_losses=sheet["guide_losses"],
+    )

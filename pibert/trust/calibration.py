@@ -1,0 +1,266 @@
+"""Calibration: what held-out flows say about the errors of a model and about odd windows.
+
+The flows that calibrate are those that neither training nor selection saw. Some of their
+trajectories (a quarter) fit what needs fitting: the difficulty map, and the reference of the alarm.
+The others calibrate: scores of rollouts from several starts, kept per trajectory, channel and lead
+time. Bars hold for a value at a random known point of a random window of a new trajectory that is
+exchangeable with these; not for all points at once.
+
+What counts as independent is ``units``. With ``trajectories`` nothing is assumed of what happens
+within one, and K of them give levels up to K / (K + 1). With ``windows`` each start counts as if it
+were independent: the quantile of all scores, right on average where trajectories are alike, but
+without a guarantee for a new one; the spread over trajectories tells how far it may be off.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pibert.data.dataset import Samples
+from pibert.trust import conformal
+from pibert.trust.alarm import Surprise, Watch, largest_surprises
+from pibert.trust.difficulty import Difficulty, fit_difficulty
+from pibert.trust.ensemble import identity
+from pibert.trust.forecasts import Windows, forecast, read_windows, windows_by_trajectory
+from pibert.trust.oddity import Looks, Typical, part_names, part_scores, window_features
+
+Units = Literal["trajectories", "windows"]
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+ENOUGH = 19
+"""Trajectories that give a level of 0.95; with fewer, windows are taken for independent."""
+FITTING = 0.25
+"""Share of the trajectories that fit difficulty and reference."""
+ATOMS = 512
+"""Quantiles that are kept of the scores of a trajectory, channel and lead time."""
+_TRAINING_WINDOWS = 2000
+_TOGETHER = 64
+"""Windows that are looked at together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to calibrate."""
+
+    difficulty: str = "residual"
+    leads: int = 8
+    """Lead times that get bars of their own, in frames."""
+    starts: int = 16
+    """Windows of each trajectory, at most."""
+    units: Units | None = None
+    """What counts as independent; None: trajectories where there are ``ENOUGH``."""
+    seed: int = 0
+    """Of the choice which trajectories fit and which calibrate."""
+
+    def __post_init__(self) -> None:
+        if min(self.leads, self.starts) < 1:
+            raise ValueError(
+                f"expected at least 1 lead time and start, found {self.leads} and {self.starts}"
+            )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Calibration:
+    """All that is needed for bars and alarms."""
+
+    weights_sha256: str
+    """Of the model, or of all members of an ensemble."""
+    settings: Settings
+    units: Units
+    difficulty: Difficulty
+    scores: Float[Tensor, "group lead c m"]
+    """Atoms of the scores of each trajectory that calibrated."""
+    windows: Int[Tensor, " group"]
+    """Starts that these are from."""
+    typical: Typical
+    watch: Watch
+    guide_losses: Mapping[str, float]
+
+    @property
+    def count(self) -> int:
+        """Exchangeable units."""
+        return count_units(self.units, self.windows)
+
+    @property
+    def group_weights(self) -> Float[Tensor, " group"]:
+        return weigh(self.units, self.windows)
+
+    @property
+    def highest_level(self) -> float:
+        return conformal.highest_level(self.count)
+
+    @property
+    def leads(self) -> int:
+        return self.scores.shape[1]
+
+    def quantiles(self, level: float) -> Float[Tensor, "lead c"]:
+        """Half-widths of bars, in scales."""
+        wanted = conformal.corrected_level(level, self.count)
+        return conformal.grouped_quantile(self.scores, self.group_weights, wanted)
+
+    def left_out(self, level: float) -> Float[Tensor, "group lead c"] | None:
+        """Coverage of each trajectory by bars from the others; None where they do not give it."""
+        left = self.windows.sum() - self.windows if self.units == "windows" else None
+        counts = torch.full_like(self.windows, len(self.windows) - 1) if left is None else left
+        if len(self.windows) < 2 or level > conformal.highest_level(int(counts.min())):
+            return None
+        return conformal.left_out_coverage(self.scores, self.group_weights, level, counts)
+
+    def assumption(self) -> str:
+        """What the levels rest on, in a sentence."""
+        k, n = len(self.windows), int(self.windows.sum())
+        if self.units == "trajectories":
+            return (
+                f"{k} trajectories exchangeable with new ones; nothing is assumed within a "
+                f"trajectory; levels up to {self.highest_level:.3f}"
+            )
+        return (
+            f"{n} windows of {k} trajectories taken for independent, which windows of one "
+            "trajectory are not: right on average where new trajectories are like these, no "
+            "guarantee for each"
+        )
+
+
+def calibrate(
+    predictor: Any, training: Samples, held_out: Samples, settings: Settings | None = None
+) -> Calibration:
+    """Measure errors and oddity on held-out flows.
+
+    Args:
+        predictor: A ``Predictor`` or an ``Ensemble``, read from files.
+        training: Windows of the training part, for what typical windows look like.
+        held_out: Windows of the calibration part: ``history`` frames of the predictor, and as
+            horizon the lead times of the settings.
+        settings: How to calibrate.
+    """
+    settings = settings or Settings()
+    by_trajectory = windows_by_trajectory(held_out, settings.starts)
+    fitting, calibrating = part_groups(by_trajectory, settings.seed)
+    spec = predictor.spec
+    fit_windows = [read_windows(held_out, own, spec) for own in fitting]
+    difficulty, losses = fit_difficulty(
+        settings.difficulty, [forecast(predictor, own) for own in fit_windows], spec
+    )
+    typical = _fit_typical(predictor, training)
+    surprise = Surprise.of(torch.cat([look_at(predictor, own, typical) for own in fit_windows]))
+    atoms, odd, windows = [], [], []
+    for own in calibrating:
+        given = read_windows(held_out, own, spec)
+        made = forecast(predictor, given)
+        atoms.append(_atoms(made.errors() / difficulty.scales(made, spec)))
+        odd.append(look_at(predictor, given, typical))
+        windows.append(len(own))
+    sizes = torch.tensor(windows)
+    units = settings.units or ("trajectories" if len(windows) >= ENOUGH else "windows")
+    largest = [conformal.summarise(s, 64) for s in largest_surprises(surprise, odd)]
+    watch = Watch(
+        part_names(spec, consistency=judges_consistency(predictor)),
+        surprise,
+        torch.stack(largest),
+        weigh(units, sizes),
+        count_units(units, sizes),
+    )
+    return Calibration(
+        weights_sha256=identity(predictor),
+        settings=settings,
+        units=units,
+        difficulty=difficulty,
+        scores=torch.stack(atoms),
+        windows=sizes,
+        typical=typical,
+        watch=watch,
+        guide_losses=losses,
+    )
+
+
+def part_groups(
+    by_trajectory: Mapping[int, Sequence[int]], seed: int
+) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
+    """Windows to fit on and windows to calibrate on, trajectory by trajectory.
+
+    A single trajectory is parted in time, its first quarter to fit.
+    """
+    groups = list(by_trajectory.values())
+    if len(groups) == 1:
+        (only,) = groups
+        first = max(1, round(FITTING * len(only)))
+        if len(only) < 2:
+            raise ValueError(
+                "expected at least two windows to calibrate on, found one; give the calibration "
+                "part more frames, or calibrate fewer lead times"
+            )
+        return [only[:first]], [only[first:]]
+    order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed)).tolist()
+    first = max(1, round(FITTING * len(groups)))
+    return [groups[i] for i in sorted(order[:first])], [groups[i] for i in sorted(order[first:])]
+
+
+def count_units(units: str, windows: Int[Tensor, " group"]) -> int:
+    """How many exchangeable units there are."""
+    return len(windows) if units == "trajectories" else int(windows.sum())
+
+
+def weigh(units: str, windows: Int[Tensor, " group"]) -> Float[Tensor, " group"]:
+    """The weight of each trajectory: the same, or by its windows."""
+    return torch.ones(len(windows)) if units == "trajectories" else windows.float()
+
+
+def judges_consistency(predictor: Any) -> bool:
+    """Whether the equation consistency head was trained."""
+    return bool(predictor.card.get("trained", {}).get("consistency", False))
+
+
+def look_at(predictor: Any, given: Windows, typical: Typical) -> Float[Tensor, "b part"]:
+    """Scores of every part of the alarm."""
+    parts = []
+    for start in range(0, len(given.fields), _TOGETHER):
+        some = slice(start, start + _TOGETHER)
+        looks = _looks(predictor, given, some)
+        parts.append(part_scores(looks, predictor.spec, predictor.normalizer, typical))
+    return torch.cat(parts)
+
+
+def _looks(predictor: Any, given: Windows, some: slice) -> Looks:
+    fields, known = given.fields[some], given.known[some]
+    consistency = None
+    if judges_consistency(predictor):
+        parameters = {name: values[some] for name, values in given.parameters.items()}
+        consistency = predictor.consistency(fields, parameters, known)
+    return Looks(
+        fields=fields,
+        seen=given.seen[some],
+        parameters=given.encoded[some],
+        consistency=consistency,
+    )
+
+
+def _fit_typical(predictor: Any, training: Samples) -> Typical:
+    """Features of training windows, evenly spread."""
+    count = min(_TRAINING_WINDOWS, len(training))
+    numbers = [place * len(training) // count for place in range(count)]
+    features = []
+    for start in range(0, count, _TOGETHER):
+        given = read_windows(training, numbers[start : start + _TOGETHER], predictor.spec)
+        looks = Looks(
+            fields=given.fields, seen=given.seen, parameters=given.encoded, consistency=None
+        )
+        features.append(window_features(looks, predictor.spec, predictor.normalizer))
+    return Typical.of(torch.cat(features))
+
+
+def _atoms(scores: Float[Tensor, "b lead c y x"]) -> Float[Tensor, "lead c m"]:
+    """Upper quantiles of the scores of a trajectory, of every lead time and channel."""
+    found = []
+    for lead in scores.movedim(1, 0):
+        for values in lead.movedim(1, 0):
+            known = values[~values.isnan()]
+            if not len(known):
+                raise ValueError(
+                    "expected known points in every trajectory and at every lead time to "
+                    "calibrate on, found none in one; leave out trajectories without any"
+                )
+            found.append(conformal.summarise(known, ATOMS))
+    return torch.stack(found).unflatten(0, (scores.shape[1], -1)).float()

@@ -1,0 +1,272 @@
+"""What error bars cover and what the alarm detects, on simulated wakes.
+
+python -m studies.trust                      # some minutes on two cores; writes into docs/trust/
+python -m studies.trust --out page --runs outputs/trust-2
+
+Trains configs/trust.toml with three seeds, calibrates on the calibration part, and judges once on
+trajectories of the test part. Nothing is chosen on those. Writes results.json, coverage.png and
+detection.png; the tables of docs/trust.md go to tables.md beside the runs.
+"""
+
+import argparse
+import json
+import math
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pibert.data.dataset import Window
+from pibert.evaluation.consistency import auc
+from pibert.experiments import load_experiment
+from pibert.experiments.calibration import calibrate_run
+from pibert.experiments.flows import Flows, prepare, prepare_test
+from pibert.experiments.record import commit, versions
+from pibert.experiments.run import run
+from pibert.predictor import load
+from pibert.report.trust import draw_coverage, draw_detection
+from pibert.trust.calibration import LEVELS, Calibration, Settings, look_at
+from pibert.trust.ensemble import Ensemble
+from pibert.trust.forecasts import Forecast, forecast, read_windows, windows_by_trajectory
+from studies.faults import FAULTS, OTHER_FLOWS, Stretch, restated
+from studies.progress import Lines
+from studies.trust_tables import write_tables
+
+CONFIG = Path(__file__).parents[1] / "configs" / "trust.toml"
+SEEDS = (0, 1, 2)
+LEADS, STARTS = 6, 6
+MAIN = "residual"
+METHODS = ("constant", "ensemble", MAIN)
+"""The last one stays beside the model."""
+FALSE_ALARMS = 0.05
+WINDOWS = 16
+"""Of each trajectory, to judge the alarm on."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("docs/trust"))
+    parser.add_argument("--runs", type=Path, default=Path("outputs/trust"))
+    options = parser.parse_args()
+    experiment = load_experiment(CONFIG)
+    reporter = Lines()
+    flows = prepare(experiment.data)
+    folders = [
+        run(
+            replace(experiment, seed=seed),
+            options.runs / f"seed-{seed}",
+            reporter=reporter,
+            flows=flows,
+        ).folder
+        for seed in SEEDS
+    ]
+    results: dict[str, Any] = {
+        "commit": commit(),
+        "versions": versions(),
+        "trajectories": {
+            part: len(getattr(flows.split, part))
+            for part in ("train", "valid", "calibration", "test")
+        },
+        "coverage": {},
+    }
+    for name in METHODS:
+        settings = Settings(difficulty=name, leads=LEADS, starts=STARTS)
+        members = folders[1:] if name == "ensemble" else []
+        found = calibrate_run(folders[0], settings, members=members, flows=flows)
+        judged = {name: found}
+        if name == MAIN:
+            judged[f"{name}, windows"] = replace(found, units="windows")
+            results["detection"] = judge_alarm(load(folders[0]), found, flows, experiment)
+        made = _forecasts(_predictor(folders, found), flows)
+        for title, one in judged.items():
+            results["coverage"][title] = judge_bars(made, one, flows)
+            reporter.say(f"{title}: {results['coverage'][title]['marginal']}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    draw(results, options.out)
+    print(write_tables(results, options.runs / "tables.md"))
+
+
+def _predictor(folders: list[Path], found: Calibration) -> Any:
+    models = [load(folder) for folder in folders]
+    return Ensemble(models) if found.difficulty.guide == "ensemble" else models[0]
+
+
+def _forecasts(predictor: Any, flows: Flows) -> list[Forecast]:
+    """Of every test trajectory."""
+    samples = flows.samples("test", Window(history=predictor.history, horizon=LEADS))
+    return [
+        forecast(predictor, read_windows(samples, own, predictor.spec))
+        for own in windows_by_trajectory(samples, STARTS).values()
+    ]
+
+
+def judge_bars(forecasts: list[Forecast], found: Calibration, flows: Flows) -> dict[str, Any]:
+    """Coverage and width on test trajectories; (trajectory, level, lead, channel, region)."""
+    spec, masks = flows.spec, regions(flows)
+    quantiles = torch.stack([found.quantiles(level) for level in LEVELS])  # (level, lead, c)
+    covered, widths = [], []
+    for made in forecasts:
+        scales = found.difficulty.scales(made, spec)
+        scores = made.errors() / scales
+        known = ~scores.isnan()
+        rows = []
+        for limit in quantiles:
+            inside = (scores <= limit[None, :, :, None, None]) & known
+            shares = [
+                (inside & mask).sum((0, 3, 4)) / (known & mask).sum((0, 3, 4)).clamp(min=1)
+                for mask in masks.values()
+            ]
+            rows.append(torch.stack(shares, dim=-1))
+        covered.append(torch.stack(rows))
+        half = quantiles[:, None, :, :, None, None] * scales
+        widths.append(_mean_width(half, known))
+    every, width = torch.stack(covered), torch.stack(widths).mean(0)  # (level, lead, c)
+    std = torch.tensor(flows.normalizer.std)
+    whole = every[..., 0]  # (trajectory, level, lead, c); the first region is everywhere
+    per_trajectory = whole[:, :, 0].mean(-1)
+    return {
+        "guide": found.difficulty.guide,
+        "guide_losses": dict(found.guide_losses),
+        "units": found.units,
+        "count": found.count,
+        "assumption": found.assumption(),
+        "levels": list(LEVELS),
+        "channels": list(spec.channels),
+        "marginal": whole[:, :, 0].mean(0).tolist(),
+        "marginal_all_leads": whole.mean((0, 2)).tolist(),
+        "trajectories": per_trajectory.T.tolist(),
+        "standard_error": (whole[:, :, 0].std(0) / len(whole) ** 0.5).tolist(),
+        "by_lead": whole.mean((0, 3)).tolist(),
+        "regions": {
+            name: every[:, :, 0, :, place].mean((0, 2)).tolist() for place, name in enumerate(masks)
+        },
+        "width": (width / std).tolist(),
+    }
+
+
+def _mean_width(half: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    """Mean half-width over known points, (level, lead, c)."""
+    total = torch.where(known, half, 0.0).sum((1, 4, 5))
+    return total / known.sum((0, 3, 4))
+
+
+def regions(flows: Flows) -> dict[str, torch.Tensor]:
+    """Everywhere; within a diameter of the body; behind it; and the rest."""
+    grid = flows.spec.grid
+    assert grid.body is not None
+    x, y = grid.coordinates(torch.float64)
+    # In these flows the body has diameter one and its centre at the origin.
+    near = torch.hypot(x, y) < 1.5
+    wake = (x > 0) & (y.abs() < 1.25) & ~near
+    return {
+        "everywhere": torch.ones_like(near),
+        "near the body": near,
+        "wake": wake,
+        "far field": ~near & ~wake,
+    }
+
+
+def judge_alarm(
+    predictor: Any, found: Calibration, flows: Flows, experiment: Any
+) -> dict[str, Any]:
+    """AUC and detection rate of every fault on windows of test trajectories."""
+    sound = _stretch(flows, predictor)
+    scores = _scores(predictor, found, sound)
+    p, _ = found.watch.p_values(scores)
+    level = found.watch.surprise.parts(scores).amax(1)
+    results: dict[str, Any] = {
+        "windows": len(p),
+        "false_alarms": float((p <= FALSE_ALARMS).double().mean()),
+        "parts": list(found.watch.names),
+        "faults": {},
+    }
+    generator = torch.Generator().manual_seed(0)
+    cases = {name: (kind, make(sound, generator)) for name, (kind, make) in FAULTS.items()}
+    for name, (bounds, stated) in OTHER_FLOWS.items():
+        recipe = experiment.data.recipe | {
+            "samples": 8,
+            "group": 8,
+            "frames": 10,
+            "reynolds": list(bounds),
+            "seed": 1,
+        }
+        data = replace(experiment.data, recipe=recipe)
+        others = _stretch(prepare_test(data, flows.spec, flows.normalizer), predictor)
+        cases[name] = ("parameters", others if stated is None else restated(others, stated))
+    for name, (kind, stretch) in cases.items():
+        theirs = _scores(predictor, found, stretch)
+        surprises = found.watch.surprise.parts(theirs)
+        odd, p_odd = surprises.amax(1), found.watch.p_values(theirs)[0]
+        both, labels = torch.cat((level, odd)), torch.zeros(len(level) + len(odd)).bool()
+        labels[len(level) :] = True
+        reason = torch.bincount(surprises.argmax(1)).argmax()
+        results["faults"][name] = {
+            "kind": kind,
+            "windows": len(odd),
+            "auc": auc(both, labels),
+            "detected": float((p_odd <= FALSE_ALARMS).double().mean()),
+            "reason": found.watch.names[int(reason)],
+            "roc": _roc(level, odd),
+            "auc_of_parts": {
+                part: auc(torch.cat((scores[:, i], theirs[:, i])), labels)
+                for i, part in enumerate(found.watch.names)
+            },
+        }
+    return results
+
+
+def _stretch(flows: Flows, predictor: Any) -> Stretch:
+    """Windows of the test part with the frame that follows each."""
+    samples = flows.samples("test", Window(history=predictor.history, horizon=1))
+    own = [n for each in windows_by_trajectory(samples, WINDOWS).values() for n in each]
+    given = read_windows(samples, own, predictor.spec)
+    return Stretch(given, predictor.spec, predictor.normalizer)
+
+
+def _scores(predictor: Any, found: Calibration, stretch: Stretch) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of units that are far off: they are
+        return look_at(predictor, stretch.given, found.typical)
+
+
+def _roc(sound: torch.Tensor, odd: torch.Tensor) -> list[list[float]]:
+    """False alarms and detections at thresholds that sound windows set, closer where few alarm."""
+    ranks = torch.logspace(0, math.log10(len(sound)), 60).round().long().unique()
+    thresholds = sound.sort(descending=True).values[ranks - 1]
+    found = (odd[None] >= thresholds[:, None]).double().mean(1)
+    return [_rounded(ranks / len(sound)), _rounded(found)]
+
+
+def _rounded(values: torch.Tensor) -> list[float]:
+    return [round(value, 4) for value in values.tolist()]
+
+
+def draw(results: dict[str, Any], out: Path) -> None:
+    """Both figures."""
+    coverage, main_one = results["coverage"], results["coverage"][MAIN]
+    test = results["trajectories"]["test"]
+    draw_coverage(
+        out / "coverage.png",
+        LEVELS,
+        {name: one["trajectories"] for name, one in coverage.items()},
+        main_one["regions"],
+        {level: main_one["by_lead"][place] for place, level in enumerate(LEVELS)},
+        title=f"{test} unseen wakes; next frame left and middle; regions and lead times: {MAIN}",
+    )
+    panels: dict[str, dict[str, Any]] = {}
+    for name, fault in results["detection"]["faults"].items():
+        panels.setdefault(fault["kind"], {})[name] = fault["roc"]
+    draw_detection(
+        out / "detection.png",
+        panels,
+        title=f"windows of {test} unseen wakes; dotted: 5 % false alarms",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Faults are what their names say."""
+
+import torch
+
+from pibert.data.dataset import Window
+from pibert.trust.equations import residual_maps
+from pibert.trust.forecasts import read_windows
+from studies.faults import FAULTS, Stretch, restated
+from tests.trust.flows import flows, samples_of, spec_of, unit
+
+
+def stretch() -> Stretch:
+    samples = samples_of(flows(3), Window(history=2, horizon=1))
+    return Stretch(read_windows(samples, [0, 5, 12], spec_of()), spec_of(), unit())
+
+
+def faulty(name: str) -> torch.Tensor:
+    return FAULTS[name][1](stretch(), torch.Generator().manual_seed(0)).fields
+
+
+def divergence(fields: torch.Tensor) -> float:
+    open_flow = torch.ones(3, *fields.shape[-2:], dtype=torch.bool)
+    maps = residual_maps(fields, spec_of(), torch.zeros(3, 16), open_flow)
+    return float(maps["divergence"].nanmean())
+
+
+def test_a_mirror_image_obeys_the_equations_only_with_the_sign_of_its_component():
+    sound = divergence(stretch().fields)
+    assert divergence(faulty("y flipped, sign of v kept")) > 5 * sound
+    assert divergence(faulty("x flipped, sign of u kept")) > 5 * sound
+    # The body is not in the middle, so its gap moves and the means differ a little.
+    assert 0.7 * sound < divergence(faulty("y flipped with the sign of v")) < 1.4 * sound
+    assert 0.7 * sound < divergence(faulty("x flipped with the sign of u")) < 1.4 * sound
+
+
+def test_every_second_frame_skips_one():
+    sound = stretch()
+    found = faulty("every second frame")
+    assert torch.equal(found[:, 0], sound.fields[:, 0])
+    assert torch.equal(found[:, 1], sound.given.truth[:, 0].nan_to_num(0.0))
+
+
+def test_so_many_vectors_are_outliers_as_are_named():
+    changed = (faulty("5 % outliers") != stretch().fields).any(2)
+    assert 0.03 < float(changed.double().mean()) < 0.07
+    single = (faulty("one outlier") != stretch().fields).any(2)
+    assert single.sum((1, 2, 3)).tolist() == [1, 1, 1]
+
+
+def test_another_reynolds_number_is_stated_and_the_fields_stay():
+    sound = stretch()
+    found = restated(sound, 140.0)
+    assert torch.equal(found.given.fields, sound.given.fields)
+    assert found.given.parameters["Re"].tolist() == [140.0] * 3
+    assert not torch.equal(found.given.encoded, sound.given.encoded)
+
+
+def test_every_fault_changes_something_and_stays_finite():
+    sound = stretch()
+    for name, (_, make) in FAULTS.items():
+        found = make(sound, torch.Generator().manual_seed(0))
+        assert bool(found.fields.isfinite().all()), name
+        same = torch.equal(found.fields, sound.fields)
+        assert not same or not torch.equal(found.given.encoded, sound.given.encoded), name

@@ -1,0 +1,92 @@
+"""Scales of errors: what they follow, and that units do not matter."""
+
+import pytest
+import torch
+
+from pibert.trust.difficulty import FLOOR, GUIDES, fit_difficulty, guide_map, tabulate
+from pibert.trust.forecasts import Forecast
+from tests.trust.flows import BODY, spec_of
+
+
+def planted(scale: float = 1.0, *, seed: int = 0, spread: bool = False) -> Forecast:
+    """Errors ten times as large on the right half as on the left."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (6, 3, 2, *spec_of().grid.shape)
+    prediction = torch.randn(shape, generator=generator)
+    size = torch.ones(shape)
+    size[..., shape[-1] // 2 :] = 10.0
+    truth = prediction + 0.01 * size * torch.randn(shape, generator=generator)
+    seen = ~BODY.expand(shape[0], *shape[-2:])
+    return Forecast(
+        prediction=scale * prediction,
+        before=scale * prediction.roll(1, 0),
+        spread=scale * 0.01 * size if spread else None,
+        seen=seen,
+        parameters=torch.zeros(shape[0], 16),
+        truth=torch.where(seen[:, None, None], scale * truth, torch.nan),
+    )
+
+
+def test_where_errors_depend_on_the_place_the_place_is_chosen():
+    difficulty, losses = fit_difficulty("residual", [planted(seed=s) for s in range(4)], spec_of())
+    assert difficulty.guide == "place" and set(losses) == set(GUIDES)
+    scales = difficulty.scales(planted(seed=9), spec_of())
+    right, left = scales[..., 6:].mean(), scales[..., :6].mean()
+    assert 5 < float(right / left) < 15
+
+
+def test_where_errors_follow_the_change_the_change_is_chosen():
+    def made(seed: int) -> Forecast:
+        generator = torch.Generator().manual_seed(seed)
+        shape = (16, 2, 2, *spec_of().grid.shape)
+        before, step = (torch.randn(shape, generator=generator) for _ in range(2))
+        error = 0.3 * step.abs() * torch.randn(shape, generator=generator)
+        return Forecast(
+            prediction=before + step,
+            before=before,
+            spread=None,
+            seen=torch.ones(shape[0], *shape[-2:], dtype=torch.bool),
+            parameters=torch.zeros(shape[0], 16),
+            truth=before + step + error,
+        )
+
+    difficulty, _ = fit_difficulty("residual", [made(s) for s in range(4)], spec_of())
+    assert difficulty.guide == "change"
+    new = made(7)
+    scales, step = difficulty.scales(new, spec_of()), (new.prediction - new.before).abs()
+    assert float(scales[step > 1.5].mean() / scales[step < 0.2].mean()) > 5
+
+
+@pytest.mark.parametrize("guide", ["constant", "ensemble", *GUIDES])
+def test_scales_go_with_the_unit_of_the_fields(guide: str):
+    factor = 1000.0
+    mine, other = planted(spread=True), planted(factor, spread=True)
+    a = tabulate(guide, [mine], spec_of()).scales(mine, spec_of())
+    b = tabulate(guide, [other], spec_of(factor)).scales(other, spec_of(factor))
+    torch.testing.assert_close(b / factor, a, rtol=1e-3, atol=0.0)
+
+
+def test_an_ensembles_spread_is_the_scale_with_a_floor():
+    made = planted(spread=True)
+    scales = tabulate("ensemble", [made], spec_of()).scales(made, spec_of())
+    assert made.spread is not None
+    mean = made.errors().nanmean((0, 3, 4))[None, :, :, None, None]
+    torch.testing.assert_close(scales, made.spread + FLOOR * mean)
+    with pytest.raises(ValueError, match="needs an ensemble"):
+        fit_difficulty("ensemble", [planted()], spec_of())
+
+
+def test_points_without_a_guide_have_a_scale_of_their_own():
+    made = planted()
+    slope = guide_map("slope", made, spec_of())
+    assert bool(slope.isnan().any()) and not bool(slope.isnan().all())
+    scales = tabulate("slope", [made], spec_of()).scales(made, spec_of())
+    assert bool(scales.isfinite().all()) and float(scales.min()) > 0
+
+
+def test_later_lead_times_take_the_last_scale():
+    made = planted()
+    difficulty = tabulate("place", [made], spec_of())
+    late = difficulty.scales(made, spec_of(), first_lead=2)
+    for lead in range(3):
+        torch.testing.assert_close(late[:, lead], difficulty.scales(made, spec_of())[:, 2])

@@ -1,0 +1,270 @@
+"""The routes of the server (docs/serving.md)."""
+
+import asyncio
+import contextlib
+import functools
+import mimetypes
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from pibert import __version__
+from pibert.serve import openapi
+from pibert.serve.answers import (
+    STREAMS,
+    Answer,
+    as_json,
+    choose_kind,
+    encode,
+    frame_block,
+    frame_end,
+    frame_error,
+)
+from pibert.serve.asked import JSON, KINDS, SAFETENSORS, Asked, read_asked
+from pibert.serve.failures import HANDLERS
+from pibert.serve.incoming import Intake
+from pibert.serve.limits import Limits
+from pibert.serve.metrics import Metrics
+from pibert.serve.opened import open_file
+from pibert.serve.recordings import Recordings
+from pibert.serve.refusal import Refusal
+from pibert.serve.worker import Job, Worker
+
+PAGE = Path(__file__).parent / "page"
+THREADS = 4
+"""That read and write bodies."""
+READING = 20.0
+"""Seconds that opening a file may take."""
+
+Found = TypeVar("Found")
+
+
+class Service:
+    """What the routes do.
+
+    Args:
+        workers: Of the models, by name.
+        recordings: That are offered.
+        limits: Of a request.
+        metrics: Of the server.
+        is_stopping: Tells whether the server stops.
+    """
+
+    def __init__(
+        self,
+        workers: Mapping[str, Worker],
+        recordings: Recordings,
+        limits: Limits,
+        metrics: Metrics,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._workers, self._recordings = workers, recordings
+        self._limits, self._metrics, self._is_stopping = limits, metrics, is_stopping
+        self._intake = Intake(limits)
+        self._opening = asyncio.Semaphore(THREADS // 2)  # the others go on meanwhile
+        self._threads = ThreadPoolExecutor(THREADS, "bodies")
+        self._models = as_json([worker.served.describe() for worker in workers.values()])
+        self._samples = as_json(recordings.describe())
+
+    async def health(self) -> Response:
+        return _json({"status": "alive"})
+
+    async def ready(self) -> Response:
+        if self._is_stopping():
+            raise Refusal("stopping", "the server is stopping")
+        if not all(worker.is_warm.is_set() for worker in self._workers.values()):
+            raise Refusal("busy", "the models make their first step")
+        return _json({"status": "ready"})
+
+    async def metrics(self) -> Response:
+        queues = {name: len(worker) for name, worker in self._workers.items()}
+        return Response(self._metrics.text(queues), media_type="text/plain; version=0.0.4")
+
+    async def models(self) -> Response:
+        return Response(self._models, media_type=JSON)
+
+    async def samples(self) -> Response:
+        return Response(self._samples, media_type=JSON)
+
+    async def sample(
+        self,
+        request: Request,
+        id: str,  # noqa: A002
+        start: int = Query(0, ge=0),
+        stop: int | None = Query(None, ge=1),
+    ) -> Response:
+        kind = choose_kind(request.headers.get("accept"), JSON, KINDS, streams=False)
+        limit = self._limits.unpacked
+        answer = await self._aside(self._recordings.read, id, start, stop, limit)
+        return await self._answer(answer, kind)
+
+    async def open(self, request: Request, trajectory: str | None = Query(None)) -> Response:
+        kind = choose_kind(request.headers.get("accept"), SAFETENSORS, KINDS, streams=False)
+        _content_type(request, (*KINDS, "application/octet-stream"))
+        async with self._intake.body(request, self._limits.body) as body:
+            async with self._opening:
+                answer = await self._aside(
+                    open_file, body, trajectory, self._limits.unpacked, READING
+                )
+        return await self._answer(answer, kind)
+
+    async def step(self, request: Request) -> Response:
+        return await self._once(request, "step", KINDS)
+
+    async def explain(self, request: Request) -> Response:
+        return await self._once(request, "explain", (JSON, SAFETENSORS))
+
+    async def rollout(self, request: Request) -> Response:
+        given = _content_type(request, KINDS)
+        kind = choose_kind(request.headers.get("accept"), given, KINDS, streams=True)
+        async with contextlib.AsyncExitStack() as stack:
+            job, worker = await stack.enter_async_context(
+                self._submitted(request, "rollout", given)
+            )
+            first = await worker.next_block(job)
+            data = await self._aside(frame_block, _placed(first, 0), kind)
+            blocks = self._stream(job, worker, first, data, kind)
+            return _Stream(blocks, STREAMS[kind], stack.pop_all())
+
+    async def _stream(
+        self, job: Job, worker: Worker, block: Answer, data: bytes, kind: str
+    ) -> AsyncIterator[bytes]:
+        assert job.asked.steps is not None
+        done = 0
+        try:
+            while True:
+                yield data
+                done += _frames(block)
+                if done >= job.asked.steps:
+                    break
+                block = await worker.next_block(job)
+                data = await self._aside(frame_block, _placed(block, done), kind)
+            yield frame_end(done, kind)
+        except Refusal as refusal:
+            yield frame_error(refusal, kind)
+
+    async def _once(self, request: Request, route: str, kinds: tuple[str, ...]) -> Response:
+        given = _content_type(request, KINDS)
+        default = given if given in kinds else JSON
+        kind = choose_kind(request.headers.get("accept"), default, kinds, streams=False)
+        async with self._submitted(request, route, given) as (job, worker):
+            answer = await worker.next_block(job)
+        return await self._answer(answer, kind)
+
+    @contextlib.asynccontextmanager
+    async def _submitted(
+        self, request: Request, route: str, kind: str
+    ) -> AsyncIterator[tuple[Job, Worker]]:
+        """The job that a request asks for, until nobody waits for it any more."""
+        most = self._limits.json_body if kind == JSON else self._limits.body
+        async with self._intake.body(request, most) as body:
+            query = request.query_params.multi_items()
+            asked = await self._aside(read_asked, route, kind, body, query, self._limits)
+            worker, job = self._find(asked), Job(asked)
+            worker.submit(job)
+            try:
+                yield job, worker
+            finally:
+                worker.leave(job)
+
+    def _find(self, asked: Asked) -> Worker:
+        names = list(self._workers)
+        if asked.model is None and len(names) > 1:
+            raise Refusal("invalid", f"expected the name of a model, one of: {', '.join(names)}")
+        name = names[0] if asked.model is None else asked.model
+        if name not in self._workers:
+            raise Refusal("not_found", f"there is no model {name!r:.100}; see /models")
+        return self._workers[name]
+
+    async def index(self) -> Response:
+        return await self.page("index.html")
+
+    async def page(self, file: str) -> Response:
+        # Looked up among the files that are there, never joined to a path.
+        files = {path.name: path for path in PAGE.iterdir()} if PAGE.is_dir() else {}
+        if file not in files or not files[file].is_file():
+            raise Refusal("not_found", "there is nothing at this address")
+        kind = mimetypes.guess_type(file)[0] or "application/octet-stream"
+        return Response(files[file].read_bytes(), media_type=kind)
+
+    async def _answer(self, answer: Answer, kind: str) -> Response:
+        return Response(await self._aside(encode, answer, kind), media_type=kind)
+
+    async def _aside(self, function: Callable[..., Found], *arguments: Any) -> Found:
+        """Run something that takes long in a thread, so that others are answered meanwhile."""
+        call = functools.partial(function, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+class _Stream(StreamingResponse):
+    """A stream that gives back what it holds, also if nobody reads a first byte of it."""
+
+    def __init__(
+        self, blocks: AsyncIterator[bytes], media_type: str, held: contextlib.AsyncExitStack
+    ) -> None:
+        super().__init__(blocks, media_type=media_type)
+        self._held = held
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async with self._held:
+            await super().__call__(scope, receive, send)
+
+
+def make_app(service: Service) -> FastAPI:
+    """The routes, each with its part of the OpenAPI description."""
+    app = FastAPI(
+        title="PIBERT",
+        version=__version__,
+        summary="Predictions of flow fields.",
+        docs_url=None,  # its page would load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers=HANDLERS,
+    )
+    gets = (
+        ("/health", service.health, openapi.ALIVE),
+        ("/ready", service.ready, openapi.READY),
+        ("/metrics", service.metrics, openapi.METRICS),
+        ("/models", service.models, openapi.MODELS),
+        ("/v1/samples", service.samples, openapi.SAMPLES),
+        ("/v1/samples/{id}", service.sample, openapi.SAMPLE),
+    )
+    posts = (
+        ("/v1/step", service.step, openapi.STEP),
+        ("/v1/rollout", service.rollout, openapi.ROLLOUT),
+        ("/v1/explain", service.explain, openapi.EXPLAIN),
+        ("/v1/open", service.open, openapi.OPEN),
+    )
+    for method, routes in (("GET", gets), ("POST", posts)):
+        for path, function, description in routes:
+            app.add_api_route(
+                path, function, methods=[method], response_class=Response, **description
+            )
+    app.add_api_route("/", service.index, include_in_schema=False)
+    app.add_api_route("/{file}", service.page, include_in_schema=False)
+    return app
+
+
+def _placed(block: Answer, start: int) -> Answer:
+    return Answer(block.arrays, {"start": start} | block.facts)
+
+
+def _frames(block: Answer) -> int:
+    return int(block.arrays["prediction"].shape[-4])
+
+
+def _content_type(request: Request, allowed: tuple[str, ...]) -> str:
+    found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if found not in allowed:
+        raise Refusal(
+            "unsupported", f"expected Content-Type {' or '.join(allowed)}, found {found[:80]!r}"
+        )
+    return found
+
+
+def _json(value: Any) -> Response:
+    return Response(as_json(value), media_type=JSON)

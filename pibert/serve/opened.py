@@ -1,0 +1,190 @@
+"""A file that was sent, as a recording: npy, npz, safetensors or the native format.
+
+What a file declares is checked before memory is taken for it. Arrays are read in memory; HDF5,
+whose library was not made for hostile files, in a process of its own and from a folder that is
+removed.
+"""
+
+import io
+import json
+import math
+import multiprocessing
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pibert.fields import FieldSpec, Grid, Parameter, Trajectory
+from pibert.serve.answers import Answer
+from pibert.serve.arrays import NPY_MAGIC, read_npy, read_safetensors
+from pibert.serve.limits import SIDE
+from pibert.serve.native import PROBLEM, read_native
+from pibert.serve.recordings import take_frames
+from pibert.serve.refusal import Refusal
+
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_ZIP_MAGIC = b"PK\x03\x04"
+_MOST_MEMBERS = 64
+_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Those that NumPy writes. Of others zipfile unpacks more at once than it is asked for."""
+# A server of forks has no threads, and what it has imported is there at once.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["pibert.serve.native"])
+_FACTS = ("channels", "units", "dt", "dx", "dy", "parameters")
+
+
+def open_file(data: bytes, trajectory: str | None, limit: int, seconds: float) -> Answer:
+    """The frames of a file, told by its first bytes; as many as ``limit`` bytes hold."""
+    if data.startswith(HDF5_MAGIC):
+        return _open_native(data, trajectory, limit, seconds)
+    if trajectory is not None:
+        raise Refusal("invalid", "trajectory: only a native .h5 file has several")
+    if data.startswith(NPY_MAGIC):
+        return _as_answer({"fields": read_npy(data, "the file")}, {}, limit)
+    if data.startswith(_ZIP_MAGIC):
+        return _as_answer(_read_npz(data, limit), {}, limit)
+    if len(data) > 9 and data[8:9] == b"{":
+        arrays, metadata = read_safetensors(data, "the file")
+        facts = {name: _fact(metadata[name], name) for name in _FACTS if name in metadata}
+        return _as_answer(arrays, facts, limit)
+    raise Refusal(
+        "malformed", "expected a file in npy, npz, safetensors or the native .h5, found another"
+    )
+
+
+def _fact(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise Refusal("malformed", f"metadata {name!r}: expected the text of JSON") from None
+
+
+def _read_npz(data: bytes, limit: int) -> dict[str, np.ndarray]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = archive.infolist()
+            stated = sum(member.file_size for member in members)
+            if len(members) > _MOST_MEMBERS or stated > limit:
+                raise Refusal(
+                    "too_large",
+                    f"expected at most {_MOST_MEMBERS} arrays and {limit / 1e6:.0f} MB unpacked, "
+                    f"found {len(members)} and {stated / 1e6:.0f} MB",
+                )
+            if any(member.compress_type not in _PACKINGS for member in members):
+                raise Refusal("malformed", "expected an npz file of NumPy, found another packing")
+            return {
+                member.filename.removesuffix(".npy"): _read_member(archive, member)
+                for member in members
+            }
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, LookupError) as error:
+        raise Refusal("malformed", f"expected a whole npz file, found: {error}") from None
+    except (RuntimeError, NotImplementedError) as error:  # encrypted, or of a later zip version
+        raise Refusal("malformed", f"expected an npz file of NumPy, found: {error}") from None
+
+
+def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(member) as packed:
+        # One more than stated, to notice if there is more.
+        content = packed.read(member.file_size + 1)
+    return read_npy(content, repr(member.filename[:80]))
+
+
+def _as_answer(arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], limit: int) -> Answer:
+    mask = arrays.get("mask")
+    others = [name for name in arrays if name != "mask"]
+    name = "fields" if "fields" in arrays else others[0] if len(others) == 1 else None
+    if name is None:
+        raise Refusal("invalid", f"expected an array 'fields', found {others[:8]}")
+    fields, remarks = arrays[name], []
+    if fields.dtype.kind not in "iuf" or fields.ndim not in (3, 4) or 0 in fields.shape:
+        raise Refusal(
+            "invalid",
+            "expected numbers of shape (time, channel, y, x) or (channel, y, x), found "
+            f"{fields.dtype} of shape {fields.shape}",
+        )
+    if max(fields.shape[-2:]) > SIDE or 4 * math.prod(fields.shape[-3:]) > limit:
+        raise Refusal(
+            "too_large",
+            f"expected at most {SIDE} rows and columns, and a frame of {limit / 1e6:.0f} MB, found "
+            f"shape {fields.shape}",
+        )
+    if fields.ndim == 3:
+        fields = fields[None]
+    fitting = limit // (4 * math.prod(fields.shape[1:]))
+    if len(fields) > fitting:
+        remarks.append(f"the first {fitting} of {len(fields)} frames")
+        fields = fields[:fitting]
+        mask = mask[:fitting] if mask is not None and mask.ndim == 3 else mask
+    with np.errstate(over="ignore"):
+        states = torch.from_numpy(np.ascontiguousarray(fields, dtype=np.float32))
+    try:
+        recording = _trajectory(states, _valid(mask, states), facts)
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+        raise Refusal("invalid", f"the file: {' '.join(str(error).split())[:300]}") from None
+    return take_frames(recording, 0, None, limit, remarks)
+
+
+def _valid(mask: np.ndarray | None, states: torch.Tensor) -> torch.Tensor | None:
+    if mask is None:
+        return None
+    t, _, ny, nx = states.shape
+    if mask.dtype.kind not in "biuf" or mask.shape not in ((ny, nx), (t, ny, nx)):
+        raise ValueError(
+            f"expected a mask of shape {(ny, nx)} or {(t, ny, nx)}, found {mask.dtype} of shape "
+            f"{mask.shape}"
+        )
+    return torch.from_numpy(np.ascontiguousarray(mask != 0))
+
+
+def _trajectory(
+    states: torch.Tensor, valid: torch.Tensor | None, facts: Mapping[str, Any]
+) -> Trajectory:
+    count = states.shape[1]
+    channels = facts.get("channels") or (["u", "v", "p"] + [f"c{n}" for n in range(3, count)])
+    parameters = {str(k): float(v) for k, v in (facts.get("parameters") or {}).items()}
+    dt = facts.get("dt")
+    grid = Grid(
+        (states.shape[2], states.shape[3]), float(facts.get("dx", 1)), float(facts.get("dy", 1))
+    )
+    spec = FieldSpec(
+        channels=tuple(str(name) for name in channels[:count]),
+        units=tuple(str(unit) for unit in facts.get("units") or ()),
+        parameters=tuple(Parameter(name=name) for name in parameters),
+        dt=None if dt is None else float(dt),
+        grid=grid,
+        family=None,
+    )
+    time = torch.arange(len(states), dtype=torch.float64) * (spec.dt or 1.0)
+    return Trajectory(
+        name="file", states=states, time=time, spec=spec, parameters=parameters, valid=valid
+    )
+
+
+def _open_native(data: bytes, trajectory: str | None, limit: int, seconds: float) -> Answer:
+    with tempfile.TemporaryDirectory(prefix="pibert-") as folder:
+        path, out = Path(folder, "sent.h5"), Path(folder, "frames.safetensors")
+        path.write_bytes(data)
+        reading = _FORKS.Process(target=read_native, args=(path, out, limit, trajectory))
+        reading.start()
+        reading.join(seconds)
+        if reading.exitcode is None:
+            reading.kill()
+            reading.join()
+            raise Refusal("timeout", "the file was not read in time")
+        if reading.exitcode or not out.is_file():
+            raise Refusal("malformed", "expected a native .h5 file, found a damaged one")
+        if out.stat().st_size and (problem := out.read_bytes()).startswith(PROBLEM):
+            said = problem.removeprefix(PROBLEM).decode().replace(str(path), "the file")
+            raise Refusal("malformed", said)
+        arrays, texts = read_safetensors(out.read_bytes())
+    facts = {name: json.loads(text) for name, text in texts.items()}
+    return Answer({name: arrays[name] for name in sorted(arrays, key=_order)}, facts)
+
+
+def _order(name: str) -> int:
+    return ("fields", "known", "body").index(name)

@@ -1,0 +1,209 @@
+// The page: panels, charts, time and keys. What feeds them is chosen in controls.js.
+
+import { Chart } from "./charts.js";
+import { start } from "./controls.js";
+import { saveCsv, saveFrames, savePicture } from "./downloads.js";
+import { number } from "./numbers.js";
+import { Panel } from "./panels.js";
+import { attach, zoom } from "./pointer.js";
+import { chosenPanels } from "./quantities.js";
+import { goTo, lastFrame, state, update, watch } from "./state.js";
+import { errorStudy, frameAt, probeStudy, sliceStudy, spectrumStudy } from "./studies.js";
+
+const find = (id) => document.getElementById(id);
+
+// Panels.
+
+let panels = [];
+
+function arrangePanels() {
+  if (!state.recording) return;
+  const wanted = chosenPanels();
+  const known = new Map(panels.map((panel) => [panel.spec.key, panel]));
+  panels = wanted.map((spec) => {
+    const panel = known.get(spec.key) ?? new Panel(spec);
+    if (!known.has(spec.key)) attach(panel);
+    panel.spec = spec;
+    return panel;
+  });
+  const figures = panels.map((panel) => panel.figure);
+  const holder = find("panels");
+  const isSame =
+    figures.length === holder.children.length &&
+    figures.every((own, n) => own === holder.children[n]);
+  if (!isSame) holder.replaceChildren(...figures); // keeps the focus where nothing moved
+  drawPanels();
+}
+
+function drawPanels() {
+  if (!state.recording) return;
+  for (const panel of panels) panel.draw(state.frame);
+  readOut();
+}
+
+watch(["recording", "runs", "shown"], arrangePanels);
+watch(["frame", "component", "term", "scaleToFrame", "isSmooth", "view"], drawPanels);
+watch(["explained", "theme", "isRunning"], drawPanels);
+watch(["cursor", "probe", "slice", "drag"], () => {
+  for (const panel of panels) panel.drawMarks();
+});
+watch(["cursor"], readOut);
+watch(["isSlicing"], () => {
+  find("slicing").setAttribute("aria-pressed", String(state.isSlicing));
+  find("panels").classList.toggle("slicing", state.isSlicing);
+});
+
+/** The values under the cursor in all panels. */
+function readOut() {
+  const { cursor, recording } = state;
+  if (!recording) return;
+  const { dx, dy, lengthUnit } = recording;
+  const place = cursor && cursor.y * recording.shape[1] + cursor.x;
+  const isBody = cursor && recording.body(state.frame)?.[place];
+  const withUnit = (text, unit) => (unit ? `${text} ${unit}` : text);
+  const at = cursor && `x = ${number(cursor.x * dx)}, y = ${number(cursor.y * dy)}`;
+  const parts = [["", cursor ? withUnit(at, lengthUnit) : "Point at a panel to read values."]];
+  // Without a value there is a dash: the panels below stay where they are.
+  for (const { spec, found } of panels) {
+    const value = found?.values?.[place] ?? null;
+    const words = isBody ? "body" : value === null ? "–" : withUnit(number(value), found.unit);
+    parts.push([spec.title, words]);
+  }
+  find("readout").replaceChildren(
+    ...parts.map(([name, value]) => {
+      const item = document.createElement("span");
+      const strong = document.createElement("b");
+      strong.textContent = value;
+      item.append(name ? `${name} ` : "", strong);
+      return item;
+    }),
+  );
+}
+
+// Charts.
+
+const STUDIES = {
+  probe: { make: probeStudy, after: ["recording", "runs", "frame", "component", "probe"] },
+  slice: { make: sliceStudy, after: ["recording", "runs", "frame", "component", "slice"] },
+  error: { make: errorStudy, after: ["recording", "runs", "frame"] },
+  spectrum: { make: spectrumStudy, after: ["recording", "runs", "frame", "spectrum"] },
+};
+const PICKS = {
+  probe: (time) => goTo(frameAt(time)),
+  error: (lead) => goTo(state.runs[0].start + lead),
+};
+
+for (const figure of document.querySelectorAll("[data-study]")) {
+  const name = figure.dataset.study;
+  const { make, after } = STUDIES[name];
+  const chart = new Chart(figure, PICKS[name]);
+  const button = figure.querySelector("[data-save]");
+  const draw = () => {
+    if (!state.recording) return;
+    const spec = make();
+    chart.draw(spec);
+    button.disabled = !spec.series;
+    const where = figure.querySelector(".where");
+    if (where) {
+      where.textContent = spec.where
+        ? `x = ${number(spec.where.x)}, y = ${number(spec.where.y)}`
+        : "";
+    }
+  };
+  watch([...after, "theme"], draw);
+  button.addEventListener("click", () => saveCsv(name, make()));
+  button.disabled = true;
+}
+
+// Time.
+
+let timer = null;
+
+function setPlaying(isPlaying) {
+  clearInterval(timer);
+  timer = isPlaying ? setInterval(advance, 1000 / Number(find("speed").value)) : null;
+  find("play").textContent = isPlaying ? "Pause" : "Play";
+}
+
+/** The next frame; after the last one, the first of the prediction. */
+function advance() {
+  const [run] = state.runs;
+  const [first, last] = run?.frames.length
+    ? [run.start, run.start + run.frames.length]
+    : [0, lastFrame()];
+  goTo(state.frame >= last || state.frame < first ? first : state.frame + 1);
+}
+
+find("play").addEventListener("click", () => setPlaying(timer === null));
+find("speed").addEventListener("change", () => setPlaying(timer !== null));
+find("slider").addEventListener("input", (event) => goTo(Number(event.target.value)));
+
+watch(["frame", "recording", "runs"], () => {
+  const slider = find("slider");
+  const time = state.recording?.time(state.frame) ?? null;
+  const { timeUnit } = state.recording ?? {};
+  const clock = time === null ? "" : `, t = ${number(time)}${timeUnit ? ` ${timeUnit}` : ""}`;
+  slider.max = lastFrame();
+  slider.value = state.frame;
+  find("when").textContent = `frame ${state.frame} of ${lastFrame()}${clock}`;
+  slider.setAttribute("aria-valuetext", find("when").textContent);
+});
+
+// Tools, keys, downloads.
+
+find("slicing").addEventListener("click", () => update({ isSlicing: !state.isSlicing }));
+find("zoom-in").addEventListener("click", () => state.recording && zoom(0.7));
+find("zoom-out").addEventListener("click", () => state.recording && zoom(1 / 0.7));
+find("zoom-all").addEventListener("click", () => update({ view: null }));
+
+const KEYS = {
+  " ": () => setPlaying(timer === null),
+  ArrowLeft: () => goTo(state.frame - 1),
+  ArrowRight: () => goTo(state.frame + 1),
+  ",": () => goTo(state.frame - 1),
+  ".": () => goTo(state.frame + 1),
+  "+": () => zoom(0.7),
+  "=": () => zoom(0.7),
+  "-": () => zoom(1 / 0.7),
+  0: () => update({ view: null }),
+  Escape: () => update({ probe: null, slice: null, isSlicing: false }),
+};
+
+document.addEventListener("keydown", (event) => {
+  const isTyping = event.target.closest("input:not([type=range]), select, dialog, summary");
+  const isPressing = event.target.closest("button") && event.key === " ";
+  const isSliding = event.target.closest("[type=range]") && event.key.startsWith("Arrow");
+  const hasModifier = event.ctrlKey || event.altKey || event.metaKey;
+  const act = KEYS[event.key];
+  if (!act || isTyping || isPressing || isSliding || hasModifier || !state.recording) return;
+  event.preventDefault();
+  act();
+});
+
+find("save-picture").addEventListener("click", () => {
+  if (panels.length) savePicture(panels, `${state.recording.name}, ${find("when").textContent}`);
+});
+find("save-frames").addEventListener("click", () => {
+  for (const run of state.runs) if (run?.frames.length) saveFrames(run);
+});
+watch(["runs"], () => {
+  find("save-frames").disabled = !state.runs[0]?.frames.length;
+});
+
+// Redraw where the room or the colours change.
+
+const redraw = () => update({ theme: state.theme + 1 });
+let room = 0;
+new ResizeObserver(([entry]) => {
+  if (entry.contentRect.width !== room) redraw();
+  room = entry.contentRect.width;
+}).observe(find("panels"));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+
+// A small screen shows the fields first; a large one always has the settings beside them.
+const small = matchMedia("(max-width: 820px)");
+const fold = () => (find("settings").open = !small.matches);
+small.addEventListener("change", fold);
+fold();
+
+start();

@@ -1,0 +1,215 @@
+// Recordings, and what is made of a frame: components, vorticity, errors, values along a line.
+// A frame is channel after channel of rows, row 0 at the bottom; NaN where nothing is known.
+
+/** A recording, filled as its frames arrive. Every `stride`-th frame is shown. */
+export class Recording {
+  constructor(facts, shape, hasSpacing) {
+    this.name = facts.name ?? "file";
+    this.channels = facts.channels;
+    this.units = facts.units ?? [];
+    this.dt = facts.dt;
+    this.shape = shape;
+    this.dx = facts.grid?.dx ?? 1;
+    this.dy = facts.grid?.dy ?? 1;
+    this.hasSpacing = hasSpacing;
+    this.parameters = facts.parameters ?? {};
+    this.remarks = facts.remarks ?? [];
+    this.total = facts.frames;
+    this.stride = 1;
+    this.all = [];
+    this.extremes = {};
+  }
+
+  get cells() {
+    return this.shape[0] * this.shape[1];
+  }
+
+  get count() {
+    return Math.ceil(this.all.length / this.stride);
+  }
+
+  /** Take the frames of an answer. */
+  add({ arrays }) {
+    const { fields, known, body } = arrays;
+    const size = this.channels.length * this.cells;
+    for (let t = 0; t < fields.shape[0]; t++) {
+      const of = (array) =>
+        array && (array.shape.length === 2 ? array.data : cut(array.data, t, this.cells));
+      this.all.push({ values: cut(fields.data, t, size), known: of(known), body: of(body) });
+    }
+  }
+
+  at(index) {
+    return this.all[index * this.stride]?.values ?? null;
+  }
+
+  /** What is known at a frame; after the last one, what was known there. */
+  known(index) {
+    return this.nearest(index).known;
+  }
+
+  body(index) {
+    return this.nearest(index).body;
+  }
+
+  nearest(index) {
+    return this.all[Math.min(index * this.stride, this.all.length - 1)];
+  }
+
+  /** State a body where the recording has none. */
+  setBody(body) {
+    for (const frame of this.all) {
+      frame.body ??= body;
+      frame.known = frame.known.map((known, i) => (body[i] ? 0 : known));
+    }
+    this.extremes = {};
+  }
+
+  /** How many of the recording's frames are one step of a model. */
+  strideFor(model) {
+    if (!this.dt || !model?.dt) return 1;
+    const ratio = model.dt / this.dt;
+    const whole = Math.round(ratio);
+    return whole >= 1 && Math.abs(ratio - whole) < 0.01 * ratio ? whole : 1;
+  }
+
+  setStride(stride) {
+    if (stride !== this.stride) [this.stride, this.extremes] = [stride, {}];
+  }
+
+  time(index) {
+    return this.dt ? index * this.stride * this.dt : null;
+  }
+
+  unit(component) {
+    const channel = component === "speed" ? velocityOf(this.channels)[0] : component;
+    const unit = this.units[this.channels.indexOf(channel)] ?? "";
+    return unit === "1" ? "" : unit;
+  }
+
+  get lengthUnit() {
+    return /^(\w+)\/s$/.exec(this.unit("speed"))?.[1] ?? "";
+  }
+
+  get timeUnit() {
+    return this.lengthUnit ? "s" : "";
+  }
+}
+
+function cut(data, index, size) {
+  return data.subarray(index * size, (index + 1) * size);
+}
+
+/** Names of the two velocity components; the first two channels if none is called u and v. */
+export function velocityOf(channels) {
+  const named = channels.includes("u") && channels.includes("v");
+  return named ? ["u", "v"] : channels.slice(0, 2);
+}
+
+export function channel(frame, channels, name, cells) {
+  const place = channels.indexOf(name);
+  return place < 0 ? null : cut(frame, place, cells);
+}
+
+/** A channel, or the speed; null if the frame does not have it. */
+export function component(frame, channels, name, cells) {
+  if (name !== "speed") return channel(frame, channels, name, cells);
+  const [u, v] = velocityOf(channels).map((own) => channel(frame, channels, own, cells));
+  return u && v ? u.map((value, i) => Math.hypot(value, v[i])) : null;
+}
+
+export function masked(values, known) {
+  return known && values ? values.map((value, i) => (known[i] ? value : NaN)) : values;
+}
+
+/** dv/dx - du/dy by central differences, one-sided at the edges and beside unknown points. */
+export function vorticity(u, v, [ny, nx], dx, dy) {
+  const found = new Float32Array(ny * nx);
+  for (let j = 0; j < ny; j++) {
+    for (let i = 0; i < nx; i++) {
+      const place = j * nx + i;
+      found[place] = Number.isFinite(u[place] + v[place])
+        ? slope(v, place, i, nx, 1, dx) - slope(u, place, j, ny, nx, dy)
+        : NaN;
+    }
+  }
+  return found;
+}
+
+function slope(values, place, index, count, jump, spacing) {
+  const has = (side) => {
+    const inside = side < 0 ? index > 0 : index < count - 1;
+    return inside && Number.isFinite(values[place + side * jump]);
+  };
+  const [low, high] = [has(-1) ? -1 : 0, has(1) ? 1 : 0];
+  if (low === high) return NaN;
+  return (values[place + high * jump] - values[place + low * jump]) / ((high - low) * spacing);
+}
+
+export function difference(a, b) {
+  return a.map((value, i) => value - b[i]);
+}
+
+/** Least and largest value; [Infinity, -Infinity] if there is none. */
+export function range(values) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return [low, high];
+}
+
+/** The size that 99 % of the values stay below, from a part of them. */
+export function largeSize(values) {
+  const stride = Math.ceil(values.length / 4096);
+  const sizes = [];
+  for (let i = 0; i < values.length; i += stride) {
+    if (Number.isFinite(values[i])) sizes.push(Math.abs(values[i]));
+  }
+  sizes.sort((a, b) => a - b);
+  return sizes[Math.floor(0.99 * (sizes.length - 1))] ?? 0;
+}
+
+/** sum (prediction - truth)^2 / sum truth^2 over points where both are known. */
+export function nmse(prediction, truth) {
+  let [error, energy] = [0, 0];
+  for (let i = 0; i < truth.length; i++) {
+    const gap = prediction[i] - truth[i];
+    if (Number.isFinite(gap)) {
+      error += gap * gap;
+      energy += truth[i] * truth[i];
+    }
+  }
+  return energy > 0 ? error / energy : NaN;
+}
+
+/** Between points, in cells: the centre of cell (0, 0) is (0.5, 0.5). */
+export function bilinear(values, [ny, nx], x, y) {
+  const [px, py] = [clamp(x - 0.5, nx - 1), clamp(y - 0.5, ny - 1)];
+  const [i, j] = [Math.min(Math.floor(px), nx - 2), Math.min(Math.floor(py), ny - 2)].map((n) =>
+    Math.max(n, 0),
+  );
+  const [a, b] = [px - i, py - j];
+  const [right, up] = [nx > 1 ? 1 : 0, ny > 1 ? nx : 0];
+  const place = j * nx + i;
+  return (
+    (1 - b) * ((1 - a) * values[place] + a * values[place + right]) +
+    b * ((1 - a) * values[place + up] + a * values[place + up + right])
+  );
+}
+
+function clamp(value, most) {
+  return Math.min(Math.max(value, 0), most);
+}
+
+/** Points of a line in cells, about two per cell, each with its distance from the start. */
+export function pointsAlong(line, { dx, dy }) {
+  const [spanX, spanY] = [line.x1 - line.x0, line.y1 - line.y0];
+  const count = Math.max(2, Math.ceil(2 * Math.hypot(spanX, spanY)) + 1);
+  const length = Math.hypot(spanX * dx, spanY * dy);
+  return Array.from({ length: count }, (_, n) => {
+    const share = n / (count - 1);
+    return { x: line.x0 + share * spanX, y: line.y0 + share * spanY, distance: share * length };
+  });
+}

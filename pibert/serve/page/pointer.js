@@ -1,0 +1,128 @@
+// Pointer and keys on a panel: cursor, probe, slice and zoom, the same in all panels.
+
+import { currentView, wholeView } from "./panels.js";
+import { state, update } from "./state.js";
+
+const STILL = 4; // pixels that a click may move
+const DEEPEST = 4; // cells that must stay in view
+
+export function attach(panel) {
+  const { canvas } = panel;
+  let pressed = null;
+
+  canvas.addEventListener("pointermove", (event) => {
+    if (pressed && moved(pressed, event) > STILL) {
+      drag(panel, pressed, event);
+      return;
+    }
+    const place = panel.toCells(event);
+    update({ cursor: place && cellOf(place) });
+  });
+  canvas.addEventListener("pointerleave", (event) => {
+    // A finger that is lifted leaves too; what it touched stays marked.
+    if (!pressed && event.pointerType === "mouse") update({ cursor: null });
+  });
+  canvas.addEventListener("pointerdown", (event) => {
+    const place = panel.toCells(event);
+    if (!place || event.button !== 0) return;
+    pressed = { ...place, event, isSlice: state.isSlicing || event.shiftKey };
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    if (!pressed) return;
+    if (moved(pressed, event) <= STILL) update({ probe: cellOf(pressed), cursor: cellOf(pressed) });
+    else if (!pressed.isSlice && state.drag) zoomTo(state.drag);
+    pressed = null;
+    update({ drag: null });
+  });
+  canvas.addEventListener("pointercancel", () => {
+    pressed = null;
+    update({ drag: null });
+  });
+  canvas.addEventListener("dblclick", () => update({ view: null }));
+  canvas.addEventListener(
+    "wheel",
+    (event) => {
+      const place = panel.toCells(event);
+      const isOut = event.deltaY > 0;
+      if (!place || (isOut && !state.view)) return; // the page scrolls
+      event.preventDefault();
+      zoom(isOut ? 1.25 : 0.8, place);
+    },
+    { passive: false },
+  );
+  canvas.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
+    const [ny, nx] = state.recording.shape;
+    if (step[event.key]) {
+      const from = state.cursor ?? cellOf(middle());
+      const [x, y] = [from.x + step[event.key][0], from.y + step[event.key][1]];
+      update({ cursor: { x: bound(x, nx - 1), y: bound(y, ny - 1) } });
+    } else if (event.key === "Enter") {
+      update({ probe: state.cursor ?? cellOf(middle()) });
+    } else {
+      return;
+    }
+    event.preventDefault();
+    event.stopPropagation();
+  });
+}
+
+function moved(pressed, event) {
+  return Math.hypot(event.clientX - pressed.event.clientX, event.clientY - pressed.event.clientY);
+}
+
+function drag(panel, pressed, event) {
+  const end = panel.toCells(event, true);
+  if (pressed.isSlice) {
+    update({ slice: { x0: pressed.x, y0: pressed.y, x1: end.x, y1: end.y }, cursor: null });
+    return;
+  }
+  const ends = (a, b) => [Math.min(a, b), Math.max(a, b)];
+  const [[x0, x1], [y0, y1]] = [ends(pressed.x, end.x), ends(pressed.y, end.y)];
+  update({ drag: { x0, x1, y0, y1 }, cursor: null });
+}
+
+function cellOf({ x, y }) {
+  const [ny, nx] = state.recording.shape;
+  return { x: bound(Math.floor(x), nx - 1), y: bound(Math.floor(y), ny - 1) };
+}
+
+function bound(value, most) {
+  return Math.min(Math.max(value, 0), most);
+}
+
+function middle() {
+  const view = currentView();
+  return { x: (view.x0 + view.x1) / 2, y: (view.y0 + view.y1) / 2 };
+}
+
+/** Show a box, made larger to the shape of the field. */
+function zoomTo({ x0, x1, y0, y1 }) {
+  const whole = wholeView();
+  const share = Math.max((x1 - x0) / whole.x1, (y1 - y0) / whole.y1);
+  show(share, (x0 + x1) / 2, (y0 + y1) / 2);
+}
+
+/** Make the view larger (factor above 1) or smaller around a place, which stays where it is. */
+export function zoom(factor, place = state.cursor ?? middle()) {
+  const [view, whole] = [currentView(), wholeView()];
+  const share = Math.min(1, ((view.x1 - view.x0) / whole.x1) * factor);
+  const scale = (share * whole.x1) / (view.x1 - view.x0);
+  const centre = middle();
+  show(share, place.x + (centre.x - place.x) * scale, place.y + (centre.y - place.y) * scale);
+}
+
+function show(share, x, y) {
+  const whole = wholeView();
+  const least = Math.min(1, DEEPEST / Math.min(whole.x1, whole.y1));
+  const kept = Math.max(share, least);
+  if (kept >= 1) {
+    update({ view: null });
+    return;
+  }
+  const [width, height] = [kept * whole.x1, kept * whole.y1];
+  const x0 = bound(x - width / 2, whole.x1 - width);
+  const y0 = bound(y - height / 2, whole.y1 - height);
+  update({ view: { x0, x1: x0 + width, y0, y1: y0 + height } });
+}

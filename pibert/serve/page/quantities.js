@@ -1,0 +1,261 @@
+// What each panel shows at a frame: values, unit and colour scale.
+
+import { makeScale } from "./colours.js";
+import {
+  channel,
+  component,
+  difference,
+  largeSize,
+  masked,
+  range,
+  velocityOf,
+  vorticity,
+} from "./fields.js";
+import { state, update } from "./state.js";
+
+/** What can be shown, in the order of the panels; `both`: of both models. */
+export const QUANTITIES = [
+  { id: "truth", label: "Truth" },
+  { id: "prediction", label: "Prediction", both: true },
+  { id: "error", label: "Error (prediction − truth)", title: "Error", both: true },
+  { id: "vorticity", label: "Vorticity" },
+  { id: "bars", label: "Error bars (half-width)", title: "Error bars, ±" },
+  { id: "residual", label: "PDE residual" },
+  { id: "bias", label: "Attention bias" },
+];
+
+/** The panels that are wanted: {key, id, run (0, 1 or null), title}. */
+export function chosenPanels() {
+  const [first, second] = state.runs;
+  const named = (text, n) => (second ? `${text}, ${state.runs[n].model.name}` : text);
+  const panels = [];
+  for (const { id, label, title = label, both } of QUANTITIES) {
+    if (!state.shown.has(id)) continue;
+    const runs = id === "truth" ? [null] : both && second ? [0, 1] : [0];
+    if (id === "vorticity") {
+      panels.push({ key: "vorticity", id, run: null, title: "Vorticity of the truth" });
+      if (!first) continue;
+      for (const n of second ? [0, 1] : [0]) {
+        panels.push({ key: `vorticity${n}`, id, run: n, title: named("Vorticity predicted", n) });
+      }
+      continue;
+    }
+    for (const n of runs) {
+      const own = n === null ? title : named(title, n);
+      panels.push({ key: `${id}${n ?? ""}`, id, run: n, title: own });
+    }
+  }
+  return panels;
+}
+
+/** {values, unit, scale, note}; values null where there is nothing to show, and note says why. */
+export function quantity({ id, run: n }, index) {
+  const { recording } = state;
+  const run = n === null ? null : state.runs[n];
+  if (n !== null && !run) return nothing("Press Run to predict.");
+  const found = MAKERS[id](recording, run, index);
+  if (!found.values) return found;
+  if (state.scaleToFrame) {
+    const size = id === "vorticity" ? largeSize(found.values) : null;
+    const [low, high] = size === null ? range(found.values) : [-size, size];
+    found.scale = makeScale(found.kind === "diagnostic" ? 0 : low, high, found.kind);
+  }
+  return found;
+}
+
+function nothing(note) {
+  return { values: null, note };
+}
+
+function notMade(run, index) {
+  if (index <= run.start) {
+    return nothing(`Given to the model: the prediction begins at frame ${run.start + 1}.`);
+  }
+  return nothing(state.isRunning ? "Waiting for this frame." : "No prediction of this frame.");
+}
+
+function unitOf(recording) {
+  return recording.unit(state.component);
+}
+
+/** The component that is chosen, of the truth or of a run. */
+export function valuesAt(recording, run, index) {
+  const frame = run ? run.at(index) : recording.at(index);
+  if (!frame) return null;
+  const channels = run ? run.channels : recording.channels;
+  const values = component(frame, channels, state.component, recording.cells);
+  return masked(values, (run ?? recording).known(index));
+}
+
+export function velocityAt(recording, run, index) {
+  const frame = run ? run.at(index) : recording.at(index);
+  if (!frame) return null;
+  const channels = run ? run.channels : recording.channels;
+  const both = velocityOf(channels).map((name) => channel(frame, channels, name, recording.cells));
+  if (both.length < 2) return null;
+  return both.map((values) => masked(values, (run ?? recording).known(index)));
+}
+
+function vorticityAt(recording, run, index) {
+  const both = velocityAt(recording, run, index);
+  return both && vorticity(...both, recording.shape, recording.dx, recording.dy);
+}
+
+/** Error of a run at a frame, or null. */
+function errorAt(recording, run, index) {
+  const [made, truth] = [valuesAt(recording, run, index), valuesAt(recording, null, index)];
+  return made && truth ? difference(made, truth) : null;
+}
+
+/** The component that is chosen at one point, of the truth or of a run; NaN if not known. */
+export function pointAt(run, index, place) {
+  const { recording } = state;
+  const frame = run ? run.at(index) : recording.at(index);
+  if (!frame || !(run ?? recording).known(index)[place]) return NaN;
+  const channels = run ? run.channels : recording.channels;
+  const value = (name) => frame[channels.indexOf(name) * recording.cells + place] ?? NaN;
+  if (state.component !== "speed") return value(state.component);
+  return Math.hypot(...velocityOf(channels).map(value));
+}
+
+/** Ends of the error bars of a channel at one point. */
+export function pointBars(run, index, place) {
+  const bars = run.barsAt(index);
+  const own = run.channels.indexOf(state.component) * state.recording.cells + place;
+  return bars ? [bars.low[own] ?? NaN, bars.high[own] ?? NaN] : [NaN, NaN];
+}
+
+/** The share of known points whose truth lies within the bars, or null. */
+export function coverageAt(run, index) {
+  const [bars, truth] = [run.barsAt(index), run.picked(index)];
+  if (!bars || !truth) return null;
+  let [inside, count] = [0, 0];
+  for (let i = 0; i < truth.length; i++) {
+    if (!Number.isFinite(truth[i] + bars.low[i] + bars.high[i])) continue;
+    count += 1;
+    if (truth[i] >= bars.low[i] && truth[i] <= bars.high[i]) inside += 1;
+  }
+  return count ? inside / count : null;
+}
+
+/** Half the distance between the ends of the bars; of the speed there are none. */
+function halfWidthAt(recording, run, index) {
+  const bars = run.barsAt(index);
+  if (!bars || state.component === "speed") return null;
+  const [low, high] = [bars.low, bars.high].map((frame) =>
+    channel(frame, run.channels, state.component, recording.cells),
+  );
+  return low && low.map((value, i) => (high[i] - value) / 2);
+}
+
+/** Ends of a quantity over all frames so far; only new frames are looked at. */
+function extremes(holder, key, first, count, ends) {
+  const found = (holder.extremes[key] ??= { next: first, low: Infinity, high: -Infinity });
+  for (; found.next < first + count; found.next++) {
+    const [low, high] = ends(found.next);
+    found.low = Math.min(found.low, low);
+    found.high = Math.max(found.high, high);
+  }
+  return found;
+}
+
+function truthScale(recording) {
+  const ends = (index) => range(valuesAt(recording, null, index) ?? []);
+  const { low, high } = extremes(recording, state.component, 0, recording.count, ends);
+  return makeScale(low, high, "field");
+}
+
+/** Of both models, so that their panels compare. */
+function runsScale(key, kind, make) {
+  let most = 0;
+  for (const run of state.runs.filter(Boolean)) {
+    const ends = (index) => {
+      const values = make(run, index);
+      const [low, high] = values ? range(values) : [0, 0];
+      return [0, Math.max(Math.abs(low), Math.abs(high))];
+    };
+    const own = `${key} ${state.component}`;
+    const found = extremes(run, own, run.start + 1, run.frames.length, ends);
+    most = Math.max(most, Number.isFinite(found.high) ? found.high : 0);
+  }
+  return makeScale(kind === "signed" ? -most : 0, most, kind);
+}
+
+const MAKERS = {
+  truth(recording, run, index) {
+    const values = valuesAt(recording, null, index);
+    if (!values) return nothing("The recording ends before this frame.");
+    return { values, unit: unitOf(recording), scale: truthScale(recording), kind: "field" };
+  },
+
+  prediction(recording, run, index) {
+    if (!run.at(index)) return notMade(run, index);
+    const values = valuesAt(recording, run, index);
+    if (!values) return nothing(`The model does not predict ${state.component}.`);
+    return { values, unit: unitOf(recording), scale: truthScale(recording), kind: "field" };
+  },
+
+  error(recording, run, index) {
+    if (!run.at(index)) return notMade(run, index);
+    const values = errorAt(recording, run, index);
+    if (!values) return nothing("There is no truth to compare with.");
+    const scale = runsScale("error", "signed", (own, at) => errorAt(recording, own, at));
+    return { values, unit: unitOf(recording), scale, kind: "signed" };
+  },
+
+  vorticity(recording, run, index) {
+    if (run && !run.at(index)) return notMade(run, index);
+    const values = vorticityAt(recording, run, index);
+    if (!values) return nothing("Vorticity needs two velocity components at this frame.");
+    const ends = (at) => [0, largeSize(vorticityAt(recording, null, at) ?? [])];
+    const most = extremes(recording, "vorticity", 0, recording.count, ends).high;
+    const unit = recording.timeUnit ? `1/${recording.timeUnit}` : "";
+    return { values, unit, scale: makeScale(-most, most, "signed"), kind: "signed" };
+  },
+
+  bars(recording, run, index) {
+    if (!run.model.calibration) return nothing(`${run.model.name} has no calibrated error bars.`);
+    if (!run.low.length) return nothing("Choose a level for the error bars and press Run.");
+    if (state.component === "speed") return nothing("Error bars are of channels: choose one.");
+    const values = halfWidthAt(recording, run, index);
+    if (!values) {
+      return nothing(`Calibrated for frames ${run.start + 1} to ${run.start + run.low.length}.`);
+    }
+    const scale = runsScale("bars", "diagnostic", (own, at) => halfWidthAt(recording, own, at));
+    return { values, unit: unitOf(recording), scale, kind: "diagnostic" };
+  },
+
+  residual(recording, run, index) {
+    return explained(run, index, "No residual: the model states no equations.", (entry) => {
+      const group = entry.isMade ? "prediction_residuals." : "input_residuals.";
+      const names = Object.keys(entry.found.arrays).filter((name) => name.startsWith(group));
+      const terms = names.map((name) => name.slice(group.length));
+      run.terms = terms;
+      const term = terms.includes(state.term) ? state.term : terms[0];
+      return { values: entry.found.arrays[group + term]?.data, key: `residual ${term}`, term };
+    });
+  },
+
+  bias(recording, run, index) {
+    return explained(run, index, "This kind of model has no attention bias.", (entry) => ({
+      values: entry.found.arrays.bias_map?.data,
+      key: "bias",
+    }));
+  },
+};
+
+function explained(run, index, missing, pick) {
+  const entry = run.explain(index);
+  if (entry.error) return nothing(entry.error);
+  if (!entry.found) {
+    entry.done.then(() => update({ explained: state.explained + 1 }));
+    return nothing("Asking the model.");
+  }
+  const { values, key, term } = pick(entry);
+  if (!values) return nothing(missing);
+  // One scale for all frames that were looked at.
+  const seen = (run.extremes[key] ??= { high: 0 });
+  seen.high = Math.max(seen.high, largeSize(values));
+  const scale = makeScale(0, seen.high, "diagnostic");
+  return { values, unit: "", term, scale, kind: "diagnostic" };
+}

@@ -1,0 +1,193 @@
+// A run: what one model makes of a recording, frame by frame, and what it looked at.
+
+import * as api from "./api.js";
+import { masked } from "./fields.js";
+
+const AT_ONCE = 8; // windows of a request where every step starts from the truth
+
+/** Places of the recording's channels that a model takes: by name, else by order. */
+function channelsFor(model, recording) {
+  const named = model.channels.map((name) => recording.channels.indexOf(name));
+  return named.includes(-1) ? model.channels.map((_, i) => i) : named;
+}
+
+/** What speaks against running a model on a recording, or null. */
+export function objection(model, recording) {
+  if (!model || !recording) return "Choose a model and a recording.";
+  const [own, found] = [model.channels.length, recording.channels.length];
+  if (found < own) {
+    return `${model.name} takes ${own} channels (${model.channels.join(", ")}), this has ${found}.`;
+  }
+  if (recording.count < model.history) {
+    return `${model.name} takes ${model.history} frames at once, this has ${recording.count}.`;
+  }
+  return null;
+}
+
+export class Run {
+  /** settings: start (the newest frame given), steps, isForced, level, parameters. */
+  constructor(model, recording, settings) {
+    Object.assign(this, { model, recording, ...settings });
+    this.places = channelsFor(model, recording);
+    this.channels = this.places.map((place) => recording.channels[place]);
+    this.frames = [];
+    this.low = [];
+    this.high = [];
+    this.remarks = [];
+    this.alarms = [];
+    this.consistency = [];
+    this.extremes = {};
+    this.explanations = new Map();
+    this.asking = null; // until the answer is there
+  }
+
+  /** The frame predicted for this time, or null. */
+  at(index) {
+    return this.frames[index - this.start - 1] ?? null;
+  }
+
+  barsAt(index) {
+    const [low, high] = [this.low, this.high].map((bars) => bars[index - this.start - 1]);
+    return low && high ? { low, high } : null;
+  }
+
+  /** Which points are known; in a rollout, after its start, those that were known there. */
+  known(index) {
+    return this.recording.known(this.isForced ? index : Math.min(index, this.start));
+  }
+
+  /** The window that ends at a frame: the truth, or what a rollout has made of it. */
+  window(end) {
+    const { history } = this.model;
+    const frames = [];
+    for (let index = end - history + 1; index <= end; index++) {
+      const isMade = !this.isForced && index > this.start;
+      const frame = isMade ? this.at(index) : this.picked(index);
+      if (!frame) return null;
+      frames.push(frame);
+    }
+    return frames;
+  }
+
+  /** A true frame with the channels of the model. */
+  picked(index) {
+    const [whole, { cells }] = [this.recording.at(index), this.recording];
+    if (!whole) return null;
+    const known = this.recording.known(index);
+    const frame = new Float32Array(this.places.length * cells);
+    this.places.forEach((place, i) => {
+      const values = whole.subarray(place * cells, (place + 1) * cells);
+      frame.set(masked(values, known), i * cells);
+    });
+    return frame;
+  }
+
+  arrays(windows, ends) {
+    const [channels, { cells, shape }] = [this.places.length, this.recording];
+    const { history } = this.model;
+    const batch = windows.length > 1 ? [windows.length] : [];
+    const fields = new Float32Array(windows.length * history * channels * cells);
+    const mask = new Uint8Array(windows.length * history * cells);
+    windows.flat().forEach((frame, n) => fields.set(frame, n * channels * cells));
+    ends.forEach((end, n) => {
+      for (let age = 0; age < history; age++) {
+        mask.set(this.known(end - history + 1 + age), (n * history + age) * cells);
+      }
+    });
+    const arrays = { fields: { shape: [...batch, history, channels, ...shape], data: fields } };
+    if (mask.includes(0)) arrays.mask = { shape: [...batch, history, ...shape], data: mask };
+    return arrays;
+  }
+
+  facts(more = {}) {
+    const facts = { model: this.model.name, parameters: this.parameters, ...more };
+    const [{ grid }, { dx, dy, shape, hasSpacing }] = [this.model, this.recording];
+    const differs = (a, b) => Math.abs(a - b) > 1e-6 * b;
+    const isOther = differs(dx, grid.dx) || differs(dy, grid.dy) || `${shape}` !== `${grid.shape}`;
+    if (hasSpacing && isOther) Object.assign(facts, { dx, dy });
+    return facts;
+  }
+
+  /** Predict; calls `tell` whenever frames have come. */
+  async predict(signal, tell) {
+    if (this.isForced) return this.stepFromTruth(signal, tell);
+    const arrays = this.arrays([this.window(this.start)], [this.start]);
+    const judged = this.model.trained?.consistency ? { consistency: true } : {};
+    const withBars = this.level ? Math.min(this.steps, this.model.calibration.leads) : 0;
+    if (withBars) {
+      const facts = this.facts({ steps: withBars, level: this.level });
+      for await (const block of api.rollout(arrays, facts, signal)) {
+        this.take(block, withBars === this.steps);
+        tell();
+      }
+    }
+    if (withBars < this.steps) {
+      // Frames after the last that was calibrated come without bars.
+      const facts = this.facts({ steps: this.steps, ...judged });
+      for await (const block of api.rollout(arrays, facts, signal)) {
+        this.take(block, true);
+        tell();
+      }
+    }
+  }
+
+  async stepFromTruth(signal, tell) {
+    const judged = this.model.trained?.consistency ? { consistency: true } : {};
+    const facts = this.facts(this.level ? { level: this.level } : judged);
+    const last = Math.min(this.start + this.steps, this.recording.count);
+    for (let first = this.start; first < last; first += AT_ONCE) {
+      const count = Math.min(AT_ONCE, last - first);
+      const ends = Array.from({ length: count }, (_, n) => first + n);
+      const windows = ends.map((end) => this.window(end));
+      this.take(await api.step(this.arrays(windows, ends), facts, signal), true, count);
+      tell();
+    }
+  }
+
+  /** Take the frames of an answer; of each of several samples, the first. */
+  take({ arrays, facts }, isShown, samples = 0) {
+    const { prediction, low, high } = arrays;
+    const size = this.places.length * this.recording.cells;
+    const sampleSize = samples ? prediction.data.length / samples : size;
+    const count = samples || prediction.data.length / size;
+    const cut = (array, n) => array.data.subarray(n * sampleSize, n * sampleSize + size);
+    for (let n = 0; n < count; n++) {
+      if (isShown) this.frames.push(cut(prediction, n));
+      if (low) this.low.push(cut(low, n));
+      if (high) this.high.push(cut(high, n));
+    }
+    const { "alarm.p": p, "alarm.raised": raised, consistency } = arrays;
+    p?.data.forEach((value, n) => {
+      this.alarms.push({ p: value, isRaised: !!raised.data[n], part: facts["alarm.parts"]?.[n] });
+    });
+    if (consistency) this.consistency.push(...consistency.data);
+    for (const remark of facts.remarks ?? []) {
+      if (!this.remarks.includes(remark)) this.remarks.push(remark);
+    }
+  }
+
+  /** What the model looked at to make a frame; at a given one, what it sees there. */
+  explain(index) {
+    const isMade = this.at(index) !== null;
+    const key = `${index} ${isMade}`;
+    let entry = this.explanations.get(key);
+    // One question at a time: time may run faster than answers come.
+    if (!entry && this.asking) return { isMade, found: null, error: null, done: this.asking };
+    if (!entry) {
+      const end = isMade ? index - 1 : index;
+      const window = this.window(end);
+      entry = { isMade, found: null, error: null };
+      if (window) {
+        entry.done = api.explain(this.arrays([window], [end]), this.facts()).then(
+          (answer) => (entry.found = answer),
+          (error) => (entry.error = error.message),
+        );
+        this.asking = entry.done.finally(() => (this.asking = null));
+      } else {
+        entry.error = "there are not enough frames before this one";
+      }
+      this.explanations.set(key, entry);
+    }
+    return entry;
+  }
+}

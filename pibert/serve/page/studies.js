@@ -1,0 +1,160 @@
+// What the charts show: a point over time, a line through the field, error over lead time, spectra.
+// Each gives the spec of a chart; the same numbers become a CSV file.
+
+import { bilinear, nmse, pointsAlong } from "./fields.js";
+import { axisLabel } from "./numbers.js";
+import { pointAt, pointBars, valuesAt, velocityAt } from "./quantities.js";
+import { radial, streamwise } from "./spectrum.js";
+import { state } from "./state.js";
+
+const KINDS = ["first", "second"];
+
+function runs() {
+  return state.runs.flatMap((run, n) =>
+    run?.frames.length ? [{ run, name: run.model.name, kind: KINDS[n] }] : [],
+  );
+}
+
+function componentLabel() {
+  const name = state.component === "speed" ? "|u|" : state.component;
+  return axisLabel(name, state.recording.unit(state.component));
+}
+
+function timeAxis() {
+  const { dt, timeUnit } = state.recording;
+  return dt ? { label: axisLabel("t", timeUnit), of: timeOf } : { label: "frame", of: (n) => n };
+}
+
+function timeOf(index) {
+  return state.recording.time(index) ?? index;
+}
+
+/** The frame whose time is nearest. */
+export function frameAt(time) {
+  const { dt, stride } = state.recording;
+  return Math.round(dt ? time / (dt * stride) : time);
+}
+
+export function probeStudy() {
+  const { recording, probe } = state;
+  const title = "Probe";
+  if (!probe) return { title, note: "Click a point of a panel." };
+  const place = probe.y * recording.shape[1] + probe.x;
+  const axis = timeAxis();
+  const trace = (run) => {
+    const [first, count] = run ? [run.start + 1, run.frames.length] : [0, recording.count];
+    const frames = Array.from({ length: count }, (_, n) => first + n);
+    return { x: frames.map(axis.of), y: frames.map((index) => pointAt(run, index, place)) };
+  };
+  const series = [{ name: "truth", kind: "truth", ...trace(null) }];
+  for (const { run, name, kind } of runs()) series.push({ name, kind, ...trace(run) });
+  const [x, y] = [probe.x * recording.dx, probe.y * recording.dy];
+  const spec = { title, x: axis.label, y: componentLabel(), series, at: axis.of(state.frame) };
+  spec.where = { x, y };
+  const band = bandAt(place, axis);
+  if (band) spec.band = band;
+  return spec;
+}
+
+function bandAt(place, axis) {
+  const [run] = state.runs;
+  if (!run?.low.length || state.component === "speed") return null;
+  const band = { name: `${Math.round(100 * run.level)} % error bars`, x: [], low: [], high: [] };
+  for (let index = run.start + 1; index <= run.start + run.low.length; index++) {
+    const [low, high] = pointBars(run, index, place);
+    if (!Number.isFinite(low + high)) continue;
+    band.x.push(axis.of(index));
+    band.low.push(low);
+    band.high.push(high);
+  }
+  return band.x.length ? band : null;
+}
+
+export function sliceStudy() {
+  const { recording, slice, frame } = state;
+  const title = "Slice";
+  if (!slice) return { title, note: "Press Slice and drag, or drag with Shift." };
+  const points = pointsAlong(slice, recording);
+  const x = points.map(({ distance }) => distance);
+  const along = (values) =>
+    points.map((point) => (values ? bilinear(values, recording.shape, point.x, point.y) : NaN));
+  const series = [
+    { name: "truth", kind: "truth", x, y: along(valuesAt(recording, null, frame)) },
+    ...runs().map(({ run, name, kind }) => ({
+      name,
+      kind,
+      x,
+      y: along(valuesAt(recording, run, frame)),
+    })),
+  ];
+  return { title, x: axisLabel("distance", recording.lengthUnit), y: componentLabel(), series };
+}
+
+export function errorStudy() {
+  const title = "Error";
+  const found = runs();
+  if (!found.length) return { title, note: "Press Run to predict." };
+  const leadsOf = (run) => run.frames.map((_, n) => n + 1);
+  const series = found.map(({ run, name, kind }) => {
+    const leads = leadsOf(run);
+    return { name, kind, x: leads, y: leads.map((lead) => scores(run, lead).own) };
+  });
+  const [{ run }] = [...found].sort((a, b) => b.run.frames.length - a.run.frames.length);
+  const persistence = leadsOf(run).map((lead) => scores(run, lead).persistence);
+  series.push({ name: "persistence", kind: "reference", x: leadsOf(run), y: persistence });
+  if (!series.some(({ y }) => y.some(Number.isFinite))) {
+    return { title, note: "There is no truth to compare with." };
+  }
+  const x = run.isForced ? "step" : "lead (frames)";
+  return { title, x, y: "NMSE", series, at: state.frame - run.start, isLogY: true };
+}
+
+/** NMSE of a run and of the last frame given, worked out once. */
+function scores(run, lead) {
+  run.scores ??= new Map();
+  if (!run.scores.has(lead)) {
+    const truth = run.picked(run.start + lead);
+    const last = run.picked(run.isForced ? run.start + lead - 1 : run.start);
+    const score = (frame) => (truth && frame ? nmse(frame, truth) : NaN);
+    run.scores.set(lead, { own: score(run.frames[lead - 1]), persistence: score(last) });
+  }
+  return run.scores.get(lead);
+}
+
+export function spectrumStudy() {
+  const { recording, frame } = state;
+  const title = "Spectrum";
+  const make = (run) => {
+    const both = velocityAt(recording, run, frame);
+    if (!both) return null;
+    const { shape, dx, dy } = recording;
+    if (state.spectrum === "radial") return radial(...both, shape, dx, dy);
+    return streamwise(...both, shape, dx);
+  };
+  const series = [];
+  const wanted = [{ run: null, name: "truth", kind: "truth" }, ...runs()];
+  for (const { run, name, kind } of wanted) {
+    const found = make(run);
+    if (found) series.push({ name, kind, x: found.k, y: found.energy });
+  }
+  if (!series.length) return { title, note: "A spectrum needs two velocity components." };
+  const unit = recording.lengthUnit;
+  const x = axisLabel(state.spectrum === "radial" ? "|k|" : "k along x", unit && `1/${unit}`);
+  return { title, x, y: "E(k)", series, isLog: true };
+}
+
+/** A study as a table: one row for each x, one column for each line. */
+export function asCsv(spec) {
+  const columns = [...spec.series];
+  if (spec.band) {
+    const { x, low, high } = spec.band;
+    columns.push({ name: "low", x, y: low }, { name: "high", x, y: high });
+  }
+  const places = [...new Set(columns.flatMap(({ x }) => x))].sort((a, b) => a - b);
+  const lookups = columns.map(({ x, y }) => new Map(x.map((at, n) => [at, y[n]])));
+  const cell = (value) => (Number.isFinite(value) ? String(value) : "");
+  const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const head = [spec.x, ...columns.map(({ name }) => name)].map(quoted).join(",");
+  const rows = places.map((at) => [at, ...lookups.map((own) => own.get(at))].map(cell).join(","));
+  return [head, ...rows, ""].join("\n");
+}

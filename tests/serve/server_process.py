@@ -1,0 +1,67 @@
+"""A real server process on a real socket, with small models."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from pibert.predictor import save_model
+from tests.predictor.small import predictor
+
+ROOT = Path(__file__).parents[2]
+
+
+def save_small(folder: Path, *, consistency: bool = True, **overrides: Any) -> Path:
+    made = predictor(**overrides)
+    trained = {"forward": True, "reconstruct": True, "consistency": consistency}
+    return save_model(folder, made.model, made.normalizer, trained=trained, metrics={"error": 0.25})
+
+
+class ServerProcess:
+    """``pibert serve``, from its first line to its end."""
+
+    def __init__(self, arguments: Sequence[Any], **environment: str) -> None:
+        command = [sys.executable, "-m", "pibert.cli", "serve", *map(str, arguments)]
+        self.process = subprocess.Popen(
+            [*command, "--port", "0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"} | environment,
+        )
+        assert self.process.stdout is not None and self.process.stderr is not None
+        first = self.process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/", first)
+        if found is None:
+            raise AssertionError(f"no address: {first!r} {self.process.stderr.read()}")
+        self.port = int(found[1])
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
+
+    def wait_until_ready(self) -> Self:
+        for _ in range(600):
+            if self.client.get("/ready").status_code == 200:
+                return self
+            time.sleep(0.05)
+        raise AssertionError("not ready in 30 s")
+
+    @property
+    def is_alive(self) -> bool:
+        return self.client.get("/health").json() == {"status": "alive"}
+
+    def stop(self) -> int:
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(30)
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+        return code

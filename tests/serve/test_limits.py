@@ -1,0 +1,205 @@
+"""Limits, tokens and clients that misbehave."""
+
+import io
+import json
+import socket
+import struct
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.predictor.small import frames
+from tests.serve.conftest import TOKEN
+from tests.serve.server_process import ServerProcess
+
+AUTHORISED = {"authorization": f"Bearer {TOKEN}"}
+NPY = {"content-type": "application/x-npy"}
+
+
+def talk(port: int, sent: bytes, seconds: float = 10.0) -> bytes:
+    """Send bytes over a socket of our own, and read until the server closes it."""
+    with socket.create_connection(("127.0.0.1", port), seconds) as connection:
+        connection.sendall(sent)
+        found = b""
+        while part := connection.recv(65536):
+            found += part
+    return found
+
+
+def head(length: Any, kind: str = "application/x-npy", *more: str) -> bytes:
+    lines = (
+        "POST /v1/step?model=wake HTTP/1.1",
+        "Host: localhost",
+        f"Content-Type: {kind}",
+        f"Content-Length: {length}",
+        f"Authorization: Bearer {TOKEN}",
+        *more,
+    )
+    return "\r\n".join((*lines, "", "")).encode()
+
+
+def test_ten_gigabytes_are_refused_before_they_are_sent(alive: ServerProcess):
+    answer = talk(alive.port, head(10_000_000_000))
+    assert answer.startswith(b"HTTP/1.1 413") and b'"code":"too_large"' in answer
+
+
+def test_a_body_without_a_stated_length_is_counted(strict: ServerProcess):
+    def parts() -> Any:
+        for _ in range(100):
+            yield bytes(10_000)
+
+    headers = AUTHORISED | NPY
+    answer = strict.client.post("/v1/step", content=parts(), headers=headers)
+    assert answer.status_code == 413
+
+
+def test_json_may_be_a_quarter_as_long(strict: ServerProcess):
+    body = b'{"fields": [' + b" " * 60_000 + b"]}"
+    headers = AUTHORISED | {"content-type": "application/json"}
+    assert strict.client.post("/v1/step", content=body, headers=headers).status_code == 413
+
+
+def test_a_half_sent_body_leaves_the_server_as_it_was(alive: ServerProcess):
+    with socket.create_connection(("127.0.0.1", alive.port), 10) as connection:
+        connection.sendall(head(5000) + b"\x93NUMPY" + bytes(100))
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(10)
+        assert b"200" not in connection.recv(100)
+
+
+def test_a_body_that_does_not_come_runs_out_of_time(strict: ServerProcess):
+    answer = talk(strict.port, head(5000) + bytes(100))
+    assert answer.startswith(b"HTTP/1.1 504") and b'"code":"timeout"' in answer
+    assert strict.is_alive
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x00\xff\xfe nonsense\r\n\r\n",
+        b"GET / HTTP/9.9\r\nConnection: close\r\n\r\n",
+        head("-5"),
+        head("five"),
+        head("9" * 5000),
+        head(5, "application/x-npy", "Transfer-Encoding: chunked") + b"zz\r\n",
+    ],
+)
+def test_what_is_no_request_is_refused(alive: ServerProcess, sent: bytes):
+    assert not talk(alive.port, sent).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "status"),
+    [
+        ("application/x-npy", b"\x93NUMPY", 400),
+        ("application/x-npy", b"\x93NUMPY\x01\x00\x05\x00((((", 400),
+        ("application/x-npy", b"", 400),
+        ("application/vnd.safetensors", b"\xff" * 64, 400),
+        ("application/vnd.safetensors", struct.pack("<Q", 1 << 60) + b"{}", 400),
+        ("application/json", b"", 400),
+        ("application/json", b"[1, 2", 400),
+        ("application/json", b"[]", 400),
+        ("application/json", b"[" * 100_000, 400),
+        ("application/json", b'{"fields": ' + b"[" * 900 + b"]" * 900 + b"}", 422),
+        ("application/json", b'{"fields": [1' + b"0" * 5000 + b"]}", 400),
+        ("application/json", b'{"fields": [1e999]}', 422),
+        ("application/json", b"\xff\xfe{}", 400),
+        ("text/plain", b"{}", 415),
+        ("", b"{}", 415),
+    ],
+)
+def test_malformed_bodies_are_refused(alive: ServerProcess, kind: str, body: bytes, status: int):
+    params = {"model": "wake"} if kind.endswith("npy") else {}
+    answer = alive.client.post(
+        "/v1/step", content=body, headers={"content-type": kind}, params=params
+    )
+    assert answer.status_code == status
+    assert answer.json()["error"]["message"]
+
+
+def test_pickled_fields_are_refused(alive: ServerProcess):
+    stream = io.BytesIO()
+    np.save(stream, np.array([{"a": 1}], object), allow_pickle=True)
+    answer = alive.client.post("/v1/step?model=wake", content=stream.getvalue(), headers=NPY)
+    assert answer.status_code == 400 and "pickled" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("dtype", ["<i4", "<f2", "<c8"])
+def test_other_numbers_than_floats_are_refused(alive: ServerProcess, dtype: str):
+    stream = io.BytesIO()
+    np.save(stream, frames(1).numpy().astype(dtype))
+    answer = alive.client.post("/v1/step?model=wake", content=stream.getvalue(), headers=NPY)
+    assert answer.status_code == 422 and "float32 or float64" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("header", [None, "Bearer wrong", f"Basic {TOKEN}", "Bearer", "\xe9"])
+def test_without_the_token_only_signs_of_life_are_given(strict: ServerProcess, header: str | None):
+    headers = {} if header is None else {b"authorization": header.encode("latin-1")}
+    with httpx.Client(base_url=f"http://127.0.0.1:{strict.port}") as client:
+        for route in ("/models", "/metrics", "/openapi.json", "/v1/samples"):
+            answer = client.get(route, headers=headers)
+            assert answer.status_code == 401
+            assert answer.json()["error"]["code"] == "unauthorized"
+        assert client.post("/v1/step", headers=headers).status_code == 401
+        assert client.get("/health", headers=headers).status_code == 200
+        assert client.get("/ready", headers=headers).status_code == 200
+    assert strict.client.get("/models", headers=AUTHORISED).status_code == 200
+
+
+def test_another_name_of_the_server_is_refused(alive: ServerProcess):
+    answer = alive.client.get("/models", headers={"host": "evil.example:80"})
+    assert answer.status_code == 421
+    assert alive.client.get("/models", headers={"host": "localhost:1"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("route", "change", "words"),
+    [
+        ("step", {"fields": np.zeros((5, 1, 2, 2, 2)).tolist()}, "at most 4 samples"),
+        ("rollout", {"steps": 21}, "from 1 to 20"),
+        ("rollout", {"steps": 0}, "from 1 to 20"),
+        ("rollout", {"steps": 2.0}, "whole number"),
+        ("rollout", {}, "from 1 to 20"),
+    ],
+)
+def test_too_much_is_refused(strict: ServerProcess, route: str, change: dict[str, Any], words: str):
+    body = {"fields": frames(1).tolist()} | change
+    answer = strict.client.post(f"/v1/{route}", json=body, headers=AUTHORISED)
+    assert answer.status_code == 422 and words in answer.json()["error"]["message"]
+
+
+def test_a_full_queue_refuses_and_recovers(strict: ServerProcess):
+    body = {"fields": frames(4).tolist(), "steps": 20}
+
+    def ask(_: int) -> httpx.Response:
+        address = f"http://127.0.0.1:{strict.port}/v1/rollout"
+        return httpx.post(address, json=body, headers=AUTHORISED, timeout=30)
+
+    with ThreadPoolExecutor(10) as threads:
+        answers = list(threads.map(ask, range(10)))
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert refused and {answer.status_code for answer in answers} == {200, 503}
+    assert refused[0].headers["retry-after"] == "1"
+    assert refused[0].json()["error"]["code"] == "busy"
+    assert (
+        'pibert_rejected_total{code="busy"}'
+        in strict.client.get("/metrics", headers=AUTHORISED).text
+    )
+    assert ask(0).status_code == 200
+
+
+def test_a_rollout_that_nobody_reads_does_not_hold_the_queue(alive: ServerProcess):
+    body = json.dumps({"model": "wake", "fields": frames(1).tolist(), "steps": 1000}).encode()
+    start = head(len(body), "application/json").replace(b"/v1/step?model=wake", b"/v1/rollout")
+    with socket.create_connection(("127.0.0.1", alive.port), 10) as connection:
+        connection.sendall(start + body)
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+    for _ in range(200):
+        if 'pibert_queue_requests{model="wake"} 0' in alive.client.get("/metrics").text:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the job of a client that left is still there")

@@ -1,0 +1,219 @@
+"""Samples that a server offers, and files that it is sent."""
+
+import io
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from pibert.data.format import write
+from pibert.serve.arrays import read_safetensors
+from tests.serve.server_process import ServerProcess
+from tests.trust.flows import BODY, flows
+
+BYTES = {"content-type": "application/octet-stream"}
+
+
+def opened(server: ServerProcess, data: bytes, **query: str) -> tuple[int, dict[str, Any]]:
+    answer = server.client.post(
+        "/v1/open", content=data, headers=BYTES | {"accept": "application/json"}, params=query
+    )
+    return answer.status_code, answer.json()
+
+
+def as_npy(array: np.ndarray, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array, **options)
+    return stream.getvalue()
+
+
+def test_samples_are_listed_and_read_in_parts(alive: ServerProcess):
+    listed = alive.client.get("/v1/samples").json()
+    assert [own["id"] for own in listed] == ["more-wave-0", "waves-wave-0", "waves-wave-1"]
+    assert listed[1]["frames"] == 12 and listed[1]["models"] == ["wake", "waves"]
+    truth = flows(2)[1]
+    assert listed[2]["parameters"]["Re"] == pytest.approx(truth.parameters["Re"])
+
+    address = "/v1/samples/waves-wave-1?start=3&stop=5"
+    answer = alive.client.get(address, headers={"accept": "application/vnd.safetensors"})
+    arrays, metadata = read_safetensors(answer.content)
+    fields = truth.read(slice(3, 5)).numpy()
+    np.testing.assert_array_equal(arrays["fields"][..., ~BODY.numpy()], fields[..., ~BODY.numpy()])
+    assert np.isnan(arrays["fields"][..., BODY.numpy()]).all()
+    np.testing.assert_array_equal(arrays["body"], BODY.numpy())
+    np.testing.assert_array_equal(arrays["known"][0], ~BODY.numpy())
+    assert json.loads(metadata["stop"]) == 5 and json.loads(metadata["dt"]) == 0.1
+
+    plain = alive.client.get(address, headers={"accept": "application/x-npy"})
+    assert np.load(io.BytesIO(plain.content)).shape == (2, 2, 8, 12)
+    whole = alive.client.get("/v1/samples/waves-wave-0").json()
+    assert len(whole["fields"]) == whole["stop"] == 12 and whole["fields"][0][0][3][2] is None
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "none",
+        "..",
+        "../waves",
+        "%2e%2e%2fmodel.json",
+        "..%2f..%2fetc%2fpasswd",
+        "%00",
+        "/etc/passwd",
+    ],
+)
+def test_an_id_that_is_none_is_not_found(alive: ServerProcess, place: str):
+    assert alive.client.get(f"/v1/samples/{place}").status_code in (404, 405)
+
+
+@pytest.mark.parametrize("query", ["start=12", "start=-1", "start=x", "start=5&stop=5", "stop=0"])
+def test_frames_that_are_none_are_refused(alive: ServerProcess, query: str):
+    answer = alive.client.get(f"/v1/samples/waves-wave-0?{query}")
+    assert answer.status_code == 422 and answer.json()["error"]["code"] == "invalid"
+
+
+@pytest.mark.parametrize("place", ["/..%2fapp.py", "/app.py", "/%2e%2e/app.py", "/.%00", "/page"])
+def test_the_page_leads_nowhere_else(alive: ServerProcess, place: str):
+    assert alive.client.get(place).status_code == 404
+
+
+def test_nothing_of_the_page_may_come_from_elsewhere(alive: ServerProcess):
+    policy = alive.client.get("/").headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'") and "http" not in policy
+
+
+def test_files_of_arrays_are_opened(alive: ServerProcess):
+    fields = np.random.default_rng(0).normal(size=(3, 2, 4, 5))
+    fields[1, 0, 2, 3] = np.nan
+    status, found = opened(alive, as_npy(fields))
+    assert status == 200 and found["channels"] == ["u", "v"]
+    assert found["fields"][1][0][2][3] is None and found["known"][1][2][3] == 0
+    np.testing.assert_allclose(found["fields"][0], fields[0], rtol=1e-6)
+
+    packed = io.BytesIO()
+    mask = np.ones((4, 5), np.uint8)
+    mask[0, 0] = 0
+    np.savez_compressed(packed, fields=fields, mask=mask)
+    status, found = opened(alive, packed.getvalue())
+    assert status == 200 and found["known"][2][0][:2] == [0, 1]
+
+    facts = {"channels": '["a", "b"]', "dt": "0.5", "dx": "2", "dy": "3", "parameters": '{"Re": 7}'}
+    status, found = opened(alive, safetensors.numpy.save({"x": fields[0]}, facts))
+    assert status == 200 and found["channels"] == ["a", "b"] and found["dt"] == 0.5
+    assert found["grid"] == {"shape": [4, 5], "dx": 2.0, "dy": 3.0}
+    assert found["parameters"] == {"Re": 7.0}
+
+
+def test_a_native_file_is_opened(alive: ServerProcess, tmp_path: Path):
+    own = flows(2)
+    write(tmp_path / "own.h5", own)
+    data = (tmp_path / "own.h5").read_bytes()
+    status, found = opened(alive, data)
+    assert status == 200 and found["name"] == "wave-0" and found["frames"] == 12
+    assert found["remarks"] == ["the first of 2 trajectories"]
+    status, found = opened(alive, data, trajectory="wave-1")
+    assert found["parameters"]["Re"] == pytest.approx(own[1].parameters["Re"])
+    status, found = opened(alive, data, trajectory="wave-9")
+    assert status == 400 and "no trajectory 'wave-9'" in found["error"]["message"]
+    assert str(tmp_path) not in found["error"]["message"]
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch /tmp/never",)
+
+
+def zip_bomb() -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("fields.npy", "w", force_zip64=True) as member:
+            for _ in range(400):
+                member.write(bytes(1_000_000))
+    return packed.getvalue()
+
+
+def odd_packing() -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("fields.npy", as_npy(np.zeros((1, 2, 4, 5))))
+    return packed.getvalue()
+
+
+def lying_zip() -> bytes:
+    """Its directory says that a member is small."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("fields.npy", bytes(3_000_000))
+    stated, lie = (3_000_000).to_bytes(4, "little"), (100).to_bytes(4, "little")
+    return packed.getvalue().replace(stated, lie)
+
+
+def huge_header() -> bytes:
+    stream = io.BytesIO()
+    header = {"descr": "<f8", "fortran_order": False, "shape": (1 << 40, 2, 8, 12)}
+    np.lib.format.write_array_header_1_0(stream, header)
+    return stream.getvalue() + bytes(100)
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "words"),
+    [
+        (b"", 400, "found another"),
+        (b"hello", 400, "found another"),
+        (as_npy(np.array([Evil()], object), allow_pickle=True), 400, "pickled"),
+        (as_npy(np.zeros((2, 3))), 422, "(time, channel, y, x)"),
+        (as_npy(np.zeros((1, 2, 4, 5)))[:-7], 400, "bytes after the npy header"),
+        (huge_header(), 400, "bytes after the npy header"),
+        (zip_bomb(), 413, "unpacked"),
+        (lying_zip(), 400, "npz"),
+        (odd_packing(), 400, "another packing"),
+        (safetensors.numpy.save({"fields": np.zeros((1, 2, 4, 5))})[:-3], 400, "safetensors"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(500), 400, "HDF5"),
+    ],
+)
+def test_files_that_are_broken_or_hostile_are_refused(
+    alive: ServerProcess, data: bytes, status: int, words: str
+):
+    found_status, found = opened(alive, data)
+    assert found_status == status
+    assert words in found["error"]["message"]
+
+
+def test_a_native_file_that_leads_elsewhere_is_refused(alive: ServerProcess, tmp_path: Path):
+    secret, path = tmp_path / "secret.bin", tmp_path / "own.h5"
+    secret.write_bytes(np.arange(12 * 2 * 8 * 12, dtype="<f4").tobytes())
+
+    def status_of() -> tuple[int, str]:
+        status, found = opened(alive, path.read_bytes())
+        return status, str(found)
+
+    write(path, flows(1))
+    with h5py.File(path, "a") as file:
+        group = file["trajectories/wave-0"]
+        del group["fields"]
+        whole = (secret, 0, h5py.h5f.UNLIMITED)
+        group.create_dataset("fields", (12, 2, 8, 12), "<f4", external=[whole])
+    status, found = status_of()
+    assert status == 400 and "another file" in found
+
+    write(path, flows(1))
+    with h5py.File(path, "a") as file:
+        group = file["trajectories/wave-0"]
+        del group["fields"]
+        group["fields"] = h5py.ExternalLink("/etc/other.h5", "fields")
+    status, found = status_of()
+    assert status == 400 and "link" in found
+
+    write(path, flows(1))
+    with h5py.File(path, "a") as file:
+        group = file["trajectories/wave-0"]
+        del group["fields"]
+        group.create_dataset("fields", (1 << 30, 2, 8, 12), "<f4", chunks=(1, 2, 8, 12))
+    status, found = status_of()
+    assert status == 400 and "send fewer frames" in found

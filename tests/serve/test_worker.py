@@ -1,0 +1,142 @@
+"""Turns of a model's thread: what one request does must not be felt by another."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pibert.serve.asked import Asked
+from pibert.serve.joint import JointPredictor
+from pibert.serve.limits import Limits
+from pibert.serve.metrics import Metrics
+from pibert.serve.models import Served
+from pibert.serve.refusal import Refusal
+from pibert.serve.worker import AHEAD, Job, Worker
+from tests.predictor.small import frames, predictor
+
+
+def rollout(seed: int = 0, steps: int = 3, **changes: Any) -> Asked:
+    fields = changes.pop("fields", frames(1, seed=seed).numpy())
+    return Asked(route="rollout", fields=fields, steps=steps, parameters={}, **changes)
+
+
+@pytest.fixture
+def joint() -> JointPredictor:
+    made = predictor()
+    return JointPredictor(made.model, made.normalizer)
+
+
+@pytest.fixture
+def worker(joint: JointPredictor) -> Iterator[Worker]:
+    started = Worker(Served("wake", joint, None), Limits(wait=0.2, queue=8), Metrics())
+    started.start()
+    yield started
+    started.stop()
+    started.join(10)
+    assert not started.is_alive()
+
+
+async def read(worker: Worker, job: Job) -> np.ndarray:
+    assert job.asked.steps is not None
+    blocks = [await worker.next_block(job) for _ in range(job.asked.steps)]
+    return np.concatenate([block.arrays["prediction"] for block in blocks], axis=1)
+
+
+def test_a_refused_request_does_not_touch_its_neighbours(worker: Worker, joint: JointPredictor):
+    async def ask() -> list[Any]:
+        holes = frames(1).numpy()
+        holes[0, 0, 1, 2, 3] = np.nan
+        jobs = [Job(rollout(1)), Job(rollout(fields=holes)), Job(rollout(2))]
+        for job in jobs:
+            worker.submit(job)
+        return await asyncio.gather(*(read(worker, job) for job in jobs), return_exceptions=True)
+
+    first, refused, last = asyncio.run(ask())
+    assert isinstance(refused, Refusal) and refused.code == "invalid"
+    assert "row 2, column 3" in refused.message
+    np.testing.assert_allclose(first, joint.rollout(frames(1, seed=1).numpy(), 3), atol=1e-3)
+    np.testing.assert_allclose(last, joint.rollout(frames(1, seed=2).numpy(), 3), atol=1e-3)
+    assert len(worker) == 0
+
+
+def test_a_rollout_that_diverges_ends_alone_and_says_where(worker: Worker, joint: JointPredictor):
+    calls = 0
+
+    def spoil(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            output[1] = torch.nan  # of the second rollout, in the second step of both
+        return output
+
+    sound = joint.rollout(frames(1, seed=1).numpy(), 3)
+    assert worker.is_warm.wait(10)
+    hook = joint.model.register_forward_hook(spoil)
+
+    async def ask() -> list[Any]:
+        jobs = [Job(rollout(1)), Job(rollout(2))]
+        for job in jobs:
+            worker.submit(job)
+        return await asyncio.gather(*(read(worker, job) for job in jobs), return_exceptions=True)
+
+    first, diverged = asyncio.run(ask())
+    hook.remove()
+    np.testing.assert_allclose(first, sound, atol=1e-3)
+    assert isinstance(diverged, Refusal) and diverged.code == "diverged"
+    assert "in step 2" in diverged.message and "at most 1 steps" in diverged.message
+
+
+def test_a_fault_of_the_model_is_not_told_and_does_not_end_the_thread(
+    worker: Worker, joint: JointPredictor
+):
+    def fail(module: Any, inputs: Any) -> None:
+        raise RuntimeError("secret of the machine")
+
+    assert worker.is_warm.wait(10)
+    hook = joint.model.register_forward_pre_hook(fail)
+
+    async def ask() -> None:
+        job = Job(rollout(1))
+        worker.submit(job)
+        with pytest.raises(Refusal, match="a fault of its own") as refused:
+            await worker.next_block(job)
+        assert refused.value.status == 500
+        hook.remove()
+        again = Job(rollout(1))
+        worker.submit(again)
+        assert (await read(worker, again)).shape == (1, 3, 2, 12, 20)
+
+    asyncio.run(ask())
+
+
+def test_what_nobody_reads_stands_back_and_goes_when_its_client_does(worker: Worker):
+    async def ask() -> int:
+        unread, quick = Job(rollout(1, steps=50)), Job(rollout(2, steps=20))
+        worker.submit(unread)
+        worker.submit(quick)
+        await read(worker, quick)
+        await asyncio.sleep(0.05)
+        waiting = unread.blocks.qsize()
+        worker.leave(unread)
+        last = Job(rollout(3, steps=1))
+        worker.submit(last)
+        await read(worker, last)
+        return waiting
+
+    assert asyncio.run(ask()) == AHEAD
+    assert len(worker) == 0
+
+
+def test_a_stopped_worker_takes_nothing_new_but_ends_what_it_has(worker: Worker):
+    async def ask() -> np.ndarray:
+        job = Job(rollout(1, steps=6))
+        worker.submit(job)
+        worker.stop()
+        with pytest.raises(Refusal, match="stopping"):
+            worker.submit(Job(rollout(2)))
+        return await read(worker, job)
+
+    assert asyncio.run(ask()).shape[1] == 6

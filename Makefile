@@ -4,18 +4,19 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
+DEMO ?= outputs/demo
 # Idle threads sleep: on a machine that others use too, spinning ones make training several
 # times slower.
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench studies validation clean
+.PHONY: help demo test lint format docs bench studies validation clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
 
-demo: $(READY) ## Simulate wakes, train on some, step the others and draw outputs/demo.png
-	$(BIN)/pibert demo
+demo: $(READY) ## Roll out shipped weights, train and compare small models, write the report
+	$(BIN)/pibert demo --out $(DEMO)
 
 test: $(READY) ## Run the tests (fast ones; WORKERS=4 for more processes)
 	$(BIN)/pytest -q -n $(WORKERS)
@@ -28,6 +29,9 @@ lint: $(READY) ## Check style and types
 format: $(READY) ## Put the code into the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.docs-ready ## Build the documentation as static pages: outputs/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 bench: $(VENV)/.bench-ready ## Time PIBERT against a Fourier neural operator
 	$(BIN)/python benchmarks/against_fno.py
@@ -51,4 +55,8 @@ $(READY): pyproject.toml constraints.txt
 
 $(VENV)/.bench-ready: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]' -c constraints.txt
+	@touch $@
+
+$(VENV)/.docs-ready: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]' -c constraints.txt
 	@touch $@

@@ -1,20 +1,30 @@
 """PIBERT: a physics-informed Fourier-wavelet transformer that steps flow fields forward in time."""
 
-from pibert.fields import (
-    PARAMETER_WIDTH,
-    Batch,
-    Boundary,
-    FieldSpec,
-    Grid,
-    Normalizer,
-    Parameter,
-    Sides,
-    Trajectory,
-)
-from pibert.models import MODELS, PRESETS, build_model, count_parameters
-from pibert.predictor import Predictor, load
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pibert.fields import (
+        PARAMETER_WIDTH,
+        Batch,
+        Boundary,
+        FieldSpec,
+        Grid,
+        Normalizer,
+        Parameter,
+        Sides,
+        Trajectory,
+    )
+    from pibert.models import MODELS, PRESETS, build_model, count_parameters
+    from pibert.predictor import Predictor, load
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    **dict.fromkeys(("MODELS", "PRESETS", "build_model", "count_parameters"), "pibert.models"),
+    **dict.fromkeys(("Predictor", "load"), "pibert.predictor"),
+}
+"""Where the names of ``__all__`` come from that are not of ``pibert.fields``."""
 
 __all__ = [
     "MODELS",
@@ -34,3 +44,20 @@ __all__ = [
     "count_parameters",
     "load",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Names and modules on first use: the command line and its completion do without torch."""
+    if name in __all__:
+        return getattr(importlib.import_module(_HOMES.get(name, "pibert.fields")), name)
+    if not name.startswith("_"):
+        try:
+            return importlib.import_module(f"{__name__}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"{__name__}.{name}":
+                raise
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

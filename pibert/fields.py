@@ -420,7 +420,11 @@ class Trajectory:
     def __post_init__(self) -> None:
         shape, grid = tuple(self.states.shape), self.spec.grid
         expected = (len(self.time), len(self.spec.channels), *grid.shape)
-        if shape != expected or not shape[0]:
+        if not expected[0] and not shape[0]:
+            raise ValueError(
+                f"trajectory {self.name!r}: expected at least one frame, found none; leave it out"
+            )
+        if shape != expected:
             raise ValueError(
                 f"trajectory {self.name!r}: expected states of shape (t, c, y, x) = {expected} "
                 f"from its time, channels and grid, found {shape}"

@@ -1,13 +1,16 @@
 """``pibert compare``, ``evaluate`` and ``report`` as a user types them."""
 
 import csv
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from pibert.cli import app
+from pibert.cli.compare import _show_ranking
 
 SMALL = (
     "data.wakes.recipe.frames=20",
@@ -47,6 +50,25 @@ def test_a_comparison_leaves_records_that_a_script_can_read(compared: Path) -> N
     assert results["data"]["wakes"]["source"]["recipe_hash"]
 
 
+def test_a_script_reads_the_ranking(compared: Path) -> None:
+    models = "pibert,unet,linear-extrapolation"
+    words = ["compare", "--preset", "quick", "--models", models, "--out", str(compared)]
+    result = CliRunner().invoke(app, [*words, *SETTINGS, "--json"])
+    assert result.exit_code == 0, result.output
+    found, results = json.loads(result.stdout), json.loads((compared / "results.json").read_text())
+    assert found["data"]["wakes"]["ranking"] == results["data"]["wakes"]["ranking"]
+    assert found["failed"] == found["left_out"] == []
+    assert found["written"] == [str(compared / "results.json"), str(compared / "results.csv")]
+
+
+def test_the_ranking_fits_eighty_columns(compared: Path) -> None:
+    results = json.loads((compared / "results.json").read_text())
+    terminal = Console(width=80, record=True, file=io.StringIO())
+    _show_ranking(terminal, "wakes", results["data"]["wakes"], results)
+    page = terminal.export_text()
+    assert "linear-extrapolation" in page and "parameters" in page and "…" not in page
+
+
 def test_the_same_command_again_does_nothing_anew(compared: Path) -> None:
     scores = {path: path.stat().st_mtime_ns for path in compared.rglob("scores.json")}
     models = "pibert,unet,linear-extrapolation"
@@ -55,6 +77,16 @@ def test_the_same_command_again_does_nothing_anew(compared: Path) -> None:
     )
     assert code == 0
     assert scores == {path: path.stat().st_mtime_ns for path in compared.rglob("scores.json")}
+
+
+def test_fewer_models_in_the_same_folder_say_whom_the_results_leave_out(compared: Path) -> None:
+    words = ["compare", "--preset", "quick", "--out", str(compared), *SETTINGS, "--models"]
+    code, text = pibert(*words, "linear-extrapolation")
+    assert code == 0, text
+    assert "They leave out pibert, unet: add them to --models" in " ".join(text.split())
+    code, text = pibert(*words, "pibert,unet,linear-extrapolation")
+    assert code == 0 and "leave out" not in text
+    assert len(json.loads((compared / "results.json").read_text())["runs"]) == 4
 
 
 def test_another_plan_in_the_same_folder_is_refused(compared: Path) -> None:
@@ -80,7 +112,8 @@ def test_one_run_is_scored_on_its_own_test_part(compared: Path, tmp_path: Path) 
     run = compared / "runs" / "wakes" / "unet-0"
     code, text = pibert("evaluate", str(run), "--out", str(tmp_path), "--json")
     assert code == 0, text
-    found = json.loads(text.splitlines()[-1])
+    found = json.loads(text)
+    assert found["written"] == [str(tmp_path / "scores.json")]
     entries = found["entries"]["physical/pointwise"]
     assert {"nmse", "skill"} <= {entry["metric"] for entry in entries}
     assert (tmp_path / "scores.json").exists()

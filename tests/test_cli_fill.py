@@ -1,5 +1,6 @@
 """``pibert fill``: from a measured file and a model folder to a filled file and a picture."""
 
+import json
 import math
 from pathlib import Path
 
@@ -78,9 +79,12 @@ def test_outliers_stay_if_so_asked(tmp_path: Path, model: Path) -> None:
     fields, valid = states(), torch.ones(SHAPE, dtype=torch.bool)
     fields[2, 0, 9, 9], valid[2, 2] = 6.0, False
     source, out = measured(tmp_path / "piv.h5", fields, valid), tmp_path / "filled.h5"
-    result = run(source, "--model", model, "--out", out, "--no-flag-outliers")
+    result = run(source, "--model", model, "--out", out, "--no-flag-outliers", "--json")
     assert result.exit_code == 0, result.output
-    assert "flagged" not in result.output
+    assert "exists; add --overwrite" in refusal(source, "--model", model, "--out", out)
+    found = json.loads(result.stdout)
+    assert (found["missing"], found["flagged"], found["filled"]) == (4, 0, 4)
+    assert found["written"] == [str(out), str(out.with_suffix(".png"))]
     assert float(Reader(out)["a"].read()[2, 0, 9, 9]) == 6.0
 
 

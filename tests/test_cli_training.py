@@ -134,11 +134,6 @@ def test_settings_are_listed_with_default_and_meaning() -> None:
     assert "choose from: data, model" in refusal("config", "list", "hardwere")
 
 
-@pytest.mark.parametrize("command", ["train", "pretrain", "resume", "config show", "config list"])
-def test_help_has_an_example(command: str) -> None:
-    assert f"Example: pibert {command}" in " ".join(succeed(*command.split(), "--help").split())
-
-
 # Progress
 
 

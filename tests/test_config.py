@@ -16,6 +16,7 @@ from pibert.config import (
     as_plain,
     assignment,
     fingerprint,
+    first_difference,
     identity,
     parse,
     read,
@@ -325,3 +326,21 @@ def test_the_schema_has_the_settings_of_a_base_class() -> None:
     meanings = {row.name: row.meaning for row in schema(Longer)}
     assert meanings["epochs"] == "Passes over the data."
     assert meanings["patience"] == "Epochs to wait."
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ({"x": 1, "y": {"z": 2}}, {"x": 1, "y": {"z": 3}}, ("y.z", 2, 3)),
+        ({"x": 1}, {"x": 1, "y": 2}, ("y", None, 2)),
+        ({"x": [[0, 4], [1, 9]]}, {"x": [[0, 4], [1, 8]]}, ("x.1", [1, 9], [1, 8])),
+        ({"x": [1, 2]}, {"x": [1]}, ("x", [1, 2], [1])),
+        (3, 4, ("", 3, 4)),
+    ],
+)
+def test_the_first_difference_is_named_by_its_path(
+    a: object, b: object, expected: tuple[str, object, object]
+) -> None:
+    assert first_difference(a, b) == expected
+    place, *values = first_difference(a, b, "top")
+    assert place == ("top." + expected[0]).strip(".") and values == list(expected[1:])

@@ -1,148 +1,112 @@
-"""The demonstration on wakes so small that they take a second."""
+"""The demonstration: which commands it consists of, and how it runs them."""
 
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
+import typer
+from typer.testing import CliRunner, Result
 
-from pibert.data.format import Reader, write
-from pibert.demo import EXPERIMENT, judge, run_demo
-from pibert.experiments import Experiment, load_experiment
-from pibert.experiments.experiment import ModelConfig
-from pibert.experiments.flows import prepare
-from pibert.fields import FieldSpec, Grid, Parameter, Trajectory
-from pibert.models import build_model
-from pibert.predictor import Predictor
+from pibert import demo
+from pibert.cli import app
+from pibert.comparison.presets import PRESETS
 
-BODY = torch.zeros(8, 12, dtype=torch.bool)
-BODY[3:5, 2:5] = True
+TINY = ("generate", "cavity", "--samples", "1", "--set", "frames=2", "--set", "points=16")
 
 
-TINY_RECIPE: dict[str, Any] = {
-    "samples": 6,
-    "group": 6,
-    "frames": 5,
-    "warm_up": 1.0,
-    "speed": 0.15,
-    "domain": [8, 6],
-    "upstream": 3.0,
-    "view": [32, 36],
-    "body": [15.5, 12.5, 8.0],
-}
-CONFIGS = Path(__file__).parents[1] / "configs"
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, ["demo", *map(str, words)])
 
 
-def write_drifts(path: Path, count: int = 6) -> list[float]:
-    """Waves that move along x, each with its speed as the Reynolds number; nonsense in a body."""
-    grid = Grid((8, 12), 0.5, 0.25, body=BODY)
-    spec = FieldSpec(
-        channels=("u", "v", "p"),
-        parameters=(Parameter(name="Re", scaling="log"),),
-        dt=0.1,
-        grid=grid,
+def test_its_commands_and_suggestions_are_commands_that_parse() -> None:
+    group: Any = typer.main.get_command(app)
+    out = Path("outputs/demo")
+    named = [step.command for step in demo.steps(out, "tour")]
+    named += [tuple(text.split()[1:]) for text in demo.suggestions(out, "tour")]
+    for name, *words in named:
+        if name != "--help":
+            group.commands[name].make_context(name, words)
+
+
+def test_the_recording_that_it_starts_from_comes_with_the_weights() -> None:
+    rollout = demo.steps(Path("out"), "tour")[0].command
+    assert Path(rollout[1]).is_file()
+    assert rollout[rollout.index("--model") + 1] == demo.SHIPPED
+
+
+def test_its_comparison_can_be_gone_on_with_to_all_models() -> None:
+    tour, whole = PRESETS["tour"], PRESETS["demo"]
+    assert replace(whole, entrants=tour.entrants) == tour
+    assert tour.entrants["pibert"].pretraining > 0
+    assert {"fno2d", "unet", "deeponet2d", "persistence"} <= set(tour.entrants)
+    assert all(whole.entrants[name] == entrant for name, entrant in tour.entrants.items())
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, *commands: tuple[str, ...]) -> None:
+    steps = tuple(
+        demo.Step(f"This is {number}", "a second", c) for number, c in enumerate(commands)
     )
-    x, y = grid.coordinates()
-    time = 0.1 * torch.arange(9)
-    speeds = [2.0 + index for index in range(count)]
-    trajectories = []
-    for index, speed in enumerate(speeds):
-        phase = x - speed * time[:, None, None]
-        states = torch.stack((10 + 2 * torch.sin(phase), torch.cos(phase + y), 1e6 * phase), dim=1)
-        states[:, :, BODY] = torch.nan
-        trajectories.append(
-            Trajectory(
-                name=f"drift-{index}", states=states, time=time, spec=spec, parameters={"Re": speed}
-            )
-        )
-    write(path, trajectories)
-    return speeds
+    monkeypatch.setattr(demo, "steps", lambda out, preset: steps)
 
 
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor]]:
-    """Truth and prediction that would be drawn; nothing is, which saves seconds."""
-    pairs: list[tuple[Tensor, Tensor]] = []
-
-    def note(path: Path, truth: Tensor, prediction: Tensor, *_: object, **__: object) -> None:
-        pairs.append((truth, prediction))
-
-    monkeypatch.setattr("pibert.demo.compare_fields", note)
-    return pairs
-
-
-def tiny_experiment(**data: Any) -> Experiment:
-    """A minute's demonstration in a second."""
-    return replace(
-        EXPERIMENT,
-        data=replace(EXPERIMENT.data, **data),
-        model=ModelConfig(options={"width": 16, "depth": 1, "modes": 4, "dropout": 0.0}),
-        pretraining=None,
-        training=replace(EXPERIMENT.training, epochs=1, warmup_epochs=0.0),
-    )
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIBERT_CACHE", str(tmp_path / "cache"))
-
-
-def test_the_demonstration_is_that_of_the_configuration_file() -> None:
-    assert load_experiment(CONFIGS / "demo.toml") == EXPERIMENT
-
-
-def test_the_demo_goes_from_simulation_to_picture(tmp_path: Path) -> None:
-    picture = tmp_path / "new" / "demo.png"
-    experiment = tiny_experiment(recipe=TINY_RECIPE)
-    result = run_demo(picture, experiment=experiment, ahead=2)
-    assert picture.read_bytes().startswith(b"\x89PNG") and result.picture == picture
-    assert len(result.model) == len(result.persistence) == 2
-    assert result.ratios != pytest.approx((1.0, 1.0), abs=1e-6)
-    assert result.run.parent == picture.parent and (result.run / "model.json").exists()
-    before = (result.run / "log.jsonl").read_bytes()
-    again = run_demo(picture, experiment=experiment, ahead=2)
-    assert (result.run / "log.jsonl").read_bytes() == before  # not trained again
-    assert again == result
-
-
-def test_errors_are_in_physical_units_over_the_points_outside_the_body(
-    tmp_path: Path, drawn: list[tuple[Tensor, Tensor]]
+def test_every_command_is_shown_before_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_drifts(tmp_path / "drifts.h5")
-    data = replace(EXPERIMENT.data, case=None, path=str(tmp_path / "drifts.h5"))
-    flows = prepare(data)
-    (test,) = flows.split.test
-    model = build_model("pibert", spec=flows.spec, width=16, depth=1, modes=4)
-    predictor = Predictor(model, flows.normalizer)  # untrained: persistence
-    result = judge(predictor, flows, tmp_path / "demo.png", 3, tmp_path)
-    states = Reader(tmp_path / "drifts.h5")[test.trajectory].read()[:, :2][..., ~BODY]
-    for lead in (1, 2, 3):
-        # Every start from which three frames follow.
-        moved = states[lead : 6 + lead] - states[:6]
-        expected = moved.square().mean().sqrt().item()
-        assert result.persistence[lead - 1] == pytest.approx(expected, rel=1e-4)
-    assert result.model == pytest.approx(result.persistence, rel=1e-4)
-    assert result.reynolds == (2.0 + test.trajectory,)
-    ((truth, prediction),) = drawn  # of six starts the middle one, three frames later
-    torch.testing.assert_close(truth[:, ~BODY], states[6])
-    torch.testing.assert_close(prediction[:, ~BODY], states[3])
+    flow = str(tmp_path / "flow.h5")
+    pretend(monkeypatch, (*TINY, "--out", flow), ("inspect", flow, "--json"))
+    result = run("--out", tmp_path / "new")
+    assert result.exit_code == 0, result.output
+    order = (
+        "[1/2] This is 0 (about a second).",
+        f"$ pibert generate cavity --samples 1 --set frames=2 --set points=16 --out {flow}",
+        "Wrote 1 trajectories",
+        "[2/2] This is 1",
+        f"$ pibert inspect {flow}",
+        '"kind": "native"',
+        "Done in",
+        "What to try next:",
+    )
+    places = [result.output.index(words) for words in order]
+    assert places == sorted(places)
 
 
-def test_wrong_numbers_are_told_before_anything_is_simulated(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="expected ahead of at least 1"):
-        run_demo(tmp_path / "demo.png", experiment=tiny_experiment(), ahead=0)
-    assert list(tmp_path.iterdir()) == []
+def test_wrong_input_ends_it_and_a_partial_failure_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = str(tmp_path / "flow.h5")
+    pretend(monkeypatch, ("inspect", "absent.h5"), (*TINY, "--out", flow))
+    result = run("--out", tmp_path)
+    assert result.exit_code == 2 and result.stderr.startswith("error: absent.h5")
+    assert not Path(flow).exists()
+
+    def fails(*_: object) -> None:
+        raise typer.Exit(1)
+
+    pretend(monkeypatch, ("info",), (*TINY, "--out", flow))
+    monkeypatch.setattr("pibert.cli.info.platform.python_version", fails)
+    result = run("--out", tmp_path)
+    assert result.exit_code == 1 and "Done in" in result.output and Path(flow).exists()
 
 
-def test_more_frames_than_there_are_is_told_before_the_training(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no window of 10 frames"):
-        run_demo(tmp_path / "demo.png", experiment=tiny_experiment(recipe=TINY_RECIPE), ahead=9)
-    assert not list(tmp_path.glob("demo*"))
+def test_wrong_values_are_told_before_anything_is_written(tmp_path: Path) -> None:
+    result = run("--preset", "large", "--out", tmp_path / "new")
+    assert result.exit_code == 2 and "unknown comparison 'large'" in result.stderr
+    assert not (tmp_path / "new").exists()
+    assert run("--out", "/dev/null/x").exit_code == 2
 
 
 @pytest.mark.slow
-def test_the_demo_learns_to_step_wakes_it_has_not_seen(tmp_path: Path) -> None:
-    result = run_demo(tmp_path / "demo.png")
-    assert max(result.ratios) < 0.2
+def test_the_demo_leaves_a_rollout_and_a_report_and_goes_on_from_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIBERT_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "demo"
+    for _ in range(2):
+        result = run("--preset", "quick", "--out", out)
+        assert result.exit_code == 0, result.output
+        assert "skill against persistence" in result.output
+    assert (out / "rollout.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "rollout.gif").read_bytes().startswith(b"GIF89a")
+    assert "<html" in (out / "comparison" / "report.html").read_text()
+    assert ": training" not in result.output  # nothing was trained again

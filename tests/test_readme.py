@@ -1,40 +1,43 @@
 """What the README shows works."""
 
+import functools
 import re
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from jaxtyping import config
+from typer.testing import CliRunner
 
-from pibert.data.format import write
-from pibert.fields import Normalizer
-from pibert.predictor import save_model
-from tests.data.helpers import make_trajectory
-from tests.helpers import tiny_model
+from pibert.cli import app
+from pibert.report.comparison import page as report_page
+from tests import standins
+from tests.documents import blocks, python_blocks, run_python, words
+from tests.lookalikes.piv import sample, write_openpiv
 
 ROOT = Path(__file__).parents[1]
 
 
+def example_with(words: str) -> str:
+    (code,) = [code for code in python_blocks("README.md") if words in code]
+    return code
+
+
 def test_the_python_example_runs() -> None:
-    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
-    names: dict[str, object] = {}
-    exec(compile(code, "README.md", "exec"), names)
-    assert names["y"].shape == (4, 2, 64, 64)  # type: ignore[attr-defined]
+    names: Any = run_python("README.md", example_with("build_model"))
+    assert names["y"].shape == (4, 2, 64, 64)
 
 
 def test_the_example_of_a_trained_model_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
     monkeypatch.chdir(tmp_path)
-    trained = {"forward": True, "reconstruct": True}
-    save_model("runs/wake", tiny_model(), Normalizer.identity(2), trained=trained)
-    fields = np.random.default_rng(0).normal(size=(3, 1, 2, 16, 16))
-    fields[1, 0, :, 5:8, 2] = np.nan
-    np.save("fields.npy", fields)
-    names: dict[str, Any] = {}
-    exec(compile(code, "README.md", "exec"), names)
+    standins.trained_model(tmp_path)
+    names: Any = run_python("README.md", example_with("predictor.fill"))
     assert names["frames"].shape == (3, 50, 2, 16, 16)
     assert np.array_equal(names["block"], names["frames"][:, -1:])
     assert np.isfinite(names["whole"]).all()
@@ -54,11 +57,155 @@ def test_every_make_target_of_the_docs_exists() -> None:
 
 
 def test_the_example_of_the_data_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/data.md").read_text(), re.DOTALL)
+    (code,) = python_blocks("docs/data.md")
     monkeypatch.chdir(tmp_path)
-    wakes = [make_trajectory(f"{i}", channels=("u", "v", "p"), re=100.0 + i) for i in range(10)]
-    write("wake.h5", wakes)
-    names: dict[str, Any] = {}
-    exec(compile(code, "docs/data.md", "exec"), names)
+    standins.wakes(tmp_path)
+    names: Any = run_python("docs/data.md", code)
     assert names["batch"].x.shape == (16, 2, 5, 7)
     assert len(names["split"].train) == 7
+
+
+# Commands
+
+WAKES = {
+    "samples": 6,
+    "group": 6,
+    "frames": 8,
+    "warm_up": 1.0,
+    "speed": 0.15,
+    "domain": [8, 6],
+    "upstream": 3.0,
+    "view": [32, 36],
+    "body": [15.5, 12.5, 8.0],
+}
+MODEL = {"width": 16, "depth": 1, "modes": 4, "dropout": 0.0}
+
+
+def settings(prefix: str, values: dict[str, Any]) -> list[str]:
+    return [word for name, value in values.items() for word in ("--set", f"{prefix}{name}={value}")]
+
+
+_EXPERIMENT = [
+    *settings("data.recipe.", WAKES),
+    *settings("model.options.", MODEL),
+    *settings("", {"training.epochs": 1, "pretraining.epochs": 1, "training.warmup_epochs": 0.0}),
+]
+CHEAP: dict[str, list[str]] = {
+    "generate": settings("", WAKES),
+    "train": _EXPERIMENT,
+    "pretrain": _EXPERIMENT,
+    "compare": [
+        *("--models", "pibert,persistence"),
+        *settings("data.wakes.recipe.", WAKES),
+        *settings("data.wakes.shares.", {"train": 0.5, "valid": 0.2}),
+        *settings("entrants.pibert.model.options.", MODEL | {"heads": 2}),
+        *settings("", {"samples": 48, "training.batch_size": 8}),
+        *settings("rollout.", {"steps": 2, "starts": 2}),
+    ],
+    "rollout": ["--steps", "2"],
+    **dict.fromkeys(("predict", "inspect", "convert", "fill", "export"), []),
+    **dict.fromkeys(("info", "config", "report", "evaluate", "resume", "calibrate"), []),
+}
+"""What makes a command short; a command that is not here is not run, and the test says so."""
+ELSEWHERE = {
+    "demo": "tests/test_demo.py",
+    "download": "tests/test_cli.py",
+    "serve": "tests/serve/test_stopping.py",
+}
+"""Commands that take minutes, a network or no end, and where they are tried."""
+
+
+def piv_run(folder: Path) -> None:
+    folder.mkdir()
+    for number in range(3):
+        write_openpiv(folder / f"B{number:05}.txt", sample(8, 12))
+
+
+def piv_file(path: Path) -> None:
+    call("convert", "wake.h5", str(path), "--piv", "missing=0.1")
+
+
+SAMPLE = "pibert/weights/cylinder-base/sample.h5"
+
+
+def sample_file(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    shutil.copy(ROOT / SAMPLE, path)
+
+
+STAND_INS: dict[str, Callable[[Path], Any]] = {
+    "my_piv_run/": piv_run,
+    "piv.h5": piv_file,
+    SAMPLE: sample_file,
+}
+"""What a user would have, by the name that it has in the README."""
+
+
+def fetch(name: str) -> None:
+    """What a command names: from the checkout it is typed in, or a stand-in for the user's own."""
+    here = Path(name)
+    if here.exists():
+        return
+    if name in STAND_INS:
+        STAND_INS[name](here)
+    elif name.startswith(("configs/", "pibert/")) and (ROOT / name).is_file():
+        here.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, here)
+
+
+def call(*arguments: str) -> None:
+    # What is exported is traced, which the checks of the test run cannot be.
+    config.update("jaxtyping_disable", arguments[0] == "export")
+    try:
+        result = CliRunner().invoke(app, list(arguments))
+    finally:
+        config.update("jaxtyping_disable", False)
+    assert result.exit_code == 0, f"pibert {' '.join(arguments)}\n{result.output}"
+
+
+def shortened(command: str) -> list[str] | None:
+    """The arguments of a command with what makes it short; None if it is tried elsewhere."""
+    arguments = words(command)[1:]
+    name = next((word for word in arguments if not word.startswith("-")), None)
+    if name is None or "--help" in arguments:
+        return arguments
+    if name in ELSEWHERE:
+        assert name in (ROOT / ELSEWHERE[name]).read_text()
+        return None
+    assert name in CHEAP, f"{command}: say in tests/test_readme.py how to make it short"
+    return arguments + CHEAP[name]
+
+
+def follow_commands(name: str) -> list[str]:
+    """Run the commands of a page in their order, in the current folder; gives them."""
+    done = [block.text for block in blocks(name) if block.kind == "shell"]
+    for command in done:
+        arguments = shortened(command)
+        for word in arguments or ():
+            fetch(word)
+        if arguments is not None:
+            call(*arguments)
+    return done
+
+
+@pytest.mark.slow  # .ci/run has it
+def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIBERT_CACHE", str(tmp_path / "cache"))
+    # A picture of each kind takes half a minute; tests/report has them.
+    few = functools.partial(report_page.write_report, figures=report_page.FIGURES[:1])
+    monkeypatch.setattr(report_page, "write_report", few)
+    assert len(follow_commands("README.md")) > 3
+
+
+def test_a_command_that_nobody_made_short_is_refused() -> None:
+    with pytest.raises(AssertionError, match="how to make it short"):
+        shortened("pibert simulate everything --out all.h5")
+    assert shortened("pibert serve cylinder-base") is None
+    assert shortened("pibert train --help") == ["train", "--help"]
+
+
+@pytest.mark.slow
+def test_the_demo_is_made(tmp_path: Path) -> None:
+    subprocess.run(["make", "demo", f"DEMO={tmp_path / 'demo'}"], cwd=ROOT, check=True)
+    assert (tmp_path / "demo" / "comparison" / "report.html").is_file()

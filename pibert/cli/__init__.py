@@ -1,40 +1,100 @@
-"""The ``pibert`` command: one module per command, which imports what it needs when it runs."""
+"""The ``pibert`` command: one module per command, which imports what it needs when it runs.
 
-from typing import Any
+``docs/commands.md`` is the contract with scripts: exit codes, ``--json``, completion, environment.
+"""
+
+import sys
+import traceback
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from pibert.cli import (
+    calibrate,
     compare,
     config,
     convert,
     demo,
     download,
+    evaluate,
+    export,
     fill,
     generate,
     info,
     inspect,
+    predict,
+    report,
+    rollout,
+    serve,
     train,
 )
 from pibert.cli.terminal import complain
 from pibert.cli.training_progress import is_first_process
 
+_CONTENTS: dict[str, dict[str, tuple[Any, str]]] = {
+    "Data": {
+        "generate": (generate.generate, "Simulate flows with the built-in solvers"),
+        "download": (download.app, "Fetch published data sets, sizes first"),
+        "inspect": (inspect.inspect, "Say what flow data hold and what looks wrong; draw it"),
+        "convert": (convert.convert, "Bring files of many kinds into PIBERT's format"),
+    },
+    "Training": {
+        "config": (config.app, "Show and explain the settings of an experiment"),
+        "pretrain": (train.pretrain, "Pretrain a model on flows alone"),
+        "train": (train.train, "Train a model as a configuration says"),
+        "resume": (train.resume, "Go on with a run that was stopped"),
+    },
+    "Comparing": {
+        "compare": (compare.compare, "Train models under one protocol and rank them"),
+        "evaluate": (evaluate.evaluate, "Score one run on test data"),
+        "report": (report.report, "Write the report of a comparison: one page"),
+    },
+    "Using a model": {
+        "predict": (predict.predict, "The next frame from every frame of a recording"),
+        "rollout": (rollout.rollout, "Let a model go on alone from a frame"),
+        "fill": (fill.fill, "Put in missing and spurious vectors of a measurement"),
+        "calibrate": (calibrate.calibrate, "Give a model error bars and an alarm"),
+        "export": (export.export, "Write a model for other programs: ONNX, torch.export"),
+        "serve": (serve.serve, "Answer over HTTP, with a page to try models"),
+    },
+    "About": {
+        "demo": (demo.demo, "From nothing to a report in a few minutes"),
+        "info": (info.info, "Show versions, models and shipped weights"),
+    },
+}
+"""Commands in the order of a workflow, each with its line of the table of contents."""
 
-class _OneLineErrors(TyperGroup):
-    """What a user can get wrong is told in one line, with exit code 2; an interrupt, with 130."""
+
+class _Commands(TyperGroup):
+    """Tells errors in one line; exit code 2 is for what a user can put right, 1 for a fault."""
+
+    _traceback = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for panel in _CONTENTS.values() for name in panel]
+
+    def main(self, *arguments: Any, **how: Any) -> Any:
+        try:
+            return super().main(*arguments, **how)
+        except Exception as error:
+            if self._traceback or not how.get("standalone_mode", True):
+                raise
+            kind = type(error).__name__
+            complain(f"error: {kind}: {_in_words(error)}; see where with: pibert --traceback ...")
+            sys.exit(1)
 
     def invoke(self, ctx: Any) -> Any:
+        self._traceback = ctx.params["traceback"]
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
             raise
-        except (ValueError, OSError, ImportError, FloatingPointError) as error:
+        except (ValueError, OSError, ImportError, FloatingPointError, MemoryError) as error:
             if is_first_process():  # the others of a run on several devices meet the same
+                if self._traceback:
+                    traceback.print_exc()
                 complain(f"error: {_in_words(error)}")
-            raise typer.Exit(2) from None
-        except MemoryError as error:
-            complain(f"error: {_in_words(error)}")
             raise typer.Exit(2) from None
         except KeyboardInterrupt as stop:
             if is_first_process():
@@ -50,35 +110,39 @@ def _in_words(error: Exception) -> str:
     return " ".join(line.strip() for line in text.splitlines())
 
 
-app = typer.Typer(
-    cls=_OneLineErrors,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def _show_version(wanted: bool | None) -> None:
+    if wanted:
+        from pibert import __version__
+
+        typer.echo(f"pibert {__version__}")
+        raise typer.Exit()
 
 
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[
+        bool | None,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = None,
+    traceback: Annotated[
+        bool,
+        typer.Option(
+            "--traceback", envvar="PIBERT_TRACEBACK", help="Show where in the code an error arose."
+        ),
+    ] = False,
+) -> None:
     """PIBERT: a physics-informed Fourier-wavelet transformer for flow fields.
 
     Every command explains itself: pibert generate --help
     """
 
 
-_DATA, _TRAINING, _JUDGING, _MODELS = "Flow data", "Training", "Judging", "Models"
-
-app.command(rich_help_panel=_DATA)(generate.generate)
-app.add_typer(download.app, name="download", rich_help_panel=_DATA)
-app.command(rich_help_panel=_DATA)(inspect.inspect)
-app.command(rich_help_panel=_DATA)(convert.convert)
-app.command(rich_help_panel=_TRAINING)(train.train)
-app.command(rich_help_panel=_TRAINING)(train.pretrain)
-app.command(rich_help_panel=_TRAINING)(train.resume)
-app.add_typer(config.app, name="config", rich_help_panel=_TRAINING)
-app.command(rich_help_panel=_JUDGING)(compare.compare)
-app.command(rich_help_panel=_JUDGING)(compare.evaluate)
-app.command(rich_help_panel=_JUDGING)(compare.report)
-app.command(rich_help_panel=_MODELS)(fill.fill)
-app.command(rich_help_panel=_MODELS)(demo.demo)
-app.command(rich_help_panel=_MODELS)(info.info)
+for _panel, _commands in _CONTENTS.items():
+    for _name, (_command, _line) in _commands.items():
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_name, rich_help_panel=_panel, short_help=_line)
+        else:
+            app.command(_name, rich_help_panel=_panel, short_help=_line)(_command)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from pibert.cli import options
-from pibert.cli.terminal import progress_bar, say
+from pibert.cli.terminal import progress_bar, say, show_json
 
 if TYPE_CHECKING:
     from pibert.data.measurement import Measurement
@@ -57,6 +57,8 @@ def convert(
         typer.Option(metavar="cavity|tube|dam|cylinder", rich_help_panel=_CFDBENCH),
     ] = None,
     subset: Annotated[str, typer.Option(metavar="prop|bc|geo", rich_help_panel=_CFDBENCH)] = "prop",
+    overwrite: options.Overwrite = False,
+    as_json: options.Json = False,
     *,
     source: options.SourceOptions,
 ) -> None:
@@ -71,13 +73,15 @@ def convert(
     options.choice("--to", to, ("native", "cfdbench"))
     if to == "native" and problem is not None:
         raise ValueError("--problem goes with --to cfdbench")
+    model = None if piv is None else _measurement(piv)
     if to == "native":
         options.require_file_name(out)
-    model = None if piv is None else _measurement(piv)
+        if not overwrite:
+            options.refuse_existing(path, out)
     recordings = source.open()
     if model is not None:
         recordings = _measured(recordings, model)
-    console = Console()
+    console = Console(stderr=as_json)
     for remark in recordings.remarks:
         say(console, f"note: {remark}")
     columns = (TextColumn("{task.percentage:.0f} %"), BarColumn(), TimeRemainingColumn())
@@ -97,8 +101,10 @@ def convert(
             write(recordings, out, on_remark=lambda text: say(console, f"note: {text}"), **how)
         else:
             out = _write_cfdbench(recordings, out, problem, subset, **how)
-    megabytes = sum(file.stat().st_size for file in [out, *out.rglob("*")] if file.is_file()) / 1e6
-    say(console, f"Wrote {out}: {len(recordings)} trajectories, {megabytes:.1f} MB.")
+    count = sum(file.stat().st_size for file in [out, *out.rglob("*")] if file.is_file())
+    if as_json:
+        return show_json({"trajectories": len(recordings), "bytes": count, "written": [str(out)]})
+    say(console, f"Wrote {out}: {len(recordings)} trajectories, {count / 1e6:.1f} MB.")
 
 
 def _measurement(text: str) -> "Measurement":

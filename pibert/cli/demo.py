@@ -1,54 +1,52 @@
-"""``pibert demo``: a short pretraining and training, judged and drawn."""
+"""``pibert demo``: the commands of the demonstration, each shown before it runs."""
 
+import shlex
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from pibert.cli.terminal import say
-from pibert.cli.training_progress import TrainingProgress
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the picture goes (PNG).")] = Path(
-        "outputs/demo.png"
-    ),
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of training.")] = 4,
-    ahead: Annotated[int, typer.Option(min=1, help="Frames to step forward.")] = 4,
-    seed: Annotated[int, typer.Option(help="Of the weights and the order of samples.")] = 0,
+    out: Annotated[
+        Path, typer.Option(help="The folder that everything goes to; what is done stays.")
+    ] = Path("outputs/demo"),
+    preset: Annotated[
+        str, typer.Option(help="The comparison: tour, or quick (learns nothing).")
+    ] = "tour",
 ) -> None:
-    """Simulate wakes, train briefly on some, step the others and draw the result.
+    """Roll out the shipped model, train a small one beside baselines, and write the report.
 
-    Example: pibert demo --out demo.png
+    Runs the commands that it shows, for a few minutes on two cores. The same command goes on after
+    a stop.
+
+    Example: pibert demo --out outputs/demo
     """
-    from pibert.demo import EXPERIMENT, run_demo
-    from pibert.report.figures import picture_path
+    from pibert.cli import app
+    from pibert.comparison import find_comparison
+    from pibert.demo import steps, suggestions
 
-    out = picture_path(out)  # a bad one is told before anything else
-    experiment = replace(
-        EXPERIMENT, seed=seed, training=replace(EXPERIMENT.training, epochs=epochs)
-    )
-    console = Console()
-    say(
-        console,
-        f"Simulating wakes (kept in the cache), pretraining, then training for {epochs} epochs.",
-    )
-    start = time.perf_counter()
-    with TrainingProgress(console) as progress:
-        result = run_demo(out, experiment=experiment, ahead=ahead, reporter=progress)
-    reynolds = ", ".join(f"{value:.0f}" for value in result.reynolds)
-    table = Table(title=f"rms error on unseen wakes (Re {reynolds}), in U")
-    for heading in ("frames ahead", "persistence", "model", "model / persistence"):
-        table.add_column(heading, justify="right")
-    rows = zip(result.persistence, result.model, result.ratios, strict=True)
-    for frame, (persistence, model, ratio) in enumerate(rows, start=1):
-        table.add_row(str(frame), f"{persistence:.4g}", f"{model:.4g}", f"{ratio:.2f}")
-    console.print(table)
-    say(console, f"Took {time.perf_counter() - start:.0f} s. Picture: {result.picture}")
-    say(
-        console, f"The model: pibert.load({str(result.run)!r})  Its curves: {result.run}/curves.png"
-    )
+    find_comparison(preset)  # a wrong one is told before anything is written
+    out.mkdir(parents=True, exist_ok=True)
+    console, begun = Console(), time.perf_counter()
+    commands, plan, partly = typer.main.get_command(app), steps(out, preset), False
+    for number, step in enumerate(plan, start=1):
+        say(console, f"\n[{number}/{len(plan)}] {step.happens} (about {step.lasts}).", "bold")
+        say(console, f"$ pibert {shlex.join(step.command)}")
+        console.file.flush()
+        code = commands.main(list(step.command), "pibert", standalone_mode=False)
+        if code not in (None, 0, 1):
+            raise typer.Exit(code)
+        partly = partly or code == 1
+    say(console, f"\nDone in {time.perf_counter() - begun:.0f} s.", "bold")
+    for name in ("rollout.png", "rollout.gif", "comparison/report.html"):
+        say(console, f"  {out / name}")
+    say(console, "What to try next:")
+    for command, does in suggestions(out, preset).items():
+        say(console, f"  {command}  # {does}")
+    if partly:
+        raise typer.Exit(1)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from pibert.cli import options
-from pibert.cli.terminal import progress_bar, say
+from pibert.cli.terminal import progress_bar, say, show_json
 
 if TYPE_CHECKING:
     from pibert.data.filling import FillReport
@@ -37,6 +37,8 @@ def fill(
             "not given. A lower one flags more vectors."
         ),
     ] = None,
+    overwrite: options.Overwrite = False,
+    as_json: options.Json = False,
     *,
     source: options.SourceOptions,
 ) -> None:
@@ -52,16 +54,19 @@ def fill(
 
     from pibert.data.filling import fill_recordings
     from pibert.predictor import load
+    from pibert.report.filling import draw_filling
 
     options.require_file_name(out)
     if out.suffix.lower() == ".png":
         raise ValueError(f"{out} is the name of the picture; name a file for the fields (.h5)")
     if noise is not None and not flag_outliers:
         raise ValueError("--noise goes with --flag-outliers; without it no vector is flagged")
+    if not overwrite:
+        options.refuse_existing(path, out, out.with_suffix(".png"))
     recordings = source.open()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     settings = _settings(load(model, device), model, flag_outliers, noise)
-    console = Console()
+    console = Console(stderr=as_json)
     for remark in recordings.remarks:
         say(console, f"note: {remark}")
     columns = (TextColumn("{task.percentage:.0f} %"), BarColumn(), TimeRemainingColumn())
@@ -74,7 +79,16 @@ def fill(
             on_progress=lambda share: progress.update(task, completed=share),
             on_remark=lambda text: say(console, f"note: {text}"),
         )
+    example = report.example
+    picture = draw_filling(
+        out.with_suffix(".png"), example, title=f"{example.name}, frame {example.frame}"
+    )
+    if as_json:
+        kept = ("vectors", "missing", "flagged", "filled", "change")
+        numbers = {name: getattr(report, name) for name in kept}
+        return show_json({**numbers, "noise": settings.noise, "written": [str(out), str(picture)]})
     _tell(console, report, out, settings)
+    say(console, f"Picture: {picture}")
 
 
 def _settings(
@@ -106,8 +120,6 @@ def _settings(
 
 
 def _tell(console: Console, report: "FillReport", out: Path, settings: "FillSettings") -> None:
-    from pibert.report.filling import draw_filling
-
     def share(count: int) -> str:
         return f"{count:,} ({count / max(1, report.vectors):.2%})"
 
@@ -126,8 +138,3 @@ def _tell(console: Console, report: "FillReport", out: Path, settings: "FillSett
     if left:
         say(console, f"note: {left:,} stay as they are, in frames without a sound vector")
     say(console, f"Wrote {out}: {share(report.filled)} filled.")
-    example = report.example
-    picture = draw_filling(
-        out.with_suffix(".png"), example, title=f"{example.name}, frame {example.frame}"
-    )
-    say(console, f"Picture: {picture}")

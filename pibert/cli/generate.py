@@ -9,13 +9,21 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from pibert.cli.options import require_file_name
-from pibert.cli.terminal import progress_bar, say
+from pibert.cli.completion import complete_case, complete_case_preset
+from pibert.cli.options import Json, require_file_name
+from pibert.cli.terminal import progress_bar, say, show_json
 
 
 def generate(
-    case: Annotated[str, typer.Argument(help="What to simulate; without it, the choices.")] = "",
-    preset: Annotated[str, typer.Option(help="A ready recipe of the case.")] = "demo",
+    case: Annotated[
+        str,
+        typer.Argument(
+            help="What to simulate; without it, the choices.", autocompletion=complete_case
+        ),
+    ] = "",
+    preset: Annotated[
+        str, typer.Option(help="A ready recipe of the case.", autocompletion=complete_case_preset)
+    ] = "demo",
     out: Annotated[Path | None, typer.Option(help="The file to write (HDF5).")] = None,
     samples: Annotated[int | None, typer.Option(help="How many trajectories.")] = None,
     seed: Annotated[int | None, typer.Option(help="Another set of the same kind.")] = None,
@@ -24,6 +32,7 @@ def generate(
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     overwrite: Annotated[bool, typer.Option(help="Replace a file of something else.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Simulate flows and write them in the native format; the same command goes on after a stop.
 
@@ -33,7 +42,9 @@ def generate(
     from pibert.data import generate as generation
     from pibert.solver.presets import PRESETS, find_preset
 
-    console = Console()
+    console = Console(stderr=as_json)
+    if not case and as_json:
+        return show_json({"cases": {name: list(presets) for name, presets in PRESETS.items()}})
     if not case:
         table = Table("case", "presets")
         for name, presets in PRESETS.items():
@@ -71,6 +82,16 @@ def generate(
         raise KeyboardInterrupt(said) from None
     for lost in result.diverged:
         say(console, f"dropped {lost.name}: {lost.reason}", "yellow")
+    if as_json:
+        return show_json(
+            {
+                "recipe": code,
+                "trajectories": result.completed,
+                "diverged": {lost.name: lost.reason for lost in result.diverged},
+                "was_there": result.was_there,
+                "written": [str(path)],
+            }
+        )
     if result.was_there:
         say(console, f"{path} holds this recipe already: {result.completed} trajectories.")
         return

@@ -1,6 +1,5 @@
 """``pibert inspect``: what flow data hold, what looks wrong, and a picture."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +8,7 @@ from rich.console import Console
 
 from pibert.cli import options
 from pibert.cli.tables import show_columns, show_facts, show_findings
-from pibert.cli.terminal import say
+from pibert.cli.terminal import say, show_json
 
 
 @options.with_source
@@ -40,7 +39,7 @@ def inspect(
         raise
     inspection = look(recordings)
     if as_json:
-        print(json.dumps(inspection.to_dict(), ensure_ascii=False, allow_nan=False, indent=2))
+        show_json(inspection.to_dict())
         return
     console = Console()
     show_facts(console, inspection.facts)

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,10 @@ Source = Annotated[
         show_default=False,
     ),
 ]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON, all else to standard error.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it is there.")]
 _READER, _HINTS = "Which data", "What the data do not say"
 Kind = Annotated[
     str | None,
@@ -121,6 +126,9 @@ class SourceOptions:
         from pibert.data.sources.recordings import Hints
 
         self.path, self.kind, self.scenario, self.type = path, kind, scenario, type_
+        for name in ("dt", "dx", "dy"):
+            if (value := as_given[name]) is not None and not 0 < value < math.inf:
+                raise ValueError(f"--{name} takes a positive number, found {value:g}")
         self.hints = Hints(
             channels=assignments("channels", (channels or "").split(",")),
             shape=two_numbers("shape", shape),
@@ -137,8 +145,10 @@ class SourceOptions:
 
     def open(self) -> "Recordings":
         """Open data of any kind; options that its reader does not have are refused."""
-        from pibert.data.sources import open_recordings, options_of
+        from pibert.data.sources import SOURCES, open_recordings, options_of
 
+        if self.kind is not None:
+            choice("--kind", self.kind, SOURCES)
         kind = self.identify()
         if self.type is not None:
             choice("--type", self.type, ("real", "numerical"))
@@ -174,6 +184,16 @@ _OF_SOURCES: dict[str, Any] = {
 def require_file_name(out: Path) -> None:
     if out.is_dir():
         raise IsADirectoryError(f"{out} is a folder; name a file in it, such as {out / 'flow.h5'}")
+
+
+def refuse_existing(source: Path, *targets: Path) -> None:
+    """Refuse to replace what is there; the input itself is refused in words of its own."""
+    from pibert.data.convert import refuse_overwriting
+
+    for target in targets:
+        refuse_overwriting(source, target)
+        if target.exists():
+            raise FileExistsError(f"{target} exists; add --overwrite or choose another name")
 
 
 def choice(option: str, value: str, choices: Iterable[str]) -> Any:

@@ -1,6 +1,5 @@
 """What an inspection found, as tables and sentences."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pibert.cli.terminal import say
+from pibert.cli.terminal import say, show_json
 
 if TYPE_CHECKING:
     from pibert.data.inspection.judge import Finding
@@ -86,7 +85,7 @@ def show_columns(path: Path, reason: str, as_json: bool) -> None:
         for name, values in zip(found.names, found.values.T, strict=True)
     }
     if as_json:
-        print(json.dumps({"kind": "table", "rows": len(found.values), "columns": ranges}))
+        show_json({"kind": "table", "rows": len(found.values), "columns": ranges})
         return
     console = Console()
     say(console, f"{path.name}: {len(found.values)} rows")

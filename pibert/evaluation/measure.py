@@ -10,7 +10,8 @@ A measure of whole sequences (a spectrum in time, a mean profile) gives one row 
 sequence instead of one for each of its frames.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float
@@ -36,6 +37,24 @@ class Frames:
     """Inside a solid body; None: there is none."""
     spec: FieldSpec
     """Channels, units, spacing; ``spec.dt`` is the time between two frames."""
+
+
+def in_parts(frames: Frames, lengths: Iterable[int]) -> Iterator[Frames]:
+    """Frames one after the other, so many at a time, until there are no more."""
+    start = 0
+    for length in lengths:
+        if start >= len(frames.truth):
+            return
+        part = slice(start, start + length)
+        yield replace(
+            frames,
+            prediction=frames.prediction[part],
+            truth=frames.truth[part],
+            last=frames.last[part],
+            known=frames.known[part],
+            body=None if frames.body is None else frames.body[part],
+        )
+        start += length
 
 
 @dataclass(frozen=True, kw_only=True)

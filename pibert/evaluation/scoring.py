@@ -7,7 +7,7 @@ at its 5th, 50th and 95th percentile over the test part.
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pibert.data.dataset import Samples
-from pibert.evaluation.measure import Frames, Measure
+from pibert.evaluation.measure import Frames, Measure, in_parts
 from pibert.evaluation.measures import PHYSICAL, SHORTEST, STANDARDISED, measures_by_space
 from pibert.evaluation.official import mean_window, parted
 from pibert.evaluation.pointwise import frame_errors
@@ -139,28 +139,10 @@ def _mean_window(samples: Samples) -> Tensor | None:
 
 def _terms(measure: Measure, frames: Frames, pieces: Sequence[Sequence[int]]) -> Tensor:
     if measure.of_sequences:
-        parts = _parted(frames, map(len, pieces))
+        parts = in_parts(frames, map(len, pieces))
     else:
-        parts = _parted(frames, itertools.repeat(CHUNK))
+        parts = in_parts(frames, itertools.repeat(CHUNK))
     return torch.cat([measure.terms(part).cpu() for part in parts])
-
-
-def _parted(frames: Frames, lengths: Iterable[int]) -> Iterator[Frames]:
-    """Frames one after the other, so many at a time, until there are no more."""
-    start = 0
-    for length in lengths:
-        if start >= len(frames.truth):
-            return
-        part = slice(start, start + length)
-        yield replace(
-            frames,
-            prediction=frames.prediction[part],
-            truth=frames.truth[part],
-            last=frames.last[part],
-            known=frames.known[part],
-            body=None if frames.body is None else frames.body[part],
-        )
-        start += length
 
 
 class Seen(NamedTuple):
@@ -276,7 +258,7 @@ def _keep(
         "errors/last": frame_errors(still, normalizer).cpu(),
         "correlation": torch.full((len(pieces),), torch.nan),
     }
-    for place, part in enumerate(_parted(frames, map(len, pieces))):
+    for place, part in enumerate(in_parts(frames, map(len, pieces))):
         keeps = frames.spec.velocity is not None and "probes/truth" not in {**kept, **own}
         if len(part.truth) < 2 and not keeps:
             continue  # a frame by itself has no correlation time

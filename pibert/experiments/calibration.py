@@ -1,16 +1,18 @@
-"""Calibrating the model of a finished run on the flows that its plan set aside for that."""
+"""Calibrating a model: on flows that its plan set aside, or on others that it has not seen."""
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pibert import config
 from pibert.data.dataset import Window
-from pibert.experiments.experiment import Experiment
-from pibert.experiments.flows import Flows, prepare
+from pibert.experiments.experiment import DataConfig, Experiment
+from pibert.experiments.flows import Flows, prepare, prepare_test
 from pibert.experiments.record import read_record
-from pibert.predictor import load
+from pibert.predictor import Predictor, load
+from pibert.predictor.shipped import find_model, shipped_models
 from pibert.trust.artefact import save_calibration
 from pibert.trust.calibration import Calibration, Settings, calibrate
 from pibert.trust.ensemble import Ensemble
@@ -23,6 +25,7 @@ def calibrate_run(
     members: Sequence[Path | str] = (),
     flows: Flows | None = None,
     device: str = "cpu",
+    out: Path | str | None = None,
 ) -> Calibration:
     """Calibrate a run on its calibration part, and write the result beside its model.
 
@@ -32,6 +35,7 @@ def calibrate_run(
         members: Other runs of the same experiment with other seeds, for an ensemble.
         flows: Those of the run, where the caller has prepared them.
         device: Where the model computes.
+        out: Folder of the calibration; that of the run if not given.
     """
     folder, settings = Path(folder), settings or Settings()
     experiment, started_in = _experiment_of(folder)
@@ -52,7 +56,7 @@ def calibrate_run(
         settings,
     )
     save_calibration(
-        folder,
+        _made(out or folder),
         found,
         predictor.spec.channels,
         members=members,
@@ -65,13 +69,99 @@ def calibrate_run(
     return found
 
 
+def calibrate_on(
+    model: Path | str,
+    data: Path | str,
+    settings: Settings | None = None,
+    *,
+    out: Path | str | None = None,
+    members: Sequence[Path | str] = (),
+    device: str = "cpu",
+) -> Calibration:
+    """Calibrate any model on flows that, so the caller vouches, nothing of its making saw.
+
+    Args:
+        model: A run or model folder, or the name of a shipped model.
+        data: A file or folder of flows, all of which calibrate. The training data are refused.
+        settings: How to calibrate.
+        out: Folder of the calibration; that of the model if not given, unless it is a shipped one.
+        members: Other models, for an ensemble.
+        device: Where the models compute.
+    """
+    path, settings = find_model(model), settings or Settings()
+    if out is None and path in shipped_models().values():
+        raise ValueError(
+            f"{model}: expected a folder for the calibration of a model that comes with the "
+            "package, found none; give one: --out FOLDER"
+        )
+    models = [load(own, device) for own in (path, *members)]
+    predictor: Any = models[0] if len(models) == 1 else Ensemble(models)
+    flows = prepare_test(_as_trained(models[0], data), predictor.spec, predictor.normalizer)
+    for own in models:
+        _refuse_training_data(own, flows, data)
+    _refuse_other_fields(predictor, flows, data)
+    window = Window(history=predictor.history, horizon=settings.leads)
+    found = calibrate(predictor, None, flows.samples("test", window), settings)
+    save_calibration(
+        _made(out or (path if path.is_dir() else path.parent)),
+        found,
+        predictor.spec.channels,
+        members=members,
+        provenance={"data": flows.source},
+    )
+    return found
+
+
+def _made(folder: Path | str) -> Path:
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return Path(folder)
+
+
+def _as_trained(predictor: Predictor, data: Path | str) -> DataConfig:
+    """Other data in the representation of the training data."""
+    stated = predictor.card.get("provenance", {}).get("experiment", {}).get("data")
+    plan = DataConfig(path=str(data))
+    if stated is not None:
+        trained = config.parse(DataConfig, stated, "the data of the model's training")
+        plan = replace(trained, path=str(data), case=None, kind=None, measurement=None)
+    return replace(plan, channels=predictor.spec.channels, size=predictor.spec.grid.shape)
+
+
+def _refuse_training_data(predictor: Predictor, flows: Flows, data: Path | str) -> None:
+    theirs = predictor.card.get("provenance", {}).get("data", {})
+    mine = {flows.source.get("fingerprint")}
+    mine |= {trajectory.local.get("recipe_hash") for trajectory in flows.trajectories}
+    for what in ("fingerprint", "recipe_hash"):
+        if theirs.get(what) is not None and theirs[what] in mine:
+            raise ValueError(
+                f"{data}: expected flows that neither training nor selection saw, found the data "
+                f"that the model was trained on (the same {what}); give others, or calibrate a run "
+                "on the share that its plan set aside: pibert calibrate RUN"
+            )
+
+
+def _refuse_other_fields(predictor: Any, flows: Flows, data: Path | str) -> None:
+    mine, theirs = predictor.spec, flows.spec
+    if mine.units != theirs.units:
+        raise ValueError(
+            f"{data}: expected the units {mine.units} of the model, found {theirs.units}; convert "
+            "them"
+        )
+    if mine.dt and theirs.dt and abs(mine.dt - theirs.dt) > 1e-3 * mine.dt:
+        raise ValueError(
+            f"{data}: expected frames dt = {mine.dt:g} apart, as the model steps, found "
+            f"{theirs.dt:g}; give flows with its time step"
+        )
+
+
 def _experiment_of(folder: Path) -> tuple[Experiment, Path]:
     """The experiment of a run, and where it was started: its paths are meant from there."""
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(
             f"{folder}: expected a run folder with config.json, found none; the split that set "
-            "flows aside for calibration is recorded there"
+            "flows aside for calibration is recorded there; any model can be calibrated on flows "
+            "that it has not seen: --data FILE"
         )
     recorded = read_record(path)
     experiment = config.parse(Experiment, recorded["experiment"], str(path))
@@ -93,7 +183,7 @@ def _need_share(experiment: Experiment, folder: Path, flows: Flows | None) -> No
         raise ValueError(
             f"{folder}: expected a calibration share that neither training nor selection saw, "
             "found none in its plan; train with one: --set data.shares.calibration=0.2 (and less "
-            "for data.shares.train)"
+            "for data.shares.train), or calibrate on other flows: --data FILE"
         )
     if flows is not None and not flows.split.calibration:
         raise ValueError(

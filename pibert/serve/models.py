@@ -68,7 +68,12 @@ class Served:
     def bars(self, asked: Asked, given: Given, steps: int) -> Iterator[Answer]:
         """Blocks of a rollout with error bars."""
         blocks = self.trusted.iterate(
-            given.fields, steps, asked.parameters, given.known, level=asked.level
+            given.fields,
+            steps,
+            asked.parameters,
+            given.known,
+            level=asked.level,
+            grid=given.regridding.caller,
         )
 
         def answers() -> Iterator[Answer]:

@@ -121,7 +121,8 @@ def _as_answer(arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], limit
         fields = fields[:fitting]
         mask = mask[:fitting] if mask is not None and mask.ndim == 3 else mask
     with np.errstate(over="ignore"):
-        states = torch.from_numpy(np.ascontiguousarray(fields, dtype=np.float32))
+        # Read from bytes, they may not be written to, which torch warns of.
+        states = torch.from_numpy(np.require(fields, np.float32, ["C", "W"]))
     try:
         recording = _trajectory(states, _valid(mask, states), facts)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:

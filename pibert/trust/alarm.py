@@ -6,8 +6,16 @@ that odd windows differ in how odd they are. The largest surprise of a window co
 is the reason given. What a largest surprise is worth, other windows say that neither training nor
 the reference saw: a conformal p-value, which is at most ``a`` with a chance of at most ``a`` for a
 window of a new trajectory of the same kind. Nothing about faulty windows is needed for this.
+
+A count of n calibration units tells no p-value below 1 / (n + 1): where the accepted rate is below
+that, no window raises an alarm, however odd it is, and a warning says so.
+
+Unknown points change most parts, also of a sound window. Where more of them are unknown than in any
+calibration window, only the parts count that hidden points cannot raise (``oddity.rises_with_gaps``
+is False): the p-value is then at least that of the same window without gaps, so the rate holds.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +24,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from pibert.predictor.regridding import warn
 from pibert.trust.conformal import grouped_p_values
+from pibert.trust.oddity import rises_with_gaps
 
 RATE = 0.05
 """Of false alarms, where none is asked for."""
@@ -37,6 +47,10 @@ class Alarm:
     """That rate."""
     parts: tuple[str, ...]
     """The oddest part of each window."""
+    lowest: float
+    """The least p that the calibration can tell; above the rate, no alarm can be raised."""
+    limited: Any
+    """(batch,): whether so much is unknown that only some parts could be judged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,32 +91,64 @@ class Watch:
     weights: Float[Tensor, " group"]
     count: int
     """Exchangeable units among them."""
+    most_unknown: float = 0.0
+    """Largest share of unknown points of a calibration window."""
+
+    @property
+    def lowest(self) -> float:
+        """The least p-value that it can tell."""
+        return 1 / (self.count + 1)
 
     def p_values(
-        self, scores: Float[Tensor, "b part"]
+        self, scores: Float[Tensor, "b part"], limited: Bool[Tensor, " b"] | None = None
     ) -> tuple[Float[Tensor, " b"], Int[Tensor, " b"]]:
-        """The p-value of each window, and the place of its oddest part."""
-        largest, place = self.surprise.parts(scores).max(1)
+        """The p-value of each window, and the place of its oddest part.
+
+        Args:
+            scores: Of every part.
+            limited: Windows of which only the parts count that gaps cannot raise.
+        """
+        surprises = self.surprise.parts(scores)
+        if limited is not None:
+            misled = torch.tensor([rises_with_gaps(name) for name in self.names])
+            surprises = surprises.masked_fill(limited[:, None] & misled, -torch.inf)
+        largest, place = surprises.max(1)
         return grouped_p_values(largest, self.atoms, self.weights, self.count), place
 
-    def judge(self, scores: Float[Tensor, "b part"], false_alarms: float | None = None) -> Alarm:
+    def judge(
+        self,
+        scores: Float[Tensor, "b part"],
+        false_alarms: float | None = None,
+        unknown: Float[Tensor, " b"] | None = None,
+    ) -> Alarm:
         """Raise an alarm for windows that are odder than an accepted share of sound ones.
 
         Args:
             scores: Of every part.
-            false_alarms: That share; if not given, ``RATE``, or the least that can be told.
+            false_alarms: That share; if not given, ``RATE``.
+            unknown: Share of unknown points of each window; none are if not given.
         """
-        lowest = 1 / (self.count + 1)
+        lowest = self.lowest
         if false_alarms is None:
-            false_alarms = max(RATE, lowest)
-        if not lowest <= false_alarms < 1:
+            false_alarms = RATE
+            if lowest > RATE:
+                warn(
+                    f"no alarm can be raised: {self.count} calibration units tell p-values from "
+                    f"{lowest:.3g} up, above the accepted rate of {RATE:g}; calibrate on more, or "
+                    f"accept more: false_alarms={math.ceil(1000 * lowest) / 1000:g}"
+                )
+        elif not lowest <= false_alarms < 1:
             raise ValueError(
                 f"expected a rate of false alarms from {lowest:.3g}, the least that {self.count} "
                 f"calibration units can tell, to 1, found {false_alarms:g}"
             )
-        p, place = self.p_values(scores)
+        limited = torch.zeros(len(scores), dtype=torch.bool)
+        if unknown is not None:
+            limited = unknown > self.most_unknown + 1e-9
+        p, place = self.p_values(scores, limited)
         raised: Bool[Tensor, " b"] = p <= false_alarms
-        return Alarm(p, raised, false_alarms, tuple(self.names[index] for index in place.tolist()))
+        parts = tuple(self.names[index] for index in place.tolist())
+        return Alarm(p, raised, false_alarms, parts, lowest, limited)
 
 
 def largest_surprises(

@@ -63,6 +63,8 @@ def save_calibration(
         "difficulty": calibration.difficulty.guide,
         "guide_losses": dict(calibration.guide_losses),
         "alarm_parts": list(calibration.watch.names),
+        "alarm_most_unknown": calibration.watch.most_unknown,
+        "alarm_lowest_p": calibration.watch.lowest,
         "coverage": summarise_coverage(calibration, channels),
         "provenance": dict(provenance or {}),
         "tensors_sha256": fingerprint(tensors),
@@ -170,6 +172,7 @@ def _restored(sheet: Sheet, tensors: Mapping[str, Tensor]) -> Calibration:
         tensors["alarm.atoms"],
         weigh(units, windows),
         count_units(units, windows),
+        float(sheet.get("alarm_most_unknown", 0.0)),
     )
     return Calibration(
         weights_sha256=sheet["weights_sha256"],

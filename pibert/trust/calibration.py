@@ -12,7 +12,7 @@ were independent: the quantile of all scores, right on average where trajectorie
 without a guarantee for a new one; the spread over trajectories tells how far it may be off.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pibert.data.dataset import Samples
+from pibert.fields import FieldSpec
 from pibert.trust import conformal
 from pibert.trust.alarm import Surprise, Watch, largest_surprises
 from pibert.trust.difficulty import Difficulty, fit_difficulty
@@ -125,13 +126,14 @@ class Calibration:
 
 
 def calibrate(
-    predictor: Any, training: Samples, held_out: Samples, settings: Settings | None = None
+    predictor: Any, training: Samples | None, held_out: Samples, settings: Settings | None = None
 ) -> Calibration:
     """Measure errors and oddity on held-out flows.
 
     Args:
         predictor: A ``Predictor`` or an ``Ensemble``, read from files.
-        training: Windows of the training part, for what typical windows look like.
+        training: Windows of the training part, for what typical windows look like; None where they
+            are not at hand: then the held-out trajectories that fit say it.
         held_out: Windows of the calibration part: ``history`` frames of the predictor, and as
             horizon the lead times of the settings.
         settings: How to calibrate.
@@ -144,15 +146,17 @@ def calibrate(
     difficulty, losses = fit_difficulty(
         settings.difficulty, [forecast(predictor, own) for own in fit_windows], spec
     )
-    typical = _fit_typical(predictor, training)
+    looked_at = fit_windows if training is None else _spread(training, spec)
+    typical = _fit_typical(predictor, looked_at)
     surprise = Surprise.of(torch.cat([look_at(predictor, own, typical) for own in fit_windows]))
-    atoms, odd, windows = [], [], []
+    atoms, odd, windows, unknown = [], [], [], []
     for own in calibrating:
         given = read_windows(held_out, own, spec)
         made = forecast(predictor, given)
         atoms.append(_atoms(made.errors() / difficulty.scales(made, spec)))
         odd.append(look_at(predictor, given, typical))
         windows.append(len(own))
+        unknown.append(float(given.unknown(spec.grid).max()))
     sizes = torch.tensor(windows)
     units = settings.units or ("trajectories" if len(windows) >= ENOUGH else "windows")
     largest = [conformal.summarise(s, 64) for s in largest_surprises(surprise, odd)]
@@ -162,6 +166,7 @@ def calibrate(
         torch.stack(largest),
         weigh(units, sizes),
         count_units(units, sizes),
+        max(unknown),
     )
     return Calibration(
         weights_sha256=identity(predictor),
@@ -237,13 +242,17 @@ def _looks(predictor: Any, given: Windows, some: slice) -> Looks:
     )
 
 
-def _fit_typical(predictor: Any, training: Samples) -> Typical:
-    """Features of training windows, evenly spread."""
+def _spread(training: Samples, spec: FieldSpec) -> Iterator[Windows]:
+    """Windows of the training part, evenly spread."""
     count = min(_TRAINING_WINDOWS, len(training))
     numbers = [place * len(training) // count for place in range(count)]
-    features = []
     for start in range(0, count, _TOGETHER):
-        given = read_windows(training, numbers[start : start + _TOGETHER], predictor.spec)
+        yield read_windows(training, numbers[start : start + _TOGETHER], spec)
+
+
+def _fit_typical(predictor: Any, windows: Iterable[Windows]) -> Typical:
+    features = []
+    for given in windows:
         looks = Looks(
             fields=given.fields, seen=given.seen, parameters=given.encoded, consistency=None
         )

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert.data.dataset import Samples
-from pibert.fields import FieldSpec
+from pibert.fields import FieldSpec, Grid
 from pibert.trust.ensemble import rolled
 
 
@@ -49,6 +49,11 @@ class Windows:
     @property
     def seen(self) -> Bool[Tensor, "b y x"]:
         return self.known.all(1)
+
+    def unknown(self, grid: Grid) -> Float[Tensor, " b"]:
+        """Share of the points outside the grid's body that were not seen."""
+        fluid = torch.ones(grid.shape, dtype=torch.bool) if grid.body is None else ~grid.body
+        return (~self.seen[:, fluid]).double().mean(1)
 
 
 def windows_by_trajectory(samples: Samples, most: int) -> dict[int, list[int]]:

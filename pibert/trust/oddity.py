@@ -75,6 +75,11 @@ def part_names(spec: FieldSpec, *, consistency: bool) -> tuple[str, ...]:
     return (*names, "consistency") if consistency else tuple(names)
 
 
+def rises_with_gaps(part: str) -> bool:
+    """Whether a part may be larger where points are hidden: not if it is a largest value."""
+    return part not in ("extremes", "parameters") and not part.endswith(" peak")
+
+
 def part_scores(
     looks: Looks, spec: FieldSpec, normalizer: Normalizer, typical: Typical
 ) -> Float[Tensor, "b part"]:

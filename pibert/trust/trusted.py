@@ -1,8 +1,9 @@
 """Predictions with error bars, and alarms for inputs unlike the training data.
 
-Fields, parameters and masks are those of ``Predictor``, on the model's grid: NumPy arrays or
-tensors ``(batch, history, channel, y, x)`` in physical units. Bars are NaN where nothing was known
-of a point: there is nothing to calibrate there.
+Fields, parameters, masks and grids are those of ``Predictor``, and answers are of the kind that was
+given. Bars are NaN where nothing was known of a point: there is nothing to calibrate there. For
+fields on another grid than the model's the half-widths of the bars are resampled like the
+prediction; coverage was measured on the model's grid.
 """
 
 from collections.abc import Iterator
@@ -10,12 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from pibert.fields import Grid
 from pibert.predictor import Predictor
 from pibert.predictor import load as load_predictor
+from pibert.predictor.given import Given
+from pibert.predictor.shipped import find_model
 from pibert.trust.alarm import Alarm
 from pibert.trust.artefact import read_calibration, read_sheet
 from pibert.trust.calibration import Calibration, judges_consistency, look_at
@@ -27,7 +30,7 @@ Beyond = Literal["refuse", "last"]
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """Predicted frames (batch, time, channel, y, x) with their bars."""
+    """Predicted frames (batch, time, channel, y, x), or as the fields were given, with bars."""
 
     prediction: Any
     low: Any
@@ -40,10 +43,22 @@ class Bars:
     """Probability that each given window obeys its equations; None without a head for it."""
 
 
-def load(folder: Path | str, device: torch.device | str = "cpu") -> "Trusted":
-    """A calibrated model, or ensemble, from the folder of a run."""
-    folder, sheet = Path(folder), read_sheet(folder)
-    members = [folder, *(folder / member for member in sheet.get("members", []))]
+def load(
+    model: Path | str,
+    device: torch.device | str = "cpu",
+    *,
+    calibration: Path | str | None = None,
+) -> "Trusted":
+    """A calibrated model, or ensemble.
+
+    Args:
+        model: The folder of a run or a model, or the name of a shipped model.
+        device: Where to compute.
+        calibration: Folder of the calibration; that of the model if not given.
+    """
+    first = find_model(model)
+    folder = Path(calibration) if calibration is not None else first
+    members = [first, *(folder / member for member in read_sheet(folder).get("members", []))]
     models = [load_predictor(member, device) for member in members]
     predictor: Predictor | Ensemble = models[0] if len(models) == 1 else Ensemble(models)
     return Trusted(predictor, read_calibration(folder, identity(predictor)))
@@ -73,6 +88,7 @@ class Trusted:
         *,
         level: float = 0.9,
         false_alarms: float | None = None,
+        grid: Grid | None = None,
     ) -> Bars:
         """The next ``horizon`` frames with bars.
 
@@ -81,14 +97,14 @@ class Trusted:
             parameters: By name, as for ``Predictor.step``.
             mask: True where the fields are known.
             level: Chance that a bar should hold the truth.
-            false_alarms: Accepted share of alarms among sound windows; 0.05, or the least that the
-                calibration can tell, if not given.
+            false_alarms: Accepted share of alarms among sound windows; 0.05 if not given. A
+                calibration that is too small for that raises none, with a warning.
+            grid: Of the fields where it is not the model's.
         """
         steps = self.predictor.horizon
-        blocks = self.iterate(
-            fields, steps, parameters, mask, level=level, false_alarms=false_alarms
+        return self.rollout(
+            fields, steps, parameters, mask, level=level, false_alarms=false_alarms, grid=grid
         )
-        return next(blocks)
 
     def rollout(
         self,
@@ -100,6 +116,7 @@ class Trusted:
         level: float = 0.9,
         false_alarms: float | None = None,
         beyond: Beyond = "refuse",
+        grid: Grid | None = None,
     ) -> Bars:
         """The next ``steps`` frames with bars, each lead time with its own.
 
@@ -109,28 +126,19 @@ class Trusted:
             parameters: By name.
             mask: True where the fields are known.
             level: Chance that a bar should hold the truth.
-            false_alarms: Accepted share of alarms among sound windows; 0.05, or the least that the
-                calibration can tell, if not given.
+            false_alarms: Accepted share of alarms among sound windows; 0.05 if not given. A
+                calibration that is too small for that raises none, with a warning.
             beyond: Lead times that were not calibrated are refused, or get the bars of the last
                 one that was, which are too narrow as errors grow.
+            grid: Of the fields where it is not the model's.
         """
-        blocks = list(
-            self.iterate(
-                fields,
-                steps,
-                parameters,
-                mask,
-                level=level,
-                false_alarms=false_alarms,
-                beyond=beyond,
-            )
+        given, windows, quantiles = self._start(
+            fields, steps, parameters, mask, level, beyond, grid
         )
-        return replace(
-            blocks[0],
-            prediction=_joined([block.prediction for block in blocks]),
-            low=_joined([block.low for block in blocks]),
-            high=_joined([block.high for block in blocks]),
-        )
+        alarm, consistency = self._judged(given, windows, false_alarms)
+        parts = list(self._frames(given, windows, steps, quantiles))
+        prediction, half = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+        return _bars(given, prediction, half, 0, level, alarm, consistency)
 
     def iterate(
         self,
@@ -142,8 +150,43 @@ class Trusted:
         level: float = 0.9,
         false_alarms: float | None = None,
         beyond: Beyond = "refuse",
+        grid: Grid | None = None,
     ) -> Iterator[Bars]:
         """A rollout block by block; arguments as for ``rollout``, checked at once."""
+        given, windows, quantiles = self._start(
+            fields, steps, parameters, mask, level, beyond, grid
+        )
+        alarm, consistency = self._judged(given, windows, false_alarms)
+        blocks = self._frames(given, windows, steps, quantiles)
+        horizon = self.predictor.horizon
+        return (
+            _bars(given, *block, horizon * place, level, alarm, consistency)
+            for place, block in enumerate(blocks)
+        )
+
+    def judge(
+        self,
+        fields: Any,
+        parameters: Any = None,
+        mask: Any = None,
+        *,
+        false_alarms: float | None = None,
+        grid: Grid | None = None,
+    ) -> Alarm:
+        """Whether windows are unlike those of the training, without a prediction."""
+        given, windows = self._take(fields, parameters, mask, grid)
+        return self._judged(given, windows, false_alarms)[0]
+
+    def _start(
+        self,
+        fields: Any,
+        steps: int | None,
+        parameters: Any,
+        mask: Any,
+        level: float,
+        beyond: Beyond,
+        grid: Grid | None,
+    ) -> tuple[Given, Windows, Tensor]:
         leads = self.calibration.leads
         if beyond == "refuse" and (steps is None or steps > leads):
             asked = "any number of" if steps is None else str(steps)
@@ -153,120 +196,97 @@ class Trusted:
                 "frames: beyond='last'"
             )
         quantiles = self.calibration.quantiles(level)
-        given = self._take(fields, parameters, mask)
-        alarm, consistency = self._judged(given, false_alarms, fields)
-        return self._bars(given, steps, quantiles, fields, level, alarm, consistency)
+        return *self._take(fields, parameters, mask, grid), quantiles
 
-    def judge(
-        self,
-        fields: Any,
-        parameters: Any = None,
-        mask: Any = None,
-        *,
-        false_alarms: float | None = None,
-    ) -> Alarm:
-        """Whether windows are unlike those of the training, without a prediction."""
-        return self._judged(self._take(fields, parameters, mask), false_alarms, fields)[0]
-
-    def _bars(
-        self,
-        given: Windows,
-        steps: int | None,
-        quantiles: Tensor,
-        fields: Any,
-        level: float,
-        alarm: Alarm,
-        consistency: Any,
-    ) -> Iterator[Bars]:
-        spec, difficulty = self.predictor.spec, self.calibration.difficulty
-        blocks = rolled(self.predictor, given.fields, steps, given.parameters, given.known)
-        parts = frames_of(blocks, given.fields[:, -1], given.seen, given.encoded)
+    def _frames(
+        self, given: Given, windows: Windows, steps: int | None, quantiles: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Predictions and half-widths on the caller's grid, block by block."""
+        spec, difficulty, seen = self.predictor.spec, self.calibration.difficulty, windows.seen
+        regridding = given.regridding
+        known = regridding.map_to_caller(torch.zeros(seen.shape), seen).isfinite()
+        blocks = rolled(self.predictor, windows.fields, steps, windows.parameters, windows.known)
         done = 0
-        for part in parts:
+        for part in frames_of(blocks, windows.fields[:, -1], seen, windows.encoded):
             count = part.prediction.shape[1]
             places = torch.arange(done, done + count).clamp(max=len(quantiles) - 1)
             scales = difficulty.scales(part, spec, done)
             half = quantiles[places].to(scales)[..., None, None] * scales
-            half = torch.where(given.seen[:, None, None], half, torch.nan)
-            low, high = part.prediction - half, part.prediction + half
-            yield Bars(
-                prediction=_as_given(part.prediction, fields),
-                low=_as_given(low, fields),
-                high=_as_given(high, fields),
-                level=level,
-                alarm=alarm,
-                consistency=consistency,
-            )
+            prediction, half = (regridding.to_caller(f, seen) for f in (part.prediction, half))
+            yield prediction, torch.where(known[:, None, None], half, torch.nan)
             done += count
 
-    def _judged(self, given: Windows, false_alarms: float | None, fields: Any) -> tuple[Alarm, Any]:
-        scores = look_at(self.predictor, given, self.calibration.typical)
-        found = self.calibration.watch.judge(scores, false_alarms)
-        alarm = replace(found, p=_as_given(found.p, fields), raised=_as_given(found.raised, fields))
+    def _judged(
+        self, given: Given, windows: Windows, false_alarms: float | None
+    ) -> tuple[Alarm, Any]:
+        scores = look_at(self.predictor, windows, self.calibration.typical)
+        unknown = windows.unknown(self.predictor.spec.grid)
+        found = self.calibration.watch.judge(scores, false_alarms, unknown)
+        told = {name: _map(given, getattr(found, name)) for name in ("p", "raised", "limited")}
         consistency = None
         if judges_consistency(self.predictor):
-            consistency = _as_given(torch.sigmoid(-scores[:, -1]), fields)
-        return alarm, consistency
+            consistency = _map(given, torch.sigmoid(-scores[:, -1]))
+        return replace(found, **told), consistency
 
-    def _take(self, fields: Any, parameters: Any, mask: Any) -> Windows:
-        """What was given, as tensors on the CPU; the predictor checks values once more."""
-        spec = self.predictor.spec
-        values = _as_tensor(fields)
-        expected = (self.predictor.history, len(spec.channels), *spec.grid.shape)
-        if tuple(values.shape[1:]) != expected or not len(values):
-            raise ValueError(
-                f"expected fields (batch, {', '.join(map(str, expected))}) with channels "
-                f"{list(spec.channels)} on the model's grid, found {tuple(values.shape)}"
-            )
-        b, h = values.shape[:2]
-        known = torch.ones(b, h, *spec.grid.shape, dtype=torch.bool)
-        if mask is not None:
-            stated = torch.as_tensor(mask).cpu().to(torch.bool)
-            known &= stated[:, None] if stated.ndim == 3 else stated
+    def _take(
+        self, fields: Any, parameters: Any, mask: Any, grid: Grid | None
+    ) -> tuple[Given, Windows]:
+        """What was given, and the same on the model's grid and on the CPU."""
+        predictor, spec = self.predictor, self.predictor.spec
+        given = Given(
+            fields,
+            mask,
+            parameters,
+            grid=grid,
+            spec=spec,
+            normalizer=predictor.normalizer,
+            history=predictor.history,
+            device=torch.device("cpu"),
+            chunk=1,
+        )
+        caller = given.fields.cpu(), (given.known & ~given.body).cpu()
+        values, known = given.regridding.to_model(*caller)
         if spec.grid.body is not None:
-            known &= ~spec.grid.body
+            known = known & ~spec.grid.body
+        b = len(values)
         empty = ~known.all(1).flatten(1).any(1)
         if bool(empty.any()):
             raise ValueError(
                 f"expected known points in every window, found none in {int(empty.sum())} of {b}"
             )
-        if not bool((values.isfinite() | ~known[:, :, None]).all()):
-            raise ValueError(
-                "expected finite values where the fields are known, found others; pass a mask that "
-                "is False at missing points"
-            )
-        stated_values = {
-            name: torch.as_tensor(value, dtype=torch.float32).reshape(-1).expand(b)
+        stated = {
+            name: torch.as_tensor(value, dtype=torch.float32).cpu().reshape(-1).expand(b)
             for name, value in (parameters or {}).items()
         }
-        encoded = spec.encode_parameters(stated_values).expand(b, -1)
-        return Windows(
+        return given, Windows(
             fields=values,
             known=known,
-            parameters=stated_values,
-            encoded=encoded,
+            parameters=stated,
+            encoded=given.parameters.cpu(),
             truth=values[:, :0],
         )
 
 
-def _as_tensor(fields: Any) -> Tensor:
-    if isinstance(fields, np.ndarray):
-        # A copy in the machine's byte order: files give arrays that are read-only or swapped.
-        fields = torch.from_numpy(np.array(fields, fields.dtype.newbyteorder("="), order="C"))
-    if not isinstance(fields, Tensor) or not fields.is_floating_point():
-        raise ValueError(
-            "expected fields as a NumPy array or a tensor of float32 or float64, found "
-            f"{getattr(fields, 'dtype', type(fields).__name__)}"
-        )
-    return fields.detach().cpu()
+def _bars(
+    given: Given,
+    prediction: Tensor,
+    half: Tensor,
+    start: int,
+    level: float,
+    alarm: Alarm,
+    consistency: Any,
+) -> Bars:
+    prediction, half = prediction.to(given.fields), half.to(given.fields)
+    return Bars(
+        prediction=given.kind.frames(prediction, start),
+        low=given.kind.frames(prediction - half, start),
+        high=given.kind.frames(prediction + half, start),
+        level=level,
+        alarm=alarm,
+        consistency=consistency,
+    )
 
 
-def _as_given(value: Tensor, fields: Any) -> Any:
-    """A tensor, or an array where arrays were given."""
-    return value if isinstance(fields, Tensor) else value.numpy()
-
-
-def _joined(blocks: list[Any]) -> Any:
-    if isinstance(blocks[0], Tensor):
-        return torch.cat(blocks, dim=1)
-    return np.concatenate(blocks, axis=1)
+def _map(given: Given, values: Tensor) -> Any:
+    """Numbers of every window as the caller's kind of array."""
+    return given.kind.map(values.to(given.fields.device), ())

@@ -26,7 +26,7 @@ def test_a_comparison_by_name_survives_its_plain_form(name: str) -> None:
 
 
 def test_an_unknown_name_is_told_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="unknown comparison 'demos'; choose from: demo, quick"):
+    with pytest.raises(ValueError, match="'demos'; choose from: demo, tour, quick"):
         find_comparison("demos")
 
 

@@ -11,7 +11,7 @@ from pibert.data.dataset import Window
 from pibert.data.format import write
 from pibert.data.splits import Shares
 from pibert.experiments.experiment import DataConfig
-from pibert.experiments.flows import prepare
+from pibert.experiments.flows import outline, prepare
 from pibert.fields import Trajectory
 from tests.data.helpers import make_trajectory
 
@@ -107,3 +107,20 @@ def test_a_simulated_case_is_kept_in_the_cache(
 def test_wrong_settings_are_told(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DataConfig(**changes)
+
+
+def test_an_outline_parts_the_flows_without_reading_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(save(tmp_path), size=(4, 6), outlier_noise=0.1)
+    flows = prepare(config)
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a field was read")
+
+    monkeypatch.setattr(Trajectory, "read", refuse)
+    found = outline(config)
+    assert found.split == flows.split and found.source == flows.source
+    assert found.spec.channels == flows.spec.channels
+    windows = Window(history=3)
+    assert len(found.samples("test", windows)) == len(flows.samples("test", windows))

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import pibert
+from pibert.data.sources import open_recordings
 from pibert.predictor import read_model, save_model, shipped, shipped_models
 from pibert.predictor.shipped import choose_device
 from tests.predictor.small import NORMALIZER, predictor
@@ -104,3 +105,21 @@ def test_a_model_is_loaded_and_moved_with_auto(weights: Path) -> None:
     loaded = pibert.load("cavity", device="auto")
     assert loaded.device.type == choose_device("auto").type
     assert loaded.to("auto") is loaded
+
+
+def test_the_shipped_wake_model_steps_its_sample_far_better_than_persistence() -> None:
+    folder = shipped_models()["cylinder-base"]
+    model = pibert.load("cylinder-base")
+    for flow in open_recordings(folder / "sample.h5"):
+        states = flow.read()
+        found = model.step(states[:-1, None], flow.parameters)[:, 0]
+        known = flow.known()[1:, None].expand_as(found)
+        error = (found - states[1:])[known].square().mean()
+        persistence = (states[:-1] - states[1:])[known].square().mean()
+        assert error < 0.05 * persistence  # its skill on the test part is 0.98
+
+
+def test_the_shipped_weights_have_a_readme_and_their_scores() -> None:
+    for name, folder in shipped_models().items():
+        assert (folder / "README.md").read_text().startswith(f"# {name}\n")
+        assert pibert.load(name).card["metrics"]["test_nmse"] > 0

@@ -2,13 +2,17 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from pibert import Grid
 from pibert.data.dataset import Window
 from pibert.predictor import Predictor
+from pibert.predictor.regridding import InputWarning
 from pibert.trust import Ensemble, Settings, Trusted, calibrate, load, save_calibration
 from pibert.trust.artefact import SHEET, TENSORS, read_calibration
 from pibert.trust.calibration import Calibration, part_groups
@@ -194,6 +198,84 @@ def test_missing_points_need_a_mask_and_get_no_bars(trusted: Trusted):
     bars = trusted.step(fields, {"Re": 100.0}, ~(fields != fields).any((1, 2)))
     missing = bars.high != bars.high
     assert missing[0, ..., 6, 8].all() and not missing[1:, ..., 6, 8].any()
+
+
+def test_unknown_points_by_themselves_raise_no_alarm(trusted: Trusted):
+    re = {"Re": torch.tensor([t.parameters["Re"] for t in flows(20, seed=9)])}
+    whole = trusted.judge(windows(20), re)
+    assert not whole.limited.any()
+    mask = torch.ones(8, 12, dtype=torch.bool)
+    mask[:, 6:] = False  # the features of one half are not those of a whole window
+    gaps = trusted.judge(windows(20), re, mask)
+    assert bool(gaps.limited.all()) and bool((gaps.p >= whole.p).all())
+    assert not {"fields", "divergence", "consistency"} & set(gaps.parts)
+    assert bool(trusted.judge(10 * windows(20), re, mask).raised.all())
+
+
+def test_gaps_like_those_of_the_calibration_are_judged_by_all_parts():
+    valid = torch.ones(8, 12, dtype=torch.bool)
+    valid[6:, 6:] = False
+    with_gaps = [replace(t, valid=valid) for t in flows(30, seed=2)]
+    found = calibrate(
+        Drifts(),
+        samples_of(flows(8, seed=1), Window(history=2)),
+        samples_of(with_gaps, Window(history=2, horizon=LEADS)),
+        SETTINGS,
+    )
+    fewer, more = valid.clone(), valid.clone()
+    fewer[6, 6:], more[5, 6:] = True, False
+    mask = torch.stack((valid, fewer, more))
+    alarm = Trusted(Drifts(), found).judge(windows(), {"Re": 100.0}, mask)
+    assert alarm.limited.tolist() == [False, False, True]
+
+
+def test_a_calibration_that_is_too_small_raises_no_alarm_and_says_so():
+    trusted = Trusted(Drifts(), calibrated(Drifts(), 4))  # twelve windows of three trajectories
+    with pytest.warns(InputWarning, match="no alarm can be raised: 12 calibration units"):
+        alarm = trusted.judge(1000 * windows(), {"Re": 100.0})
+    assert not alarm.raised.any() and alarm.rate == 0.05
+    assert alarm.p.tolist() == pytest.approx([alarm.lowest] * 3) == [1 / 13] * 3
+    assert bool(trusted.judge(1000 * windows(), {"Re": 100.0}, false_alarms=0.08).raised.all())
+
+
+def test_a_single_window_is_answered_without_a_batch(trusted: Trusted):
+    one, batch = windows(1)[0].double().numpy(), windows(1).double()
+    single = trusted.rollout(one, 2, {"Re": 100.0})
+    same = trusted.rollout(batch, 2, {"Re": 100.0})
+    assert single.high.shape == (2, 2, 8, 12) and single.high.dtype == one.dtype
+    torch.testing.assert_close(torch.from_numpy(single.high), same.high[0], equal_nan=True)
+    assert single.alarm.p.shape == () and bool(single.alarm.p == same.alarm.p[0])
+
+
+def test_bars_come_as_labelled_fields_where_those_were_given(trusted: Trusted):
+    xarray = pytest.importorskip("xarray")
+    values = windows(1)[0].numpy()
+    y, x = 0.2 * np.arange(8), 0.3 * np.arange(12)
+    coords = {"time": [0.1, 0.2], "y": y[::-1], "x": x}
+    dims = ("time", "y", "x")
+    fields = xarray.Dataset(
+        {name: (dims, values[:, place, ::-1]) for place, name in enumerate("uv")}, coords
+    )
+    bars = trusted.rollout(fields, 3, {"Re": 100.0})
+    plain = trusted.rollout(values, 3, {"Re": 100.0})
+    np.testing.assert_allclose(bars.high["v"].values[:, ::-1], plain.high[:, 1], rtol=1e-5)
+    assert bars.low["u"].time.values == pytest.approx([0.3, 0.4, 0.5])
+    blocks = list(trusted.iterate(fields, 3, {"Re": 100.0}))
+    xarray.testing.assert_allclose(xarray.concat([b.high for b in blocks], "time"), bars.high)
+
+
+def test_bars_on_another_grid_are_resampled_half_widths(trusted: Trusted):
+    coarse = windows().numpy()
+    fine = coarse.repeat(2, axis=-1).repeat(2, axis=-2)
+    with pytest.warns(InputWarning, match="are resampled"):
+        bars = trusted.step(fine, {"Re": 100.0}, grid=Grid((16, 24), dx=0.15, dy=0.1))
+    plain = trusted.step(coarse, {"Re": 100.0})
+    assert bars.high.shape == (3, 1, 2, 16, 24)
+    np.testing.assert_allclose(bars.high - bars.prediction, bars.prediction - bars.low, rtol=1e-3)
+    np.testing.assert_allclose(bars.alarm.p, plain.alarm.p)
+    wide, other = (np.nanmean(b.high - b.prediction, axis=(-1, -2)) for b in (bars, plain))
+    np.testing.assert_allclose(wide, other, rtol=0.05)
+    assert np.isnan(bars.high[..., 7:9, 5:7]).all()  # well inside the body
 
 
 def test_few_trajectories_take_windows_for_independent_and_say_so():

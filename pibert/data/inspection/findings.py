@@ -44,7 +44,7 @@ def judge_units(facts: Survey) -> Iterator[Finding]:
             f"spacing {dx:g} x {dy:g} {facts.length_unit or '(no unit)'}, velocity in {velocity}",
             "lengths look like pixels or counted points, so derivatives and a Reynolds number mean "
             "nothing physical",
-            "give the size of a step (dx, dy, length_unit), and velocities in the same units",
+            "give the size of a step (--dx, --dy, --length-unit), and velocities in the same units",
             serious=pixels or facts.length_unit == "m" or velocity not in _UNKNOWN,
         )
     elif conversion is None:
@@ -108,7 +108,7 @@ def judge_time(facts: Survey) -> Iterator[Finding]:
             "no time step",
             "the frames have numbers, but no time",
             "rates of change and the speed of prediction have no unit",
-            "give dt",
+            "give it (--dt)",
             serious=False,
         )
     elif high > 1.5:
@@ -116,7 +116,7 @@ def judge_time(facts: Survey) -> Iterator[Finding]:
             "time gaps",
             f"time steps between {low:.3g} and {high:.3g} times the usual one",
             "frames are missing, so one step of a model would stand for different times",
-            "give dt if the times are wrong, else resample in time"
+            "give the right step (--dt) if the times are wrong, else resample in time"
             if facts.dt is None
             else "nothing, if it was recorded in bursts: no sample reaches across a gap",
             serious=facts.dt is None,
@@ -126,7 +126,7 @@ def judge_time(facts: Survey) -> Iterator[Finding]:
             "uneven time",
             f"time steps between {low:.4g} and {high:.4g} times the usual one",
             "a model that steps forward needs equal steps",
-            "give dt if the differences are rounding, or resample in time",
+            "give the step (--dt) if the differences are rounding, or resample in time",
             serious=low < 0.9 or high > 1.1,
         )
     if facts.pairs and facts.repeated == facts.pairs:

@@ -59,8 +59,8 @@ def _axes(facts: Survey) -> Iterator[Finding]:
             "axes exchanged",
             f"{level}, but {turned.level:.2f} if x and y were exchanged{more}",
             "du/dx and dv/dy should cancel in a flow that is nearly incompressible",
-            "read it with the axes in the other order (axes, such as tcxy for tcyx) or with the "
-            "components exchanged (channels u=..., v=...); compare the picture with what you know",
+            "read it with the axes in the other order (--axes, such as tcxy for tcyx) or with the "
+            "components exchanged (--channels u=...,v=...); compare the picture with what you know",
         )
     elif now.cancellation > _FLIPPED and divergence.flipped.level < 0.8 * now.level:
         yield Finding(
@@ -77,7 +77,7 @@ def _axes(facts: Survey) -> Iterator[Finding]:
             "spacing",
             f"{level}, and would vanish if dy were {divergence.stretch:.2f} times as large",
             "dx and dy, or the units of u and v, do not seem to fit each other",
-            "check both and give dx and dy; an axisymmetric flow may look like this too",
+            "check both and give --dx and --dy; an axisymmetric flow may look like this too",
             serious=False,
         )
     elif now.level > 0.55:
@@ -170,7 +170,7 @@ def _points(facts: Survey) -> Iterator[Finding]:
             f"the points were not uniform: brought from {_size(gridding.get('from'))} to "
             f"{_size(gridding.get('to'))} points ({gridding['method']})",
             "interpolation smooths, and the divergence of what it gives is not that of the source",
-            "give the shape you want, fine enough for the smallest structures",
+            "give the shape you want (--shape), fine enough for the smallest structures",
             serious=False,
         )
     if facts.differing:

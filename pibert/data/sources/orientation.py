@@ -21,7 +21,7 @@ def flip_recordings(recordings: Recordings, flip: Sequence[str]) -> Recordings:
     """The same recordings, each turned round when it is loaded."""
     if not set(flip) <= set(FLIPS) or len(set(flip)) != len(flip):
         raise ValueError(
-            f"flip takes some of {', '.join(FLIPS)}, each once, found {', '.join(flip)}"
+            f"--flip takes some of {', '.join(FLIPS)}, each once, found {', '.join(flip)}"
         )
     if not flip:
         return recordings

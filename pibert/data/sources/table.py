@@ -104,7 +104,7 @@ def _check_field(path: Path, table: Table, columns: list[_Column]) -> None:
         columns_found = ", ".join(table.names) if table.named else f"{width} without names"
         raise SourceError(
             f"{path}: a table of curves, no field: columns {columns_found}; {rows} rows. A field "
-            "needs columns x and y and a channel; say which they are with the hint for channels"
+            "needs columns x and y and a channel; say which they are (--channels)"
         )
     if "z" in by_name and np.ptp(by_name["z"]) > 0:
         raise SourceError(f"{path}: points in three dimensions; write out a plane of constant z")

@@ -20,14 +20,15 @@ class NativeWriter(FrameWriter):
 
     def _begin(self) -> None:
         spec, folder = self.about.spec, self.path.parent
-        self._times: list[torch.Tensor] = []
+        # Not as tensors: thousands of small ones would keep the heap from being used again.
+        self._times: list[float] = []
         self._gaps = False
         self._fields = Spool(folder, (len(spec.channels), *spec.grid.shape))
         self._valid = Spool(folder, spec.grid.shape, torch.bool)
 
     def _append(self, block: Block) -> None:
         assert self._fields is not None and self._valid is not None
-        self._times.append(block.time)
+        self._times.extend(block.time.tolist())
         self._fields.append(block.fields)
         valid = block.known | self.about.body
         self._valid.append(valid)
@@ -39,7 +40,7 @@ class NativeWriter(FrameWriter):
         trajectory = Trajectory(
             name=about.name,
             states=self._fields,
-            time=torch.cat(self._times).double(),
+            time=torch.tensor(self._times, dtype=torch.float64),
             spec=about.spec,
             parameters=about.parameters,
             valid=self._valid if self._gaps else None,

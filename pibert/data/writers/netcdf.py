@@ -31,7 +31,7 @@ class NetcdfWriter(FrameWriter):
 
     def _begin(self) -> None:
         try:
-            import h5netcdf  # type: ignore[import-untyped]
+            import h5netcdf
         except ImportError as error:
             raise ImportError(
                 "writing NetCDF files needs h5netcdf: pip install 'pibert-cfd[io]'"

@@ -29,7 +29,7 @@ class AxisOrder:
         letters = set(self.stated or "yx")
         if not {"y", "x"} <= letters <= set("btcyx") or len(letters) != len(self.stated or "yx"):
             raise ValueError(
-                "axes must be a word of the letters b, t, c, y, x such as tcyx with y and x in it, "
+                "--axes must be a word of the letters b, t, c, y, x such as tcyx, with y and x, "
                 f"found {self.stated!r}"
             )
 

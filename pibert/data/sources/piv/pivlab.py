@@ -75,7 +75,7 @@ def _trajectory(
     if "px" in text:
         remarks.append("lengths are in pixels, velocities per frame: there is no physical scale")
     if len(u) > 1 and hints.dt is None:
-        remarks.append("the file states no time between the frames; give dt")
+        remarks.append("the file states no time between the frames; give dt (--dt)")
     try:
         trajectory, notices = on_uniform_grid(
             path.stem,

@@ -160,7 +160,7 @@ def _noticed(first: VectorField, hints: Hints, count: int) -> list[str]:
     elif (first.length_unit, first.units.get("u")) == ("mm", "m/s") and not hints.length_unit:
         remarks.append("lengths are in mm, velocities in m/s: derivatives come out in m/s/mm")
     if count > 1 and hints.dt is None:
-        remarks.append("the files state no time between the frames; give dt")
+        remarks.append("the files state no time between the frames; give dt (--dt)")
     return remarks
 
 

@@ -170,7 +170,9 @@ def scenario_folder(path: Path) -> Path:
 def _find_kind(path: Path) -> str:
     folder = path.parent if path.is_file() else path
     if folder.name not in KINDS:
-        raise ValueError(f"{path}: its name does not say the kind; give one of {', '.join(KINDS)}")
+        raise ValueError(
+            f"{path}: its name does not say the kind; give one of {', '.join(KINDS)} (--type)"
+        )
     return folder.name
 
 

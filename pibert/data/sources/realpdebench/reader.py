@@ -145,7 +145,7 @@ def _choose(path: Path, scenario: str | None, kind: str | None) -> Part:
         wanted = "more than one set" if fitting else f"no {scenario or ''} {kind or ''}".rstrip()
         listing = "; ".join(str(part) for part in parts)
         raise SourceError(
-            f"{path}: {wanted}; say which scenario and type (real or numerical), or name its "
+            f"{path}: {wanted}; say which (--scenario, --type real or numerical), or name its "
             f"folder. There are: {listing}"
         )
     return fitting[0]

@@ -1,0 +1,133 @@
+"""``pibert predict``: the next frame from every frame of a recording."""
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+
+from pibert.cli import options, outputs
+from pibert.cli.flow_input import (
+    Device,
+    Model,
+    Remarks,
+    Start,
+    Stride,
+    TrajectoryName,
+    open_flow,
+)
+from pibert.cli.prediction_scores import Scoring, show_overall
+from pibert.cli.terminal import progress_bar, say, show_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pibert.cli.flow_input import Flow
+    from pibert.data.writers import Block
+
+
+@options.with_source
+def predict(
+    path: options.Source,
+    model: Model,
+    out: outputs.Out,
+    trajectory: TrajectoryName = None,
+    start: Start = None,
+    stride: Stride = 1,
+    device: Device = "auto",
+    format_: outputs.Format = None,
+    overwrite: outputs.Overwrite = False,
+    vorticity: outputs.Vorticity = False,
+    as_json: options.Json = False,
+    *,
+    source: options.SourceOptions,
+) -> None:
+    """Predict the next frame from every frame of a recording that has its history before it.
+
+    Every prediction starts from recorded frames, so errors do not build up. Where the recording has
+    the frame, NMSE and the skill against persistence are printed.
+
+    Example: pibert predict wake.h5 --model runs/demo --out next.h5 --out next.png
+
+    Example: pibert predict 'run/B*.txt' --model runs/demo --dt 0.01 --parameter Re=100 --out a.nc
+    """
+    from pibert.predictor import load
+
+    named = outputs.check_outputs(path, out, format_)
+    console = Console(stderr=as_json)
+    remarks = Remarks(console)
+    predictor = load(model, device)
+    flow = open_flow(source, predictor, trajectory=trajectory, stride=stride, remark=remarks)
+    first = flow.check_start(start)[0]
+    ends = {frame: stop for frame, stop in flow.newest_frames() if frame >= first}
+    about = outputs.describe(
+        flow,
+        model=outputs.model_name(model),
+        facts={"mode": "predict", "start": first},
+        counted="frame",
+        wants_vorticity=vorticity,
+        times=[_time(flow, frame, stop) for frame, stop in ends.items()],
+    )
+    writers = outputs.make_writers(named, about, overwrite=overwrite, expected=len(ends))
+    scoring = Scoring(about.spec, predictor.normalizer)
+    columns = (TextColumn("{task.completed}/{task.total} frames"), BarColumn())
+    with contextlib.ExitStack() as stack:
+        for writer in writers:
+            stack.enter_context(writer)
+        progress = stack.enter_context(progress_bar(console, *columns, TimeRemainingColumn()))
+        task = progress.add_task("predicting", total=len(ends))
+        for frames in flow.batches(list(ends)):
+            block, last = _predicted(flow, frames, ends[frames[0]])
+            for writer in writers:
+                writer.append(block)
+            scoring.add(block, last)
+            progress.advance(task, len(frames))
+    written = [str(target) for writer in writers for target in writer.targets]
+    if as_json:
+        summary: dict[str, Any] = {
+            **about.local["prediction"],
+            "source": str(path),
+            "trajectory": about.name,
+            "frames": len(ends),
+            "scored": len(scoring.numbers),
+            "scores": scoring.overall(),
+            "written": written,
+        }
+        show_json(summary)
+        return
+    if scoring.numbers:
+        say(console, f"{len(scoring.numbers)} of {len(ends)} predicted frames are in the recording")
+        show_overall(console, scoring)
+    else:
+        say(console, "note: the recording has none of the predicted frames: nothing to compare")
+    say(console, f"Wrote {len(ends)} frames to {', '.join(written)}.")
+
+
+def _time(flow: "Flow", frame: int, stop: int) -> float:
+    """Of the frame after another."""
+    time = flow.trajectory.time
+    return float(time[frame + 1]) if frame + 1 < stop else float(time[frame]) + flow.dt
+
+
+def _predicted(flow: "Flow", frames: list[int], stop: int) -> "tuple[Block, Tensor]":
+    """The frames after some consecutive ones of a stretch, and those that the model saw last."""
+    import torch
+
+    from pibert.data.writers import Block
+
+    fields, known = flow.windows(frames)
+    with flow.noting_warnings():
+        answer = flow.predictor.step(
+            fields, flow.parameters, mask=known, grid=flow.trajectory.spec.grid
+        )
+    truth = torch.full_like(answer[:, 0], torch.nan)
+    there = flow.truth(slice(frames[0] + 1, min(frames[-1] + 2, stop)))
+    truth[: len(there)] = there
+    block = Block(
+        fields=answer[:, 0],
+        time=torch.tensor([_time(flow, frame, stop) for frame in frames], dtype=torch.float64),
+        number=torch.tensor(frames) + 1,
+        known=known,
+        truth=truth,
+    )
+    return block, fields[:, -1]

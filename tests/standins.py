@@ -1,0 +1,99 @@
+"""Small files that stand for what the pages of the documentation speak of."""
+
+from pathlib import Path
+
+import numpy as np
+
+from pibert.data.format import Reader, write
+from pibert.data.resample import represent
+from pibert.data.sources import open_recordings
+from pibert.data.sources.recordings import Hints
+from pibert.data.splits import Shares
+from pibert.experiments import run
+from pibert.experiments.calibration import calibrate_run
+from pibert.experiments.experiment import DataConfig, Experiment, ModelConfig
+from pibert.fields import Normalizer
+from pibert.predictor import save_model
+from pibert.trust.calibration import Settings
+from tests.data.helpers import make_trajectory
+from tests.helpers import tiny_model
+from tests.lookalikes.openfoam import write_case
+from tests.lookalikes.piv import write_openpiv
+from tests.lookalikes.realpdebench import write_root
+from tests.lookalikes.vtk import points_of, write_collection, write_xml
+from tests.trust.flows import flows
+
+
+def trained_model(folder: Path) -> None:
+    """A model that steps and fills, and fields with a gap for it."""
+    trained = {"forward": True, "reconstruct": True}
+    save_model(folder / "runs/wake", tiny_model(), Normalizer.identity(2), trained=trained)
+    fields = np.random.default_rng(0).normal(size=(3, 1, 2, 16, 16))
+    fields[1, 0, :, 5:8, 2] = np.nan
+    np.save(folder / "fields.npy", fields)
+
+
+def calibrated_model(folder: Path) -> None:
+    """A run with a calibration of six lead times, and windows for it."""
+    path = folder / "waves.h5"
+    write(path, flows(24))
+    shares = Shares(train=0.2, valid=0.1, calibration=0.5)
+    experiment = Experiment(
+        data=DataConfig(path=str(path), shares=shares), model=ModelConfig(name="persistence")
+    )
+    run(experiment, folder / "runs/wake")
+    calibrate_run(folder / "runs/wake", Settings(leads=6, starts=3))
+    with Reader(path) as reader:
+        np.save(folder / "fields.npy", reader[0].read(slice(0, 4))[:, None].numpy())
+
+
+def wakes(folder: Path) -> None:
+    names = [f"{i}" for i in range(10)]
+    made = [make_trajectory(n, channels=("u", "v", "p"), re=100.0 + int(n)) for n in names]
+    write(folder / "wake.h5", made)
+
+
+def vectors(x: np.ndarray, y: np.ndarray, t: float, speed: float = 1.0) -> tuple[np.ndarray, ...]:
+    """A travelling wave without divergence on a stream along x."""
+    angle = 2 * x + 3 * y - 8 * speed * t
+    return speed * (1 + 0.3 * np.cos(angle)), -0.2 * speed * np.cos(angle)
+
+
+def piv_recording(folder: Path, frames: int = 120) -> None:
+    """A folder of text files with flagged vectors, coordinates in mm."""
+    x, y = np.meshgrid(100.0 * np.arange(20), 80.0 * np.arange(16))
+    (folder / "run1").mkdir()
+    for number in range(frames):
+        u, v = vectors(x / 1000, y / 1000, 0.002 * number)
+        flags = np.zeros_like(u)
+        flags[4, number % 20] = 1
+        field = {"x": x, "y": y, "u": u, "v": v}
+        write_openpiv(folder / "run1" / f"B{number:04}.txt", field, flags)
+
+
+def cfd_cases(folder: Path, frames: int = 14) -> None:
+    """OpenFOAM cases and a VTK collection of the same kind of flow; more of them converted."""
+    axes = (0.1 * np.arange(16), 0.1 * np.arange(12), np.array([0.5]))
+    points = points_of(axes)
+    times = [f"{0.05 * number:g}" for number in range(frames)]
+
+    def at(time: str, speed: float) -> np.ndarray:
+        u, v = vectors(points[:, 0], points[:, 1], float(time), speed)
+        return np.stack((u, v, 0 * u), -1)
+
+    for number in (100, 120, 150, 180):
+        states = {time: at(time, number / 100) for time in times}
+        case = folder / f"cases/re{number}"
+        write_case(case, points, states)
+        if number in (120, 180):
+            hints = Hints(parameters={"Re": float(number)})
+            whole = open_recordings(case, hints=hints)[0]
+            write(folder / f"re{number}.h5", [represent(whole, channels=("u", "v"))])
+    for number, time in enumerate(times):
+        values = at(time, 2.0).reshape(1, 12, 16, 3)
+        write_xml(folder / f"a{number}.vti", axes, {"U": values}, form="raw")
+    write_collection(folder / "results.pvd", {float(t): f"a{i}.vti" for i, t in enumerate(times)})
+
+
+def realpdebench(folder: Path) -> None:
+    write_root(folder / "data/realpdebench", frames=44)

@@ -1,0 +1,235 @@
+"""What scripts rely on: help, exit codes, tracebacks, completion, and what ``--json`` prints."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from pibert import __version__
+from pibert.cli import app
+from pibert.comparison.presets import PRESETS
+from pibert.predictor import shipped_models
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "commands.md").read_text()
+GROUP: Any = typer.main.get_command(app)
+
+
+def commands(group: Any = GROUP, path: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Every command that does something, by the words that call it."""
+    found: dict[str, Any] = {}
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            found |= commands(command, (*path, name))
+        else:
+            found[" ".join((*path, name))] = command
+    return found
+
+
+COMMANDS = commands()
+
+
+def run(*words: str | Path, **options: Any) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words], **options)
+
+
+# Help
+
+
+def test_the_help_is_a_table_of_contents_in_the_order_of_a_workflow() -> None:
+    page = run("--help", env={"COLUMNS": "80"}).output
+    panels = re.findall(r"╭─ ([A-Z][a-z ]+) ─", page)
+    assert panels == ["Options", "Data", "Training", "Comparing", "Using a model", "About"]
+    lines = page[page.index("─ Data") :].splitlines()
+    listed = [line.split()[1] for line in lines if line.startswith("│")]
+    assert listed == GROUP.list_commands(None)  # a line each: none goes on in a second one
+    assert listed.index("generate") < listed.index("train") < listed.index("compare")
+    assert "…" not in page
+
+
+def test_no_arguments_show_the_help() -> None:
+    assert "demo" in run().output and "Using a model" in run().output
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_examples_that_parse(name: str) -> None:
+    examples = re.findall(r"Example: pibert (.*)", COMMANDS[name].help)
+    assert examples
+    for example in examples:
+        assert example.startswith(name)
+        words, called = shlex.split(example), GROUP
+        while words and hasattr(called, "commands"):
+            called = called.commands[words.pop(0)]
+        called.make_context("pibert", words)
+
+
+def test_the_version_is_told() -> None:
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"pibert {__version__}\n")
+
+
+def test_the_help_does_not_load_torch() -> None:
+    code = "import sys, pibert.cli; print('torch' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert answer.stdout == "False\n", answer.stderr
+
+
+# Exit codes
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def identify(*_: object) -> str:
+        raise error
+
+    monkeypatch.setattr("pibert.data.sources.identify", identify)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (ValueError("expected this"), 2, "error: expected this\n"),
+        (FileNotFoundError(2, "No such file", "a.h5"), 2, "error: a.h5: No such file\n"),
+        (ImportError("needs scipy"), 2, "error: needs scipy\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (KeyError("x"), 1, "error: KeyError: 'x'; see where with: pibert --traceback ...\n"),
+    ],
+)
+def test_errors_are_one_line_and_a_code(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, says: str
+) -> None:
+    fail(monkeypatch, error)
+    result = run("inspect", "a.h5")
+    assert (result.exit_code, result.stdout, result.stderr) == (code, "", says)
+
+
+@pytest.mark.parametrize("error", [ValueError("expected this"), KeyError("this")])
+def test_a_traceback_is_shown_if_asked_for(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    fail(monkeypatch, error)
+    code = run("inspect", "a.h5").exit_code
+    for words, env in ((["--traceback"], {}), ([], {"PIBERT_TRACEBACK": "1"})):
+        result = run(*words, "inspect", "a.h5", env=env)
+        assert result.exit_code == code
+        # What leaves the program is printed by Python, or held by the runner.
+        assert "in identify" in result.stderr or result.exception is error
+
+
+def test_what_does_not_parse_has_code_2() -> None:
+    for words in (["nix"], ["inspect"], ["rollout", "a.h5", "--steps", "x"]):
+        assert run(*words).exit_code == 2
+
+
+def test_codes_of_the_page_are_those_of_the_tests() -> None:
+    assert re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE) == ["0", "1", "2", "130"]
+
+
+# Completion
+
+
+def complete(*words: str, cwd: Path = ROOT) -> list[str]:
+    """What bash would offer for the last word."""
+    result = CliRunner().invoke(
+        app,
+        [],
+        prog_name="pibert",
+        env={
+            "_PIBERT_COMPLETE": "complete_bash",
+            "COMP_WORDS": shlex.join(["pibert", *words])
+            if words[-1]
+            else "pibert " + shlex.join(words[:-1]) + " ",
+            "COMP_CWORD": str(len(words)),
+        },
+    )
+    return result.stdout.split()
+
+
+def test_the_shell_completes_commands_and_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert complete("") == GROUP.list_commands(None)
+    assert complete("re") == ["resume", "report"]
+    assert "--model" in complete("rollout", "--mo")
+    shipped = list(shipped_models())
+    assert shipped and complete("rollout", "a.h5", "--model", shipped[0][:4]) == shipped[:1]
+    assert shipped[0] in complete("serve", "") and shipped[0] in complete("export", "")
+    assert complete("generate", "cyl") == ["cylinder"]
+    assert complete("generate", "cylinder", "--preset", "r") == ["realpdebench-like"]
+    assert complete("compare", "--preset", "") == list(PRESETS)
+    assert complete("compare", "--preset", "tour", "--models", "pibert,u") == ["pibert,unet"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "wake").mkdir(parents=True)
+    assert complete("rollout", "a.h5", "--model", "ru") == ["runs/"]
+    assert complete("rollout", "a.h5", "--model", "runs/") == ["runs/wake/"]
+
+
+def test_completion_can_be_installed(tmp_path: Path) -> None:
+    """A home of its own, and a real bash if there is one."""
+    env = os.environ | {"HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    command = [sys.executable, "-c", "from pibert.cli import app; app(prog_name='pibert')"]
+    done = subprocess.run(
+        [*command, "--install-completion", "bash"], env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    script = (tmp_path / ".bash_completions" / "pibert.sh").read_text()
+    assert "complete_bash" in script and "pibert.sh" in (tmp_path / ".bashrc").read_text()
+
+
+# JSON
+
+
+def as_json(*words: str | Path) -> dict[str, Any]:
+    """The one object that a command prints."""
+    result = run(*words, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_page_lists_every_command_with_json() -> None:
+    listed = re.findall(r"^\| `([a-z ]+)` \|", PAGE, re.MULTILINE)
+    having = {name for name, c in COMMANDS.items() if any("--json" in p.opts for p in c.params)}
+    assert set(listed) == having
+
+
+def test_info_tells_models_and_weights() -> None:
+    found = as_json("info")
+    assert found["models"]["pibert"]["base"] == 1_560_232
+    assert found["versions"]["pibert"] == __version__
+    assert found["shipped"] == {name: str(path) for name, path in shipped_models().items()}
+
+
+def test_generation_and_conversion_tell_what_they_wrote(tmp_path: Path) -> None:
+    assert "demo" in as_json("generate")["cases"]["cylinder"]
+    flow, copy = tmp_path / "flow.h5", tmp_path / "copy.h5"
+    words = ("generate", "cavity", "--samples", "2", "--set", "frames=3", "--set", "points=16")
+    first = as_json(*words, "--out", flow)
+    assert (first["trajectories"], first["diverged"], first["was_there"]) == (2, {}, False)
+    assert first["written"] == [str(flow)]
+    assert as_json(*words, "--out", flow) == first | {"was_there": True}
+    found = as_json("convert", flow, copy, "--keep", "u,v")
+    assert found == {"trajectories": 2, "bytes": copy.stat().st_size, "written": [str(copy)]}
+
+
+def test_nothing_is_printed_where_a_command_fails(tmp_path: Path) -> None:
+    result = run("convert", tmp_path / "absent.h5", tmp_path / "out.h5", "--json")
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+# Environment
+
+
+def test_every_variable_that_is_read_is_on_the_page() -> None:
+    text = "\n".join(path.read_text() for path in (ROOT / "pibert").rglob("*.py"))
+    names = set(re.findall(r"[\"'](PIBERT_[A-Z_]+)[\"']", text))
+    assert {"PIBERT_CACHE", "PIBERT_TOKEN", "PIBERT_TRACEBACK"} <= names
+    assert [name for name in sorted(names) if f"`{name}`" not in PAGE] == []

@@ -1,0 +1,307 @@
+"""``pibert predict`` and ``pibert rollout``: from a file and a model to predicted frames."""
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner, Result
+
+import pibert
+from pibert.cli import app
+from pibert.data.format import Reader, check, write
+from pibert.fields import Normalizer, Trajectory
+from pibert.predictor import save_model
+from tests.helpers import randomise, tiny_model, tiny_spec
+
+SHAPE = (16, 24)
+SPEC = tiny_spec(SHAPE, units=("m/s", "m/s"))
+NORMALIZER = Normalizer((0.5, 0.0), (1.0, 0.5))
+
+
+def run(*arguments: str | Path | int) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def well(*arguments: str | Path | int) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return " ".join(result.output.split())
+
+
+def refusal(*arguments: str | Path | int) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and result.stderr.endswith(f"{lines[0]}\n")
+    return lines[0]
+
+
+def states(count: int) -> Tensor:
+    rows, columns = torch.meshgrid(*(torch.arange(n).float() for n in SHAPE), indexing="ij")
+    times = 0.3 * torch.arange(count).float()[:, None, None]
+    u = 1 + torch.sin(0.4 * columns - times) * torch.cos(0.3 * rows)
+    return torch.stack((u, 0.5 * torch.cos(0.2 * rows - times + 0.3 * columns)), dim=1)
+
+
+def recorded(path: Path, count: int = 6, **changes: Any) -> Path:
+    facts: dict[str, Any] = {
+        "name": "a",
+        "states": states(count),
+        "time": 2.0 + 0.1 * torch.arange(count, dtype=torch.float64),
+        "spec": SPEC,
+        "parameters": {"Re": 900.0},
+        "length_unit": "m",
+        "time_unit": "s",
+    }
+    write(path, [Trajectory(**(facts | changes))])
+    return path
+
+
+def saved(folder: Path, name: str = "pibert", **options: Any) -> Path:
+    net = tiny_model(name, spec=SPEC, **options)
+    if name == "pibert":
+        net = randomise(net)
+    return save_model(folder, net, NORMALIZER, trained={"forward": True})
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return saved(tmp_path / "run")
+
+
+def test_a_rollout_is_what_the_predictor_gives(tmp_path: Path, model: Path) -> None:
+    source, out = recorded(tmp_path / "a.h5"), tmp_path / "out.h5"
+    said = well("rollout", source, "--model", model, "--steps", 4, "--start", 1, "--out", out)
+    assert "NMSE" in said and "Wrote 4 frames" in said
+    check(out)
+    found = Reader(out)["a"]
+    predictor = pibert.load(model)
+    expected = predictor.rollout(states(6)[None, 1:2], 4, {"Re": 900.0})[0]
+    assert torch.equal(found.read(), expected)
+    assert found.time.tolist() == pytest.approx([2.2, 2.3, 2.4, 2.5])
+    facts = found.local["prediction"]
+    assert facts["model"] == "run" and facts["mode"] == "rollout" and facts["start"] == 1
+    assert facts["weights_sha256"] == predictor.card["weights"]["sha256"]
+    assert found.local["file"] == "a.h5" and found.parameters == {"Re": 900.0}
+
+
+def test_parameters_of_the_file_can_be_replaced(tmp_path: Path, model: Path) -> None:
+    source, out = recorded(tmp_path / "a.h5"), tmp_path / "out.h5"
+    well("rollout", source, "--model", model, "--steps", 2, "--parameter", "Re=3900", "--out", out)
+    expected = pibert.load(model).rollout(states(6)[None, :1], 2, {"Re": 3900.0})[0]
+    assert torch.equal(Reader(out)["a"].read(), expected)
+    wrong = refusal(
+        "rollout", source, "--model", model, "--parameter", "Ma=1", "--out", tmp_path / "b.h5"
+    )
+    assert "knows no Ma; it knows: Re" in wrong
+
+
+def test_scores_by_lead_time_go_as_far_as_the_file(tmp_path: Path) -> None:
+    source, out = recorded(tmp_path / "a.h5"), tmp_path / "out.h5"
+    model = saved(tmp_path / "still", "persistence")
+    result = run(
+        "rollout", source, "--model", model, "--steps", 9, "--start", 2, "--out", out, "--json"
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["frames"], found["scored"], found["diverged"]) == (9, 3, False)
+    assert found["written"] == [str(out)]
+    truth = states(6).double()
+    for lead in (1, 2, 3):
+        error = (truth[2] - truth[2 + lead]).square()
+        expected = float(error[0].sum() / truth[2 + lead, 0].square().sum())
+        assert found["scores"][str(lead)]["nmse"]["u"] == pytest.approx(expected, rel=1e-4)
+        assert found["scores"][str(lead)]["skill"]["all"] == pytest.approx(0.0, abs=1e-4)
+
+
+def test_every_prediction_starts_from_recorded_frames(tmp_path: Path) -> None:
+    source, out = recorded(tmp_path / "a.h5", 7), tmp_path / "out.h5"
+    model = saved(tmp_path / "two", history=2)
+    result = run("predict", source, "--model", model, "--out", out, "--json")
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    assert (summary["frames"], summary["scored"]) == (6, 5)
+    found, fields = Reader(out)["a"], states(7)
+    windows = torch.stack([fields[i : i + 2] for i in range(6)])
+    expected = pibert.load(model).step(windows, {"Re": 900.0})[:, 0]
+    torch.testing.assert_close(found.read(), expected, rtol=1e-5, atol=1e-5)
+    assert found.time.tolist() == pytest.approx([2.2, 2.3, 2.4, 2.5, 2.6, 2.7])
+    error = (expected[:-1] - fields[2:]).double().square().sum()
+    last = (fields[1:-1] - fields[2:]).double().square().sum()
+    assert summary["scores"]["skill"]["all"] == pytest.approx(float(1 - error / last), rel=1e-4)
+
+
+def test_windows_do_not_lead_across_a_gap_in_time(tmp_path: Path) -> None:
+    time = torch.tensor([0.0, 0.1, 0.2, 1.0, 1.1, 1.2], dtype=torch.float64)
+    source, out = recorded(tmp_path / "a.h5", time=time), tmp_path / "out.h5"
+    model = saved(tmp_path / "two", history=2)
+    well("predict", source, "--model", model, "--out", out)
+    assert Reader(out)["a"].time.tolist() == pytest.approx([0.2, 0.3, 1.2, 1.3])
+    assert "from 1 to 5" in refusal(
+        "rollout", source, "--model", model, "--start", 3, "--out", tmp_path / "b.h5"
+    )
+
+
+def test_several_outputs_are_written_at_once(tmp_path: Path, model: Path) -> None:
+    source, folder = recorded(tmp_path / "a.h5"), tmp_path / "out"
+    folder.mkdir()
+    names = ("r.h5", "r.nc", "r.pvd", "r.xdmf", "r.png")
+    outs = [part for name in names for part in ("--out", folder / name)]
+    well("rollout", source, "--model", model, "--steps", 3, "--vorticity", "--show", "1,3", *outs)
+    extra = {"r_frames", "r.xdmf.h5"}
+    assert {path.name for path in folder.iterdir()} == {*names, *extra}
+    assert len(list((folder / "r_frames").iterdir())) == 3
+    with h5py.File(folder / "r.xdmf.h5") as file:
+        assert file["velocity"].shape == (3, *SHAPE, 3) and "vorticity" in file
+    assert "exists; add --overwrite" in refusal("rollout", source, "--model", model, *outs)
+    again = ("--overwrite", "--out", folder / "r.pvd")
+    well("rollout", source, "--model", model, "--steps", 2, *again)
+    assert len(list((folder / "r_frames").iterdir())) == 2
+    plain = well(
+        "rollout", source, "--model", model, "--steps", 2, "--format", "h5", "--out", folder / "x"
+    )
+    assert "Wrote 2 frames" in plain
+    check(folder / "x")
+
+
+def test_missing_points_are_hidden_and_stay_unknown(tmp_path: Path) -> None:
+    fields, valid = states(4), torch.ones(SHAPE, dtype=torch.bool)
+    valid[3, 5] = False
+    fields[:, :, 3, 5] = math.nan
+    source = recorded(tmp_path / "a.h5", 4, states=fields, valid=valid)
+    model, out = saved(tmp_path / "still", "persistence"), tmp_path / "out.h5"
+    well("rollout", source, "--model", model, "--steps", 2, "--out", out)
+    assert torch.equal(Reader(out)["a"].known(), valid.expand(2, *SHAPE))
+
+
+def test_foreign_files_on_another_grid_in_other_units_are_brought_to_the_model(
+    tmp_path: Path,
+) -> None:
+    model, out = saved(tmp_path / "still", "persistence"), tmp_path / "out.h5"
+    rows, columns = np.meshgrid(np.arange(8) * 400.0, np.arange(12) * 600.0, indexing="ij")
+    u = np.stack([1000.0 + rows + 0 * columns] * 3)
+    source = tmp_path / "flow.npz"
+    np.savez(source, v=0 * u, u=u, x=columns[0], y=rows[:, 0], t=np.arange(3) * 0.1)
+    said = well(
+        *("rollout", source, "--model", model, "--steps", 2, "--out", out),
+        *("--unit", "mm/s", "--length-unit", "mm", "--time-unit", "s"),
+    )
+    assert "metres and seconds" in said and "resampled" in said
+    found = Reader(out)[0]
+    assert found.spec.grid.shape == (8, 12) and found.spec.grid.dx == pytest.approx(0.6)
+    assert found.spec.units == ("m/s", "m/s") and found.spec.channels == ("u", "v")
+    expected = torch.from_numpy(u[0] / 1000).float()
+    torch.testing.assert_close(found.read()[1, 0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_rollout_that_diverges_keeps_what_came_before(tmp_path: Path) -> None:
+    net = tiny_model(spec=SPEC)
+    with torch.no_grad():
+        net.skip_scale.fill_(1e12)
+    model = save_model(tmp_path / "wild", net, NORMALIZER, trained={"forward": True})
+    source, out, png = recorded(tmp_path / "a.h5"), tmp_path / "out.h5", tmp_path / "out.png"
+    result = run("rollout", source, "--model", model, "--steps", 50, "--out", out, "--out", png)
+    assert result.exit_code == 1
+    (told,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    check(out)
+    count = Reader(out)["a"].num_frames
+    assert 1 <= count < 10 and f"stopped after {count} of 50 steps" in told
+    assert f"in step {count + 1} " in told and png.exists()
+    far = recorded(tmp_path / "far.h5", states=states(6) * 1e30)
+    result = run("rollout", far, "--model", model, "--out", tmp_path / "none.h5")
+    assert result.exit_code == 1 and "nothing was written" in result.stderr
+    assert not (tmp_path / "none.h5").exists()
+
+
+def test_what_cannot_be_done_is_refused_in_one_line(tmp_path: Path, model: Path) -> None:
+    source, out = recorded(tmp_path / "a.h5"), tmp_path / "out.h5"
+    given = ("--model", model, "--out", out)
+    assert "'b'; there are: a" in refusal("rollout", source, *given, "--trajectory", "b")
+    assert "from 0 to 5" in refusal("rollout", source, *given, "--start", 6)
+    assert "ends in .h5" in refusal("rollout", source, "--model", model, "--out", "flow.dat")
+    assert "is the input" in refusal(
+        "rollout", source, "--model", model, "--overwrite", "--out", source
+    )
+    assert "named twice" in refusal("rollout", source, *given, "--out", out)
+    assert "goes with one --out" in refusal(
+        "rollout", source, *given, "--out", tmp_path / "b.h5", "--format", "nc"
+    )
+    assert "--show" in refusal("rollout", source, *given, "--show", "1")
+    assert "make it first" in refusal(
+        "predict", source, "--model", model, "--out", tmp_path / "no" / "a.h5"
+    )
+    two = saved(tmp_path / "two", history=2)
+    short = recorded(tmp_path / "short.h5", 1)
+    assert "the 2 frames in a row" in refusal("predict", short, "--model", two, "--out", out)
+    fields = states(4)
+    fields[2] = math.nan
+    valid = torch.ones(4, *SHAPE, dtype=torch.bool)
+    valid[2] = False
+    blind = recorded(tmp_path / "blind.h5", 4, states=fields, valid=valid)
+    assert "frame 2 holds no finite value" in refusal("predict", blind, *given)
+    pressure = replace(SPEC, channels=("u", "p"))
+    other = recorded(tmp_path / "p.h5", spec=pressure)
+    assert "expected the channels ['u', 'v']" in refusal("rollout", other, *given)
+    assert not out.exists() and not list(tmp_path.glob(".*"))
+
+
+def test_a_file_without_frames_is_refused(tmp_path: Path, model: Path) -> None:
+    source, out = recorded(tmp_path / "a.h5"), tmp_path / "out.h5"
+    with h5py.File(source, "r+") as file:
+        group = file["trajectories/a"]
+        for name in ("fields", "time"):
+            empty = group[name][:0]
+            del group[name]
+            group[name] = empty
+    told = refusal("rollout", source, "--model", model, "--out", out)
+    assert "trajectory 'a': expected at least one frame, found none" in told and not out.exists()
+
+
+_MEASURE = """
+import resource, sys
+from pibert.cli import app
+arguments = sys.argv[1:]
+try:
+    app(arguments, standalone_mode=False)
+finally:
+    print("PEAK", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+"""
+
+
+def peak_megabytes(*arguments: str | Path | int) -> float:
+    command = [sys.executable, "-c", _MEASURE, *(str(argument) for argument in arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(done.stderr.rpartition("PEAK")[2]) / 1024
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("suffixes", "few", "many", "allowed"),
+    [
+        ((".nc", ".pvd", ".xdmf"), 200, 2000, 20),
+        ((".h5",), 1000, 5000, 20),
+    ],
+)
+def test_memory_does_not_grow_with_the_steps(
+    tmp_path: Path, suffixes: tuple[str, ...], few: int, many: int, allowed: int
+) -> None:
+    """A frame has 64 KiB: 1800 of them are 118 MB, 4000 are 262 MB."""
+    shape = (64, 128)
+    spec = tiny_spec(shape)
+    net = tiny_model("persistence", spec=spec)
+    model = save_model(tmp_path / "still", net, NORMALIZER, trained={"forward": True})
+    source = recorded(tmp_path / "a.h5", 3, states=torch.rand(3, 2, *shape), spec=spec)
+    peaks = []
+    for steps in (few, many):
+        outs = [part for s in suffixes for part in ("--out", tmp_path / f"{steps}{s}")]
+        peaks.append(peak_megabytes("rollout", source, "--model", model, "--steps", steps, *outs))
+    assert peaks[1] - peaks[0] < allowed, peaks

@@ -1,0 +1,153 @@
+"""The quick starts can be followed: their files are valid, their commands do what they say."""
+
+import re
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from jaxtyping import config
+from typer.testing import CliRunner
+
+from pibert.cli import app
+from pibert.comparison import load_comparison
+from pibert.data.format import Reader, check
+from pibert.experiments import load_experiment
+from pibert.models import MODELS, PRESETS
+from tests import standins
+from tests.documents import PAGES, blocks, python_blocks, run_python, words
+
+QUICKSTARTS: dict[str, Callable[[Path], None]] = {
+    "docs/quickstart/piv.md": standins.piv_recording,
+    "docs/quickstart/cfd.md": standins.cfd_cases,
+    "docs/quickstart/realpdebench.md": standins.realpdebench,
+    "docs/quickstart/new-model.md": lambda folder: None,
+}
+"""Pages that are followed from top to bottom, with what the user is to have."""
+
+
+def test_every_quick_start_is_followed() -> None:
+    assert {page for page in PAGES if page.startswith("docs/quickstart/")} == {*QUICKSTARTS}
+
+
+def test_every_configuration_of_the_quick_starts_is_valid(tmp_path: Path) -> None:
+    seen = []
+    with as_a_user():
+        run_python("mine.py", python_blocks("docs/quickstart/new-model.md")[0])
+        for page in QUICKSTARTS:
+            for block in blocks(page):
+                if block.kind == "toml":
+                    path = tmp_path / "plan.toml"
+                    path.write_text(block.text)
+                    compares = "[entrants." in block.text
+                    (load_comparison if compares else load_experiment)(path)
+                    seen.append(page)
+    assert len(seen) == 5
+
+
+def test_recordings_of_the_quick_starts_are_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    standins.piv_recording(tmp_path, frames=4)
+    standins.cfd_cases(tmp_path, frames=3)
+    for page in ("docs/quickstart/piv.md", "docs/quickstart/cfd.md"):
+        follow(page, only="convert")
+    (merge,) = python_blocks("docs/quickstart/cfd.md")
+    run_python("docs/quickstart/cfd.md", merge)
+    check("run1.h5")
+    with Reader("cfd.h5") as reader:
+        assert [flow.parameters["Re"] for flow in reader] == [100, 120, 150, 180, 200]
+
+
+SMALL = ("width=16", "heads=2", "depth=1", "modes=4", "refine_width=8")
+WAKES = (
+    *("samples=8", "group=8", "frames=12", "warm_up=1.0", "speed=0.15", "domain=[8,6]"),
+    *("upstream=3.0", "view=[32,36]", "body=[15.5,12.5,8.0]"),
+)
+SHORT = ("epochs=1", "batch_size=8", "micro_batch=none")
+
+
+def shrunk(arguments: list[str]) -> list[str]:
+    """A command of a quick start with settings that make it short."""
+    changes: list[str] = []
+    text = " ".join(arguments)
+    if arguments[0] in ("train", "pretrain"):
+        changes = [f"{part}.{s}" for part in ("training", "pretraining") for s in SHORT]
+        if "start=" in text:
+            changes = changes[: len(SHORT)]
+        changes += ["hardware.precision=float32", "data.guard=0"]
+        if "cylinder-base" in text:
+            changes += ["data.labelled=0.1", "model.options.dropout=0.02"]
+        else:
+            changes += [f"model.options.{option}" for option in SMALL]
+        if "realpde" in text:
+            changes += ["data.shares.train=0.5", "data.shares.valid=0.25", "data.size=[8,16]"]
+    if arguments[0] == "compare":
+        changes = ["samples=60", "training.batch_size=8"]
+        if "realpde" in text:
+            shares = "data.cylinder.shares"
+            changes += [f"{shares}.train=0.5", f"{shares}.valid=0.25", "data.cylinder.size=[8,16]"]
+            changes += ["samples=200", "entrants.fno2d.model.options.width=8"]
+        if "mine.toml" in text:
+            recipe = "data.wakes.recipe"
+            changes += [f"{recipe}.{change}" for change in WAKES] + ["rollout.steps=2"]
+            changes += ["entrants.unet.model.options.width=4"]
+        else:
+            changes += [f"entrants.pibert.model.options.{option}" for option in SMALL]
+            changes += ["entrants.unet.model.options.width=4", "rollout.starts=2"]
+    return arguments + [word for change in changes for word in ("--set", change)]
+
+
+def follow(page: str, only: str | None = None) -> None:
+    """Do what a page says, in its order, in the current folder.
+
+    Args:
+        page: The page.
+        only: The one command to be given; all, and Python and files, if not given.
+    """
+    for kind, text in blocks(page):
+        named = re.match(r"# (\S+\.(?:toml|py))\n", text)
+        if kind == "shell":
+            command = words(text)
+            arguments = shrunk(command[2:] if command[0] == "python" else command[1:])
+            if arguments[0] == "download" or (only and arguments[0] != only):
+                continue  # the tests have no network
+            if command[0] == "python":
+                runpy.run_path("mine.py")
+            result = CliRunner().invoke(app, arguments)
+            assert result.exit_code == 0, f"{text}\n{result.output}"
+        elif named and not only:
+            Path(named[1]).write_text(text)
+        elif kind == "python" and not only:
+            run_python(page, text)
+
+
+@contextmanager
+def as_a_user() -> Iterator[None]:
+    """Without the checks of the test run, which export cannot trace; models that a page adds go."""
+    models, presets = dict(MODELS), dict(PRESETS)
+    config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        config.update("jaxtyping_disable", False)
+        for now, before in ((MODELS, models), (PRESETS, presets)):
+            now.clear()
+            now.update(before)  # type: ignore[arg-type]
+        sys.modules.pop("mine", None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", QUICKSTARTS)
+def test_a_quick_start_can_be_followed(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PIBERT_CACHE", str(tmp_path / "cache"))
+    QUICKSTARTS[page](tmp_path)
+    with as_a_user():
+        follow(page)

@@ -1,0 +1,173 @@
+"""What the pages of the documentation show works: Python, commands, links.
+
+Quick starts, which are followed as a whole, have a test file of their own.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+from pibert.cli import app
+from tests import standins
+from tests.documents import (
+    PAGES,
+    ROOT,
+    blocks,
+    inline_commands,
+    python_blocks,
+    read_page,
+    run_python,
+    words,
+)
+from tests.serve.server_process import ServerProcess
+
+COMMAND = typer.main.get_command(app)
+OF_THE_GROUP = {option for parameter in COMMAND.params for option in parameter.opts}
+"""Options before the name of a command."""
+# Typer brings a click of its own, whose errors are public by this one alone.
+UsageError: Any = typer.BadParameter.__base__
+ELSEWHERE = {
+    "README.md": "tests/test_readme.py",
+    "docs/data.md": "tests/test_readme.py",
+    "docs/data-format.md": "tests/data/test_format.py",
+    "docs/export.md": "tests/export/test_exporting.py",
+}
+"""Pages whose Python another test runs."""
+HERE = ("docs/predicting.md", "docs/rollout.md", "docs/serving.md", "docs/trust.md")
+
+
+def parse(command: str, *, whole: bool = True) -> None:
+    """Hold a command against the real options; nothing is run.
+
+    Args:
+        command: As it is typed.
+        whole: Whether all that is needed must be there.
+    """
+    arguments = words(command.replace("python mine.py", "pibert"))[1:]
+    while arguments and arguments[0] in OF_THE_GROUP:
+        arguments.pop(0)
+    if ">" in arguments:
+        del arguments[arguments.index(">") :]
+    if not arguments:
+        return
+    left_out = "..." in arguments or not whole
+    arguments = [word for word in arguments if word != "..."]
+    chosen: Any = COMMAND
+    while hasattr(chosen, "resolve_command") and arguments and arguments != ["--help"]:
+        _, chosen, arguments = chosen.resolve_command(typer.Context(chosen), arguments)
+    if "--help" in arguments or hasattr(chosen, "resolve_command"):
+        return
+    try:
+        chosen.make_context(chosen.name, arguments)
+    except typer.BadParameter as error:
+        if type(error).__name__ != "MissingParameter" or not left_out:
+            raise
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_of_a_page_is_one_that_exists(page: str) -> None:
+    for block in blocks(page):
+        if block.kind == "shell":
+            try:
+                parse(block.text)
+            except UsageError as error:
+                pytest.fail(f"{block.text}: {error.message}")
+    for command in inline_commands(page):
+        try:
+            parse(command, whole=False)
+        except UsageError as error:
+            pytest.fail(f"{command}: {error.message}")
+
+
+def test_commands_that_do_not_exist_are_found() -> None:
+    for wrong in ("pibert trian --config a.toml --out b", "pibert train --config a.toml --uot b"):
+        with pytest.raises(UsageError):
+            parse(wrong)
+    with pytest.raises(typer.BadParameter):
+        parse("pibert train --config a.toml")
+    parse("pibert train ... --set training.epochs=20")
+
+
+def test_all_python_of_the_pages_is_run_by_some_test() -> None:
+    found = {page for page in PAGES if python_blocks(page)}
+    quickstarts = {page for page in PAGES if page.startswith("docs/quickstart/")}
+    assert found == {*ELSEWHERE, *HERE, *quickstarts}
+    for page, test in ELSEWHERE.items():
+        assert Path(page).name in (ROOT / test).read_text(), (page, test)
+
+
+def test_the_example_of_predicting_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    standins.trained_model(tmp_path)
+    fields = np.load("fields.npy")
+    (code,) = python_blocks("docs/predicting.md")
+    names: Any = run_python(
+        "docs/predicting.md", code, fields=fields, known=np.isfinite(fields).all((1, 2))
+    )
+    assert names["frames"].shape == (3, 50, 2, 16, 16)
+
+
+def test_the_example_of_a_writer_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from tests.helpers import tiny_spec
+
+    monkeypatch.chdir(tmp_path)
+    frames = (torch.randn(2, 2, 16, 16), torch.tensor([0.1, 0.2]).double(), torch.tensor([1, 2]))
+    block = (*frames, torch.ones(2, 16, 16, dtype=torch.bool))
+    (code,) = python_blocks("docs/rollout.md")
+    run_python("docs/rollout.md", code, spec=tiny_spec(), blocks=[block])
+    assert len(list((tmp_path / "wake_frames").glob("*.vti"))) == 2
+
+
+def test_the_example_of_error_bars_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    standins.calibrated_model(tmp_path)
+    (code,) = python_blocks("docs/trust.md")
+    names: Any = run_python("docs/trust.md", code)
+    assert names["bars"].prediction.shape == (4, 6, 2, 8, 12)
+    assert (names["bars"].high >= names["bars"].low)[:, :, :, 0].all()
+    assert names["alarm"].p.shape == (4,)
+
+
+@pytest.mark.slow
+def test_the_example_of_a_request_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    standins.trained_model(tmp_path)
+    np.save("fields.npy", np.nan_to_num(np.load("fields.npy")))
+    (code,) = python_blocks("docs/serving.md")
+    server = ServerProcess([tmp_path / "runs/wake", "--wait", 0])
+    try:
+        server.wait_until_ready()
+        names: Any = run_python("docs/serving.md", code.replace(":8000", f":{server.port}"))
+    finally:
+        server.stop()
+    assert names["frames"].shape == (3, 1, 2, 16, 16)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_links_to_is_there(page: str) -> None:
+    prose = re.sub(r"^```.*?^```$", "", read_page(page), flags=re.MULTILINE | re.DOTALL)
+    targets = re.findall(r"\]\(([^)#\s]+)", prose)
+    here = [target for target in targets if ":" not in target]
+    assert [target for target in here if not ((ROOT / page).parent / target).exists()] == []
+
+
+def test_pictures_of_the_gallery_are_small() -> None:
+    pictures = list((ROOT / "docs/gallery").iterdir())
+    assert len(pictures) >= 4
+    assert all(picture.stat().st_size < 300_000 for picture in pictures)
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_broken_link(tmp_path: Path) -> None:
+    build = pytest.importorskip("mkdocs.commands.build", reason="needs the extra docs")
+    settings = pytest.importorskip("mkdocs.config")
+    build.build(settings.load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path)))
+    assert "Predictor" in (tmp_path / "reference/predictor.html").read_text()
+    for page in ("changelog.html", "notebooks/own-arrays.html", "benchmarks.html"):
+        assert (tmp_path / page).exists()

@@ -146,13 +146,19 @@ def _make_model(experiment: Experiment, flows: Flows, start: str | None) -> tupl
 def _in_units_of(begun: Predictor, flows: Flows, start: str) -> Flows:
     """A model that is trained further keeps its scaling of fields and parameters."""
     mine, theirs = flows.spec, begun.spec
-    for what in ("channels", "units", "parameter_names"):
+    remedies = {
+        "channels": "choose the same with data.channels",
+        "units": "convert the data",
+        "parameter_names": "state the same parameters of every flow",
+    }
+    for what, remedy in remedies.items():
         if getattr(mine, what) != getattr(theirs, what):
             raise ValueError(
-                f"{start} was trained on {what} {getattr(theirs, what)}, but these data have "
-                f"{getattr(mine, what)}; choose the same [data] channels, or another start"
+                f"{start} was trained on {what.replace('_', ' ')} {getattr(theirs, what)}, but "
+                f"these data have {getattr(mine, what)}; {remedy}, or choose another start"
             )
-    spec = replace(mine, parameters=theirs.parameters)
+    # Measurements rarely state their equation.
+    spec = replace(mine, parameters=theirs.parameters, family=mine.family or theirs.family)
     return replace(flows, normalizer=begun.normalizer, spec=spec)
 
 

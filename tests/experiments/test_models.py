@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,20 @@ def test_a_pretrained_auto_encoder_is_kept_to_the_bit(
     assert not all(torch.equal(after[name], scratch[name]) for name in own)
     assert not all(torch.equal(before[name], after[name]) for name in set(before) - own)
     check_it_steps(tmp_path / "run", data[1])
+
+
+def test_a_model_goes_on_with_data_that_do_not_state_their_equation(
+    data: tuple[DataConfig, Flows], tmp_path: Path
+) -> None:
+    flows = data[1]
+    run(experiment_of(data, "pibert"), tmp_path / "first", flows=flows)
+    measured = replace(flows, spec=replace(flows.spec, family=None))
+    further = experiment_of(data, "pibert", start=str(tmp_path / "first"))
+    run(further, tmp_path / "further", flows=measured)
+    assert pibert.load(tmp_path / "further").spec.family == flows.spec.family is not None
+    other = replace(flows, spec=replace(flows.spec, parameters=()))
+    with pytest.raises(ValueError, match="parameter names .* state the same parameters"):
+        run(further, tmp_path / "other", flows=other)
 
 
 def test_heads_can_be_trained_without_a_change_of_the_stepping(

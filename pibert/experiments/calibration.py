@@ -134,9 +134,10 @@ def _refuse_training_data(predictor: Predictor, flows: Flows, data: Path | str) 
     for what in ("fingerprint", "recipe_hash"):
         if theirs.get(what) is not None and theirs[what] in mine:
             raise ValueError(
-                f"{data}: expected flows that neither training nor selection saw, found the data "
-                f"that the model was trained on (the same {what}); give others, or calibrate a run "
-                "on the share that its plan set aside: pibert calibrate RUN"
+                f"{data}: expected flows that neither training nor selection saw, flows of "
+                f"the data set that the model was trained on (the same {what}), of which it cannot "
+                "be told what part they were; give others, such as simulated ones of another seed, "
+                "or calibrate a run on the share that its plan set aside: pibert calibrate RUN"
             )
 
 

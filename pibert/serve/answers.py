@@ -19,6 +19,8 @@ STREAMS = {
 }
 """Content type of a stream of blocks of each kind."""
 _END, _ERROR = 0, 0xFFFFFFFF
+MOST_NUMBERS = 500_000
+"""In an answer, or a block of one, as JSON: to write it holds up all other requests meanwhile."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +39,13 @@ def encode(answer: Answer, kind: str) -> bytes:
     if kind == SAFETENSORS:
         texts = {name: as_json(fact).decode() for name, fact in answer.facts.items()}
         return write_safetensors(answer.arrays, texts)
+    count = sum(array.size for array in answer.arrays.values())
+    if count > MOST_NUMBERS:
+        raise Refusal(
+            "too_large",
+            f"expected an answer of at most {MOST_NUMBERS:,} numbers as JSON, found {count:,}; ask "
+            f"for less, or for safetensors with the header Accept: {SAFETENSORS}",
+        )
     whole: dict[str, Any] = {}
     values = answer.facts | {name: _as_lists(array) for name, array in answer.arrays.items()}
     for name, value in values.items():

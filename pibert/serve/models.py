@@ -87,7 +87,9 @@ class Served:
                     alarm = block.alarm
                     arrays["alarm.p"] = given.kind.map(alarm.p, ())
                     arrays["alarm.raised"] = given.kind.map(alarm.raised.to(torch.uint8), ())
+                    arrays["alarm.limited"] = given.kind.map(alarm.limited.to(torch.uint8), ())
                     facts = {"level": asked.level, "alarm.parts": list(alarm.parts)}
+                    facts["alarm.lowest"] = alarm.lowest
                     if block.consistency is not None:
                         arrays["consistency"] = given.kind.map(block.consistency, ())
                 yield Answer(arrays, facts)

@@ -58,6 +58,7 @@ def save_calibration(
         ],
         "settings": asdict(calibration.settings),
         "units": calibration.units,
+        "same_flows": calibration.same_flows,
         "assumption": calibration.assumption(),
         "highest_level": calibration.highest_level,
         "difficulty": calibration.difficulty.guide,
@@ -105,8 +106,8 @@ def read_sheet(folder: Path | str) -> Sheet:
     path = Path(folder) / SHEET
     if not path.is_file():
         raise FileNotFoundError(
-            f"{folder}: expected {SHEET} beside the model, found none; make it with: "
-            f"pibert calibrate {folder}"
+            f"{folder}: expected {SHEET}, found none; make it with: pibert calibrate RUN, or for "
+            "any model with: pibert calibrate MODEL --data FILE --out FOLDER, and name that folder"
         )
     try:
         sheet = json.loads(path.read_text("utf-8", "replace"))
@@ -178,6 +179,7 @@ def _restored(sheet: Sheet, tensors: Mapping[str, Tensor]) -> Calibration:
         weights_sha256=sheet["weights_sha256"],
         settings=Settings(**sheet["settings"]),
         units=units,
+        same_flows=bool(sheet.get("same_flows", False)),
         difficulty=Difficulty(
             sheet["difficulty"], tensors["difficulty.values"], tensors["difficulty.edges"]
         ),

@@ -79,6 +79,8 @@ class Calibration:
     typical: Typical
     watch: Watch
     guide_losses: Mapping[str, float]
+    same_flows: bool = False
+    """Whether the flows that calibrated trained the model too, with other stretches of time."""
 
     @property
     def count(self) -> int:
@@ -113,6 +115,12 @@ class Calibration:
     def assumption(self) -> str:
         """What the levels rest on, in a sentence."""
         k, n = len(self.windows), int(self.windows.sum())
+        if self.same_flows:
+            return (
+                f"{n} windows of {k} flows that trained the model with other stretches of time, "
+                f"{self.units} taken for independent: right for such stretches at best, and "
+                "nothing is said of other flows"
+            )
         if self.units == "trajectories":
             return (
                 f"{k} trajectories exchangeable with new ones; nothing is assumed within a "
@@ -158,7 +166,9 @@ def calibrate(
         windows.append(len(own))
         unknown.append(float(given.unknown(spec.grid).max()))
     sizes = torch.tensor(windows)
-    units = settings.units or ("trajectories" if len(windows) >= ENOUGH else "windows")
+    same_flows = training is not None and bool(_homes(training) & _homes(held_out))
+    enough = len(windows) >= ENOUGH and not same_flows
+    units = settings.units or ("trajectories" if enough else "windows")
     largest = [conformal.summarise(s, 64) for s in largest_surprises(surprise, odd)]
     watch = Watch(
         part_names(spec, consistency=judges_consistency(predictor)),
@@ -178,7 +188,13 @@ def calibrate(
         typical=typical,
         watch=watch,
         guide_losses=losses,
+        same_flows=same_flows,
     )
+
+
+def _homes(samples: Samples) -> set[int]:
+    """The trajectories that windows are from, whatever the list they stand in."""
+    return {id(samples.trajectories[samples.locate(n)[0]]) for n in range(len(samples))}
 
 
 def part_groups(

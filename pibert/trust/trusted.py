@@ -36,7 +36,8 @@ class Bars:
     low: Any
     high: Any
     level: float
-    """Chance that the truth at a point lies between low and high, at least."""
+    """Chance that the truth at a point lies between low and high; what it rests on is said by
+    ``Calibration.assumption``."""
     alarm: Alarm
     """Of the windows that were given: bars mean nothing where it is raised."""
     consistency: Any

@@ -194,3 +194,11 @@ def test_accept_is_understood(accept: str | None, kind: str):
 def test_what_cannot_be_given_is_refused(accept: str):
     with pytest.raises(Refusal, match="can be answered as"):
         choose_kind(accept, JSON, KINDS, streams=False)
+
+
+def test_an_answer_that_would_take_long_to_write_as_json_is_refused() -> None:
+    large = Answer({"prediction": np.zeros((2, 500, 501), np.float32)})
+    with pytest.raises(Refusal, match="at most 500,000 numbers as JSON, found 501,000") as told:
+        encode(large, JSON)
+    assert told.value.status == 413
+    assert len(encode(large, SAFETENSORS)) > 4 * 501_000

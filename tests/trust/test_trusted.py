@@ -127,11 +127,16 @@ def test_lead_times_beyond_the_calibrated_ones_are_refused_or_said_to_be_the_las
         trusted.rollout(windows(), 5, {"Re": 100.0})
     with pytest.raises(ValueError, match="any number of steps"):
         trusted.iterate(windows())
-    long = trusted.rollout(windows(), 5, {"Re": 100.0}, beyond="last")
+    constant = Drifts()
+    settings = Settings(difficulty="constant", leads=LEADS, starts=4)
+    long = Trusted(constant, calibrated(constant, 30, settings)).rollout(
+        windows(), LEADS + 2, {"Re": 100.0}, beyond="last"
+    )
     width = long.high - long.prediction
-    assert width.shape[1] == 5
-    if trusted.calibration.difficulty.guide in ("place", "constant"):
-        torch.testing.assert_close(width[:, 4], width[:, 2], equal_nan=True, rtol=1e-3, atol=1e-5)
+    assert width.shape[1] == LEADS + 2
+    assert not torch.allclose(width[:, 0], width[:, LEADS - 1], equal_nan=True)
+    last = width[:, LEADS - 1 : LEADS].expand_as(width[:, LEADS:])
+    torch.testing.assert_close(width[:, LEADS:], last, equal_nan=True, rtol=1e-3, atol=1e-5)
 
 
 def test_a_level_out_of_reach_is_refused_with_the_highest(trusted: Trusted):
@@ -330,3 +335,16 @@ def test_an_ensemble_is_of_different_weights_of_one_kind(tmp_path: Path):
     with pytest.raises(ValueError, match="found normalizer"):
         Ensemble([one, saved(tmp_path / "other", seed=1, scale=2.0)])
     assert identity(one) == one.card["weights"]["sha256"]
+
+
+def test_flows_that_trained_the_model_too_are_no_sample_of_new_ones():
+    shared = flows(30, seed=2)
+    found = calibrate(
+        Drifts(),
+        samples_of(shared, Window(history=2)),
+        samples_of(shared, Window(history=2, horizon=LEADS)),
+        SETTINGS,
+    )
+    assert found.same_flows and found.units == "windows"
+    assert "nothing is said of other flows" in found.assumption()
+    assert not calibrated(Drifts()).same_flows

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from pibert.fields import FieldSpec, Normalizer
 from pibert.models.pibert import PIBERT
-from pibert.physics import find_family, magnitude, masked_residuals
-from pibert.physics.coefficients import known_coefficients
+from pibert.physics.sizes import has_equations, residual_sizes
 from pibert.predictor.given import Given
 from pibert.predictor.tokens import attention_maps, count_tokens, gate_shares
 
@@ -59,28 +58,17 @@ def residual_maps(
     given: Given,
 ) -> dict[str, Any]:
     """Size of each residual of the newest of some standardised frames."""
-    if spec.family is None:
-        return {}
-    family = find_family(spec.family)
-    if not set(family.channels) <= set(spec.channels):
+    if not has_equations(spec):
         return {}
     # In double precision, which not every device has: a large mean has eaten digits before.
-    frames = normalizer.invert(z[:, -min(given.fields.shape[1], family.frames) :].cpu().double())
-    used = (*family.channels, *family.optional_channels)
-    channels = {n: frames[:, :, spec.channels.index(n)] for n in used if n in spec.channels}
-    residuals, defined = masked_residuals(
-        family,
-        channels,
-        spec.grid,
-        given.seen.cpu()[:, None],
-        dt=spec.dt,
-        **known_coefficients(family, spec, given.parameters.cpu()),
-    )
-    found = {}
-    for term, value in residuals.items():
-        size = given.regridding.map_to_caller(magnitude(value), defined[term])
-        found[term] = given.map(size, "y", "x")
-    return found
+    frames = normalizer.invert(z[:, -given.fields.shape[1] :].cpu().double())
+    sizes = residual_sizes(frames, spec, given.parameters.cpu(), given.seen.cpu())
+    return {
+        term: given.map(
+            given.regridding.map_to_caller(size.nan_to_num(), size.isfinite()), "y", "x"
+        )
+        for term, size in sizes.items()
+    }
 
 
 def token_maps(

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pibert.fields import FieldSpec
 from pibert.physics import derivatives
-from pibert.trust.equations import has_equations, residual_maps
+from pibert.physics.sizes import has_equations, residual_sizes
 from pibert.trust.forecasts import Forecast
 
 Kind = Literal["constant", "residual", "ensemble"]
@@ -78,7 +78,7 @@ def guide_map(name: str, forecast: Forecast, spec: FieldSpec) -> Float[Tensor, "
     if name == "equations":
         pairs = torch.stack((before, frames), dim=2).flatten(0, 1)  # (b t, 2, c, y, x)
         steps = frames.shape[1]
-        maps = residual_maps(
+        maps = residual_sizes(
             pairs,
             spec,
             forecast.parameters.repeat_interleave(steps, 0),

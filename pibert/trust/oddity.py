@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert.fields import FieldSpec, Normalizer
-from pibert.trust.equations import residual_maps, terms_of
+from pibert.physics.sizes import residual_sizes, terms_of
 
 RIDGE = 1e-2
 """Of the covariance, in units of each feature's variance: what varies together in training windows
@@ -139,7 +139,7 @@ def _equation_levels(looks: Looks, spec: FieldSpec) -> list[tuple[Any, Any]]:
     """Logarithms of root mean square and largest value of every residual."""
     if not terms_of(spec):
         return []
-    maps = residual_maps(looks.fields, spec, looks.parameters, looks.seen)
+    maps = residual_sizes(looks.fields, spec, looks.parameters, looks.seen)
     found = []
     for residual in maps.values():
         flat = residual.flatten(1)

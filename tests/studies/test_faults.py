@@ -3,7 +3,7 @@
 import torch
 
 from pibert.data.dataset import Window
-from pibert.trust.equations import residual_maps
+from pibert.physics.sizes import residual_sizes
 from pibert.trust.forecasts import read_windows
 from studies.faults import FAULTS, Stretch, restated
 from tests.trust.flows import flows, samples_of, spec_of, unit
@@ -20,7 +20,7 @@ def faulty(name: str) -> torch.Tensor:
 
 def divergence(fields: torch.Tensor) -> float:
     open_flow = torch.ones(3, *fields.shape[-2:], dtype=torch.bool)
-    maps = residual_maps(fields, spec_of(), torch.zeros(3, 16), open_flow)
+    maps = residual_sizes(fields, spec_of(), torch.zeros(3, 16), open_flow)
     return float(maps["divergence"].nanmean())
 
 

@@ -5,8 +5,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert.fields import FieldSpec
-from pibert.physics import find_family, magnitude, masked_residuals
 from pibert.physics.coefficients import known_coefficients
+from pibert.physics.families import find_family, magnitude, masked_residuals
 
 
 def has_equations(spec: FieldSpec) -> bool:
@@ -19,7 +19,7 @@ def terms_of(spec: FieldSpec) -> tuple[str, ...]:
     return find_family(spec.family).terms if spec.family and has_equations(spec) else ()
 
 
-def residual_maps(
+def residual_sizes(
     frames: Float[Tensor, "b t c y x"],
     spec: FieldSpec,
     parameters: Float[Tensor, "b 16"],

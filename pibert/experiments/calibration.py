@@ -96,7 +96,7 @@ def calibrate_on(
         )
     models = [load(own, device) for own in (path, *members)]
     predictor: Any = models[0] if len(models) == 1 else Ensemble(models)
-    flows = prepare_test(_as_trained(models[0], data), predictor.spec, predictor.normalizer)
+    flows = prepare_test(as_trained(models[0], data), predictor.spec, predictor.normalizer)
     for own in models:
         _refuse_training_data(own, flows, data)
     _refuse_other_fields(predictor, flows, data)
@@ -117,7 +117,7 @@ def _made(folder: Path | str) -> Path:
     return Path(folder)
 
 
-def _as_trained(predictor: Predictor, data: Path | str) -> DataConfig:
+def as_trained(predictor: Predictor, data: Path | str) -> DataConfig:
     """Other data in the representation of the training data."""
     stated = predictor.card.get("provenance", {}).get("experiment", {}).get("data")
     plan = DataConfig(path=str(data))

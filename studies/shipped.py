@@ -1,0 +1,81 @@
+"""Error bars of the models that come with the package: calibrated and judged on new wakes.
+
+python -m studies.shipped                      # for a GPU: two minutes on an H200
+python -m studies.shipped cylinder-base --flows outputs/wakes --out outputs/shipped
+
+Simulates wakes with the recipe of the training data and other seeds, calibrates on some, judges on
+the others, and writes for each model calibration.json, calibration.safetensors, coverage.png,
+detection.png and coverage.json with all numbers. Nothing is chosen on the wakes that judge.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pibert.data.generate import change, generate
+from pibert.experiments.calibration import as_trained, calibrate_on
+from pibert.experiments.flows import prepare_test
+from pibert.experiments.record import commit, versions
+from pibert.predictor import load
+from pibert.predictor.shipped import find_model, shipped_models
+from pibert.solver.presets import find_preset
+from pibert.trust.calibration import Settings
+from studies.trust import MAIN, draw, judge_alarm, judge_bars, make_forecasts
+from studies.trust_tables import write_tables
+
+CASE, PRESET = "cylinder", "realpdebench-like"
+CALIBRATING: dict[str, Any] = {"samples": 48, "group": 24, "frames": 100, "seed": 1}
+JUDGING: dict[str, Any] = {"samples": 24, "group": 24, "frames": 100, "seed": 2}
+SETTINGS = Settings(difficulty=MAIN, leads=20, starts=12)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("models", nargs="*", help="names or folders; all that are shipped")
+    parser.add_argument("--flows", type=Path, default=Path("outputs/wakes"))
+    parser.add_argument("--out", type=Path, default=Path("outputs/shipped"))
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    calibrating = simulated(options.flows / "calibrating.h5", CALIBRATING, device)
+    judging = simulated(options.flows / "judging.h5", JUDGING, device)
+    for model in options.models or shipped_models():
+        out = options.out / find_model(model).name
+        results = judge(model, calibrating, judging, out, device)
+        print(write_tables(results, out / "tables.md"))
+
+
+def simulated(path: Path, changes: dict[str, Any], device: str) -> Path:
+    """New wakes in a file; one that is there already is taken."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    generate(change(find_preset(CASE, PRESET), changes), path, device=device)
+    return path
+
+
+def judge(model: str, calibrating: Path, judging: Path, out: Path, device: str) -> dict[str, Any]:
+    """Calibrate a model on some flows and judge bars and alarm on others."""
+    found = calibrate_on(model, calibrating, SETTINGS, out=out, device=device)
+    predictor = load(model, device)
+    flows = prepare_test(as_trained(predictor, judging), predictor.spec, predictor.normalizer)
+    made = make_forecasts(predictor, flows, SETTINGS.leads, SETTINGS.starts)
+    results = {
+        "commit": commit(),
+        "versions": versions(),
+        "case": CASE,
+        "preset": PRESET,
+        "recipes": {"calibrating": CALIBRATING, "judging": JUDGING},
+        "trajectories": {"calibration": CALIBRATING["samples"], "test": JUDGING["samples"]},
+        "coverage": {MAIN: judge_bars(made, found, flows)},
+        "detection": judge_alarm(predictor, found, flows, {}),
+    }
+    (out / "coverage.json").write_text(json.dumps(results, indent=1) + "\n")
+    draw(results, out)
+    return results
+
+
+if __name__ == "__main__":
+    main()

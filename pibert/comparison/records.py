@@ -108,9 +108,15 @@ def _weights(scores: Scores) -> tuple[Tensor | None, Tensor | None, str]:
 
 
 def _stretches(scores: Scores) -> Tensor:
-    """A number for every frame, the same within a stretch of a trajectory without a gap."""
+    """A number for every frame, the same within a stretch of a trajectory without a gap.
+
+    Where frames come in pairs, every second one is judged: no two are neighbours, and a gap is
+    where more than one is left out.
+    """
     homes, frames = scores.arrays["rows/trajectory"], scores.arrays["rows/frame"]
-    breaks = (homes.diff() != 0) | (frames.diff() != 1)
+    moved, steps = homes.diff() != 0, frames.diff()
+    ahead = steps[~moved & (steps > 0)]
+    breaks = moved | (steps != (ahead.min() if len(ahead) else 1))
     return torch.cat((homes.new_zeros(1), breaks.long().cumsum(0)))
 
 

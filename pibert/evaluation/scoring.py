@@ -43,7 +43,7 @@ class Judged:
     values: dict[str, list[float | None]]
     """Of every ``space/measure``, in the order of its entries; None where nothing can be said."""
     correlation_frames: float | None
-    """Correlation time of the true flow at the probes, in frames; None: longer than seen."""
+    """Correlation time of the true flow at the probes, in judged frames; None: longer than seen."""
 
 
 def judge(predictor: Predictor, samples: Samples) -> Judged:
@@ -258,14 +258,17 @@ def _keep(
         "errors/last": frame_errors(still, normalizer).cpu(),
         "correlation": torch.full((len(pieces),), torch.nan),
     }
-    for place, part in enumerate(in_parts(frames, map(len, pieces))):
-        keeps = frames.spec.velocity is not None and "probes/truth" not in {**kept, **own}
-        if len(part.truth) < 2 and not keeps:
-            continue  # a frame by itself has no correlation time
+    # Frames that all stand alone, as those of a recording in pairs, are one series of their own
+    # pace; but no trace to show, as its times are not a step apart.
+    alone = len(pieces) == len(target)
+    for place, part in enumerate([frames] if alone else in_parts(frames, map(len, pieces))):
+        if len(part.truth) < 2:
+            continue
         series = probe_series(part)
         time = correlation_time(series.truth.flatten(1)) if series.places else None
         own["correlation"][place] = torch.nan if time is None else time
-        if keeps:  # of the first sequence
+        first = frames.spec.velocity is not None and "probes/truth" not in {**kept, **own}
+        if first and not alone:
             own |= {
                 "probes/places": torch.as_tensor(series.places).cpu(),
                 "probes/truth": series.truth.cpu(),

@@ -81,7 +81,7 @@ class Clock:
         self._last = times[-1]
         self._step = _model_step(times, stated, spec)
         steps = np.diff(times)
-        if (steps <= steps.dtype.type(0)).any():
+        if (steps <= np.zeros(1, steps.dtype)).any():
             raise ValueError(
                 "expected frames in the order of time, the newest last, found times that fall or "
                 "repeat; sort them: fields.sortby('time')"

@@ -110,6 +110,27 @@ def test_few_recordings_are_drawn_in_blocks_longer_than_the_flow_remembers(
         assert record["low"] is record["high"] is record["against_best"] is None
 
 
+def test_frames_in_pairs_are_drawn_in_blocks_of_pairs(carried: Carried, tmp_path: Path) -> None:
+    jobs = [job for job in carried.comparison.jobs() if job.seed == 3]
+    for job in jobs:
+        scores = read_scores(job.folder(carried.out))
+        arrays = dict(scores.arrays)
+        count = len(arrays["rows/frame"])
+        arrays["rows/trajectory"] = torch.arange(count) // (count // 2)
+        arrays["rows/frame"] = 1 + 2 * (torch.arange(count) % (count // 2))
+        arrays["sequences/trajectory"] = torch.zeros_like(arrays["sequences/trajectory"])
+        job.folder(tmp_path).mkdir(parents=True)
+        save_scores(
+            job.folder(tmp_path), Scores({**scores.card, "correlation_frames": 1.9}, arrays)
+        )
+    results = gather(replace(carried.comparison, seeds=(3,)), tmp_path, {})
+    assert results["data"]["waves"]["intervals"] == "blocks of 6 frames"
+    record = value_of(
+        results["records"], model="fno2d", space="physical", component="all", metric="nmse"
+    )
+    assert record["low"] < record["value"] < record["high"]
+
+
 def test_marks_compare_with_the_best_model_of_each_number(carried: Carried) -> None:
     by_number: dict[Any, list[dict[str, Any]]] = {}
     for record in carried.results["records"]:

@@ -220,6 +220,17 @@ def test_the_correlation_time_is_that_of_the_true_flow() -> None:
     assert judge(predictor_of(still, "persistence"), still).correlation_frames is None
 
 
+def test_the_correlation_time_of_frames_in_pairs_counts_in_pairs() -> None:
+    pair = torch.arange(128) // 2
+    wave = torch.cos(2 * torch.pi * pair[:, None, None, None] / 16).expand(128, 2, *SHAPE).clone()
+    time = 0.05 * torch.arange(128, dtype=torch.float64) + 0.5 * pair
+    samples = samples_of([make_trajectory("a", states=wave, time=time)])
+    found = judge(predictor_of(samples, "persistence"), samples)
+    assert len(found.arrays["rows/frame"]) == 64
+    assert found.correlation_frames == pytest.approx(3.0, abs=0.3)
+    assert "probes/truth" not in found.arrays  # no series a step apart to show
+
+
 def test_channels_of_different_units_count_in_units_of_their_spread() -> None:
     states = 1 + torch.randn(6, 3, *SHAPE, generator=torch.Generator().manual_seed(0))
     one = make_trajectory("a", states=states, channels=("u", "v", "p"))

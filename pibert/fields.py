@@ -200,6 +200,9 @@ class Parameter:
     scaling: Literal["linear", "log"] = "linear"
     mean: float = 0.0
     std: float = 1.0
+    lowest: float | None = None
+    """Value in the training set, not scaled; None where that was not recorded."""
+    highest: float | None = None
 
     def __post_init__(self) -> None:
         if self.scaling not in ("linear", "log"):
@@ -211,6 +214,14 @@ class Parameter:
             raise ValueError(
                 f"parameter {self.name!r} needs a finite mean and a positive std, "
                 f"found {self.mean} and {self.std}"
+            )
+        ends = (self.lowest, self.highest)
+        if ends != (None, None) and not (
+            None not in ends and -math.inf < cast(float, ends[0]) <= cast(float, ends[1]) < math.inf
+        ):
+            raise ValueError(
+                f"parameter {self.name!r} needs a finite lowest and a highest value that is not "
+                f"below it, or neither, found {ends[0]} and {ends[1]}"
             )
 
     def standardise(self, value: Tensor) -> Tensor:
@@ -312,7 +323,10 @@ class FieldSpec:
 
     def to_dict(self) -> dict[str, Any]:
         data = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        data["parameters"] = [asdict(parameter) for parameter in self.parameters]
+        data["parameters"] = [
+            {key: value for key, value in asdict(parameter).items() if value is not None}
+            for parameter in self.parameters
+        ]
         data["grid"] = self.grid.to_dict()
         return data | {"channels": list(self.channels), "units": list(self.units)}
 

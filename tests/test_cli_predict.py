@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 import pibert
 from pibert.cli import app
 from pibert.data.format import Reader, check, write
+from pibert.data.sources import open_recordings
 from pibert.fields import Normalizer, Trajectory
 from pibert.predictor import save_model
 from tests.helpers import randomise, tiny_model, tiny_spec
@@ -27,11 +28,11 @@ SPEC = tiny_spec(SHAPE, units=("m/s", "m/s"))
 NORMALIZER = Normalizer((0.5, 0.0), (1.0, 0.5))
 
 
-def run(*arguments: str | Path | int) -> Result:
+def run(*arguments: str | Path | float) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def well(*arguments: str | Path | int) -> str:
+def well(*arguments: str | Path | float) -> str:
     result = run(*arguments)
     assert result.exit_code == 0, result.output
     return " ".join(result.output.split())
@@ -92,6 +93,40 @@ def test_a_rollout_is_what_the_predictor_gives(tmp_path: Path, model: Path) -> N
     assert facts["model"] == "run" and facts["mode"] == "rollout" and facts["start"] == 1
     assert facts["weights_sha256"] == predictor.card["weights"]["sha256"]
     assert found.local["file"] == "a.h5" and found.parameters == {"Re": 900.0}
+
+
+def test_what_is_predicted_is_not_taken_for_measured_or_simulated(
+    tmp_path: Path, model: Path
+) -> None:
+    source = recorded(tmp_path / "a.h5", source={"kind": "simulated", "title": "a wake"})
+    outs = [tmp_path / name for name in ("r.h5", "r.nc", "r.pvd", "r.xdmf")]
+    named = [part for out in outs for part in ("--out", out)]
+    well("rollout", source, "--model", model, "--steps", 3, *named)
+    weights = pibert.load(model).card["weights"]["sha256"]
+    for out in outs[:2]:
+        found = open_recordings(out)[0].source
+        assert found["kind"] == "predicted" and found["predicted_from"] == "simulated"
+        assert (found["model"], found["weights_sha256"]) == ("run", weights)
+        assert found["title"] == "a wake"
+    made = f"PIBERT, predicted by run (weights {weights[:12]})"
+    for out in (*outs[2:], tmp_path / "r_frames" / "frame_000000.vti"):
+        assert made.encode() in out.read_bytes()
+    told = well("inspect", outs[0], "--picture", tmp_path / "a.png")
+    assert "stated kind predicted" in told and "mind predicted: predicted by run" in told
+    again = well("rollout", outs[0], "--model", model, "--steps", 1, "--out", tmp_path / "b.h5")
+    assert "predicted by run" in again and "no truth to compare with" in again
+
+
+def test_a_parameter_far_from_the_training_is_noted_on_standard_error(
+    tmp_path: Path, model: Path
+) -> None:
+    source = recorded(tmp_path / "a.h5")
+    for command, more in (("predict", ()), ("rollout", ("--steps", 3))):
+        given = (command, source, "--model", model, "--out", tmp_path / f"{command}.h5")
+        result = run(*given, *more, "--parameter", "Re=2")
+        assert result.exit_code == 0, result.output
+        assert result.stderr.count("note: parameter 'Re' is 2, 5.4 standard deviations") == 1
+        assert "standard deviations" not in result.stdout
 
 
 def test_parameters_of_the_file_can_be_replaced(tmp_path: Path, model: Path) -> None:
@@ -201,6 +236,24 @@ def test_foreign_files_on_another_grid_in_other_units_are_brought_to_the_model(
     assert found.spec.units == ("m/s", "m/s") and found.spec.channels == ("u", "v")
     expected = torch.from_numpy(u[0] / 1000).float()
     torch.testing.assert_close(found.read()[1, 0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_a_plain_array_does_not_say_is_assumed_and_told(tmp_path: Path, model: Path) -> None:
+    source, out = tmp_path / "a.npy", tmp_path / "out.h5"
+    np.save(source, states(4).numpy())
+    given = ("rollout", source, "--model", model, "--steps", 2, "--overwrite", "--out", out)
+    told = well(*given)
+    assert "no unit is stated: it is assumed that the model's fit, u in m/s, v in m/s" in told
+    assert "no spacing is stated" in told and "7.2 x 3.2" in told and "another scale" not in told
+    assert "no time step is stated: it is assumed that frames are 0.1 apart" in told
+    found = Reader(out)[0]
+    assert found.spec.dt is None and found.time.tolist() == [1.0, 2.0]
+    expected = pibert.load(model).rollout(states(4)[None, :1], 2)[0]
+    assert torch.equal(found.read(), expected)
+    stated = well(
+        *(*given, "--dt", 0.1, "--dx", 0.3, "--dy", 0.2, "--unit", "m/s", "--length-unit", "m"),
+    )
+    assert "assumed" not in stated and Reader(out)[0].spec.dt == 0.1
 
 
 def test_a_rollout_that_diverges_keeps_what_came_before(tmp_path: Path) -> None:

@@ -36,7 +36,9 @@ def full_spec() -> FieldSpec:
         channels=("u", "v", "p"),
         units=("m/s", "m/s", "Pa"),
         parameters=(
-            Parameter(name="reynolds", scaling="log", mean=3.0, std=0.5),
+            Parameter(
+                name="reynolds", scaling="log", mean=3.0, std=0.5, lowest=100.0, highest=9000.0
+            ),
             Parameter(name="angle", mean=10.0, std=5.0),
             Parameter(name="gap"),
         ),
@@ -134,6 +136,9 @@ def test_grids_are_equal_by_value_with_their_bodies() -> None:
         ({"std": 0.0}, "'re' needs a finite mean and a positive std, found 0.0 and 0.0"),
         ({"mean": math.inf}, "'re' needs a finite mean"),
         ({"std": -1.0}, "positive std"),
+        ({"lowest": 3.0, "highest": 2.0}, "not below it, or neither, found 3.0 and 2.0"),
+        ({"lowest": 3.0}, "found 3.0 and None"),
+        ({"lowest": 3.0, "highest": math.inf}, "finite"),
     ],
 )
 def test_a_wrong_parameter_says_what_is_wrong(settings_: dict[str, float], message: str) -> None:

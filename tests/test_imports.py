@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "pibert"
 
 # Bottom to top. Modules on one line do not import each other.
 LAYERS = (
-    ("draws", "compilation", "config"),
+    ("draws", "compilation", "config", "remarks"),
     ("fields",),
     ("physics",),
     ("solver", "models"),

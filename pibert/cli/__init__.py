@@ -5,9 +5,12 @@
 
 import sys
 import traceback
+import warnings
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from typer.core import TyperGroup
 
 from pibert.cli import (
@@ -29,8 +32,9 @@ from pibert.cli import (
     serve,
     train,
 )
-from pibert.cli.terminal import complain
+from pibert.cli.terminal import complain, say
 from pibert.cli.training_progress import is_first_process
+from pibert.remarks import InputWarning
 
 _CONTENTS: dict[str, dict[str, tuple[Any, str]]] = {
     "Data": {
@@ -87,7 +91,9 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         self._traceback = ctx.params["traceback"]
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = _shown_in_a_line(warnings.showwarning)
+                return super().invoke(ctx)
         except BrokenPipeError:
             raise
         except (ValueError, OSError, ImportError, FloatingPointError, MemoryError) as error:
@@ -100,6 +106,18 @@ class _Commands(TyperGroup):
             if is_first_process():
                 complain(str(stop) or "interrupted")
             raise typer.Exit(130) from None
+
+
+def _shown_in_a_line(others: Callable[..., None]) -> Callable[..., None]:
+    """How warnings are shown: those of an input as notes, other ones as ever."""
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> None:
+        if not issubclass(category, InputWarning):
+            return others(message, category, *place, **rest)
+        if is_first_process():
+            say(Console(stderr=True), f"note: {message}")
+
+    return show
 
 
 def _in_words(error: Exception) -> str:

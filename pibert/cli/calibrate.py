@@ -2,17 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from pibert.cli.flow_input import noting_warnings
 from pibert.cli.options import Json
 from pibert.cli.terminal import say, show_json
 
 if TYPE_CHECKING:
     from pibert.trust.calibration import Calibration
+
+_NOTED = 3
+"""Warnings of the flows that are told in full."""
 
 
 def calibrate(
@@ -55,6 +59,9 @@ def calibrate(
             "where there are 19 or more."
         ),
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a calibration that is there.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Calibrate error bars and an alarm on flows that neither training nor selection saw.
@@ -87,12 +94,24 @@ def calibrate(
         units=units,  # type: ignore[arg-type]
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    others = member or []
-    if data is None:
-        found = calibrate_run(folder, settings, members=others, device=device, out=out)
-    else:
-        found = calibrate_on(folder, data, settings, out=out, members=others, device=device)
+    how: Any = {"members": member or [], "device": device, "out": out, "overwrite": overwrite}
+    noted: list[str] = []
+    with noting_warnings(noted.append):
+        if data is None:
+            found = calibrate_run(folder, settings, **how)
+        else:
+            found = calibrate_on(folder, data, settings, **how)
+    _note(noted)
     _tell(found, load(folder).spec.channels, out or folder, as_json)
+
+
+def _note(warned: list[str]) -> None:
+    """Some of what was warned of the flows: each trajectory may have its own warning."""
+    different = list(dict.fromkeys(warned))
+    for text in different[:_NOTED]:
+        say(Console(stderr=True), f"note: {text}")
+    if more := different[_NOTED:]:
+        say(Console(stderr=True), f"note: {len(more)} more of this kind")
 
 
 def _tell(found: "Calibration", channels: Sequence[str], folder: Path, as_json: bool) -> None:

@@ -3,13 +3,14 @@
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from pibert.cli.assumptions import Remark, compare_steps, in_units, is_counted
 from pibert.cli.completion import complete_model
 from pibert.cli.terminal import say
 
@@ -18,10 +19,9 @@ if TYPE_CHECKING:
 
     from pibert.cli.options import SourceOptions
     from pibert.data.sources.recordings import Recordings
-    from pibert.fields import Trajectory
+    from pibert.fields import Grid, Trajectory
     from pibert.predictor import Predictor
 
-Remark = Callable[[str], None]
 Model = Annotated[
     str,
     typer.Option(
@@ -47,15 +47,30 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 
 
 class Remarks:
-    """Says each remark once."""
+    """Says each remark once, on standard error."""
 
-    def __init__(self, console: Console) -> None:
-        self._console, self._said = console, set[str]()
+    def __init__(self) -> None:
+        self._console, self._said = Console(stderr=True), set[str]()
 
     def __call__(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
             say(self._console, f"note: {text}")
+
+
+@contextlib.contextmanager
+def noting_warnings(remark: Remark) -> Iterator[None]:
+    """What is warned of an input becomes a remark; other warnings stay what they are."""
+    from pibert.predictor import InputWarning
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", InputWarning)
+        yield
+    for own in caught:
+        if issubclass(own.category, InputWarning):
+            remark(str(own.message))
+        else:
+            warnings.warn_explicit(own.message, own.category, own.filename, own.lineno)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -78,6 +93,12 @@ class Flow:
         if len(time) > 1:
             return float(time.diff().median())
         return self.predictor.spec.dt or 1.0
+
+    @property
+    def grid(self) -> "Grid | None":
+        """For the predictor; None where points were counted: they are laid over its domain."""
+        counted = is_counted(self.trajectory, self.predictor.spec.grid)
+        return None if counted else self.trajectory.spec.grid
 
     def newest_frames(self) -> list[tuple[int, int]]:
         """Frames that have their history before them, and the first frame after their stretch.
@@ -160,16 +181,9 @@ class Flow:
             known = known & ~solid
         return fields, known
 
-    @contextlib.contextmanager
-    def noting_warnings(self) -> Iterator[None]:
+    def noting_warnings(self) -> contextlib.AbstractContextManager[None]:
         """What the predictor warns of becomes a remark."""
-        from pibert.predictor import InputWarning
-
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", InputWarning)
-            yield
-        for warning in caught:
-            self.remark(str(warning.message))
+        return noting_warnings(self.remark)
 
     def batches(self, frames: list[int]) -> Iterator[list[int]]:
         """Runs of consecutive frames, few enough to hold their windows in memory."""
@@ -192,6 +206,7 @@ def open_flow(
     remark: Remark,
 ) -> Flow:
     """Open what the user named, in the channels and units of a model."""
+    from pibert.data.provenance import predicted_by
     from pibert.data.resample import represent
 
     # Of the flow, not of the file: those that a file states may be replaced.
@@ -201,6 +216,8 @@ def open_flow(
     for text in recordings.remarks:
         remark(text)
     chosen = _choose(recordings, trajectory, remark)
+    if (made := predicted_by(chosen.source)) is not None:
+        remark(f"these fields were {made}: they are no truth to compare with")
     spec, where = predictor.spec, f"trajectory {chosen.name!r}"
     missing = [name for name in spec.channels if name not in chosen.spec.channels]
     if missing:
@@ -209,8 +226,8 @@ def open_flow(
             f"{list(chosen.spec.channels)}; name them with --channels, or take another model"
         )
     view = represent(chosen, stride=stride, channels=spec.channels)
-    fit = _in_units(view, predictor, remark)
-    _compare_steps(fit, predictor, remark)
+    fit = in_units(view, predictor, remark)
+    compare_steps(fit, predictor, remark)
     return Flow(
         trajectory=fit,
         predictor=predictor,
@@ -235,35 +252,6 @@ def _choose(recordings: "Recordings", wanted: str | None, remark: Remark) -> "Tr
         f"{recordings.path}: --trajectory takes a name or a number from 0 to {len(names) - 1}, "
         f"found {wanted!r}; there are: {some}"
     )
-
-
-def _in_units(view: "Trajectory", predictor: "Predictor", remark: Remark) -> "Trajectory":
-    """In consistent units where those are the model's, else as it is."""
-    from pibert.data.units import in_consistent_units
-
-    units = predictor.spec.units
-    scaled = in_consistent_units(view)
-    fit = view if view.spec.units == units != scaled.spec.units else scaled
-    for name, mine, theirs in zip(view.spec.channels, units, fit.spec.units, strict=True):
-        if mine != theirs and "1" not in (mine, theirs):
-            raise ValueError(
-                f"trajectory {view.name!r}: expected {name!r} in {mine}, as the model was trained, "
-                f"found {theirs}"
-            )
-    if fit is not view:
-        remark("brought to metres and seconds, as the model")
-    return fit
-
-
-def _compare_steps(fit: "Trajectory", predictor: "Predictor", remark: Remark) -> None:
-    mine, theirs = predictor.spec.dt, fit.spec.dt
-    if mine is None or theirs is None or math.isclose(mine, theirs, rel_tol=0.01):
-        return
-    text = f"the frames are {theirs:g} apart, the steps of the model {mine:g}"
-    times = mine / theirs
-    if times > 1.5 and math.isclose(times, round(times), rel_tol=0.01):
-        text += f"; --stride {round(times)} takes the frames that fit"
-    remark(text)
 
 
 def _parameters(

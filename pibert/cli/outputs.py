@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pibert.cli.flow_input import Flow
     from pibert.data.writers import Description, FrameWriter
     from pibert.fields import FieldSpec
+    from pibert.trust import Trusted
 
 _PICTURES = (".png", ".gif", ".mp4")
 _PANEL = "Output"
@@ -134,6 +135,8 @@ def describe(
     counted: str,
     wants_vorticity: bool,
     times: Sequence[float] = (),
+    trusted: "Trusted | None" = None,
+    level: float | None = None,
 ) -> "Description":
     """What the files of a prediction say of it.
 
@@ -144,10 +147,15 @@ def describe(
         counted: What the numbers of frames count.
         wants_vorticity: Whether files for other programs get it.
         times: Of the frames, where not all are dt apart.
+        trusted: The model with its calibration, where there are error bars.
+        level: Of the bars.
     """
     import torch
 
+    from pibert.cli.assumptions import counts_frames
+    from pibert.cli.bars import describe_bars
     from pibert.data.generate import IDENTITY
+    from pibert.data.provenance import predicted_source
     from pibert.data.splits import find_gaps
     from pibert.data.writers import Description
 
@@ -162,20 +170,24 @@ def describe(
         trajectory.spec,
         grid=grid,
         parameters=spec.parameters,
-        dt=None if scattered else dt,
+        dt=None if scattered or counts_frames(trajectory) else dt,
         units=tuple(units),
     )
+    weights = flow.predictor.card.get("weights", {}).get("sha256")
+    if trusted is not None:
+        weights = trusted.calibration.weights_sha256  # of an ensemble, that of all members
     prediction = {
         "model": model,
-        "weights_sha256": flow.predictor.card.get("weights", {}).get("sha256"),
+        "weights_sha256": weights,
         "parameters": dict(flow.parameters),
         **facts,
+        **describe_bars(trusted, level),
     }
     return Description(
         name=trajectory.name,
         spec=own,
         parameters=flow.parameters,
-        source=trajectory.source,
+        source=predicted_source(trajectory.source, model, weights, level),
         local={
             "file": flow.recordings.path.name,
             "kind": flow.recordings.kind,
@@ -186,6 +198,7 @@ def describe(
         time_unit=trajectory.time_unit,
         vorticity_unit=_vorticity_unit(own, trajectory.length_unit, wants_vorticity),
         counted=counted,
+        bars=level,
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-from pibert.cli import options, outputs
+from pibert.cli import bars, options, outputs
 from pibert.cli.flow_input import (
     Device,
     Model,
@@ -16,7 +16,7 @@ from pibert.cli.flow_input import (
     TrajectoryName,
     open_flow,
 )
-from pibert.cli.prediction_scores import Scoring, show_overall
+from pibert.cli.prediction_scores import Scoring, show_coverage, show_overall
 from pibert.cli.terminal import progress_bar, say, show_json
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pibert.cli.flow_input import Flow
     from pibert.data.writers import Block
+    from pibert.trust import Trusted
 
 
 @options.with_source
@@ -35,6 +36,8 @@ def predict(
     start: Start = None,
     stride: Stride = 1,
     device: Device = "auto",
+    level: bars.Level = None,
+    calibration: bars.Calibrated = None,
     format_: outputs.Format = None,
     overwrite: outputs.Overwrite = False,
     vorticity: outputs.Vorticity = False,
@@ -49,15 +52,14 @@ def predict(
 
     Example: pibert predict wake.h5 --model runs/demo --out next.h5 --out next.png
 
+    Example: pibert predict wake.h5 --model runs/wake --level 0.9 --out next.nc
+
     Example: pibert predict 'run/B*.txt' --model runs/demo --dt 0.01 --parameter Re=100 --out a.nc
     """
-    from pibert.predictor import load
-
     named = outputs.check_outputs(path, out, format_)
     console = Console(stderr=as_json)
-    remarks = Remarks(console)
-    predictor = load(model, device)
-    flow = open_flow(source, predictor, trajectory=trajectory, stride=stride, remark=remarks)
+    predictor, trusted = bars.load_model(model, device, level, calibration)
+    flow = open_flow(source, predictor, trajectory=trajectory, stride=stride, remark=Remarks())
     first = flow.check_start(start)[0]
     ends = {frame: stop for frame, stop in flow.newest_frames() if frame >= first}
     about = outputs.describe(
@@ -67,9 +69,12 @@ def predict(
         counted="frame",
         wants_vorticity=vorticity,
         times=[_time(flow, frame, stop) for frame, stop in ends.items()],
+        trusted=trusted,
+        level=level,
     )
     writers = outputs.make_writers(named, about, overwrite=overwrite, expected=len(ends))
-    scoring = Scoring(about.spec, predictor.normalizer)
+    scoring, alarms = Scoring(about.spec, predictor.normalizer), bars.Alarms()
+    step = _Step(flow, trusted, level, alarms)
     columns = (TextColumn("{task.completed}/{task.total} frames"), BarColumn())
     with contextlib.ExitStack() as stack:
         for writer in writers:
@@ -77,11 +82,12 @@ def predict(
         progress = stack.enter_context(progress_bar(console, *columns, TimeRemainingColumn()))
         task = progress.add_task("predicting", total=len(ends))
         for frames in flow.batches(list(ends)):
-            block, last = _predicted(flow, frames, ends[frames[0]])
+            block, last = step(frames, ends[frames[0]])
             for writer in writers:
                 writer.append(block)
             scoring.add(block, last)
             progress.advance(task, len(frames))
+    alarms.tell()
     written = [str(target) for writer in writers for target in writer.targets]
     if as_json:
         summary: dict[str, Any] = {
@@ -93,11 +99,14 @@ def predict(
             "scores": scoring.overall(),
             "written": written,
         }
+        if trusted is not None:
+            summary["bars"] = {**summary["bars"], "alarm": alarms.to_dict()}
         show_json(summary)
         return
     if scoring.numbers:
         say(console, f"{len(scoring.numbers)} of {len(ends)} predicted frames are in the recording")
         show_overall(console, scoring)
+        show_coverage(console, scoring, level)
     else:
         say(console, "note: the recording has none of the predicted frames: nothing to compare")
     say(console, f"Wrote {len(ends)} frames to {', '.join(written)}.")
@@ -109,25 +118,50 @@ def _time(flow: "Flow", frame: int, stop: int) -> float:
     return float(time[frame + 1]) if frame + 1 < stop else float(time[frame]) + flow.dt
 
 
-def _predicted(flow: "Flow", frames: list[int], stop: int) -> "tuple[Block, Tensor]":
+class _Step:
     """The frames after some consecutive ones of a stretch, and those that the model saw last."""
-    import torch
 
-    from pibert.data.writers import Block
+    def __init__(
+        self,
+        flow: "Flow",
+        trusted: "Trusted | None",
+        level: float | None,
+        alarms: bars.Alarms,
+    ) -> None:
+        self._flow, self._trusted, self._level, self._alarms = flow, trusted, level, alarms
 
-    fields, known = flow.windows(frames)
-    with flow.noting_warnings():
-        answer = flow.predictor.step(
-            fields, flow.parameters, mask=known, grid=flow.trajectory.spec.grid
+    def __call__(self, frames: list[int], stop: int) -> "tuple[Block, Tensor]":
+        import torch
+
+        from pibert.data.writers import Block
+
+        flow = self._flow
+        fields, known = flow.windows(frames)
+        with flow.noting_warnings():
+            answer, ends = self._answer(frames, fields, known)
+        truth = torch.full_like(answer, torch.nan)
+        there = flow.truth(slice(frames[0] + 1, min(frames[-1] + 2, stop)))
+        truth[: len(there)] = there
+        block = Block(
+            fields=answer,
+            time=torch.tensor([_time(flow, frame, stop) for frame in frames], dtype=torch.float64),
+            number=torch.tensor(frames) + 1,
+            known=known,
+            truth=truth,
+            **ends,
         )
-    truth = torch.full_like(answer[:, 0], torch.nan)
-    there = flow.truth(slice(frames[0] + 1, min(frames[-1] + 2, stop)))
-    truth[: len(there)] = there
-    block = Block(
-        fields=answer[:, 0],
-        time=torch.tensor([_time(flow, frame, stop) for frame in frames], dtype=torch.float64),
-        number=torch.tensor(frames) + 1,
-        known=known,
-        truth=truth,
-    )
-    return block, fields[:, -1]
+        return block, fields[:, -1]
+
+    def _answer(
+        self, frames: list[int], fields: "Tensor", known: "Tensor"
+    ) -> "tuple[Tensor, dict[str, Tensor]]":
+        """The next frame of every window, and the ends of its bars if they are wanted."""
+        flow, grid = self._flow, self._flow.grid
+        if self._trusted is None or self._level is None:
+            answer = flow.predictor.step(fields, flow.parameters, mask=known, grid=grid)
+            return answer[:, 0], {}
+        found = self._trusted.rollout(
+            fields, 1, flow.parameters, known, level=self._level, grid=grid
+        )
+        self._alarms.add(frames, found)
+        return found.prediction[:, 0], {"low": found.low[:, 0], "high": found.high[:, 0]}

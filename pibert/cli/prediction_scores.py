@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from pibert.cli.terminal import say
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from pibert.fields import FieldSpec, Normalizer
 
 METRICS = ("nmse", "skill")
+COVERAGE = "coverage"
+"""Share of the true values inside their error bars, where there are bars."""
 _LEADS = (1, 2, 5)
 
 
@@ -25,6 +29,8 @@ class Scoring:
         self.numbers: list[int] = []
         self.times: list[float] = []
         self._rows: list[Tensor] = []
+        self._inside: list[Tensor] = []
+        """Of every frame with error bars: values inside them, and values, (t, 2, channel)."""
 
     def add(self, block: "Block", last: "Tensor") -> None:
         """Frames, and what persistence predicts for each, finite."""
@@ -47,6 +53,11 @@ class Scoring:
             spec=self.measure.spec,
         )
         self._rows.append(self.measure.terms(frames))
+        if block.low is not None and block.high is not None:
+            told = known[:, None] & block.low.isfinite()
+            inside = told & (block.low <= block.truth) & (block.truth <= block.high)
+            counts = [mask[there].flatten(2).sum(2) for mask in (inside, told)]
+            self._inside.append(torch.stack(counts, dim=1).double())
         self.numbers += block.number[there].tolist()
         self.times += block.time[there].tolist()
 
@@ -58,7 +69,10 @@ class Scoring:
         """By metric and component, over all frames; empty if there was no truth."""
         import torch
 
-        return self._named(torch.cat(self._rows).sum(0)) if self._rows else {}
+        if not self._rows:
+            return {}
+        inside = torch.cat(self._inside).sum(0) if self._inside else None
+        return self._named(torch.cat(self._rows).sum(0), inside)
 
     def by_number(self) -> dict[int, dict[str, dict[str, float]]]:
         """The same frame by frame."""
@@ -67,14 +81,18 @@ class Scoring:
         if not self._rows:
             return {}
         rows = torch.cat(self._rows)
-        return {n: self._named(row) for n, row in zip(self.numbers, rows, strict=True)}
+        inside = torch.cat(self._inside) if self._inside else [None] * len(rows)
+        return {n: self._named(*row) for n, *row in zip(self.numbers, rows, inside, strict=True)}
 
-    def _named(self, sums: "Tensor") -> dict[str, dict[str, float]]:
+    def _named(self, sums: "Tensor", inside: "Tensor | None") -> dict[str, dict[str, float]]:
         values = self.measure.values(sums).tolist()
         found: dict[str, dict[str, float]] = {metric: {} for metric in METRICS}
         for entry, value in zip(self.measure.entries, values, strict=True):
             if entry.metric in found:
                 found[entry.metric][entry.component] = value
+        if inside is not None:
+            shares = (inside[0] / inside[1]).tolist()
+            found[COVERAGE] = dict(zip(self.measure.spec.channels, shares, strict=True))
         return found
 
 
@@ -87,10 +105,22 @@ def show_overall(console: Console, scoring: Scoring) -> None:
     console.print(table)
 
 
+def show_coverage(console: Console, scoring: Scoring, level: float | None) -> None:
+    """How many true values the bars hold, where there are both."""
+    if shares := scoring.overall().get(COVERAGE):
+        told = ", ".join(f"{share:.3f} of the true {name}" for name, share in shares.items())
+        say(console, f"Bars of level {level:g} hold {told}.")
+
+
+def leads_shown(last: int) -> set[int]:
+    """1, 2, 5, 10 ... and the last: a line of a table each."""
+    return {lead * 10**power for lead in _LEADS for power in range(8)} | {last}
+
+
 def show_by_lead(console: Console, scoring: Scoring, time_unit: str | None) -> None:
     found = scoring.by_number()
     unit = "" if time_unit is None else f" [{time_unit}]"
-    wanted = {lead * 10**power for lead in _LEADS for power in range(8)} | {scoring.numbers[-1]}
+    wanted = leads_shown(scoring.numbers[-1])
     # Apart: both in one table would not fit a terminal.
     for metric, title in zip(METRICS, ("NMSE", "skill against persistence"), strict=True):
         table = Table("step", f"t{unit}", *scoring.components, title=title, title_justify="left")

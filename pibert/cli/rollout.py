@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-from pibert.cli import options, outputs
+from pibert.cli import bars, options, outputs
 from pibert.cli.flow_input import (
     Device,
     Model,
@@ -18,7 +18,7 @@ from pibert.cli.flow_input import (
     TrajectoryName,
     open_flow,
 )
-from pibert.cli.prediction_scores import Scoring, show_by_lead
+from pibert.cli.prediction_scores import Scoring, show_by_lead, show_coverage
 from pibert.cli.terminal import complain, progress_bar, say, show_json
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from pibert.cli.flow_input import Flow
     from pibert.data.writers import Block
+    from pibert.trust import Bars, Trusted
 
 
 @options.with_source
@@ -38,6 +39,9 @@ def rollout(
     start: Start = None,
     stride: Stride = 1,
     device: Device = "auto",
+    level: bars.Level = None,
+    calibration: bars.Calibrated = None,
+    extend_bars: bars.ExtendBars = False,
     format_: outputs.Format = None,
     show: Annotated[
         str | None,
@@ -60,17 +64,18 @@ def rollout(
 
     Example: pibert rollout wake.h5 --model runs/demo --steps 200 --out wake.pvd --out wake.gif
 
+    Example: pibert rollout wake.h5 --model runs/wake --steps 8 --level 0.9 --out wake.nc
+
     Example: pibert rollout wake.h5 --model runs/demo --start -1 --parameter Re=3900 --out next.h5
     """
-    from pibert.predictor import load
-
     named = outputs.check_outputs(path, out, format_)
     shown = None if show is None else _steps(show, steps)
     console = Console(stderr=as_json)
-    predictor = load(model, device)
-    flow = open_flow(
-        source, predictor, trajectory=trajectory, stride=stride, remark=Remarks(console)
-    )
+    predictor, trusted = bars.load_model(model, device, level, calibration)
+    narrow = bars.check_leads(trusted, steps, extend_bars)
+    flow = open_flow(source, predictor, trajectory=trajectory, stride=stride, remark=Remarks())
+    if narrow is not None:
+        flow.remark(narrow)
     newest, stop = flow.check_start(start)
     about = outputs.describe(
         flow,
@@ -78,9 +83,11 @@ def rollout(
         facts={"mode": "rollout", "start": newest, "steps": steps},
         counted="step",
         wants_vorticity=vorticity,
+        trusted=trusted,
+        level=level,
     )
     writers = outputs.make_writers(named, about, overwrite=overwrite, expected=steps, shown=shown)
-    scoring = Scoring(about.spec, predictor.normalizer)
+    scoring, alarms = Scoring(about.spec, predictor.normalizer), bars.Alarms()
     columns = (TextColumn("{task.completed}/{task.total} steps"), BarColumn())
     done, diverged = 0, None
     with contextlib.ExitStack() as stack:
@@ -89,7 +96,8 @@ def rollout(
         progress = stack.enter_context(progress_bar(console, *columns, TimeRemainingColumn()))
         task = progress.add_task("stepping", total=steps)
         try:
-            for block, last in _blocks(flow, newest, stop, steps):
+            answers = _answers(flow, newest, steps, trusted, level, alarms)
+            for block, last in _blocks(flow, newest, stop, answers):
                 for writer in writers:
                     writer.append(block)
                 scoring.add(block, last)
@@ -101,6 +109,7 @@ def rollout(
                 progress.stop()
                 complain(f"error: {diverged}; nothing was written")
                 raise typer.Exit(1) from None
+    alarms.tell()
     written = [str(target) for writer in writers for target in writer.targets]
     if as_json:
         summary: dict[str, Any] = {
@@ -113,10 +122,13 @@ def rollout(
             "scores": scoring.by_number(),
             "written": written,
         }
+        if trusted is not None:
+            summary["bars"] = {**summary["bars"], "alarm": alarms.to_dict()}
         show_json(summary)
     else:
         if scoring.numbers:
             show_by_lead(console, scoring, about.time_unit)
+            show_coverage(console, scoring, level)
         else:
             say(console, "note: the recording ends at the start: nothing to compare with")
         say(console, f"Wrote {done} frames to {', '.join(written)}.")
@@ -132,19 +144,56 @@ def _steps(text: str, most: int) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _blocks(flow: "Flow", newest: int, stop: int, steps: int) -> "Iterator[tuple[Block, Tensor]]":
-    """Predicted frames as they come, and what persistence predicts."""
+def _answers(
+    flow: "Flow",
+    newest: int,
+    steps: int,
+    trusted: "Trusted | None",
+    level: float | None,
+    alarms: bars.Alarms,
+) -> "Iterator[tuple[Tensor, dict[str, Tensor]]]":
+    """Predicted frames block by block, and the ends of their bars if they are wanted."""
+    fields, known = flow.windows([newest])
+    given: Any = (fields, steps, flow.parameters, known)
+    grid = flow.grid
+    blocks: Iterator[tuple[Tensor, dict[str, Tensor]]]
+    with flow.noting_warnings():
+        if trusted is None or level is None:
+            blocks = ((found[0], {}) for found in flow.predictor.iterate(*given, grid=grid))
+        else:
+            barred = trusted.iterate(*given, level=level, beyond="last", grid=grid)
+            blocks = _barred(barred, newest, alarms)
+    while True:
+        with flow.noting_warnings():
+            block = next(blocks, None)
+        if block is None:
+            return
+        yield block
+
+
+def _barred(
+    answers: "Iterator[Bars]", newest: int, alarms: bars.Alarms
+) -> "Iterator[tuple[Tensor, dict[str, Tensor]]]":
+    for count, found in enumerate(answers):
+        if not count:
+            alarms.add([newest], found)
+        yield found.prediction[0], {"low": found.low[0], "high": found.high[0]}
+
+
+def _blocks(
+    flow: "Flow",
+    newest: int,
+    stop: int,
+    answers: "Iterator[tuple[Tensor, dict[str, Tensor]]]",
+) -> "Iterator[tuple[Block, Tensor]]":
+    """What is written as it comes, and what persistence predicts."""
     import torch
 
     from pibert.data.writers import Block
 
     fields, known = flow.windows([newest])
-    grid, begin = flow.trajectory.spec.grid, float(flow.trajectory.time[newest])
-    with flow.noting_warnings():
-        answers = flow.predictor.iterate(fields, steps, flow.parameters, mask=known, grid=grid)
-    done = 0
-    for answer in answers:
-        frames = answer[0]
+    begin, done = float(flow.trajectory.time[newest]), 0
+    for frames, ends in answers:
         number = torch.arange(done + 1, done + len(frames) + 1)
         truth = torch.full_like(frames, torch.nan)
         first = newest + 1 + done
@@ -157,6 +206,7 @@ def _blocks(flow: "Flow", newest: int, stop: int, steps: int) -> "Iterator[tuple
             number=number,
             known=known.expand(len(frames), -1, -1),
             truth=truth,
+            **ends,
         )
         yield block, fields[0, -1:].expand_as(frames)
         done += len(frames)

@@ -28,6 +28,14 @@ def serve(
         list[Path] | None,
         typer.Option(help="Recordings (.h5) to offer; repeat for more.", show_default=False),
     ] = None,
+    calibration: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folder of a calibration of one of the models, told by its weights; repeat for "
+            "more. If not given: that in the model's folder.",
+            show_default=False,
+        ),
+    ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -49,6 +57,8 @@ def serve(
     Listens on this machine alone unless --host says otherwise. docs/serving.md has the interface.
 
     Example: pibert serve runs/wake --port 8000 --sample wake.h5
+
+    Example: pibert serve runs/wake runs/other --calibration calibrated
     """
     from pibert.serve.gate import LOOPBACK
     from pibert.serve.limits import MB, Limits
@@ -72,6 +82,7 @@ def serve(
     setup = Setup(
         models=models,
         samples=sample or [],
+        calibrations=calibration or [],
         host=host,
         port=port,
         device=device,

@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import os
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -32,6 +33,7 @@ from pibert.data.dataset import Window
 from pibert.evaluation.scores import read_card, read_scores
 from pibert.experiments.flows import Flows, outline, prepare
 from pibert.experiments.run import run
+from pibert.remarks import InputWarning
 from pibert.training.engine import Silent
 
 
@@ -224,6 +226,7 @@ def _settle(slots: Any, threads: int) -> None:
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     torch.set_num_threads(threads)
+    warnings.simplefilter("ignore", InputWarning)  # the process that waits for this one says them
 
 
 def _explained(error: Exception, folder: Path) -> str:

@@ -75,7 +75,7 @@ def fit_normalizer(
 def fit_parameters(
     trajectories: Sequence[Trajectory], segments: Sequence[Segment] | None = None
 ) -> tuple[Parameter, ...]:
-    """The declared parameters with the statistics of the training part's trajectories.
+    """The declared parameters with statistics and range of the training part's trajectories.
 
     Every trajectory counts once, in the scaling that it declares (log for a Reynolds number). A
     parameter that has a single value, or none, in the training part gets the std 1.
@@ -83,7 +83,7 @@ def fit_parameters(
     indices = range(len(trajectories)) if segments is None else sorted({s[0] for s in segments})
     fitted = []
     for parameter in common_spec(trajectories).parameters:
-        plain = replace(parameter, mean=0.0, std=1.0)
+        plain = replace(parameter, mean=0.0, std=1.0, lowest=None, highest=None)
         values = [
             trajectories[index].parameters[parameter.name]
             for index in indices
@@ -94,7 +94,9 @@ def fit_parameters(
             continue
         scaled = plain.standardise(torch.tensor(values, dtype=torch.float64))
         std = 1.0 if len(set(values)) == 1 else scaled.std(correction=0).item()
-        fitted.append(replace(plain, mean=scaled.mean().item(), std=std))
+        lowest, highest = float(min(values)), float(max(values))
+        mean = scaled.mean().item()
+        fitted.append(replace(plain, mean=mean, std=std, lowest=lowest, highest=highest))
     return tuple(fitted)
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 from pibert import config
 from pibert.data.dataset import Window
+from pibert.data.provenance import predicted_by
 from pibert.experiments.experiment import DataConfig, Experiment
 from pibert.experiments.flows import Flows, prepare, prepare_test
 from pibert.experiments.record import read_record
 from pibert.predictor import Predictor, load
 from pibert.predictor.shipped import find_model, shipped_models
-from pibert.trust.artefact import save_calibration
+from pibert.trust.artefact import SHEET, TENSORS, save_calibration
 from pibert.trust.calibration import Calibration, Settings, calibrate
 from pibert.trust.ensemble import Ensemble
 
@@ -26,6 +27,7 @@ def calibrate_run(
     flows: Flows | None = None,
     device: str = "cpu",
     out: Path | str | None = None,
+    overwrite: bool = True,
 ) -> Calibration:
     """Calibrate a run on its calibration part, and write the result beside its model.
 
@@ -36,8 +38,10 @@ def calibrate_run(
         flows: Those of the run, where the caller has prepared them.
         device: Where the model computes.
         out: Folder of the calibration; that of the run if not given.
+        overwrite: Whether a calibration that is there may be replaced.
     """
     folder, settings = Path(folder), settings or Settings()
+    _refuse_existing(Path(out or folder), overwrite)
     experiment, started_in = _experiment_of(folder)
     for member in members:
         _refuse_other_data(experiment, Path(member))
@@ -46,6 +50,7 @@ def calibrate_run(
         with contextlib.chdir(started_in if started_in.is_dir() else "."):
             flows = prepare(experiment.data)
     _need_share(experiment, folder, flows)
+    _refuse_predicted(flows, folder)
     models = [load(path, device) for path in (folder, *members)]
     predictor: Any = models[0] if len(models) == 1 else Ensemble(models)
     history = predictor.history
@@ -77,6 +82,7 @@ def calibrate_on(
     out: Path | str | None = None,
     members: Sequence[Path | str] = (),
     device: str = "cpu",
+    overwrite: bool = True,
 ) -> Calibration:
     """Calibrate any model on flows that, so the caller vouches, nothing of its making saw.
 
@@ -87,6 +93,7 @@ def calibrate_on(
         out: Folder of the calibration; that of the model if not given, unless it is a shipped one.
         members: Other models, for an ensemble.
         device: Where the models compute.
+        overwrite: Whether a calibration that is there may be replaced.
     """
     path, settings = find_model(model), settings or Settings()
     if out is None and path in shipped_models().values():
@@ -94,16 +101,19 @@ def calibrate_on(
             f"{model}: expected a folder for the calibration of a model that comes with the "
             "package, found none; give one: --out FOLDER"
         )
+    target = Path(out or (path if path.is_dir() else path.parent))
+    _refuse_existing(target, overwrite)
     models = [load(own, device) for own in (path, *members)]
     predictor: Any = models[0] if len(models) == 1 else Ensemble(models)
     flows = prepare_test(as_trained(models[0], data), predictor.spec, predictor.normalizer)
+    _refuse_predicted(flows, data)
     for own in models:
         _refuse_training_data(own, flows, data)
     _refuse_other_fields(predictor, flows, data)
     window = Window(history=predictor.history, horizon=settings.leads)
     found = calibrate(predictor, None, flows.samples("test", window), settings)
     save_calibration(
-        _made(out or (path if path.is_dir() else path.parent)),
+        _made(target),
         found,
         predictor.spec.channels,
         members=members,
@@ -115,6 +125,24 @@ def calibrate_on(
 def _made(folder: Path | str) -> Path:
     Path(folder).mkdir(parents=True, exist_ok=True)
     return Path(folder)
+
+
+def _refuse_existing(folder: Path, overwrite: bool) -> None:
+    for name in (SHEET, TENSORS):
+        if (folder / name).exists() and not overwrite:
+            raise FileExistsError(
+                f"{folder / name} exists; add --overwrite, or choose another folder: --out FOLDER"
+            )
+
+
+def _refuse_predicted(flows: Flows, data: Path | str) -> None:
+    """Bars from predicted flows would tell the distance to another model, not to the truth."""
+    for trajectory in flows.trajectories:
+        if (made := predicted_by(trajectory.source)) is not None:
+            raise ValueError(
+                f"{data}: expected measured or simulated flows to calibrate on, found trajectory "
+                f"{trajectory.name!r}, {made}; leave such flows out"
+            )
 
 
 def as_trained(predictor: Predictor, data: Path | str) -> DataConfig:

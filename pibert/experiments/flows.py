@@ -15,6 +15,7 @@ from pibert.data.gaps import THRESHOLD
 from pibert.data.generate import OnProgress, change, generate, recipe_hash
 from pibert.data.measurement import measure
 from pibert.data.normalize import fit_normalizer, fit_parameters, flag_outliers
+from pibert.data.provenance import predicted_by
 from pibert.data.resample import represent
 from pibert.data.sources import open_recordings
 from pibert.data.sources.recordings import Hints
@@ -22,6 +23,7 @@ from pibert.data.splits import PARTS, Segment, Split, split_in_time, split_traje
 from pibert.data.units import in_consistent_units
 from pibert.experiments.experiment import DataConfig
 from pibert.fields import FieldSpec, Normalizer, Trajectory
+from pibert.remarks import warn
 from pibert.solver.presets import find_preset
 
 CACHE = "PIBERT_CACHE"
@@ -118,7 +120,11 @@ def _trajectories(
 ) -> tuple[tuple[Trajectory, ...], dict[str, Any]]:
     path, source = _locate(config, device, on_progress)
     recordings = open_recordings(path, config.kind, Hints(**_tuples(config.hints)))
-    return tuple(_represented(trajectory, config) for trajectory in recordings), source
+    trajectories = tuple(_represented(trajectory, config) for trajectory in recordings)
+    if made := sorted({text for t in trajectories if (text := predicted_by(t.source))}):
+        source["predicted"] = made
+        warn(f"{path}: these flows are no truth, but {'; '.join(made)}")
+    return trajectories, source
 
 
 def cache_folder() -> Path:
@@ -142,8 +148,15 @@ def _locate(
     code = recipe_hash(recipe)
     path = cache_folder() / f"{config.case}-{code}.h5"
     path.parent.mkdir(parents=True, exist_ok=True)
-    generate(recipe, path, device=device, on_progress=on_progress)
-    return path, {"case": config.case, "preset": config.preset, "recipe_hash": code}
+    made = generate(recipe, path, device=device, on_progress=on_progress)
+    source: dict[str, Any] = {"case": config.case, "preset": config.preset, "recipe_hash": code}
+    if made.diverged:
+        source["diverged"] = [flow.name for flow in made.diverged]
+        warn(
+            f"{len(made.diverged)} of {recipe.samples} flows diverged in the simulation and are "
+            f"left out: {'; '.join(f'{flow.name} ({flow.reason})' for flow in made.diverged)}"
+        )
+    return path, source
 
 
 def _fingerprint(path: Path) -> str:

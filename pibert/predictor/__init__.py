@@ -3,8 +3,8 @@
 from pibert.predictor.explanation import Explanation
 from pibert.predictor.model_file import SavedModel, read_model, save_model
 from pibert.predictor.prediction import Predictor, load
-from pibert.predictor.regridding import InputWarning
 from pibert.predictor.shipped import shipped_models
+from pibert.remarks import InputWarning
 
 __all__ = [
     "Explanation",

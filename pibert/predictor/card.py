@@ -67,6 +67,21 @@ def make_card(
     }
 
 
+def in_a_line(card: Card, spec: FieldSpec, kind: str) -> str:
+    """What a model is, for people; ``kind`` where the card does not name it."""
+    stated, grid = card.get("weights", {}).get("sha256"), spec.grid
+    units = zip(spec.channels, spec.units, strict=True)
+    return ", ".join(
+        (
+            card.get("model", {}).get("name", kind) + (f" {stated[:12]}" if stated else ""),
+            "channels " + " ".join(n if unit == "1" else f"{n} [{unit}]" for n, unit in units),
+            f"{grid.shape[0]} x {grid.shape[1]} points (rows x columns)",
+            f"dx {grid.dx:.4g}, dy {grid.dy:.4g}",
+            "dt unknown" if spec.dt is None else f"dt {spec.dt:.4g}",
+        )
+    )
+
+
 def as_text(card: Card) -> str:
     """The JSON of a card; what is no plain JSON is refused by name."""
     for part in ("provenance", "metrics"):

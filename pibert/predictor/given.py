@@ -8,14 +8,19 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pibert.fields import FieldSpec, Grid, Normalizer
+from pibert.fields import FieldSpec, Grid, Normalizer, Parameter
 from pibert.predictor.arrays import Mask, Taken, take_arrays
-from pibert.predictor.regridding import Regridding, warn
+from pibert.predictor.regridding import Regridding
+from pibert.remarks import warn
 
 Parameters = Mapping[str, Any]
 """Numbers, or arrays with one number per sample, by name."""
 FAR = 50.0
 """Standard deviations from the training mean beyond which units are doubted."""
+FAR_PARAMETER = 3.0
+"""The same of a parameter whose range in training is not recorded."""
+MARGIN = 0.1
+"""Share of the range of a parameter in training by which a value may lie beyond its ends."""
 
 
 class Given:
@@ -66,7 +71,10 @@ class Given:
         """What the model may see in every frame, on its grid."""
         # Type before device: not every device knows float64.
         self._window = normalizer.apply(on_model).float().to(self._store)
-        self.parameters = _encode(parameters or {}, spec, len(self.fields)).to(self._store)
+        encoded = _encode(parameters or {}, spec, len(self.fields))
+        for place, parameter in enumerate(spec.parameters):
+            _doubt_parameter(parameter, encoded[:, place])
+        self.parameters = encoded.to(self._store)
 
     def standardised(self) -> Float[Tensor, "b h c y x"]:
         """The fields as the model sees them."""
@@ -125,6 +133,37 @@ def _doubt_units(fields: Tensor, usable: Tensor, spec: FieldSpec, normalizer: No
             f"{farthest[channel].item():.0f} standard deviations from the training mean (most "
             f"values seen in training lie between {mean - 3 * std:.4g} and {mean + 3 * std:.4g}); "
             "is it in other units?"
+        )
+
+
+def _doubt_parameter(parameter: Parameter, z: Float[Tensor, " b"]) -> None:
+    """Warn of a value far from all that the model was trained on; NaN is unknown."""
+    z = z[z.isfinite()].double()
+    if not len(z):
+        return
+    lowest, highest = parameter.lowest, parameter.highest
+    if lowest is not None and highest is not None:
+        few = 0.01 * abs(lowest) if lowest == highest else 0.0
+        ends = torch.tensor((lowest - few, highest + few), dtype=torch.float64)
+        low, high = parameter.standardise(ends).tolist()
+        low, high = low - MARGIN * (high - low), high + MARGIN * (high - low)
+        seen = f"{lowest:.5g} to {highest:.5g}" if highest > lowest else f"{lowest:.5g} alone"
+        where = f"outside what the model was trained on, {seen}"
+    elif (parameter.mean, parameter.std) == (0.0, 1.0):
+        return  # never fitted: nothing is known of the training
+    else:
+        low, high = -FAR_PARAMETER, FAR_PARAMETER
+        ends = parameter.restore(torch.tensor((low, high), dtype=torch.float64))
+        where = (
+            f"{z.abs().max().item():.1f} standard deviations from the mean of the values that the "
+            f"model was trained on (within {high:g} of them: {ends[0]:.5g} to {ends[1]:.5g})"
+        )
+    beyond = torch.maximum(low - z, z - high)
+    if beyond.max() > 0:
+        value = parameter.restore(z[beyond.argmax()]).item()
+        warn(
+            f"parameter {parameter.name!r} is {value:.5g}, {where}: the prediction is an "
+            "extrapolation; check the value and its unit"
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from pibert.data.units import VELOCITY, Unit, parse_unit
 from pibert.fields import FieldSpec
-from pibert.predictor.regridding import warn
+from pibert.remarks import warn
 
 _PURE = ("", "1", "-", "dimensionless", "none")
 EVEN = 0.01

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import FieldSpec, Grid, Normalizer
 from pibert.predictor.arrays import Fields, Mask
-from pibert.predictor.card import Card
+from pibert.predictor.card import Card, in_a_line
+from pibert.predictor.divergence import check_finite, divergence_at
 from pibert.predictor.explanation import Explanation, residual_maps, token_maps
 from pibert.predictor.given import Given, Parameters
 from pibert.predictor.heads import has, need
@@ -77,6 +77,11 @@ class Predictor:
                 f"found {outputs} outputs for {self.horizon} frames and {len(normalizer.mean)} "
                 "means; a model that maps to other channels cannot step"
             )
+
+    def __repr__(self) -> str:
+        what = in_a_line(self.card, self.spec, type(self.model).__name__)
+        window = f"history {self.history}, horizon {self.horizon}"
+        return f"Predictor({what}, {window}, on {self.device})"
 
     @property
     def device(self) -> torch.device:
@@ -171,7 +176,7 @@ class Predictor:
             if steps is not None:
                 block = block[:, : steps - done]
             if not bool(block.isfinite().all()):
-                raise _diverged(block, done)
+                raise divergence_at(block, done)
             yield given.physical(block)
             done += block.shape[1]
             window = given.hidden(torch.cat((window, block), dim=1)[:, -self.history :])
@@ -200,7 +205,7 @@ class Predictor:
         given = self._take(fields, known, parameters, grid)
         window = given.standardised()
         found = self._run(cast(Any, self.model).reconstruct, window, given)
-        _check_finite(found)
+        check_finite(found)
         guess = given.physical(found.unflatten(1, window.shape[1:3]))
         gaps = (~given.known & ~given.body)[:, :, None]
         return cast(Fields, given.kind.window(torch.where(gaps, guess, given.fields)))
@@ -233,7 +238,7 @@ class Predictor:
         given = self._start(fields, self.horizon, parameters, mask, grid)
         window = given.standardised()
         block = self._run(self.model, window, given).unflatten(1, (self.horizon, -1))
-        _check_finite(block)
+        check_finite(block)
         first = torch.cat((window, given.hidden(block[:, :1])), dim=1)
         spec, normalizer = self.spec, self.normalizer
         judges = has(self.model, self.card, "consistency")
@@ -247,7 +252,7 @@ class Predictor:
 
     def _judge(self, given: Given, window: Tensor) -> Any:
         logits = self._run(cast(Any, self.model).consistency, window, given)
-        _check_finite(logits)
+        check_finite(logits)
         return given.map(torch.sigmoid(logits))
 
     def _take(
@@ -276,23 +281,3 @@ class Predictor:
                 inputs = (v[part].to(device) for v in (x, given.parameters, given.seen))
                 parts.append(function(*inputs).to(x.device))
         return torch.cat(parts)
-
-
-def _check_finite(answer: Tensor) -> None:
-    if not bool(answer.isfinite().all()):
-        raise FloatingPointError(
-            "expected finite answers of the model, found NaN or infinity; check units and "
-            "parameters of the input"
-        )
-
-
-def _diverged(block: Float[Tensor, "b t c y x"], done: int) -> FloatingPointError:
-    """Which frame is not finite first; frames count from 1, and ``done`` were before the block."""
-    bad = ~block.isfinite().flatten(2).all(2)
-    frame = int(bad.any(0).nonzero()[0])
-    sample = int(bad[:, frame].nonzero()[0])
-    return FloatingPointError(
-        f"expected finite predictions, found NaN or infinity in step {done + frame + 1} (sample "
-        f"{sample}): the rollout diverged; take at most {done + frame} steps, or check units and "
-        "parameters of the input"
-    )

@@ -5,8 +5,6 @@ differ the model sees the flow at another scale. Origins do not count.
 """
 
 import math
-import sys
-import warnings
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,21 +12,11 @@ from torch import Tensor
 
 from pibert.data.resample import Resizer
 from pibert.fields import Boundary, Grid
+from pibert.remarks import warn
 
-TOLERANCE = 1e-3
-"""Relative: spacings that differ by less are the same, as coordinates in single precision do."""
-
-
-class InputWarning(UserWarning):
-    """An input that a prediction can be made of, but perhaps not the one that is meant."""
-
-
-def warn(message: str) -> None:
-    """Of an input, with the line outside this package that gave it; a loop says it once."""
-    level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pibert."):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, InputWarning, stacklevel=level)
+TOLERANCE = 0.01
+"""Relative: sizes that differ by less are the same, as those of rounded coordinates do. Fields of
+the model's shape are then taken point by point; lengths are off by no more than that."""
 
 
 class Regridding:

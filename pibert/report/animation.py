@@ -65,7 +65,7 @@ class FilmWriter(FrameWriter):
         """What encodes the drawings."""
 
     def _begin(self) -> None:
-        self._spool = Spool(self.path.parent, (2, *self.about.spec.grid.shape))
+        self._spool = Spool(self.path.parent, (3, *self.about.spec.grid.shape))
         self._moments: list[tuple[float, int]] = []
         self._scale, self._has_truth = Scale(), False
 
@@ -76,7 +76,9 @@ class FilmWriter(FrameWriter):
             self._scale.add(moment)
             self._has_truth = self._has_truth or moment.has_truth
             self._moments.append((moment.time, moment.number))
-            self._spool.append(torch.stack((moment.prediction, moment.truth))[None])
+            assert moment.half is not None
+            layers = (moment.prediction, moment.truth, moment.half)
+            self._spool.append(torch.stack(layers)[None])
 
     def _finish(self) -> None:
         suffix = self.path.suffix  # tells the encoder what to make
@@ -93,7 +95,8 @@ class FilmWriter(FrameWriter):
         os.replace(self._partial, self.path)
 
     def _film(self, path: Path) -> None:
-        rows, grid = rows_of(self._has_truth), self.about.spec.grid
+        rows = rows_of(self._has_truth, self.about.bars is not None)
+        grid = self.about.spec.grid
         height = min(max(_PANEL * height_over_width(grid), 0.9), 4.0)
         figure = blank(len(rows) * (_PANEL + 0.6) + 0.2, height + 0.8)
         axes = figure.subplots(1, len(rows), squeeze=False)[0]
@@ -118,8 +121,8 @@ class FilmWriter(FrameWriter):
 
     def _moment(self, place: int) -> Moment:
         assert self._spool is not None
-        prediction, truth = self._spool.read(slice(place, place + 1))[0]
-        return Moment(prediction, truth, *self._moments[place])
+        prediction, truth, half = self._spool.read(slice(place, place + 1))[0]
+        return Moment(prediction, truth, *self._moments[place], half)
 
     def _clock(self, moment: Moment) -> str:
         return f"{quantity_name(self.about)}, {caption(moment, self.about)}"

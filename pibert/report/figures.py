@@ -177,6 +177,7 @@ def panels(
     axes = figure.subplots(rows, 3, sharex=True, sharey=True, squeeze=False)
     for ax in axes.flat:
         ax.tick_params(labelsize=8, length=2)
+        ax.locator_params(nbins=5)  # labels of a narrow panel would touch
     return figure, axes
 
 

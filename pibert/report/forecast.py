@@ -2,8 +2,9 @@
 
 Flows show their vorticity, other fields their first channel. Prediction and truth share one scale,
 that of the truth where it is known, else that of the first predicted frame: a rollout that leaves
-the flow behind does not make it pale. The error is prediction minus truth. Bodies and unknown
-points are grey.
+the flow behind does not make it pale. The error is prediction minus truth. Where there are error
+bars their half-width is shown too, of flows the wider one of u and v: the vorticity itself has no
+bars. Bodies and unknown points are grey.
 """
 
 from collections.abc import Sequence
@@ -71,7 +72,7 @@ class StripWriter(FrameWriter):
         scale = Scale()
         for moment in self._kept:
             scale.add(moment)
-        rows = rows_of(any(moment.has_truth for moment in self._kept))
+        rows = rows_of(any(moment.has_truth for moment in self._kept), self.about.bars is not None)
         height = min(max(1.7 * height_over_width(self.about.spec.grid), 0.5), 2.6)
         figure = blank(len(self._kept) * 1.7 + 1.7, len(rows) * (height + 0.24) + 0.75)
         axes = figure.subplots(len(rows), len(self._kept), squeeze=False)
@@ -79,7 +80,7 @@ class StripWriter(FrameWriter):
             line[0].set_ylabel(row, fontsize=NORMAL)
             for ax, moment in zip(line, self._kept, strict=True):
                 panel = draw(ax, moment, row, self.about.spec.grid, scale)
-                if row != "prediction" and not moment.has_truth:
+                if row in ("truth", "error") and not moment.has_truth:
                     ax.set_axis_off()
                     panel.set_visible(False)
                 elif row == "error":
@@ -102,15 +103,18 @@ class Moment(NamedTuple):
     truth: Float[Tensor, "y x"]
     time: float
     number: int
+    half: Float[Tensor, "y x"] | None = None
+    """Half the width of the error bars, if there are any."""
 
     @property
     def has_truth(self) -> bool:
         return not bool(self.truth.isnan().all())
 
     def layer(self, row: str) -> Layer:
-        """``prediction``, ``truth`` or ``error``."""
-        error = self.prediction - self.truth
-        values = {"prediction": self.prediction, "truth": self.truth, "error": error}[row]
+        """``prediction``, ``truth``, ``error`` or ``half-width``."""
+        half = torch.full_like(self.prediction, torch.nan) if self.half is None else self.half
+        shown = {"prediction": self.prediction, "truth": self.truth, "half-width": half}
+        values = self.prediction - self.truth if row == "error" else shown[row]
         return Layer(np.ma.masked_invalid(values.double().numpy()))
 
 
@@ -120,7 +124,7 @@ class Scale:
     def __init__(self) -> None:
         self._true: list[tuple[float, float, float]] = []
         self._first: tuple[float, float, float] | None = None
-        self.error = 0.0
+        self.error = self.half = 0.0
 
     def add(self, moment: Moment) -> None:
         if self._first is None:
@@ -128,11 +132,15 @@ class Scale:
         if moment.has_truth:
             self._true.append(_range(moment.layer("truth")))
             self.error = max(self.error, _range(moment.layer("error"))[2])
+        if moment.half is not None and not bool(moment.half.isnan().all()):
+            self.half = max(self.half, _range(moment.layer("half-width"))[2])
 
     def limits(self, row: str) -> tuple[float, float, str]:
         """Lowest and highest value, and the colours."""
         if row == "error":
             return -max(self.error, 1e-12), max(self.error, 1e-12), "coolwarm"
+        if row == "half-width":
+            return 0.0, max(self.half, 1e-12), "viridis"
         ranges = self._true or ([self._first] if self._first else [(0.0, 1.0, 1.0)])
         low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
         if low < 0 < high:
@@ -153,8 +161,13 @@ def moments(block: Block, about: Description, frames: slice) -> list[Moment]:
     if block.truth is not None:
         known = block.known[frames, None]
         truth = _quantity(torch.where(known, block.truth[frames], torch.nan), about)
+    half = torch.full_like(values, torch.nan)
+    if block.low is not None and block.high is not None:
+        places = list(about.spec.velocity or (0,))
+        half = (block.high[frames, places] - block.low[frames, places]).amax(1) / 2
+        half = torch.where(block.known[frames], half, torch.nan)
     times, numbers = block.time[frames].tolist(), block.number[frames].tolist()
-    return [Moment(*each) for each in zip(values, truth, times, numbers, strict=True)]
+    return [Moment(*each) for each in zip(values, truth, times, numbers, half, strict=True)]
 
 
 def _quantity(fields: Float[Tensor, "t c y x"], about: Description) -> Float[Tensor, "t y x"]:
@@ -170,15 +183,22 @@ def _quantity(fields: Float[Tensor, "t c y x"], about: Description) -> Float[Ten
 
 
 def quantity_name(about: Description) -> str:
-    """With its unit."""
+    """With its unit, and what the bars are of."""
     spec = about.spec
     if spec.velocity is None:
-        return with_unit(spec.channels[0], spec.units[0])
-    return with_unit("vorticity", gradient_unit(velocity_unit(spec), about.length_unit))
+        shown = barred = with_unit(spec.channels[0], spec.units[0])
+    else:
+        unit = velocity_unit(spec)
+        shown = with_unit("vorticity", gradient_unit(unit, about.length_unit))
+        barred = with_unit("the wider of u and v", unit)
+    if about.bars is None:
+        return shown
+    return f"{shown}; half-width of bars of level {about.bars:g}, {barred}"
 
 
-def rows_of(has_truth: bool) -> tuple[str, ...]:
-    return ("truth", "prediction", "error") if has_truth else ("prediction",)
+def rows_of(has_truth: bool, has_bars: bool) -> tuple[str, ...]:
+    rows = ("truth", "prediction", "error") if has_truth else ("prediction",)
+    return (*rows, "half-width") if has_bars else rows
 
 
 def draw(ax: Axes, moment: Moment, row: str, grid: Grid, scale: Scale) -> Any:

@@ -108,7 +108,12 @@ class Service:
         async with self._intake.body(request, self._limits.body) as body:
             async with self._opening:
                 answer = await self._aside(
-                    open_file, body, trajectory, self._limits.unpacked, READING
+                    open_file,
+                    body,
+                    trajectory,
+                    self._limits.unpacked,
+                    READING,
+                    self._recordings.units,
                 )
         return await self._answer(answer, kind)
 

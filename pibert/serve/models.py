@@ -9,14 +9,11 @@ import numpy as np
 import torch
 
 from pibert.fields import Parameter
-from pibert.predictor import read_model
-from pibert.predictor.given import Given
 from pibert.predictor.heads import need
-from pibert.predictor.shipped import find_model
+from pibert.remarks import warn
 from pibert.serve.answers import Answer
 from pibert.serve.asked import Asked
 from pibert.serve.joint import JointPredictor
-from pibert.serve.limits import Limits
 
 SAMPLE = "sample.h5"
 """Recordings in the folder of a model, which the server offers."""
@@ -65,33 +62,43 @@ class Served:
         facts = {} if found.gate is None else {"gate": found.gate}
         return Answer({n: np.asarray(v) for n, v in arrays.items() if v is not None}, facts)
 
-    def bars(self, asked: Asked, given: Given, steps: int) -> Iterator[Answer]:
-        """Blocks of a rollout with error bars."""
+    def bars(self, asked: Asked, steps: int) -> Iterator[Answer]:
+        """Blocks of a rollout with error bars; what was asked is checked at once.
+
+        Bars are NaN after the last lead time that was calibrated.
+        """
+        leads = self.trusted.calibration.leads
+        if steps > leads:
+            warn(
+                f"error bars for the first {leads} of {steps} frames: the calibration goes no "
+                "further"
+            )
         blocks = self.trusted.iterate(
-            given.fields,
+            asked.fields,
             steps,
             asked.parameters,
-            given.known,
+            asked.mask,
             level=asked.level,
-            grid=given.regridding.caller,
+            beyond="last",
+            grid=asked.grid,
         )
 
         def answers() -> Iterator[Answer]:
             for place, block in enumerate(blocks):
-                arrays = {
-                    name: given.kind.frames(getattr(block, name), 0)
-                    for name in ("prediction", "low", "high")
-                }
+                arrays = {name: getattr(block, name) for name in ("prediction", "low", "high")}
+                barred = max(0, leads - place * self.predictor.horizon)
+                for name in ("low", "high"):
+                    arrays[name][..., barred:, :, :, :] = np.nan
                 facts: dict[str, Any] = {}
                 if place == 0:
                     alarm = block.alarm
-                    arrays["alarm.p"] = given.kind.map(alarm.p, ())
-                    arrays["alarm.raised"] = given.kind.map(alarm.raised.to(torch.uint8), ())
-                    arrays["alarm.limited"] = given.kind.map(alarm.limited.to(torch.uint8), ())
+                    arrays["alarm.p"] = np.asarray(alarm.p)
+                    arrays["alarm.raised"] = np.asarray(alarm.raised, np.uint8)
+                    arrays["alarm.limited"] = np.asarray(alarm.limited, np.uint8)
                     facts = {"level": asked.level, "alarm.parts": list(alarm.parts)}
                     facts["alarm.lowest"] = alarm.lowest
                     if block.consistency is not None:
-                        arrays["consistency"] = given.kind.map(block.consistency, ())
+                        arrays["consistency"] = np.asarray(block.consistency)
                 yield Answer(arrays, facts)
 
         return answers()
@@ -121,6 +128,8 @@ class Served:
                 "shape": list(grid.shape),
                 "dx": grid.dx,
                 "dy": grid.dy,
+                "x0": grid.origin[0],
+                "y0": grid.origin[1],
                 "sides": [str(side) for side in grid.sides],
                 "body": None if grid.body is None else grid.body.int().tolist(),
             },
@@ -134,46 +143,13 @@ class Served:
 
 
 def _describe(parameter: Parameter) -> dict[str, Any]:
-    ends = torch.tensor([-2.0, 2.0], dtype=torch.float64)
+    ends = [parameter.lowest, parameter.highest]
+    if None in ends:
+        ends = parameter.restore(torch.tensor([-2.0, 2.0], dtype=torch.float64)).tolist()
     return {
         "name": parameter.name,
         "scaling": parameter.scaling,
         "mean": parameter.mean,
         "std": parameter.std,
-        "range": parameter.restore(ends).tolist(),
+        "range": ends,
     }
-
-
-def load_served(names: Sequence[str], device: str, limits: Limits) -> dict[str, Served]:
-    """Models by name: that of their folder, or of the weights file."""
-    found: dict[str, Served] = {}
-    for name_or_path in names:
-        path = find_model(name_or_path).resolve()
-        base = name = path.stem if path.is_file() else path.name
-        count = 1
-        while name in found:
-            count += 1
-            name = f"{base}-{count}"
-        saved = read_model(path, device)
-        predictor = JointPredictor(
-            saved.model,
-            saved.normalizer,
-            card=saved.card,
-            chunk=max(limits.batch, limits.samples),
-        )
-        need(predictor.model, predictor.card, "forward")
-        folder = path if path.is_dir() else None
-        found[name] = Served(name, predictor, folder, _load_trusted(predictor, folder, device))
-    return found
-
-
-def _load_trusted(predictor: JointPredictor, folder: Path | None, device: str) -> Any:
-    from pibert.trust import Trusted, load
-    from pibert.trust.artefact import SHEET, read_calibration, read_sheet
-    from pibert.trust.ensemble import identity
-
-    if folder is None or not (folder / SHEET).is_file():
-        return None
-    if read_sheet(folder).get("members"):
-        return load(folder, device)
-    return Trusted(predictor, read_calibration(folder, identity(predictor)))

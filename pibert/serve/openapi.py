@@ -143,14 +143,25 @@ _ANSWER = _object(
     remarks=_TEXTS,
 )
 _LINES = '{"start": 0, "prediction": [...]}\n{"end": true, "frames": 1}\n'
-_GRID = _object(shape={"type": "array", "items": {"type": "integer"}}, dx=_NUMBER, dy=_NUMBER)
+_GRID = _object(
+    shape={"type": "array", "items": {"type": "integer"}},
+    dx=_NUMBER,
+    dy=_NUMBER,
+    x0=_NUMBER,
+    y0=_NUMBER,
+)
+_PERHAPS = {"type": ["number", "null"]}
+_UNIT = {"type": ["string", "null"]}
 _RECORDING = _object(
     name={"type": "string"},
     frames={"type": "integer"},
     channels=_TEXTS,
-    units=_TEXTS,
-    dt={"type": ["number", "null"]},
-    grid=_GRID,
+    units=_TEXTS | {"type": ["array", "null"]},
+    dt=_PERHAPS,
+    t0=_PERHAPS,
+    length_unit=_UNIT,
+    time_unit=_UNIT,
+    grid=_object(**_GRID["properties"] | dict.fromkeys(("dx", "dy", "x0", "y0"), _PERHAPS)),
     parameters={"type": "object"},
 )
 _RECORDED = {
@@ -159,7 +170,10 @@ _RECORDED = {
     "channels": ["u", "v"],
     "units": ["m/s", "m/s"],
     "dt": 0.01,
-    "grid": {"shape": [2, 2], "dx": 0.1, "dy": 0.1},
+    "t0": 0.0,
+    "length_unit": "m",
+    "time_unit": "s",
+    "grid": {"shape": [2, 2], "dx": 0.1, "dy": 0.1, "x0": -0.5, "y0": 0.0},
     "parameters": {"Re": 3900.0},
 }
 _FRAMES: Description = {

@@ -24,7 +24,7 @@ from pibert.serve.answers import Answer
 from pibert.serve.arrays import NPY_MAGIC, read_npy, read_safetensors
 from pibert.serve.limits import SIDE
 from pibert.serve.native import PROBLEM, read_native
-from pibert.serve.recordings import take_frames
+from pibert.serve.recordings import Units, fit_units, take_frames
 from pibert.serve.refusal import Refusal
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -35,23 +35,33 @@ _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # A server of forks has no threads, and what it has imported is there at once.
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["pibert.serve.native"])
-_FACTS = ("channels", "units", "dt", "dx", "dy", "parameters")
+_FACTS = tuple("channels units dt dx dy x0 y0 t0 length_unit time_unit parameters".split())
 
 
-def open_file(data: bytes, trajectory: str | None, limit: int, seconds: float) -> Answer:
-    """The frames of a file, told by its first bytes; as many as ``limit`` bytes hold."""
+def open_file(
+    data: bytes, trajectory: str | None, limit: int, seconds: float, units: Units = ()
+) -> Answer:
+    """The frames of a file, told by its first bytes; as many as ``limit`` bytes hold.
+
+    Args:
+        data: The file.
+        trajectory: Which one of a native file. None: the first.
+        limit: Most bytes of the frames.
+        seconds: That reading a native file may take.
+        units: Of the models that the frames may be for.
+    """
     if data.startswith(HDF5_MAGIC):
-        return _open_native(data, trajectory, limit, seconds)
+        return _open_native(data, trajectory, limit, seconds, units)
     if trajectory is not None:
         raise Refusal("invalid", "trajectory: only a native .h5 file has several")
     if data.startswith(NPY_MAGIC):
-        return _as_answer({"fields": read_npy(data, "the file")}, {}, limit)
+        return _as_answer({"fields": read_npy(data, "the file")}, {}, limit, units)
     if data.startswith(_ZIP_MAGIC):
-        return _as_answer(_read_npz(data, limit), {}, limit)
+        return _as_answer(_read_npz(data, limit), {}, limit, units)
     if len(data) > 9 and data[8:9] == b"{":
         arrays, metadata = read_safetensors(data, "the file")
         facts = {name: _fact(metadata[name], name) for name in _FACTS if name in metadata}
-        return _as_answer(arrays, facts, limit)
+        return _as_answer(arrays, facts, limit, units)
     raise Refusal(
         "malformed", "expected a file in npy, npz, safetensors or the native .h5, found another"
     )
@@ -94,7 +104,9 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarra
     return read_npy(content, repr(member.filename[:80]))
 
 
-def _as_answer(arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], limit: int) -> Answer:
+def _as_answer(
+    arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], limit: int, units: Units
+) -> Answer:
     mask = arrays.get("mask")
     others = [name for name in arrays if name != "mask"]
     name = "fields" if "fields" in arrays else others[0] if len(others) == 1 else None
@@ -124,10 +136,18 @@ def _as_answer(arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], limit
         # Read from bytes, they may not be written to, which torch warns of.
         states = torch.from_numpy(np.require(fields, np.float32, ["C", "W"]))
     try:
-        recording = _trajectory(states, _valid(mask, states), facts)
+        recording, changed = fit_units(_trajectory(states, _valid(mask, states), facts), units)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise Refusal("invalid", f"the file: {' '.join(str(error).split())[:300]}") from None
-    return take_frames(recording, 0, None, limit, remarks)
+    answer = take_frames(recording, 0, None, limit, [*remarks, *changed])
+    return Answer(answer.arrays, _stated(answer.facts, facts))
+
+
+def _stated(found: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of a recording, with null for what its file does not state."""
+    grid = {key: n if key == "shape" or key in facts else None for key, n in found["grid"].items()}
+    unknown = {key: None for key in ("units", "t0") if key not in facts}
+    return {**found, **unknown, "grid": grid}
 
 
 def _valid(mask: np.ndarray | None, states: torch.Tensor) -> torch.Tensor | None:
@@ -149,8 +169,12 @@ def _trajectory(
     channels = facts.get("channels") or (["u", "v", "p"] + [f"c{n}" for n in range(3, count)])
     parameters = {str(k): float(v) for k, v in (facts.get("parameters") or {}).items()}
     dt = facts.get("dt")
+    number = {name: _finite(facts.get(name, 0), name) for name in ("x0", "y0", "t0")}
     grid = Grid(
-        (states.shape[2], states.shape[3]), float(facts.get("dx", 1)), float(facts.get("dy", 1))
+        (states.shape[2], states.shape[3]),
+        float(facts.get("dx", 1)),
+        float(facts.get("dy", 1)),
+        origin=(number["x0"], number["y0"]),
     )
     spec = FieldSpec(
         channels=tuple(str(name) for name in channels[:count]),
@@ -160,17 +184,37 @@ def _trajectory(
         grid=grid,
         family=None,
     )
-    time = torch.arange(len(states), dtype=torch.float64) * (spec.dt or 1.0)
+    time = number["t0"] + torch.arange(len(states), dtype=torch.float64) * (spec.dt or 1.0)
     return Trajectory(
-        name="file", states=states, time=time, spec=spec, parameters=parameters, valid=valid
+        name="file",
+        states=states,
+        time=time,
+        spec=spec,
+        parameters=parameters,
+        valid=valid,
+        length_unit=_text(facts.get("length_unit")),
+        time_unit=_text(facts.get("time_unit")),
     )
 
 
-def _open_native(data: bytes, trajectory: str | None, limit: int, seconds: float) -> Answer:
+def _finite(value: Any, name: str) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"expected a finite number for {name}, found {number}")
+    return number
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)[:40]
+
+
+def _open_native(
+    data: bytes, trajectory: str | None, limit: int, seconds: float, units: Units
+) -> Answer:
     with tempfile.TemporaryDirectory(prefix="pibert-") as folder:
         path, out = Path(folder, "sent.h5"), Path(folder, "frames.safetensors")
         path.write_bytes(data)
-        reading = _FORKS.Process(target=read_native, args=(path, out, limit, trajectory))
+        reading = _FORKS.Process(target=read_native, args=(path, out, limit, trajectory, units))
         reading.start()
         reading.join(seconds)
         if reading.exitcode is None:

@@ -1,7 +1,7 @@
 """Recordings that the server offers, and frames of a recording as an answer."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,14 @@ import numpy as np
 import torch
 
 from pibert.data.format import Reader
+from pibert.data.units import in_consistent_units
 from pibert.fields import Trajectory, read_mask
 from pibert.serve.answers import Answer
 from pibert.serve.models import SAMPLE, Served
 from pibert.serve.refusal import Refusal
+
+Units = Sequence[Mapping[str, str]]
+"""Of the channels of each model, by name."""
 
 
 class Recordings:
@@ -24,14 +28,17 @@ class Recordings:
     """
 
     def __init__(self, files: Iterable[Path], models: Iterable[Served]) -> None:
-        self._found: dict[str, Trajectory] = {}
+        self._found: dict[str, tuple[Trajectory, list[str]]] = {}
         models = list(models)
+        specs = [own.predictor.spec for own in models]
+        self.units: Units = [dict(zip(s.channels, s.units, strict=True)) for s in specs]
         beside = [m.folder / SAMPLE for m in models if m.folder and (m.folder / SAMPLE).is_file()]
         paths = dict.fromkeys(Path(path).resolve() for path in (*files, *beside))
         for path in paths:
             stem = path.parent.name if path.name == SAMPLE else path.stem
             for trajectory in Reader(path):
-                self._found[self._free_id(f"{stem}-{trajectory.name}")] = trajectory
+                fit = fit_units(trajectory, self.units)
+                self._found[self._free_id(f"{stem}-{trajectory.name}")] = fit
         self._models = models
 
     def _free_id(self, text: str) -> str:
@@ -56,14 +63,30 @@ class Recordings:
                     if set(model.predictor.spec.channels) <= set(trajectory.spec.channels)
                 ],
             }
-            for place, trajectory in self._found.items()
+            for place, (trajectory, _) in self._found.items()
         ]
 
     def read(self, place: str, start: int, stop: int | None, limit: int) -> Answer:
         """Frames of the recording with this id."""
         if place not in self._found:
             raise Refusal("not_found", f"there is no sample {place!r:.100}; see /v1/samples")
-        return take_frames(self._found[place], start, stop, limit)
+        trajectory, remarks = self._found[place]
+        return take_frames(trajectory, start, stop, limit, remarks)
+
+
+def fit_units(trajectory: Trajectory, units: Units) -> tuple[Trajectory, list[str]]:
+    """In metres and seconds unless a model takes the units that it has; with a remark on that.
+
+    As it is where its units are not known.
+    """
+    fit = in_consistent_units(trajectory)
+    own = dict(zip(trajectory.spec.channels, trajectory.spec.units, strict=True))
+    is_taken = any(wanted.items() <= own.items() for wanted in units)
+    # Velocities in m/s may go with coordinates in mm, which no model takes.
+    if fit is trajectory or (is_taken and fit.spec.units != trajectory.spec.units):
+        return trajectory, []
+    changes = ", ".join(f"{name} {change}" for name, change in fit.local["units"].items())
+    return fit, [f"brought to metres and seconds: {changes}"]
 
 
 def describe(trajectory: Trajectory) -> dict[str, Any]:
@@ -75,7 +98,16 @@ def describe(trajectory: Trajectory) -> dict[str, Any]:
         "channels": list(spec.channels),
         "units": list(spec.units),
         "dt": spec.dt,
-        "grid": {"shape": list(spec.grid.shape), "dx": spec.grid.dx, "dy": spec.grid.dy},
+        "t0": float(trajectory.time[0]),
+        "length_unit": trajectory.length_unit,
+        "time_unit": trajectory.time_unit,
+        "grid": {
+            "shape": list(spec.grid.shape),
+            "dx": spec.grid.dx,
+            "dy": spec.grid.dy,
+            "x0": spec.grid.origin[0],
+            "y0": spec.grid.origin[1],
+        },
         "parameters": dict(trajectory.parameters),
     }
 

@@ -20,8 +20,8 @@ except ImportError as error:
 
 from pibert.serve.gate import LOOPBACK, Gate
 from pibert.serve.limits import Limits
+from pibert.serve.loading import load_served
 from pibert.serve.metrics import Metrics
-from pibert.serve.models import load_served
 from pibert.serve.recordings import Recordings
 from pibert.serve.worker import Worker
 
@@ -36,6 +36,7 @@ class Setup:
     models: Sequence[str]
     """Paths, or names of shipped models."""
     samples: Sequence[Path] = ()
+    calibrations: Sequence[Path] = ()
     host: str = "127.0.0.1"
     port: int = 8000
     """0: a free one."""
@@ -46,7 +47,7 @@ class Setup:
 
 def serve(setup: Setup, say: Callable[[str], None]) -> None:
     """Serve until a signal says to stop; ``say`` is told the address and the models."""
-    served = load_served(setup.models, setup.device, setup.limits)
+    served = load_served(setup.models, setup.device, setup.limits, setup.calibrations)
     recordings = Recordings(setup.samples, served.values())
     metrics = Metrics()
     workers = {name: Worker(own, setup.limits, metrics) for name, own in served.items()}
@@ -64,7 +65,8 @@ def serve(setup: Setup, say: Callable[[str], None]) -> None:
         say(f"Serving on http://{host}:{listening.getsockname()[1]}/")
         for name, own in served.items():
             kind, spec = own.predictor.card["model"]["name"], own.predictor.spec
-            bars = ", with error bars" if own.trusted is not None else ""
+            leads = 0 if own.trusted is None else own.trusted.calibration.leads
+            bars = f", error bars for {leads} frames ahead" if leads else ""
             rows, columns = spec.grid.shape
             say(f"  {name}: {kind}, {' '.join(spec.channels)} on {rows} x {columns}{bars}")
         if recordings:

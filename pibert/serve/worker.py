@@ -8,6 +8,7 @@ client does not read stands back after a few blocks, so that its memory stays sm
 import asyncio
 import contextlib
 import logging
+import re
 import threading
 import time
 import warnings
@@ -28,6 +29,7 @@ from pibert.serve.refusal import Refusal, refusal_of
 AHEAD = 4
 """Blocks of a job that may lie unread."""
 _log = logging.getLogger("pibert.serve")
+_NUMBER = re.compile(r"(?<![\w'])-?\d[\d.,]*(e[+-]?\d+)?")
 # Python's warnings are those of the whole process: one thread at a time may catch them.
 _WARNINGS = threading.Lock()
 
@@ -185,14 +187,13 @@ class Worker(threading.Thread):
                 if asked.route == "explain":
                     first = served.explain(asked)
                     job.alone = iter([Answer({})])
+                elif asked.level is not None:
+                    job.alone = served.bars(asked, steps)
                 else:
                     given = served.predictor.take(replace(asked, steps=steps))
-                    if asked.level is not None:
-                        job.alone = served.bars(asked, given, steps)
-                    else:
-                        job.rolling = Rolling(given, steps)
-                        if asked.consistency:
-                            first.arrays["consistency"] = served.predictor.judge(given)
+                    job.rolling = Rolling(given, steps)
+                    if asked.consistency:
+                        first.arrays["consistency"] = served.predictor.judge(given)
             job.first = Answer(first.arrays, served.facts(remarks) | first.facts)
         except Exception as error:
             self._finish(job, error)
@@ -201,8 +202,12 @@ class Worker(threading.Thread):
 
     def _go_on_alone(self, job: Job) -> None:
         assert job.alone is not None
+        # What is looked at again to make the first block has been remarked on already.
+        quiet = contextlib.nullcontext() if job.first is None else _noting_remarks()
         try:
-            self._hand_out(job, next(job.alone))
+            with quiet:
+                block = next(job.alone)
+            self._hand_out(job, block)
         except StopIteration:
             self._forget(job)
         except Exception as error:
@@ -242,9 +247,15 @@ class Worker(threading.Thread):
 
 @contextlib.contextmanager
 def _noting_remarks() -> Iterator[list[str]]:
-    """What the predictor warns of."""
+    """What the predictor warns of, each thing once.
+
+    The fields may be looked at again on the model's grid, where numbers differ a little: remarks
+    that are the same but for numbers count as one. Digits within a name count.
+    """
     remarks: list[str] = []
     with _WARNINGS, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", InputWarning)
         yield remarks
-        remarks += [str(w.message) for w in caught if issubclass(w.category, InputWarning)]
+        said = [str(w.message) for w in caught if issubclass(w.category, InputWarning)]
+        known = {_NUMBER.sub("#", text): text for text in reversed(said)}
+        remarks += reversed(known.values())

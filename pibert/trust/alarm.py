@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pibert.predictor.regridding import warn
+from pibert.remarks import warn
 from pibert.trust.conformal import grouped_p_values
 from pibert.trust.oddity import rises_with_gaps
 

@@ -131,7 +131,7 @@ def read_calibration(folder: Path | str, weights_sha256: str) -> Calibration:
         raise ValueError(
             f"{folder / SHEET}: expected the calibration of weights {weights_sha256[:12]}, found "
             f"that of {str(sheet.get('weights_sha256'))[:12]}; calibrate this model: pibert "
-            f"calibrate {folder}"
+            f"calibrate {folder} --overwrite"
         )
     try:
         tensors = load_file(folder / TENSORS)

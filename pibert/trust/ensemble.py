@@ -44,6 +44,9 @@ class Ensemble:
         if len({identity(member) for member in self.members}) < len(self.members):
             raise ValueError("expected members that differ, found the same weights twice")
 
+    def __repr__(self) -> str:
+        return f"Ensemble({len(self.members)} members, the first {self.members[0]!r})"
+
     @property
     def spec(self) -> FieldSpec:
         return self.members[0].spec

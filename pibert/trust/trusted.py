@@ -53,12 +53,13 @@ def load(
     """A calibrated model, or ensemble.
 
     Args:
-        model: The folder of a run or a model, or the name of a shipped model.
+        model: A run or model folder, a .safetensors file, or the name of a shipped model.
         device: Where to compute.
         calibration: Folder of the calibration; that of the model if not given.
     """
     first = find_model(model)
-    folder = Path(calibration) if calibration is not None else first
+    beside = first if first.is_dir() else first.parent
+    folder = beside if calibration is None else Path(calibration)
     members = [first, *(folder / member for member in read_sheet(folder).get("members", []))]
     models = [load_predictor(member, device) for member in members]
     predictor: Predictor | Ensemble = models[0] if len(models) == 1 else Ensemble(models)
@@ -80,6 +81,11 @@ class Trusted:
                 f"{calibration.weights_sha256[:12]}; calibrate this model"
             )
         self.predictor, self.calibration = predictor, calibration
+
+    def __repr__(self) -> str:
+        own = self.calibration
+        bars = f"bars up to level {own.highest_level:.3g} for {own.leads} steps"
+        return f"Trusted({self.predictor!r}, {bars} from {own.count} {own.units})"
 
     def step(
         self,

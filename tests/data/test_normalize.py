@@ -73,8 +73,9 @@ def test_parameters_count_once_per_trajectory_in_their_scaling() -> None:
     assert math.isclose(re.mean, 3.5) and math.isclose(re.std, 0.5)
     # Nobody states a damping: nothing to standardise.
     assert (damping.name, damping.mean, damping.std) == ("damping", 0.0, 1.0)
+    assert (re.lowest, re.highest) == (1000.0, 10000.0) and damping.lowest is None
     only, _ = fit_parameters(trajectories(), [Segment(2, 0, 2), Segment(2, 3, 5)])
-    assert (only.mean, only.std) == (4.0, 1.0)
+    assert (only.mean, only.std) == (4.0, 1.0) and only.lowest == only.highest == 10000.0
 
 
 def wake(frames: int = 2) -> torch.Tensor:

@@ -10,10 +10,13 @@ import torch
 from pibert.data.dataset import Window
 from pibert.data.format import write
 from pibert.data.splits import Shares
+from pibert.experiments import flows as flows_module
 from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import outline, prepare
 from pibert.fields import Trajectory
+from pibert.remarks import InputWarning
 from tests.data.helpers import make_trajectory
+from tests.data.test_generate import Noise
 
 SHARES = Shares(train=0.6, valid=0.2)
 
@@ -35,6 +38,25 @@ def test_statistics_are_those_of_the_training_trajectories(tmp_path: Path) -> No
     assert flows.normalizer.mean == pytest.approx(values.mean((0, 2, 3)).tolist(), abs=1e-6)
     logs = torch.tensor([flows.trajectories[home].parameters["Re"] for home in homes]).log10()
     assert flows.spec.parameters[0].mean == pytest.approx(logs.mean().item(), abs=1e-6)
+
+
+def test_flows_that_diverged_in_the_simulation_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIBERT_CACHE", str(tmp_path))
+    monkeypatch.setattr(flows_module, "find_preset", lambda case, preset: Noise(diverging=(1, 3)))
+    config = DataConfig(case="noise", preset="any", shares=Shares(train=0.34, valid=0.34))
+    for _ in range(2):  # simulated, and found in the cache
+        with pytest.warns(
+            InputWarning, match=r"2 of 5 flows diverged .* noise-1 \(too loud\);"
+        ):
+            flows = outline(config)
+        assert flows.source["diverged"] == ["noise-1", "noise-3"]
+        assert [trajectory.name for trajectory in flows.trajectories] == [
+            "noise-0",
+            "noise-2",
+            "noise-4",
+        ]
 
 
 def test_a_smaller_share_of_labels_is_a_part_of_a_larger_one(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import torch
 from torch import Tensor
 
 import pibert
-from pibert.fields import Normalizer
+from pibert.fields import Normalizer, Parameter
 from pibert.models.pibert import PIBERT
-from pibert.predictor import Predictor, save_model
+from pibert.predictor import InputWarning, Predictor, save_model
 from tests.helpers import tiny_model, tiny_spec
 from tests.predictor.small import NORMALIZER, SHAPE, frames, predictor
 
@@ -50,6 +51,54 @@ def test_a_step_is_the_model_between_standardised_and_physical() -> None:
     found = predict.step(x, {"Re": np.array([500, 1000, 2000])})
     assert torch.allclose(found[:, 0], expected, atol=1e-6)
     assert not torch.allclose(found, predict.step(x, {"Re": 500}), atol=1e-4)
+
+
+def test_a_parameter_far_outside_the_range_of_training_is_told() -> None:
+    own = Parameter(name="Re", scaling="log", mean=3.6, std=0.2, lowest=1800.0, highest=12000.0)
+    predict = predictor(spec=tiny_spec(SHAPE, parameters=(own,)))
+    x = frames(batch=2)
+    with pytest.warns(InputWarning, match=r"'Re' is 100, outside .* 1800 to 12000"):
+        predict.step(x, {"Re": 100.0})
+    with pytest.warns(InputWarning, match=r"'Re' is 14600, outside"):
+        predict.rollout(x, 2, {"Re": np.array([5000.0, 14600.0])})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # A tenth of the range in log10 beyond its ends: 1489 and 14507.
+        for value in (1800.0, 12000.0, 1500.0, 14500.0, math.nan):
+            predict.step(x, {"Re": value})
+        predict.step(x)
+
+
+def test_a_parameter_that_had_one_value_in_training_is_told_if_it_has_another() -> None:
+    own = Parameter(name="viscosity", mean=1e-5, lowest=1e-5, highest=1e-5)
+    predict = predictor(spec=tiny_spec(SHAPE, parameters=(own,)))
+    with pytest.warns(InputWarning, match="'viscosity' is 2e-05, outside .* 1e-05 alone"):
+        predict.step(frames(), {"viscosity": 2e-5})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predict.step(frames(), {"viscosity": 1.0000001e-5})
+
+
+def test_without_a_recorded_range_three_standard_deviations_count() -> None:
+    predict = predictor()  # log10 Re has mean 3 and deviation 0.5
+    with pytest.warns(InputWarning, match=r"'Re' is 10, 4.0 standard .*: 31.623 to 31623\)"):
+        predict.step(frames(), {"Re": 10.0})
+    unfitted = predictor(spec=tiny_spec(SHAPE, parameters=(Parameter(name="Re"),)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predict.step(frames(), {"Re": 40.0})
+        unfitted.step(frames(), {"Re": 100.0})  # nothing is known of its training
+
+
+def test_a_predictor_says_in_a_line_what_it_is(tmp_path: Path) -> None:
+    before = predictor(history=2, spec=tiny_spec(SHAPE, units=("m/s", "1")))
+    line = repr(before)
+    for part in ("PIBERT", "u [m/s] v", "12 x 20 points", "dx 0.3, dy 0.2", "dt 0.1"):
+        assert part in line
+    assert "history 2" in line and line.endswith("on cpu)") and "\n" not in line
+    save_model(tmp_path, before.model, NORMALIZER, trained=ALL)
+    after = pibert.load(tmp_path)
+    assert f"pibert {after.card['weights']['sha256'][:12]}" in repr(after)
 
 
 def test_an_untrained_model_gives_back_its_input_however_large_its_units() -> None:
@@ -312,7 +361,7 @@ def test_parameters_that_are_not_given_are_unknown() -> None:
     predict, x = predictor(), frames()
     assert torch.equal(predict.step(x), predict.step(x, {"Re": math.nan}))
     assert torch.equal(predict.step(x), predict.step(x, {}))
-    assert not torch.equal(predict.step(x), predict.step(x, {"Re": 30.0}))
+    assert not torch.equal(predict.step(x), predict.step(x, {"Re": 40.0}))
 
 
 def test_senseless_numbers_are_refused() -> None:

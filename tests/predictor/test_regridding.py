@@ -247,3 +247,14 @@ def test_a_batch_larger_than_the_chunk_stays_where_its_fields_are() -> None:
     assert taken.standardised().device == taken.fields.device
     predict.step(frames(5))
     assert sizes == [2, 2, 1]
+
+
+def test_spacings_within_a_hundredth_of_the_models_are_taken_point_by_point() -> None:
+    predict, x = predictor(), frames()
+    near = Grid(SHAPE, dx=0.3 * 1.009, dy=0.2 * 0.992)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = predict.step(x, grid=near)
+    assert torch.equal(found, predict.step(x))
+    with pytest.warns(InputWarning, match="lengths divided by 1.011 in x and 1 in y"):
+        predict.step(x, grid=Grid(SHAPE, dx=0.3 * 1.011, dy=0.2))

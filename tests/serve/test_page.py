@@ -3,11 +3,9 @@
 import io
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -15,15 +13,13 @@ from safetensors.numpy import load, save
 
 from tests.serve.conftest import TOKEN
 from tests.serve.server_process import ServerProcess
+from tests.serve.visit import SHAPE, Visit, browser, expect
 from tests.trust.flows import saved
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
-expect = sync_api.expect
+__all__ = ["browser"]
 
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SAMPLE = "waves-wave-0"
-DX, DY, SHAPE = 0.3, 0.2, (8, 12)
+DX, DY = 0.3, 0.2
 SAFETENSORS = "application/vnd.safetensors"
 
 
@@ -37,82 +33,6 @@ def site(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     assert started.stop() == 0
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    path = next(filter(None, map(shutil.which, NAMES)), None)
-    if path is None:
-        pytest.skip(f"needs a browser, one of: {', '.join(NAMES)}")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
-        yield started
-        started.close()
-
-
-class Visit:
-    """A page in a window of its own, with what it complained of."""
-
-    def __init__(self, browser: Any, site: ServerProcess, **options: Any) -> None:
-        self.site, self.address = site, f"http://127.0.0.1:{site.port}/"
-        self.context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}} | options)
-        self.page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.addresses: list[str] = []
-        self.page.on("console", self._hear)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.addresses.append(request.url))
-        self.page.goto(self.address)
-
-    def _hear(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
-            self.complaints.append(message.text)
-
-    def find(self, selector: str) -> Any:
-        return self.page.locator(selector)
-
-    def wait(self) -> "Visit":
-        """Until no run goes on and there are frames of one."""
-        expect(self.find("#save-frames")).to_be_enabled()
-        expect(self.find("#status")).to_be_empty()
-        expect(self.find("#stop")).to_be_disabled()
-        return self
-
-    def run(self) -> "Visit":
-        self.page.click("#run")
-        return self.wait()
-
-    def go_to(self, frame: int) -> None:
-        self.find("#slider").fill(str(frame))
-        expect(self.find("#when")).to_contain_text(f"frame {frame} of")
-
-    def at(self, x: float, y: float, panel: str = "truth") -> tuple[float, float]:
-        """Where a place in cells lies in the window."""
-        canvas = self.find(f"figure[data-panel={panel}] canvas").first
-        canvas.scroll_into_view_if_needed()
-        box = canvas.bounding_box()
-        left, top, width, height = map(float, canvas.get_attribute("data-plot").split())
-        ny, nx = SHAPE
-        return box["x"] + left + x / nx * width, box["y"] + top + (1 - y / ny) * height
-
-    def read(self, title: str) -> str:
-        """What the readout says of a panel."""
-        spans = self.find("#readout span").all_inner_texts()
-        return next(text[len(title) :].strip() for text in spans if text.startswith(title))
-
-    def read_number(self, title: str) -> float:
-        return float(self.read(title).split()[0].replace("−", "-"))
-
-    def save(self, selector: str) -> bytes:
-        with self.page.expect_download() as download:
-            self.page.click(selector)
-        return Path(download.value.path()).read_bytes()
-
-    def table(self, study: str) -> dict[str, np.ndarray]:
-        """A chart as it is saved: columns by name, NaN where a cell is empty."""
-        head, *rows = self.save(f"[data-save={study}]").decode().splitlines()
-        values = [[float(cell) if cell else np.nan for cell in row.split(",")] for row in rows]
-        return dict(zip(head.split(","), np.array(values).T, strict=True))
-
-
 @pytest.fixture
 def visit(browser: Any, site: ServerProcess) -> Iterator[Callable[..., Visit]]:
     """Opens the page; at the end nothing may have gone wrong, and no other host been asked."""
@@ -124,10 +44,7 @@ def visit(browser: Any, site: ServerProcess) -> Iterator[Callable[..., Visit]]:
 
     yield open_page
     for one in made:
-        one.context.close()
-        assert one.complaints == []
-        hosts = {urlsplit(address.removeprefix("blob:")).netloc for address in one.addresses}
-        assert hosts == {urlsplit(one.address).netloc}
+        one.close()
 
 
 @pytest.fixture
@@ -166,7 +83,7 @@ def ask(site: ServerProcess, route: str, fields: np.ndarray, **arguments: Any) -
 def test_shows_a_prediction_at_once_and_asks_no_other_host(opened: Visit, site: ServerProcess):
     policy = site.client.get("/").headers["content-security-policy"]
     assert "script-src 'self'" in policy and "unsafe" not in policy
-    expect(opened.find("#panels figure")).to_have_count(5)
+    expect(opened.find("#panels figure")).to_have_count(6)
     # 12 frames, 2 of them given.
     expect(opened.find("#when")).to_have_text("frame 11 of 11, t = 1.1")
     for study in ("probe", "slice", "error", "spectrum"):
@@ -183,6 +100,7 @@ def test_play_pause_and_the_slider_move_through_time(opened: Visit):
     opened.page.click("#play")
     expect(opened.find("#play")).to_have_text("Play")
     opened.go_to(5)
+    opened.page.select_option("#component", "speed")
     expect(opened.find("figure[data-panel=prediction0] canvas").first).to_have_attribute(
         "aria-label", re.compile(r"^Prediction of \|u\|, frame 5, t = 0.5: \S+ to \S+$")
     )
@@ -216,7 +134,7 @@ def test_error_bars_and_alarm_are_shown_where_a_model_is_calibrated(
 ):
     opened.page.select_option("#component", "u")
     opened.page.select_option("#level", "0.8")
-    opened.page.check("[name=bars]")
+    expect(opened.find("[name=bars]")).to_be_checked()
     opened.run()
     opened.go_to(3)
     opened.page.mouse.click(*opened.at(7.5, 1.5))
@@ -529,7 +447,7 @@ NAMELESS = """() => {
 def test_every_control_has_a_name_and_every_picture_words(opened: Visit):
     found = opened.page.evaluate(NAMELESS)
     assert found["nameless"] == []
-    assert found["controls"] > 25 and found["pictures"] == 9
+    assert found["controls"] > 25 and found["pictures"] == 10
     expect(opened.find("html")).to_have_attribute("lang", "en")
 
 
@@ -583,3 +501,64 @@ def test_a_token_is_asked_for_and_kept(browser: Any, strict: ServerProcess):
     expect(page.find("#panels")).to_have_text("Choose a recording, or drop a file here.")
     assert {text for text in page.complaints if "401" not in text} == set()
     page.context.close()
+
+
+def test_a_slice_is_drawn_with_shift_and_the_arrows(opened: Visit):
+    opened.page.keyboard.press("Escape")
+    expect(opened.find("[data-study=slice] svg")).to_contain_text("Drag in a panel with Shift")
+    canvas = opened.find("figure[data-panel=truth] canvas").first
+    canvas.focus()
+    canvas.press("ArrowLeft")  # to cell 5, 4
+    for key in ("ArrowRight", "ArrowRight", "ArrowUp"):
+        canvas.press(f"Shift+{key}")
+    where = opened.find("[data-study=slice] .where")
+    expect(where).to_have_text("x = 1.5 to 2.1, y = 0.8 to 1")
+    found = opened.table("slice")
+    assert found["distance"][-1] == pytest.approx(np.hypot(2 * DX, DY))
+    canvas.press("ArrowDown")  # without Shift it stays
+    canvas.press("Shift+ArrowLeft")  # and another begins
+    expect(where).to_have_text("x = 2.1 to 1.8, y = 0.8")
+
+
+def test_everything_is_reached_with_the_tab_key_and_the_fields_at_once(opened: Visit):
+    opened.page.evaluate("() => document.activeElement.blur()")
+    opened.page.keyboard.press("Tab")
+    assert opened.page.evaluate("() => document.activeElement.className") == "skip"
+    opened.page.keyboard.press("Enter")
+    reached = set()
+    for _ in range(40):
+        opened.page.keyboard.press("Tab")
+        script = "() => document.activeElement.id || document.activeElement.tagName"
+        reached.add(opened.page.evaluate(script))
+    assert {"play", "slider", "speed", "slicing", "zoom-in", "CANVAS", "spectrum"} <= reached
+
+
+CONTRASTS = """() => {
+    const style = getComputedStyle(document.documentElement);
+    const light = (name) => {
+        const hex = style.getPropertyValue(`--${name}`).trim();
+        const [r, g, b] = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255)
+            .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const pairs = ["text page", "text surface", "muted page", "muted surface", "warn warn-page",
+                   "good good-page", "on-accent accent"];
+    return pairs.map((pair) => {
+        const [a, b] = pair.split(" ").map(light).sort((x, y) => y - x);
+        return [pair, (a + 0.05) / (b + 0.05)];
+    });
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_stand_out_from_what_is_behind_them(visit: Callable[..., Visit], scheme: str):
+    found = visit(color_scheme=scheme).page.evaluate(CONTRASTS)
+    assert {pair: ratio for pair, ratio in found if ratio < 4.5} == {}
+
+
+def test_remarks_of_the_server_are_shown(opened: Visit):
+    opened.find("[data-parameter=Re]").fill("1000000")
+    opened.run()
+    remark = opened.find("#badges .warn").filter(has_text="'Re'")
+    expect(remark).to_have_count(1)
+    expect(remark).to_contain_text("trained on")

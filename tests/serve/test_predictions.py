@@ -64,6 +64,8 @@ def test_models_are_described(server: ServerProcess, wake: pibert.Predictor):
         "shape": [12, 20],
         "dx": 0.3,
         "dy": 0.2,
+        "x0": 0.0,
+        "y0": 0.0,
         "sides": ["open"] * 4,
         "body": 0,
     }
@@ -230,8 +232,40 @@ def test_error_bars_and_consistency_of_a_calibrated_model(server: ServerProcess,
         body | {"fields": fields[0].tolist(), "parameters": {"Re": re[0]}, "level": 0.8},
     )
     assert np.shape(one.json()["low"]) == (1, 2, 8, 12) and np.shape(one.json()["alarm"]["p"]) == ()
-    late = server.client.post("/v1/rollout", json=body | {"steps": 4, "level": 0.8})
-    assert late.status_code == 422 and "at most 3 steps" in late.json()["error"]["message"]
+
+
+def test_bars_end_where_the_calibration_does_and_a_remark_says_so(server: ServerProcess):
+    own = flows(1, seed=7)[0]
+    body = {"model": "waves", "fields": own.read(slice(0, 2)).tolist(), "steps": 5, "level": 0.8}
+    text = post(server, "/v1/rollout", body | {"parameters": dict(own.parameters)}).text
+    lines = [json.loads(line) for line in text.splitlines()[:-1]]
+    low, made = (
+        np.asarray([line[name][0] for line in lines], float) for name in ("low", "prediction")
+    )
+    plain = body | {"level": None, "parameters": dict(own.parameters)}
+    blocks = post(server, "/v1/rollout", plain).text.splitlines()[:-1]
+    expected = np.asarray([json.loads(block)["prediction"][0] for block in blocks], float)
+    np.testing.assert_allclose(made, expected, rtol=1e-3, atol=1e-3)
+    assert np.isfinite(low[:3, :, 0]).all() and np.isnan(low[3:]).all()
+    assert lines[0]["remarks"] == [
+        "error bars for the first 3 of 5 frames: the calibration goes no further"
+    ]
+
+
+@pytest.mark.parametrize("spacing", [{}, {"dx": 0.6, "dy": 0.4}])
+def test_each_remark_is_made_once_also_with_error_bars(
+    server: ServerProcess, spacing: dict[str, float]
+):
+    own = flows(1, seed=7)[0]
+    fields = 1000 * own.read(slice(0, 2))[..., ::2, ::2]  # another grid, and odd units
+    body = {"model": "waves", "fields": fields.tolist(), "parameters": {"Re": 1e6}, **spacing}
+    plain = post(server, "/v1/step", body).json()["remarks"]
+    barred = post(server, "/v1/step", body | {"level": 0.8}).json()["remarks"]
+    starts = [text[:11] for text in plain]
+    assert len(set(starts)) == len(starts) and {"channel 'u'", "channel 'v'"} <= set(starts)
+    assert plain[0].startswith("fields on 4 x 6 points")
+    assert any("Re" in text and "trained on" in text for text in plain)
+    assert [text for text in barred if "alarm" not in text] == plain
 
 
 @pytest.mark.parametrize(

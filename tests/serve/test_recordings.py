@@ -14,6 +14,7 @@ import safetensors.numpy
 
 from pibert.data.format import write
 from pibert.serve.arrays import read_safetensors
+from pibert.serve.opened import open_file
 from tests.serve.server_process import ServerProcess
 from tests.trust.flows import BODY, flows
 
@@ -54,6 +55,15 @@ def test_samples_are_listed_and_read_in_parts(alive: ServerProcess):
     assert np.load(io.BytesIO(plain.content)).shape == (2, 2, 8, 12)
     whole = alive.client.get("/v1/samples/waves-wave-0").json()
     assert len(whole["fields"]) == whole["stop"] == 12 and whole["fields"][0][0][3][2] is None
+
+
+def test_a_recording_says_where_it_lies_in_space_and_time(alone: ServerProcess):
+    (listed,) = alone.client.get("/v1/samples").json()
+    grid = listed["grid"]
+    assert [grid[name] for name in ("dx", "dy", "x0", "y0")] == pytest.approx([0.3, 0.2, -1.5, 0.4])
+    assert (listed["t0"], listed["length_unit"], listed["time_unit"]) == (5.0, "D", "D/U")
+    frames = alone.client.get(f"/v1/samples/{listed['id']}?start=2&stop=3").json()
+    assert frames["grid"] == grid and frames["t0"] == 5.0
 
 
 @pytest.mark.parametrize(
@@ -106,7 +116,7 @@ def test_files_of_arrays_are_opened(alive: ServerProcess):
     facts = {"channels": '["a", "b"]', "dt": "0.5", "dx": "2", "dy": "3", "parameters": '{"Re": 7}'}
     status, found = opened(alive, safetensors.numpy.save({"x": fields[0]}, facts))
     assert status == 200 and found["channels"] == ["a", "b"] and found["dt"] == 0.5
-    assert found["grid"] == {"shape": [4, 5], "dx": 2.0, "dy": 3.0}
+    assert found["grid"] == {"shape": [4, 5], "dx": 2.0, "dy": 3.0, "x0": None, "y0": None}
     assert found["parameters"] == {"Re": 7.0}
 
 
@@ -217,3 +227,53 @@ def test_a_native_file_that_leads_elsewhere_is_refused(alive: ServerProcess, tmp
         group.create_dataset("fields", (1 << 30, 2, 8, 12), "<f4", chunks=(1, 2, 8, 12))
     status, found = status_of()
     assert status == 400 and "send fewer frames" in found
+
+
+def test_what_a_file_does_not_state_is_null(alive: ServerProcess):
+    status, found = opened(alive, as_npy(np.ones((3, 2, 4, 5))))
+    assert status == 200
+    assert found["grid"] == {"shape": [4, 5], **dict.fromkeys(("dx", "dy", "x0", "y0"))}
+    assert [found[name] for name in ("units", "dt", "t0", "length_unit", "time_unit")] == [None] * 5
+
+
+FACTS = {"channels": ["u", "v"], "dx": 30.0, "dy": 20.0, "x0": -15.0, "t0": 7.0, "dt": 100.0}
+UNITS = {"units": ["mm/s", "mm/s"], "length_unit": "mm", "time_unit": "ms"}
+
+
+def with_facts(fields: np.ndarray, **facts: Any) -> bytes:
+    texts = {name: json.dumps(fact) for name, fact in facts.items()}
+    return safetensors.numpy.save({"fields": fields}, texts)
+
+
+def test_a_file_in_other_units_is_brought_to_metres_and_seconds(alive: ServerProcess):
+    fields = np.full((2, 2, 4, 5), 1500.0)
+    status, found = opened(alive, with_facts(fields, **FACTS, **UNITS))
+    assert status == 200 and found["units"] == ["m/s", "m/s"]
+    assert found["fields"][0][0][0][0] == pytest.approx(1.5)
+    assert found["grid"]["dx"] == pytest.approx(0.03)
+    assert found["grid"]["x0"] == pytest.approx(-0.015)
+    assert found["grid"]["y0"] is None
+    assert (found["dt"], found["t0"]) == pytest.approx((0.1, 0.007))
+    assert found["remarks"] == [
+        "brought to metres and seconds: length mm -> m, time ms -> s, u mm/s -> m/s, v mm/s -> m/s"
+    ]
+
+
+def test_a_file_in_the_units_of_a_model_stays_as_it_is():
+    fields = np.full((2, 2, 4, 5), 1500.0)
+    model = {"u": "mm/s", "v": "mm/s"}
+    answer = open_file(with_facts(fields, **FACTS, **UNITS), None, 10**6, 5.0, [model])
+    assert answer.facts["units"] == ["mm/s", "mm/s"] and answer.facts["remarks"] == []
+    assert answer.arrays["fields"].max() == 1500
+
+
+def test_coordinates_in_millimetres_are_brought_to_the_velocities_of_a_model():
+    data = with_facts(np.ones((2, 2, 4, 5)), **FACTS | UNITS | {"units": ["m/s", "m/s"]})
+    answer = open_file(data, None, 10**6, 5.0, [{"u": "m/s", "v": "m/s"}])
+    assert answer.facts["grid"]["dx"] == pytest.approx(0.03) and answer.arrays["fields"].max() == 1
+
+
+@pytest.mark.parametrize("fact", [{"x0": "a"}, {"y0": 1e999}, {"t0": [1]}, {"x0": None}])
+def test_a_place_that_is_no_number_is_refused(alive: ServerProcess, fact: dict[str, Any]):
+    status, found = opened(alive, with_facts(np.ones((2, 2, 4, 5)), **FACTS | fact))
+    assert status == 422 and found["error"]["code"] == "invalid"

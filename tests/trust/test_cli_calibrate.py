@@ -48,7 +48,12 @@ def test_a_run_is_calibrated_and_gives_bars(plan: Path, tmp_path: Path):
     assert result.exit_code == 0, result.output
     told = " ".join(result.output.split())
     assert "12 windows of 4 trajectories taken for independent" in told
-    found = json.loads(call("calibrate", folder, "--leads", "2", "--starts", "3", "--json").stdout)
+    again = ("calibrate", folder, "--leads", "2", "--starts", "3", "--json")
+    before = (folder / "calibration.json").read_bytes()
+    refused = call(*again)
+    assert refused.exit_code == 2 and "calibration.json exists; add --overwrite" in refused.stderr
+    assert (folder / "calibration.json").read_bytes() == before
+    found = json.loads(call(*again, "--overwrite").stdout)
     assert found["rests_on"] in told and {row["lead"] for row in found["coverage"]} <= {1, 2}
     assert all(Path(path).is_file() for path in found["written"])
     trusted = pibert.trust.load(folder)

@@ -12,7 +12,7 @@ import torch
 from pibert import Grid
 from pibert.data.dataset import Window
 from pibert.predictor import Predictor
-from pibert.predictor.regridding import InputWarning
+from pibert.remarks import InputWarning
 from pibert.trust import Ensemble, Settings, Trusted, calibrate, load, save_calibration
 from pibert.trust.artefact import SHEET, TENSORS, read_calibration
 from pibert.trust.calibration import Calibration, part_groups
@@ -103,6 +103,12 @@ def test_a_step_gives_prediction_bars_consistency_and_alarm(
     consistency = model[1].consistency(fields, {"Re": 100.0})
     assert abs(bars.consistency - consistency).max() < 1e-5
     assert bars.alarm.p.shape == (3,) and len(bars.alarm.parts) == 3
+
+
+def test_a_calibrated_model_says_in_a_line_what_it_is(trusted: Trusted):
+    line = repr(trusted)
+    assert line.startswith("Trusted(Predictor(pibert ") and "\n" not in line
+    assert line.endswith("bars up to level 0.957 for 3 steps from 22 trajectories)")
 
 
 def test_windows_in_wrong_units_raise_the_alarm(trusted: Trusted):

@@ -11,6 +11,7 @@ from typing import Any
 
 from pibert.data.inspection.findings import Finding, judge_time, judge_units
 from pibert.data.inspection.survey import Survey, survey
+from pibert.data.provenance import predicted_by
 from pibert.data.sources.recordings import Recordings
 
 _FLIPPED = 1.12
@@ -38,6 +39,18 @@ def inspect(recordings: Recordings) -> Inspection:
     facts = survey(recordings)
     problems = [finding for judge in _JUDGES for finding in judge(facts)]
     return Inspection(facts, tuple(sorted(problems, key=lambda problem: not problem.serious)))
+
+
+def _origin(facts: Survey) -> Iterator[Finding]:
+    made = predicted_by(facts.source)
+    if made is not None:
+        yield Finding(
+            "predicted",
+            made,
+            "these fields are no truth: errors of that model are in them",
+            "do not train, calibrate or score on them as if they were measured or simulated",
+            serious=False,
+        )
 
 
 def _axes(facts: Survey) -> Iterator[Finding]:
@@ -190,6 +203,7 @@ def _size(counts: Any) -> str:
 
 
 _JUDGES: tuple[Callable[[Survey], Iterator[Finding]], ...] = (
+    _origin,
     _axes,
     judge_units,
     judge_time,

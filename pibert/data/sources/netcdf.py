@@ -5,6 +5,7 @@ variable is. Packed values are unpacked and fill values are missing. Times that 
 become seconds since the first frame.
 """
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -64,6 +65,7 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         for key in ("title", "institution", "source", "references")
         if key in dataset.attrs
     }
+    source |= _own_facts(dataset.attrs.get("pibert"))
     variables = [_variable(str(key), item, dataset) for key, item in dataset.variables.items()]
     if not variables:
         raise SourceError(
@@ -79,6 +81,15 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     if any((variable.unit or "").startswith("degree") for variable in variables):
         remarks.append("the grid is in degrees, not in a length: derivatives need it projected")
     return make_recordings("netcdf", store, variables, hints, source=source, remarks=remarks)
+
+
+def _own_facts(stated: Any) -> dict[str, Any]:
+    """Source facts of a file that this package wrote."""
+    try:
+        found = json.loads(str(stated)).get("source", {})
+    except (json.JSONDecodeError, AttributeError):
+        return {}
+    return dict(found) if isinstance(found, dict) else {}
 
 
 class NetcdfStore:

@@ -1,8 +1,8 @@
 """A block as the named arrays that programs for looking at flows want.
 
 The velocity is one array of vectors (u, v, w), w zero where there is none; every other channel is
-one of scalars. Both are NaN where the fields mean nothing, and ``valid`` is 0 there. ``body`` is 1
-inside a body that the grid states.
+one of scalars, and so are the ends of error bars, ``u_low`` and ``u_high`` ... All are NaN where
+the fields mean nothing, and ``valid`` is 0 there. ``body`` is 1 inside a body that the grid states.
 """
 
 import numpy as np
@@ -33,6 +33,10 @@ def point_arrays(block: Block, about: Description) -> dict[str, np.ndarray]:
             found[name] = fields[:, place].contiguous().numpy()
     if about.vorticity_unit is not None:
         found["vorticity"] = vorticity(block, about).numpy()
+    if about.bars is not None:
+        ends = block.bars
+        for place, name in enumerate(about.bar_units):
+            found[name] = ends[:, place].contiguous().numpy()
     found["valid"] = block.known.to(torch.uint8).numpy()
     if spec.grid.body is not None:
         found["body"] = about.body.to(torch.uint8).expand_as(block.known).contiguous().numpy()

@@ -21,6 +21,9 @@ from torch import Tensor
 from pibert.data.partial import remove_leftovers
 from pibert.fields import FieldSpec
 
+ENDS = ("low", "high")
+"""Of an error bar: what stands behind the name of its channel."""
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Description:
@@ -39,6 +42,16 @@ class Description:
     """None: formats for other programs get no vorticity."""
     counted: str = "step"
     """What ``Block.number`` counts: steps of a rollout, or frames of the source."""
+    bars: float | None = None
+    """Level of the error bars that go with the fields; None: there are none."""
+
+    @property
+    def bar_units(self) -> dict[str, str]:
+        """Names and units of the ends of the bars: ``u_low``, ``u_high`` ...; empty without any."""
+        if self.bars is None:
+            return {}
+        pairs = zip(self.spec.channels, self.spec.units, strict=True)
+        return {f"{name}_{end}": unit for name, unit in pairs for end in ENDS}
 
     @property
     def body(self) -> Bool[Tensor, "y x"]:
@@ -57,6 +70,16 @@ class Block:
     """Where the fields mean something: outside bodies, and where the input was known."""
     truth: Float[Tensor, "t c y x"] | None = None
     """What they should be; NaN where that is not known. Data files do not hold it."""
+    low: Float[Tensor, "t c y x"] | None = None
+    """Ends of the error bars, if there are any; NaN where none can be told."""
+    high: Float[Tensor, "t c y x"] | None = None
+
+    @property
+    def bars(self) -> Float[Tensor, "t c2 y x"]:
+        """In the order of ``Description.bar_units``, NaN where the fields mean nothing."""
+        assert self.low is not None and self.high is not None
+        ends = torch.stack((self.low, self.high), dim=2).flatten(1, 2)
+        return torch.where(self.known[:, None], ends, torch.nan)
 
     @property
     def masked(self) -> Float[Tensor, "t c y x"]:

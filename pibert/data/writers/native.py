@@ -2,14 +2,19 @@
 
 That format holds the number of frames in front of them, so they wait in a spool until it is known:
 while the file is written it takes its space on the disk twice.
+
+Ends of error bars are further channels. Points without bars are not valid then: what is valid is
+finite in all channels.
 """
+
+from dataclasses import replace
 
 import torch
 
 from pibert.data import format as native
 from pibert.data.writers.frames import Block, FrameWriter
 from pibert.data.writers.spool import Spool
-from pibert.fields import Trajectory
+from pibert.fields import FieldSpec, Trajectory
 
 
 class NativeWriter(FrameWriter):
@@ -18,8 +23,15 @@ class NativeWriter(FrameWriter):
     _fields: Spool | None = None
     _valid: Spool | None = None
 
+    @property
+    def _spec(self) -> FieldSpec:
+        """Of all that is written."""
+        spec, bars = self.about.spec, self.about.bar_units
+        channels, units = (*spec.channels, *bars), (*spec.units, *bars.values())
+        return replace(spec, channels=channels, units=units)
+
     def _begin(self) -> None:
-        spec, folder = self.about.spec, self.path.parent
+        spec, folder = self._spec, self.path.parent
         # Not as tensors: thousands of small ones would keep the heap from being used again.
         self._times: list[float] = []
         self._gaps = False
@@ -29,8 +41,13 @@ class NativeWriter(FrameWriter):
     def _append(self, block: Block) -> None:
         assert self._fields is not None and self._valid is not None
         self._times.extend(block.time.tolist())
-        self._fields.append(block.fields)
-        valid = block.known | self.about.body
+        fields, known = block.fields, block.known
+        if self.about.bars is not None:
+            ends = block.bars
+            fields = torch.cat((fields, ends), dim=1)
+            known = known & ends.isfinite().all(1)
+        self._fields.append(fields)
+        valid = known | self.about.body
         self._valid.append(valid)
         self._gaps = self._gaps or not bool(valid.all())
 
@@ -41,7 +58,7 @@ class NativeWriter(FrameWriter):
             name=about.name,
             states=self._fields,
             time=torch.tensor(self._times, dtype=torch.float64),
-            spec=about.spec,
+            spec=self._spec,
             parameters=about.parameters,
             valid=self._valid if self._gaps else None,
             source=about.source,

@@ -1,7 +1,8 @@
 """NetCDF 4 with the attributes of the CF conventions.
 
-Channels are variables (time, y, x) in float32, NaN where they mean nothing. What was done to make
-them stands in the attributes ``source``, ``history`` and ``pibert`` (JSON).
+Channels are variables (time, y, x) in float32, NaN where they mean nothing; the ends of error bars,
+``u_low`` and ``u_high``, are ancillary variables of theirs. What was done to make them stands in
+the attributes ``source`` and ``pibert`` (JSON).
 """
 
 import json
@@ -9,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from pibert.data.provenance import predicted_by
 from pibert.data.writers.arrays import vorticity
-from pibert.data.writers.frames import Block, FrameWriter
+from pibert.data.writers.frames import ENDS, Block, FrameWriter
 from pibert.data.writers.growing import GrowingFile, frames_per_chunk
 
 _LONG_NAMES = {
@@ -55,12 +57,15 @@ class NetcdfWriter(FrameWriter):
         units = dict(zip(about.spec.channels, about.spec.units, strict=True))
         if about.vorticity_unit is not None:
             units["vorticity"] = about.vorticity_unit
+        units |= about.bar_units
         chunks = (frames_per_chunk(4 * ny * nx), ny, nx)
         for name, unit in units.items():
             variable = file.create_variable(
                 name, ("time", "y", "x"), "f4", chunks=chunks, fillvalue=np.float32(np.nan)
             )
-            variable.attrs.update({"units": unit, "long_name": _LONG_NAMES.get(name, name)})
+            variable.attrs.update({"units": unit, "long_name": self._long_name(name)})
+            if about.bars is not None and name in about.spec.channels:
+                variable.attrs["ancillary_variables"] = " ".join(f"{name}_{end}" for end in ENDS)
         if grid.body is not None:
             body = file.create_variable("body", ("y", "x"), "u1", data=grid.body.numpy())
             body.attrs["long_name"] = "inside a solid body"
@@ -70,8 +75,16 @@ class NetcdfWriter(FrameWriter):
         facts["local"] = dict(about.local)
         file.attrs["Conventions"] = "CF-1.11"
         file.attrs["title"] = about.name
-        file.attrs["source"] = "PIBERT, predicted fields"
+        made = predicted_by(about.source)
+        file.attrs["source"] = "PIBERT, predicted fields" if made is None else f"PIBERT, {made}"
         file.attrs["pibert"] = json.dumps(facts, ensure_ascii=False)
+
+    def _long_name(self, name: str) -> str:
+        channel, _, end = name.rpartition("_")
+        if name not in self.about.bar_units:
+            return _LONG_NAMES.get(name, name)
+        which = "lower" if end == ENDS[0] else "upper"
+        return f"{which} end of the bar of level {self.about.bars:g} of {channel}"
 
     def _append(self, block: Block) -> None:
         assert self._output is not None
@@ -80,6 +93,9 @@ class NetcdfWriter(FrameWriter):
         values = {name: fields[:, i] for i, name in enumerate(self.about.spec.channels)}
         if self.about.vorticity_unit is not None:
             values["vorticity"] = vorticity(block, self.about).numpy()
+        if self.about.bars is not None:
+            ends = block.bars.movedim(1, 0).numpy()
+            values.update(zip(self.about.bar_units, ends, strict=True))
         with self._output.changed() as file:
             file.resize_dimension("time", new)
             file["time"][old:new] = block.time.double().numpy()

@@ -2,7 +2,8 @@
 
 Every frame is an image of one layer with data at its points: the arrays of
 ``arrays.point_arrays``, raw bytes after the XML (appended, little endian, each behind its length in
-8 bytes), x fastest. Format: "VTK XML formats" of the VTK documentation.
+8 bytes), x fastest. Format: "VTK XML formats" of the VTK documentation. What made the frames stands
+in a comment of every file.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 
 from pibert.data.partial import partial_path, replace_file
+from pibert.data.provenance import predicted_by
 from pibert.data.writers.arrays import point_arrays
 from pibert.data.writers.frames import Block, FrameWriter
 
@@ -66,6 +68,7 @@ class VtkWriter(FrameWriter):
         shown += ' Vectors="velocity"' if "velocity" in arrays else ""
         lines = [
             '<?xml version="1.0"?>',
+            *self._comment(),
             '<VTKFile type="ImageData" version="1.0" byte_order="LittleEndian" '
             'header_type="UInt64">',
             f'<ImageData WholeExtent="{extent}" Origin="{left!r} {bottom!r} 0" '
@@ -89,6 +92,11 @@ class VtkWriter(FrameWriter):
         lines += ["</PointData>", "</Piece>", "</ImageData>", '<AppendedData encoding="raw">', "_"]
         return ["\n".join(lines).encode(), *blocks, b"\n</AppendedData>\n</VTKFile>\n"]
 
+    def _comment(self) -> list[str]:
+        made = predicted_by(self.about.source)
+        # Two hyphens would end it.
+        return [] if made is None else [f"<!-- PIBERT, {made.replace('--', '- -')} -->"]
+
     def _finish(self) -> None:
         assert self._partial is not None
         folder = self.targets[1]
@@ -99,6 +107,7 @@ class VtkWriter(FrameWriter):
         ]
         lines = [
             '<?xml version="1.0" encoding="utf-8"?>',
+            *self._comment(),
             '<VTKFile type="Collection" version="1.0" byte_order="LittleEndian">',
             "<Collection>",
             *entries,

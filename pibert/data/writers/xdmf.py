@@ -2,7 +2,8 @@
 
 ``flow.xdmf`` goes with ``flow.xdmf.h5``, which holds ``time``, ``x``, ``y`` and the arrays of
 ``arrays.point_arrays``, (t, y, x) or (t, y, x, 3). A frame is a rectilinear grid of one layer (XDMF
-counts z, y, x) whose values lie at the points; the frames are a collection in time.
+counts z, y, x) whose values lie at the points; the frames are a collection in time, whose
+Information ``source`` says what made them.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import h5py
 import numpy as np
 
 from pibert.data.partial import flush_folder, partial_path
+from pibert.data.provenance import predicted_by
 from pibert.data.writers.arrays import point_arrays
 from pibert.data.writers.frames import Block, FrameWriter
 from pibert.data.writers.growing import GrowingFile, frames_per_chunk
@@ -85,6 +87,9 @@ class XdmfWriter(FrameWriter):
         yield '<Xdmf Version="3.0">'
         yield "<Domain>"
         yield f'<Grid Name={name} GridType="Collection" CollectionType="Temporal">'
+        made = predicted_by(self.about.source)
+        if made is not None:
+            yield f'<Information Name="source" Value={quoteattr(f"PIBERT, {made}")}/>'
         for number, time in enumerate(times.tolist()):
             yield f'<Grid Name="frame {number}" GridType="Uniform">'
             yield f'<Time Value="{time!r}"/>'

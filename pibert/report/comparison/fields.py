@@ -210,12 +210,13 @@ def _of_model(board: Board, model: str) -> Drawn | None:
     for (name, true), line in zip(truth.items(), axes, strict=True):
         low, high, colours = _scale(name, true)
         errors = {m: Layer(own[name].values - true.values) for m, own in answers.items()}
-        widest = max(*(e.limit for e in errors.values()), 1e-6 * true.limit, 1e-30)
+        widest = max(error_limit([own], true) for own in errors.values())
         answer, error = answers[model][name], errors[model]
         show(line[0], true, grid, low, high, colours)
         image = show(line[1], answer, grid, low, high, colours)
         add_bar(line[1], image, extend=excess([true, answer], low, high))
-        add_bar(line[2], show(line[2], error, grid, -widest, widest, ERRORS))
+        beyond = excess([error], -widest, widest)
+        add_bar(line[2], show(line[2], error, grid, -widest, widest, ERRORS), extend=beyond)
         label = with_unit(name, unit_of(board, name))
         line[0].set_ylabel(f"{label}\n\n{axis_label(board, 'y')}", fontsize=NORMAL)
         line[2].set_title(f"rms {error.rms:.2g}", fontsize=NORMAL)
@@ -227,8 +228,8 @@ def _of_model(board: Board, model: str) -> Drawn | None:
         f"{frame_text(board, picked)} Truth, prediction of {model} (rank "
         f"{board.models.index(model) + 1} of {len(board.models)}) and signed error of every "
         "quantity, in the units given, the errors on the scale of PIBERT or the best model, "
-        "whichever is wider; body and unknown points are grey, as is the vorticity where its "
-        "stencil touches them."
+        f"whichever is wider, to the {100 * _SHARE:g}th percentile of their size; body and unknown "
+        "points are grey, as is the vorticity where its stencil touches them."
     )
     alt = f"Maps of {', '.join(truth)}: truth, prediction of {model} and its error."
     return Drawn(figure, caption, alt)

@@ -56,7 +56,7 @@ class Strip(NamedTuple):
 def timestep_strip(board: Board) -> Drawn | None:
     """Truth and models over frames spread evenly over the strip, one row each."""
     strip = _strip(board, board.shown(_ROWS))
-    if strip is None:
+    if strip is None or len(strip.rows) < 2:  # frames in pairs do not follow each other
         return None
     count = len(strip.rows)
     step = max(1, (count - 1) // (_COLUMNS - 1))

@@ -2,7 +2,7 @@
 
 import { Chart } from "./charts.js";
 import { start } from "./controls.js";
-import { saveCsv, saveFrames, savePicture } from "./downloads.js";
+import { saveCsv, saveFlow, saveFrames, savePicture } from "./downloads.js";
 import { number } from "./numbers.js";
 import { Panel } from "./panels.js";
 import { attach, zoom } from "./pointer.js";
@@ -47,22 +47,23 @@ watch(["explained", "theme", "isRunning"], drawPanels);
 watch(["cursor", "probe", "slice", "drag"], () => {
   for (const panel of panels) panel.drawMarks();
 });
-watch(["cursor"], readOut);
+watch(["cursor", "probe"], readOut);
 watch(["isSlicing"], () => {
   find("slicing").setAttribute("aria-pressed", String(state.isSlicing));
   find("panels").classList.toggle("slicing", state.isSlicing);
 });
 
-/** The values under the cursor in all panels. */
+/** The values under the cursor in all panels, else those at the probe. */
 function readOut() {
-  const { cursor, recording } = state;
+  const { recording } = state;
   if (!recording) return;
-  const { dx, dy, lengthUnit } = recording;
-  const place = cursor && cursor.y * recording.shape[1] + cursor.x;
-  const isBody = cursor && recording.body(state.frame)?.[place];
+  const point = state.cursor ?? state.probe;
+  const place = point && point.y * recording.shape[1] + point.x;
+  const isBody = point && recording.body(state.frame)?.[place];
   const withUnit = (text, unit) => (unit ? `${text} ${unit}` : text);
-  const at = cursor && `x = ${number(cursor.x * dx)}, y = ${number(cursor.y * dy)}`;
-  const parts = [["", cursor ? withUnit(at, lengthUnit) : "Point at a panel to read values."]];
+  const where = point ? whereWords({ x: recording.x(point.x), y: recording.y(point.y) }) : "";
+  const lead = state.cursor ? "Cursor" : point ? "Probe" : "Point at a panel to read values.";
+  const parts = [[lead, where]];
   // Without a value there is a dash: the panels below stay where they are.
   for (const { spec, found } of panels) {
     const value = found?.values?.[place] ?? null;
@@ -75,9 +76,20 @@ function readOut() {
       const strong = document.createElement("b");
       strong.textContent = value;
       item.append(name ? `${name} ` : "", strong);
+      item.title = item.textContent; // may be cut short
       return item;
     }),
   );
+}
+
+/** A point, or a line between two. */
+function whereWords(start, end = start) {
+  const along = (name) => {
+    const [from, to] = [start, end].map((point) => number(point[name]));
+    return `${name} = ${from === to ? from : `${from} to ${to}`}`;
+  };
+  const { lengthUnit } = state.recording;
+  return `${along("x")}, ${along("y")}${lengthUnit ? ` ${lengthUnit}` : ""}`;
 }
 
 // Charts.
@@ -105,9 +117,7 @@ for (const figure of document.querySelectorAll("[data-study]")) {
     button.disabled = !spec.series;
     const where = figure.querySelector(".where");
     if (where) {
-      where.textContent = spec.where
-        ? `x = ${number(spec.where.x)}, y = ${number(spec.where.y)}`
-        : "";
+      where.textContent = spec.where ? whereWords(...spec.where) : "";
     }
   };
   watch([...after, "theme"], draw);
@@ -123,6 +133,7 @@ function setPlaying(isPlaying) {
   clearInterval(timer);
   timer = isPlaying ? setInterval(advance, 1000 / Number(find("speed").value)) : null;
   find("play").textContent = isPlaying ? "Pause" : "Play";
+  find("readout").setAttribute("aria-live", isPlaying ? "off" : "polite"); // not ten times a second
 }
 
 /** The next frame; after the last one, the first of the prediction. */
@@ -183,12 +194,12 @@ document.addEventListener("keydown", (event) => {
 find("save-picture").addEventListener("click", () => {
   if (panels.length) savePicture(panels, `${state.recording.name}, ${find("when").textContent}`);
 });
-find("save-frames").addEventListener("click", () => {
-  for (const run of state.runs) if (run?.frames.length) saveFrames(run);
-});
-watch(["runs"], () => {
-  find("save-frames").disabled = !state.runs[0]?.frames.length;
-});
+for (const [id, save] of [["save-frames", saveFrames], ["save-flow", saveFlow]]) {
+  find(id).addEventListener("click", () => {
+    for (const run of state.runs) if (run?.frames.length) save(run);
+  });
+  watch(["runs"], () => (find(id).disabled = !state.runs[0]?.frames.length));
+}
 
 // Redraw where the room or the colours change.
 

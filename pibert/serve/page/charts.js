@@ -1,6 +1,6 @@
 // Line charts as SVG; their colours come from the style sheet.
 
-import { number, powers, ticks } from "./numbers.js";
+import { logTicks, number, ticks } from "./numbers.js";
 
 const MARGIN = { left: 56, right: 12, top: 8, bottom: 38 };
 const HEIGHT = 220;
@@ -30,7 +30,7 @@ export class Chart {
 
   /**
    * spec: title, x and y (axis labels), series [{name, kind, x, y}], and maybe band {x, low, high},
-   * at (an x to mark), isLog (both axes), isLogY; or note, words instead of lines.
+   * at (an x to mark), isLog (both axes), isLogY, remark; or note, words instead of lines.
    */
   draw(spec) {
     this.spec = spec;
@@ -152,6 +152,11 @@ export class Chart {
       item.append(key, name);
       this.legend.append(item);
     }
+    if (spec.remark) {
+      const words = document.createElement("i");
+      words.textContent = spec.remark;
+      this.legend.append(words);
+    }
     const ends = series.map(({ name, y }) => {
       const known = y.filter(Number.isFinite);
       return `${name} from ${number(Math.min(...known))} to ${number(Math.max(...known))}`;
@@ -205,9 +210,6 @@ function scaleOf(values, isLog, start, length, padding) {
   [low, high] = [low - room, high + room];
   const scale = (value) => start + ((inner(value) - low) / (high - low)) * length;
   scale.back = (place) => outer(low + ((place - start) / length) * (high - low));
-  scale.ticks = (count) => {
-    const decades = isLog ? powers(outer(low), outer(high), count) : [];
-    return decades.length > 1 ? decades : ticks(outer(low), outer(high), isLog ? 3 : count);
-  };
+  scale.ticks = (count) => (isLog ? logTicks : ticks)(outer(low), outer(high), count);
   return scale;
 }

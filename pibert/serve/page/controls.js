@@ -1,14 +1,18 @@
-// The controls beside the panels, and what the page says in words.
+// The controls beside the panels.
 
 import { getModels, getSamples, onUnauthorized } from "./api.js";
+import { showBadges } from "./badges.js";
 import { number } from "./numbers.js";
-import { QUANTITIES, coverageAt } from "./quantities.js";
-import { fitToModel, hasBars, loadFile, loadSample, predict, stop } from "./source.js";
+import { QUANTITIES } from "./quantities.js";
+import { objection } from "./runs.js";
+import { hasBars, loadFile, loadSample, predict, stop } from "./source.js";
 import { state, update, watch } from "./state.js";
 
 const find = (id) => document.getElementById(id);
 const LEVELS = [0.8, 0.9, 0.95];
 const STEPS = 20;
+// Whether the user has chosen them: then they stay.
+const isChosen = { component: false, bars: false };
 
 function say(words) {
   find("message").textContent = words ?? "";
@@ -39,15 +43,22 @@ const modelOf = (id) => state.models.find(({ name }) => name === find(id).value)
 
 function showRecording(recording) {
   stop();
-  fitToModel(recording, modelOf("model"));
+  const model = modelOf("model");
+  recording.fitTo(model);
   const options = recording.channels.map((name) => [name, name]);
   if (options.length > 1) options.unshift(["speed", "|u| (speed)"]);
   fill(find("component"), options);
-  const isKept = options.some(([name]) => name === state.component);
-  const component = isKept ? state.component : options[0][0];
+  const isKept = isChosen.component && options.some(([name]) => name === state.component);
+  // Error bars are of channels: of one of them there is more to see.
+  const barred = hasBars(model, recording) ? model.channels : [];
+  const usual = barred.find((name) => recording.channels.includes(name)) ?? options[0][0];
+  const component = isKept ? state.component : usual;
   find("component").value = component;
-  update({ recording, runs: [null, null], frame: 0, component, ...firstLook(recording) });
+  const look = recording === state.recording ? {} : firstLook(recording);
+  update({ recording, runs: [null, null], frame: 0, component, ...look });
+  if (!isChosen.bars) show("bars", barred.length > 0);
   offerModel();
+  say(model && objection(model, recording));
 }
 
 /** Everything in view, with a probe and a slice across the flow to begin with. */
@@ -69,7 +80,6 @@ function chooseFile(file) {
   attempt("Opening the file …", async () => {
     await loadFile(file, showRecording);
     find("sample").value = "";
-    if (state.recording.remarks.length) say(state.recording.remarks.join("; "));
   });
 }
 
@@ -79,22 +89,51 @@ function chooseFile(file) {
 function offerModel() {
   const [model, { recording }] = [modelOf("model"), state];
   if (!model || !recording) return;
-  const first = model.history - 1;
-  find("start").min = first;
-  find("start").max = recording.count - 1;
-  find("start").value = first;
-  find("steps").value = Math.max(1, Math.min(STEPS, recording.count - 1 - first));
   fill(find("other"), [
     ["", "nothing"],
     ...state.models.filter((own) => own !== model).map(({ name }) => [name, name]),
   ], find("other").value);
   if (find("other").selectedIndex < 0) find("other").value = "";
+  find("start").value = 0;
+  offerOther();
+  const ahead = recording.count - 1 - find("start").valueAsNumber;
+  find("steps").value = ahead > 0 ? Math.min(STEPS, ahead) : STEPS;
   offerLevels(model, recording);
-  offerParameters(model, recording);
-  find("model-facts").textContent =
-    `${model.name}: ${model.kind}, ${model.weights.parameters.toLocaleString("en")} weights, ` +
-    `${model.channels.join(", ")} on ${model.grid.shape.join(" × ")} points` +
-    `${model.dt ? `, time step ${number(model.dt)}` : ""}. ${model.calibration?.assumption ?? ""}`;
+  find("model-facts").textContent = factsOf(model);
+  const { assumption } = model.calibration ?? {};
+  find("assumption").textContent = assumption ? `Error bars rest on ${assumption}.` : "";
+}
+
+function factsOf(model) {
+  const { channels, dt, grid, history, weights, calibration } = model;
+  const facts = [
+    `${weights.parameters.toLocaleString("en")} weights`,
+    `${channels.join(", ")} on ${grid.shape.join(" × ")} points`,
+    dt ? `step ${number(dt)}` : "",
+    history > 1 ? `takes ${history} frames` : "",
+    calibration ? `error bars ${calibration.leads} frames ahead` : "",
+  ];
+  return facts.filter(Boolean).join("; ");
+}
+
+/** What the models that are chosen need together, and what may speak against comparing them. */
+function offerOther() {
+  const [[model, other], { recording }] = [["model", "other"].map(modelOf), state];
+  if (!model || !recording) return;
+  const start = find("start");
+  start.min = Math.max(model.history, other?.history ?? 1) - 1;
+  start.max = recording.count - 1;
+  if (!(start.valueAsNumber >= Number(start.min))) {
+    start.value = start.min;
+    const ahead = recording.count - 1 - start.valueAsNumber;
+    if (ahead > 0) find("steps").value = Math.min(find("steps").valueAsNumber || STEPS, ahead);
+  }
+  offerParameters(other ? [model, other] : [model], recording);
+  find("other").disabled = state.models.length < 2;
+  let note = "";
+  if (state.models.length < 2) note = "To compare, serve two models: pibert serve MODEL OTHER";
+  else if (other) note = objection(other, recording) ?? factsOf(other);
+  find("other-note").textContent = note;
 }
 
 function offerLevels(model, recording) {
@@ -107,17 +146,25 @@ function offerLevels(model, recording) {
   find("level").disabled = !levels.length;
 }
 
-function offerParameters(model, recording) {
+function offerParameters(models, recording) {
+  const known = new Map(models.flatMap((own) => own.parameters).map((own) => [own.name, own]));
+  const typed = document.querySelectorAll("[data-parameter]");
+  const kept = new Map([...typed].map((input) => [input.dataset.parameter, input.value]));
+  const isSame = find("parameters").dataset.of === recording.name;
+  find("parameters").dataset.of = recording.name;
   find("parameters").replaceChildren(
-    ...model.parameters.map(({ name, range }) => {
+    ...[...known.values()].map(({ name, range }) => {
       const label = document.createElement("label");
       const input = document.createElement("input");
       Object.assign(input, { type: "number", step: "any", placeholder: "unknown" });
       input.dataset.parameter = name;
-      input.title = `trained from about ${number(range[0])} to ${number(range[1])}`;
       const value = recording.parameters[name];
-      if (Number.isFinite(value)) input.value = Number(value.toPrecision(6));
-      label.append(`${name} `, input);
+      if (isSame && kept.has(name)) input.value = kept.get(name);
+      else if (Number.isFinite(value)) input.value = Number(value.toPrecision(6));
+      const hint = document.createElement("small");
+      const [low, high] = range.map((end) => number(Number(end.toPrecision(2))));
+      hint.textContent = `trained on about ${low} to ${high}`;
+      label.append(`${name} `, input, hint);
       return label;
     }),
   );
@@ -150,51 +197,7 @@ function run() {
   });
 }
 
-// What the answers say.
-
-function badges() {
-  const found = [];
-  const [, second] = state.runs;
-  for (const run of state.runs.filter(Boolean)) {
-    const of = second ? `${run.model.name}: ` : "";
-    const add = (words, kind = "") => found.push([of + words, kind]);
-    const raised = run.alarms.filter(({ isRaised }) => isRaised);
-    if (raised.length) {
-      const [{ p, part }] = raised;
-      const where = run.isForced ? ` at ${raised.length} of ${run.alarms.length} frames` : "";
-      const why = part ? `, oddest: ${part}` : "";
-      const odds = `p = ${number(p)}${why}`;
-      add(`Alarm${where}: unlike the training data (${odds}); bars mean nothing`, "warn");
-    } else if (run.alarms.length) {
-      const p = Math.min(...run.alarms.map((alarm) => alarm.p));
-      add(`No alarm: like the training data (p = ${number(p)})`, "good");
-    }
-    if (run.low.length) add(barWords(run));
-    if (run.consistency.length) {
-      const least = Math.min(...run.consistency);
-      const which = run.isForced ? "Least likely frame" : "Start";
-      const words = `${which} obeys its equations: ${Math.round(100 * least)} % likely`;
-      add(words, least < 0.5 ? "warn" : "good");
-    }
-    for (const remark of run.remarks) add(remark, "warn");
-  }
-  find("badges").replaceChildren(
-    ...found.map(([words, kind]) => {
-      return Object.assign(document.createElement("li"), { textContent: words, className: kind });
-    }),
-  );
-}
-
-function barWords(run) {
-  const inside = coverageAt(run, state.frame);
-  const level = Math.round(100 * run.level);
-  if (inside !== null) {
-    const share = Math.round(100 * inside);
-    return `${level} % bars hold the truth at ${share} % of points of this frame`;
-  }
-  const last = run.start + run.low.length;
-  return `${level} % bars for frames ${run.start + 1} to ${last}`;
-}
+// Token.
 
 function askToken(wasWrong) {
   const dialog = find("token-dialog");
@@ -217,15 +220,21 @@ function askToken(wasWrong) {
 
 // Wiring.
 
+function show(id, isWanted) {
+  const shown = new Set(state.shown);
+  shown[isWanted ? "add" : "delete"](id);
+  document.querySelector(`#shown [name=${id}]`).checked = isWanted;
+  update({ shown });
+}
+
 function offerPanels() {
   for (const { id, label } of QUANTITIES) {
     const item = document.createElement("label");
     const box = Object.assign(document.createElement("input"), { type: "checkbox", name: id });
     box.checked = state.shown.has(id);
     box.addEventListener("change", () => {
-      const shown = new Set(state.shown);
-      shown[box.checked ? "add" : "delete"](id);
-      update({ shown });
+      if (id in isChosen) isChosen[id] = true;
+      show(id, box.checked);
     });
     item.append(box, ` ${label}`);
     find("shown").append(item);
@@ -243,6 +252,8 @@ function wire() {
   find("model").addEventListener("change", () => {
     if (state.recording) showRecording(state.recording);
   });
+  find("other").addEventListener("change", offerOther);
+  find("component").addEventListener("change", () => (isChosen.component = true));
   for (const name of ["component", "term", "spectrum"]) {
     find(name).addEventListener("change", (event) => update({ [name]: event.target.value }));
   }
@@ -256,7 +267,7 @@ function wire() {
     });
   }
   watch(["isRunning"], () => (find("stop").disabled = !state.isRunning));
-  watch(["runs", "frame"], badges);
+  watch(["recording", "runs", "frame"], showBadges);
   watch(["explained", "shown", "runs"], () => {
     const terms = state.runs[0]?.terms ?? [];
     find("term-choice").hidden = !state.shown.has("residual") || terms.length < 2;

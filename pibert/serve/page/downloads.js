@@ -1,6 +1,6 @@
 // What is seen, as files.
 
-import { writeNpy } from "./formats.js";
+import { writeNpy, writeSafetensors } from "./formats.js";
 import { palette } from "./panels.js";
 import { asCsv } from "./studies.js";
 
@@ -18,11 +18,35 @@ export function saveCsv(name, study) {
 
 /** The predicted frames: (time, channel, y, x). */
 export function saveFrames(run) {
+  save(`${run.model.name}.npy`, writeNpy(framesOf(run)), "application/octet-stream");
+}
+
+/** The same with all that is known of them, as the server opens it again. */
+export function saveFlow(run) {
+  const { model, recording, parameters, places, channels } = run;
+  const { dx, dy, x0, y0, dt, stride, lengthUnit, timeUnit } = recording;
+  const facts = {
+    channels,
+    units: places.map((place) => recording.units[place]),
+    ...{ dx, dy, x0, y0, parameters: known(parameters) },
+    ...(dt ? { dt: dt * stride, t0: recording.time(run.start + 1) } : {}),
+    ...(lengthUnit ? { length_unit: lengthUnit } : {}),
+    ...(timeUnit ? { time_unit: timeUnit } : {}),
+  };
+  const texts = Object.entries(facts).map(([name, fact]) => [name, JSON.stringify(fact)]);
+  const bytes = writeSafetensors({ fields: framesOf(run) }, Object.fromEntries(texts));
+  save(`${model.name}.safetensors`, bytes, "application/octet-stream");
+}
+
+function known(parameters) {
+  return Object.fromEntries(Object.entries(parameters).filter(([, value]) => value !== null));
+}
+
+function framesOf(run) {
   const size = run.frames[0].length;
   const data = new Float32Array(run.frames.length * size);
   run.frames.forEach((frame, n) => data.set(frame, n * size));
-  const shape = [run.frames.length, run.channels.length, ...run.recording.shape];
-  save(`${run.model.name}.npy`, writeNpy({ shape, data }), "application/octet-stream");
+  return { shape: [run.frames.length, run.channels.length, ...run.recording.shape], data };
 }
 
 /** All panels with their titles, two side by side. */

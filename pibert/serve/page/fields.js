@@ -3,21 +3,54 @@
 
 /** A recording, filled as its frames arrive. Every `stride`-th frame is shown. */
 export class Recording {
-  constructor(facts, shape, hasSpacing) {
+  constructor(facts, shape) {
     this.name = facts.name ?? "file";
     this.channels = facts.channels;
-    this.units = facts.units ?? [];
-    this.dt = facts.dt;
+    this.stated = facts;
     this.shape = shape;
-    this.dx = facts.grid?.dx ?? 1;
-    this.dy = facts.grid?.dy ?? 1;
-    this.hasSpacing = hasSpacing;
     this.parameters = facts.parameters ?? {};
     this.remarks = facts.remarks ?? [];
     this.total = facts.frames;
     this.stride = 1;
     this.all = [];
     this.extremes = {};
+    this.fitTo(null);
+  }
+
+  /** Spacing, units and time step: those that the file states, else those of a model. */
+  fitTo(model) {
+    const { grid: own = {}, units, dt, t0, length_unit: length, time_unit: time } = this.stated;
+    this.hasSpacing = Number.isFinite(own.dx);
+    const side = (name, spacing, count) => {
+      if (this.hasSpacing) return [own[spacing], own[name] ?? 0];
+      const theirs = model?.grid;
+      if (!theirs) return [1, 0];
+      // It covers the domain of the model, edge on edge.
+      const points = theirs.shape[spacing === "dx" ? 1 : 0];
+      const step = (theirs[spacing] * points) / count;
+      return [step, theirs[name] + (step - theirs[spacing]) / 2];
+    };
+    [this.dx, this.x0] = side("x0", "dx", this.shape[1]);
+    [this.dy, this.y0] = side("y0", "dy", this.shape[0]);
+    const unitOf = (name, n) => model?.units[model.channels.indexOf(name)] ?? units?.[n] ?? "1";
+    this.units = units ?? this.channels.map(unitOf);
+    this.dt = dt ?? model?.dt ?? null;
+    this.t0 = t0 ?? 0;
+    const named = (unit) => (unit && unit !== "1" ? unit : null);
+    const velocity = /^(\w+)\/(\w+)$/.exec(this.unit("speed"));
+    this.lengthUnit = named(length) ?? velocity?.[1] ?? "";
+    this.timeUnit = named(time) ?? velocity?.[2] ?? "";
+    this.setStride(this.strideFor(model));
+    const isSame = !this.hasSpacing && model && `${model.grid.shape}` === `${this.shape}`;
+    this.setBody(isSame && model.grid.body ? Uint8Array.from(model.grid.body.flat()) : null);
+  }
+
+  x(cell) {
+    return this.x0 + cell * this.dx;
+  }
+
+  y(cell) {
+    return this.y0 + cell * this.dy;
   }
 
   get cells() {
@@ -35,7 +68,8 @@ export class Recording {
     for (let t = 0; t < fields.shape[0]; t++) {
       const of = (array) =>
         array && (array.shape.length === 2 ? array.data : cut(array.data, t, this.cells));
-      this.all.push({ values: cut(fields.data, t, size), known: of(known), body: of(body) });
+      const own = { known: of(known), body: of(body) };
+      this.all.push({ values: cut(fields.data, t, size), ...own, own });
     }
   }
 
@@ -56,11 +90,12 @@ export class Recording {
     return this.all[Math.min(index * this.stride, this.all.length - 1)];
   }
 
-  /** State a body where the recording has none. */
+  /** State a body where the recording has none; null: there is none. */
   setBody(body) {
     for (const frame of this.all) {
-      frame.body ??= body;
-      frame.known = frame.known.map((known, i) => (body[i] ? 0 : known));
+      const { own } = frame;
+      frame.body = own.body ?? body;
+      frame.known = own.body || !body ? own.known : own.known.map((known, i) => known & !body[i]);
     }
     this.extremes = {};
   }
@@ -78,21 +113,13 @@ export class Recording {
   }
 
   time(index) {
-    return this.dt ? index * this.stride * this.dt : null;
+    return this.dt ? this.t0 + index * this.stride * this.dt : null;
   }
 
   unit(component) {
     const channel = component === "speed" ? velocityOf(this.channels)[0] : component;
     const unit = this.units[this.channels.indexOf(channel)] ?? "";
     return unit === "1" ? "" : unit;
-  }
-
-  get lengthUnit() {
-    return /^(\w+)\/s$/.exec(this.unit("speed"))?.[1] ?? "";
-  }
-
-  get timeUnit() {
-    return this.lengthUnit ? "s" : "";
   }
 }
 

@@ -75,12 +75,6 @@ export function writeNpy({ shape, data }) {
   return bytes;
 }
 
-/** Whether a file says nothing of the spacing of its points: npy and npz. */
-export function isBareArray(bytes) {
-  const starts = (...magic) => magic.every((byte, i) => bytes[i] === byte);
-  return starts(0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59) || starts(0x50, 0x4b, 3, 4);
-}
-
 const END = 0;
 const ERROR = 0xffffffff;
 

@@ -27,8 +27,42 @@ export function ticks(low, high, count) {
   return Array.from({ length: last - first + 1 }, (_, n) => (first + n) * step);
 }
 
+/** The same, but never fewer than `least`: the ends themselves where nothing rounder is there. */
+export function someTicks(low, high, count, least) {
+  for (let wanted = Math.max(count, least); wanted < 12; wanted *= 1.3) {
+    const found = ticks(low, high, wanted);
+    if (found.length >= least) return found;
+  }
+  return [low, high];
+}
+
+/** Round numbers between two ends of a logarithmic axis, about `count` of them. */
+export function logTicks(low, high, count) {
+  const decades = powers(low, high, count);
+  if (decades.length > 2) return decades;
+  const found = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) {
+    found.push(...[1, 2, 5].map((n) => n * 10 ** power));
+  }
+  const inside = found.filter((value) => value >= low * 0.999 && value <= high * 1.001);
+  return inside.length > 1 ? inside : ticks(low, high, 3);
+}
+
+/** Labels of ticks; a power of ten that is common to all stands apart: {labels, power}. */
+export function shortLabels(values) {
+  const most = Math.max(...values.map(Math.abs));
+  const size = most > 0 ? Math.floor(Math.log10(most) + 1e-9) : 0;
+  const power = size < -2 || size > 3 ? size : 0;
+  return { labels: values.map((value) => number(value / 10 ** power)), power };
+}
+
+export function powerOfTen(power) {
+  const digits = "⁰¹²³⁴⁵⁶⁷⁸⁹";
+  return `×10${[...String(power)].map((d) => (d === "-" ? "⁻" : digits[d])).join("")}`;
+}
+
 /** Powers of ten between two ends, at most about `count` of them. */
-export function powers(low, high, count) {
+function powers(low, high, count) {
   const [first, last] = [Math.ceil(Math.log10(low) - 1e-9), Math.floor(Math.log10(high) + 1e-9)];
   const step = Math.max(1, Math.ceil((last - first + 1) / count));
   const found = [];

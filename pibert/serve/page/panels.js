@@ -1,12 +1,13 @@
 // Panels: a field with axes and a colour bar on one canvas, the linked cursor and marks on another.
 
 import { range } from "./fields.js";
-import { axisLabel, number, ticks } from "./numbers.js";
+import { axisLabel, number, powerOfTen, shortLabels, someTicks } from "./numbers.js";
 import { quantity } from "./quantities.js";
 import { fillImage } from "./raster.js";
 import { state } from "./state.js";
 
-const MARGIN = { left: 34, right: 66, top: 6, bottom: 34 };
+const MARGIN = { left: 58, right: 72, top: 8, bottom: 36 };
+const NARROW = { ...MARGIN, left: 44, right: 64 }; // without a label beside the y axis
 const TALLEST = 440;
 
 export function wholeView() {
@@ -37,6 +38,7 @@ export class Panel {
     this.canvas = document.createElement("canvas");
     this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "img");
+    this.canvas.setAttribute("aria-describedby", "panel-keys");
     this.marks = document.createElement("canvas");
     this.marks.className = "marks";
     this.marks.setAttribute("aria-hidden", "true");
@@ -51,11 +53,12 @@ export class Panel {
     const { shape, dx, dy } = state.recording;
     const width = Math.max(160, this.stack.clientWidth);
     const aspect = (shape[0] * dy) / (shape[1] * dx);
-    const wide = width - MARGIN.left - MARGIN.right;
+    const margin = width < 360 ? NARROW : MARGIN;
+    const wide = width - margin.left - margin.right;
     const high = Math.min(wide * aspect, TALLEST);
-    const plot = { x: MARGIN.left, y: MARGIN.top, width: high / aspect, height: high };
+    const plot = { x: margin.left, y: margin.top, width: high / aspect, height: high };
     plot.x += (wide - plot.width) / 2;
-    return { width, height: high + MARGIN.top + MARGIN.bottom, plot };
+    return { width, height: high + margin.top + margin.bottom, plot, isNarrow: margin === NARROW };
   }
 
   draw(index) {
@@ -101,7 +104,8 @@ export class Panel {
 
   drawAxes(context, colours) {
     const { plot } = this.box;
-    const { dx, dy, lengthUnit } = state.recording;
+    const { recording } = state;
+    const { lengthUnit } = recording;
     const view = currentView();
     context.strokeStyle = colours.line;
     context.lineWidth = 1;
@@ -109,9 +113,8 @@ export class Panel {
     context.fillStyle = colours.muted;
     context.textBaseline = "top";
     context.textAlign = "center";
-    const position = (cell, spacing) => (cell - 0.5) * spacing;
-    const [left, right] = [position(view.x0, dx), position(view.x1, dx)];
-    for (const tick of ticks(left, right, plot.width / 70)) {
+    const [left, right] = [view.x0, view.x1].map((edge) => recording.x(edge - 0.5));
+    for (const tick of someTicks(left, right, plot.width / 65, 2)) {
       const x = plot.x + ((tick - left) / (right - left)) * plot.width;
       context.fillRect(x - 0.5, plot.y + plot.height, 1, 4);
       context.fillText(number(tick), x, plot.y + plot.height + 6);
@@ -120,17 +123,27 @@ export class Panel {
     context.fillText(axisLabel("x", lengthUnit), middle, plot.y + plot.height + 19);
     context.textAlign = "right";
     context.textBaseline = "middle";
-    const [low, high] = [position(view.y0, dy), position(view.y1, dy)];
-    for (const tick of ticks(low, high, plot.height / 45)) {
+    const [low, high] = [view.y0, view.y1].map((edge) => recording.y(edge - 0.5));
+    for (const tick of someTicks(low, high, plot.height / 45, 2)) {
       const y = plot.y + plot.height - ((tick - low) / (high - low)) * plot.height;
       context.fillRect(plot.x - 4, y - 0.5, 4, 1);
       context.fillText(number(tick), plot.x - 6, y);
     }
+    if (this.box.isNarrow) return;
+    context.save();
+    context.translate(plot.x - MARGIN.left + 9, plot.y + plot.height / 2);
+    context.rotate(-Math.PI / 2);
+    context.textAlign = "center";
+    context.fillText(axisLabel("y", lengthUnit), 0, 0);
+    context.restore();
   }
 
   drawBar(context, colours) {
     const { plot } = this.box;
-    const { scale, unit } = this.found;
+    const { scale } = this.found;
+    const marked = someTicks(scale.low, scale.high, plot.height / 30, 3);
+    const { labels, power } = shortLabels(marked);
+    const unit = [power ? powerOfTen(power) : "", this.found.unit].filter(Boolean).join(" ");
     const x = plot.x + plot.width + 10;
     const top = plot.y + (unit ? 14 : 0);
     const height = plot.height - (unit ? 14 : 0);
@@ -145,15 +158,14 @@ export class Panel {
     context.fillStyle = colours.muted;
     context.textAlign = "left";
     context.textBaseline = "middle";
-    if (unit) context.fillText(unit, x, plot.y + 4);
-    let marked = ticks(scale.low, scale.high, Math.max(2, height / 35));
-    if (marked.length < 3) marked = [scale.low, (scale.low + scale.high) / 2, scale.high];
-    const decimals = Math.max(0, 2 - Math.floor(Math.log10(scale.high - scale.low)));
-    for (const tick of marked) {
+    // To the left of the bar's edge where it is long.
+    const room = this.box.width - context.measureText(unit).width - 1;
+    if (unit) context.fillText(unit, Math.min(x, room), plot.y + 3);
+    marked.forEach((tick, n) => {
       const y = top + height * (1 - (tick - scale.low) / (scale.high - scale.low));
       const inside = Math.min(Math.max(y, top + 5), top + height - 5);
-      context.fillText(number(Number(tick.toFixed(Math.min(decimals, 100)))), x + 17, inside);
-    }
+      context.fillText(labels[n], x + 16, inside, this.box.width - x - 17);
+    });
   }
 
   drawNote(context, colours) {
@@ -196,6 +208,7 @@ export class Panel {
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.clearRect(0, 0, this.marks.width, this.marks.height);
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+    if (!this.values) return; // words stand there
     const { plot } = this.box;
     context.save();
     context.beginPath();

@@ -6,6 +6,8 @@ import { state, update } from "./state.js";
 const STILL = 4; // pixels that a click may move
 const DEEPEST = 4; // cells that must stay in view
 
+let anchor = null; // where a slice begins that is drawn with keys
+
 export function attach(panel) {
   const { canvas } = panel;
   let pressed = null;
@@ -56,9 +58,13 @@ export function attach(panel) {
     const [ny, nx] = state.recording.shape;
     if (step[event.key]) {
       const from = state.cursor ?? cellOf(middle());
-      const [x, y] = [from.x + step[event.key][0], from.y + step[event.key][1]];
-      update({ cursor: { x: bound(x, nx - 1), y: bound(y, ny - 1) } });
+      const [dx, dy] = step[event.key];
+      const cursor = { x: bound(from.x + dx, nx - 1), y: bound(from.y + dy, ny - 1) };
+      update({ cursor });
+      anchor = event.shiftKey ? (anchor ?? from) : null;
+      if (anchor) update({ slice: between(anchor, cursor) });
     } else if (event.key === "Enter") {
+      anchor = null;
       update({ probe: state.cursor ?? cellOf(middle()) });
     } else {
       return;
@@ -66,6 +72,11 @@ export function attach(panel) {
     event.preventDefault();
     event.stopPropagation();
   });
+}
+
+/** A slice from the centre of a cell to that of another. */
+function between(a, b) {
+  return { x0: a.x + 0.5, y0: a.y + 0.5, x1: b.x + 0.5, y1: b.y + 0.5 };
 }
 
 function moved(pressed, event) {

@@ -63,6 +63,8 @@ export function quantity({ id, run: n }, index) {
   return found;
 }
 
+const ENDED = "The recording ends before this frame.";
+
 function nothing(note) {
   return { values: null, note };
 }
@@ -138,10 +140,14 @@ export function coverageAt(run, index) {
   return count ? inside / count : null;
 }
 
+export function whereBarsAre(run) {
+  return `Error bars are of ${run.channels.join(" and ")}: choose one under Component.`;
+}
+
 /** Half the distance between the ends of the bars; of the speed there are none. */
 function halfWidthAt(recording, run, index) {
   const bars = run.barsAt(index);
-  if (!bars || state.component === "speed") return null;
+  if (!bars) return null;
   const [low, high] = [bars.low, bars.high].map((frame) =>
     channel(frame, run.channels, state.component, recording.cells),
   );
@@ -184,7 +190,7 @@ function runsScale(key, kind, make) {
 const MAKERS = {
   truth(recording, run, index) {
     const values = valuesAt(recording, null, index);
-    if (!values) return nothing("The recording ends before this frame.");
+    if (!values) return nothing(ENDED);
     return { values, unit: unitOf(recording), scale: truthScale(recording), kind: "field" };
   },
 
@@ -205,8 +211,9 @@ const MAKERS = {
 
   vorticity(recording, run, index) {
     if (run && !run.at(index)) return notMade(run, index);
+    if (!run && !recording.at(index)) return nothing(ENDED);
     const values = vorticityAt(recording, run, index);
-    if (!values) return nothing("Vorticity needs two velocity components at this frame.");
+    if (!values) return nothing("Vorticity needs two velocity components.");
     const ends = (at) => [0, largeSize(vorticityAt(recording, null, at) ?? [])];
     const most = extremes(recording, "vorticity", 0, recording.count, ends).high;
     const unit = recording.timeUnit ? `1/${recording.timeUnit}` : "";
@@ -216,10 +223,12 @@ const MAKERS = {
   bars(recording, run, index) {
     if (!run.model.calibration) return nothing(`${run.model.name} has no calibrated error bars.`);
     if (!run.low.length) return nothing("Choose a level for the error bars and press Run.");
-    if (state.component === "speed") return nothing("Error bars are of channels: choose one.");
+    if (!run.channels.includes(state.component)) return nothing(whereBarsAre(run));
+    if (index <= run.start) return notMade(run, index);
     const values = halfWidthAt(recording, run, index);
     if (!values) {
-      return nothing(`Calibrated for frames ${run.start + 1} to ${run.start + run.low.length}.`);
+      const last = run.start + run.low.length;
+      return nothing(`No error bars after frame ${last}: the calibration goes no further.`);
     }
     const scale = runsScale("bars", "diagnostic", (own, at) => halfWidthAt(recording, own, at));
     return { values, unit: unitOf(recording), scale, kind: "diagnostic" };

@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import { masked } from "./fields.js";
+import { number } from "./numbers.js";
 
 const AT_ONCE = 8; // windows of a request where every step starts from the truth
 
@@ -21,7 +22,55 @@ export function objection(model, recording) {
   if (recording.count < model.history) {
     return `${model.name} takes ${model.history} frames at once, this has ${recording.count}.`;
   }
+  for (const [name, wanted, stated] of unitsOf(model, recording)) {
+    if (stated !== "1" && wanted !== "1" && stated !== wanted) {
+      return `${model.name} takes ${name} in ${wanted}, this has ${stated}: convert the file.`;
+    }
+  }
   return null;
+}
+
+/** Name, unit for the model and unit in the recording of each channel that a model takes. */
+function unitsOf(model, recording) {
+  const places = channelsFor(model, recording);
+  return model.channels.map((name, i) => [name, model.units[i], recording.units[places[i]]]);
+}
+
+/** What makes a prediction doubtful that the server cannot know of. */
+function doubts(model, recording) {
+  const found = [];
+  const { dt, hasSpacing, stated, stride } = recording;
+  const missing = model.channels.filter((name) => !recording.channels.includes(name));
+  if (missing.length) {
+    const taken = recording.channels.slice(0, model.channels.length).join(", ");
+    found.push(`there is no channel ${missing.join(", ")}: taken in order, ${taken}`);
+  }
+  if (dt && model.dt && Math.abs(dt * stride - model.dt) > 0.01 * model.dt) {
+    const words = `the frames are ${number(dt)} apart, the model steps by ${number(model.dt)}`;
+    found.push(`${words}: it sees the flow at another pace`);
+  } else if (stride > 1) {
+    const words = `the frames are ${number(dt)} apart, the model steps by ${number(model.dt)}`;
+    found.push(`${words}: every ${ordinal(stride)} frame is taken`);
+  }
+  const silent = [
+    hasSpacing ? "" : "spacing",
+    stated.units ? "" : "units",
+    stated.dt || !model.dt ? "" : "time step",
+  ].filter(Boolean);
+  if (silent.length) {
+    found.push(`the file states no ${silent.join(", no ")}: the model's is taken`);
+  }
+  if (stated.units) {
+    const bare = unitsOf(model, recording).filter(([, own, stated]) => own !== stated);
+    const wanted = [...new Set(bare.map(([, own]) => (own === "1" ? "no unit" : own)))].join(", ");
+    const names = bare.map(([name]) => name).join(", ");
+    if (bare.length) found.push(`${names}: taken to be in ${wanted}, as for the model`);
+  }
+  return found;
+}
+
+function ordinal(count) {
+  return `${count}${{ 2: "nd", 3: "rd" }[count] ?? "th"}`;
 }
 
 export class Run {
@@ -33,7 +82,7 @@ export class Run {
     this.frames = [];
     this.low = [];
     this.high = [];
-    this.remarks = [];
+    this.remarks = doubts(model, recording);
     this.alarms = [];
     this.consistency = [];
     this.extremes = {};
@@ -102,7 +151,7 @@ export class Run {
   facts(more = {}) {
     const facts = { model: this.model.name, parameters: this.parameters, ...more };
     const [{ grid }, { dx, dy, shape, hasSpacing }] = [this.model, this.recording];
-    const differs = (a, b) => Math.abs(a - b) > 1e-6 * b;
+    const differs = (a, b) => Math.abs(a - b) > 1e-3 * b;
     const isOther = differs(dx, grid.dx) || differs(dy, grid.dy) || `${shape}` !== `${grid.shape}`;
     if (hasSpacing && isOther) Object.assign(facts, { dx, dy });
     return facts;
@@ -112,53 +161,50 @@ export class Run {
   async predict(signal, tell) {
     if (this.isForced) return this.stepFromTruth(signal, tell);
     const arrays = this.arrays([this.window(this.start)], [this.start]);
-    const judged = this.model.trained?.consistency ? { consistency: true } : {};
-    const withBars = this.level ? Math.min(this.steps, this.model.calibration.leads) : 0;
-    if (withBars) {
-      const facts = this.facts({ steps: withBars, level: this.level });
-      for await (const block of api.rollout(arrays, facts, signal)) {
-        this.take(block, withBars === this.steps);
-        tell();
-      }
-    }
-    if (withBars < this.steps) {
-      // Frames after the last that was calibrated come without bars.
-      const facts = this.facts({ steps: this.steps, ...judged });
-      for await (const block of api.rollout(arrays, facts, signal)) {
-        this.take(block, true);
-        tell();
-      }
+    const facts = this.facts({ steps: this.steps, ...this.wishes() });
+    for await (const block of api.rollout(arrays, facts, signal)) {
+      this.take(block);
+      tell();
     }
   }
 
+  /** What to tell beside the frames; with error bars the server judges the start anyway. */
+  wishes() {
+    if (this.level) return { level: this.level };
+    return this.model.trained?.consistency ? { consistency: true } : {};
+  }
+
   async stepFromTruth(signal, tell) {
-    const judged = this.model.trained?.consistency ? { consistency: true } : {};
-    const facts = this.facts(this.level ? { level: this.level } : judged);
+    const facts = this.facts(this.wishes());
     const last = Math.min(this.start + this.steps, this.recording.count);
     for (let first = this.start; first < last; first += AT_ONCE) {
       const count = Math.min(AT_ONCE, last - first);
       const ends = Array.from({ length: count }, (_, n) => first + n);
       const windows = ends.map((end) => this.window(end));
-      this.take(await api.step(this.arrays(windows, ends), facts, signal), true, count);
+      this.take(await api.step(this.arrays(windows, ends), facts, signal), count);
       tell();
     }
   }
 
   /** Take the frames of an answer; of each of several samples, the first. */
-  take({ arrays, facts }, isShown, samples = 0) {
+  take({ arrays, facts }, samples = 0) {
     const { prediction, low, high } = arrays;
     const size = this.places.length * this.recording.cells;
     const sampleSize = samples ? prediction.data.length / samples : size;
     const count = samples || prediction.data.length / size;
     const cut = (array, n) => array.data.subarray(n * sampleSize, n * sampleSize + size);
     for (let n = 0; n < count; n++) {
-      if (isShown) this.frames.push(cut(prediction, n));
-      if (low) this.low.push(cut(low, n));
-      if (high) this.high.push(cut(high, n));
+      this.frames.push(cut(prediction, n));
+      // After the last frame ahead that was calibrated there are none.
+      if (!low || (!samples && this.frames.length > this.model.calibration.leads)) continue;
+      this.low.push(cut(low, n));
+      this.high.push(cut(high, n));
     }
-    const { "alarm.p": p, "alarm.raised": raised, consistency } = arrays;
+    const { "alarm.p": p, "alarm.raised": raised, "alarm.limited": limited, consistency } = arrays;
     p?.data.forEach((value, n) => {
-      this.alarms.push({ p: value, isRaised: !!raised.data[n], part: facts["alarm.parts"]?.[n] });
+      const [isRaised, isLimited] = [raised, limited].map(({ data }) => !!data[n]);
+      const [part, lowest] = [facts["alarm.parts"]?.[n], facts["alarm.lowest"]];
+      this.alarms.push({ p: value, isRaised, isLimited, part, lowest });
     });
     if (consistency) this.consistency.push(...consistency.data);
     for (const remark of facts.remarks ?? []) {

@@ -2,7 +2,6 @@
 
 import * as api from "./api.js";
 import { Recording } from "./fields.js";
-import { isBareArray } from "./formats.js";
 import { Run, objection } from "./runs.js";
 import { goTo, state, update } from "./state.js";
 
@@ -18,7 +17,7 @@ export async function loadSample(sample, ready) {
   const size = 4 * sample.channels.length * sample.grid.shape[0] * sample.grid.shape[1];
   const count = Math.max(1, Math.floor(CHUNK / size));
   const end = Math.min(sample.frames, Math.max(1, Math.floor(MOST / size)));
-  const recording = new Recording(sample, sample.grid.shape, true);
+  const recording = new Recording(sample, sample.grid.shape);
   if (end < sample.frames) recording.remarks.push(`the first ${end} of ${sample.frames} frames`);
   while (recording.all.length < end) {
     const start = recording.all.length;
@@ -27,8 +26,12 @@ export async function loadSample(sample, ready) {
     const answer = await api.getFrames(sample.id, start, stop, signal);
     signal.throwIfAborted();
     recording.add(answer);
-    if (start === 0) ready(recording);
-    else update({ recording });
+    if (start === 0) {
+      recording.remarks.push(...answer.facts.remarks);
+      ready(recording);
+    } else {
+      update({ recording });
+    }
   }
 }
 
@@ -39,7 +42,7 @@ export async function loadFile(file, ready) {
   const answer = await api.openFile(bytes, signal);
   signal.throwIfAborted();
   const { facts, arrays } = answer;
-  const recording = new Recording(facts, arrays.fields.shape.slice(2), !isBareArray(bytes));
+  const recording = new Recording(facts, arrays.fields.shape.slice(2));
   recording.name = file.name;
   recording.add(answer);
   ready(recording);
@@ -51,23 +54,10 @@ function restart() {
   return loading.signal;
 }
 
-/** An array without more covers the domain of the model, and has its body if the points agree. */
-export function fitToModel(recording, model) {
-  if (!model) return;
-  if (!recording.hasSpacing) {
-    const [ny, nx] = model.grid.shape;
-    recording.dx = (model.grid.dx * nx) / recording.shape[1];
-    recording.dy = (model.grid.dy * ny) / recording.shape[0];
-    const isSame = `${model.grid.shape}` === `${recording.shape}`;
-    if (model.grid.body && isSame) recording.setBody(Uint8Array.from(model.grid.body.flat()));
-  }
-  recording.setStride(recording.strideFor(model));
-}
-
 /** Whether the calibration of a model holds for a recording: it does on the model's grid. */
 export function hasBars(model, recording) {
   if (!model?.calibration || !recording) return false;
-  const near = (a, b) => Math.abs(a - b) <= 1e-6 * b;
+  const near = (a, b) => Math.abs(a - b) <= 1e-3 * b;
   const { grid } = model;
   const isSame = `${grid.shape}` === `${recording.shape}`;
   return isSame && near(recording.dx, grid.dx) && near(recording.dy, grid.dy);
@@ -115,9 +105,11 @@ export async function predict(models, settings) {
     update({ runs: [...state.runs] });
     if (isWatched) goTo(followed);
   };
-  try {
-    await Promise.all(runs.map((run) => run.predict(controller.signal, tell)));
-  } finally {
-    if (running === controller) update({ isRunning: false });
-  }
+  const ends = await Promise.allSettled(runs.map((run) => run.predict(controller.signal, tell)));
+  if (running === controller) update({ isRunning: false });
+  const failed = ends.findIndex(({ status }) => status === "rejected");
+  if (failed < 0) return;
+  const { reason } = ends[failed];
+  if (runs.length === 1 || reason.name === "AbortError") throw reason;
+  throw new Error(`${models[failed].name}: ${reason.message}`);
 }

@@ -3,7 +3,7 @@
 
 import { bilinear, nmse, pointsAlong } from "./fields.js";
 import { axisLabel } from "./numbers.js";
-import { pointAt, pointBars, valuesAt, velocityAt } from "./quantities.js";
+import { pointAt, pointBars, valuesAt, velocityAt, whereBarsAre } from "./quantities.js";
 import { radial, streamwise } from "./spectrum.js";
 import { state } from "./state.js";
 
@@ -31,8 +31,8 @@ function timeOf(index) {
 
 /** The frame whose time is nearest. */
 export function frameAt(time) {
-  const { dt, stride } = state.recording;
-  return Math.round(dt ? time / (dt * stride) : time);
+  const { dt, stride, t0 } = state.recording;
+  return Math.round(dt ? (time - t0) / (dt * stride) : time);
 }
 
 export function probeStudy() {
@@ -48,18 +48,21 @@ export function probeStudy() {
   };
   const series = [{ name: "truth", kind: "truth", ...trace(null) }];
   for (const { run, name, kind } of runs()) series.push({ name, kind, ...trace(run) });
-  const [x, y] = [probe.x * recording.dx, probe.y * recording.dy];
   const spec = { title, x: axis.label, y: componentLabel(), series, at: axis.of(state.frame) };
-  spec.where = { x, y };
+  spec.where = [{ x: recording.x(probe.x), y: recording.y(probe.y) }];
   const band = bandAt(place, axis);
   if (band) spec.band = band;
+  else if (state.runs[0]?.low.length) spec.remark = whereBarsAre(state.runs[0]);
   return spec;
 }
 
 function bandAt(place, axis) {
   const [run] = state.runs;
   if (!run?.low.length || state.component === "speed") return null;
-  const band = { name: `${Math.round(100 * run.level)} % error bars`, x: [], low: [], high: [] };
+  const { length } = run.low;
+  const extent = length < run.frames.length ? `, ${length} frames ahead` : "";
+  const name = `${Math.round(100 * run.level)} % error bars${extent}`;
+  const band = { name, x: [], low: [], high: [] };
   for (let index = run.start + 1; index <= run.start + run.low.length; index++) {
     const [low, high] = pointBars(run, index, place);
     if (!Number.isFinite(low + high)) continue;
@@ -73,7 +76,7 @@ function bandAt(place, axis) {
 export function sliceStudy() {
   const { recording, slice, frame } = state;
   const title = "Slice";
-  if (!slice) return { title, note: "Press Slice and drag, or drag with Shift." };
+  if (!slice) return { title, note: "Drag in a panel with Shift, or in Slice mode." };
   const points = pointsAlong(slice, recording);
   const x = points.map(({ distance }) => distance);
   const along = (values) =>
@@ -87,7 +90,21 @@ export function sliceStudy() {
       y: along(valuesAt(recording, run, frame)),
     })),
   ];
-  return { title, x: axisLabel("distance", recording.lengthUnit), y: componentLabel(), series };
+  const ends = [[slice.x0, slice.y0], [slice.x1, slice.y1]].map(([a, b]) => placeOf(a, b));
+  const places = points.map((point) => placeOf(point.x, point.y));
+  return {
+    title,
+    x: axisLabel("distance", recording.lengthUnit),
+    y: componentLabel(),
+    series,
+    where: ends,
+    places: { x: places.map((own) => own.x), y: places.map((own) => own.y) },
+  };
+}
+
+/** Coordinates of a place in cells, whose centres are at 0.5. */
+function placeOf(x, y) {
+  return { x: state.recording.x(x - 0.5), y: state.recording.y(y - 0.5) };
 }
 
 export function errorStudy() {
@@ -146,6 +163,10 @@ export function spectrumStudy() {
 /** A study as a table: one row for each x, one column for each line. */
 export function asCsv(spec) {
   const columns = [...spec.series];
+  if (spec.places) {
+    const [{ x }] = columns;
+    columns.unshift({ name: "x", x, y: spec.places.x }, { name: "y", x, y: spec.places.y });
+  }
   if (spec.band) {
     const { x, low, high } = spec.band;
     columns.push({ name: "low", x, y: low }, { name: "high", x, y: high });

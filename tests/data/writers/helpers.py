@@ -1,8 +1,11 @@
 """Blocks of frames that the tests of writers share."""
 
 import math
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,3 +55,22 @@ def block(start: int, stop: int, *, gap: bool = False, with_truth: bool = False)
         known=known,
         truth=torch.where(known[:, None], values + 0.25, math.nan) if with_truth else None,
     )
+
+
+def image(
+    path: Path, shape: tuple[int, int] = SHAPE
+) -> tuple[ElementTree.Element, dict[str, np.ndarray]]:
+    """The XML of a .vti and its arrays, found by offset in the raw bytes behind it."""
+    head, _, rest = path.read_bytes().partition(b'<AppendedData encoding="raw">\n_')
+    tree = ElementTree.fromstring(head + b"</VTKFile>")
+    assert tree.get("header_type") == "UInt64" and tree.get("byte_order") == "LittleEndian"
+    arrays = {}
+    for entry in tree.iter("DataArray"):
+        if entry.get("format") != "appended":
+            continue
+        start = int(entry.get("offset", "-1"))
+        size = int.from_bytes(rest[start : start + 8], "little")
+        kind = {"Float32": "<f4", "UInt8": "u1"}[entry.get("type", "")]
+        values = np.frombuffer(rest[start + 8 : start + 8 + size], kind)
+        arrays[entry.get("Name", "")] = values.reshape(*shape, -1).squeeze()
+    return tree, arrays

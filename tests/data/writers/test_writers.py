@@ -16,7 +16,7 @@ import xarray
 from pibert.data.format import Reader, check
 from pibert.data.sources import open_recordings
 from pibert.data.writers import WRITERS, FrameWriter
-from tests.data.writers.helpers import BODY, SHAPE, block, description, fields
+from tests.data.writers.helpers import BODY, SHAPE, block, description, fields, image
 
 FRAMES = 5
 KNOWN = ~BODY.numpy()
@@ -67,23 +67,6 @@ def test_xarray_finds_coordinates_units_and_gaps(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.body.values, BODY.numpy())
         assert found.attrs["Conventions"].startswith("CF-")
         assert json.loads(found.attrs["pibert"])["local"]["prediction"]["model"] == "run"
-
-
-def image(path: Path) -> tuple[ElementTree.Element, dict[str, np.ndarray]]:
-    """The XML of a .vti and its arrays, found by offset in the raw bytes behind it."""
-    head, _, rest = path.read_bytes().partition(b'<AppendedData encoding="raw">\n_')
-    tree = ElementTree.fromstring(head + b"</VTKFile>")
-    assert tree.get("header_type") == "UInt64" and tree.get("byte_order") == "LittleEndian"
-    arrays = {}
-    for entry in tree.iter("DataArray"):
-        if entry.get("format") != "appended":
-            continue
-        start = int(entry.get("offset", "-1"))
-        size = int.from_bytes(rest[start : start + 8], "little")
-        kind = {"Float32": "<f4", "UInt8": "u1"}[entry.get("type", "")]
-        values = np.frombuffer(rest[start + 8 : start + 8 + size], kind)
-        arrays[entry.get("Name", "")] = values.reshape(*SHAPE, -1).squeeze()
-    return tree, arrays
 
 
 def test_vtk_images_hold_vectors_and_scalars_at_their_points(tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""Units, spacing and time step of a flow beside the model's, and what is assumed without them."""
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pibert.fields import Grid, Trajectory
+    from pibert.predictor import Predictor
+
+Remark = Callable[[str], None]
+
+
+def in_units(view: "Trajectory", predictor: "Predictor", remark: Remark) -> "Trajectory":
+    """In consistent units where those are the model's, else as it is."""
+    from pibert.data.units import in_consistent_units
+
+    units = predictor.spec.units
+    scaled = in_consistent_units(view)
+    fit = view if view.spec.units == units != scaled.spec.units else scaled
+    for name, mine, theirs in zip(view.spec.channels, units, fit.spec.units, strict=True):
+        if mine != theirs and "1" not in (mine, theirs):
+            raise ValueError(
+                f"trajectory {view.name!r}: expected {name!r} in {mine}, as the model was trained, "
+                f"found {theirs}"
+            )
+    if fit is not view:
+        remark("brought to metres and seconds, as the model")
+    stated = zip(view.spec.channels, fit.spec.units, units, strict=True)
+    if unstated := {name: unit for name, own, unit in stated if own == "1" != unit}:
+        named = ", ".join(f"{name} in {unit}" for name, unit in unstated.items())
+        remark(f"no unit is stated: it is assumed that the model's fit, {named} (--unit)")
+    grid = predictor.spec.grid
+    if is_counted(fit, grid):
+        remark(
+            "no spacing is stated: it is assumed that the points cover the model's domain, "
+            f"{grid.shape[1] * grid.dx:.4g} x {grid.shape[0] * grid.dy:.4g} (--dx, --dy)"
+        )
+    return fit
+
+
+def is_counted(trajectory: "Trajectory", model: "Grid") -> bool:
+    """Whether coordinates are numbers of points, as where nothing states them; not so the model's.
+
+    Args:
+        trajectory: Any flow.
+        model: The grid of the model.
+    """
+    grid = trajectory.spec.grid
+    counted = trajectory.length_unit is None and (grid.dx, grid.dy, *grid.origin) == (1, 1, 0, 0)
+    return counted and (model.dx, model.dy) != (1, 1)
+
+
+def compare_steps(fit: "Trajectory", predictor: "Predictor", remark: Remark) -> None:
+    mine, theirs = predictor.spec.dt, fit.spec.dt
+    if mine is not None and counts_frames(fit):
+        remark(
+            f"no time step is stated: it is assumed that frames are {mine:g} apart, as the steps "
+            "of the model; times count frames (--dt)"
+        )
+    if mine is None or theirs is None or math.isclose(mine, theirs, rel_tol=0.01):
+        return
+    text = f"the frames are {theirs:g} apart, the steps of the model {mine:g}"
+    times = mine / theirs
+    if times > 1.5 and math.isclose(times, round(times), rel_tol=0.01):
+        text += f"; --stride {round(times)} takes the frames that fit"
+    remark(text)
+
+
+def counts_frames(trajectory: "Trajectory") -> bool:
+    """Whether its time is the number of the frame, as where nothing states it."""
+    stated = trajectory.spec.dt is not None or trajectory.time_unit is not None
+    return not stated and bool((trajectory.time == trajectory.time.round()).all())

@@ -1,0 +1,107 @@
+"""Loads the models to serve, with the calibrations that are named and those in their folders."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pibert.predictor import Predictor, read_model
+from pibert.predictor import load as load_predictor
+from pibert.predictor.heads import need
+from pibert.predictor.shipped import find_model
+from pibert.serve.joint import JointPredictor
+from pibert.serve.limits import Limits
+from pibert.serve.models import Served
+from pibert.trust import Trusted
+from pibert.trust.artefact import SHEET, read_calibration, read_sheet
+from pibert.trust.ensemble import Ensemble, identity
+
+
+def load_served(
+    names: Sequence[str], device: str, limits: Limits, calibrations: Sequence[Path] = ()
+) -> dict[str, Served]:
+    """Models by name: that of their folder, or of the weights file.
+
+    Args:
+        names: Paths, or names of shipped models.
+        device: Where to compute.
+        limits: Of a request.
+        calibrations: Folders of calibrations, each of one of the models, which it tells by its
+            weights. A model that has none here takes the one in its own folder.
+    """
+    found: dict[str, Served] = {}
+    for name_or_path in names:
+        path = find_model(name_or_path).resolve()
+        base = name = path.stem if path.is_file() else path.name
+        count = 1
+        while name in found:
+            count += 1
+            name = f"{base}-{count}"
+        saved = read_model(path, device)
+        predictor = JointPredictor(
+            saved.model,
+            saved.normalizer,
+            card=saved.card,
+            chunk=max(limits.batch, limits.samples),
+        )
+        need(predictor.model, predictor.card, "forward")
+        found[name] = Served(name, predictor, path if path.is_dir() else None)
+    return _add_calibrations(found, device, calibrations)
+
+
+def _add_calibrations(
+    models: Mapping[str, Served], device: str, folders: Sequence[Path]
+) -> dict[str, Served]:
+    """The models with their calibrations: one that is named counts before that of the folder."""
+    found: dict[str, Trusted] = {}
+    for folder in folders:
+        matches = _matching(models, device, folder)
+        if not matches:
+            known = ", ".join(f"{name} {_short(own)}" for name, own in models.items())
+            raise ValueError(
+                f"{folder / SHEET}: expected the calibration of a model that is served ({known}), "
+                f"found that of weights {_stated(folder)[:12]}; serve that model, or leave it out"
+            )
+        if twice := sorted(set(matches) & set(found)):
+            raise ValueError(
+                f"--calibration: expected one of model {twice[0]}, found two; the second is "
+                f"{folder}: leave one out"
+            )
+        found |= matches
+    for name, own in models.items():
+        if name not in found and own.folder is not None and (own.folder / SHEET).is_file():
+            members = _members(own.folder, device)
+            predictor = _joined(own.predictor, members)
+            calibration = read_calibration(own.folder, identity(predictor))
+            found[name] = Trusted(predictor, calibration)
+    return {name: replace(own, trusted=found.get(name)) for name, own in models.items()}
+
+
+def _matching(models: Mapping[str, Served], device: str, folder: Path) -> dict[str, Trusted]:
+    """The models whose weights a calibration names, with it."""
+    weights, members = _stated(folder), _members(folder, device)
+    found = {}
+    for name, own in models.items():
+        try:
+            predictor = _joined(own.predictor, members)
+        except ValueError:  # no ensemble with this model
+            continue
+        if identity(predictor) == weights:
+            found[name] = Trusted(predictor, read_calibration(folder, weights))
+    return found
+
+
+def _stated(folder: Path) -> str:
+    return str(read_sheet(folder).get("weights_sha256"))
+
+
+def _members(folder: Path, device: str) -> list[Predictor]:
+    """The other members of an ensemble, if it is one that was calibrated."""
+    return [load_predictor(folder / own, device) for own in read_sheet(folder).get("members", [])]
+
+
+def _joined(predictor: Predictor, members: Sequence[Predictor]) -> Predictor | Ensemble:
+    return Ensemble([predictor, *members]) if members else predictor
+
+
+def _short(served: Served) -> str:
+    return identity(served.predictor)[:12]

@@ -7,14 +7,15 @@ better it is, the narrower the bars are where the prediction is easy.
     constant    one scale for every channel and lead time
     residual    tabulated from past errors by one of: the place on the grid; the slope of the
                 predicted field; its change since the frame before; its residual in the equations.
-                Which one, errors on other trajectories decide
+                ``relative`` ones tabulate shares of the deviation of the predicted field, for flows
+                of different speeds. Which one, errors on other trajectories decide
     ensemble    the spread of an ensemble's members
 
 Scales are in the unit of their channel: a change of units changes bars as it changes fields.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -28,7 +29,14 @@ from pibert.trust.forecasts import Forecast
 
 Kind = Literal["constant", "residual", "ensemble"]
 KINDS: tuple[str, ...] = get_args(Kind)
-GUIDES = ("place", "slope", "change", "equations")
+RELATIVE = "relative "
+GUIDES = (
+    "place",
+    "slope",
+    "change",
+    "equations",
+    *(RELATIVE + name for name in ("place", "slope", "change")),
+)
 """What a tabulated scale may depend on."""
 BINS = 16
 FLOOR = 0.1
@@ -54,6 +62,10 @@ class Difficulty:
         leads = torch.arange(frames.shape[1]) + first_lead
         leads = leads.clamp(max=len(self.values) - 1)
         values, edges = self.values[leads].to(frames), self.edges[leads].to(frames)
+        if self.guide.startswith(RELATIVE):
+            of_sizes = replace(self, guide=self.guide.removeprefix(RELATIVE))
+            sizes = field_sizes(forecast)
+            return sizes * of_sizes.scales(_in_sizes(forecast, sizes), spec, first_lead)
         if self.guide == "place":
             return values.expand(frames.shape)
         if self.guide == "constant":
@@ -64,6 +76,26 @@ class Difficulty:
             return forecast.spread + values[..., None, None]
         guide = guide_map(self.guide, forecast, spec)
         return _look_up(guide, edges, values)
+
+
+def field_sizes(forecast: Forecast) -> Float[Tensor, "b t c 1 1"]:
+    """The deviation of every predicted field over the points that were seen."""
+    weights = forecast.seen[:, None, None].to(forecast.prediction)
+    count = weights.sum((3, 4), keepdim=True).clamp(min=1)
+    frames = torch.where(weights > 0, forecast.prediction, 0.0)
+    mean = frames.sum((3, 4), keepdim=True) / count
+    square = (weights * (frames - mean).square()).sum((3, 4), keepdim=True) / count
+    return square.sqrt().clamp(min=1e-30).maximum(1e-6 * mean.abs())
+
+
+def _in_sizes(forecast: Forecast, sizes: Float[Tensor, "b t c 1 1"]) -> Forecast:
+    """A forecast in units of the size of each of its fields."""
+    return replace(
+        forecast,
+        prediction=forecast.prediction / sizes,
+        before=forecast.before / sizes,
+        truth=None if forecast.truth is None else forecast.truth / sizes,
+    )
 
 
 def guide_map(name: str, forecast: Forecast, spec: FieldSpec) -> Float[Tensor, "b t c y x"]:
@@ -126,6 +158,9 @@ def fit_difficulty(
 
 def tabulate(guide: str, forecasts: Sequence[Forecast], spec: FieldSpec) -> Difficulty:
     """Mean absolute errors by what they depend on, for every channel and lead time."""
+    if guide.startswith(RELATIVE):
+        scaled = [_in_sizes(own, field_sizes(own)) for own in forecasts]
+        return replace(tabulate(guide.removeprefix(RELATIVE), scaled, spec), guide=guide)
     errors = torch.cat([forecast.errors() for forecast in forecasts])  # NaN where not known
     mean = errors.nanmean((0, 3, 4)).nan_to_num(0.0)  # (lead, c)
     mean = mean.clamp(min=1e-12 * float(errors.nan_to_num(0.0).max()) + 1e-30)

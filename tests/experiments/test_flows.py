@@ -47,9 +47,7 @@ def test_flows_that_diverged_in_the_simulation_are_told(
     monkeypatch.setattr(flows_module, "find_preset", lambda case, preset: Noise(diverging=(1, 3)))
     config = DataConfig(case="noise", preset="any", shares=Shares(train=0.34, valid=0.34))
     for _ in range(2):  # simulated, and found in the cache
-        with pytest.warns(
-            InputWarning, match=r"2 of 5 flows diverged .* noise-1 \(too loud\);"
-        ):
+        with pytest.warns(InputWarning, match=r"2 of 5 flows diverged .* noise-1 \(too loud\);"):
             flows = outline(config)
         assert flows.source["diverged"] == ["noise-1", "noise-3"]
         assert [trajectory.name for trajectory in flows.trajectories] == [

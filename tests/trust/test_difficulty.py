@@ -51,7 +51,7 @@ def test_where_errors_follow_the_change_the_change_is_chosen():
         )
 
     difficulty, _ = fit_difficulty("residual", [made(s) for s in range(4)], spec_of())
-    assert difficulty.guide == "change"
+    assert difficulty.guide.removeprefix("relative ") == "change"  # all have one speed
     new = made(7)
     scales, step = difficulty.scales(new, spec_of()), (new.prediction - new.before).abs()
     assert float(scales[step > 1.5].mean() / scales[step < 0.2].mean()) > 5
@@ -90,3 +90,15 @@ def test_later_lead_times_take_the_last_scale():
     late = difficulty.scales(made, spec_of(), first_lead=2)
     for lead in range(3):
         torch.testing.assert_close(late[:, lead], difficulty.scales(made, spec_of())[:, 2])
+
+
+def test_between_flows_of_different_speeds_the_scale_follows_the_speed():
+    speeds = (0.2, 1.0, 5.0, 0.5, 2.0, 8.0)
+    flows = [planted(speed, seed=place) for place, speed in enumerate(speeds)]
+    difficulty, losses = fit_difficulty("residual", flows, spec_of())
+    assert difficulty.guide == "relative place"
+    assert losses["relative place"] < losses["place"] - 0.1
+    for speed in (0.3, 3.0):
+        new = planted(speed, seed=9)
+        ratio = (new.errors() / difficulty.scales(new, spec_of())).nanmean()
+        assert float(ratio) == pytest.approx(1.0, abs=0.1)

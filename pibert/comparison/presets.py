@@ -175,6 +175,7 @@ PRESETS: dict[str, Comparison] = {
                 channels=("u", "v"),
                 size=(64, 64),
                 shares=Shares(train=0.6, valid=0.2),
+                group_by=("Re", "mass_ratio"),  # conditions recur, and are judged unseen
             )
         },
         400_000,

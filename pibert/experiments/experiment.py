@@ -49,6 +49,9 @@ class DataConfig:
     fluctuation of a component, in its unit."""
     split: Literal["trajectory", "time", "stated"] = "trajectory"
     """Whole trajectories at random, stretches of time of each, or as the data say."""
+    group_by: tuple[str, ...] = ()
+    """Parameters: trajectories that agree in all of them, such as repetitions of a condition, go to
+    the same part of a split by trajectory."""
     shares: Shares = Shares()
     guard: int = 0
     """Frames left out between two parts of a split in time."""
@@ -64,6 +67,11 @@ class DataConfig:
             raise ValueError(
                 "expected either a path or a case to simulate, "
                 f"found path {self.path!r} and case {self.case!r}"
+            )
+        if self.group_by and self.split != "trajectory":
+            raise ValueError(
+                f"group_by goes with split = 'trajectory', found split = {self.split!r}; leave one "
+                "of them out"
             )
         if self.outlier_noise is not None and not self.outlier_noise > 0:
             raise ValueError(f"outlier_noise must be positive, found {self.outlier_noise}")

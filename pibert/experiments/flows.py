@@ -3,7 +3,7 @@
 import hashlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -211,7 +211,8 @@ def _part(trajectories: Sequence[Trajectory], config: DataConfig) -> Split:
         lengths = [trajectory.num_frames for trajectory in trajectories]
         return split_in_time(lengths, config.shares, guard=config.guard)
     if config.split == "trajectory":
-        return split_trajectories(range(len(trajectories)), config.shares, seed=config.split_seed)
+        groups = _groups(trajectories, config.group_by)
+        return split_trajectories(groups, config.shares, seed=config.split_seed)
     stated = [trajectory.local.get("split") for trajectory in trajectories]
     unknown = sorted({str(part) for part in stated if part not in PARTS})
     if unknown:
@@ -222,6 +223,20 @@ def _part(trajectories: Sequence[Trajectory], config: DataConfig) -> Split:
     return Split(
         *(tuple(Segment(i) for i, own in enumerate(stated) if own == part) for part in PARTS)
     )
+
+
+def _groups(trajectories: Sequence[Trajectory], names: Sequence[str]) -> Sequence[Hashable]:
+    """What keeps trajectories together: equal parameters; without names, each is its own."""
+    if not names:
+        return range(len(trajectories))
+    for trajectory in trajectories:
+        if missing := [name for name in names if name not in trajectory.parameters]:
+            raise ValueError(
+                f"data.group_by: expected the parameters {', '.join(names)} in every trajectory, "
+                f"found no {', '.join(missing)} in {trajectory.name!r}, which has "
+                f"{', '.join(trajectory.parameters) or 'none'}"
+            )
+    return [tuple(trajectory.parameters[name] for name in names) for trajectory in trajectories]
 
 
 def _tuples(hints: dict[str, Any]) -> dict[str, Any]:

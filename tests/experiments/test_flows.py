@@ -57,6 +57,22 @@ def test_flows_that_diverged_in_the_simulation_are_told(
         ]
 
 
+def test_repetitions_of_a_condition_stay_together(tmp_path: Path) -> None:
+    made = [make_trajectory(f"t{i}", frames=8, seed=i, re=1000.0 + i % 5) for i in range(15)]
+    write(tmp_path / "flows.h5", made)
+    config = DataConfig(path=str(tmp_path / "flows.h5"), shares=SHARES, group_by=("Re",))
+    flows = outline(config)
+    parts = [
+        {flows.trajectories[segment.trajectory].parameters["Re"] for segment in part}
+        for part in (flows.split.train, flows.split.valid, flows.split.test)
+    ]
+    assert [len(part) for part in parts] == [3, 1, 1] and len(set.union(*parts)) == 5
+    with pytest.raises(ValueError, match="found no mass in 't0', which has Re"):
+        outline(replace(config, group_by=("Re", "mass")))
+    with pytest.raises(ValueError, match="goes with split = 'trajectory'"):
+        replace(config, split="time")
+
+
 def test_a_smaller_share_of_labels_is_a_part_of_a_larger_one(tmp_path: Path) -> None:
     flows = prepare(save(tmp_path))
     few, half, all_ = (set(flows.labelled(share)) for share in (0.2, 0.5, 1.0))

@@ -282,7 +282,8 @@ def draw(results: dict[str, Any], out: Path) -> None:
     draw_detection(
         out / "detection.png",
         panels,
-        title=f"windows of {test} unseen wakes; dotted: 5 % false alarms",
+        results["detection"]["false_alarms"],
+        title=f"windows of {test} unseen wakes; dotted: where an alarm is raised at p <= 0.05",
     )
 
 

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -101,7 +101,8 @@ def carry_out(
             continue
         try:
             if workers == 1:
-                _one(comparison, job, out, flows[job.data], watcher)
+                with _unremarked():
+                    _one(comparison, job, out, flows[job.data], watcher)
             # Only now: times are true while no other run is under way.
             _price(comparison, job, out, watcher)
         except Exception as error:  # one run must not cost the others
@@ -226,7 +227,6 @@ def _settle(slots: Any, threads: int) -> None:
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     torch.set_num_threads(threads)
-    warnings.simplefilter("ignore", InputWarning)  # the process that waits for this one says them
 
 
 def _explained(error: Exception, folder: Path) -> str:
@@ -253,10 +253,19 @@ _prepared: dict[str, Flows] = {}
 def _alone(comparison: Comparison, job: Job, out: Path, sharing: int) -> float | None:
     data = comparison.data[job.data]
     key = config.fingerprint(config.as_plain(data))
-    if key not in _prepared:
-        _prepared.clear()
-        _prepared[key] = prepare(data, device=_device(comparison))
-    return _one(comparison, job, out, _prepared[key], _Nobody(), at_a_time=sharing)
+    with _unremarked():
+        if key not in _prepared:
+            _prepared.clear()
+            _prepared[key] = prepare(data, device=_device(comparison))
+        return _one(comparison, job, out, _prepared[key], _Nobody(), at_a_time=sharing)
+
+
+@contextlib.contextmanager
+def _unremarked() -> Iterator[None]:
+    """What is odd about the flows is said where they are found, not again by every run."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", InputWarning)
+        yield
 
 
 def _device(comparison: Comparison) -> str:

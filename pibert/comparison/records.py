@@ -86,11 +86,12 @@ def _measures(scores: Scores) -> dict[str, Measure]:
 
 def _weights(scores: Scores) -> tuple[Tensor | None, Tensor | None, str]:
     """Draws of frames and of sequences; None where there is too little to draw from."""
-    homes, sequences = scores.arrays["rows/trajectory"], scores.arrays["sequences/trajectory"]
+    groups, what = _groups(scores)
+    homes, sequences = (groups[scores.arrays[f"{own}/trajectory"]] for own in ("rows", "sequences"))
     try:
         weights = draw_trajectories(homes, draws=DRAWS, seed=0)
         count = len(homes.unique())
-        return weights, draw_trajectories(sequences, draws=DRAWS, seed=0), f"{count} trajectories"
+        return weights, draw_trajectories(sequences, draws=DRAWS, seed=0), f"{count} {what}"
     except TooFew:
         pass
     time = scores.card["correlation_frames"]
@@ -107,16 +108,30 @@ def _weights(scores: Scores) -> tuple[Tensor | None, Tensor | None, str]:
         return None, None, f"none: the test part has fewer than ten blocks of {block} frames"
 
 
+def _groups(scores: Scores) -> tuple[Tensor, str]:
+    """What is drawn as one, by trajectory, and its name: repetitions are not independent."""
+    facts = scores.card["data"]
+    names = facts["source"].get("group_by")
+    if not names:
+        return torch.arange(len(facts["names"])), "trajectories"
+    keys = [tuple(own[name] for name in names) for own in facts["parameters"]]
+    place = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return torch.tensor([place[key] for key in keys]), "conditions"
+
+
 def _stretches(scores: Scores) -> Tensor:
     """A number for every frame, the same within a stretch of a trajectory without a gap.
 
     Where frames come in pairs, every second one is judged: no two are neighbours, and a gap is
-    where more than one is left out.
+    where their distance is not the usual one.
     """
     homes, frames = scores.arrays["rows/trajectory"], scores.arrays["rows/frame"]
-    moved, steps = homes.diff() != 0, frames.diff()
-    ahead = steps[~moved & (steps > 0)]
-    breaks = moved | (steps != (ahead.min() if len(ahead) else 1))
+    steps = torch.where(homes.diff() == 0, frames.diff(), 0)
+    usual = torch.ones_like(steps)
+    for home in homes.unique():
+        own = (homes[1:] == home) & (steps > 0)
+        usual[own] = steps[own].mode().values if bool(own.any()) else 1
+    breaks = (steps <= 0) | (steps != usual)
     return torch.cat((homes.new_zeros(1), breaks.long().cumsum(0)))
 
 

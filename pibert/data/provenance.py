@@ -4,6 +4,7 @@ Files of predictions have the kind ``predicted``, the model's name, the fingerpr
 and, where they hold error bars, the level of these. They are no truth to learn or to score from.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,3 +35,12 @@ def predicted_by(source: Mapping[str, Any]) -> str | None:
     text = f"predicted by {source.get('model') or 'an unnamed model'}"
     text += f" (weights {str(weights)[:12]})" if weights else ""
     return text if level is None else f"{text}, with bars of level {level:g}"
+
+
+def own_facts(stated: Any) -> dict[str, Any]:
+    """Source facts in the JSON that files of other formats carry if this package wrote them."""
+    try:
+        found = json.loads(str(stated)).get("source", {})
+    except (json.JSONDecodeError, AttributeError):
+        return {}
+    return dict(found) if isinstance(found, dict) else {}

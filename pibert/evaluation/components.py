@@ -43,10 +43,10 @@ def gradient_unit(unit: str, length_unit: str | None) -> str:
     Args:
         unit: Of the field.
         length_unit: Of the grid's spacing; None: the one that fits the field, which is metres for
-            SI units and none for dimensionless fields.
+            SI units and none for dimensionless fields. D is that of flows in units of U and D.
     """
-    if length_unit is None and unit == "1":
-        return "1"
+    if unit == "1" and length_unit in (None, "D"):
+        return "1" if length_unit is None else "U/D"
     field, length = parse_unit(unit), parse_unit(length_unit or "m")
     if field is not None and length is not None and field.of_time == 1.0:
         if (field.length, field.of_length) == (length.length, length.of_length):

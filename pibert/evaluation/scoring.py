@@ -258,8 +258,7 @@ def _keep(
         "errors/last": frame_errors(still, normalizer).cpu(),
         "correlation": torch.full((len(pieces),), torch.nan),
     }
-    # Frames that all stand alone, as those of a recording in pairs, are one series of their own
-    # pace; but no trace to show, as its times are not a step apart.
+    # Frames that all stand alone, as in pairs, are one series, but not one a step apart to show.
     alone = len(pieces) == len(target)
     for place, part in enumerate([frames] if alone else in_parts(frames, map(len, pieces))):
         if len(part.truth) < 2:

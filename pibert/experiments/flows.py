@@ -121,6 +121,8 @@ def _trajectories(
     path, source = _locate(config, device, on_progress)
     recordings = open_recordings(path, config.kind, Hints(**_tuples(config.hints)))
     trajectories = tuple(_represented(trajectory, config) for trajectory in recordings)
+    if config.group_by:
+        source["group_by"] = list(config.group_by)
     if made := sorted({text for t in trajectories if (text := predicted_by(t.source))}):
         source["predicted"] = made
         warn(f"{path}: these flows are no truth, but {'; '.join(made)}")

@@ -59,9 +59,11 @@ def draw_coverage(
         )
         right.axhline(level, color=colour, lw=0.8, ls=":")
     right.set_title("by lead time (dotted: nominal)", fontsize=10)
-    right.set_xlabel("frames ahead")
-    right.set_ylim(0.35, 1.01)
+    right.set_xlabel("frames ahead", fontsize=9)
+    right.xaxis.get_major_locator().set_params(integer=True)
+    lowest = min(share for found in by_method.values() for shares in found for share in shares)
     for ax in (left, middle, right):
+        ax.set_ylim(min(min(levels) - 0.15, lowest - 0.02), 1.01)
         ax.set_ylabel("truths inside their bars", fontsize=9)
         ax.tick_params(labelsize=8)
         ax.legend(fontsize=8, frameon=False, loc="center right" if ax is right else "lower right")
@@ -73,6 +75,7 @@ def draw_coverage(
 def draw_detection(
     path: str | os.PathLike[str],
     panels: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]],
+    operating: float,
     *,
     title: str = "",
 ) -> Path:
@@ -81,6 +84,7 @@ def draw_detection(
     Args:
         path: A PNG file.
         panels: False alarms and detections of each fault, by kind of fault.
+        operating: The measured share of false alarms at the rate that was accepted.
         title: A line above the panels.
     """
     path = picture_path(path)
@@ -95,12 +99,13 @@ def draw_detection(
             style = "--" if turn else "-"
             ax.plot(false, found, color=_COLOURS[colour], ls=style, lw=1.2, label=name)
         ax.plot(chance, chance, color="0.7", lw=0.8, ls="--")
-        ax.axvline(0.05, color="0.5", lw=0.8, ls=":")
+        if operating:
+            ax.axvline(operating, color="0.5", lw=0.8, ls=":")
         ax.set_xscale("log")
         ax.set_xlim(3e-3, 1)
         ax.set_ylim(-0.02, 1.03)
         ax.set_title(heading, fontsize=10)
-        ax.set_xlabel("false alarms", fontsize=9)
+        ax.set_xlabel("false alarms, measured on these windows", fontsize=9)
         ax.tick_params(labelsize=8)
         ax.set_ylabel("faulty windows detected", fontsize=9)
         ax.legend(
@@ -122,4 +127,3 @@ def _diagonal(ax: Axes, levels: Sequence[float]) -> None:
     ax.plot(ends, ends, color="0.6", lw=0.8, ls="--")
     ax.set_xlabel("nominal level", fontsize=9)
     ax.set_xlim(ends[0], 1.02)
-    ax.set_ylim(ends[0] - 0.05, 1.01)

@@ -27,6 +27,8 @@ from pibert.solver.recipes import Progress
 CHANNELS = ("u", "v", "p")
 LOOK_EVERY = 200
 """Steps between two looks for divergence."""
+FASTEST = 0.4
+"""Cells per step, 0.7 of the speed of sound: beyond it the lattice is no incompressible fluid."""
 
 
 @runtime_checkable
@@ -132,7 +134,7 @@ def run(
     *,
     warm_up: int = 0,
     burst: tuple[int, int] = (1, 1),
-    max_speed: float = 4.0,
+    max_speed: float | None = None,
     raise_on_divergence: bool = True,
     compiled: bool = False,
     progress: Progress | None = None,
@@ -146,7 +148,8 @@ def run(
             whole.
         warm_up: Steps before the first frame; time counts from there.
         burst: (2, 10) keeps the first two of every ten frames.
-        max_speed: In units of U; a sample that is faster anywhere has diverged.
+        max_speed: In units of U; a sample that is faster anywhere has diverged. None stands for
+            ``FASTEST``.
         raise_on_divergence: Raise FloatingPointError when a sample diverges; otherwise go on with
             the others and say so in the status.
         compiled: Compile the step: seconds once, then several times faster.
@@ -169,7 +172,8 @@ def run(
     if len(case.links.second) or case.mover is not None:
         total = max(total, warm_up + 1)  # forces are known after a step
     mover = None if case.mover is None else case.mover(compiled)
-    watch = _Watch(case, mover, max_speed, raise_on_divergence)
+    limit = FASTEST / case.speed if max_speed is None else max_speed
+    watch = _Watch(case, mover, limit, raise_on_divergence)
     step = make_step(case.fluid, compiled=compiled)
     f = pad(case.start)
     case.links.fill(f, f)

@@ -153,16 +153,22 @@ def read_calibration(folder: Path | str, weights_sha256: str) -> Calibration:
 
 
 def _tensors(calibration: Calibration) -> dict[str, Tensor]:
+    sizes = calibration.difficulty.sizes
     return {
         "scores": calibration.scores,
         "windows": calibration.windows,
         "difficulty.values": calibration.difficulty.values,
         "difficulty.edges": calibration.difficulty.edges,
+        **({} if sizes is None else {"difficulty.sizes": sizes}),
         "typical.mean": calibration.typical.mean,
         "typical.whitener": calibration.typical.whitener,
         "alarm.reference": calibration.watch.surprise.reference,
         "alarm.atoms": calibration.watch.atoms,
     }
+
+
+def _settings(stated: Mapping[str, Any]) -> Settings:
+    return Settings(**{**stated, "group_by": tuple(stated.get("group_by", ()))})
 
 
 def _restored(sheet: Sheet, tensors: Mapping[str, Tensor]) -> Calibration:
@@ -177,11 +183,14 @@ def _restored(sheet: Sheet, tensors: Mapping[str, Tensor]) -> Calibration:
     )
     return Calibration(
         weights_sha256=sheet["weights_sha256"],
-        settings=Settings(**sheet["settings"]),
+        settings=_settings(sheet["settings"]),
         units=units,
         same_flows=bool(sheet.get("same_flows", False)),
         difficulty=Difficulty(
-            sheet["difficulty"], tensors["difficulty.values"], tensors["difficulty.edges"]
+            sheet["difficulty"],
+            tensors["difficulty.values"],
+            tensors["difficulty.edges"],
+            tensors.get("difficulty.sizes"),
         ),
         scores=tensors["scores"],
         windows=windows,

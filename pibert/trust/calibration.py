@@ -55,6 +55,8 @@ class Settings:
     """What counts as independent; None: trajectories where there are ``ENOUGH``."""
     seed: int = 0
     """Of the choice which trajectories fit and which calibrate."""
+    group_by: tuple[str, ...] = ()
+    """Parameters: trajectories that agree in all of them repeat a condition, and count as one."""
 
     def __post_init__(self) -> None:
         if min(self.leads, self.starts) < 1:
@@ -121,14 +123,17 @@ class Calibration:
                 f"{self.units} taken for independent: right for such stretches at best, and "
                 "nothing is said of other flows"
             )
+        one, all_ = "trajectory", "trajectories"
+        if self.settings.group_by:
+            one, all_ = "condition", "conditions"
         if self.units == "trajectories":
             return (
-                f"{k} trajectories exchangeable with new ones; nothing is assumed within a "
-                f"trajectory; levels up to {self.highest_level:.3f}"
+                f"{k} {all_} exchangeable with new ones; nothing is assumed within a "
+                f"{one}; levels up to {self.highest_level:.3f}"
             )
         return (
-            f"{n} windows of {k} trajectories taken for independent, which windows of one "
-            "trajectory are not: right on average where new trajectories are like these, no "
+            f"{n} windows of {k} {all_} taken for independent, which windows of one "
+            f"{one} are not: right on average where new {all_} are like these, no "
             "guarantee for each"
         )
 
@@ -147,8 +152,8 @@ def calibrate(
         settings: How to calibrate.
     """
     settings = settings or Settings()
-    by_trajectory = windows_by_trajectory(held_out, settings.starts)
-    fitting, calibrating = part_groups(by_trajectory, settings.seed)
+    by_unit = windows_by_trajectory(held_out, settings.starts, settings.group_by)
+    fitting, calibrating = part_groups(by_unit, settings.seed)
     spec = predictor.spec
     fit_windows = [read_windows(held_out, own, spec) for own in fitting]
     difficulty, losses = fit_difficulty(
@@ -198,7 +203,7 @@ def _homes(samples: Samples) -> set[int]:
 
 
 def part_groups(
-    by_trajectory: Mapping[int, Sequence[int]], seed: int
+    by_trajectory: Mapping[Any, Sequence[int]], seed: int
 ) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
     """Windows to fit on and windows to calibrate on, trajectory by trajectory.
 

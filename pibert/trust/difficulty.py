@@ -53,6 +53,8 @@ class Difficulty:
     """A scale per point (place), bin (the last one for points without a guide), or one (others)."""
     edges: Float[Tensor, "lead c edge"]
     """Between the bins; empty where there are none."""
+    sizes: Float[Tensor, "lead c"] | None = None
+    """Mean deviation of the predicted fields, of relative guides: none counts as much smaller."""
 
     def scales(
         self, forecast: Forecast, spec: FieldSpec, first_lead: int = 0
@@ -63,8 +65,9 @@ class Difficulty:
         leads = leads.clamp(max=len(self.values) - 1)
         values, edges = self.values[leads].to(frames), self.edges[leads].to(frames)
         if self.guide.startswith(RELATIVE):
+            assert self.sizes is not None
             of_sizes = replace(self, guide=self.guide.removeprefix(RELATIVE))
-            sizes = field_sizes(forecast)
+            sizes = _not_tiny(field_sizes(forecast), self.sizes[leads])
             return sizes * of_sizes.scales(_in_sizes(forecast, sizes), spec, first_lead)
         if self.guide == "place":
             return values.expand(frames.shape)
@@ -85,7 +88,14 @@ def field_sizes(forecast: Forecast) -> Float[Tensor, "b t c 1 1"]:
     frames = torch.where(weights > 0, forecast.prediction, 0.0)
     mean = frames.sum((3, 4), keepdim=True) / count
     square = (weights * (frames - mean).square()).sum((3, 4), keepdim=True) / count
-    return square.sqrt().clamp(min=1e-30).maximum(1e-6 * mean.abs())
+    return square.sqrt()
+
+
+def _not_tiny(
+    sizes: Float[Tensor, "b t c 1 1"], usual: Float[Tensor, "t c"]
+) -> Float[Tensor, "b t c 1 1"]:
+    """Sizes that are at least a share of the usual ones: a uniform field has bars too."""
+    return sizes.maximum((FLOOR * usual + 1e-30).to(sizes)[..., None, None])
 
 
 def _in_sizes(forecast: Forecast, sizes: Float[Tensor, "b t c 1 1"]) -> Forecast:
@@ -159,8 +169,14 @@ def fit_difficulty(
 def tabulate(guide: str, forecasts: Sequence[Forecast], spec: FieldSpec) -> Difficulty:
     """Mean absolute errors by what they depend on, for every channel and lead time."""
     if guide.startswith(RELATIVE):
-        scaled = [_in_sizes(own, field_sizes(own)) for own in forecasts]
-        return replace(tabulate(guide.removeprefix(RELATIVE), scaled, spec), guide=guide)
+        sizes = [field_sizes(own) for own in forecasts]
+        usual = torch.cat(sizes).mean((0, 3, 4))
+        scaled = [
+            _in_sizes(own, _not_tiny(size, usual))
+            for own, size in zip(forecasts, sizes, strict=True)
+        ]
+        table = tabulate(guide.removeprefix(RELATIVE), scaled, spec)
+        return replace(table, guide=guide, sizes=usual)
     errors = torch.cat([forecast.errors() for forecast in forecasts])  # NaN where not known
     mean = errors.nanmean((0, 3, 4)).nan_to_num(0.0)  # (lead, c)
     mean = mean.clamp(min=1e-12 * float(errors.nan_to_num(0.0).max()) + 1e-30)

@@ -6,6 +6,7 @@ standard deviation. An ensemble is used like a ``Predictor``.
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,12 @@ from torch import Tensor
 
 from pibert.fields import FieldSpec, Normalizer
 from pibert.predictor import Predictor
+
+
+def _without_ranges(spec: FieldSpec) -> dict[str, Any]:
+    """A spec as plain JSON without the ranges of its parameters, which older files do not have."""
+    parameters = tuple(replace(own, lowest=None, highest=None) for own in spec.parameters)
+    return replace(spec, parameters=parameters).to_dict()
 
 
 class Ensemble:
@@ -36,7 +43,7 @@ class Ensemble:
                         f"expected members of one experiment, found {what} {mine} of the first and "
                         f"{theirs} of member {place}; run it again with another seed alone"
                     )
-            if first.spec.to_dict() != other.spec.to_dict():
+            if _without_ranges(first.spec) != _without_ranges(other.spec):
                 raise ValueError(
                     f"expected members of one experiment, found other fields in member {place}; "
                     "run it again with another seed alone"

@@ -1,6 +1,6 @@
 """Rollouts from windows of recorded flows, beside what came to pass."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,17 +56,23 @@ class Windows:
         return (~self.seen[:, fluid]).double().mean(1)
 
 
-def windows_by_trajectory(samples: Samples, most: int) -> dict[int, list[int]]:
-    """Numbers of samples of each trajectory, at most so many, evenly spread."""
+def windows_by_trajectory(
+    samples: Samples, most: int, group_by: Sequence[str] = ()
+) -> dict[Hashable, list[int]]:
+    """Numbers of samples of each trajectory, at most so many, evenly spread.
+
+    Trajectories that agree in the parameters of ``group_by`` are one.
+    """
     found: dict[int, list[int]] = {}
     for sample in range(len(samples)):
         found.setdefault(samples.locate(sample)[0], []).append(sample)
-    return {
-        index: [
-            own[place * len(own) // min(most, len(own))] for place in range(min(most, len(own)))
-        ]
-        for index, own in found.items()
-    }
+    joined: dict[Hashable, list[int]] = {}
+    for index, own in found.items():
+        count = min(most, len(own))
+        stated = samples.trajectories[index].parameters
+        key = tuple(stated.get(name) for name in group_by) if group_by else index
+        joined.setdefault(key, []).extend(own[n * len(own) // count] for n in range(count))
+    return joined
 
 
 def read_windows(samples: Samples, numbers: Sequence[int], spec: FieldSpec) -> Windows:

@@ -131,6 +131,28 @@ def test_frames_in_pairs_are_drawn_in_blocks_of_pairs(carried: Carried, tmp_path
     assert record["low"] < record["value"] < record["high"]
 
 
+@pytest.mark.parametrize(
+    ("conditions", "method"), [(10, "10 conditions"), (4, "blocks of 6 frames")]
+)
+def test_repetitions_of_a_condition_are_drawn_as_one(
+    conditions: int, method: str, carried: Carried, tmp_path: Path
+) -> None:
+    jobs = [job for job in carried.comparison.jobs() if job.seed == 3]
+    for job in jobs:
+        scores = read_scores(job.folder(carried.out))
+        facts = scores.card["data"]
+        stated = [{"Re": float(n % conditions)} for n in range(len(facts["names"]))]
+        # The ten of the test part are as many conditions, or fewer.
+        for place, home in enumerate(scores.arrays["rows/trajectory"].unique().tolist()):
+            stated[home] = {"Re": float(place % conditions)}
+        data = {**facts, "source": {**facts["source"], "group_by": ["Re"]}, "parameters": stated}
+        card = {**scores.card, "data": data, "correlation_frames": 1.9}
+        job.folder(tmp_path).mkdir(parents=True)
+        save_scores(job.folder(tmp_path), Scores(card, dict(scores.arrays)))
+    results = gather(replace(carried.comparison, seeds=(3,)), tmp_path, {})
+    assert results["data"]["waves"]["intervals"] == method
+
+
 def test_marks_compare_with_the_best_model_of_each_number(carried: Carried) -> None:
     by_number: dict[Any, list[dict[str, Any]]] = {}
     for record in carried.results["records"]:

@@ -137,7 +137,7 @@ def test_without_a_body_nothing_is_near_it() -> None:
         ("m/s", "mm", "m/s/mm"),
         ("m/s", "D", "m/s/D"),
         ("1", None, "1"),
-        ("1", "D", "1/D"),
+        ("1", "D", "U/D"),
         ("U", None, "U/length"),
     ],
 )

@@ -26,7 +26,7 @@ def test_pictures_are_written_with_all_that_was_given(tmp_path: Path, monkeypatc
     )
     curve = ([0.1, 1.0], [0.5, 1.0])
     trust.draw_detection(
-        tmp_path / "roc.png", {"units": {"x 10": curve}, "time": {"frozen": curve}}
+        tmp_path / "roc.png", {"units": {"x 10": curve}, "time": {"frozen": curve}}, 0.04
     )
     names = [
         [label for ax in figure.axes for label in ax.get_legend_handles_labels()[1]]

@@ -92,6 +92,19 @@ def test_later_lead_times_take_the_last_scale():
         torch.testing.assert_close(late[:, lead], difficulty.scales(made, spec_of())[:, 2])
 
 
+@pytest.mark.parametrize("guide", [name for name in GUIDES if name.startswith("relative")])
+def test_a_uniform_field_has_bars_too(guide: str):
+    flows = [planted(seed=s) for s in range(3)]
+    difficulty = tabulate(guide, flows, spec_of())
+    calm = planted(1e-9, seed=5)
+    scales = difficulty.scales(calm, spec_of())
+    least = difficulty.scales(flows[0], spec_of()).amin()
+    assert float(scales.min()) > 0.05 * float(least)
+    with_calm = tabulate(guide, [*flows, calm], spec_of())
+    usual = with_calm.scales(flows[0], spec_of()) / difficulty.scales(flows[0], spec_of())
+    assert 0.5 < float(usual.mean()) < 1.5
+
+
 def test_between_flows_of_different_speeds_the_scale_follows_the_speed():
     speeds = (0.2, 1.0, 5.0, 0.5, 2.0, 8.0)
     flows = [planted(speed, seed=place) for place, speed in enumerate(speeds)]

@@ -79,8 +79,8 @@ def identify(path: Path | str) -> str:
             raise SourceError(f"{path}: not a file that can be read here: {advice}. Known: {known}")
     if not path.exists():
         raise SourceError(
-            f"{path}: the files of this pattern are no PIV vectors, the only files that a pattern "
-            "joins; name one file or the folder"
+            f"{path}: the files of this pattern are no PIV vectors and no text in columns, which "
+            "alone a pattern joins; name one file or the folder"
         )
     what = "folder" if path.is_dir() else "file"
     raise SourceError(
@@ -98,7 +98,7 @@ def open_recordings(
     """Open a file or folder of any known kind; no field is read yet.
 
     Args:
-        path: The file or folder; for PIV also a pattern such as ``run/B*.txt``.
+        path: The file or folder; for PIV and columns also a pattern such as ``run/B*.txt``.
         kind: A key of ``SOURCES``, where the data itself should not decide.
         hints: What the user knows and the file does not say.
         options: What the reader of this kind takes beyond that, see ``options_of``.

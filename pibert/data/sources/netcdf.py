@@ -5,7 +5,6 @@ variable is. Packed values are unpacked and fill values are missing. Times that 
 become seconds since the first frame.
 """
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from pibert.data.provenance import own_facts
 from pibert.data.sources.assembly.lazy import Where
 from pibert.data.sources.assembly.roles import Variable, meaning
 from pibert.data.sources.assembly.trajectory import make_recordings
@@ -65,7 +65,7 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         for key in ("title", "institution", "source", "references")
         if key in dataset.attrs
     }
-    source |= _own_facts(dataset.attrs.get("pibert"))
+    source |= own_facts(dataset.attrs.get("pibert"))
     variables = [_variable(str(key), item, dataset) for key, item in dataset.variables.items()]
     if not variables:
         raise SourceError(
@@ -81,15 +81,6 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     if any((variable.unit or "").startswith("degree") for variable in variables):
         remarks.append("the grid is in degrees, not in a length: derivatives need it projected")
     return make_recordings("netcdf", store, variables, hints, source=source, remarks=remarks)
-
-
-def _own_facts(stated: Any) -> dict[str, Any]:
-    """Source facts of a file that this package wrote."""
-    try:
-        found = json.loads(str(stated)).get("source", {})
-    except (json.JSONDecodeError, AttributeError):
-        return {}
-    return dict(found) if isinstance(found, dict) else {}
 
 
 class NetcdfStore:

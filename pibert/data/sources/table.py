@@ -3,14 +3,16 @@
 A header names the columns (``x``, ``y``, ``u (m/s)``, ``Vx [m/s]``, ``velocity_x`` ...). Points may
 be scattered. Frames are told apart by a column of time, or as COMSOL does it, by columns
 ``u @ t=0.1``; what else stands after ``@`` (``Re=100``) is a parameter, and columns that differ in
-it are flows of their own. A file without names of columns is read as x, y, u, v where its points
-form a grid. A table without points in a plane holds curves, not a field, and is refused as such.
+it are flows of their own. Numbered files of a folder or a pattern, with the same points, are frames
+of a flow. A file without names of columns is read as x, y, u, v where its points form a grid. A
+table without points in a plane holds curves, not a field, and is refused as such.
 """
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from pibert.data.sources.assembly.naming import split_unit, standard_name
 from pibert.data.sources.columns import Table, has_rows, read_columns, read_head
 from pibert.data.sources.gridding.lattice import find_lattice
 from pibert.data.sources.gridding.uniform import on_uniform_grid
+from pibert.data.sources.numbered import find_files, group_by_number
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
 from pibert.fields import Trajectory
 
@@ -28,7 +31,8 @@ _ASSIGNED = re.compile(r"([A-Za-z]\w*)\s*=\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)")
 _STATED = re.compile(r"^([A-Z][\w ]*):\s{2,}(\S.*)$")
 
 
-class _Column(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Column:
     name: str
     unit: str | None
     conditions: Mapping[str, float]
@@ -36,21 +40,38 @@ class _Column(NamedTuple):
 
 
 def recognise(path: Path) -> bool:
-    if path.suffix.lower() not in _SUFFIXES or not path.is_file():
+    if path.is_file() and path.suffix.lower() not in _SUFFIXES:
         return False
-    head = read_head(path)
+    try:
+        files = find_files(path, _SUFFIXES)
+    except (OSError, ValueError):  # no such folder, or a name that is no pattern
+        return False
+    head = read_head(files[0]) if files else None
     return head is not None and has_rows(head)
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
-    table = read_columns(path)
-    columns, remarks = _columns(path, table, hints)
+    groups = group_by_number(find_files(path, _SUFFIXES))
+    if not groups:
+        raise SourceError(f"{path}: no files of columns ({', '.join(_SUFFIXES)})")
+    if len(groups) == 1 and path.is_dir():
+        groups = {path.name: next(iter(groups.values()))}
+    remarks: list[str] = []
     flows: dict[str, Trajectory] = {}
-    for name, parameters in _flows(path, columns).items():
-        try:
-            flows[name], notices = _trajectory(name, path, columns, parameters, table, hints)
-        except SourceError as error:
-            raise SourceError(f"{path}: {error}") from error
+    for title, members in groups.items():
+        file = next(iter(members.values()))
+        table = read_columns(file)
+        columns, notices = _columns(file, table, hints)
+        known = hints
+        if len(members) > 1:
+            columns = _joined(members, columns, hints)
+            known = replace(hints, dt=None)  # in the times of the frames
+        for name, parameters in _flows(title, columns).items():
+            try:
+                flows[name], more = _trajectory(name, file, columns, parameters, table, known)
+            except SourceError as error:
+                raise SourceError(f"{file}: {error}") from error
+            notices += more
         remarks += [notice for notice in notices if notice not in remarks]
     return Recordings(
         kind="table",
@@ -89,6 +110,31 @@ def _columns(path: Path, table: Table, hints: Hints) -> tuple[list[_Column], lis
     return columns, remarks
 
 
+def _joined(members: Mapping[int, Path], first: list[_Column], hints: Hints) -> list[_Column]:
+    """The columns of all files of a flow, a time for each: what it states, or else its number."""
+    axes = [column for column in first if column.name in "xyz"]
+    columns, begin = list(axes), min(members)
+    for number, file in members.items():
+        own, _ = _columns(file, read_columns(file), hints)
+        for axis in axes:
+            theirs = next((column.values for column in own if column.name == axis.name), None)
+            if theirs is None or not np.array_equal(theirs, axis.values):
+                raise SourceError(
+                    f"{file}: expected the points of {next(iter(members.values())).name}, found "
+                    f"others in its column {axis.name}; keep files of one flow in a folder"
+                )
+        stated = next((column.values for column in own if column.name == "t"), None)
+        if stated is not None and np.ptp(stated) > 0:
+            raise SourceError(f"{file}: several times in a file of a series; name it alone")
+        time = (number - begin) * (hints.dt or 1.0) if stated is None else float(stated[0])
+        columns += [
+            replace(column, conditions={**column.conditions, "t": time})
+            for column in own
+            if column.name not in "xyzt"
+        ]
+    return columns
+
+
 def _check_field(path: Path, table: Table, columns: list[_Column]) -> None:
     by_name = {column.name: column.values for column in columns}
     channels = [name for name in by_name if name not in "xyzt"]
@@ -110,15 +156,15 @@ def _check_field(path: Path, table: Table, columns: list[_Column]) -> None:
         raise SourceError(f"{path}: points in three dimensions; write out a plane of constant z")
 
 
-def _flows(path: Path, columns: list[_Column]) -> dict[str, dict[str, float]]:
+def _flows(title: str, columns: list[_Column]) -> dict[str, dict[str, float]]:
     """The flows of a file by name, with their parameters: one for each set of conditions but t."""
     flows: dict[str, dict[str, float]] = {}
     for column in columns:
         parameters = {key: value for key, value in column.conditions.items() if key != "t"}
         if column.name not in "xyzt" and parameters not in flows.values():
             label = " ".join(f"{key}={value:g}" for key, value in parameters.items())
-            flows[f"{path.stem} {label}".strip()] = parameters
-    return flows if len(flows) > 1 else {path.stem: next(iter(flows.values()))}
+            flows[f"{title} {label}".strip()] = parameters
+    return flows if len(flows) > 1 else {title: next(iter(flows.values()))}
 
 
 def _trajectory(

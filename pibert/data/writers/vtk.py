@@ -2,11 +2,12 @@
 
 Every frame is an image of one layer with data at its points: the arrays of
 ``arrays.point_arrays``, raw bytes after the XML (appended, little endian, each behind its length in
-8 bytes), x fastest. Format: "VTK XML formats" of the VTK documentation. What made the frames stands
-in a comment of every file.
+8 bytes), x fastest. Format: "VTK XML formats" of the VTK documentation. Source facts of predicted
+frames stand in a comment of every file, which our own reader looks for.
 """
 
 import contextlib
+import json
 import os
 import shutil
 from pathlib import Path
@@ -93,9 +94,10 @@ class VtkWriter(FrameWriter):
         return ["\n".join(lines).encode(), *blocks, b"\n</AppendedData>\n</VTKFile>\n"]
 
     def _comment(self) -> list[str]:
-        made = predicted_by(self.about.source)
-        # Two hyphens would end it.
-        return [] if made is None else [f"<!-- PIBERT, {made.replace('--', '- -')} -->"]
+        if predicted_by(self.about.source) is None:
+            return []
+        facts = json.dumps({"source": dict(self.about.source)})
+        return ["<!-- PIBERT {} -->".format(facts.replace("--", "-\\u002d"))]  # two would end it
 
     def _finish(self) -> None:
         assert self._partial is not None

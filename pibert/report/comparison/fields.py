@@ -41,7 +41,7 @@ _SHARE = 0.995
 """Of the points of a model whose errors decide on the scale: a spike would hide the rest."""
 _LONGER, _WIDTH = 2.3, 10.7
 """Longer side of a panel, and room for all, in inches."""
-_GAP, _BLOCK_GAP, _HEAD, _LEFT, _FOOT = 0.1, 0.38, 0.26, 0.62, 0.42
+_GAP, _BLOCK_GAP, _HEAD, _LEFT, _FOOT = 0.1, 0.38, 0.26, 0.74, 0.42
 
 
 def overview(board: Board, name: str = "median") -> Drawn | None:

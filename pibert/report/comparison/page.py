@@ -221,7 +221,7 @@ def _picture(number: int, picture: Picture | Missing) -> str:
     # On a narrow screen it scrolls in its box, rather than shrink until nothing can be read.
     size = f"width:100%;max-width:{wide}px;min-width:min({wide}px,38rem)"
     return (
-        f'<figure class="picture"><div class="scroll" tabindex="0"><img loading="lazy" '
+        f'<figure class="picture"><div class="scroll" tabindex="0"><img '
         f'width="{wide}" height="{high}" style="{size}" alt="{escape(picture.alt, quote=True)}" '
         f'src="data:{picture.mime};base64,{data}"></div><figcaption>'
         f"<strong>Figure {number}.</strong> {html_text(picture.caption)}</figcaption></figure>"

@@ -76,7 +76,8 @@ footer { color: var(--soft); font-size: .85rem; padding-top: 2rem; padding-botto
   dl.facts { grid-template-columns: 1fr; gap: 0; } dl.facts dd { margin-bottom: .5rem; }
   th, td { padding: .3rem .45rem; } table { font-size: .82rem; } }
 @media print { nav.top { display: none; } .scroll { overflow: visible; border: 0; }
-  figure { break-inside: avoid; } }
+  figure { break-inside: avoid; } figure.table table { font-size: .6rem; }
+  th, td { padding: .15rem .25rem; } }
 """
 
 JS = """

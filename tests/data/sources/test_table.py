@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pibert.data.format import check, write
-from pibert.data.sources import table
+from pibert.data.sources import identify, table
 from pibert.data.sources.columns import read_columns
 from pibert.data.sources.recordings import Hints, SourceError
 
@@ -87,6 +87,25 @@ def test_a_csv_with_names_is_a_field(tmp_path: Path) -> None:
     assert torch.equal(trajectory.read()[0, 0], expected)
     assert recordings.remarks == ("columns left out: quality",)
     assert pickle.loads(pickle.dumps(recordings))[0].name == "wake"
+
+
+def test_numbered_files_are_frames_of_a_flow(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for number in (9, 10, 11, 13):
+        text = "x [m],y [m],u [m/s],v [m/s]\n" + text_of([X, Y, X + number, Y * number])
+        (folder / f"B{number}.csv").write_text(text)
+    for path, name in ((folder, "run"), (folder / "B*.csv", "B")):
+        assert identify(path) == "table"
+        (flow,) = table.open_recordings(path, Hints(dt=0.1))
+        assert flow.name == name and flow.num_frames == 4
+        torch.testing.assert_close(flow.read()[:, 0, 0, 0], torch.tensor([9.0, 10.0, 11.0, 13.0]))
+        assert flow.time.tolist() == pytest.approx([0.0, 0.1, 0.2, 0.4])
+    (flow,) = table.open_recordings(folder)
+    assert flow.time.tolist() == [0.0, 1.0, 2.0, 4.0]
+    (folder / "B12.csv").write_text("x,y,u,v\n" + text_of([X + 1, Y, X, Y]))
+    with pytest.raises(SourceError, match="B12.csv: expected the points of B9.csv, found others"):
+        table.open_recordings(folder)
 
 
 def test_hints_name_the_columns(tmp_path: Path) -> None:

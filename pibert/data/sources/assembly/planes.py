@@ -92,6 +92,7 @@ def open_series(
     *,
     times: Sequence[float] | None = None,
     name: str | None = None,
+    source: Mapping[str, Any] = {},
 ) -> Recordings:
     """The flow in a series of files.
 
@@ -103,6 +104,7 @@ def open_series(
         hints: What the user says about the files.
         times: Of the frames, where they are known.
         name: Of the flow.
+        source: What the files say of where the flow comes from.
     """
     store = SeriesStore(path, files, read_plane, times)
     first, count = store.first, len(files)
@@ -133,7 +135,8 @@ def open_series(
                 name=first.names.get(key) or velocity.get(key),
             )
         )
-    return make_recordings(kind, store, variables, hints, remarks=first.remarks, name=name)
+    remarks = first.remarks
+    return make_recordings(kind, store, variables, hints, source=source, remarks=remarks, name=name)
 
 
 Series = tuple[Sequence[Path], Sequence[float] | None, Callable[[Path], Plane]]

@@ -1,15 +1,12 @@
 """PIV recordings: text of OpenPIV, PIVlab, TSI Insight, DaVis and Tecplot; PIVlab's .mat files.
 
 A text holds a frame. A folder, or a pattern such as ``run/B*.txt``, of numbered files is a
-trajectory in the order of the numbers (9 before 10). Where several numbers change in the names the
-last one counts the frames, and the others tell trajectories apart. Files are parsed when their
-frames are asked for; all files of a trajectory have the points of the first. ``piv_text`` says what
-the flags mean.
+trajectory in the order of the numbers (9 before 10). Files are parsed when their frames are asked
+for; all files of a trajectory have the points of the first. ``piv_text`` says what the flags mean.
 
 No header states the time between vector fields: without a hint the frames are counted.
 """
 
-import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +19,7 @@ from torch import Tensor
 
 from pibert.data.sources.gridding.layout import Layout, find_layout, percent
 from pibert.data.sources.gridding.uniform import describe, error_in_words
+from pibert.data.sources.numbered import find_files, group_by_number
 from pibert.data.sources.piv import pivlab
 from pibert.data.sources.piv.text import VectorField, find_program, read_vectors
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
@@ -37,7 +35,7 @@ def recognise(path: Path) -> bool:
     if path.suffix.lower() == ".mat":
         return pivlab.recognise(path)
     try:
-        return any(find_program(file) is not None for file in _files(path)[:8])
+        return any(find_program(file) is not None for file in find_files(path, _SUFFIXES)[:8])
     except (OSError, ValueError):  # no such folder, or a name that is no pattern
         return False
 
@@ -47,7 +45,7 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         return pivlab.open_recordings(path, hints)
     groups = {
         name: members
-        for name, members in _group(_files(path)).items()
+        for name, members in group_by_number(find_files(path, _SUFFIXES)).items()
         if find_program(next(iter(members.values()))) is not None
     }
     if not groups:
@@ -68,44 +66,6 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         load=flows.__getitem__,
         remarks=tuple(remarks),
     )
-
-
-def _files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    found = path.iterdir() if path.is_dir() else path.parent.glob(path.name)
-    return sorted(
-        file for file in found if file.suffix.lower() in _SUFFIXES and not file.name[0] == "."
-    )
-
-
-def _group(files: Sequence[Path]) -> dict[str, dict[int, Path]]:
-    """Trajectories by name: the files in the order of their frame numbers."""
-    skeletons: dict[str, list[Path]] = {}
-    for file in files:
-        skeletons.setdefault(re.sub(r"\d+", "#", file.name), []).append(file)
-    groups: dict[str, dict[int, Path]] = {}
-    for skeleton, alike in skeletons.items():
-        numbers = np.array([[int(n) for n in re.findall(r"\d+", file.stem)] for file in alike])
-        changing = np.flatnonzero((numbers != numbers[0]).any(0))
-        taken = set(groups)
-        for file, row in zip(alike, numbers, strict=True):
-            number = int(row[changing[-1]]) if len(changing) else 0
-            name = _without_number(file.stem, int(changing[-1])) if len(changing) else file.stem
-            members = groups.setdefault(name if name not in taken else f"{name} {skeleton}", {})
-            if number in members:
-                raise SourceError(
-                    f"{file}: {members[number].name} has the same number; keep the files of one "
-                    "recording in a folder of their own"
-                )
-            members[number] = file
-    return {name: dict(sorted(members.items())) for name, members in groups.items()}
-
-
-def _without_number(stem: str, which: int) -> str:
-    number = list(re.finditer(r"\d+", stem))[which]
-    rest = stem[: number.start()] + stem[number.end() :]
-    return re.sub(r"([ _.-])[ _.-]+", r"\1", rest).strip(" _.-") or "vectors"
 
 
 def _trajectory(

@@ -4,10 +4,14 @@ A folder of numbered files is a flow. The times are those of the collection, or 
 file states; else the frames are counted.
 """
 
+import contextlib
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from pibert.data.provenance import own_facts
 from pibert.data.sources.assembly.planes import Plane, open_series
 from pibert.data.sources.assembly.space import cut_plane
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
@@ -17,6 +21,9 @@ from pibert.data.sources.vtk.xml import read_collection, read_xml
 TITLE = "VTK (.vtk, .vti, .vtr, .vts, .vtu, .vtp, .pvd)"
 
 _FRAMES = (".vtk", ".vti", ".vtr", ".vts", ".vtu", ".vtp")
+_HEAD = 1 << 14
+_OWN = re.compile(rb"<!-- PIBERT (\{.*?\}) -->")
+"""In the head of a file that this package wrote."""
 # They name the files of their parts: taken for VTK, so that opening them says what to do.
 _PARTS = (".vtm", ".pvti", ".pvtr", ".pvts", ".pvtu", ".pvtp")
 
@@ -38,7 +45,7 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         return _open_folder(path, hints)
     if path.suffix.lower() == ".pvd":
         return _open_collection(path, hints)
-    return open_series("vtk", path, [path], read_plane, hints, name=path.stem)
+    return _open([path], path, hints, name=path.stem)
 
 
 def read_plane(path: Path) -> Plane:
@@ -54,7 +61,7 @@ def read_plane(path: Path) -> Plane:
 
 def _open_collection(path: Path, hints: Hints) -> Recordings:
     times, files = zip(*read_collection(path), strict=True)
-    return open_series("vtk", path, files, read_plane, hints, times=times, name=path.stem)
+    return _open(files, path, hints, times=times, name=path.stem)
 
 
 def _open_folder(path: Path, hints: Hints) -> Recordings:
@@ -74,4 +81,12 @@ def _open_folder(path: Path, hints: Hints) -> Recordings:
     if read_plane(ordered[0]).time is not None:
         stated = [read_plane(file).time for file in ordered]
         times = None if None in stated else [time for time in stated if time is not None]
-    return open_series("vtk", path, ordered, read_plane, hints, times=times, name=path.name)
+    return _open(ordered, path, hints, times=times, name=path.name)
+
+
+def _open(files: Sequence[Path], path: Path, hints: Hints, **known: Any) -> Recordings:
+    said = None
+    with contextlib.suppress(OSError), files[0].open("rb") as file:  # reading it says what is wrong
+        said = _OWN.search(file.read(_HEAD))
+    source = {} if said is None else own_facts(said[1].decode("utf-8", "replace"))
+    return open_series("vtk", path, files, read_plane, hints, source=source, **known)

@@ -78,12 +78,14 @@ def test_bars_reach_every_format(tmp_path: Path, model: Path, source: Path) -> N
     check(tmp_path / "r.h5")
     native = Reader(tmp_path / "r.h5")[0]
     assert native.spec.channels == ("u", "v", "u_low", "u_high", "v_low", "v_high")
-    assert torch.equal(native.read()[:, :2], expected.prediction[0])
+    shown = torch.where(FLUID, expected.prediction[0], torch.nan)
+    torch.testing.assert_close(native.read()[:, :2], shown, rtol=0, atol=0, equal_nan=True)
     np.testing.assert_array_equal(native.read()[:, 2].numpy(), low[:, 0])
     np.testing.assert_array_equal(native.read()[:, 5].numpy(), high[:, 1])
     assert torch.equal(native.known(), FLUID.expand(LEADS, *SHAPE))
     with xarray.open_dataset(tmp_path / "r.nc") as found:
         np.testing.assert_array_equal(found.v_low.values, low[:, 1])
+        np.testing.assert_array_equal(found.u.values, native.read()[:, 0].numpy())
         assert found.u.attrs["ancillary_variables"] == "u_low u_high"
         assert "level 0.8" in found.u_high.attrs["long_name"]
     _, arrays = image(tmp_path / "r_frames" / "frame_000002.vti", SHAPE)
@@ -134,6 +136,52 @@ def test_the_alarm_is_told_on_standard_error_and_in_json(
     (window,) = told["windows"]
     assert told["raised"] == 1 and window["raised"] and window["p"] <= told["rate"] == 0.05
     assert window["oddest"] in raised.stderr and window["frame"] == 1
+
+
+def test_a_calibration_too_small_for_alarms_gives_no_all_clear(
+    tmp_path: Path, model: Path, source: Path
+) -> None:
+    few = tmp_path / "few"
+    found = calibrate(
+        saved(few),
+        samples_of(flows(8, seed=1), Window(history=2)),
+        samples_of(flows(12, seed=2), Window(history=2, horizon=LEADS)),
+        Settings(leads=LEADS, starts=4, units="trajectories"),
+    )
+    save_calibration(few, found, ("u", "v"))
+    least = 1 / (found.count + 1)
+    assert least > 0.05
+    given = ("rollout", source, "--model", few, "--steps", 2, "--level", 0.6)
+    result = well(*given, "--json", "--out", tmp_path / "a.h5")
+    told = " ".join(result.stderr.split())
+    assert "no alarm can be raised" in told and "not judged: p = " in told
+    assert "no all-clear" in told and "no alarm: " not in told
+    assert json.loads(result.stdout)["bars"]["alarm"]["can_be_raised"] is False
+    rate = float(told.partition("accept a rate of ")[2].split()[0])
+    judged = well(*given, "--false-alarms", rate, "--json", "--out", tmp_path / "b.h5")
+    assert "not judged" not in judged.stderr and "no alarm can be raised" not in judged.stderr
+    alarm = json.loads(judged.stdout)["bars"]["alarm"]
+    assert alarm["rate"] == rate >= least and alarm["can_be_raised"]
+    out = ("--out", tmp_path / "c.h5")
+    assert f"from {rate:g}" in refusal(*given, *out, "--false-alarms", 0.01)
+    bare = ("rollout", source, "--model", few, *out)
+    assert "goes with --level" in refusal(*bare, "--false-alarms", rate)
+    assert not (tmp_path / "c.h5").exists()
+
+
+def test_the_accepted_rate_of_false_alarms_reaches_every_window(
+    tmp_path: Path, model: Path, source: Path
+) -> None:
+    given = ("predict", source, "--model", model, "--level", 0.8, "--json")
+    told = []
+    for rate in (0.05, 0.9):
+        out = tmp_path / f"{rate}.h5"
+        result = well(*given, "--false-alarms", rate, "--out", out)
+        told.append(json.loads(result.stdout)["bars"]["alarm"])
+    assert [alarm["rate"] for alarm in told] == [0.05, 0.9]
+    for alarm in told:
+        assert all(w["raised"] == (w["p"] <= alarm["rate"]) for w in alarm["windows"])
+    assert told[1]["raised"] > told[0]["raised"]
 
 
 def test_steps_that_were_not_calibrated_are_refused_unless_the_last_bars_may_stand(

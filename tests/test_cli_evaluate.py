@@ -12,10 +12,11 @@ from pibert.cli import app
 from pibert.data.dataset import Window
 from pibert.data.format import write
 from pibert.data.provenance import predicted_source
+from pibert.data.resample import represent
 from pibert.evaluation.rollouts import score_rollouts, spread_starts
 from pibert.experiments import load_experiment, run
 from pibert.experiments.flows import prepare
-from pibert.predictor import load
+from pibert.predictor import load, shipped
 
 PLAN = """
 [data]
@@ -67,6 +68,39 @@ def test_rollouts_are_told_by_lead_time(folder: Path, tmp_path: Path) -> None:
     assert "Rollouts" not in call("evaluate", folder, "--out", tmp_path).stdout
     plain = json.loads(call("evaluate", folder, "--out", tmp_path, "--json").stdout)
     assert plain["rollout"] is None
+
+
+def test_any_model_is_judged_on_flows_that_are_given(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("model.safetensors", "model.json"):
+        (bare / name).write_bytes((folder / name).read_bytes())
+    trajectories = prepare(load_experiment(folder.parent / "plan.toml").data).trajectories[:2]
+    data = tmp_path / "flows.h5"
+    write(data, [replace(trajectory, local={}) for trajectory in trajectories])
+    of_run, of_model = (
+        json.loads(call("evaluate", own, "--data", data, "--rollout", "3", "--json").stdout)
+        for own in (folder, bare)
+    )
+    assert of_run["values"] == of_model["values"]
+    assert of_model["written"] == [str(bare / "evaluation" / "scores.json")]
+    coarse = tmp_path / "coarse.h5"
+    halved = [represent(trajectory, size=(6, 8)) for trajectory in trajectories]
+    write(coarse, [replace(trajectory, local={}) for trajectory in halved])
+    resampled = call("evaluate", bare, "--data", coarse)
+    assert resampled.exit_code == 0, resampled.output
+    assert "judged on 12 x 16 points, to which flows on 6 x 8 were resampled" in resampled.stderr
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+    (tmp_path / "bare").rename(tmp_path / "other")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    named = json.loads(call("evaluate", "other", "--data", data, "--json").stdout)
+    assert named["written"] == [str(Path("other-evaluation") / "scores.json")]
+    refused = call("evaluate", "other")
+    assert refused.exit_code == 2 and "expected a run folder with config.json" in refused.stderr
+    assert "--data FILE" in refused.stderr
 
 
 def test_scores_on_predicted_flows_are_told_to_be_no_truth(folder: Path, tmp_path: Path) -> None:

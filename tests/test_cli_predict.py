@@ -98,19 +98,17 @@ def test_a_rollout_is_what_the_predictor_gives(tmp_path: Path, model: Path) -> N
 def test_what_is_predicted_is_not_taken_for_measured_or_simulated(
     tmp_path: Path, model: Path
 ) -> None:
-    source = recorded(tmp_path / "a.h5", source={"kind": "simulated", "title": "a wake"})
+    source = recorded(tmp_path / "a.h5", source={"kind": "simulated", "title": "a -- wake -->"})
     outs = [tmp_path / name for name in ("r.h5", "r.nc", "r.pvd", "r.xdmf")]
     named = [part for out in outs for part in ("--out", out)]
     well("rollout", source, "--model", model, "--steps", 3, *named)
     weights = pibert.load(model).card["weights"]["sha256"]
-    for out in outs[:2]:
+    for out in (*outs[:3], tmp_path / "r_frames", tmp_path / "r_frames" / "frame_000000.vti"):
         found = open_recordings(out)[0].source
         assert found["kind"] == "predicted" and found["predicted_from"] == "simulated"
         assert (found["model"], found["weights_sha256"]) == ("run", weights)
-        assert found["title"] == "a wake"
-    made = f"PIBERT, predicted by run (weights {weights[:12]})"
-    for out in (*outs[2:], tmp_path / "r_frames" / "frame_000000.vti"):
-        assert made.encode() in out.read_bytes()
+        assert found["title"] == "a -- wake -->"
+    assert f"PIBERT, predicted by run (weights {weights[:12]})" in outs[3].read_text()
     told = well("inspect", outs[0], "--picture", tmp_path / "a.png")
     assert "stated kind predicted" in told and "mind predicted: predicted by run" in told
     again = well("rollout", outs[0], "--model", model, "--steps", 1, "--out", tmp_path / "b.h5")
@@ -254,6 +252,94 @@ def test_what_a_plain_array_does_not_say_is_assumed_and_told(tmp_path: Path, mod
         *(*given, "--dt", 0.1, "--dx", 0.3, "--dy", 0.2, "--unit", "m/s", "--length-unit", "m"),
     )
     assert "assumed" not in stated and Reader(out)[0].spec.dt == 0.1
+
+
+def test_predicted_times_go_on_by_the_step_of_the_model(tmp_path: Path) -> None:
+    """The model steps 0.1: frames said to be 0.04 apart have no frame at 0.1, but one at 0.2."""
+    model, source = saved(tmp_path / "still", "persistence"), tmp_path / "a.npy"
+    fields = states(7)
+    np.save(source, fields.numpy())
+    given = (source, "--model", model, "--dt", 0.04, "--json", "--overwrite")
+    out = ("--out", tmp_path / "out.h5")
+    for steps, scored in ((1, []), (3, ["2"])):
+        result = run("rollout", *given, "--steps", steps, *out)
+        assert result.exit_code == 0, result.output
+        summary = json.loads(result.stdout)
+        assert list(summary["scores"]) == scored and summary["scored"] == len(scored)
+        assert ("no frame was recorded at the time" in result.stderr) == (not scored)
+        assert "the frames are 0.04 apart, the model steps by 0.1" in result.stderr
+        found = Reader(tmp_path / "out.h5")[0]
+        assert found.time.tolist() == pytest.approx([0.1, 0.2, 0.3][:steps])
+        assert found.spec.dt == pytest.approx(0.1)
+    truth = fields[5].double()
+    nmse = float((fields[0] - truth)[0].square().sum() / truth[0].square().sum())
+    assert summary["scores"]["2"]["nmse"]["u"] == pytest.approx(nmse, rel=1e-4)
+    told = well("rollout", source, "--model", model, "--dt", 0.04, "--steps", 3, *out, *given[-1:])
+    assert "1 of 3 predicted frames are at times that were recorded" in told
+
+    result = run("predict", *given, *out)
+    assert json.loads(result.stdout)["scored"] == 0
+    assert "no frame was recorded at the time" in result.stderr
+    found = Reader(tmp_path / "out.h5")[0]
+    assert found.time.tolist() == pytest.approx([0.1 + 0.04 * frame for frame in range(7)])
+    finer = run("predict", source, "--model", model, "--dt", 0.05, "--json", "--overwrite", *out)
+    summary = json.loads(finer.stdout)
+    assert summary["scored"] == 5
+    error = (fields[:-2] - fields[2:]).double().square().sum()
+    nmse = float(error / fields[2:].double().square().sum())
+    assert summary["scores"]["nmse"]["all"] == pytest.approx(nmse, rel=1e-4)
+
+
+def test_times_that_are_not_even_are_met_or_not_compared(tmp_path: Path) -> None:
+    model = saved(tmp_path / "still", "persistence")
+    time = torch.tensor([0.0, 0.1, 0.17, 0.3, 0.36, 0.5], dtype=torch.float64)
+    spec = replace(SPEC, dt=None)
+    source = recorded(tmp_path / "a.h5", time=time, spec=spec)
+    given = (source, "--model", model, "--steps", 6, "--out", tmp_path / "out.h5", "--json")
+    result = run("rollout", *given)
+    assert list(json.loads(result.stdout)["scores"]) == ["1", "3", "5"]
+    assert "the frames are not evenly apart" in result.stderr
+
+
+def test_predicted_fields_are_no_truth_to_score_with(tmp_path: Path, model: Path) -> None:
+    source, made = recorded(tmp_path / "a.h5"), tmp_path / "made.h5"
+    well("rollout", source, "--model", model, "--steps", 5, "--out", made)
+    for command in ("rollout", "predict"):
+        outs = ("--out", tmp_path / f"{command}.h5", "--out", tmp_path / f"{command}.png")
+        result = run(command, made, "--model", model, *outs)
+        assert result.exit_code == 0, result.output
+        assert "NMSE" not in result.output and "skill" not in result.output
+        assert "was predicted itself and is no truth" in " ".join(result.output.split())
+
+
+def test_bodies_and_gaps_are_empty_in_every_format(tmp_path: Path) -> None:
+    body, valid = torch.zeros(2, *SHAPE, dtype=torch.bool)
+    body[6:9, 4:8] = True
+    valid = ~valid
+    valid[2, 3] = False
+    fields = torch.where(valid, states(3), torch.nan)
+    fields[..., 7, 5] = torch.nan  # a body may hold numbers at its rim
+    source = recorded(tmp_path / "a.h5", 3, states=fields, valid=valid, body=body)
+    outs = ("--out", tmp_path / "r.h5", "--out", tmp_path / "r.nc")
+    model = saved(tmp_path / "still", "persistence")
+    well("rollout", source, "--model", model, "--steps", 2, *outs)
+    check(tmp_path / "r.h5")
+    native = Reader(tmp_path / "r.h5")["a"]
+    assert torch.equal(native.read().isnan(), (body | ~valid).expand(2, 2, *SHAPE))
+    assert torch.equal(native.known(), (valid & ~body).expand(2, *SHAPE))
+    with h5py.File(tmp_path / "r.nc") as file:
+        np.testing.assert_array_equal(file["u"][...], native.read()[:, 0].numpy())
+
+
+def test_a_coarser_array_is_told_once_how_to_state_its_spacing(tmp_path: Path, model: Path) -> None:
+    source = tmp_path / "a.npy"
+    np.save(source, states(3)[:, :, ::2, ::2].numpy())
+    given = ("rollout", source, "--model", model, "--steps", 1, "--out")
+    told = well(*given, tmp_path / "a.h5")
+    assert "cover the model's domain, 7.2 x 3.2 (--dx, --dy)" in told and "resampled" in told
+    assert "pibert.Grid" not in told and told.count("cover the model's domain") == 1
+    expected = pibert.load(model).rollout(states(3)[:1, :, ::2, ::2], 1)
+    torch.testing.assert_close(Reader(tmp_path / "a.h5")[0].read(), expected)
 
 
 def test_a_rollout_that_diverges_keeps_what_came_before(tmp_path: Path) -> None:

@@ -120,6 +120,10 @@ def test_wrong_settings_are_refused_by_name(tiny: Path) -> None:
         "--set", "training.epochs=0"
     )
     assert "expected KEY=VALUE" in message("--set", "training.epochs")
+    both = ("--set", "data.path=flow.h5")
+    assert "leave one of them out: --set data.case=none" in message(*both)
+    shown = succeed("config", "show", "--config", tiny, *both, "--set", "data.case=none")
+    assert tomllib.loads(shown)["data"]["path"] == "flow.h5"
     assert "No such file" in refusal("config", "show", "--config", tiny.with_name("no.toml"))
     tiny.write_text("[data]\ncase = \n")
     assert "tiny.toml: not valid TOML" in message() and "line 2" in message()

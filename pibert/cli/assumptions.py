@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from pibert.predictor import Predictor
 
 Remark = Callable[[str], None]
+SAME_STEP = 0.01
+"""Relative: times and time steps that differ by less of a step are the same."""
 
 
 def in_units(view: "Trajectory", predictor: "Predictor", remark: Remark) -> "Trajectory":
@@ -58,9 +60,14 @@ def compare_steps(fit: "Trajectory", predictor: "Predictor", remark: Remark) -> 
             f"no time step is stated: it is assumed that frames are {mine:g} apart, as the steps "
             "of the model; times count frames (--dt)"
         )
-    if mine is None or theirs is None or math.isclose(mine, theirs, rel_tol=0.01):
+    if mine is None or (theirs is not None and math.isclose(mine, theirs, rel_tol=SAME_STEP)):
         return
-    text = f"the frames are {theirs:g} apart, the steps of the model {mine:g}"
+    rule = "truth is taken only from frames recorded at the times of predicted ones"
+    if theirs is None:
+        if not counts_frames(fit) and fit.num_frames > 1:
+            remark(f"the frames are not evenly apart, the model steps by {mine:g}: {rule}")
+        return
+    text = f"the frames are {theirs:g} apart, the model steps by {mine:g}: {rule}"
     times = mine / theirs
     if times > 1.5 and math.isclose(times, round(times), rel_tol=0.01):
         text += f"; --stride {round(times)} takes the frames that fit"

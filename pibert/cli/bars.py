@@ -31,6 +31,14 @@ Calibrated = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+FalseAlarms = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of sound inputs for which a false alarm is accepted; 0.05 if not given.",
+        metavar="RATE",
+        rich_help_panel=_PANEL,
+    ),
+]
 ExtendBars = Annotated[
     bool,
     typer.Option(
@@ -42,7 +50,11 @@ ExtendBars = Annotated[
 
 
 def load_model(
-    model: str, device: str, level: float | None, calibration: Path | None
+    model: str,
+    device: str,
+    level: float | None,
+    calibration: Path | None,
+    false_alarms: float | None,
 ) -> "tuple[Predictor, Trusted | None]":
     """A model, and where bars are wanted the same with its calibration."""
     from pibert import trust
@@ -51,11 +63,15 @@ def load_model(
     if level is None:
         if calibration is not None:
             raise ValueError("--calibration goes with --level, such as --level 0.9")
+        if false_alarms is not None:
+            raise ValueError("--false-alarms goes with --level, such as --level 0.9")
         return load(model, device), None
     if not 0 < level < 1:
         raise ValueError(f"--level takes a share between 0 and 1, such as 0.9, found {level:g}")
     trusted = trust.load(model, device, calibration=calibration)
-    trusted.calibration.quantiles(level)  # refuses a level that it cannot tell
+    # Refuse before any work what the calibration cannot tell.
+    trusted.calibration.quantiles(level)
+    trusted.calibration.watch.check_rate(false_alarms)
     return trusted.predictor, trusted
 
 
@@ -110,7 +126,11 @@ class Alarms:
     def to_dict(self) -> dict[str, Any]:
         raised = sum(window["raised"] for window in self.windows)
         facts = {"raised": raised, "rate": self._rate, "least_p": self._lowest}
-        return {**facts, "windows": self.windows}
+        return {**facts, "can_be_raised": self._can_be_raised, "windows": self.windows}
+
+    @property
+    def _can_be_raised(self) -> bool:
+        return self._lowest <= self._rate
 
     def tell(self) -> None:
         """On standard error."""
@@ -132,5 +152,12 @@ class Alarms:
                 f"{self._rate:g}): bars mean nothing there",
                 "bold red",
             )
-        else:
+        elif self._can_be_raised:
             say(console, f"no alarm: {found} (raised at p <= {self._rate:g})")
+        else:
+            say(
+                console,
+                f"not judged: {found}, but the calibration tells no p below {self._lowest:.3g}, "
+                f"and alarms are raised at p <= {self._rate:g} (--false-alarms): no all-clear",
+                "bold red",
+            )

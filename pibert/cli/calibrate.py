@@ -96,12 +96,14 @@ def calibrate(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     how: Any = {"members": member or [], "device": device, "out": out, "overwrite": overwrite}
     noted: list[str] = []
-    with noting_warnings(noted.append):
-        if data is None:
-            found = calibrate_run(folder, settings, **how)
-        else:
-            found = calibrate_on(folder, data, settings, **how)
-    _note(noted)
+    try:
+        with noting_warnings(noted.append):
+            if data is None:
+                found = calibrate_run(folder, settings, **how)
+            else:
+                found = calibrate_on(folder, data, settings, **how)
+    finally:
+        _note(noted)
     _tell(found, load(folder).spec.channels, out or folder, as_json)
 
 

@@ -1,7 +1,6 @@
 """``pibert evaluate``: one run, scored."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pibert.cli.assumptions import Remark
 from pibert.cli.flow_input import Remarks, noting_warnings
 from pibert.cli.options import Json
 from pibert.cli.prediction_scores import leads_shown
@@ -17,12 +17,20 @@ from pibert.cli.terminal import digits, say, show_json
 
 if TYPE_CHECKING:
     from pibert.evaluation.scores import Scores
+    from pibert.experiments.experiment import DataConfig
+    from pibert.experiments.flows import Flows
 
 _SHARES = ("skill", "correlation", "diverged")
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="A run folder; with --data any model folder, or the name of a shipped model.",
+        ),
+    ],
     data: Annotated[
         Path | None,
         typer.Option(
@@ -32,7 +40,11 @@ def evaluate(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of the scores; RUN/evaluation if not given.", show_default=False),
+        typer.Option(
+            help="Folder of the scores; RUN/evaluation if not given, NAME-evaluation here for a "
+            "shipped model.",
+            show_default=False,
+        ),
     ] = None,
     rollout: Annotated[int, typer.Option(help="Frames of rollouts to judge; 0: none.")] = 0,
     as_json: Json = False,
@@ -42,34 +54,41 @@ def evaluate(
     With --rollout also by lead time, from starts spread over the data.
 
     Example: pibert evaluate runs/demo --data other.h5 --rollout 20
+
+    Example: pibert evaluate cylinder-base --data new.h5 --out scores
     """
     from pibert.comparison.evaluation import add_cost
     from pibert.comparison.evaluation import evaluate as judge
     from pibert.comparison.plan import RolloutPlan
-    from pibert.config import parse
     from pibert.evaluation.scores import read_card
-    from pibert.experiments.experiment import Experiment
+    from pibert.experiments.calibration import as_trained
     from pibert.experiments.flows import prepare, prepare_test
-    from pibert.experiments.record import read_record
     from pibert.predictor import load
+    from pibert.predictor.shipped import find_model, shipped_models
 
-    if not (run / "config.json").exists():
-        raise FileNotFoundError(f"{run}: not a run folder, config.json is missing")
-    experiment = parse(Experiment, read_record(run / "config.json")["experiment"])
-    predictor = load(run)
+    folder = find_model(run)
+    if not folder.is_dir():
+        raise NotADirectoryError(
+            f"{run}: expected a run folder, a model folder or the name of a shipped model, found a "
+            "file; name its folder"
+        )
     remark = Remarks()
     with noting_warnings(remark):
         if data is None:
-            flows = prepare(experiment.data)
+            flows = prepare(_data_of(folder))
         else:
-            plan = replace(experiment.data, path=str(data), case=None, kind=None, measurement=None)
+            predictor = load(folder)
+            plan = as_trained(predictor, data)
             flows = prepare_test(plan, predictor.spec, predictor.normalizer)
-    # Not beside the weights: those scores belong to the comparison that the run is part of.
-    out = run / "evaluation" if out is None else out
+            _note_resampling(flows, remark)
+    if out is None:
+        # Not beside the weights: those scores belong to the comparison that the run is part of.
+        own = folder not in shipped_models().values()
+        out = folder / "evaluation" if own else Path(f"{folder.name}-evaluation")
     out.mkdir(parents=True, exist_ok=True)
     with noting_warnings(remark):
-        scores = judge(run, flows, into=out, rollout=RolloutPlan(steps=rollout))
-    add_cost(run, out, "cpu")
+        scores = judge(folder, flows, into=out, rollout=RolloutPlan(steps=rollout))
+    add_cost(folder, out, "cpu")
     card = read_card(out)
     rolled = _rollouts(scores) if rollout else None
     if as_json:
@@ -82,6 +101,29 @@ def evaluate(
     if rolled is not None:
         _show_rollouts(console, rolled)
     say(console, f"All numbers: {out / 'scores.json'}")
+
+
+def _data_of(folder: Path) -> "DataConfig":
+    """What the run was trained and is judged on."""
+    from pibert.config import parse
+    from pibert.experiments.experiment import Experiment
+    from pibert.experiments.record import read_record
+
+    path = folder / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{folder.name}: expected a run folder with config.json, found none; the test part is "
+            "recorded there; any model can be judged on other flows: --data FILE"
+        )
+    return parse(Experiment, read_record(path)["experiment"], str(path)).data
+
+
+def _note_resampling(flows: "Flows", remark: Remark) -> None:
+    """Truth on other points than the recorded ones is smoother, or made up between them."""
+    for trajectory in flows.trajectories:
+        if found := trajectory.local.get("resize"):
+            old, new = (" x ".join(map(str, found[end])) for end in ("from", "to"))
+            remark(f"judged on {new} points, to which flows on {old} were resampled")
 
 
 def _pointwise(card: Mapping[str, Any]) -> Table:

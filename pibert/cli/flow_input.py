@@ -63,14 +63,18 @@ def noting_warnings(remark: Remark) -> Iterator[None]:
     """What is warned of an input becomes a remark; other warnings stay what they are."""
     from pibert.predictor import InputWarning
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", InputWarning)
-        yield
-    for own in caught:
-        if issubclass(own.category, InputWarning):
-            remark(str(own.message))
-        else:
-            warnings.warn_explicit(own.message, own.category, own.filename, own.lineno)
+    caught: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as found:
+            caught = found
+            warnings.simplefilter("always", InputWarning)
+            yield
+    finally:  # they may explain what went wrong
+        for own in caught:
+            if issubclass(own.category, InputWarning):
+                remark(str(own.message))
+            else:
+                warnings.warn_explicit(own.message, own.category, own.filename, own.lineno)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -95,10 +99,21 @@ class Flow:
         return self.predictor.spec.dt or 1.0
 
     @property
-    def grid(self) -> "Grid | None":
-        """For the predictor; None where points were counted: they are laid over its domain."""
-        counted = is_counted(self.trajectory, self.predictor.spec.grid)
-        return None if counted else self.trajectory.spec.grid
+    def is_predicted(self) -> bool:
+        """Whether a model made these fields: they are no truth."""
+        from pibert.data.provenance import predicted_by
+
+        return predicted_by(self.trajectory.source) is not None
+
+    @property
+    def grid(self) -> "Grid":
+        """For the predictor; where points were counted, laid over its domain."""
+        own, model = self.trajectory.spec.grid, self.predictor.spec.grid
+        if not is_counted(self.trajectory, model):
+            return own
+        (ny, nx), (my, mx) = own.shape, model.shape
+        dx, dy = model.dx * mx / nx, model.dy * my / ny
+        return replace(own, dx=dx, dy=dy, sides=model.sides)
 
     def newest_frames(self) -> list[tuple[int, int]]:
         """Frames that have their history before them, and the first frame after their stretch.

@@ -135,6 +135,7 @@ def describe(
     counted: str,
     wants_vorticity: bool,
     times: Sequence[float] = (),
+    dt: float | None = None,
     trusted: "Trusted | None" = None,
     level: float | None = None,
 ) -> "Description":
@@ -147,6 +148,7 @@ def describe(
         counted: What the numbers of frames count.
         wants_vorticity: Whether files for other programs get it.
         times: Of the frames, where not all are dt apart.
+        dt: Time between them; that of the flow if not given.
         trusted: The model with its calibration, where there are error bars.
         level: Of the bars.
     """
@@ -160,7 +162,7 @@ def describe(
     from pibert.data.writers import Description
 
     trajectory, spec = flow.trajectory, flow.predictor.spec
-    grid, dt = trajectory.spec.grid, flow.dt
+    grid, dt = trajectory.spec.grid, dt or flow.dt
     if grid.body is None and spec.grid.body is not None and spec.grid.shape == grid.shape:
         grid = replace(grid, body=spec.grid.body)
     # A time step that no two frames keep is none.

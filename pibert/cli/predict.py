@@ -16,6 +16,7 @@ from pibert.cli.flow_input import (
     TrajectoryName,
     open_flow,
 )
+from pibert.cli.pace import Pace
 from pibert.cli.prediction_scores import Scoring, show_coverage, show_overall
 from pibert.cli.terminal import progress_bar, say, show_json
 
@@ -38,6 +39,7 @@ def predict(
     device: Device = "auto",
     level: bars.Level = None,
     calibration: bars.Calibrated = None,
+    false_alarms: bars.FalseAlarms = None,
     format_: outputs.Format = None,
     overwrite: outputs.Overwrite = False,
     vorticity: outputs.Vorticity = False,
@@ -58,9 +60,9 @@ def predict(
     """
     named = outputs.check_outputs(path, out, format_)
     console = Console(stderr=as_json)
-    predictor, trusted = bars.load_model(model, device, level, calibration)
+    predictor, trusted = bars.load_model(model, device, level, calibration, false_alarms)
     flow = open_flow(source, predictor, trajectory=trajectory, stride=stride, remark=Remarks())
-    first = flow.check_start(start)[0]
+    (first, stop), pace = flow.check_start(start), Pace(flow)
     ends = {frame: stop for frame, stop in flow.newest_frames() if frame >= first}
     about = outputs.describe(
         flow,
@@ -68,13 +70,13 @@ def predict(
         facts={"mode": "predict", "start": first},
         counted="frame",
         wants_vorticity=vorticity,
-        times=[_time(flow, frame, stop) for frame, stop in ends.items()],
+        times=[pace.time_after(frame, 1, stop) for frame, stop in ends.items()],
         trusted=trusted,
         level=level,
     )
     writers = outputs.make_writers(named, about, overwrite=overwrite, expected=len(ends))
     scoring, alarms = Scoring(about.spec, predictor.normalizer), bars.Alarms()
-    step = _Step(flow, trusted, level, alarms)
+    step = _Step(flow, pace, trusted, level, false_alarms, alarms)
     columns = (TextColumn("{task.completed}/{task.total} frames"), BarColumn())
     with contextlib.ExitStack() as stack:
         for writer in writers:
@@ -89,6 +91,8 @@ def predict(
             progress.advance(task, len(frames))
     alarms.tell()
     written = [str(target) for writer in writers for target in writer.targets]
+    if not scoring.numbers:
+        say(console, f"note: {pace.why_no_truth(first, stop)}")
     if as_json:
         summary: dict[str, Any] = {
             **about.local["prediction"],
@@ -107,15 +111,7 @@ def predict(
         say(console, f"{len(scoring.numbers)} of {len(ends)} predicted frames are in the recording")
         show_overall(console, scoring)
         show_coverage(console, scoring, level)
-    else:
-        say(console, "note: the recording has none of the predicted frames: nothing to compare")
     say(console, f"Wrote {len(ends)} frames to {', '.join(written)}.")
-
-
-def _time(flow: "Flow", frame: int, stop: int) -> float:
-    """Of the frame after another."""
-    time = flow.trajectory.time
-    return float(time[frame + 1]) if frame + 1 < stop else float(time[frame]) + flow.dt
 
 
 class _Step:
@@ -124,30 +120,32 @@ class _Step:
     def __init__(
         self,
         flow: "Flow",
+        pace: Pace,
         trusted: "Trusted | None",
         level: float | None,
+        false_alarms: float | None,
         alarms: bars.Alarms,
     ) -> None:
-        self._flow, self._trusted, self._level, self._alarms = flow, trusted, level, alarms
+        self._flow, self._pace = flow, pace
+        self._trusted, self._level, self._alarms = trusted, level, alarms
+        self._false_alarms = false_alarms
 
     def __call__(self, frames: list[int], stop: int) -> "tuple[Block, Tensor]":
         import torch
 
         from pibert.data.writers import Block
 
-        flow = self._flow
+        flow, pace = self._flow, self._pace
         fields, known = flow.windows(frames)
         with flow.noting_warnings():
             answer, ends = self._answer(frames, fields, known)
-        truth = torch.full_like(answer, torch.nan)
-        there = flow.truth(slice(frames[0] + 1, min(frames[-1] + 2, stop)))
-        truth[: len(there)] = there
+        times = [pace.time_after(frame, 1, stop) for frame in frames]
         block = Block(
             fields=answer,
-            time=torch.tensor([_time(flow, frame, stop) for frame in frames], dtype=torch.float64),
+            time=torch.tensor(times, dtype=torch.float64),
             number=torch.tensor(frames) + 1,
             known=known,
-            truth=truth,
+            truth=pace.truth_after([(frame, 1) for frame in frames], stop),
             **ends,
         )
         return block, fields[:, -1]
@@ -160,8 +158,9 @@ class _Step:
         if self._trusted is None or self._level is None:
             answer = flow.predictor.step(fields, flow.parameters, mask=known, grid=grid)
             return answer[:, 0], {}
+        given: Any = (fields, 1, flow.parameters, known)
         found = self._trusted.rollout(
-            fields, 1, flow.parameters, known, level=self._level, grid=grid
+            *given, level=self._level, false_alarms=self._false_alarms, grid=grid
         )
         self._alarms.add(frames, found)
         return found.prediction[:, 0], {"low": found.low[:, 0], "high": found.high[:, 0]}

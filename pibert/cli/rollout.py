@@ -1,7 +1,7 @@
 """``pibert rollout``: a model goes on alone from a frame of a recording."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +18,7 @@ from pibert.cli.flow_input import (
     TrajectoryName,
     open_flow,
 )
+from pibert.cli.pace import Pace
 from pibert.cli.prediction_scores import Scoring, show_by_lead, show_coverage
 from pibert.cli.terminal import complain, progress_bar, say, show_json
 
@@ -41,6 +42,7 @@ def rollout(
     device: Device = "auto",
     level: bars.Level = None,
     calibration: bars.Calibrated = None,
+    false_alarms: bars.FalseAlarms = None,
     extend_bars: bars.ExtendBars = False,
     format_: outputs.Format = None,
     show: Annotated[
@@ -71,23 +73,25 @@ def rollout(
     named = outputs.check_outputs(path, out, format_)
     shown = None if show is None else _steps(show, steps)
     console = Console(stderr=as_json)
-    predictor, trusted = bars.load_model(model, device, level, calibration)
+    predictor, trusted = bars.load_model(model, device, level, calibration, false_alarms)
     narrow = bars.check_leads(trusted, steps, extend_bars)
     flow = open_flow(source, predictor, trajectory=trajectory, stride=stride, remark=Remarks())
     if narrow is not None:
         flow.remark(narrow)
-    newest, stop = flow.check_start(start)
+    (newest, stop), pace = flow.check_start(start), Pace(flow)
     about = outputs.describe(
         flow,
         model=outputs.model_name(model),
         facts={"mode": "rollout", "start": newest, "steps": steps},
         counted="step",
         wants_vorticity=vorticity,
+        dt=pace.step,
         trusted=trusted,
         level=level,
     )
     writers = outputs.make_writers(named, about, overwrite=overwrite, expected=steps, shown=shown)
     scoring, alarms = Scoring(about.spec, predictor.normalizer), bars.Alarms()
+    asked: dict[str, Any] = {"level": level, "false_alarms": false_alarms}
     columns = (TextColumn("{task.completed}/{task.total} steps"), BarColumn())
     done, diverged = 0, None
     with contextlib.ExitStack() as stack:
@@ -96,8 +100,8 @@ def rollout(
         progress = stack.enter_context(progress_bar(console, *columns, TimeRemainingColumn()))
         task = progress.add_task("stepping", total=steps)
         try:
-            answers = _answers(flow, newest, steps, trusted, level, alarms)
-            for block, last in _blocks(flow, newest, stop, answers):
+            answers = _answers(flow, newest, steps, trusted, asked, alarms)
+            for block, last in _blocks(flow, pace, newest, stop, answers):
                 for writer in writers:
                     writer.append(block)
                 scoring.add(block, last)
@@ -111,6 +115,8 @@ def rollout(
                 raise typer.Exit(1) from None
     alarms.tell()
     written = [str(target) for writer in writers for target in writer.targets]
+    if not scoring.numbers:
+        say(console, f"note: {pace.why_no_truth(newest, stop)}")
     if as_json:
         summary: dict[str, Any] = {
             **about.local["prediction"],
@@ -127,10 +133,11 @@ def rollout(
         show_json(summary)
     else:
         if scoring.numbers:
+            if not pace.fits:
+                found = f"{len(scoring.numbers)} of {done} predicted frames"
+                say(console, f"{found} are at times that were recorded")
             show_by_lead(console, scoring, about.time_unit)
             show_coverage(console, scoring, level)
-        else:
-            say(console, "note: the recording ends at the start: nothing to compare with")
         say(console, f"Wrote {done} frames to {', '.join(written)}.")
     if diverged is not None:
         complain(f"error: stopped after {done} of {steps} steps: {diverged}")
@@ -149,7 +156,7 @@ def _answers(
     newest: int,
     steps: int,
     trusted: "Trusted | None",
-    level: float | None,
+    asked: Mapping[str, Any],
     alarms: bars.Alarms,
 ) -> "Iterator[tuple[Tensor, dict[str, Tensor]]]":
     """Predicted frames block by block, and the ends of their bars if they are wanted."""
@@ -158,10 +165,10 @@ def _answers(
     grid = flow.grid
     blocks: Iterator[tuple[Tensor, dict[str, Tensor]]]
     with flow.noting_warnings():
-        if trusted is None or level is None:
+        if trusted is None:
             blocks = ((found[0], {}) for found in flow.predictor.iterate(*given, grid=grid))
         else:
-            barred = trusted.iterate(*given, level=level, beyond="last", grid=grid)
+            barred = trusted.iterate(*given, **asked, beyond="last", grid=grid)
             blocks = _barred(barred, newest, alarms)
     while True:
         with flow.noting_warnings():
@@ -182,6 +189,7 @@ def _barred(
 
 def _blocks(
     flow: "Flow",
+    pace: Pace,
     newest: int,
     stop: int,
     answers: "Iterator[tuple[Tensor, dict[str, Tensor]]]",
@@ -192,20 +200,16 @@ def _blocks(
     from pibert.data.writers import Block
 
     fields, known = flow.windows([newest])
-    begin, done = float(flow.trajectory.time[newest]), 0
+    done = 0
     for frames, ends in answers:
-        number = torch.arange(done + 1, done + len(frames) + 1)
-        truth = torch.full_like(frames, torch.nan)
-        first = newest + 1 + done
-        if first < stop:
-            there = flow.truth(slice(first, min(first + len(frames), stop)))
-            truth[: len(there)] = there
+        steps = range(done + 1, done + len(frames) + 1)
+        times = [pace.time_after(newest, step, stop) for step in steps]
         block = Block(
             fields=frames,
-            time=begin + flow.dt * number.double(),
-            number=number,
+            time=torch.tensor(times, dtype=torch.float64),
+            number=torch.tensor(steps),
             known=known.expand(len(frames), -1, -1),
-            truth=truth,
+            truth=pace.truth_after([(newest, step) for step in steps], stop),
             **ends,
         )
         yield block, fields[0, -1:].expand_as(frames)

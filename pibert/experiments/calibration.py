@@ -51,6 +51,7 @@ def calibrate_run(
             flows = prepare(experiment.data)
     _need_share(experiment, folder, flows)
     _refuse_predicted(flows, folder)
+    settings = replace(settings, group_by=experiment.data.group_by)
     models = [load(path, device) for path in (folder, *members)]
     predictor: Any = models[0] if len(models) == 1 else Ensemble(models)
     history = predictor.history
@@ -105,7 +106,9 @@ def calibrate_on(
     _refuse_existing(target, overwrite)
     models = [load(own, device) for own in (path, *members)]
     predictor: Any = models[0] if len(models) == 1 else Ensemble(models)
-    flows = prepare_test(as_trained(models[0], data), predictor.spec, predictor.normalizer)
+    plan = as_trained(models[0], data)
+    settings = replace(settings, group_by=plan.group_by)
+    flows = prepare_test(plan, predictor.spec, predictor.normalizer)
     _refuse_predicted(flows, data)
     for own in models:
         _refuse_training_data(own, flows, data)
@@ -162,7 +165,7 @@ def _refuse_training_data(predictor: Predictor, flows: Flows, data: Path | str) 
     for what in ("fingerprint", "recipe_hash"):
         if theirs.get(what) is not None and theirs[what] in mine:
             raise ValueError(
-                f"{data}: expected flows that neither training nor selection saw, flows of "
+                f"{data}: expected flows that neither training nor selection saw, found flows of "
                 f"the data set that the model was trained on (the same {what}), of which it cannot "
                 "be told what part they were; give others, such as simulated ones of another seed, "
                 "or calibrate a run on the share that its plan set aside: pibert calibrate RUN"

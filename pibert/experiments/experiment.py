@@ -34,6 +34,8 @@ class DataConfig:
     """The kind of data at the path, where it does not tell."""
     hints: dict[str, Any] = field(default_factory=dict)
     """What the data at the path do not say: unit, dt, channels ..."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """What their reader takes beyond that: scenario and kind of RealPDEBench ..."""
     channels: tuple[str, ...] = ()
     """Channels to learn; empty stands for all."""
     stride: int = 1
@@ -64,9 +66,12 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.case is None):
+            remedy = "state one of them: data.path or data.case"
+            if self.path is not None:
+                remedy = "leave one of them out: --set data.case=none or --set data.path=none"
             raise ValueError(
                 "expected either a path or a case to simulate, "
-                f"found path {self.path!r} and case {self.case!r}"
+                f"found path {self.path!r} and case {self.case!r}; {remedy}"
             )
         if self.group_by and self.split != "trajectory":
             raise ValueError(

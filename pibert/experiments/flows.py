@@ -119,7 +119,8 @@ def _trajectories(
     config: DataConfig, device: str, on_progress: OnProgress | None
 ) -> tuple[tuple[Trajectory, ...], dict[str, Any]]:
     path, source = _locate(config, device, on_progress)
-    recordings = open_recordings(path, config.kind, Hints(**_tuples(config.hints)))
+    hints = Hints(**_tuples(config.hints))
+    recordings = open_recordings(path, config.kind, hints, _tuples(config.options))
     trajectories = tuple(_represented(trajectory, config) for trajectory in recordings)
     if config.group_by:
         source["group_by"] = list(config.group_by)

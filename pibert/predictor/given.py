@@ -1,7 +1,9 @@
 """What a predictor is given: fields, mask and parameters, checked and brought to the model."""
 
+import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -21,6 +23,21 @@ FAR_PARAMETER = 3.0
 """The same of a parameter whose range in training is not recorded."""
 MARGIN = 0.1
 """Share of the range of a parameter in training by which a value may lie beyond its ends."""
+
+_doubts_told = ContextVar("doubts_told", default=False)
+
+
+@contextlib.contextmanager
+def without_doubts() -> Iterator[None]:
+    """For what was given before: values and parameters far from the training were warned of then.
+
+    A filter of warnings would hold for other threads too.
+    """
+    token = _doubts_told.set(True)
+    try:
+        yield
+    finally:
+        _doubts_told.reset(token)
 
 
 class Given:
@@ -61,7 +78,9 @@ class Given:
         """Of the caller's grid."""
         usable = self.known & ~self.body
         _check_values(self.fields, usable, spec)
-        _doubt_units(self.fields, usable, spec, normalizer)
+        doubted = not _doubts_told.get()
+        if doubted:
+            _doubt_units(self.fields, usable, spec, normalizer)
         # A batch that fits stays on the device between steps; a larger one where the fields are.
         self._store = device if len(self.fields) <= chunk else self.fields.device
         on_model, usable = self.regridding.to_model(self.fields, usable)
@@ -72,7 +91,7 @@ class Given:
         # Type before device: not every device knows float64.
         self._window = normalizer.apply(on_model).float().to(self._store)
         encoded = _encode(parameters or {}, spec, len(self.fields))
-        for place, parameter in enumerate(spec.parameters):
+        for place, parameter in enumerate(spec.parameters if doubted else ()):
             _doubt_parameter(parameter, encoded[:, place])
         self.parameters = encoded.to(self._store)
 

@@ -38,7 +38,9 @@ def encode(answer: Answer, kind: str) -> bytes:
         return write_npy(next(iter(answer.arrays.values())))
     if kind == SAFETENSORS:
         texts = {name: as_json(fact).decode() for name, fact in answer.facts.items()}
-        return write_safetensors(answer.arrays, texts)
+        # True and false as uint8, which every reader has.
+        plain = {n: a.astype(np.uint8) if a.dtype == bool else a for n, a in answer.arrays.items()}
+        return write_safetensors(plain, texts)
     count = sum(array.size for array in answer.arrays.values())
     if count > MOST_NUMBERS:
         raise Refusal(

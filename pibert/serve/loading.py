@@ -29,6 +29,7 @@ def load_served(
             weights. A model that has none here takes the one in its own folder.
     """
     found: dict[str, Served] = {}
+    beside: dict[str, Path] = {}
     for name_or_path in names:
         path = find_model(name_or_path).resolve()
         base = name = path.stem if path.is_file() else path.name
@@ -45,13 +46,14 @@ def load_served(
         )
         need(predictor.model, predictor.card, "forward")
         found[name] = Served(name, predictor, path if path.is_dir() else None)
-    return _add_calibrations(found, device, calibrations)
+        beside[name] = path if path.is_dir() else path.parent
+    return _add_calibrations(found, beside, device, calibrations)
 
 
 def _add_calibrations(
-    models: Mapping[str, Served], device: str, folders: Sequence[Path]
+    models: Mapping[str, Served], beside: Mapping[str, Path], device: str, folders: Sequence[Path]
 ) -> dict[str, Served]:
-    """The models with their calibrations: one that is named counts before that of the folder."""
+    """The models with their calibrations: one that is named counts before that beside the model."""
     found: dict[str, Trusted] = {}
     for folder in folders:
         matches = _matching(models, device, folder)
@@ -68,11 +70,12 @@ def _add_calibrations(
             )
         found |= matches
     for name, own in models.items():
-        if name not in found and own.folder is not None and (own.folder / SHEET).is_file():
-            members = _members(own.folder, device)
-            predictor = _joined(own.predictor, members)
-            calibration = read_calibration(own.folder, identity(predictor))
-            found[name] = Trusted(predictor, calibration)
+        folder = beside[name]
+        if name not in found and (folder / SHEET).is_file():
+            predictor = _joined(own.predictor, _members(folder, device))
+            if own.folder is None and identity(predictor) != _stated(folder):
+                continue  # a weights file among others, and the calibration is that of another
+            found[name] = Trusted(predictor, read_calibration(folder, identity(predictor)))
     return {name: replace(own, trusted=found.get(name)) for name, own in models.items()}
 
 

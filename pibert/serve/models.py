@@ -1,5 +1,6 @@
 """A model that is served: its predictor, its error bars if it has a calibration, what it is."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pibert.fields import Parameter
+from pibert.fields import Grid, Parameter
 from pibert.predictor.heads import need
 from pibert.remarks import warn
 from pibert.serve.answers import Answer
@@ -73,6 +74,13 @@ class Served:
                 f"error bars for the first {leads} of {steps} frames: the calibration goes no "
                 "further"
             )
+        shape, own = asked.fields.shape[-2:], self.predictor.spec.grid
+        if shape != own.shape or (asked.grid is not None and not _same_cells(asked.grid, own)):
+            warn(
+                f"error bars and alarm were calibrated on the model's grid ({own.shape[0]} x "
+                f"{own.shape[1]} points, cells of {own.dx:.4g} x {own.dy:.4g}): how often the "
+                "truth lies within the bars on another one is not known"
+            )
         blocks = self.trusted.iterate(
             asked.fields,
             steps,
@@ -93,8 +101,8 @@ class Served:
                 if place == 0:
                     alarm = block.alarm
                     arrays["alarm.p"] = np.asarray(alarm.p)
-                    arrays["alarm.raised"] = np.asarray(alarm.raised, np.uint8)
-                    arrays["alarm.limited"] = np.asarray(alarm.limited, np.uint8)
+                    arrays["alarm.raised"] = np.asarray(alarm.raised, bool)
+                    arrays["alarm.limited"] = np.asarray(alarm.limited, bool)
                     facts = {"level": asked.level, "alarm.parts": list(alarm.parts)}
                     facts["alarm.lowest"] = alarm.lowest
                     if block.consistency is not None:
@@ -140,6 +148,11 @@ class Served:
             "metrics": card.get("metrics", {}),
             "calibration": calibration,
         }
+
+
+def _same_cells(one: Grid, other: Grid) -> bool:
+    pairs = ((one.dx, other.dx), (one.dy, other.dy))
+    return all(math.isclose(a, b, rel_tol=1e-3) for a, b in pairs)
 
 
 def _describe(parameter: Parameter) -> dict[str, Any]:

@@ -11,6 +11,8 @@ _FIELDS = [[[[[1.0, 1.1], [0.9, 1.0]], [[0.0, 0.1], [0.0, -0.1]]]]]
 _PREDICTION = [[[[[1.0, 1.2], [0.8, 1.0]], [[0.0, 0.2], [0.0, -0.2]]]]]
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 _NUMBER = {"type": "number"}
+_FLAG = {"type": "boolean"}
+_PER_SAMPLE = {"anyOf": [_NUMBER, {"type": "array", "items": _NUMBER}]}
 _BINARY: Description = {"schema": {"type": "string", "format": "binary"}}
 _SCHEMAS: dict[str, Description] = {
     "model": {"type": "string", "description": "May be left out if there is one."},
@@ -142,6 +144,19 @@ _ANSWER = _object(
     dt={"type": ["number", "null"]},
     remarks=_TEXTS,
 )
+_ANSWER["properties"] |= {
+    "low": _NESTED,
+    "high": _NESTED,
+    "level": _NUMBER,
+    "consistency": _PER_SAMPLE | {"description": "(batch,), or one without a batch."},
+    "alarm": _object(
+        p=_PER_SAMPLE,
+        raised={"anyOf": [_FLAG, {"type": "array", "items": _FLAG}]},
+        limited={"anyOf": [_FLAG, {"type": "array", "items": _FLAG}]},
+        parts=_TEXTS,
+        lowest=_NUMBER,
+    ),
+}
 _LINES = '{"start": 0, "prediction": [...]}\n{"end": true, "frames": 1}\n'
 _GRID = _object(
     shape={"type": "array", "items": {"type": "integer"}},
@@ -151,7 +166,7 @@ _GRID = _object(
     y0=_NUMBER,
 )
 _PERHAPS = {"type": ["number", "null"]}
-_UNIT = {"type": ["string", "null"]}
+_WORDS = {"type": ["string", "null"]}
 _RECORDING = _object(
     name={"type": "string"},
     frames={"type": "integer"},
@@ -159,10 +174,11 @@ _RECORDING = _object(
     units=_TEXTS | {"type": ["array", "null"]},
     dt=_PERHAPS,
     t0=_PERHAPS,
-    length_unit=_UNIT,
-    time_unit=_UNIT,
+    length_unit=_WORDS,
+    time_unit=_WORDS,
     grid=_object(**_GRID["properties"] | dict.fromkeys(("dx", "dy", "x0", "y0"), _PERHAPS)),
     parameters={"type": "object"},
+    predicted=_WORDS,
 )
 _RECORDED = {
     "name": "wake-0",
@@ -175,6 +191,7 @@ _RECORDED = {
     "time_unit": "s",
     "grid": {"shape": [2, 2], "dx": 0.1, "dy": 0.1, "x0": -0.5, "y0": 0.0},
     "parameters": {"Re": 3900.0},
+    "predicted": None,
 }
 _FRAMES: Description = {
     JSON: {

@@ -35,7 +35,10 @@ _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # A server of forks has no threads, and what it has imported is there at once.
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["pibert.serve.native"])
-_FACTS = tuple("channels units dt dx dy x0 y0 t0 length_unit time_unit parameters".split())
+_FACTS = tuple("channels units dt dx dy x0 y0 t0 length_unit time_unit parameters source".split())
+_NAMES = ("u", "v", "p")
+"""Of channels, in order, where a file names none."""
+_CONVERT = "make a native .h5 of it with pibert convert"
 
 
 def open_file(
@@ -63,7 +66,9 @@ def open_file(
         facts = {name: _fact(metadata[name], name) for name in _FACTS if name in metadata}
         return _as_answer(arrays, facts, limit, units)
     raise Refusal(
-        "malformed", "expected a file in npy, npz, safetensors or the native .h5, found another"
+        "malformed",
+        "expected a file in npy, npz, safetensors or the native .h5, found another; where it is of "
+        f"a solver or a measurement, {_CONVERT}",
     )
 
 
@@ -107,8 +112,8 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarra
 def _as_answer(
     arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], limit: int, units: Units
 ) -> Answer:
-    mask = arrays.get("mask")
-    others = [name for name in arrays if name != "mask"]
+    mask, body = arrays.get("mask"), arrays.get("body")
+    others = [name for name in arrays if name not in ("mask", "body")]
     name = "fields" if "fields" in arrays else others[0] if len(others) == 1 else None
     if name is None:
         raise Refusal("invalid", f"expected an array 'fields', found {others[:8]}")
@@ -125,22 +130,49 @@ def _as_answer(
             f"expected at most {SIDE} rows and columns, and a frame of {limit / 1e6:.0f} MB, found "
             f"shape {fields.shape}",
         )
+    if not facts.get("channels"):
+        remarks.append(_take_in_order(fields.shape, units))
     if fields.ndim == 3:
         fields = fields[None]
     fitting = limit // (4 * math.prod(fields.shape[1:]))
     if len(fields) > fitting:
         remarks.append(f"the first {fitting} of {len(fields)} frames")
         fields = fields[:fitting]
-        mask = mask[:fitting] if mask is not None and mask.ndim == 3 else mask
+        mask, body = (
+            own[:fitting] if own is not None and own.ndim == 3 else own for own in (mask, body)
+        )
     with np.errstate(over="ignore"):
         # Read from bytes, they may not be written to, which torch warns of.
         states = torch.from_numpy(np.require(fields, np.float32, ["C", "W"]))
     try:
-        recording, changed = fit_units(_trajectory(states, _valid(mask, states), facts), units)
+        masks = _points(mask, "mask", states), _points(body, "body", states)
+        recording, changed = fit_units(_trajectory(states, *masks, facts), units)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise Refusal("invalid", f"the file: {' '.join(str(error).split())[:300]}") from None
     answer = take_frames(recording, 0, None, limit, [*remarks, *changed])
     return Answer(answer.arrays, _stated(answer.facts, facts))
+
+
+def _take_in_order(shape: tuple[int, ...], units: Units) -> str:
+    """A remark on channels without names, or a refusal of more than can be meant."""
+    count, most = shape[-3], max(len(_NAMES), *(len(own) for own in units), 0)
+    if count > most:
+        raise Refusal(
+            "invalid",
+            f"expected shape (time, channel, y, x) with at most {most} channels where the file "
+            f"names none, found {shape}; frames of one channel are (time, 1, y, x), and more "
+            "channels are named in the metadata of a safetensors file",
+        )
+    names = _named_in_order(count)
+    unused = [name for name in names if units and not any(name in own for own in units)]
+    read = "read as one frame (channel, y, x), " if len(shape) == 3 else ""
+    said = f"the file names no channels: {read}its {count} are taken in order to be "
+    said += ", ".join(names)
+    return f"{said}; no model takes {', '.join(unused)}" if unused else said
+
+
+def _named_in_order(count: int) -> list[str]:
+    return [*_NAMES, *(f"c{n}" for n in range(len(_NAMES), count))][:count]
 
 
 def _stated(found: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,23 +182,26 @@ def _stated(found: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any
     return {**found, **unknown, "grid": grid}
 
 
-def _valid(mask: np.ndarray | None, states: torch.Tensor) -> torch.Tensor | None:
+def _points(mask: np.ndarray | None, name: str, states: torch.Tensor) -> torch.Tensor | None:
     if mask is None:
         return None
     t, _, ny, nx = states.shape
     if mask.dtype.kind not in "biuf" or mask.shape not in ((ny, nx), (t, ny, nx)):
         raise ValueError(
-            f"expected a mask of shape {(ny, nx)} or {(t, ny, nx)}, found {mask.dtype} of shape "
+            f"expected {name} of shape {(ny, nx)} or {(t, ny, nx)}, found {mask.dtype} of shape "
             f"{mask.shape}"
         )
     return torch.from_numpy(np.ascontiguousarray(mask != 0))
 
 
 def _trajectory(
-    states: torch.Tensor, valid: torch.Tensor | None, facts: Mapping[str, Any]
+    states: torch.Tensor,
+    valid: torch.Tensor | None,
+    body: torch.Tensor | None,
+    facts: Mapping[str, Any],
 ) -> Trajectory:
     count = states.shape[1]
-    channels = facts.get("channels") or (["u", "v", "p"] + [f"c{n}" for n in range(3, count)])
+    channels = facts.get("channels") or _named_in_order(count)
     parameters = {str(k): float(v) for k, v in (facts.get("parameters") or {}).items()}
     dt = facts.get("dt")
     number = {name: _finite(facts.get(name, 0), name) for name in ("x0", "y0", "t0")}
@@ -191,10 +226,19 @@ def _trajectory(
         time=time,
         spec=spec,
         parameters=parameters,
+        body=body,
         valid=valid,
+        source=_source(facts.get("source") or {}),
         length_unit=_text(facts.get("length_unit")),
         time_unit=_text(facts.get("time_unit")),
     )
+
+
+def _source(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether a model made the frames, and which; what else a source states is not told."""
+    found = {key: _text(stated.get(key), 100) for key in ("kind", "model", "weights_sha256")}
+    level = stated.get("bars_level")
+    return {**found, "bars_level": None if level is None else _finite(level, "bars_level")}
 
 
 def _finite(value: Any, name: str) -> float:
@@ -204,8 +248,8 @@ def _finite(value: Any, name: str) -> float:
     return number
 
 
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)[:40]
+def _text(value: Any, most: int = 40) -> str | None:
+    return None if value is None else str(value)[:most]
 
 
 def _open_native(
@@ -225,6 +269,8 @@ def _open_native(
             raise Refusal("malformed", "expected a native .h5 file, found a damaged one")
         if out.stat().st_size and (problem := out.read_bytes()).startswith(PROBLEM):
             said = problem.removeprefix(PROBLEM).decode().replace(str(path), "the file")
+            if "but not of the format" in said:
+                said = f"{said.rpartition(';')[0]}; {_CONVERT}"
             raise Refusal("malformed", said)
         arrays, texts = read_safetensors(out.read_bytes())
     facts = {name: json.loads(text) for name, text in texts.items()}

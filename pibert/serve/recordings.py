@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from pibert.data.format import Reader
+from pibert.data.provenance import predicted_by
 from pibert.data.units import in_consistent_units
 from pibert.fields import Trajectory, read_mask
 from pibert.serve.answers import Answer
@@ -109,6 +110,7 @@ def describe(trajectory: Trajectory) -> dict[str, Any]:
             "y0": spec.grid.origin[1],
         },
         "parameters": dict(trajectory.parameters),
+        "predicted": predicted_by(trajectory.source),
     }
 
 

@@ -32,6 +32,8 @@ _log = logging.getLogger("pibert.serve")
 _NUMBER = re.compile(r"(?<![\w'])-?\d[\d.,]*(e[+-]?\d+)?")
 # Python's warnings are those of the whole process: one thread at a time may catch them.
 _WARNINGS = threading.Lock()
+_HINT = ("pass grid=pibert.Grid(...)", "send dx and dy, or a file that states them")
+"""What the predictor advises in Python, and the same for those who call the server."""
 
 
 class Job:
@@ -258,4 +260,4 @@ def _noting_remarks() -> Iterator[list[str]]:
         yield remarks
         said = [str(w.message) for w in caught if issubclass(w.category, InputWarning)]
         known = {_NUMBER.sub("#", text): text for text in reversed(said)}
-        remarks += reversed(known.values())
+        remarks += [text.replace(*_HINT) for text in reversed(known.values())]

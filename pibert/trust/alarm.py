@@ -102,6 +102,19 @@ class Watch:
         """The least p-value that it can tell."""
         return 1 / (self.count + 1)
 
+    @property
+    def _lowest_told(self) -> float:
+        """Rounded up, so that it is accepted."""
+        return math.ceil(1000 * self.lowest) / 1000
+
+    def check_rate(self, false_alarms: float | None) -> None:
+        """Refuse an accepted rate of false alarms that the calibration cannot tell."""
+        if false_alarms is not None and not self.lowest <= false_alarms < 1:
+            raise ValueError(
+                f"expected a rate of false alarms from {self._lowest_told:g}, the least that "
+                f"{self.count} calibration units can tell, to 1, found {false_alarms:g}"
+            )
+
     def p_values(
         self, scores: Float[Tensor, "b part"], limited: Bool[Tensor, " b"] | None = None
     ) -> tuple[Float[Tensor, " b"], Int[Tensor, " b"]]:
@@ -131,6 +144,7 @@ class Watch:
             false_alarms: That share; if not given, ``RATE``.
             unknown: Share of unknown points of each window; none are if not given.
         """
+        self.check_rate(false_alarms)
         lowest = self.lowest
         if false_alarms is None:
             false_alarms = RATE
@@ -138,13 +152,8 @@ class Watch:
                 warn(
                     f"no alarm can be raised: {self.count} calibration units tell p-values from "
                     f"{lowest:.3g} up, above the accepted rate of {RATE:g}; calibrate on more, or "
-                    f"accept more: false_alarms={math.ceil(1000 * lowest) / 1000:g}"
+                    f"accept a rate of {self._lowest_told:g} (false_alarms; --false-alarms)"
                 )
-        elif not lowest <= false_alarms < 1:
-            raise ValueError(
-                f"expected a rate of false alarms from {lowest:.3g}, the least that {self.count} "
-                f"calibration units can tell, to 1, found {false_alarms:g}"
-            )
         limited = torch.zeros(len(scores), dtype=torch.bool)
         if unknown is not None:
             limited = unknown > self.most_unknown + 1e-9

@@ -12,6 +12,7 @@ were independent: the quantile of all scores, right on average where trajectorie
 without a guarantee for a new one; the spread over trajectories tells how far it may be off.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -129,7 +130,7 @@ class Calibration:
         if self.units == "trajectories":
             return (
                 f"{k} {all_} exchangeable with new ones; nothing is assumed within a "
-                f"{one}; levels up to {self.highest_level:.3f}"
+                f"{one}; levels up to {math.floor(1000 * self.highest_level) / 1000:g}"
             )
         return (
             f"{n} windows of {k} {all_} taken for independent, which windows of one "

@@ -6,6 +6,7 @@ fields on another grid than the model's the half-widths of the bars are resample
 prediction; coverage was measured on the model's grid.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor
 from pibert.fields import Grid
 from pibert.predictor import Predictor
 from pibert.predictor import load as load_predictor
-from pibert.predictor.given import Given
+from pibert.predictor.given import Given, without_doubts
 from pibert.predictor.shipped import find_model
 from pibert.trust.alarm import Alarm
 from pibert.trust.artefact import read_calibration, read_sheet
@@ -84,7 +85,8 @@ class Trusted:
 
     def __repr__(self) -> str:
         own = self.calibration
-        bars = f"bars up to level {own.highest_level:.3g} for {own.leads} steps"
+        highest = math.floor(1000 * own.highest_level) / 1000  # rounded down: it is accepted
+        bars = f"bars up to level {highest:g} for {own.leads} steps"
         return f"Trusted({self.predictor!r}, {bars} from {own.count} {own.units})"
 
     def step(
@@ -97,17 +99,7 @@ class Trusted:
         false_alarms: float | None = None,
         grid: Grid | None = None,
     ) -> Bars:
-        """The next ``horizon`` frames with bars.
-
-        Args:
-            fields: The last ``history`` frames.
-            parameters: By name, as for ``Predictor.step``.
-            mask: True where the fields are known.
-            level: Chance that a bar should hold the truth.
-            false_alarms: Accepted share of alarms among sound windows; 0.05 if not given. A
-                calibration that is too small for that raises none, with a warning.
-            grid: Of the fields where it is not the model's.
-        """
+        """The next ``horizon`` frames with bars; arguments as for ``rollout``."""
         steps = self.predictor.horizon
         return self.rollout(
             fields, steps, parameters, mask, level=level, false_alarms=false_alarms, grid=grid
@@ -213,8 +205,13 @@ class Trusted:
         regridding = given.regridding
         known = regridding.map_to_caller(torch.zeros(seen.shape), seen).isfinite()
         blocks = rolled(self.predictor, windows.fields, steps, windows.parameters, windows.known)
+        parts = frames_of(blocks, windows.fields[:, -1], seen, windows.encoded)
         done = 0
-        for part in frames_of(blocks, windows.fields[:, -1], seen, windows.encoded):
+        while True:
+            with without_doubts():
+                part = next(parts, None)
+            if part is None:
+                return
             count = part.prediction.shape[1]
             places = torch.arange(done, done + count).clamp(max=len(quantiles) - 1)
             scales = difficulty.scales(part, spec, done)
@@ -226,7 +223,8 @@ class Trusted:
     def _judged(
         self, given: Given, windows: Windows, false_alarms: float | None
     ) -> tuple[Alarm, Any]:
-        scores = look_at(self.predictor, windows, self.calibration.typical)
+        with without_doubts():
+            scores = look_at(self.predictor, windows, self.calibration.typical)
         unknown = windows.unknown(self.predictor.spec.grid)
         found = self.calibration.watch.judge(scores, false_alarms, unknown)
         told = {name: _map(given, getattr(found, name)) for name in ("p", "raised", "limited")}

@@ -9,6 +9,7 @@ import torch
 
 from pibert.data.dataset import Window
 from pibert.data.format import write
+from pibert.data.sources import open_recordings
 from pibert.data.splits import Shares
 from pibert.experiments import flows as flows_module
 from pibert.experiments.experiment import DataConfig
@@ -71,6 +72,22 @@ def test_repetitions_of_a_condition_stay_together(tmp_path: Path) -> None:
         outline(replace(config, group_by=("Re", "mass")))
     with pytest.raises(ValueError, match="goes with split = 'trajectory'"):
         replace(config, split="time")
+
+
+def test_options_go_to_the_reader_of_the_data(tmp_path: Path) -> None:
+    config = replace(save(tmp_path), options={"scenario": "fsi"})
+    with pytest.raises(ValueError, match="'native' has no option scenario"):
+        prepare(config)
+    seen: dict[str, Any] = {}
+
+    def opened(path: Path, kind: str | None, hints: Any, options: dict[str, Any]) -> Any:
+        seen.update(options)
+        return open_recordings(path, kind, hints)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flows_module, "open_recordings", opened)
+        outline(replace(config, options={"kind": "real", "keys": ["a", "b"]}))
+    assert seen == {"kind": "real", "keys": ("a", "b")}
 
 
 def test_a_smaller_share_of_labels_is_a_part_of_a_larger_one(tmp_path: Path) -> None:

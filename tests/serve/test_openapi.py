@@ -44,6 +44,9 @@ def test_every_route_is_described_with_an_example(server: ServerProcess):
         "application/vnd.safetensors",
     }
     assert "fields" in body["application/json"]["example"]
+    answer = described["paths"]["/v1/step"]["post"]["responses"]["200"]["content"]
+    alarm = answer["application/json"]["schema"]["properties"]["alarm"]["properties"]
+    assert {"type": "boolean"} in alarm["raised"]["anyOf"]
 
 
 @pytest.mark.slow

@@ -298,7 +298,7 @@ def test_units_and_spacing_of_a_file_are_shown(opened: Visit):
     expect(opened.find("#readout")).to_contain_text("x = 1, y = 1.5 m")
     expect(opened.find("#readout")).to_contain_text("Truth 1.5 m/s")
     expect(opened.find("#readout")).to_contain_text("Vorticity of the truth 0 1/s")
-    expect(opened.find("#level")).to_be_disabled()  # another grid
+    expect(opened.find("#level")).to_have_value("0.9")  # also on another grid
 
 
 DROP = """(bytes) => {
@@ -505,7 +505,9 @@ def test_a_token_is_asked_for_and_kept(browser: Any, strict: ServerProcess):
 
 def test_a_slice_is_drawn_with_shift_and_the_arrows(opened: Visit):
     opened.page.keyboard.press("Escape")
-    expect(opened.find("[data-study=slice] svg")).to_contain_text("Drag in a panel with Shift")
+    expect(opened.find("[data-study=slice] svg[role=img]")).to_contain_text(
+        "Drag in a panel with Shift"
+    )
     canvas = opened.find("figure[data-panel=truth] canvas").first
     canvas.focus()
     canvas.press("ArrowLeft")  # to cell 5, 4

@@ -1,6 +1,5 @@
 """The page with flows of all kinds: where they lie, files unlike the model, unlike models."""
 
-import io
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -12,18 +11,16 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.numpy import save
 
 from pibert import Grid, Parameter
 from pibert.predictor import save_model
 from tests.helpers import randomise, tiny_model
+from tests.serve.files import as_npy, frames, stating
 from tests.serve.server_process import ServerProcess
-from tests.serve.visit import Visit, browser, expect
-from tests.trust.flows import BODY, flows, spec_of, unit
+from tests.serve.visit import Visit, browser, expect, lonely, visit
+from tests.trust.flows import BODY, spec_of, unit
 
-__all__ = ["browser"]
-
-STATED = {"channels": ["u", "v"], "units": ["1", "1"], "dt": 0.1, "dx": 0.3, "dy": 0.2}
+__all__ = ["browser", "lonely", "visit"]
 
 
 @pytest.fixture(scope="module")
@@ -44,39 +41,6 @@ def unlike(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     started = ServerProcess([models / "waves", folder / "coarse", folder / "slow", "--wait", 0])
     yield started.wait_until_ready()
     assert started.stop() == 0
-
-
-@pytest.fixture
-def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
-    made: list[Visit] = []
-
-    def open_page(site: ServerProcess, **options: Any) -> Visit:
-        made.append(Visit(browser, site, **options).wait())
-        return made[-1]
-
-    yield open_page
-    for one in made:
-        one.close()
-
-
-@pytest.fixture
-def lonely(visit: Callable[..., Visit], alone: ServerProcess) -> Visit:
-    return visit(alone)
-
-
-def frames(count: int = 6) -> np.ndarray:
-    return np.where(BODY.numpy(), 0, flows(1, seed=5)[0].read(slice(0, count)).numpy())
-
-
-def as_npy(fields: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, fields)
-    return file.getvalue()
-
-
-def stating(fields: np.ndarray, **facts: Any) -> bytes:
-    texts = {name: json.dumps(fact) for name, fact in (STATED | facts).items()}
-    return save({"fields": np.ascontiguousarray(fields, np.float32)}, texts)
 
 
 # What is drawn on the panels as text: [words, left, right, width of the canvas].
@@ -127,14 +91,20 @@ def test_what_is_saved_has_the_coordinates(lonely: Visit, tmp_path: Path):
     with safe_open(path, "numpy") as file:
         facts = {name: json.loads(text) for name, text in file.metadata().items()}
         assert file.get_tensor("fields").shape == (10, 2, 8, 12)
+        known, body = file.get_tensor("mask"), file.get_tensor("body")
     expected = {"x0": -1.5, "y0": 0.4, "dx": 0.3, "dy": 0.2, "dt": 0.1, "t0": 5.2}
     assert {name: facts[name] for name in expected} == pytest.approx(expected)
     assert (facts["length_unit"], facts["time_unit"]) == ("D", "D/U")
-    # The page opens what it saved.
+    assert (known == ~BODY.numpy()).all() and (body == BODY.numpy()).all()
+    assert facts["source"]["kind"] == "predicted" and facts["source"]["model"] == "bare"
+    # The page opens what it saved, knows that it was predicted, and where the body is.
     lonely.send("saved.safetensors", path.read_bytes())
-    expect(lonely.find("#when")).to_have_text("frame 0 of 9, t = 5.2 D/U")
-    lonely.run()
+    lonely.wait()
+    expect(lonely.find("#when")).to_have_text("frame 9 of 9, t = 6.1 D/U")
     expect(lonely.find("#message")).to_be_hidden()
+    expect(lonely.find("#badges .warn").first).to_contain_text("Recording: predicted by bare")
+    lonely.page.mouse.move(*lonely.at(2.5, 3.5))
+    expect(lonely.find("#readout")).to_contain_text("Recording (predicted) body")
 
 
 @pytest.mark.parametrize("width", [360, 768, 1400, 1920])
@@ -179,14 +149,18 @@ def test_the_alarm_says_p_and_why_in_words(lonely: Visit):
     expect(lonely.find("#badges .warn").first).to_have_text(
         re.compile(
             r"^Alarm: unlike the training data \(p = 0\.0\d+\)\. "
-            r"Oddest: (its|the|how) .*\. Do not trust the bars\.$"
+            r"Oddest: (its|the|how) .* \([\w ]+\)\. Do not trust the bars\.$"
         )
     )
 
 
 FILES: dict[str, tuple[bytes, str | None, str | None]] = {
     # name: content, what the badges say, what the message says in place of a prediction
-    "three channels": (as_npy(np.concatenate([frames(), frames()[:, :1]], 1)), "no spacing", None),
+    "three channels": (
+        as_npy(np.concatenate([frames(), frames()[:, :1]], 1)),
+        "taken in order to be u, v, p; no model takes p",
+        None,
+    ),
     "pressure first": (
         stating(
             np.concatenate([frames()[:, :1], frames()], 1),

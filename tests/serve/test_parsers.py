@@ -163,6 +163,13 @@ def test_json_has_null_for_nan_and_objects_for_dotted_names():
     assert found == {"low": [1.0, None], "alarm": {"p": [0.5], "parts": ["x"]}}
 
 
+def test_flags_are_true_and_false_in_json_and_uint8_in_safetensors():
+    answer = Answer({"alarm.raised": np.array([True, False])})
+    assert json.loads(encode(answer, JSON)) == {"alarm": {"raised": [True, False]}}
+    arrays, _ = read_safetensors(encode(answer, SAFETENSORS))
+    assert arrays["alarm.raised"].dtype == np.uint8 and arrays["alarm.raised"].tolist() == [1, 0]
+
+
 def test_a_stream_that_fails_says_so_in_place_of_its_end():
     refusal = Refusal("diverged", "no")
     text = b'{"error":{"code":"diverged","message":"no"}}'

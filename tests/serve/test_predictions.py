@@ -221,6 +221,10 @@ def test_error_bars_and_consistency_of_a_calibrated_model(server: ServerProcess,
     first = lines[0]
     assert first["level"] == 0.8 and len(first["alarm"]["p"]) == len(first["alarm"]["parts"]) == 2
     np.testing.assert_allclose(first["consistency"], bars.consistency, rtol=1e-3)
+    for name in ("raised", "limited"):
+        told = first["alarm"][name]
+        assert all(type(one) is bool for one in told)
+        assert told == getattr(bars.alarm, name).tolist()
 
     plain = post(server, "/v1/step", body | {"consistency": True}).json()
     np.testing.assert_allclose(plain["consistency"], bars.consistency, rtol=1e-3)
@@ -266,6 +270,22 @@ def test_each_remark_is_made_once_also_with_error_bars(
     assert plain[0].startswith("fields on 4 x 6 points")
     assert any("Re" in text and "trained on" in text for text in plain)
     assert [text for text in barred if "alarm" not in text] == plain
+    (caveat,) = [text for text in barred if "calibrated on the model's grid" in text]
+    assert "8 x 12 points, cells of 0.3 x 0.2" in caveat
+    # In the words of a request, not in those of Python.
+    assert not any("pibert.Grid" in text or "grid=" in text for text in plain)
+    assert ("send dx and dy" in plain[0]) == (not spacing)
+
+
+def test_bars_on_cells_of_another_size_have_a_caveat_and_on_those_of_the_model_none(
+    server: ServerProcess,
+):
+    own = flows(1, seed=7)[0]
+    body = {"model": "waves", "fields": own.read(slice(0, 2)).tolist(), "level": 0.8}
+    for spacing, has_caveat in (((0.3, 0.2), False), ((0.6, 0.4), True)):
+        sent = body | dict(zip(("dx", "dy"), spacing, strict=True))
+        remarks = post(server, "/v1/step", sent).json()["remarks"]
+        assert any("bars on another one is not known" in text for text in remarks) == has_caveat
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ def test_files_of_arrays_are_opened(alive: ServerProcess):
     fields[1, 0, 2, 3] = np.nan
     status, found = opened(alive, as_npy(fields))
     assert status == 200 and found["channels"] == ["u", "v"]
+    assert found["remarks"] == ["the file names no channels: its 2 are taken in order to be u, v"]
     assert found["fields"][1][0][2][3] is None and found["known"][1][2][3] == 0
     np.testing.assert_allclose(found["fields"][0], fields[0], rtol=1e-6)
 
@@ -118,6 +120,56 @@ def test_files_of_arrays_are_opened(alive: ServerProcess):
     assert status == 200 and found["channels"] == ["a", "b"] and found["dt"] == 0.5
     assert found["grid"] == {"shape": [4, 5], "dx": 2.0, "dy": 3.0, "x0": None, "y0": None}
     assert found["parameters"] == {"Re": 7.0}
+    assert found["remarks"] == []
+
+
+def test_channels_without_names_are_remarked_on_and_no_frames_are_taken_for_channels(
+    alive: ServerProcess,
+):
+    status, found = opened(alive, as_npy(np.ones((5, 3, 4, 5))))
+    assert status == 200 and found["channels"] == ["u", "v", "p"]
+    assert found["remarks"] == [
+        "the file names no channels: its 3 are taken in order to be u, v, p; no model takes p"
+    ]
+    status, found = opened(alive, as_npy(np.ones((2, 4, 5))))
+    assert status == 200 and "read as one frame (channel, y, x), its 2" in found["remarks"][0]
+    status, found = opened(alive, as_npy(np.ones((40, 8, 12))))
+    assert status == 422
+    for words in ("(time, channel, y, x)", "(40, 8, 12)", "(time, 1, y, x)"):
+        assert words in found["error"]["message"]
+    # With names there may be as many as there are.
+    names = [f"q{n}" for n in range(6)]
+    facts = {"channels": json.dumps(names)}
+    status, found = opened(alive, safetensors.numpy.save({"fields": np.ones((6, 4, 5))}, facts))
+    assert status == 200 and found["channels"] == names and found["remarks"] == []
+
+
+PREDICTED = {"kind": "predicted", "model": "waves", "weights_sha256": "ab" * 32}
+
+
+def test_a_file_that_a_model_predicted_says_so(alive: ServerProcess, tmp_path: Path):
+    own = flows(1)[0]
+    assert alive.client.get("/v1/samples").json()[0]["predicted"] is None
+    write(tmp_path / "made.h5", [replace(own, source=PREDICTED)])
+    _, native = opened(alive, (tmp_path / "made.h5").read_bytes())
+    _, plain = opened(alive, with_facts(np.ones((2, 2, 4, 5)), **FACTS, source=PREDICTED))
+    expected = "predicted by waves (weights abababababab)"
+    assert native["predicted"] == plain["predicted"] == expected
+    for odd in ("text", {"kind": "predicted", "bars_level": "high"}, [1]):
+        status, found = opened(alive, with_facts(np.ones((2, 2, 4, 5)), **FACTS, source=odd))
+        assert status == 422 and found["error"]["code"] == "invalid"
+
+
+def test_a_body_in_a_file_of_arrays_is_not_known(alive: ServerProcess):
+    body = np.zeros((4, 5), np.uint8)
+    body[1, 2] = 1
+    data = safetensors.numpy.save({"fields": np.ones((2, 2, 4, 5)), "body": body})
+    status, found = opened(alive, data)
+    assert status == 200 and found["body"] == body.tolist()
+    assert found["known"] == [(1 - body).tolist()] * 2 and found["fields"][0][0][1][2] is None
+    data = safetensors.numpy.save({"fields": np.ones((2, 2, 4, 5)), "body": body[:2]})
+    status, found = opened(alive, data)
+    assert status == 422 and "expected body of shape (4, 5)" in found["error"]["message"]
 
 
 def test_a_native_file_is_opened(alive: ServerProcess, tmp_path: Path):
@@ -171,11 +223,20 @@ def huge_header() -> bytes:
     return stream.getvalue() + bytes(100)
 
 
+def other_hdf5() -> bytes:
+    packed = io.BytesIO()
+    with h5py.File(packed, "w") as file:
+        file["velocity"] = np.ones((2, 3))
+    return packed.getvalue()
+
+
 @pytest.mark.parametrize(
     ("data", "status", "words"),
     [
         (b"", 400, "found another"),
         (b"hello", 400, "found another"),
+        (b"CDF\x01" + bytes(100), 400, "pibert convert"),
+        (other_hdf5(), 400, "pibert convert"),
         (as_npy(np.array([Evil()], object), allow_pickle=True), 400, "pickled"),
         (as_npy(np.zeros((2, 3))), 422, "(time, channel, y, x)"),
         (as_npy(np.zeros((1, 2, 4, 5)))[:-7], 400, "bytes after the npy header"),

@@ -1,7 +1,7 @@
 """The page in a real browser: opened in a window of its own, and read."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -101,7 +101,8 @@ class Visit:
         """Choose a file; the page has opened it, or says why not."""
         sent = {"name": name, "mimeType": "application/octet-stream", "buffer": data}
         self.find("#file").set_input_files(sent)
-        expect(self.find("#status")).to_be_empty()
+        # The first native file waits for the process that reads it: it imports the package.
+        expect(self.find("#status")).to_be_empty(timeout=20_000)
 
     def close(self) -> None:
         """Nothing may have gone wrong, and no other host been asked."""
@@ -109,3 +110,21 @@ class Visit:
         assert self.complaints == []
         hosts = {urlsplit(address.removeprefix("blob:")).netloc for address in self.addresses}
         assert hosts == {urlsplit(self.address).netloc}
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
+    made: list[Visit] = []
+
+    def open_page(site: ServerProcess, **options: Any) -> Visit:
+        made.append(Visit(browser, site, **options).wait())
+        return made[-1]
+
+    yield open_page
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def lonely(visit: Callable[..., Visit], alone: ServerProcess) -> Visit:
+    return visit(alone)

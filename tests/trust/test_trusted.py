@@ -1,6 +1,7 @@
 """Calibrating, saving, loading and predicting with bars, on flows made here."""
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,30 @@ def trusted(model: tuple[Path, Predictor], found: Calibration) -> Trusted:
     return load(folder)
 
 
+def test_what_is_odd_about_an_input_is_warned_of_once(trusted: Trusted) -> None:
+    calls = (
+        lambda: trusted.step(1000 * windows(1), {"Re": 1e9}, level=0.8),
+        lambda: list(trusted.iterate(1000 * windows(1), 3, {"Re": 1e9}, level=0.8)),
+        lambda: trusted.judge(1000 * windows(1), {"Re": 1e9}),
+    )
+    for call in calls:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            call()
+        told = sorted(str(own.message).split(" is ")[0].split(" holds ")[0] for own in caught)
+        assert told == ["channel 'u'", "channel 'v'", "parameter 'Re'"]
+    with pytest.warns(InputWarning, match="parameter 'Re' is 1e"):
+        trusted.predictor.step(windows(1), {"Re": 1e9})
+
+
+def test_the_level_that_is_named_is_accepted(trusted: Trusted) -> None:
+    named = float(repr(trusted).partition("up to level ")[2].split()[0])
+    assert 0.8 < named <= trusted.calibration.highest_level
+    with pytest.raises(ValueError, match=f"the highest level they give is {named:g}:"):
+        trusted.step(windows(), {"Re": 100.0}, level=0.999)
+    trusted.step(windows(), {"Re": 100.0}, level=named)
+
+
 def windows(count: int = 3, seed: int = 9) -> torch.Tensor:
     return torch.stack([t.read(slice(1, 3)) for t in flows(count, seed=seed)])
 
@@ -108,7 +133,7 @@ def test_a_step_gives_prediction_bars_consistency_and_alarm(
 def test_a_calibrated_model_says_in_a_line_what_it_is(trusted: Trusted):
     line = repr(trusted)
     assert line.startswith("Trusted(Predictor(pibert ") and "\n" not in line
-    assert line.endswith("bars up to level 0.957 for 3 steps from 22 trajectories)")
+    assert line.endswith("bars up to level 0.956 for 3 steps from 22 trajectories)")
 
 
 def test_windows_in_wrong_units_raise_the_alarm(trusted: Trusted):

@@ -3,8 +3,9 @@
 That format holds the number of frames in front of them, so they wait in a spool until it is known:
 while the file is written it takes its space on the disk twice.
 
-Ends of error bars are further channels. Points without bars are not valid then: what is valid is
-finite in all channels.
+Inside a body and where nothing is known values are NaN, as in the other formats. Ends of error
+bars are further channels. Points without bars are not valid then: what is valid is finite in all
+channels.
 """
 
 from dataclasses import replace
@@ -41,7 +42,7 @@ class NativeWriter(FrameWriter):
     def _append(self, block: Block) -> None:
         assert self._fields is not None and self._valid is not None
         self._times.extend(block.time.tolist())
-        fields, known = block.fields, block.known
+        fields, known = block.masked, block.known
         if self.about.bars is not None:
             ends = block.bars
             fields = torch.cat((fields, ends), dim=1)

@@ -3,7 +3,7 @@
 import { Chart } from "./charts.js";
 import { start } from "./controls.js";
 import { saveCsv, saveFlow, saveFrames, savePicture } from "./downloads.js";
-import { number } from "./numbers.js";
+import { number, withUnit } from "./numbers.js";
 import { Panel } from "./panels.js";
 import { attach, zoom } from "./pointer.js";
 import { chosenPanels } from "./quantities.js";
@@ -60,7 +60,6 @@ function readOut() {
   const point = state.cursor ?? state.probe;
   const place = point && point.y * recording.shape[1] + point.x;
   const isBody = point && recording.body(state.frame)?.[place];
-  const withUnit = (text, unit) => (unit ? `${text} ${unit}` : text);
   const where = point ? whereWords({ x: recording.x(point.x), y: recording.y(point.y) }) : "";
   const lead = state.cursor ? "Cursor" : point ? "Probe" : "Point at a panel to read values.";
   const parts = [[lead, where]];
@@ -153,7 +152,7 @@ watch(["frame", "recording", "runs"], () => {
   const slider = find("slider");
   const time = state.recording?.time(state.frame) ?? null;
   const { timeUnit } = state.recording ?? {};
-  const clock = time === null ? "" : `, t = ${number(time)}${timeUnit ? ` ${timeUnit}` : ""}`;
+  const clock = time === null ? "" : `, t = ${withUnit(number(time), timeUnit)}`;
   slider.max = lastFrame();
   slider.value = state.frame;
   find("when").textContent = `frame ${state.frame} of ${lastFrame()}${clock}`;

@@ -4,7 +4,7 @@ import { number } from "./numbers.js";
 import { coverageAt } from "./quantities.js";
 import { state } from "./state.js";
 
-// Parts of the alarm (docs/trust.md) in words; all others are residuals.
+// Parts of the alarm (docs/serving.md) in words, by their names; all others are residuals.
 const PARTS = {
   fields: "its statistics",
   extremes: "its largest value",
@@ -14,7 +14,9 @@ const PARTS = {
 
 /** Show what is said of the recording and of the runs. */
 export function showBadges() {
-  const found = (state.recording?.remarks ?? []).map((remark) => [`Recording: ${remark}`, ""]);
+  const { remarks = [], predicted } = state.recording ?? {};
+  const found = remarks.map((remark) => [`Recording: ${remark}`, ""]);
+  if (predicted) found.unshift([`Recording: ${predicted}. It is no truth to score by.`, "warn"]);
   const [, second] = state.runs;
   for (const run of state.runs.filter(Boolean)) {
     const of = second ? `${run.model.name}: ` : "";
@@ -39,14 +41,14 @@ export function showBadges() {
 }
 
 /** [words, kind] for what the alarm makes of the frames that were given. */
-function alarmWords({ alarms, isForced }) {
+function alarmWords({ alarms, isForced, unknown }) {
   const raised = alarms.filter(({ isRaised }) => isRaised);
   const oddest = (raised.length ? raised : alarms).reduce((a, b) => (b.p < a.p ? b : a));
   const { p, part, lowest, isLimited } = oddest;
   const partly = isLimited ? "; much is unknown, so only some of it was judged" : "";
   if (raised.length) {
     const where = isForced ? ` at ${raised.length} of ${alarms.length} frames` : "";
-    const why = part ? ` Oddest: ${PARTS[part] ?? residualWords(part)}.` : "";
+    const why = part ? ` Oddest: ${PARTS[part] ?? residualWords(part)} (${part}).` : "";
     const words = `Alarm${where}: unlike the training data (p = ${number(p)}${partly}).`;
     return [`${words}${why} Do not trust the bars.`, "warn"];
   }
@@ -54,7 +56,10 @@ function alarmWords({ alarms, isForced }) {
     const words = `it tells no p below ${number(lowest)}`;
     return [`No alarm is possible: the calibration is too small, ${words}`, ""];
   }
-  return [`No alarm: like the training data (p = ${number(p)}${partly})`, "good"];
+  const names = unknown.join(", ");
+  const untold = names ? `; judged without ${names}, which was not given` : "";
+  const words = `No alarm: like the training data (p = ${number(p)}${partly}${untold})`;
+  return [words, untold ? "" : "good"];
 }
 
 function residualWords(part) {

@@ -2,10 +2,11 @@
 
 import { getModels, getSamples, onUnauthorized } from "./api.js";
 import { showBadges } from "./badges.js";
-import { number } from "./numbers.js";
-import { QUANTITIES } from "./quantities.js";
-import { objection } from "./runs.js";
-import { hasBars, loadFile, loadSample, predict, stop } from "./source.js";
+import { number, withUnit } from "./numbers.js";
+import { offerParameters, parameters } from "./parameters.js";
+import { QUANTITIES, labelOf } from "./quantities.js";
+import { objection, stepUnit } from "./runs.js";
+import { loadFile, loadSample, predict, stop } from "./source.js";
 import { state, update, watch } from "./state.js";
 
 const find = (id) => document.getElementById(id);
@@ -19,14 +20,16 @@ function say(words) {
   find("message").hidden = !words;
 }
 
-/** Carry something out; an error is shown in words, one that we caused by stopping is not. */
+/** Carry something out: whether it was. An error is shown, but for one that we caused. */
 async function attempt(status, act) {
   say(null);
   find("status").textContent = status;
   try {
     await act();
+    return true;
   } catch (error) {
     if (error.name !== "AbortError") say(error.message);
+    return false;
   } finally {
     if (find("status").textContent === status) find("status").textContent = "";
   }
@@ -50,7 +53,7 @@ function showRecording(recording) {
   fill(find("component"), options);
   const isKept = isChosen.component && options.some(([name]) => name === state.component);
   // Error bars are of channels: of one of them there is more to see.
-  const barred = hasBars(model, recording) ? model.channels : [];
+  const barred = model?.calibration ? model.channels : [];
   const usual = barred.find((name) => recording.channels.includes(name)) ?? options[0][0];
   const component = isKept ? state.component : usual;
   find("component").value = component;
@@ -68,19 +71,30 @@ function firstLook({ shape: [ny, nx] }) {
   return { view: null, cursor: null, probe: { x, y: Math.floor(ny / 2) }, slice };
 }
 
-function chooseSample() {
+async function chooseSample() {
   const sample = state.samples.find(({ id }) => id === find("sample").value);
-  if (!sample) return Promise.resolve();
+  if (!sample) return;
   find("file").value = "";
-  return attempt("Loading the recording …", () => loadSample(sample, showRecording));
+  const isThere = await attempt("Loading the recording …", () => loadSample(sample, showRecording));
+  if (isThere && sample.models.includes(find("model").value)) await runAtOnce();
 }
 
-function chooseFile(file) {
+async function chooseFile(file) {
   if (!file) return;
-  attempt("Opening the file …", async () => {
-    await loadFile(file, showRecording);
-    find("sample").value = "";
-  });
+  const isThere = await attempt("Opening the file …", () => loadFile(file, showRecording));
+  if (!isThere) return;
+  find("sample").value = "";
+  const unknown = Object.entries(parameters()).filter(([, value]) => value === null);
+  if (!unknown.length) return runAtOnce();
+  const names = unknown.map(([name]) => name).join(", ");
+  const words = `The file does not state ${names}: type it and press Run, or run without it.`;
+  if (!objection(modelOf("model"), state.recording)) say(words);
+}
+
+/** Predict what was just loaded, if it can be, and nobody has done so meanwhile. */
+async function runAtOnce() {
+  const isPossible = !objection(modelOf("model"), state.recording);
+  if (isPossible && !state.runs[0]) await run();
 }
 
 // Model.
@@ -98,18 +112,18 @@ function offerModel() {
   offerOther();
   const ahead = recording.count - 1 - find("start").valueAsNumber;
   find("steps").value = ahead > 0 ? Math.min(STEPS, ahead) : STEPS;
-  offerLevels(model, recording);
-  find("model-facts").textContent = factsOf(model);
+  offerLevels(model);
+  find("model-facts").textContent = factsOf(model, recording);
   const { assumption } = model.calibration ?? {};
   find("assumption").textContent = assumption ? `Error bars rest on ${assumption}.` : "";
 }
 
-function factsOf(model) {
+function factsOf(model, recording) {
   const { channels, dt, grid, history, weights, calibration } = model;
   const facts = [
     `${weights.parameters.toLocaleString("en")} weights`,
     `${channels.join(", ")} on ${grid.shape.join(" × ")} points`,
-    dt ? `step ${number(dt)}` : "",
+    dt ? `step ${withUnit(number(dt), stepUnit(model, recording))}` : "",
     history > 1 ? `takes ${history} frames` : "",
     calibration ? `error bars ${calibration.leads} frames ahead` : "",
   ];
@@ -132,53 +146,17 @@ function offerOther() {
   find("other").disabled = state.models.length < 2;
   let note = "";
   if (state.models.length < 2) note = "To compare, serve two models: pibert serve MODEL OTHER";
-  else if (other) note = objection(other, recording) ?? factsOf(other);
+  else if (other) note = objection(other, recording) ?? factsOf(other, recording);
   find("other-note").textContent = note;
 }
 
-function offerLevels(model, recording) {
-  const has = hasBars(model, recording);
-  const levels = has ? LEVELS.filter((level) => level <= model.calibration.highest_level) : [];
-  const none = !model.calibration ? "not calibrated" : has ? "none" : "not on this grid";
+function offerLevels({ calibration }) {
+  const levels = LEVELS.filter((level) => level <= (calibration?.highest_level ?? 0));
+  const none = calibration ? "none" : "not calibrated";
   const options = levels.map((level) => [level, `${Math.round(100 * level)} %`]);
   const usual = levels.includes(0.9) ? 0.9 : (levels.at(-1) ?? "");
   fill(find("level"), [["", none], ...options], usual);
   find("level").disabled = !levels.length;
-}
-
-function offerParameters(models, recording) {
-  const known = new Map(models.flatMap((own) => own.parameters).map((own) => [own.name, own]));
-  const typed = document.querySelectorAll("[data-parameter]");
-  const kept = new Map([...typed].map((input) => [input.dataset.parameter, input.value]));
-  const isSame = find("parameters").dataset.of === recording.name;
-  find("parameters").dataset.of = recording.name;
-  find("parameters").replaceChildren(
-    ...[...known.values()].map(({ name, range }) => {
-      const label = document.createElement("label");
-      const input = document.createElement("input");
-      Object.assign(input, { type: "number", step: "any", placeholder: "unknown" });
-      input.dataset.parameter = name;
-      const value = recording.parameters[name];
-      if (isSame && kept.has(name)) input.value = kept.get(name);
-      else if (Number.isFinite(value)) input.value = Number(value.toPrecision(6));
-      const hint = document.createElement("small");
-      const [low, high] = range.map((end) => number(Number(end.toPrecision(2))));
-      hint.textContent = `trained on about ${low} to ${high}`;
-      label.append(`${name} `, input, hint);
-      return label;
-    }),
-  );
-}
-
-function parameters() {
-  const found = {};
-  for (const input of document.querySelectorAll("[data-parameter]")) {
-    const own = state.recording.parameters[input.dataset.parameter];
-    // What was shown rounded and not changed goes out as it is.
-    const isOwn = Number.isFinite(own) && Number(own.toPrecision(6)) === input.valueAsNumber;
-    found[input.dataset.parameter] = input.value === "" ? null : isOwn ? own : input.valueAsNumber;
-  }
-  return found;
 }
 
 function run() {
@@ -236,7 +214,9 @@ function offerPanels() {
       if (id in isChosen) isChosen[id] = true;
       show(id, box.checked);
     });
-    item.append(box, ` ${label}`);
+    const words = Object.assign(document.createElement("span"), { textContent: label });
+    watch(["recording"], () => (words.textContent = labelOf(id)));
+    item.append(box, " ", words);
     find("shown").append(item);
   }
 }
@@ -289,7 +269,6 @@ export async function start() {
   const usable = state.samples.find(({ models }) => models.includes(find("model").value));
   if (usable) find("sample").value = usable.id;
   await chooseSample();
-  if (usable && state.recording) await run();
 }
 
 function titleOf({ name, id, parameters: own }) {

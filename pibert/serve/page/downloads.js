@@ -32,9 +32,13 @@ export function saveFlow(run) {
     ...(dt ? { dt: dt * stride, t0: recording.time(run.start + 1) } : {}),
     ...(lengthUnit ? { length_unit: lengthUnit } : {}),
     ...(timeUnit ? { time_unit: timeUnit } : {}),
+    source: { kind: "predicted", model: model.name, weights_sha256: model.weights.sha256 },
   };
   const texts = Object.entries(facts).map(([name, fact]) => [name, JSON.stringify(fact)]);
-  const bytes = writeSafetensors({ fields: framesOf(run) }, Object.fromEntries(texts));
+  const arrays = { fields: framesOf(run), mask: pointsOf(run, (index) => run.known(index)) };
+  // A body of the model, where the recording states none, is there too.
+  if (recording.body(run.start)) arrays.body = pointsOf(run, (index) => recording.body(index));
+  const bytes = writeSafetensors(arrays, Object.fromEntries(texts));
   save(`${model.name}.safetensors`, bytes, "application/octet-stream");
 }
 
@@ -47,6 +51,14 @@ function framesOf(run) {
   const data = new Float32Array(run.frames.length * size);
   run.frames.forEach((frame, n) => data.set(frame, n * size));
   return { shape: [run.frames.length, run.channels.length, ...run.recording.shape], data };
+}
+
+/** One number for each point of the predicted frames: (time, y, x). */
+function pointsOf(run, at) {
+  const { cells, shape } = run.recording;
+  const data = new Uint8Array(run.frames.length * cells);
+  run.frames.forEach((_, n) => data.set(at(run.start + 1 + n), n * cells));
+  return { shape: [run.frames.length, ...shape], data };
 }
 
 /** All panels with their titles, two side by side. */

@@ -10,6 +10,7 @@ export class Recording {
     this.shape = shape;
     this.parameters = facts.parameters ?? {};
     this.remarks = facts.remarks ?? [];
+    this.predicted = facts.predicted ?? null; // by whom: then it is no truth
     this.total = facts.frames;
     this.stride = 1;
     this.all = [];
@@ -37,9 +38,9 @@ export class Recording {
     this.dt = dt ?? model?.dt ?? null;
     this.t0 = t0 ?? 0;
     const named = (unit) => (unit && unit !== "1" ? unit : null);
-    const velocity = /^(\w+)\/(\w+)$/.exec(this.unit("speed"));
-    this.lengthUnit = named(length) ?? velocity?.[1] ?? "";
-    this.timeUnit = named(time) ?? velocity?.[2] ?? "";
+    const velocity = unitsIn(this.unit("speed"));
+    this.lengthUnit = named(length) ?? velocity.length ?? "";
+    this.timeUnit = named(time) ?? velocity.time ?? "";
     this.setStride(this.strideFor(model));
     const isSame = !this.hasSpacing && model && `${model.grid.shape}` === `${this.shape}`;
     this.setBody(isSame && model.grid.body ? Uint8Array.from(model.grid.body.flat()) : null);
@@ -121,6 +122,12 @@ export class Recording {
     const unit = this.units[this.channels.indexOf(channel)] ?? "";
     return unit === "1" ? "" : unit;
   }
+}
+
+/** The units of length and time in that of a velocity; none where it is written otherwise. */
+export function unitsIn(velocity) {
+  const [, length, time] = /^(\w+)\/(\w+)$/.exec(velocity) ?? [];
+  return { length, time };
 }
 
 function cut(data, index, size) {

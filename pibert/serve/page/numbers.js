@@ -12,6 +12,10 @@ export function number(value) {
   return String(Number(value.toPrecision(4))).replace("-", "−");
 }
 
+export function withUnit(text, unit) {
+  return unit ? `${text} ${unit}` : text;
+}
+
 export function axisLabel(name, unit) {
   return unit ? `${name} (${unit})` : name;
 }

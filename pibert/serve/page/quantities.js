@@ -24,16 +24,36 @@ export const QUANTITIES = [
   { id: "bias", label: "Attention bias" },
 ];
 
+/** What stands for the truth: a recording that a model made is none. */
+export function truthName() {
+  return state.recording?.predicted ? "recording" : "truth";
+}
+
+/** Names of what can be shown where the recording is no truth. */
+const UNTRUE = { truth: "Recording (predicted)", error: "Difference (prediction − recording)" };
+
+export function labelOf(id) {
+  const untrue = state.recording?.predicted ? UNTRUE[id] : null;
+  return untrue ?? QUANTITIES.find((own) => own.id === id).label;
+}
+
+function titleOf({ id, label, title = label }) {
+  if (!state.recording?.predicted || !(id in UNTRUE)) return title;
+  return id === "error" ? "Difference" : UNTRUE[id];
+}
+
 /** The panels that are wanted: {key, id, run (0, 1 or null), title}. */
 export function chosenPanels() {
   const [first, second] = state.runs;
   const named = (text, n) => (second ? `${text}, ${state.runs[n].model.name}` : text);
   const panels = [];
-  for (const { id, label, title = label, both } of QUANTITIES) {
+  for (const own of QUANTITIES) {
+    const { id, both } = own;
     if (!state.shown.has(id)) continue;
     const runs = id === "truth" ? [null] : both && second ? [0, 1] : [0];
     if (id === "vorticity") {
-      panels.push({ key: "vorticity", id, run: null, title: "Vorticity of the truth" });
+      const title = `Vorticity of the ${truthName()}`;
+      panels.push({ key: "vorticity", id, run: null, title });
       if (!first) continue;
       for (const n of second ? [0, 1] : [0]) {
         panels.push({ key: `vorticity${n}`, id, run: n, title: named("Vorticity predicted", n) });
@@ -41,8 +61,8 @@ export function chosenPanels() {
       continue;
     }
     for (const n of runs) {
-      const own = n === null ? title : named(title, n);
-      panels.push({ key: `${id}${n ?? ""}`, id, run: n, title: own });
+      const title = n === null ? titleOf(own) : named(titleOf(own), n);
+      panels.push({ key: `${id}${n ?? ""}`, id, run: n, title });
     }
   }
   return panels;
@@ -129,6 +149,7 @@ export function pointBars(run, index, place) {
 
 /** The share of known points whose truth lies within the bars, or null. */
 export function coverageAt(run, index) {
+  if (run.recording.predicted) return null;
   const [bars, truth] = [run.barsAt(index), run.picked(index)];
   if (!bars || !truth) return null;
   let [inside, count] = [0, 0];

@@ -1,7 +1,7 @@
 // A run: what one model makes of a recording, frame by frame, and what it looked at.
 
 import * as api from "./api.js";
-import { masked } from "./fields.js";
+import { masked, unitsIn } from "./fields.js";
 import { number } from "./numbers.js";
 
 const AT_ONCE = 8; // windows of a request where every step starts from the truth
@@ -36,9 +36,18 @@ function unitsOf(model, recording) {
   return model.channels.map((name, i) => [name, model.units[i], recording.units[places[i]]]);
 }
 
+/** The unit of a model's time step: that of its velocities, or a like recording's; else "". */
+export function stepUnit(model, recording) {
+  const own = unitsIn(model.units[0]).time;
+  const isLike = unitsOf(model, recording).every(([, wanted, stated]) => wanted === stated);
+  return own ?? (isLike ? recording.timeUnit : "");
+}
+
 /** What makes a prediction doubtful that the server cannot know of. */
-function doubts(model, recording) {
-  const found = [];
+function doubts(model, recording, unknown) {
+  const found = unknown.length
+    ? [`${unknown.join(", ")} is not given: the model predicts without knowing it`]
+    : [];
   const { dt, hasSpacing, stated, stride } = recording;
   const missing = model.channels.filter((name) => !recording.channels.includes(name));
   if (missing.length) {
@@ -82,12 +91,17 @@ export class Run {
     this.frames = [];
     this.low = [];
     this.high = [];
-    this.remarks = doubts(model, recording);
+    this.remarks = doubts(model, recording, this.unknown);
     this.alarms = [];
     this.consistency = [];
     this.extremes = {};
     this.explanations = new Map();
     this.asking = null; // until the answer is there
+  }
+
+  /** Names of the parameters that the model was not told. */
+  get unknown() {
+    return Object.keys(this.parameters).filter((name) => this.parameters[name] === null);
   }
 
   /** The frame predicted for this time, or null. */

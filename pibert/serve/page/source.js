@@ -54,15 +54,6 @@ function restart() {
   return loading.signal;
 }
 
-/** Whether the calibration of a model holds for a recording: it does on the model's grid. */
-export function hasBars(model, recording) {
-  if (!model?.calibration || !recording) return false;
-  const near = (a, b) => Math.abs(a - b) <= 1e-3 * b;
-  const { grid } = model;
-  const isSame = `${grid.shape}` === `${recording.shape}`;
-  return isSame && near(recording.dx, grid.dx) && near(recording.dy, grid.dy);
-}
-
 export function stop() {
   running.abort();
 }
@@ -89,7 +80,7 @@ export async function predict(models, settings) {
   }
   const controller = (running = new AbortController());
   const runs = models.map((model) => {
-    const hasLevel = hasBars(model, recording) && settings.level <= model.calibration.highest_level;
+    const hasLevel = settings.level <= (model.calibration?.highest_level ?? 0);
     const level = hasLevel ? settings.level : null;
     const names = model.parameters.map(({ name }) => name);
     const parameters = Object.fromEntries(names.map((name) => [name, settings.parameters[name]]));

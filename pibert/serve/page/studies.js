@@ -3,7 +3,7 @@
 
 import { bilinear, nmse, pointsAlong } from "./fields.js";
 import { axisLabel } from "./numbers.js";
-import { pointAt, pointBars, valuesAt, velocityAt, whereBarsAre } from "./quantities.js";
+import { pointAt, pointBars, truthName, valuesAt, velocityAt, whereBarsAre } from "./quantities.js";
 import { radial, streamwise } from "./spectrum.js";
 import { state } from "./state.js";
 
@@ -46,7 +46,7 @@ export function probeStudy() {
     const frames = Array.from({ length: count }, (_, n) => first + n);
     return { x: frames.map(axis.of), y: frames.map((index) => pointAt(run, index, place)) };
   };
-  const series = [{ name: "truth", kind: "truth", ...trace(null) }];
+  const series = [{ name: truthName(), kind: "truth", ...trace(null) }];
   for (const { run, name, kind } of runs()) series.push({ name, kind, ...trace(run) });
   const spec = { title, x: axis.label, y: componentLabel(), series, at: axis.of(state.frame) };
   spec.where = [{ x: recording.x(probe.x), y: recording.y(probe.y) }];
@@ -82,7 +82,7 @@ export function sliceStudy() {
   const along = (values) =>
     points.map((point) => (values ? bilinear(values, recording.shape, point.x, point.y) : NaN));
   const series = [
-    { name: "truth", kind: "truth", x, y: along(valuesAt(recording, null, frame)) },
+    { name: truthName(), kind: "truth", x, y: along(valuesAt(recording, null, frame)) },
     ...runs().map(({ run, name, kind }) => ({
       name,
       kind,
@@ -111,6 +111,9 @@ export function errorStudy() {
   const title = "Error";
   const found = runs();
   if (!found.length) return { title, note: "Press Run to predict." };
+  if (state.recording.predicted) {
+    return { title, note: "The recording was predicted itself: no score." };
+  }
   const leadsOf = (run) => run.frames.map((_, n) => n + 1);
   const series = found.map(({ run, name, kind }) => {
     const leads = leadsOf(run);
@@ -149,7 +152,7 @@ export function spectrumStudy() {
     return streamwise(...both, shape, dx);
   };
   const series = [];
-  const wanted = [{ run: null, name: "truth", kind: "truth" }, ...runs()];
+  const wanted = [{ run: null, name: truthName(), kind: "truth" }, ...runs()];
   for (const { run, name, kind } of wanted) {
     const found = make(run);
     if (found) series.push({ name, kind, x: found.k, y: found.energy });

@@ -195,6 +195,8 @@ def test_steps_that_were_not_calibrated_are_refused_unless_the_last_bars_may_sta
     said = well(*given, "--extend-bars")
     assert "too narrow" in said.stderr
     assert bool(Reader(out)[0].read()[4, 2][FLUID].isfinite().all())
+    well(*given[:4], "--level", 0.8, "--out", tmp_path / "b.h5")
+    assert Reader(tmp_path / "b.h5")[0].num_frames == 3  # as many as have bars
 
 
 def test_a_model_without_a_calibration_is_told_how_to_make_one(

@@ -30,12 +30,22 @@ if TYPE_CHECKING:
     from pibert.trust import Bars, Trusted
 
 
+STEPS = 200
+
+
 @options.with_source
 def rollout(
     path: options.Source,
     model: Model,
     out: outputs.Out,
-    steps: Annotated[int, typer.Option(min=1, help="How many frames to predict.")] = 200,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"How many frames to predict; {STEPS} if not given, with --level as many as have "
+            "bars.",
+        ),
+    ] = None,
     trajectory: TrajectoryName = None,
     start: Start = None,
     stride: Stride = 1,
@@ -71,9 +81,11 @@ def rollout(
     Example: pibert rollout wake.h5 --model runs/demo --start -1 --parameter Re=3900 --out next.h5
     """
     named = outputs.check_outputs(path, out, format_)
-    shown = None if show is None else _steps(show, steps)
     console = Console(stderr=as_json)
     predictor, trusted = bars.load_model(model, device, level, calibration, false_alarms)
+    if steps is None:
+        steps = STEPS if trusted is None or extend_bars else trusted.calibration.leads
+    shown = None if show is None else _steps(show, steps)
     narrow = bars.check_leads(trusted, steps, extend_bars)
     flow = open_flow(source, predictor, trajectory=trajectory, stride=stride, remark=Remarks())
     if narrow is not None:

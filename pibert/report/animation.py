@@ -6,8 +6,10 @@ thinned out: a GIF is held in memory while it is made.
 """
 
 import contextlib
+import importlib.util
 import math
 import os
+import shutil
 import subprocess
 import tempfile
 from abc import abstractmethod
@@ -103,7 +105,7 @@ class FilmWriter(FrameWriter):
         images = []
         for ax, row in zip(axes, rows, strict=True):
             image = draw(ax, self._moment(0), row, grid, self._scale)
-            add_bar(ax, image, extend="both")
+            add_bar(ax, image, extend="max" if row == "half-width" else "both")
             ax.set_title(row, fontsize=NORMAL + 1)
             images.append(image)
         clock = figure.suptitle(self._clock(self._moment(0)), fontsize=NORMAL, x=0.01, ha="left")
@@ -144,6 +146,19 @@ class GifWriter(FilmWriter):
         return PillowWriter(fps=_RATE)
 
 
+class _Ffmpeg(FFMpegWriter):
+    """The program of the system, or else that of the package imageio-ffmpeg."""
+
+    @classmethod
+    def bin_path(cls) -> str:
+        own = FFMpegWriter.bin_path()
+        if shutil.which(own) is None and importlib.util.find_spec("imageio_ffmpeg"):
+            from imageio_ffmpeg import get_ffmpeg_exe
+
+            return str(get_ffmpeg_exe())
+        return own
+
+
 class Mp4Writer(FilmWriter):
     """An MP4; needs ffmpeg."""
 
@@ -151,11 +166,11 @@ class Mp4Writer(FilmWriter):
 
     def check(self) -> None:
         super().check()
-        if not FFMpegWriter.isAvailable():
+        if not _Ffmpeg.isAvailable():
             raise ImportError(
-                f"{self.path}: expected the program ffmpeg for .mp4, found none; install it, or "
-                "take .gif"
+                f"{self.path}: expected the program ffmpeg for .mp4, found none; install it "
+                "(pip install 'pibert-cfd[film]' has one), or take .gif"
             )
 
     def _movie(self) -> AbstractMovieWriter:
-        return FFMpegWriter(fps=_RATE, codec="h264")
+        return _Ffmpeg(fps=_RATE, codec="h264")

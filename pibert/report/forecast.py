@@ -86,7 +86,7 @@ class StripWriter(FrameWriter):
                 elif row == "error":
                     rms = moment.layer("error").rms
                     ax.set_xlabel(f"rms {rms:.2g}", fontsize=SMALL)
-            add_bar(line[-1], panel, extend="both")
+            add_bar(line[-1], panel, extend="max" if row == "half-width" else "both")
         for ax, moment in zip(axes[0], self._kept, strict=True):
             ax.set_title(caption(moment, self.about), fontsize=SMALL)
         figure.suptitle(quantity_name(self.about), fontsize=NORMAL)

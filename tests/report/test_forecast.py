@@ -83,8 +83,21 @@ def test_without_ffmpeg_an_mp4_is_refused_with_a_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ImportError, match="install it, or take .gif"):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"install it \(pip install .*film.*, or take .gif"):
         Mp4Writer(tmp_path / "a.mp4", description(), expected=2).check()
+
+
+def test_an_mp4_is_a_film_of_all_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ffmpeg = pytest.importorskip("imageio_ffmpeg", reason="needs the extra film")
+    monkeypatch.setenv("PATH", str(tmp_path))  # not that of the system
+    path = tmp_path / "flow.mp4"
+    with Mp4Writer(path, description(), expected=6) as film:
+        film.append(block(0, 4))
+        film.append(block(4, 6))
+    frames, seconds = ffmpeg.count_frames_and_secs(str(path))
+    assert frames == 6 and seconds == pytest.approx(0.5, abs=0.1)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["flow.mp4"]
 
 
 def test_fields_without_a_velocity_show_their_first_channel() -> None:

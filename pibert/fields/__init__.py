@@ -1,0 +1,26 @@
+"""The vocabulary: what a flow is made of, on which grid it lives, how it is scaled and recorded.
+
+Layout everywhere: ``(batch, time, channel, y, x)``, C-contiguous, the row index is y and grows
+with y (row 0 is the bottom side), ``u`` points along x and ``v`` along y. Everything here is
+immutable and checked when it is made; what describes a field turns into plain JSON and back without
+loss.
+"""
+
+from pibert.fields.grid import Boundary, Grid, Sides, on_device
+from pibert.fields.spec import PARAMETER_WIDTH, FieldSpec, Normalizer, Parameter
+from pibert.fields.trajectory import Batch, FrameSource, Trajectory, read_mask
+
+__all__ = [
+    "PARAMETER_WIDTH",
+    "Batch",
+    "Boundary",
+    "FieldSpec",
+    "FrameSource",
+    "Grid",
+    "Normalizer",
+    "Parameter",
+    "Sides",
+    "Trajectory",
+    "on_device",
+    "read_mask",
+]

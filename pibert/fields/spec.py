@@ -1,0 +1,216 @@
+"""What a flow is made of and how it is scaled: channels, units, parameters, mean and deviation."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any, Literal, Self, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pibert.fields.grid import Grid
+
+PARAMETER_WIDTH = 16
+"""Length of the parameter vector that a model sees (the paper's parameter-token width)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """A physical parameter of a flow and how its value is standardised for a model.
+
+    A model sees ``(f(value) - mean) / std`` with f the identity or log10; mean and std are those
+    of the training set, in the scaled variable.
+    """
+
+    name: str
+    scaling: Literal["linear", "log"] = "linear"
+    mean: float = 0.0
+    std: float = 1.0
+    lowest: float | None = None
+    """Value in the training set, not scaled; None where that was not recorded."""
+    highest: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.scaling not in ("linear", "log"):
+            raise ValueError(
+                f"scaling of parameter {self.name!r} must be 'linear' or 'log', "
+                f"found {self.scaling!r}"
+            )
+        if not (math.isfinite(self.mean) and math.isfinite(self.std) and self.std > 0):
+            raise ValueError(
+                f"parameter {self.name!r} needs a finite mean and a positive std, "
+                f"found {self.mean} and {self.std}"
+            )
+        ends = (self.lowest, self.highest)
+        if ends != (None, None) and not (
+            None not in ends and -math.inf < cast(float, ends[0]) <= cast(float, ends[1]) < math.inf
+        ):
+            raise ValueError(
+                f"parameter {self.name!r} needs a finite lowest and a highest value that is not "
+                f"below it, or neither, found {ends[0]} and {ends[1]}"
+            )
+
+    def standardise(self, value: Tensor) -> Tensor:
+        if self.scaling == "log":
+            if bool((value <= 0).any()):
+                raise ValueError(
+                    f"parameter {self.name!r} is scaled by log10 and must be positive, "
+                    f"found {value.min().item():g}"
+                )
+            value = torch.log10(value)
+        return (value - self.mean) / self.std
+
+    def restore(self, scaled: Tensor) -> Tensor:
+        """The physical value again."""
+        value = scaled * self.std + self.mean
+        return 10.0**value if self.scaling == "log" else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldSpec:
+    """What a data set's numbers mean: channels, units, parameters, time step and grid."""
+
+    channels: tuple[str, ...] = ("u", "v")
+    units: tuple[str, ...] = ()
+    """One per channel; empty stands for dimensionless."""
+    parameters: tuple[Parameter, ...] = ()
+    dt: float | None = None
+    """Time between two frames; None where it is not known."""
+    grid: Grid = field(default_factory=lambda: Grid((64, 64)))
+    family: str | None = "incompressible"
+    """The PDE family that governs the flow, a key of ``pibert.physics.FAMILIES``, if known."""
+    reference_velocity: float | None = None
+    """U in Re = U D / nu; with ``reference_length`` it turns a Reynolds number into a viscosity."""
+    reference_length: float | None = None
+    viscosity: float | None = None
+    """Kinematic viscosity where it is the same for all samples; overrides the Reynolds number."""
+
+    def __post_init__(self) -> None:
+        for name in ("channels", "units", "parameters"):
+            if isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} must be a tuple, found {getattr(self, name)!r}")
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not self.channels or len(set(self.channels)) != len(self.channels):
+            raise ValueError(f"channels must be one or more different names, found {self.channels}")
+        if not self.units:
+            object.__setattr__(self, "units", ("1",) * len(self.channels))
+        if len(self.units) != len(self.channels):
+            raise ValueError(
+                f"expected {len(self.channels)} units for channels {self.channels}, "
+                f"found {self.units}"
+            )
+        names = self.parameter_names
+        if len(set(names)) != len(names):
+            raise ValueError(f"parameter names must differ, found {names}")
+        if len(names) > PARAMETER_WIDTH:
+            raise ValueError(
+                f"at most {PARAMETER_WIDTH} parameters fit a model, found {len(names)}"
+            )
+        for name in ("dt", "reference_velocity", "reference_length", "viscosity"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be positive or None, found {value}")
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        return tuple(parameter.name for parameter in self.parameters)
+
+    @property
+    def velocity(self) -> tuple[int, int] | None:
+        """Places of u and v among the channels, where they are the velocity of a flow.
+
+        Other families use these names for something else: concentrations, a displacement.
+        """
+        is_flow = self.family is None or self.family.startswith(("incompressible", "euler"))
+        if not is_flow or not {"u", "v"} <= set(self.channels):
+            return None
+        return self.channels.index("u"), self.channels.index("v")
+
+    def encode_parameters(
+        self, values: Mapping[str, float | Float[Tensor, " b"]]
+    ) -> Float[Tensor, "b 16"]:
+        """The vector a model sees: standardised, in the order of this spec, padded with zeros.
+
+        A declared parameter without a value becomes NaN: the model reads that as unknown (zero in
+        its parameter token) and can tell it from a value that happens to equal the mean.
+        """
+        unknown = sorted(set(values) - set(self.parameter_names))
+        if unknown:
+            raise ValueError(
+                f"unknown parameters {unknown}; this data has {list(self.parameter_names)}"
+            )
+        columns = {name: torch.as_tensor(v, dtype=torch.float32) for name, v in values.items()}
+        batch = torch.broadcast_shapes((1,), *(column.shape for column in columns.values()))
+        vector = torch.zeros(*batch, PARAMETER_WIDTH)
+        for index, parameter in enumerate(self.parameters):
+            value = columns.get(parameter.name)
+            vector[..., index] = math.nan if value is None else parameter.standardise(value)
+        return vector
+
+    def to_dict(self) -> dict[str, Any]:
+        data = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        data["parameters"] = [
+            {key: value for key, value in asdict(parameter).items() if value is not None}
+            for parameter in self.parameters
+        ]
+        data["grid"] = self.grid.to_dict()
+        return data | {"channels": list(self.channels), "units": list(self.units)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        data = dict(data)
+        data["channels"] = tuple(data["channels"])
+        data["units"] = tuple(data["units"])
+        data["parameters"] = tuple(Parameter(**entry) for entry in data["parameters"])
+        data["grid"] = Grid.from_dict(data["grid"])
+        return cls(**data)
+
+
+@dataclass(frozen=True)
+class Normalizer:
+    """Per-channel standardisation: models see z-scores, physics sees physical units."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", tuple(self.mean))
+        object.__setattr__(self, "std", tuple(self.std))
+        if len(self.mean) != len(self.std) or not self.mean:
+            raise ValueError(
+                f"expected a mean and a std per channel, found {len(self.mean)} and {len(self.std)}"
+            )
+        if not all(math.isfinite(m) for m in self.mean):
+            raise ValueError(f"means must be finite, found {self.mean}")
+        if not all(math.isfinite(s) and s > 0 for s in self.std):
+            raise ValueError(f"every std must be positive and finite, found {self.std}")
+
+    @classmethod
+    def identity(cls, channels: int) -> Self:
+        return cls((0.0,) * channels, (1.0,) * channels)
+
+    def apply(self, x: Float[Tensor, "*batch c y x"]) -> Float[Tensor, "*batch c y x"]:
+        mean, std = self._columns(x)
+        return (x - mean) / std
+
+    def invert(self, z: Float[Tensor, "*batch c y x"]) -> Float[Tensor, "*batch c y x"]:
+        mean, std = self._columns(z)
+        return z * std + mean
+
+    def _columns(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if x.shape[-3] != len(self.mean):
+            raise ValueError(f"expected {len(self.mean)} channels, found {x.shape[-3]}")
+        # Kept: making them anew would wait for the device. A traced one would not be a real tensor.
+        make = _columns.__wrapped__ if torch.compiler.is_compiling() else _columns
+        return make(self.mean, self.std, x.dtype, x.device)
+
+
+@lru_cache(maxsize=64)
+def _columns(
+    mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Mean and std (c, 1, 1)."""
+    columns = torch.tensor((mean, std), dtype=dtype, device=device)[:, :, None, None]
+    return columns[0], columns[1]

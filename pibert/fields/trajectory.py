@@ -1,0 +1,197 @@
+"""Recorded flows: trajectories, in memory or read when asked for, and batches of their windows."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self, cast, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from pibert import draws
+from pibert.fields.spec import FieldSpec
+
+
+@runtime_checkable
+class FrameSource(Protocol):
+    """Frames that are read when they are asked for: from a file, or as a view of other frames."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(t, c, y, x) of fields, (t, y, x) of masks."""
+        ...
+
+    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
+        """The frames of a slice with positive step; of fields, the channels by index."""
+        ...
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Trajectory:
+    """One recorded or simulated flow in physical units.
+
+    A point is known where it lies outside the body and is valid. Values elsewhere mean nothing and
+    may be NaN.
+    """
+
+    name: str
+    states: Float[Tensor, "t c y x"] | FrameSource
+    time: Float[Tensor, " t"]
+    """Strictly increasing; the frame number where the source states no time."""
+    spec: FieldSpec
+    """A static body is also the body of its grid."""
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    """Values of the parameters that the spec declares; one that is not here is unknown."""
+    body: Bool[Tensor, "... y x"] | FrameSource | None = None
+    """True inside a solid body: (y, x), or (t, y, x) where the body moves."""
+    valid: Bool[Tensor, "... y x"] | FrameSource | None = None
+    """False where a measurement is missing or an outlier: (y, x) or (t, y, x)."""
+    series: Mapping[str, Float[Tensor, " n"]] = field(default_factory=dict)
+    """Numbers that go with the frames, such as the displacement of a body or the lift on it."""
+    source: Mapping[str, Any] = field(default_factory=dict)
+    """Source facts: what the source states, as plain JSON; None stands for unknown."""
+    local: Mapping[str, Any] = field(default_factory=dict)
+    """Local representation: what was done to the source's data here (stride, crop, resize ...)."""
+    length_unit: str | None = None
+    time_unit: str | None = None
+
+    def __post_init__(self) -> None:
+        shape, grid = tuple(self.states.shape), self.spec.grid
+        expected = (len(self.time), len(self.spec.channels), *grid.shape)
+        if not expected[0] and not shape[0]:
+            raise ValueError(
+                f"trajectory {self.name!r}: expected at least one frame, found none; leave it out"
+            )
+        if shape != expected:
+            raise ValueError(
+                f"trajectory {self.name!r}: expected states of shape (t, c, y, x) = {expected} "
+                f"from its time, channels and grid, found {shape}"
+            )
+        object.__setattr__(self, "time", self.time.to(torch.float64))
+        if not bool(self.time.isfinite().all()) or bool((self.time.diff() <= 0).any()):
+            raise ValueError(f"trajectory {self.name!r}: time must grow from frame to frame")
+        for mask_name in ("body", "valid"):
+            mask = getattr(self, mask_name)
+            if mask is not None and tuple(mask.shape) not in (shape[2:], (shape[0], *shape[2:])):
+                raise ValueError(
+                    f"trajectory {self.name!r}: expected a {mask_name} mask of shape {shape[2:]} "
+                    f"or {(shape[0], *shape[2:])}, found {tuple(mask.shape)}"
+                )
+        for name, values in self.series.items():
+            if tuple(values.shape) != (shape[0],):
+                raise ValueError(
+                    f"trajectory {self.name!r}: expected one value of {name!r} per frame, "
+                    f"({shape[0]},), found shape {tuple(values.shape)}"
+                )
+        unknown = sorted(set(self.parameters) - set(self.spec.parameter_names))
+        if unknown:
+            raise ValueError(
+                f"trajectory {self.name!r}: parameters {unknown} are not among those that its spec "
+                f"declares: {list(self.spec.parameter_names)}"
+            )
+        for name, value in self.parameters.items():
+            if not math.isfinite(value):
+                raise ValueError(
+                    f"trajectory {self.name!r}: parameter {name!r} must be finite, found {value}; "
+                    "leave it out where it is unknown"
+                )
+        self._reconcile_bodies()
+
+    def _reconcile_bodies(self) -> None:
+        """One static body, whether it was given with the grid or with the trajectory."""
+        grid = self.spec.grid
+        if self.body is None:
+            object.__setattr__(self, "body", grid.body)
+            return
+        static = self.body if isinstance(self.body, Tensor) and self.body.ndim == 2 else None
+        if grid.body is None and static is not None:
+            spec = replace(self.spec, grid=replace(grid, body=static))
+            object.__setattr__(self, "spec", spec)
+        elif grid.body is not None and (static is None or not torch.equal(grid.body, static)):
+            raise ValueError(
+                f"trajectory {self.name!r}: its body differs from the body of its grid; give one"
+            )
+
+    @property
+    def num_frames(self) -> int:
+        return len(self.time)
+
+    def read(
+        self, frames: slice = slice(None), channels: Sequence[int] | None = None
+    ) -> Float[Tensor, "t c y x"]:
+        """The states of some frames and channels; the rest is not read."""
+        if isinstance(self.states, Tensor):
+            states = self.states[frames]
+            return states if channels is None else states[:, list(channels)]
+        return self.states.read(frames, channels)
+
+    def known(self, frames: slice = slice(None)) -> Bool[Tensor, "t y x"]:
+        """The points of some frames that are fluid and valid."""
+        count = len(range(*frames.indices(self.num_frames)))
+        device = self.states.device if isinstance(self.states, Tensor) else None
+        known = torch.ones(count, *self.spec.grid.shape, dtype=torch.bool, device=device)
+        if self.body is not None:
+            known &= ~read_mask(self.body, frames).to(known.device)
+        if self.valid is not None:
+            known &= read_mask(self.valid, frames).to(known.device)
+        return known
+
+    def load(self, device: torch.device | str | None = None) -> Self:
+        """The same trajectory with its states and masks in memory, on a device if one is named."""
+
+        def loaded(mask: Tensor | FrameSource | None) -> Tensor | None:
+            if mask is None or (isinstance(mask, Tensor) and mask.ndim == 2):
+                return mask
+            return read_mask(mask, slice(None)).to(device)
+
+        return replace(
+            self, states=self.read().to(device), body=loaded(self.body), valid=loaded(self.valid)
+        )
+
+
+def read_mask(mask: Tensor | FrameSource, frames: slice) -> Bool[Tensor, "*t y x"]:
+    """Some frames of a mask; a static one as it is."""
+    if isinstance(mask, Tensor):
+        return mask if mask.ndim == 2 else mask[frames]
+    return mask.read(frames)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a model sees and what it should answer, standardised; unknown points are zero."""
+
+    x: Float[Tensor, "b hc y x"]
+    """The input frames folded into channels, the newest last."""
+    y: Float[Tensor, "b s c2 y x"]
+    """The frames to predict."""
+    parameters: Float[Tensor, "b 16"]
+    """As ``FieldSpec.encode_parameters`` makes them."""
+    mask: Bool[Tensor, "b y x"]
+    """True where every input frame is known."""
+    target_mask: Bool[Tensor, "b s y x"]
+    """True where the frame to predict is known."""
+    sample: Int[Tensor, " b"]
+    """Number of each sample in its data set."""
+    seeds: Int[Tensor, " b"]
+    """What is random about a sample is drawn from its seed (``pibert.draws``)."""
+    place: int = 0
+    """Place of the first sample in the order of the epoch; the others follow it."""
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def to(self, device: torch.device | str) -> Self:
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Self:
+        return self.map(lambda tensor: tensor.pin_memory())
+
+    def reseeded(self, seed: int, epoch: int, place: int = 0) -> Self:
+        """The same samples with the chances and the place that they have in an epoch of a run."""
+        return replace(self, seeds=draws.sample_seeds(seed, epoch, self.sample), place=place)
+
+    def map(self, move: Callable[[Tensor], Tensor]) -> Self:
+        """The batch with something done to every tensor."""
+        tensors = {n: move(v) for n, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **cast(Any, tensors))

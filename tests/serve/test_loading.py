@@ -43,6 +43,16 @@ def test_one_beside_the_model_is_the_default_and_one_that_is_named_goes_before_i
     assert loaded([models / "waves"], tmp_path)["waves"].trusted.calibration.leads == 2
 
 
+def test_a_weights_file_has_the_calibration_beside_it_if_that_is_of_its_weights(
+    models: Path, tmp_path: Path
+):
+    alone = loaded([models / "waves" / "model.safetensors"])["model"]
+    assert alone.trusted.calibration.leads == 3
+    other = shutil.copytree(models / "waves", tmp_path / "others")
+    shutil.copy(models / "wake" / "model.safetensors", other / "wake.safetensors")
+    assert loaded([other / "wake.safetensors"])["wake"].trusted is None
+
+
 def test_a_calibration_of_no_model_that_is_served_is_refused(models: Path):
     with pytest.raises(
         ValueError, match=r"calibration.json: expected .*served \(wake .*serve that"

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from pibert.comparison.plan import Job
+from pibert.data.splits import condition
 from pibert.evaluation.intervals import TooFew, draw_blocks, draw_trajectories, drawn_values, ends
 from pibert.evaluation.measure import Entry, Measure
 from pibert.evaluation.measures import measures_by_space
@@ -114,7 +115,7 @@ def _groups(scores: Scores) -> tuple[Tensor, str]:
     names = facts["source"].get("group_by")
     if not names:
         return torch.arange(len(facts["names"])), "trajectories"
-    keys = [tuple(own[name] for name in names) for own in facts["parameters"]]
+    keys = [condition(own, names) for own in facts["parameters"]]
     place = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     return torch.tensor([place[key] for key in keys]), "conditions"
 

@@ -8,7 +8,7 @@ uncertainty: neither training nor selection sees it) and test.
 
 import itertools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -68,6 +68,11 @@ class Split:
     valid: tuple[Segment, ...]
     calibration: tuple[Segment, ...]
     test: tuple[Segment, ...]
+
+
+def condition(parameters: Mapping[str, float], names: Sequence[str]) -> tuple[float | None, ...]:
+    """What repetitions of a flow agree in: the values of these parameters."""
+    return tuple(parameters.get(name) for name in names)
 
 
 def split_trajectories(groups: Sequence[Hashable], shares: Shares, *, seed: int) -> Split:

@@ -19,7 +19,14 @@ from pibert.data.provenance import predicted_by
 from pibert.data.resample import represent
 from pibert.data.sources import open_recordings
 from pibert.data.sources.recordings import Hints
-from pibert.data.splits import PARTS, Segment, Split, split_in_time, split_trajectories
+from pibert.data.splits import (
+    PARTS,
+    Segment,
+    Split,
+    condition,
+    split_in_time,
+    split_trajectories,
+)
 from pibert.data.units import in_consistent_units
 from pibert.experiments.experiment import DataConfig
 from pibert.fields import FieldSpec, Normalizer, Trajectory
@@ -239,7 +246,7 @@ def _groups(trajectories: Sequence[Trajectory], names: Sequence[str]) -> Sequenc
                 f"found no {', '.join(missing)} in {trajectory.name!r}, which has "
                 f"{', '.join(trajectory.parameters) or 'none'}"
             )
-    return [tuple(trajectory.parameters[name] for name in names) for trajectory in trajectories]
+    return [condition(trajectory.parameters, names) for trajectory in trajectories]
 
 
 def _tuples(hints: dict[str, Any]) -> dict[str, Any]:

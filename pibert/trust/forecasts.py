@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert.data.dataset import Samples
+from pibert.data.splits import condition
 from pibert.fields import FieldSpec, Grid
 from pibert.trust.ensemble import rolled
 
@@ -70,7 +71,7 @@ def windows_by_trajectory(
     for index, own in found.items():
         count = min(most, len(own))
         stated = samples.trajectories[index].parameters
-        key = tuple(stated.get(name) for name in group_by) if group_by else index
+        key = condition(stated, group_by) if group_by else index
         joined.setdefault(key, []).extend(own[n * len(own) // count] for n in range(count))
     return joined
 

@@ -183,6 +183,9 @@ class _Sheet:
             bar.ax.set_title(label, fontsize=NORMAL, pad=2)
             bar.ax.tick_params(labelsize=SMALL, length=2, pad=1)
             bar.ax.locator_params(nbins=5)
+            bar.formatter.set_powerlimits((-2, 3))  # long labels would touch
+            bar.formatter.set_useMathText(True)
+            bar.ax.xaxis.get_offset_text().set_fontsize(SMALL)
             bar.outline.set_linewidth(0.5)
 
 

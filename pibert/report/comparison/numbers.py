@@ -29,7 +29,7 @@ def near_one(value: int | float, places: int = 3) -> str:
     """Decimals enough to see two digits of what is missing to 1, six at most."""
     number = float(value)
     missing = 1 - number
-    if not math.isfinite(number) or abs(number) >= 100:
+    if not math.isfinite(number) or abs(number) >= 10:
         return digits(number)
     if 0 < missing < 1:
         places = max(places, min(6, math.ceil(-math.log10(missing)) + 1))

@@ -71,6 +71,7 @@ def tokens(board: Board) -> Drawn | None:
         title = _panel(ax, panel, board, frame, gain, rival)
         ax.set_title(f"{'abcdefg'[number]}  {title}", fontsize=LARGE, loc="left")
         ax.tick_params(labelsize=SMALL, length=2, width=0.6)
+        ax.locator_params(axis="x", nbins=5)  # labels of a narrow panel would touch
         for spine in ax.spines.values():
             spine.set_linewidth(0.6)
     for ax in axes.flat[len(panels) :]:

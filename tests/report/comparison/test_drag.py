@@ -95,6 +95,17 @@ def test_no_line_crosses_a_gap_in_time() -> None:
     assert len(np.asarray(line.get_xdata())) == 11
 
 
+def test_frames_in_pairs_make_a_line() -> None:
+    def pair(arrays: Arrays) -> Arrays:
+        return arrays | {"rows/frame": 2 * arrays["rows/frame"] + 1}
+
+    drawn = drag(changed(make_board(2), pair))
+    assert drawn is not None
+    line = drawn.figure.axes[0].lines[0]
+    assert np.isfinite(np.asarray(line.get_ydata(), float)).all()
+    assert set(np.diff(np.asarray(line.get_xdata()))) == {2}
+
+
 def test_of_many_long_trajectories_a_few_are_shown_from_first_to_last() -> None:
     count = 3 * FRAMES
 

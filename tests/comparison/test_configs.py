@@ -1,4 +1,4 @@
-"""The supplementary studies: their files load, are fair, and run on files of the same layout."""
+"""The plans that come as files: they load, are fair, and run on files of the same layout."""
 
 import math
 from dataclasses import replace
@@ -10,6 +10,7 @@ import pytest
 
 from pibert.comparison import carry_out, gather, load_comparison
 from pibert.comparison.plan import Comparison
+from pibert.comparison.presets import find_comparison
 from pibert.data.sources.recordings import Hints
 from pibert.experiments.flows import prepare
 from pibert.fields import FieldSpec, Grid, Parameter
@@ -18,8 +19,11 @@ from pibert.models.references.simple import Reference
 from tests.comparison.setups import Told, value_of
 from tests.lookalikes import cfdbench, eagle, icp
 
-FILES = sorted((Path(__file__).parents[2] / "configs" / "comparisons").glob("*.toml"))
+PLANS = Path(__file__).parents[2] / "configs" / "comparisons"
 STUDIES = ("cfdbench-cavity", "cfdbench-cylinder", "cfdbench-tube", "eagle", "plasma")
+"""The paper's supplement."""
+FILES = [PLANS / f"{study}.toml" for study in STUDIES]
+HISTORY = PLANS / "jet-history.toml"
 TINY = (
     "samples=72",
     "entrants.pibert.model.options.width=16",
@@ -49,8 +53,21 @@ def carried(plan: Comparison, out: Path) -> dict[str, Any]:
     return gather(plan, out, failed)
 
 
-def test_there_is_a_file_for_every_study() -> None:
-    assert tuple(file.stem for file in FILES) == STUDIES
+def test_every_file_is_tested() -> None:
+    assert set(PLANS.glob("*.toml")) == {*FILES, HISTORY}
+
+
+def test_the_study_of_histories_differs_from_the_jet_in_nothing_else() -> None:
+    plan, jet = load_comparison(HISTORY), find_comparison("jet")
+    for entrant in plan.entrants.values():
+        assert set(entrant.model.options) <= {"history"} and not entrant.pretraining
+    assert {e.history for e in plan.entrants.values()} == {1, 2, 4}
+    assert (plan.data, plan.training, plan.rollout, plan.hardware) == (
+        jet.data,
+        jet.training,
+        jet.rollout,
+        jet.hardware,
+    )
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from pibert.data import format as native
-from pibert.data.format import FormatError, Reader, Writer, check, write
+from pibert.data.format import FormatError, Reader, Writer, check, layout, write
 from pibert.data.partial import PartialFile
 from pibert.data.resample import represent
 from pibert.fields import FieldSpec, Grid, Trajectory
@@ -132,8 +132,8 @@ def test_a_file_can_be_written_from_views_of_another(path: Path) -> None:
 def test_states_longer_than_a_block_are_streamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native, "_BLOCK_BYTES", 3000)
-    monkeypatch.setattr(native, "_CHUNK_BYTES", 300)
+    monkeypatch.setattr(layout, "_BLOCK_BYTES", 3000)
+    monkeypatch.setattr(layout, "_CHUNK_BYTES", 300)
     wanted = make_trajectory(frames=101, body=moving_body(101))
     write(tmp_path / "long.h5", [wanted])
     with Reader(tmp_path / "long.h5") as reader:
@@ -555,7 +555,7 @@ def test_a_forked_process_opens_the_file_for_itself(path: Path) -> None:
             same = torch.equal(trajectory.read(), wanted)
             (own,) = open_descriptors(path)
             os.lseek(own, 12345, os.SEEK_SET)  # a shared descriptor would move in the parent too
-            os.write(send, json.dumps([same, reader._pid == os.getpid()]).encode())
+            os.write(send, json.dumps([same, reader._storage._pid == os.getpid()]).encode())
         finally:
             os._exit(0)
     os.close(send)

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,32 @@ QUICK = FitConfig(
     warmup_epochs=0.5,
     checkpoint_minutes=1e9,
 )
+
+
+class Listener:
+    """Remembers what it was told."""
+
+    def __init__(self, on_epoch: Callable[[int], None] = lambda epoch: None) -> None:
+        self.on_epoch = on_epoch
+        self.started: tuple[int, int] | None = None
+        self.steps: list[tuple[int, float]] = []
+        self.records: list[Mapping[str, Any]] = []
+        self.said: list[str] = []
+
+    def start(self, total_steps: int, done: int) -> None:
+        self.started = (total_steps, done)
+
+    def step(self, done: int, loss: float) -> None:
+        self.steps.append((done, loss))
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        self.records.append(record)
+        self.on_epoch(record["epoch"])
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def simulated(self, samples: int | float) -> None: ...
 
 
 def samples(*frames: int, seed: int = 0) -> Samples:
@@ -230,6 +256,50 @@ def run_worker(folder: Path, processes: int = 1, **options: Any) -> list[int | N
             worker.kill()
             worker.join()
     return [worker.exitcode for worker in workers]
+
+
+def at_call(number: int, act: Callable[[Tensor], Tensor]) -> Callable[[int], Objective]:
+    """Objectives whose n-th loss in training is changed."""
+    calls = 0
+
+    def changed(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        nonlocal calls
+        loss, logs = objective(model, batch)
+        calls += model.training
+        return (act(loss) if model.training and calls == number else loss), logs
+
+    return lambda epoch: changed
+
+
+def refuse(loss: Tensor) -> Tensor:
+    raise AssertionError("there is nothing to train")
+
+
+def assert_equal_weights(a: nn.Module, b: nn.Module) -> None:
+    for name, value in a.state_dict().items():
+        assert torch.equal(value, b.state_dict()[name]), name
+
+
+def learn_by_hand(
+    folder: Path,
+    save_best: Callable[[nn.Module, Mapping[str, Any]], None],
+    *,
+    config: FitConfig = QUICK,
+    valid: bool = True,
+    **options: Any,
+) -> Fitted:
+    return fit(
+        make_model(),
+        lambda epoch: objective,
+        samples(8, 7),
+        samples(6, seed=70) if valid else None,
+        config,
+        folder=folder,
+        seed=5,
+        hardware=CPU,
+        save_best=save_best,
+        **options,
+    )
 
 
 if __name__ == "__main__":

@@ -216,6 +216,26 @@ def test_missing_points_are_hidden_and_stay_unknown(tmp_path: Path) -> None:
     assert torch.equal(Reader(out)["a"].known(), valid.expand(2, *SHAPE))
 
 
+def with_a_lost_frame(path: Path) -> Path:
+    """Of six frames the third."""
+    fields, valid = states(6), torch.ones(6, *SHAPE, dtype=torch.bool)
+    fields[2], valid[2] = math.nan, False
+    return recorded(path, 6, states=fields, valid=valid)
+
+
+def test_a_lost_frame_costs_what_follows_it_and_no_more(tmp_path: Path, model: Path) -> None:
+    source, out = with_a_lost_frame(tmp_path / "a.h5"), tmp_path / "out.h5"
+    said = well("predict", source, "--model", model, "--out", out)
+    assert "frame 2 holds no finite value" in said
+    # Of six predicted frames the last is not in the recording, nor is the lost one.
+    assert "3 of 6 predicted frames are in the recording" in said
+    check(out)
+    found, expected = Reader(out)["a"], pibert.load(model).step(states(6)[:, None], {"Re": 900.0})
+    assert found.known().flatten(1).any(1).tolist() == [True, True, False, True, True, True]
+    kept = [0, 1, 3, 4, 5]
+    assert torch.equal(found.read()[kept], expected[kept, 0])
+
+
 def test_foreign_files_on_another_grid_in_other_units_are_brought_to_the_model(
     tmp_path: Path,
 ) -> None:
@@ -381,12 +401,8 @@ def test_what_cannot_be_done_is_refused_in_one_line(tmp_path: Path, model: Path)
     two = saved(tmp_path / "two", history=2)
     short = recorded(tmp_path / "short.h5", 1)
     assert "the 2 frames in a row" in refusal("predict", short, "--model", two, "--out", out)
-    fields = states(4)
-    fields[2] = math.nan
-    valid = torch.ones(4, *SHAPE, dtype=torch.bool)
-    valid[2] = False
-    blind = recorded(tmp_path / "blind.h5", 4, states=fields, valid=valid)
-    assert "frame 2 holds no finite value" in refusal("predict", blind, *given)
+    blind = with_a_lost_frame(tmp_path / "blind.h5")
+    assert "start from another" in refusal("rollout", blind, *given, "--start", 2)
     pressure = replace(SPEC, channels=("u", "p"))
     other = recorded(tmp_path / "p.h5", spec=pressure)
     assert "expected the channels ['u', 'v']" in refusal("rollout", other, *given)

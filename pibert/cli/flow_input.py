@@ -156,7 +156,10 @@ class Flow:
         return frame, possible[frame]
 
     def windows(self, newest: list[int]) -> "tuple[Tensor, Tensor]":
-        """Fields (b, h, c, y, x), zero where not known, and what is known of them, (b, y, x)."""
+        """Fields (b, h, c, y, x), zero where not known, and what is known of them, (b, y, x).
+
+        Of a window with a frame that holds nothing, nothing is known.
+        """
         import torch
 
         history = self.predictor.history
@@ -164,9 +167,9 @@ class Flow:
         fields, known = self._read(slice(first, newest[-1] + 1))
         for place in range(len(fields)):
             if not bool(known[place].any()):
-                raise ValueError(
-                    f"trajectory {self.trajectory.name!r}: frame {first + place} holds no finite "
-                    "value at a known point; start after it (--start), or leave it out"
+                self.remark(
+                    f"frame {first + place} holds no finite value at a known point: nothing is "
+                    "predicted from it"
                 )
         fields = torch.where(known[:, None], fields, 0.0)
         rows = torch.tensor(newest)[:, None] - first + torch.arange(1 - history, 1)

@@ -173,6 +173,11 @@ def _answers(
 ) -> "Iterator[tuple[Tensor, dict[str, Tensor]]]":
     """Predicted frames block by block, and the ends of their bars if they are wanted."""
     fields, known = flow.windows([newest])
+    if not bool(known.any()):
+        raise ValueError(
+            f"trajectory {flow.trajectory.name!r}: no point is known in all of the "
+            f"{flow.predictor.history} frames up to frame {newest}; start from another (--start)"
+        )
     given: Any = (fields, steps, flow.parameters, known)
     grid = flow.grid
     blocks: Iterator[tuple[Tensor, dict[str, Tensor]]]

@@ -78,8 +78,9 @@ class Given:
         """Of the caller's grid."""
         usable = self.known & ~self.body
         _check_values(self.fields, usable, spec)
-        doubted = not _doubts_told.get()
-        if doubted:
+        self.doubted = not _doubts_told.get()
+        """Whether to warn of what is far from the training."""
+        if self.doubted:
             _doubt_units(self.fields, usable, spec, normalizer)
         # A batch that fits stays on the device between steps; a larger one where the fields are.
         self._store = device if len(self.fields) <= chunk else self.fields.device
@@ -91,7 +92,7 @@ class Given:
         # Type before device: not every device knows float64.
         self._window = normalizer.apply(on_model).float().to(self._store)
         encoded = _encode(parameters or {}, spec, len(self.fields))
-        for place, parameter in enumerate(spec.parameters if doubted else ()):
+        for place, parameter in enumerate(spec.parameters if self.doubted else ()):
             _doubt_parameter(parameter, encoded[:, place])
         self.parameters = encoded.to(self._store)
 

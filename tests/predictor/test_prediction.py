@@ -254,10 +254,30 @@ def test_a_rollout_that_diverges_stops_with_the_step() -> None:
             parameter.zero_()
         # Overflows float32 in the third call.
         predict.model.get_parameter("skip_scale").fill_(1e15)
-    with pytest.raises(FloatingPointError, match=r"step 5 \(sample 0\).*at most 4 steps"):
+    overflow = pytest.raises(FloatingPointError, match=r"step 5 \(sample 0\).*at most 4 steps")
+    with pytest.warns(InputWarning, match="from step 1 on"), overflow:
         predict.rollout(x, 10)
-    blocks = predict.iterate(x, 10)
-    assert all(torch.isfinite(next(blocks)).all() for _ in range(2))
+    with pytest.warns(InputWarning):
+        blocks = predict.iterate(x, 10)
+        assert all(torch.isfinite(next(blocks)).all() for _ in range(2))
+
+
+def test_a_rollout_that_runs_away_is_told_once_with_the_step() -> None:
+    predict, x = predictor(), frames(2).clamp(-3, 3)
+    known = torch.ones(SHAPE, dtype=torch.bool)
+    with torch.no_grad():
+        for parameter in predict.model.get_submodule("refinement").parameters():
+            parameter.zero_()
+        predict.model.get_parameter("skip_scale").fill_(1.5)
+    with pytest.warns(InputWarning, match="runs away") as told:
+        found = predict.rollout(x, 12, mask=known)
+    (said,) = (str(entry.message) for entry in told)
+    size = NORMALIZER.apply(found).abs().amax((0, 2, 3, 4))
+    step = int((size > 20).nonzero()[0]) + 1
+    assert 1 < step < 12 and f"from step {step} on" in said and f"at most {step - 1} steps" in said
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predict.rollout(x, step - 1, mask=known)
 
 
 @pytest.mark.parametrize(

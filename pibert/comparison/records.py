@@ -26,7 +26,14 @@ from torch import Tensor
 
 from pibert.comparison.plan import Job
 from pibert.data.splits import condition
-from pibert.evaluation.intervals import TooFew, draw_blocks, draw_trajectories, drawn_values, ends
+from pibert.evaluation.intervals import (
+    TooFew,
+    draw_blocks,
+    draw_trajectories,
+    drawn_values,
+    ends,
+    holding,
+)
 from pibert.evaluation.measure import Entry, Measure
 from pibert.evaluation.measures import measures_by_space
 from pibert.evaluation.scores import Scores
@@ -152,7 +159,7 @@ def _of_measure(
         low = high = torch.full_like(own, math.nan)
         marks: list[str | None] = [None] * len(own)
         if drawn:
-            low, high = ends(drawn[job], LEVEL)
+            low, high = holding(own, *ends(drawn[job], LEVEL))
             rivals = [fields[job.seed].get(model, job) for model in best]
             others = [drawn[rival][:, place] for place, rival in enumerate(rivals)]
             marks = _marks(job, best, drawn[job] - torch.stack(others, dim=1))

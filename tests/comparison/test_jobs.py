@@ -9,12 +9,15 @@ import torch
 
 import pibert
 from pibert.comparison import jobs
+from pibert.comparison.evaluation import _refuse_start
 from pibert.comparison.jobs import carry_out
 from pibert.comparison.plan import Entrant, Job
+from pibert.comparison.results import gather
 from pibert.data.dataset import Window
 from pibert.data.format import write
 from pibert.evaluation.scores import read_card, read_scores
-from pibert.experiments.experiment import DataConfig
+from pibert.experiments.experiment import DataConfig, Experiment
+from pibert.experiments.run import run
 from pibert.training import engine
 from tests.comparison.conftest import Carried
 from tests.comparison.setups import Told, comparison_of, entrant, wave, write_waves
@@ -174,6 +177,36 @@ def test_a_finished_run_can_enter_as_it_is(carried: Carried, tmp_path: Path, qui
     job = Job("waves", "taken", 3)
     assert told.errors[job] == carried.told.errors[Job("waves", "fno2d", 1)]
     assert not (job.folder(tmp_path) / "model.safetensors").exists()
+
+
+def test_a_run_whose_start_saw_the_test_part_does_not_enter(
+    carried: Carried, tmp_path: Path, quick: None
+) -> None:
+    data = carried.comparison.data["waves"]
+    base = Experiment(
+        data=data,
+        model=carried.comparison.entrants["fno2d"].model,
+        training=replace(carried.comparison.training, epochs=1),
+        hardware=carried.comparison.hardware,
+    )
+    # As many flows as in the comparison train, but other ones.
+    run(replace(base, data=replace(data, split_seed=9)), tmp_path / "saw")
+    run(replace(base, start=str(tmp_path / "saw")), tmp_path / "leak")
+    run(base, tmp_path / "sound")
+    run(replace(base, start=str(tmp_path / "sound")), tmp_path / "further")
+    few = {name: Entrant(run=str(tmp_path / name)) for name in ("leak", "further")}
+    few |= {"persistence": entrant("persistence")}
+    plan = replace(carried.comparison, entrants=few, seeds=(3,))
+    failed = carry_out(plan, tmp_path / "out", Told())
+    assert {job.entrant for job in failed} == {"leak"}
+    assert "standardised otherwise" in next(iter(failed.values()))
+    results = gather(plan, tmp_path / "out", failed)
+    assert {record["model"] for record in results["records"]} == {"further", "persistence"}
+    # Had it the same numbers, what it began with would tell.
+    with pytest.raises(ValueError, match=r"saw.*parted.*split_seed.*seen the test part"):
+        _refuse_start(str(tmp_path / "saw"), data, carried.flows)
+    with pytest.raises(ValueError, match="nobody knows what"):
+        _refuse_start(str(tmp_path / "gone"), data, carried.flows)
 
 
 @pytest.mark.slow

@@ -188,3 +188,18 @@ def test_an_infinite_value_has_an_infinite_end() -> None:
     rows[:, 1] = 0
     found = interval(Ratio(), rows, draw_trajectories(torch.arange(12), seed=0))
     assert all(bool(part.isinf()) for part in found)
+
+
+def test_an_interval_that_leaves_out_its_own_value_is_none() -> None:
+    class Distance(Ratio):
+        """Of the mean from zero: in every draw it is larger than over all rows, where it is 0."""
+
+        def values(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws entry"]:
+            return super().values(sums).abs()
+
+    x = torch.randn(400, generator=torch.Generator().manual_seed(4)).double()
+    x -= x.mean()
+    weights = draw_trajectories(torch.arange(400), draws=500, seed=0)
+    signed, distance = (interval(own, terms(x), weights) for own in (Ratio(), Distance()))
+    assert signed.low < 0 < signed.high
+    assert distance.value < 1e-15 and distance.low.isnan() and distance.high.isnan()

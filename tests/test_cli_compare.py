@@ -138,6 +138,7 @@ def test_a_finished_run_can_enter(compared: Path, tmp_path: Path) -> None:
     ("words", "problem"),
     [
         (["--preset", "large"], "unknown comparison 'large'; choose from: demo"),
+        (["--preset", "demo", "--config", "a.toml"], "a preset or a file, found both"),
         (["--models", "unett"], "unknown entrants unett; choose from: pibert"),
         (["--seeds", "0,x"], "expected seeds such as 0,1,2"),
         (["--seeds", "-1"], "expected seeds such as 0,1,2"),

@@ -28,12 +28,13 @@ def compare(
         typer.Option(help="Folder of the comparison. What is done there is not done again."),
     ],
     preset: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="demo, tour, quick; for a GPU: cylinder, fsi, jet.",
+            help="demo (if nothing is given), tour, quick; for a GPU: cylinder, fsi, jet.",
+            show_default=False,
             autocompletion=complete_comparison,
         ),
-    ] = "demo",
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A TOML file instead of a preset.", show_default=False)
     ] = None,
@@ -78,10 +79,15 @@ def compare(
     from pibert.config import with_overrides
 
     changes = tuple(settings or [])
+    if config is not None and preset is not None:
+        raise ValueError(
+            f"expected a preset or a file, found both: --preset {preset} and --config {config}; "
+            "leave one out"
+        )
     if config is not None:
         plan = load_comparison(config, changes)
     else:
-        plan = with_overrides(find_comparison(preset), changes)
+        plan = with_overrides(find_comparison(preset or "demo"), changes)
     plan = _chosen(plan, models, seeds, runs or [])
     if workers < 1:
         raise ValueError(f"expected at least 1 worker, found {workers}")

@@ -46,7 +46,7 @@ def pretrain(config: Config, out: Out, settings: Settings = None) -> None:
 
     Example: pibert pretrain --config configs/demo.toml --out runs/pretrained
 
-    Train it further with: pibert train ... --set start=runs/pretrained
+    Train it further with: pibert train ... --set pretraining=none --set start=runs/pretrained
     """
     from pibert.experiments import run
 
@@ -105,8 +105,14 @@ def _summarise(finished: "Finished") -> None:
     say(console, f"Model: {folder / 'model.safetensors'}  Curves: {folder / 'curves.png'}")
     name = shlex.quote(str(folder))
     if trained["forward"]:
-        say(console, f"Step flows with it in Python: pibert.load({str(folder)!r})")
+        say(console, f"See how good it is: pibert evaluate {name} --rollout 20")
+        say(console, f"Step flows with it: pibert predict FILE --model {name} --out next.png")
+        say(console, f"In Python: pibert.load({str(folder)!r})")
     else:
-        say(console, f"Train it further: pibert train --config FILE --out RUN --set start={name}")
+        say(
+            console,
+            "Train it further: pibert train --config FILE --out RUN --set pretraining=none --set "
+            f"start={name}",
+        )
     if trained["reconstruct"]:
         say(console, f"Fill gaps in a measurement: pibert fill FILE --model {name} --out OUT")

@@ -215,8 +215,8 @@ def refuse_other_training(folder: Path, data: DataConfig, flows: Flows) -> None:
     if model.normalizer != flows.normalizer:
         raise ValueError(
             f"{folder}: its fields are standardised otherwise than by the training part, as it "
-            f"began with {provenance['experiment'].get('start')!r} and keeps its numbers; errors in "
-            "standardised units would not compare"
+            f"began with {provenance['experiment'].get('start')!r} and keeps its numbers: errors "
+            "in standardised units would not compare"
         )
     _refuse_start(provenance["experiment"].get("start"), data, flows)
 

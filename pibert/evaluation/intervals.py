@@ -19,9 +19,9 @@ What is drawn must be as good as independent:
   recordings, not about other recordings.
 
 Percentile intervals of few trajectories are too narrow: of ten independent ones, an interval of
-95 % holds the truth in about 90 % of all cases. Below ten nothing is given. Nor is there an interval
-where the value itself lies outside (``holding``): a distance near its floor of zero, such as the
-spectral error of persistence, is larger in nearly every draw than over all frames.
+95 % holds the truth in about 90 % of all cases. Below ten nothing is given. Nor is there one where
+the value itself lies outside (``holding``): a distance near its floor of zero, such as the spectral
+error of persistence, is larger in nearly every draw than over all frames.
 
 Two models are compared on the same draws (``difference``): what is hard for both cancels.
 """

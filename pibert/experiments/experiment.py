@@ -154,7 +154,8 @@ class Experiment:
         if self.start is not None and self.pretraining is not None and not self.heads_only:
             raise ValueError(
                 "expected a model to start from or a pretraining, found both: "
-                f"start {self.start!r} and a section [pretraining]"
+                f"start {self.start!r} and a section [pretraining]; leave one out: --set "
+                "pretraining=none or --set start=none"
             )
         if self.heads_only and (self.start is None or self.pretraining_weights.supervised):
             raise ValueError(

@@ -37,7 +37,13 @@ ELSEWHERE = {
     "docs/export.md": "tests/export/test_exporting.py",
 }
 """Pages whose Python another test runs."""
-HERE = ("docs/predicting.md", "docs/rollout.md", "docs/serving.md", "docs/trust.md")
+HERE = (
+    "docs/predicting.md",
+    "docs/rollout.md",
+    "docs/runs.md",
+    "docs/serving.md",
+    "docs/trust.md",
+)
 
 
 def parse(command: str, *, whole: bool = True) -> None:
@@ -132,6 +138,14 @@ def test_the_example_of_error_bars_runs(tmp_path: Path, monkeypatch: pytest.Monk
     assert names["bars"].prediction.shape == (4, 6, 2, 8, 12)
     assert (names["bars"].high >= names["bars"].low)[:, :, :, 0].all()
     assert names["alarm"].p.shape == (4,)
+
+
+def test_the_example_of_a_run_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    standins.wakes(tmp_path)
+    (code,) = python_blocks("docs/runs.md")
+    names: Any = run_python("docs/runs.md", code)
+    assert names["finished"].metrics and names["predictor"].spec.channels == ("u", "v")
 
 
 @pytest.mark.slow

@@ -29,7 +29,8 @@ from studies.trust_tables import write_tables
 CASE, PRESET = "cylinder", "realpdebench-like"
 CALIBRATING: dict[str, Any] = {"samples": 48, "group": 24, "frames": 100, "seed": 1}
 JUDGING: dict[str, Any] = {"samples": 24, "group": 24, "frames": 100, "seed": 3}
-SETTINGS = Settings(difficulty=MAIN, leads=20, starts=12)
+STARTS = 12
+SETTINGS = Settings(difficulty=MAIN, leads=20, starts=STARTS)
 
 
 def main() -> None:
@@ -61,7 +62,7 @@ def judge(model: str, calibrating: Path, judging: Path, out: Path, device: str) 
     found = calibrate_on(model, calibrating, SETTINGS, out=out, device=device)
     predictor = load(model, device)
     flows = prepare_test(as_trained(predictor, judging), predictor.spec, predictor.normalizer)
-    made = make_forecasts(predictor, flows, SETTINGS.leads, SETTINGS.starts)
+    made = make_forecasts(predictor, flows, SETTINGS.leads, STARTS)
     results = {
         "commit": commit(),
         "versions": versions(),

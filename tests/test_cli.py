@@ -112,6 +112,44 @@ def test_convert_makes_a_native_file(tmp_path: Path) -> None:
     assert trajectory.local["file"] == "shear.flow.npz"
 
 
+def test_inspect_of_files_that_do_not_belong_together_says_why(tmp_path: Path) -> None:
+    for number in (0, 4):
+        rows = [f"{x + number},{y},1,0" for y in range(4) for x in range(4)]
+        (tmp_path / f"ns_{number}.csv").write_text("x,y,u,v\n" + "\n".join(rows))
+    for path in (tmp_path, tmp_path / "ns_*.csv"):
+        assert "expected the points of ns_0.csv, found others" in refusal("inspect", path)
+
+
+def test_convert_cuts_frames_and_a_region_and_joins_its_own_files(tmp_path: Path) -> None:
+    path = save_flow(tmp_path)
+    for name, frames in (("re1.h5", ":2"), ("re2.h5", "2:")):
+        cut = ["--frames", frames, "--crop", "x=0.2:0.95,rows=1:-1"]
+        result = run("convert", path, tmp_path / name, "--dt", "0.1", *cut)
+        assert result.exit_code == 0, result.output
+        assert "1 trajectory," in result.output
+    result = run("convert", tmp_path / "re*.h5", tmp_path / "all.h5")
+    assert result.exit_code == 0 and "2 trajectories" in result.output, result.output
+    first, second = Reader(tmp_path / "all.h5")
+    assert first.name.startswith("re1-") and second.name.startswith("re2-")
+    with np.load(path) as data:
+        wanted = torch.from_numpy(data["v"][:, 1:-1, 2:10]).float()
+    assert torch.equal(torch.cat([first.read(), second.read()])[:, 1], wanted)
+    assert second.local["frames"] == [2, 3] and second.time[0] == pytest.approx(0.2)
+
+
+def test_a_unit_that_looks_mistyped_is_noted_and_other_spellings_are_known(tmp_path: Path) -> None:
+    path = save_flow(tmp_path)
+    result = run("convert", path, tmp_path / "a.h5", "--unit", "ms", "--length-unit", "mm")
+    assert result.exit_code == 0
+    assert "note: --unit: 'ms' is no known unit of velocity (did you mean m/s?)" in result.stderr
+    result = run("convert", path, tmp_path / "b.h5", "--unit", "m/sec", "--length-unit", "mm")
+    assert result.exit_code == 0 and result.stderr == ""
+    (trajectory,) = Reader(tmp_path / "b.h5")
+    assert trajectory.spec.units == ("m/s", "m/s") and trajectory.length_unit == "m"
+    result = run("convert", path, tmp_path / "c.h5", "--unit", "U", "--length-unit", "D")
+    assert result.exit_code == 0 and result.stderr == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -126,6 +164,15 @@ def test_convert_makes_a_native_file(tmp_path: Path) -> None:
         (["inspect", "shear.flow.npz", "--picture", "x.gif"], "pictures are written as .png"),
         (["convert", "shear.flow.npz", "out.h5", "--size", "8"], "--size takes ROWSxCOLUMNS"),
         (["convert", "shear.flow.npz", "out.h5", "--keep", "w"], "unknown channels ['w']"),
+        (["convert", "shear.flow.npz", "out.csv"], "out.csv: expected a name that ends in .h5"),
+        (
+            ["convert", "shear.flow.npz", "out.h5", "--frames", "9"],
+            "--frames takes a range",
+        ),
+        (["convert", "shear.flow.npz", "out.h5", "--frames", "9:"], "has 4 frames: none of them"),
+        (["convert", "shear.flow.npz", "out.h5", "--crop", "z=0:1"], "--crop knows no z"),
+        (["convert", "shear.flow.npz", "out.h5", "--crop", "x=a:1"], "--crop takes a range of"),
+        (["convert", "shear.flow.npz", "out.h5", "--crop", "x=9:"], "keeps 0 of 24 points along x"),
         (["convert", "shear.flow.npz", "shear.flow.npz"], "is the input or a part of it"),
         (["convert", "shear.flow.npz", "notes.md"], "notes.md exists; add --overwrite"),
         (["convert", "drag.csv", "out.h5"], "drag.csv"),

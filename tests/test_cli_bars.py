@@ -138,6 +138,26 @@ def test_the_alarm_is_told_on_standard_error_and_in_json(
     assert window["oddest"] in raised.stderr and window["frame"] == 1
 
 
+def test_gaps_beyond_those_of_the_calibration_are_told_with_their_share(
+    tmp_path: Path, model: Path, source: Path
+) -> None:
+    recorded = Reader(source)[0]
+    valid = torch.ones(SHAPE, dtype=torch.bool)
+    valid[6, 8] = False
+    gap = tmp_path / "gap.h5"
+    write(gap, [replace(recorded, valid=valid)])
+    given = ("--model", model, "--level", 0.8, "--json", "--out", tmp_path / "a.h5")
+    one = well("rollout", gap, "--steps", 2, *given)
+    told = " ".join(one.stderr.split())
+    share = 1 / int(FLUID.sum())
+    assert f"the input has more unknown points ({share:.2%}) than those of the cal" in told
+    assert "(0.00% at most)" in told and "so much is unknown" not in told
+    (window,) = json.loads(one.stdout)["bars"]["alarm"]["windows"]
+    assert window["limited"] and window["unknown"] == pytest.approx(share)
+    many = well("predict", gap, *given, "--overwrite")
+    assert "11 of 11 inputs have more unknown points (up to" in " ".join(many.stderr.split())
+
+
 def test_a_calibration_too_small_for_alarms_gives_no_all_clear(
     tmp_path: Path, model: Path, source: Path
 ) -> None:

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner, Result
@@ -85,7 +86,7 @@ def test_any_model_is_judged_on_flows_that_are_given(
         for own in (folder, bare)
     )
     assert of_run["values"] == of_model["values"]
-    assert of_model["written"] == [str(bare / "evaluation" / "scores.json")]
+    assert of_model["written"] == [str(bare / "evaluation-flows" / "scores.json")]
     coarse = tmp_path / "coarse.h5"
     halved = [represent(trajectory, size=(6, 8)) for trajectory in trajectories]
     write(coarse, [replace(trajectory, local={}) for trajectory in halved])
@@ -97,7 +98,7 @@ def test_any_model_is_judged_on_flows_that_are_given(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     named = json.loads(call("evaluate", "other", "--data", data, "--json").stdout)
-    assert named["written"] == [str(Path("other-evaluation") / "scores.json")]
+    assert named["written"] == [str(Path("other-evaluation-flows") / "scores.json")]
     refused = call("evaluate", "other")
     assert refused.exit_code == 2 and "expected a run folder with config.json" in refused.stderr
     assert "--data FILE" in refused.stderr
@@ -117,3 +118,91 @@ def test_scores_on_predicted_flows_are_told_to_be_no_truth(folder: Path, tmp_pat
     refused = call("calibrate", folder, "--data", tmp_path / "made.h5", "--out", tmp_path / "c")
     assert refused.exit_code == 2 and "measured or simulated flows" in refused.stderr
     assert not (tmp_path / "c").exists()
+
+
+def test_scores_of_other_data_leave_those_of_the_test_part_alone(
+    folder: Path, tmp_path: Path
+) -> None:
+    assert call("evaluate", folder).exit_code == 0
+    own = (folder / "evaluation" / "scores.json").read_bytes()
+    data = tmp_path / "other flows.h5"
+    write(data, prepare(load_experiment(folder.parent / "plan.toml").data).trajectories[:1])
+    result = call("evaluate", folder, "--data", data)
+    assert result.exit_code == 0, result.output
+    assert (folder / "evaluation" / "scores.json").read_bytes() == own
+    assert (folder / "evaluation-other-flows" / "scores.json").is_file()
+
+
+def test_a_metric_is_shown_once_and_explained(folder: Path, tmp_path: Path) -> None:
+    told = call("evaluate", folder, "--out", tmp_path).stdout
+    rows = [line.split()[1] for line in told.splitlines() if line.startswith("\u2502")]
+    assert "mae" in rows and "lmae" not in rows and "lpcc: correlation" in told
+    found = json.loads(call("evaluate", folder, "--out", tmp_path, "--json").stdout)
+    assert "lmae" in {entry["metric"] for entry in found["entries"]["physical/pointwise"]}
+
+
+METRES = """
+[data]
+path = "known.npz"
+hints = { unit = "m/s", dt = 0.1, length_unit = "m" }
+split = "time"
+[model]
+name = "persistence"
+"""
+
+
+@pytest.fixture(scope="module")
+def in_metres(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in m/s, and beside it a file like its own that states no units, and one in mm/s."""
+    place = tmp_path_factory.mktemp("metres")
+    u, v = np.random.default_rng(0).standard_normal((2, 40, 8, 12)).astype("float32")
+    x, y = 0.1 * np.arange(12), 0.2 * np.arange(8)
+    for name, number in (("known", 1.0), ("bare", 2.0), ("small", 2000.0)):
+        np.savez(place / f"{name}.npz", u=number * u, v=number * v, x=x, y=y)
+    (place / "plan.toml").write_text(METRES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        return run(load_experiment("plan.toml"), place / "run").folder
+
+
+def rmse(result: Result) -> float:
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    entries, values = (found[what]["physical/pointwise"] for what in ("entries", "values"))
+    pairs = zip(entries, values, strict=True)
+    return next(v for e, v in pairs if (e["metric"], e["component"]) == ("rmse", "u"))
+
+
+def test_what_a_file_does_not_say_is_stated_with_options(in_metres: Path, tmp_path: Path) -> None:
+    beside, out = in_metres.parent, ("--out", tmp_path, "--json")
+    model = tmp_path / "model"  # without the record of a training that states units for it
+    model.mkdir()
+    card = json.loads((in_metres / "model.json").read_text())
+    (model / "model.json").write_text(json.dumps(card | {"provenance": {}}))
+    (model / "model.safetensors").write_bytes((in_metres / "model.safetensors").read_bytes())
+    bare = call("evaluate", model, "--data", beside / "bare.npz", *out)
+    assert "no unit is stated: it is assumed that the model's fit, u in m/s" in bare.stderr
+    told = call("evaluate", model, "--data", beside / "bare.npz", "--unit", "m/s", *out)
+    assert "no unit" not in told.stderr and rmse(told) == pytest.approx(rmse(bare))
+    small = ("evaluate", model, "--data", beside / "small.npz", "--unit", "mm/s")
+    refused = call(*small, *out)
+    assert refused.exit_code == 2 and "--length-unit and --time-unit" in refused.stderr
+    whole = call(*small, "--length-unit", "m", "--time-unit", "s", "--dt", "0.1", *out)
+    assert rmse(whole) == pytest.approx(rmse(bare), rel=1e-4)
+    idle = call("evaluate", in_metres, "--length-unit", "mm")
+    assert idle.exit_code == 2 and "--length-unit goes with --data" in idle.stderr
+    given = ("calibrate", model, "--data", beside / "bare.npz", "--out", tmp_path / "c")
+    refused = call(*given, "--leads", "2")
+    assert refused.exit_code == 2 and "state what the file does not say" in refused.stderr
+    done = call(*given, "--leads", "2", "--unit", "m/s", "--dt", "0.1")
+    assert done.exit_code == 0, done.output
+
+
+def test_files_that_say_everything_need_nothing_of_what_the_training_data_lacked(
+    in_metres: Path, tmp_path: Path
+) -> None:
+    native = tmp_path / "native.h5"
+    hints = ("--unit", "m/s", "--dt", "0.1", "--length-unit", "m")
+    assert call("convert", in_metres.parent / "bare.npz", native, *hints).exit_code == 0
+    result = call("evaluate", in_metres, "--data", native, "--out", tmp_path)
+    assert result.exit_code == 0, result.output

@@ -101,7 +101,7 @@ def test_commands_that_do_not_exist_are_found() -> None:
 def test_all_python_of_the_pages_is_run_by_some_test() -> None:
     found = {page for page in PAGES if python_blocks(page)}
     quickstarts = {page for page in PAGES if page.startswith("docs/quickstart/")}
-    assert found == {*ELSEWHERE, *HERE, *quickstarts}
+    assert found - quickstarts == {*ELSEWHERE, *HERE}
     for page, test in ELSEWHERE.items():
         assert Path(page).name in (ROOT / test).read_text(), (page, test)
 

@@ -112,16 +112,22 @@ class Alarms:
 
     def __init__(self) -> None:
         self.windows: list[dict[str, Any]] = []
-        self._rate = self._lowest = 0.0
+        self._rate = self._lowest = self._most_unknown = 0.0
 
     def add(self, newest: list[int], bars: "Bars") -> None:
         """The alarm of some windows, known by their newest frames."""
         alarm = bars.alarm
         self._rate, self._lowest = alarm.rate, alarm.lowest
-        columns = (alarm.p.tolist(), alarm.raised.tolist(), alarm.parts, alarm.limited.tolist())
-        for frame, p, raised, part, limited in zip(newest, *columns, strict=True):
-            told = {"frame": frame, "p": p, "raised": raised, "oddest": part, "limited": limited}
-            self.windows.append(told)
+        self._most_unknown = alarm.most_unknown
+        columns = {
+            "p": alarm.p.tolist(),
+            "raised": alarm.raised.tolist(),
+            "oddest": alarm.parts,
+            "limited": alarm.limited.tolist(),
+            "unknown": alarm.unknown.tolist(),
+        }
+        for frame, *told in zip(newest, *columns.values(), strict=True):
+            self.windows.append({"frame": frame, **dict(zip(columns, told, strict=True))})
 
     def to_dict(self) -> dict[str, Any]:
         raised = sum(window["raised"] for window in self.windows)
@@ -141,8 +147,13 @@ class Alarms:
         many = len(self.windows) > 1
         found = f"p = {worst['p']:.3g}" + (f" from frame {worst['frame']}" if many else "")
         found = f"{'least ' if many else ''}{found}, oddest: {worst['oddest']}"
-        if sum(window["limited"] for window in self.windows):
-            found += "; judged in part, as so much is unknown"
+        if shares := [window["unknown"] for window in self.windows if window["limited"]]:
+            which = f"{len(shares)} of {len(self.windows)} inputs have" if many else "the input has"
+            share = f"{'up to ' if len(shares) > 1 else ''}{max(shares):.2%}"
+            found += (
+                f"; {which} more unknown points ({share}) than those of the calibration "
+                f"({self._most_unknown:.2%} at most), and not all scores count there"
+            )
         console = Console(stderr=True)
         if raised:
             which = f"{len(raised)} of {len(self.windows)} inputs are" if many else "the input is"

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pibert.cli.flow_input import noting_warnings
-from pibert.cli.options import Json
+from pibert.cli.options import Json, SourceOptions, with_source
 from pibert.cli.terminal import say, show_json
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ _NOTED = 3
 """Warnings of the flows that are told in full."""
 
 
+@with_source
 def calibrate(
     folder: Annotated[
         Path,
@@ -51,7 +52,14 @@ def calibrate(
         typer.Option(help="Another run of the experiment, with another seed; repeat for more."),
     ] = None,
     leads: Annotated[int, typer.Option(help="Frames ahead that get bars of their own.")] = 8,
-    starts: Annotated[int, typer.Option(help="Rollouts from each trajectory, at most.")] = 16,
+    starts: Annotated[
+        int | None,
+        typer.Option(
+            help="Rollouts from each trajectory, at most. If not given 16, and where windows count "
+            "as independent as many as make about 128 in all.",
+            show_default=False,
+        ),
+    ] = None,
     units: Annotated[
         str | None,
         typer.Option(
@@ -63,6 +71,8 @@ def calibrate(
         bool, typer.Option("--overwrite", help="Replace a calibration that is there.")
     ] = False,
     as_json: Json = False,
+    *,
+    source: SourceOptions | None,
 ) -> None:
     """Calibrate error bars and an alarm on flows that neither training nor selection saw.
 
@@ -74,6 +84,8 @@ def calibrate(
     Example: pibert calibrate runs/wake --member runs/wake-1 --member runs/wake-2
 
     Example: pibert calibrate cylinder-base --data new.h5 --out calibrated
+
+    Example: pibert calibrate runs/wake --data new.npz --unit m/s --dt 0.01 --out calibrated
     """
     import torch
 
@@ -98,10 +110,10 @@ def calibrate(
     noted: list[str] = []
     try:
         with noting_warnings(noted.append):
-            if data is None:
+            if source is None:
                 found = calibrate_run(folder, settings, **how)
             else:
-                found = calibrate_on(folder, data, settings, **how)
+                found = calibrate_on(folder, source.path, settings, stated=source.stated(), **how)
     finally:
         _note(noted)
     _tell(found, load(folder).spec.channels, out or folder, as_json)
@@ -139,7 +151,7 @@ def _tell(found: "Calibration", channels: Sequence[str], folder: Path, as_json: 
         say(
             console,
             f"No alarm can be raised at the accepted rate of {RATE:g}: {found.count} units tell "
-            f"p-values from {found.watch.lowest:.3g} up; calibrate on more.",
+            f"p-values from {found.watch.lowest:.3g} up; {found.remedy}.",
         )
     if rows:
         say(console, "Each trajectory covered by bars from the other ones:")

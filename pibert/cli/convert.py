@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -14,10 +14,18 @@ from pibert.cli import options
 from pibert.cli.terminal import progress_bar, say, show_json
 
 if TYPE_CHECKING:
+    from pibert.data.crop import Region
     from pibert.data.measurement import Measurement
     from pibert.data.sources.recordings import Recordings
     from pibert.fields import Trajectory
 
+Number = TypeVar("Number", int, float)
+_OTHER_FORMATS = (
+    *(".csv", ".tsv", ".txt", ".dat", ".json", ".npz", ".npy", ".mat", ".nc", ".nc4", ".cdf"),
+    *(".vtk", ".vti", ".vtr", ".vts", ".vtu", ".pvd", ".xdmf", ".xmf", ".arrow", ".parquet"),
+    *(".zarr", ".pt", ".pkl", ".xlsx", ".zip", ".png", ".gif", ".mp4"),
+)
+"""Names that promise something else than PIBERT's own format."""
 _CFDBENCH = "CFDBench's layout (--to cfdbench)"
 
 
@@ -33,6 +41,21 @@ def convert(
     stride: Annotated[int, typer.Option(min=1, help="Every how many frames one is taken.")] = 1,
     max_frames: Annotated[
         int | None, typer.Option(min=1, help="At most so many frames of each trajectory.")
+    ] = None,
+    frames: Annotated[
+        str | None,
+        typer.Option(
+            help="Frames to keep, counted from 0, the last one not included: 0:900, 900:.",
+            metavar="FIRST:END",
+        ),
+    ] = None,
+    crop: Annotated[
+        str | None,
+        typer.Option(
+            help="Part of the grid to keep: x=0:0.02,y=:0.01 in the file's coordinates, or "
+            "rows=2:-2,columns=2:-2, which drops two at either end.",
+            metavar="NAME=FROM:TO,...",
+        ),
     ] = None,
     keep: Annotated[
         str | None, typer.Option(help="Channels to keep, in this order: u,v.", metavar="NAME,...")
@@ -66,10 +89,16 @@ def convert(
 
     Example: pibert convert 'run/B*.txt' run.h5 --dt 0.01 --length-unit mm
 
+    Example: pibert convert 're*.h5' all.h5
+
+    Example: pibert convert jet.npz later.h5 --frames 900: --crop y=0.01:0.02
+
     Example: pibert convert wake.h5 piv.h5 --piv window=3,noise=0.02,outliers=0.01,missing=0.02
 
     Example: pibert convert cavity.h5 cases --to cfdbench --problem cavity --subset prop
     """
+    from pibert.data.wording import counted
+
     options.choice("--to", to, ("native", "cfdbench"))
     if to == "native" and problem is not None:
         raise ValueError("--problem goes with --to cfdbench")
@@ -78,6 +107,7 @@ def convert(
         options.require_file_name(out)
         if not overwrite:
             options.refuse_existing(path, out)
+        _refuse_other_formats(out)
     recordings = source.open()
     if model is not None:
         recordings = _measured(recordings, model)
@@ -90,6 +120,8 @@ def convert(
         how: dict[str, Any] = {
             "stride": stride,
             "max_frames": max_frames,
+            "frames": slice(None) if frames is None else slice(*_ends("frames", frames, int)),
+            "region": None if crop is None else _region(crop),
             "channels": None if keep is None else keep.split(","),
             "size": options.two_numbers("size", size),
             "units": "keep" if keep_units else "SI",
@@ -104,7 +136,47 @@ def convert(
     count = sum(file.stat().st_size for file in [out, *out.rglob("*")] if file.is_file())
     if as_json:
         return show_json({"trajectories": len(recordings), "bytes": count, "written": [str(out)]})
-    say(console, f"Wrote {out}: {len(recordings)} trajectories, {count / 1e6:.1f} MB.")
+    written = counted(len(recordings), "trajectory")
+    say(console, f"Wrote {out}: {written}, {count / 1e6:.1f} MB.")
+
+
+def _refuse_other_formats(out: Path) -> None:
+    if out.suffix.lower() in _OTHER_FORMATS:
+        raise ValueError(
+            f"{out}: expected a name that ends in .h5: this command writes PIBERT's own files, or "
+            "with --to cfdbench a folder; predict and rollout write what a model predicts as .nc, "
+            ".pvd and .xdmf too"
+        )
+
+
+def _ends(option: str, text: str, kind: type[Number]) -> tuple[Number | None, Number | None]:
+    """``2:-2``, where either end may be left out."""
+    first, mark, last = text.partition(":")
+    try:
+        if not mark:
+            raise ValueError
+        return kind(first) if first.strip() else None, kind(last) if last.strip() else None
+    except ValueError:
+        whole = "whole numbers" if kind is int else "numbers"
+        raise ValueError(
+            f"--{option} takes a range of {whole} such as 10:20, 10: or :20, found {text!r}"
+        ) from None
+
+
+def _region(text: str) -> "Region":
+    """What a text such as ``x=0:0.02,rows=2:-2`` asks for."""
+    from pibert.data.crop import Region
+
+    given = options.assignments("crop", text.split(","))
+    known = [field.name for field in fields(Region)]
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise ValueError(f"--crop knows no {', '.join(unknown)}; choose from: {', '.join(known)}")
+    ranges: dict[str, Any] = {
+        name: _ends("crop", ends, float) if name in ("x", "y") else slice(*_ends("crop", ends, int))
+        for name, ends in given.items()
+    }
+    return Region(**ranges)
 
 
 def _measurement(text: str) -> "Measurement":
@@ -138,12 +210,15 @@ def _write_cfdbench(
     *,
     stride: int,
     max_frames: int | None,
+    frames: slice,
+    region: "Region | None",
     channels: list[str] | None,
     size: tuple[int, int] | None,
     units: str,
     on_progress: Callable[[float], None],
 ) -> Path:
     """All cases or none; the folder that holds them."""
+    from pibert.data.crop import crop
     from pibert.data.resample import represent
     from pibert.data.sources.cfdbench.case_files import PROBLEMS, SUBSETS
     from pibert.data.sources.cfdbench.writer import SIZE, write_cfdbench
@@ -164,8 +239,9 @@ def _write_cfdbench(
 
     def trajectories() -> "Iterator[Trajectory]":
         for done, trajectory in enumerate(recordings):
-            scaled = trajectory if units == "keep" else in_consistent_units(trajectory)
-            yield represent(scaled, stride=stride, max_frames=max_frames)
+            part = trajectory if region is None else crop(trajectory, region)
+            scaled = part if units == "keep" else in_consistent_units(part)
+            yield represent(scaled, stride=stride, max_frames=max_frames, frames=frames)
             on_progress((done + 1) / len(recordings))
 
     made = [folder for folder in (place, *place.parents) if not folder.exists()][-1]

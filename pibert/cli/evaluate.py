@@ -1,5 +1,6 @@
 """``pibert evaluate``: one run, scored."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from pibert.cli.assumptions import Remark
 from pibert.cli.flow_input import Remarks, noting_warnings
-from pibert.cli.options import Json
+from pibert.cli.options import Json, SourceOptions, with_source
 from pibert.cli.prediction_scores import leads_shown
 from pibert.cli.terminal import digits, say, show_json
 
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
     from pibert.experiments.flows import Flows
 
 _SHARES = ("skill", "correlation", "diverged")
+_SAME = "lmae"
+"""The paper's name for mae: in the files, but not shown twice."""
 
 
+@with_source
 def evaluate(
     run: Annotated[
         Path,
@@ -41,13 +45,15 @@ def evaluate(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the scores; RUN/evaluation if not given, NAME-evaluation here for a "
-            "shipped model.",
+            help="Folder of the scores. If not given RUN/evaluation, with --data "
+            "RUN/evaluation-FILE; NAME-evaluation-FILE here for a shipped model.",
             show_default=False,
         ),
     ] = None,
     rollout: Annotated[int, typer.Option(help="Frames of rollouts to judge; 0: none.")] = 0,
     as_json: Json = False,
+    *,
+    source: SourceOptions | None,
 ) -> None:
     """Score one run: errors of the next frame in physical units, and skill against persistence.
 
@@ -56,13 +62,16 @@ def evaluate(
     Example: pibert evaluate runs/demo --data other.h5 --rollout 20
 
     Example: pibert evaluate cylinder-base --data new.h5 --out scores
+
+    Example: pibert evaluate runs/demo --data other.npz --unit m/s --dt 0.01
     """
     from pibert.comparison.evaluation import add_cost
     from pibert.comparison.evaluation import evaluate as judge
     from pibert.comparison.plan import RolloutPlan
     from pibert.evaluation.scores import read_card
-    from pibert.experiments.calibration import as_trained
+    from pibert.experiments.calibration import as_trained, assume_units
     from pibert.experiments.flows import prepare, prepare_test
+    from pibert.experiments.progress import unfinished
     from pibert.predictor import load
     from pibert.predictor.shipped import find_model, shipped_models
 
@@ -73,18 +82,22 @@ def evaluate(
             "file; name its folder"
         )
     remark = Remarks()
+    if text := unfinished(folder):
+        remark(text)
     with noting_warnings(remark):
-        if data is None:
+        if source is None:
             flows = prepare(_data_of(folder))
         else:
             predictor = load(folder)
-            plan = as_trained(predictor, data)
+            plan = as_trained(predictor, source.path, source.stated())
             flows = prepare_test(plan, predictor.spec, predictor.normalizer)
+            flows = assume_units(flows, predictor.spec)
             _note_resampling(flows, remark)
     if out is None:
         # Not beside the weights: those scores belong to the comparison that the run is part of.
+        name = "evaluation" if data is None else f"evaluation-{_name_of(data)}"
         own = folder not in shipped_models().values()
-        out = folder / "evaluation" if own else Path(f"{folder.name}-evaluation")
+        out = folder / name if own else Path(f"{folder.name}-{name}")
     out.mkdir(parents=True, exist_ok=True)
     with noting_warnings(remark):
         scores = judge(folder, flows, into=out, rollout=RolloutPlan(steps=rollout))
@@ -98,9 +111,19 @@ def evaluate(
     frames = card["data"]["test_frames"]
     say(console, f"{card['model']['name']}: {frames} frames, each predicted from true ones")
     console.print(_pointwise(card))
+    say(
+        console,
+        "lpcc: correlation of prediction and truth. skill: 1 is perfect, 0 as good as repeating "
+        "the last frame. mae is the lmae of the paper.",
+    )
     if rolled is not None:
         _show_rollouts(console, rolled)
     say(console, f"All numbers: {out / 'scores.json'}")
+
+
+def _name_of(data: Path) -> str:
+    """For a folder: of a file, a folder or a pattern."""
+    return re.sub(r"[^\w.-]+", "-", data.resolve().stem).strip("-") or "data"
 
 
 def _data_of(folder: Path) -> "DataConfig":
@@ -139,7 +162,7 @@ def _pointwise(card: Mapping[str, Any]) -> Table:
     units = {(e["metric"], e["component"]): e["unit"] for e in entries}
     components = list(dict.fromkeys(component for _, component in values))
     table = Table("metric", *components)
-    for metric in dict.fromkeys(metric for metric, _ in values):
+    for metric in dict.fromkeys(metric for metric, _ in values if metric != _SAME):
         unit = units[metric, components[0]]
         name = metric if unit == "1" else f"{metric} [{unit}]"
         table.add_row(Text(name), *(digits(values.get((metric, c))) for c in components))

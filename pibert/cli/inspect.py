@@ -34,7 +34,8 @@ def inspect(
     try:
         recordings = source.open()
     except SourceError as error:
-        if source.identify() == "table" and source.hints == Hints():
+        # A table of curves is one file; of several, what keeps them apart is to be told.
+        if path.is_file() and source.identify() == "table" and source.hints == Hints():
             return show_columns(path, str(error), as_json)
         raise
     inspection = look(recordings)

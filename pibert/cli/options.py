@@ -26,7 +26,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it 
 _READER, _HINTS = "Which data", "What the data do not say"
 Kind = Annotated[
     str | None,
-    typer.Option(help="The kind of data, where PATH does not tell.", rich_help_panel=_READER),
+    typer.Option(help="The kind of the data, where they do not tell.", rich_help_panel=_READER),
 ]
 Scenario = Annotated[
     str | None,
@@ -48,6 +48,10 @@ Unit = Annotated[
     str | None,
     typer.Option("--unit", "--units", help="Of velocities, as m/s.", rich_help_panel=_HINTS),
 ]
+_ONLY_UNIT = Annotated[
+    str | None, typer.Option("--unit", help="Of velocities, as m/s.", rich_help_panel=_HINTS)
+]
+"""For a command with an option ``--units`` of its own."""
 LengthUnit = Annotated[
     str | None, typer.Option(help="Of coordinates, such as mm.", rich_help_panel=_HINTS)
 ]
@@ -89,17 +93,27 @@ Parameters = Annotated[
 
 
 def with_source(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of flow data; it takes them together, as ``source``."""
+    """Give a command the options of flow data; it takes them together, as ``source``.
+
+    The data are its argument ``path``, or its option ``data``: without that, ``source`` is None.
+    """
     own = [p for p in inspect.signature(command).parameters.values() if p.name != "source"]
+    names = {p.name for p in own}
+    where = "path" if "path" in names else "data"
+    kinds = _OF_SOURCES | ({"unit": _ONLY_UNIT} if "units" in names else {})
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in _OF_SOURCES.items()
+        for name, kind in kinds.items()
     ]
 
     @functools.wraps(command)
-    def whole(path: Path, **given: Any) -> None:
+    def whole(**given: Any) -> None:
         taken = {name: given.pop(name) for name in _OF_SOURCES}
-        command(path=path, source=SourceOptions(path, **taken), **given)
+        path = given[where]
+        if path is None and (idle := [name for name, value in taken.items() if value]):
+            option = idle[0].strip("_").replace("_", "-")
+            raise ValueError(f"--{option} goes with --data: it says what those do not")
+        command(source=None if path is None else SourceOptions(path, **taken), **given)
 
     # Typer reads a command's options from these.
     whole.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
@@ -136,6 +150,17 @@ class SourceOptions:
             parameters=numbers("parameter", parameter or []),
             **as_given,
         )
+
+    def stated(self) -> dict[str, Any]:
+        """What was said, as settings of the data of an experiment: ``kind``, ``hints`` ..."""
+        from pibert.data.sources.recordings import Hints
+
+        plain, given = vars(Hints()), {"scenario": self.scenario, "kind": self.type}
+        return {
+            "kind": self.kind,
+            "hints": {name: v for name, v in vars(self.hints).items() if v != plain[name]},
+            "options": {name: value for name, value in given.items() if value is not None},
+        }
 
     def identify(self) -> str:
         """The kind that the user names, or that the data show."""

@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 
 def show_facts(console: Console, facts: "Survey") -> None:
     """What a survey found, as tables."""
+    from pibert.data.wording import counted
+
     (ny, nx), (dx, dy), (x, y) = facts.shape, facts.spacing, facts.origin
     length, clock = (f" {u}" if u else "" for u in (facts.length_unit, facts.time_unit))
     many = facts.frames[0] != facts.frames[1]
-    frames = f"{facts.frames[0]} to {facts.frames[1]}" if many else str(facts.frames[0])
+    frames = f"{facts.frames[0]} to " if many else ""
     dt = "not stated" if facts.dt is None else f"{facts.dt:g}{clock}"
     rows = {
         "kind": facts.kind,
-        "trajectories": f"{facts.trajectories}, with {frames} frames; "
-        f"what follows is from {facts.frames_read} frames of {facts.opened}",
+        "trajectories": f"{facts.trajectories}, with {frames}{counted(facts.frames[1], 'frame')}; "
+        f"what follows is from {counted(facts.frames_read, 'frame')} of {facts.opened}",
         "grid": f"{ny} x {nx} (rows x columns), dx {dx:g}, dy {dy:g}{length}",
         "extent": f"x {x:g} to {x + (nx - 1) * dx:g}, y {y:g} to {y + (ny - 1) * dy:g}{length}",
         "time": "one frame"
@@ -33,9 +35,9 @@ def show_facts(console: Console, facts: "Survey") -> None:
         "points": f"body {facts.body_share:.1%}, missing {facts.missing_share:.1%} of the rest",
     }
     if facts.divergence is not None:
-        found = facts.divergence
+        found, rate = facts.divergence, "" if facts.conversion is None else " 1/s"
         rows["divergence"] = (
-            f"rms {found.rms:.3g}, {found.level:.3f} of the velocity gradient "
+            f"rms {found.rms:.3g}{rate}, {found.level:.3f} of the velocity gradient "
             f"({found.as_is.level:.3f} averaged over 3 x 3 points); plane flow 0 to 0.05, "
             "a plane in turbulence about 0.4, noise 0.7"
         )
@@ -58,7 +60,8 @@ def show_facts(console: Console, facts: "Survey") -> None:
     table = Table("channel", "unit", "lowest", "highest", "mean", "deviation")
     for channel in facts.channels:
         numbers = (channel.low, channel.high, channel.mean, channel.std)
-        table.add_row(channel.name, channel.unit, *(f"{number:.4g}" for number in numbers))
+        shown = ("–" if facts.is_empty else f"{number:.4g}" for number in numbers)
+        table.add_row(channel.name, channel.unit, *shown)
     console.print(table)
     for remark in facts.remarks:
         say(console, f"note: {remark}")
@@ -78,6 +81,7 @@ def show_findings(console: Console, findings: "tuple[Finding, ...]") -> None:
 def show_columns(path: Path, reason: str, as_json: bool) -> None:
     """A table that holds no field: its columns and their ranges."""
     from pibert.data.sources.columns import read_columns
+    from pibert.data.wording import counted
 
     found = read_columns(path)
     ranges = {
@@ -88,7 +92,7 @@ def show_columns(path: Path, reason: str, as_json: bool) -> None:
         show_json({"kind": "table", "rows": len(found.values), "columns": ranges})
         return
     console = Console()
-    say(console, f"{path.name}: {len(found.values)} rows")
+    say(console, f"{path.name}: {counted(len(found.values), 'row')}")
     table = Table("column", "lowest", "highest")
     for name, (low, high) in ranges.items():
         table.add_row(name, f"{low:.6g}", f"{high:.6g}")

@@ -17,6 +17,7 @@ from pibert.evaluation.cost import measure_cost
 from pibert.evaluation.rollouts import score_rollouts, spread_starts
 from pibert.evaluation.scores import FORMAT, Scores, read_card, save_card, save_scores
 from pibert.evaluation.scoring import PICK_RULE, judge, vars_of
+from pibert.experiments.calibration import HOW_TO_STATE
 from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import Flows
 from pibert.experiments.record import commit, versions
@@ -162,8 +163,7 @@ def _refuse_other_flows(predictor: Predictor, flows: Flows, folder: Path) -> Non
         mine, theirs = getattr(predictor.spec, what), getattr(flows.spec, what)
         if mine != theirs:
             raise ValueError(
-                f"{folder}: the model steps fields with {what} {mine}, but the data have {theirs}; "
-                "give data that are represented as those it was trained on"
+                f"{folder}: the model steps {what} {mine}, the data have {theirs}; {HOW_TO_STATE}"
             )
     if predictor.spec.grid.shape != flows.spec.grid.shape:
         raise ValueError(
@@ -174,7 +174,7 @@ def _refuse_other_flows(predictor: Predictor, flows: Flows, folder: Path) -> Non
     if mine and theirs and abs(mine - theirs) > 1e-3 * mine:
         raise ValueError(
             f"{folder}: the model steps by dt = {mine:g}, the data have dt = {theirs:g}; give data "
-            "with its time step, or take every so many frames with data.stride"
+            "with its time step (stated with --dt), or take every so many frames with data.stride"
         )
     if not flows.split.test:
         raise ValueError("expected a test part to judge on, found none; leave it a share")

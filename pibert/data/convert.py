@@ -14,11 +14,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from pibert.data.crop import Region, crop
 from pibert.data.format import Writer
 from pibert.data.generate import IDENTITY
 from pibert.data.resample import represent
 from pibert.data.sources.recordings import Recordings
 from pibert.data.units import in_consistent_units
+from pibert.data.wording import counted
 from pibert.fields import Trajectory, read_mask
 
 _BLOCK_VALUES = 1 << 22
@@ -31,6 +33,8 @@ def convert(
     names: Sequence[str] | None = None,
     stride: int = 1,
     max_frames: int | None = None,
+    frames: slice = slice(None),
+    region: Region | None = None,
     channels: Sequence[str] | None = None,
     size: tuple[int, int] | None = None,
     units: Literal["SI", "keep"] = "SI",
@@ -45,6 +49,8 @@ def convert(
         names: Which trajectories; all if not given.
         stride: Every how many frames one is taken.
         max_frames: At most so many frames of each trajectory, counted after the stride.
+        frames: Which frames of each, before the stride.
+        region: The part of the grid to keep, in the source's units.
         channels: Names of the channels to keep, in this order.
         size: Rows and columns to bring the fields to.
         units: ``keep`` leaves lengths, times and velocities in the units of the source.
@@ -58,18 +64,21 @@ def convert(
     with Writer(out) as writer:
         for done, name in enumerate(names):
             report = _share_of(on_progress, done, len(names))
-            original = recordings[name]
+            original = recordings[name] if region is None else crop(recordings[name], region)
             scaled = original if units == "keep" else in_consistent_units(original)
             if scaled is not original and on_remark is not None:
                 remark = _remark_on_units(scaled)
                 if remark not in said:
                     on_remark(remark)
                     said.add(remark)
-            view = represent(scaled, stride=stride, max_frames=max_frames, channels=channels)
+            view = represent(
+                scaled, stride=stride, max_frames=max_frames, frames=frames, channels=channels
+            )
             view = _with_finite_values(view, report)
             if on_remark is not None and "not_finite" in view.local:
                 count = view.local["not_finite"]
-                on_remark(f"{name}: {count} values are not finite; those points are not valid")
+                broken = counted(count, "value")
+                on_remark(f"{name}: not finite: {broken}; such points are not valid")
             view = represent(view, size=size)
             local = {"file": recordings.path.name, "kind": recordings.kind, **view.local}
             for key in IDENTITY:  # a copy is not the set that the recipe stands for

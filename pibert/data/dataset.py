@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from pibert.data.resample import channel_indices
 from pibert.data.splits import Segment, split_at_gaps
+from pibert.data.wording import counted
 from pibert.draws import sample_seeds
 from pibert.fields import Batch, FieldSpec, Normalizer, Parameter, Trajectory
 
@@ -100,8 +101,9 @@ class Samples(Dataset[Batch]):
         self._ends = list(itertools.accumulate(counts))
         if not self._ends or not self._ends[-1]:
             raise ValueError(
-                f"no window of {window.span} frames fits the {len(counts)} segments (parted where "
-                "the time has gaps); take less history, a shorter horizon or more frames"
+                f"no window of {counted(window.span, 'frame')} fits into "
+                f"{counted(len(counts), 'segment')} (parted where the time has gaps); take less "
+                "history, a shorter horizon or more frames"
             )
         # Of every trajectory, as a model sees them: (trajectory, 16).
         self.parameters = torch.cat(
@@ -113,13 +115,16 @@ class Samples(Dataset[Batch]):
         index, start, stop = segment
         if not 0 <= index < len(self.trajectories):
             raise ValueError(
-                f"{segment} points nowhere: there are {len(self.trajectories)} trajectories"
+                f"{segment} points nowhere: the set has "
+                f"{counted(len(self.trajectories), 'trajectory')}"
             )
         trajectory = self.trajectories[index]
         length = trajectory.num_frames
         stop = length if stop is None else stop
         if not 0 <= start < stop <= length:
-            raise ValueError(f"{segment} points nowhere: the trajectory has {length} frames")
+            raise ValueError(
+                f"{segment} points nowhere: the trajectory has {counted(length, 'frame')}"
+            )
         pieces = split_at_gaps(segment, trajectory.time, trajectory.spec.dt)
         return [(index, piece.start, piece.stop or stop) for piece in pieces]
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
+from pibert.data.wording import counted
+
 REALPDEBENCH = "AI4Science-WestlakeU/RealPDEBench"
 
 What = Literal["metadata", "fields", "all"]
@@ -113,7 +115,8 @@ def download(
     wrong = [file.path for file in plan.missing if not _is_there(root, file)]
     if wrong:
         raise DownloadError(
-            f"{root}: {len(wrong)} files did not arrive whole, such as {wrong[0]}; run it again"
+            f"{root}: {counted(len(wrong), 'file')} did not arrive whole, such as {wrong[0]}; run "
+            "it again"
         )
     return plan
 

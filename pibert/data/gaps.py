@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pibert.data.normalize import flag_outliers
 from pibert.data.units import in_consistent_units
+from pibert.data.wording import counted
 from pibert.fields import FieldSpec, Grid, Trajectory
 
 Repair = Callable[[Tensor, Tensor, Mapping[str, float]], Tensor]
@@ -109,8 +110,8 @@ def fitting(
         )
     if trajectory.num_frames < settings.history:
         raise ValueError(
-            f"{where}: expected at least the {settings.history} frames that the model takes, "
-            f"found {trajectory.num_frames}"
+            f"{where}: expected at least {counted(settings.history, 'frame')}, which the model "
+            f"takes, found {trajectory.num_frames}"
         )
     scaled = in_consistent_units(trajectory)
     fit = trajectory if trajectory.spec.units == spec.units else scaled

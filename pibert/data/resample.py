@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert.data.splits import Segment, split_at_gaps
+from pibert.data.wording import counted
 from pibert.fields import FrameSource, Grid, Trajectory, read_mask
 
 _TOGETHER = 1 << 19
@@ -31,6 +32,7 @@ def represent(
     *,
     stride: int = 1,
     max_frames: int | None = None,
+    frames: slice = slice(None),
     channels: Sequence[str] | None = None,
     size: tuple[int, int] | None = None,
 ) -> Trajectory:
@@ -40,6 +42,7 @@ def represent(
         trajectory: What to look at.
         stride: Every how many frames one is taken; 1 where the time has gaps.
         max_frames: At most so many frames, counted after the stride.
+        frames: Of which frames, before the stride; without a step.
         channels: Names of the channels to keep, in this order.
         size: Rows and columns of the view's grid.
 
@@ -51,15 +54,24 @@ def represent(
             f"stride and max_frames must be 1 or more, found {stride} and {max_frames}"
         )
     spec, local = trajectory.spec, dict(trajectory.local)
-    pieces = split_at_gaps(Segment(0), trajectory.time, spec.dt)
+    stretch = range(trajectory.num_frames)[frames]
+    pieces = split_at_gaps(Segment(0, stretch.start, stretch.stop), trajectory.time, spec.dt)
     if stride > 1 and len(pieces) > 1:
         raise ValueError(
-            f"trajectory {trajectory.name!r}: its time has {len(pieces) - 1} gaps, across which a "
-            f"stride of {stride} would lead; take every frame"
+            f"trajectory {trajectory.name!r}: a stride of {stride} would lead across "
+            f"{counted(len(pieces) - 1, 'gap')} in its time; take every frame"
         )
     names = spec.channels if channels is None else tuple(channels)
     picked = tuple(channel_indices(spec.channels, names))
-    frames = range(0, trajectory.num_frames, stride)[:max_frames]
+    if frames != slice(None):
+        if not stretch:
+            raise ValueError(
+                f"trajectory {trajectory.name!r} has {counted(trajectory.num_frames, 'frame')}: "
+                f"none of them is among {_in_words(frames)}"
+            )
+        begin, step = (local.get("frames") or (0, 0))[0], local.get("stride") or 1
+        local["frames"] = [begin + step * stretch[0], begin + step * stretch[-1]]
+    chosen = stretch[::stride][:max_frames]
     local["stride"] = stride * (local.get("stride") or 1)
     local["channels"] = list(names)
     if max_frames is not None:
@@ -78,17 +90,22 @@ def represent(
         dt=None if spec.dt is None else spec.dt * stride,
         grid=grid,
     )
-    kept = slice(frames.start, frames.stop, frames.step)
+    kept = _as_slice(chosen)
     return replace(
         trajectory,
-        states=_FieldView(trajectory, frames, picked, resizer),
+        states=_FieldView(trajectory, chosen, picked, resizer),
         time=trajectory.time[kept],
         series={name: values[kept] for name, values in trajectory.series.items()},
         spec=spec,
-        body=_view_mask(trajectory, "body", frames, resizer),
-        valid=_view_mask(trajectory, "valid", frames, resizer),
+        body=_view_mask(trajectory, "body", chosen, resizer),
+        valid=_view_mask(trajectory, "valid", chosen, resizer),
         local=local,
     )
+
+
+def _in_words(frames: slice) -> str:
+    """As a user writes them: ``900:``."""
+    return ":".join("" if end is None else str(end) for end in (frames.start, frames.stop))
 
 
 def channel_indices(available: Sequence[str], wanted: Sequence[str]) -> list[int]:

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from pibert.data.wording import counted
 from pibert.fields import Trajectory
 
 PARTS = ("train", "valid", "calibration", "test")
@@ -108,8 +109,8 @@ def split_trajectories(groups: Sequence[Hashable], shares: Shares, *, seed: int)
     empty = [part for part in shares.positive() if not filled[part]]
     if empty:
         raise ValueError(
-            f"{len(groups)} trajectories in {len(dealt)} groups leave nothing for {empty}; "
-            f"raise their shares or add data (shares: {shares})"
+            f"nothing is left for {empty} of {counted(len(groups), 'trajectory')} in "
+            f"{counted(len(dealt), 'group')}; raise their shares or add data (shares: {shares})"
         )
     parts = (tuple(Segment(index) for index in sorted(filled[part])) for part in PARTS)
     return Split(*parts)
@@ -149,9 +150,15 @@ def split_in_time(lengths: Sequence[int], shares: Shares, *, guard: int) -> Spli
         start = 0
         for part in used:
             if counts[part] < 1:
+                what = f"trajectory {index} has {counted(length, 'frame')}"
+                if length == 1:
+                    raise ValueError(
+                        f"{what}: a single frame has no next one to step to; leave it out, or give "
+                        "a recording of several frames"
+                    )
                 raise ValueError(
-                    f"trajectory {index} has {length} frames: too few for a part {part!r} and gaps "
-                    f"of {guard} frames"
+                    f"{what}: too few for a part {part!r} and gaps of {counted(guard, 'frame')}; "
+                    "lower data.guard, raise the part's share, or part whole trajectories"
                 )
             parts[part].append(Segment(index, start, start + counts[part]))
             start += counts[part] + guard

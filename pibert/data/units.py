@@ -7,6 +7,7 @@ that is a product of powers of length and time (velocity, vorticity, kinematic p
 and seconds. The rest is left alone: pixels, diameters, channels in Pa or K or without a unit.
 """
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,12 @@ _LENGTHS = {
 }
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
 _PLAIN = str.maketrans("µμ⁻¹²³", "uu-123")
+_WORD = re.compile(r"[^\W\d]\w*")
+_SCALE = re.compile(
+    r"[A-Z]\w*|[^\W\dms]|[a-z]_\w+|px|pix(?:els?)?|frames?|cells?|degrees|unknown"
+    r"|d[txy]|lu|ts|delta|eta|lambda|nu|tau|theta"
+)
+"""A word that may stand for a scale: of the flow (``D``, ``U_inf``, ``u_tau``), of a recording."""
 _FACTOR = re.compile(r"\s*([*·.]|/|)\s*(?:1|([a-z]+)(?:\^?(-?\d+))?)\s*", re.IGNORECASE)
 
 
@@ -82,6 +89,45 @@ def parse_unit(text: str | None) -> Unit | None:
         elif name is not None:
             return None
     return None if unit.is_like(0, 0) else unit
+
+
+class Quantity(NamedTuple):
+    """What a unit is of, and units of it that are often meant."""
+
+    powers: tuple[int, int]
+    usual: tuple[str, ...]
+
+
+QUANTITIES = {
+    "length": Quantity((1, 0), ("m", "mm", "cm", "um", "km", "in", "ft")),
+    "time": Quantity((0, 1), ("s", "ms", "us", "min", "h")),
+    "velocity": Quantity((1, -1), ("m/s", "mm/s", "cm/s", "km/h", "ft/s")),
+}
+
+
+def doubt_unit(text: str | None, quantity: str) -> str | None:
+    """In words, what is odd about the unit of a quantity of ``QUANTITIES``; None: nothing is.
+
+    Scales of a flow (``D``, ``U``, ``D/U``), pixels, frames and ``1`` are as good as metres.
+    """
+    powers, usual = QUANTITIES[quantity]
+    text = text or "1"
+
+    def fits(unit: Unit | None) -> bool:
+        return unit is not None and unit.is_like(*powers)
+
+    if fits(parse_unit(text)):
+        return None
+    words = _WORD.findall(text)
+    strange = [word for word in words if _SCALE.fullmatch(word) is None]
+    if fits(parse_unit(text.lower())):
+        meant = [text.lower()]
+    elif not strange or (parse_unit(text) is None and set(strange) <= {*_LENGTHS, *_TIMES}):
+        return None
+    else:
+        meant = difflib.get_close_matches(text.lower(), usual, n=1)
+    guess = f"did you mean {meant[0]}?" if meant else f"expected one such as {usual[0]}"
+    return f"{text!r} is no known unit of {quantity} ({guess})"
 
 
 @dataclass(frozen=True)

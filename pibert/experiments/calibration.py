@@ -1,7 +1,7 @@
 """Calibrating a model: on flows that its plan set aside, or on others that it has not seen."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,14 +9,23 @@ from typing import Any
 from pibert import config
 from pibert.data.dataset import Window
 from pibert.data.provenance import predicted_by
+from pibert.data.sources import identify, options_of
 from pibert.experiments.experiment import DataConfig, Experiment
 from pibert.experiments.flows import Flows, prepare, prepare_test
+from pibert.experiments.progress import unfinished
 from pibert.experiments.record import read_record
+from pibert.fields import FieldSpec
 from pibert.predictor import Predictor, load
 from pibert.predictor.shipped import find_model, shipped_models
+from pibert.remarks import warn
 from pibert.trust.artefact import SHEET, TENSORS, save_calibration
 from pibert.trust.calibration import Calibration, Settings, calibrate
 from pibert.trust.ensemble import Ensemble
+
+HOW_TO_STATE = (
+    "state what the file does not say (--channels, --unit; with --length-unit and --time-unit too, "
+    "all is brought to metres and seconds), or convert the data"
+)
 
 
 def calibrate_run(
@@ -51,6 +60,7 @@ def calibrate_run(
             flows = prepare(experiment.data)
     _need_share(experiment, folder, flows)
     _refuse_predicted(flows, folder)
+    _remark_on_unfinished(folder, *members)
     settings = replace(settings, group_by=experiment.data.group_by)
     models = [load(path, device) for path in (folder, *members)]
     predictor: Any = models[0] if len(models) == 1 else Ensemble(models)
@@ -80,6 +90,7 @@ def calibrate_on(
     data: Path | str,
     settings: Settings | None = None,
     *,
+    stated: Mapping[str, Any] | None = None,
     out: Path | str | None = None,
     members: Sequence[Path | str] = (),
     device: str = "cpu",
@@ -91,6 +102,7 @@ def calibrate_on(
         model: A run or model folder, or the name of a shipped model.
         data: A file or folder of flows, all of which calibrate. The training data are refused.
         settings: How to calibrate.
+        stated: What the data do not say, as for ``as_trained``.
         out: Folder of the calibration; that of the model if not given, unless it is a shipped one.
         members: Other models, for an ensemble.
         device: Where the models compute.
@@ -106,13 +118,14 @@ def calibrate_on(
     _refuse_existing(target, overwrite)
     models = [load(own, device) for own in (path, *members)]
     predictor: Any = models[0] if len(models) == 1 else Ensemble(models)
-    plan = as_trained(models[0], data)
+    plan = as_trained(models[0], data, stated)
     settings = replace(settings, group_by=plan.group_by)
     flows = prepare_test(plan, predictor.spec, predictor.normalizer)
     _refuse_predicted(flows, data)
     for own in models:
         _refuse_training_data(own, flows, data)
     _refuse_other_fields(predictor, flows, data)
+    _remark_on_unfinished(path, *members)
     window = Window(history=predictor.history, horizon=settings.leads)
     found = calibrate(predictor, None, flows.samples("test", window), settings)
     save_calibration(
@@ -138,6 +151,12 @@ def _refuse_existing(folder: Path, overwrite: bool) -> None:
             )
 
 
+def _remark_on_unfinished(*models: Path | str) -> None:
+    for folder in map(Path, models):
+        if text := unfinished(folder if folder.is_dir() else folder.parent):
+            warn(text)
+
+
 def _refuse_predicted(flows: Flows, data: Path | str) -> None:
     """Bars from predicted flows would tell the distance to another model, not to the truth."""
     for trajectory in flows.trajectories:
@@ -148,14 +167,49 @@ def _refuse_predicted(flows: Flows, data: Path | str) -> None:
             )
 
 
-def as_trained(predictor: Predictor, data: Path | str) -> DataConfig:
-    """Other data in the representation of the training data."""
-    stated = predictor.card.get("provenance", {}).get("experiment", {}).get("data")
-    plan = DataConfig(path=str(data))
-    if stated is not None:
-        trained = config.parse(DataConfig, stated, "the data of the model's training")
-        plan = replace(trained, path=str(data), case=None, kind=None, measurement=None)
-    return replace(plan, channels=predictor.spec.channels, size=predictor.spec.grid.shape)
+def as_trained(
+    predictor: Predictor, data: Path | str, stated: Mapping[str, Any] | None = None
+) -> DataConfig:
+    """Other data in the representation of the training data.
+
+    Args:
+        predictor: The model.
+        data: Where they are.
+        stated: What they do not say: ``kind``, ``hints`` and ``options`` of ``DataConfig``. What
+            the training data did not say, and is not stated, is as it was there.
+    """
+    trained = predictor.card.get("provenance", {}).get("experiment", {}).get("data")
+    plan, stated = DataConfig(path=str(data)), stated or {}
+    if trained is not None:
+        parsed = config.parse(DataConfig, trained, "the data of the model's training")
+        plan = replace(parsed, path=str(data), case=None, measurement=None)
+    kind = stated.get("kind") or identify(data)
+    hints = {} if kind == "native" else plan.hints  # those say everything themselves
+    options = {name: value for name, value in plan.options.items() if name in options_of(kind)}
+    return replace(
+        plan,
+        kind=kind,
+        hints={**hints, **stated.get("hints", {})},
+        options={**options, **stated.get("options", {})},
+        channels=predictor.spec.channels,
+        size=predictor.spec.grid.shape,
+    )
+
+
+def assume_units(flows: Flows, spec: FieldSpec) -> Flows:
+    """Flows that state no units in those of a model, with a remark; others as they are."""
+    own = flows.spec
+    if own.channels != spec.channels:
+        return flows
+    named = zip(own.channels, own.units, spec.units, strict=True)
+    missing = {name: unit for name, theirs, unit in named if theirs == "1" != unit}
+    if not missing:
+        return flows
+    told = ", ".join(f"{name} in {unit}" for name, unit in missing.items())
+    warn(f"no unit is stated: it is assumed that the model's fit, {told} (--unit)")
+    units = tuple(missing.get(*pair) for pair in zip(own.channels, own.units, strict=True))
+    views = (replace(t, spec=replace(t.spec, units=units)) for t in flows.trajectories)
+    return replace(flows, trajectories=tuple(views), spec=replace(own, units=units))
 
 
 def _refuse_training_data(predictor: Predictor, flows: Flows, data: Path | str) -> None:
@@ -176,13 +230,14 @@ def _refuse_other_fields(predictor: Any, flows: Flows, data: Path | str) -> None
     mine, theirs = predictor.spec, flows.spec
     if mine.units != theirs.units:
         raise ValueError(
-            f"{data}: expected the units {mine.units} of the model, found {theirs.units}; convert "
-            "them"
+            f"{data}: expected the units {mine.units} of the model, found {theirs.units}; "
+            f"{HOW_TO_STATE}"
         )
     if mine.dt and theirs.dt and abs(mine.dt - theirs.dt) > 1e-3 * mine.dt:
         raise ValueError(
             f"{data}: expected frames dt = {mine.dt:g} apart, as the model steps, found "
-            f"{theirs.dt:g}; give flows with its time step"
+            f"{theirs.dt:g}; give flows with its time step, or state it where the file does not: "
+            "--dt"
         )
 
 

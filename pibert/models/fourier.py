@@ -117,10 +117,11 @@ class FourierBranch(nn.Module):
         super().__init__()
         ny, nx = shape
         if modes < 1 or modes > ny // 2 or modes // 2 > nx // 2:
+            most = min(ny // 2, nx // 2 * 2 + 1)
             raise ValueError(
-                f"a {ny} x {nx} grid supports 1 to {min(ny // 2, nx // 2 * 2 + 1)} modes "
-                f"(rows to its Nyquist wavenumber {ny // 2}, half as many columns up to "
-                f"{nx // 2}), found modes={modes}"
+                f"a {ny} x {nx} grid supports 1 to {most} modes (rows to its Nyquist wavenumber "
+                f"{ny // 2}, half as many columns up to {nx // 2}), found modes={modes}; set "
+                f"modes={most} or fewer (in a configuration: model.options.modes)"
             )
         if evaluation not in ("fft", "dft"):
             raise ValueError(f"evaluation must be 'fft' or 'dft', found {evaluation!r}")

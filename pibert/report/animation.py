@@ -21,7 +21,7 @@ from matplotlib.animation import AbstractMovieWriter, FFMpegWriter, PillowWriter
 
 from pibert.data.writers.frames import Block, Description, FrameWriter
 from pibert.data.writers.spool import Spool
-from pibert.report.comparison.drawn import NORMAL, blank
+from pibert.report.comparison.drawn import NORMAL, blank, with_unit
 from pibert.report.figures import add_bar
 from pibert.report.forecast import (
     Moment,
@@ -35,8 +35,8 @@ from pibert.report.forecast import (
 )
 
 _DPI = 100
-_RATE = 12
-"""Frames a second."""
+_RATE, _SLOWEST, _LASTS = 12, 2, 4
+"""Frames a second, at most and at least, and seconds that a film lasts between the two."""
 _PANEL = 2.6
 """Inches of the width of a panel."""
 
@@ -62,6 +62,11 @@ class FilmWriter(FrameWriter):
         self.every = max(1, math.ceil(expected / self.most))
         """One of so many frames is drawn."""
 
+    @property
+    def rate(self) -> int:
+        """Frames a second: a film of few is slow enough to be watched."""
+        return min(max(len(self._moments) // _LASTS, _SLOWEST), _RATE)
+
     @abstractmethod
     def _movie(self) -> AbstractMovieWriter:
         """What encodes the drawings."""
@@ -69,7 +74,7 @@ class FilmWriter(FrameWriter):
     def _begin(self) -> None:
         self._spool = Spool(self.path.parent, (3, *self.about.spec.grid.shape))
         self._moments: list[tuple[float, int]] = []
-        self._scale, self._has_truth = Scale(), False
+        self._scale, self._has_truth = Scale(self.about), False
 
     def _append(self, block: Block) -> None:
         assert self._spool is not None
@@ -100,14 +105,16 @@ class FilmWriter(FrameWriter):
         rows = rows_of(self._has_truth, self.about.bars is not None)
         grid = self.about.spec.grid
         height = min(max(_PANEL * height_over_width(grid), 0.9), 4.0)
-        figure = blank(len(rows) * (_PANEL + 0.6) + 0.2, height + 0.8)
+        figure = blank(len(rows) * (_PANEL + 0.6) + 0.2, height + 0.95)
         axes = figure.subplots(1, len(rows), squeeze=False)[0]
         images = []
         for ax, row in zip(axes, rows, strict=True):
             image = draw(ax, self._moment(0), row, grid, self._scale)
             add_bar(ax, image, extend="max" if row == "half-width" else "both")
             ax.set_title(row, fontsize=NORMAL + 1)
+            ax.set_xlabel(with_unit("x", self.about.length_unit), fontsize=NORMAL)
             images.append(image)
+        axes[0].set_ylabel(with_unit("y", self.about.length_unit), fontsize=NORMAL)
         clock = figure.suptitle(self._clock(self._moment(0)), fontsize=NORMAL, x=0.01, ha="left")
         # The layout is that of the first frame: panels that move would be distracting.
         figure.draw_without_rendering()
@@ -143,7 +150,7 @@ class GifWriter(FilmWriter):
     most = 100
 
     def _movie(self) -> AbstractMovieWriter:
-        return PillowWriter(fps=_RATE)
+        return PillowWriter(fps=self.rate)
 
 
 class _Ffmpeg(FFMpegWriter):
@@ -173,4 +180,4 @@ class Mp4Writer(FilmWriter):
             )
 
     def _movie(self) -> AbstractMovieWriter:
-        return _Ffmpeg(fps=_RATE, codec="h264")
+        return _Ffmpeg(fps=self.rate, codec="h264")

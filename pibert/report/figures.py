@@ -20,8 +20,15 @@ from pibert.physics import derivatives
 DPI = 150
 PANEL = 2.6
 """Inches of the longer side of a panel."""
-_UNKNOWN = "0.75"
-"""Grey of bodies and unknown points."""
+_VORTICITY = "vorticity"
+GREY = "0.4"
+"""Of bodies and unknown points: darker than any colour around zero."""
+VALUES, SIGNED, ERRORS = "viridis", "RdBu_r", "coolwarm"
+"""Colours of values, of values around zero, and of errors."""
+_ONE_SIDED = 0.25
+"""Zero is no middle of values that reach less than this share as far to its other side."""
+_OUTER = 0.005
+"""Share of the values at either end that does not decide on the colours."""
 
 
 def compare_fields(
@@ -58,13 +65,13 @@ def compare_fields(
     true, predicted = _quantities(truth, spec, shown), _quantities(prediction, spec, shown)
     figure, axes = panels(len(true), grid)
     for (label, a), b, line in zip(true.items(), predicted.values(), axes, strict=True):
-        low, high, colours = a.scale()
+        low, high, colours = a.scale(signed=label == _VORTICITY)
         show(line[0], a, grid, low, high, colours)
         image = show(line[1], b, grid, low, high, colours)
         add_bar(line[1], image, extend=b.excess(low, high))
         error = Layer(b.values - a.values)
         widest = max(error.limit, 1e-12 * max(abs(low), abs(high)))
-        add_bar(line[2], show(line[2], error, grid, -widest, widest, "coolwarm"))
+        add_bar(line[2], show(line[2], error, grid, -widest, widest, ERRORS))
         line[0].set_ylabel(f"{label}\n\ny", fontsize=10)
         line[2].set_title(f"rms {error.rms:.2g}", fontsize=9)
     for ax, heading in zip(axes[0], ("truth", "prediction", "error, "), strict=True):
@@ -106,18 +113,41 @@ class Layer:
     def rms(self) -> float:
         return float(np.sqrt(np.square(self.shown).mean()))
 
-    def scale(self) -> tuple[float, float, str]:
-        """Lowest and highest value of the scale, and its colours."""
+    @property
+    def inner(self) -> tuple[float, float]:
+        """Where the values end but for a few."""
+        low, high = np.quantile(self.shown, (_OUTER, 1 - _OUTER))
+        return float(low), float(high)
+
+    def scale(self, *, signed: bool = False) -> tuple[float, float, str]:
+        """Lowest and highest value of the scale, and its colours.
+
+        Args:
+            signed: Zero is a middle whatever the values are, as for the vorticity.
+        """
         low, high = float(self.shown.min()), float(self.shown.max())
-        if low < 0 < high:
-            return -self.limit, self.limit, "RdBu_r"
-        return (low, high, "viridis") if low < high else (low - 0.5, high + 0.5, "viridis")
+        ends = (low, high) if signed else self.inner
+        if is_signed(*ends, always=signed):
+            return -self.limit, self.limit, SIGNED
+        return (low, high, VALUES) if low < high else (low - 0.5, high + 0.5, VALUES)
 
     def excess(self, low: float, high: float) -> str:
         """Which ends of the scale this layer leaves by more than a hundredth of it."""
         slack = 0.01 * (high - low)
         below, above = self.shown.min() < low - slack, self.shown.max() > high + slack
         return {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}[below, above]
+
+
+def is_signed(low: float, high: float, *, always: bool = False) -> bool:
+    """Whether values between these ends get colours that part at zero, in every figure.
+
+    Args:
+        low: The lowest value, but for a few.
+        high: The highest value, but for a few.
+        always: Zero is a middle wherever both signs occur.
+    """
+    share = 0.0 if always else _ONE_SIDED
+    return low < 0 < high and min(-low, high) >= share * max(-low, high)
 
 
 def _check(truth: Tensor, prediction: Tensor, spec: FieldSpec) -> None:
@@ -145,7 +175,7 @@ def _quantities(field: Tensor, spec: FieldSpec, shown: Tensor) -> dict[str, Laye
         f"u{unit}": (u, shown),
         f"v{unit}": (v, shown),
         f"|u|{unit}": (torch.hypot(u, v), shown),
-        "vorticity": (vorticity, defined & shown),
+        _VORTICITY: (vorticity, defined & shown),
     }
     return {
         label: Layer(np.ma.masked_array(values.numpy(), mask=~visible.numpy()))
@@ -181,12 +211,21 @@ def panels(
     return figure, axes
 
 
-def show(ax: Axes, layer: Layer, grid: Grid, low: float, high: float, colours: str) -> AxesImage:
+def show(
+    ax: Axes,
+    layer: Layer,
+    grid: Grid,
+    low: float,
+    high: float,
+    colours: str,
+    *,
+    unknown: str = GREY,
+) -> AxesImage:
     ny, nx = grid.shape
     left, bottom = grid.origin[0] - grid.dx / 2, grid.origin[1] - grid.dy / 2
     return ax.imshow(
         layer.values,
-        cmap=matplotlib.colormaps[colours].with_extremes(bad=_UNKNOWN),
+        cmap=matplotlib.colormaps[colours].with_extremes(bad=unknown),
         vmin=low,
         vmax=high,
         origin="lower",

@@ -14,6 +14,8 @@ from torch import Tensor
 from pibert.data.filling import Example
 from pibert.fields import Grid
 from pibert.report.figures import (
+    ERRORS,
+    GREY,
     PANEL,
     Layer,
     add_bar,
@@ -24,7 +26,7 @@ from pibert.report.figures import (
 )
 
 _CHANNELS = 4
-_BODY, _MISSING, _NEW = "0.35", "0.75", "#8fc08f"
+_MISSING, _NEW = "0.75", "#8fc08f"
 _FAINT = 1e-12
 
 
@@ -52,16 +54,15 @@ def draw_filling(path: str | os.PathLike[str], example: Example, *, title: str =
         after = _layer(example.after[row], ~body & ~still_missing)
         low, high, colours = after.scale()
         left, middle, right = axes[row]
-        show(left, before, grid, low, high, colours)
-        add_bar(middle, show(middle, after, grid, low, high, colours), before.excess(low, high))
+        show(left, before, grid, low, high, colours, unknown=_MISSING)
+        image = show(middle, after, grid, low, high, colours, unknown=_MISSING)
+        add_bar(middle, image, before.excess(low, high))
         moved = _layer(example.after[row] - example.before[row], example.flagged & ~still_missing)
         widest = max(moved.limit, _FAINT * max(abs(low), abs(high), 1.0))
-        image = show(right, moved, grid, -widest, widest, "coolwarm")
-        image.cmap = image.cmap.with_extremes(bad="white")
-        add_bar(right, image)
+        add_bar(right, show(right, moved, grid, -widest, widest, ERRORS, unknown="white"))
         _paint(right, example.missing & ~still_missing & ~body, grid, _NEW)
         for ax in (left, middle, right):
-            _paint(ax, body, grid, _BODY)
+            _paint(ax, body, grid, GREY)
         _ring(left, example.flagged, grid)
         left.set_ylabel(f"{name}{'' if unit == '1' else f' [{unit}]'}\n\ny", fontsize=10)
         if bool(example.flagged.any()):
@@ -130,7 +131,7 @@ def _add_legend(figure: Figure, example: Example) -> None:
             )
         )
     if bool(example.body.any()):
-        entries.append(Patch(color=_BODY, label="body"))
+        entries.append(Patch(color=GREY, label="body"))
     if entries:
         figure.legend(
             handles=entries, loc="outside lower center", ncols=4, frameon=False, fontsize=9

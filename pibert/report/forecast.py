@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from pibert.data.writers.frames import Block, Description, FrameWriter
@@ -22,7 +23,16 @@ from pibert.evaluation.components import gradient_unit, velocity_unit
 from pibert.fields import Grid
 from pibert.physics import derivatives
 from pibert.report.comparison.drawn import NORMAL, SMALL, blank, with_unit
-from pibert.report.figures import Layer, add_bar, show, write_figure
+from pibert.report.figures import (
+    ERRORS,
+    SIGNED,
+    VALUES,
+    Layer,
+    add_bar,
+    is_signed,
+    show,
+    write_figure,
+)
 
 COLUMNS = 6
 _SHARE = 0.995
@@ -36,7 +46,8 @@ class StripWriter(FrameWriter):
         path: A PNG file.
         about: What is drawn.
         overwrite: Whether an older picture may be replaced.
-        expected: How many frames will come; without ``numbers`` the columns are spread over them.
+        expected: How many frames will come; without ``numbers`` the columns are spread over them,
+            and the last frame with truth has one.
         numbers: ``Block.number`` of the frames to draw.
     """
 
@@ -53,6 +64,8 @@ class StripWriter(FrameWriter):
         self._numbers = None if numbers is None else set(numbers)
         self._places = set(np.linspace(0, expected - 1, COLUMNS).round().astype(int).tolist())
         self._kept: list[Moment] = []
+        self._spare: tuple[Block, int] | None = None
+        """The last frame with truth that has no column, and comes after all that have one."""
 
     def _begin(self) -> None:
         pass
@@ -60,8 +73,15 @@ class StripWriter(FrameWriter):
     def _append(self, block: Block) -> None:
         for place, number in enumerate(block.number.tolist()):
             wanted = self.count + place in self._places
-            if number in self._numbers if self._numbers is not None else wanted:
-                self._kept += moments(block, self.about, slice(place, place + 1))
+            if not (number in self._numbers if self._numbers is not None else wanted):
+                if block.truth is not None and bool(block.truth[place].isfinite().any()):
+                    self._spare = block, place
+                continue
+            moment = _moment(block, self.about, place)
+            if self._numbers is None and self._spare is not None and not moment.has_truth:
+                moment = _moment(self._spare[0], self.about, self._spare[1])
+            self._kept.append(moment)
+            self._spare = None
 
     def _finish(self) -> None:
         if not self._kept:
@@ -69,31 +89,38 @@ class StripWriter(FrameWriter):
             raise ValueError(
                 f"{self.path}: none of the {self.about.counted}s to draw, {wanted}, was predicted"
             )
-        scale = Scale()
+        scale = Scale(self.about)
         for moment in self._kept:
             scale.add(moment)
         rows = rows_of(any(moment.has_truth for moment in self._kept), self.about.bars is not None)
+        length = self.about.length_unit
         height = min(max(1.7 * height_over_width(self.about.spec.grid), 0.5), 2.6)
-        figure = blank(len(self._kept) * 1.7 + 1.7, len(rows) * (height + 0.24) + 0.75)
+        figure = blank(len(self._kept) * 1.7 + 2.1, len(rows) * (height + 0.24) + 0.85)
         axes = figure.subplots(len(rows), len(self._kept), squeeze=False)
         for line, row in zip(axes, rows, strict=True):
-            line[0].set_ylabel(row, fontsize=NORMAL)
             for ax, moment in zip(line, self._kept, strict=True):
                 panel = draw(ax, moment, row, self.about.spec.grid, scale)
                 if row in ("truth", "error") and not moment.has_truth:
                     ax.set_axis_off()
                     panel.set_visible(False)
                 elif row == "error":
-                    rms = moment.layer("error").rms
-                    ax.set_xlabel(f"rms {rms:.2g}", fontsize=SMALL)
+                    ax.set_title(f"rms {moment.layer('error').rms:.2g}", fontsize=SMALL, pad=3)
+            line[0].set_ylabel(f"{row}\n\n{with_unit('y', length)}", fontsize=NORMAL)
+            for ax in line[1:]:
+                ax.tick_params(labelleft=False)
             add_bar(line[-1], panel, extend="max" if row == "half-width" else "both")
+        for column in axes.T:
+            *above, lowest = (ax for ax in column if ax.axison)
+            lowest.set_xlabel(with_unit("x", length), fontsize=NORMAL)
+            for ax in above:
+                ax.tick_params(labelbottom=False)
         for ax, moment in zip(axes[0], self._kept, strict=True):
             ax.set_title(caption(moment, self.about), fontsize=SMALL)
         figure.suptitle(quantity_name(self.about), fontsize=NORMAL)
         write_figure(figure, self.path)
 
     def _discard(self) -> None:
-        self._kept = []
+        self._kept, self._spare = [], None
 
 
 class Moment(NamedTuple):
@@ -121,7 +148,8 @@ class Moment(NamedTuple):
 class Scale:
     """The common scales of values and of errors, found frame by frame."""
 
-    def __init__(self) -> None:
+    def __init__(self, about: Description) -> None:
+        self._is_vorticity = about.spec.velocity is not None
         self._true: list[tuple[float, float, float]] = []
         self._first: tuple[float, float, float] | None = None
         self.error = self.half = 0.0
@@ -138,20 +166,23 @@ class Scale:
     def limits(self, row: str) -> tuple[float, float, str]:
         """Lowest and highest value, and the colours."""
         if row == "error":
-            return -max(self.error, 1e-12), max(self.error, 1e-12), "coolwarm"
+            return -max(self.error, 1e-12), max(self.error, 1e-12), ERRORS
         if row == "half-width":
-            return 0.0, max(self.half, 1e-12), "viridis"
+            return 0.0, max(self.half, 1e-12), VALUES
         ranges = self._true or ([self._first] if self._first else [(0.0, 1.0, 1.0)])
         low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
-        if low < 0 < high:
+        if is_signed(low, high, always=self._is_vorticity):
             widest = max(r[2] for r in ranges) or max(-low, high)
-            return -widest, widest, "RdBu_r"
-        return low, high if high > low else low + 1.0, "viridis"
+            return -widest, widest, SIGNED
+        return low, high if high > low else low + 1.0, VALUES
 
 
 def _range(layer: Layer) -> tuple[float, float, float]:
-    shown = layer.shown
-    return float(shown.min()), float(shown.max()), float(np.quantile(np.abs(shown), _SHARE))
+    return *layer.inner, float(np.quantile(np.abs(layer.shown), _SHARE))
+
+
+def _moment(block: Block, about: Description, place: int) -> Moment:
+    return moments(block, about, slice(place, place + 1))[0]
 
 
 def moments(block: Block, about: Description, frames: slice) -> list[Moment]:
@@ -202,10 +233,12 @@ def rows_of(has_truth: bool, has_bars: bool) -> tuple[str, ...]:
 
 
 def draw(ax: Axes, moment: Moment, row: str, grid: Grid, scale: Scale) -> Any:
-    """A panel in a thin frame without ticks."""
+    """A panel in a thin frame with few ticks."""
     low, high, colours = scale.limits(row)
     image = show(ax, moment.layer(row), grid, low, high, colours)
-    ax.set(xticks=[], yticks=[])
+    ax.tick_params(labelsize=SMALL, length=2, width=0.5)
+    ax.xaxis.set_major_locator(MaxNLocator(4))
+    ax.yaxis.set_major_locator(MaxNLocator(4))
     for spine in ax.spines.values():
         spine.set_linewidth(0.5)
     return image

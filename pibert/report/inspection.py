@@ -22,8 +22,6 @@ _CHANNELS = 6
 _TRACE_FRAMES = 200
 _TRACE_VALUES = 1 << 24
 _FEW_FRAMES = 50
-_ONE_SIDED = 0.25
-"""Where values on one side of zero reach less than this share of the other, zero is no centre."""
 _DERIVED = ("vorticity", "divergence")
 
 
@@ -138,17 +136,11 @@ def _unknown_share(known: Tensor, trajectory: Trajectory) -> Layer:
 
 
 def _scale(label: str, layer: Layer) -> tuple[float, float, str]:
-    """As ``Layer.scale``, of the inner 99 of 100 values; around zero only if that is a middle."""
+    """As ``Layer.scale``, of the inner 99 of 100 values."""
     if "share" in label:
         return 0.0, layer.limit, "magma_r"
-    inner = np.sort(layer.shown)
-    cut = len(inner) // 200
-    inner = inner[cut : len(inner) - cut]
-    low, high = float(inner[0]), float(inner[-1])
-    one_sided = min(-low, high) < _ONE_SIDED * max(-low, high)
-    if low < 0 < high and one_sided and not label.startswith(_DERIVED):
-        return low, high, "viridis"
-    return Layer(np.ma.masked_array(inner)).scale()
+    inner = Layer(np.ma.masked_array(layer.shown.clip(*layer.inner)))
+    return inner.scale(signed=label.startswith(_DERIVED))
 
 
 def _panels(count: int, curves: int, grid: Grid) -> tuple[Figure, list[Axes], list[Axes]]:

@@ -14,8 +14,9 @@ A count of n calibration units tells no p-value below 1 / (n + 1): where the acc
 that, no window raises an alarm, however odd it is, and a warning says so.
 
 Unknown points change most parts, also of a sound window. Where more of them are unknown than in any
-calibration window, only the parts count that hidden points cannot raise (``oddity.rises_with_gaps``
-is False): the p-value is then at least that of the same window without gaps, so the rate holds.
+calibration window, by more than a negligible share, only the parts count that hidden points cannot
+raise (``oddity.rises_with_gaps`` is False): the p-value is then at least that of the same window
+without gaps, so the rate holds.
 """
 
 import math
@@ -33,6 +34,9 @@ from pibert.trust.oddity import rises_with_gaps
 
 RATE = 0.05
 """Of false alarms, where none is asked for."""
+NEGLIGIBLE = 0.002
+"""Share of unknown points beyond those of the calibration that changes the parts too little to
+leave any out: a few vectors of a field."""
 TAIL = 0.1
 """Share of the reference beyond which the exponential tail begins."""
 
@@ -53,7 +57,11 @@ class Alarm:
     lowest: float
     """The least p that the calibration can tell; above the rate, no alarm can be raised."""
     limited: Any
-    """(batch,): whether so much is unknown that only some parts could be judged."""
+    """(batch,): whether more is unknown than in the calibration: only some parts were judged."""
+    unknown: Any
+    """(batch,): share of unknown points."""
+    most_unknown: float
+    """Largest such share in the calibration."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +115,12 @@ class Watch:
         """Rounded up, so that it is accepted."""
         return math.ceil(1000 * self.lowest) / 1000
 
+    @property
+    def _remedy(self) -> str:
+        """Windows are the units where there are more of those than groups."""
+        more = " or windows (pibert calibrate --starts)" if self.count > len(self.weights) else ""
+        return f"calibrate on more flows{more}"
+
     def check_rate(self, false_alarms: float | None) -> None:
         """Refuse an accepted rate of false alarms that the calibration cannot tell."""
         if false_alarms is not None and not self.lowest <= false_alarms < 1:
@@ -151,16 +165,16 @@ class Watch:
             if lowest > RATE:
                 warn(
                     f"no alarm can be raised: {self.count} calibration units tell p-values from "
-                    f"{lowest:.3g} up, above the accepted rate of {RATE:g}; calibrate on more, or "
+                    f"{lowest:.3g} up, above the accepted rate of {RATE:g}; {self._remedy}, or "
                     f"accept a rate of {self._lowest_told:g} (false_alarms; --false-alarms)"
                 )
-        limited = torch.zeros(len(scores), dtype=torch.bool)
-        if unknown is not None:
-            limited = unknown > self.most_unknown + 1e-9
+        if unknown is None:
+            unknown = torch.zeros(len(scores), dtype=torch.float64)
+        limited = unknown > self.most_unknown + NEGLIGIBLE
         p, place = self.p_values(scores, limited)
         raised: Bool[Tensor, " b"] = p <= false_alarms
         parts = tuple(self.names[index] for index in place.tolist())
-        return Alarm(p, raised, false_alarms, parts, lowest, limited)
+        return Alarm(p, raised, false_alarms, parts, lowest, limited, unknown, self.most_unknown)
 
 
 def largest_surprises(

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from pibert.predictor.card import fingerprint
 from pibert.trust.alarm import Surprise, Watch
-from pibert.trust.calibration import LEVELS, Calibration, Settings, count_units, weigh
+from pibert.trust.calibration import LEVELS, Calibration, Settings
 from pibert.trust.difficulty import Difficulty
+from pibert.trust.groups import count_units, weigh
 from pibert.trust.oddity import Typical
 
 FORMAT, VERSION = "pibert-calibration", 1

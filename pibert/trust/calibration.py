@@ -13,9 +13,9 @@ without a guarantee for a new one; the spread over trajectories tells how far it
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -28,14 +28,26 @@ from pibert.trust.alarm import Surprise, Watch, largest_surprises
 from pibert.trust.difficulty import Difficulty, fit_difficulty
 from pibert.trust.ensemble import identity
 from pibert.trust.forecasts import Windows, forecast, read_windows, windows_by_trajectory
-from pibert.trust.oddity import Looks, Typical, part_names, part_scores, window_features
+from pibert.trust.groups import (
+    FITTING,
+    STARTS,
+    Units,
+    choose_starts,
+    choose_units,
+    count_units,
+    part_groups,
+    weigh,
+)
+from pibert.trust.oddity import (
+    Looks,
+    Typical,
+    part_names,
+    part_scores,
+    watched_spec,
+    window_features,
+)
 
-Units = Literal["trajectories", "windows"]
 LEVELS = (0.5, 0.8, 0.9, 0.95)
-ENOUGH = 19
-"""Trajectories that give a level of 0.95; with fewer, windows are taken for independent."""
-FITTING = 0.25
-"""Share of the trajectories that fit difficulty and reference."""
 ATOMS = 512
 """Quantiles that are kept of the scores of a trajectory, channel and lead time."""
 _TRAINING_WINDOWS = 2000
@@ -50,17 +62,18 @@ class Settings:
     difficulty: str = "residual"
     leads: int = 8
     """Lead times that get bars of their own, in frames."""
-    starts: int = 16
-    """Windows of each trajectory, at most."""
+    starts: int | None = None
+    """Windows of each trajectory, at most; None: ``STARTS``, and more where trajectories are too
+    few to be the units (``choose_starts``). A calibration states the number that was taken."""
     units: Units | None = None
-    """What counts as independent; None: trajectories where there are ``ENOUGH``."""
+    """What counts as independent; None: trajectories where there are enough."""
     seed: int = 0
     """Of the choice which trajectories fit and which calibrate."""
     group_by: tuple[str, ...] = ()
     """Parameters: trajectories that agree in all of them repeat a condition, and count as one."""
 
     def __post_init__(self) -> None:
-        if min(self.leads, self.starts) < 1:
+        if self.leads < 1 or (self.starts is not None and self.starts < 1):
             raise ValueError(
                 f"expected at least 1 lead time and start, found {self.leads} and {self.starts}"
             )
@@ -115,14 +128,25 @@ class Calibration:
             return None
         return conformal.left_out_coverage(self.scores, self.group_weights, level, counts)
 
+    @property
+    def remedy(self) -> str:
+        """How there would be more units."""
+        if self.units == "trajectories":
+            return "calibrate on more trajectories, or count windows: --units windows"
+        starts = self.settings.starts or STARTS
+        # A single trajectory fits too. With fewer windows than were asked for, there are no more.
+        if int(self.windows.max()) < round((1 - FITTING) * starts):
+            return "calibrate on more flows"
+        return f"take more windows of each trajectory (--starts, here {starts}), or more flows"
+
     def assumption(self) -> str:
         """What the levels rest on, in a sentence."""
         k, n = len(self.windows), int(self.windows.sum())
         if self.same_flows:
             return (
-                f"{n} windows of {k} flows that trained the model with other stretches of time, "
-                f"{self.units} taken for independent: right for such stretches at best, and "
-                "nothing is said of other flows"
+                f"{n} windows of {k} {'flow' if k == 1 else 'flows'} that trained the model with "
+                f"other stretches of time, {self.units} taken for independent: right for such "
+                "stretches at best, and nothing is said of other flows"
             )
         one, all_ = "trajectory", "trajectories"
         if self.settings.group_by:
@@ -133,9 +157,9 @@ class Calibration:
                 f"{one}; levels up to {math.floor(1000 * self.highest_level) / 1000:g}"
             )
         return (
-            f"{n} windows of {k} {all_} taken for independent, which windows of one "
-            f"{one} are not: right on average where new {all_} are like these, no "
-            "guarantee for each"
+            f"{n} windows of {k} {one if k == 1 else all_} taken for independent, which windows of "
+            f"one {one} are not: right on average where new {all_} are like these, no guarantee "
+            "for each"
         )
 
 
@@ -153,9 +177,12 @@ def calibrate(
         settings: How to calibrate.
     """
     settings = settings or Settings()
-    by_unit = windows_by_trajectory(held_out, settings.starts, settings.group_by)
+    same_flows = training is not None and bool(_homes(training) & _homes(held_out))
+    units = settings.units or choose_units(held_out, same_flows, settings.group_by)
+    starts = settings.starts or choose_starts(held_out, units, settings.group_by)
+    by_unit = windows_by_trajectory(held_out, starts, settings.group_by)
     fitting, calibrating = part_groups(by_unit, settings.seed)
-    spec = predictor.spec
+    spec = watched_spec(predictor)
     fit_windows = [read_windows(held_out, own, spec) for own in fitting]
     difficulty, losses = fit_difficulty(
         settings.difficulty, [forecast(predictor, own) for own in fit_windows], spec
@@ -172,9 +199,6 @@ def calibrate(
         windows.append(len(own))
         unknown.append(float(given.unknown(spec.grid).max()))
     sizes = torch.tensor(windows)
-    same_flows = training is not None and bool(_homes(training) & _homes(held_out))
-    enough = len(windows) >= ENOUGH and not same_flows
-    units = settings.units or ("trajectories" if enough else "windows")
     largest = [conformal.summarise(s, 64) for s in largest_surprises(surprise, odd)]
     watch = Watch(
         part_names(spec, consistency=judges_consistency(predictor)),
@@ -186,7 +210,7 @@ def calibrate(
     )
     return Calibration(
         weights_sha256=identity(predictor),
-        settings=settings,
+        settings=replace(settings, starts=starts),
         units=units,
         difficulty=difficulty,
         scores=torch.stack(atoms),
@@ -203,50 +227,21 @@ def _homes(samples: Samples) -> set[int]:
     return {id(samples.trajectories[samples.locate(n)[0]]) for n in range(len(samples))}
 
 
-def part_groups(
-    by_trajectory: Mapping[Any, Sequence[int]], seed: int
-) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
-    """Windows to fit on and windows to calibrate on, trajectory by trajectory.
-
-    A single trajectory is parted in time, its first quarter to fit.
-    """
-    groups = list(by_trajectory.values())
-    if len(groups) == 1:
-        (only,) = groups
-        first = max(1, round(FITTING * len(only)))
-        if len(only) < 2:
-            raise ValueError(
-                "expected at least two windows to calibrate on, found one; give the calibration "
-                "part more frames, or calibrate fewer lead times"
-            )
-        return [only[:first]], [only[first:]]
-    order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed)).tolist()
-    first = max(1, round(FITTING * len(groups)))
-    return [groups[i] for i in sorted(order[:first])], [groups[i] for i in sorted(order[first:])]
-
-
-def count_units(units: str, windows: Int[Tensor, " group"]) -> int:
-    """How many exchangeable units there are."""
-    return len(windows) if units == "trajectories" else int(windows.sum())
-
-
-def weigh(units: str, windows: Int[Tensor, " group"]) -> Float[Tensor, " group"]:
-    """The weight of each trajectory: the same, or by its windows."""
-    return torch.ones(len(windows)) if units == "trajectories" else windows.float()
-
-
 def judges_consistency(predictor: Any) -> bool:
     """Whether the equation consistency head was trained."""
     return bool(predictor.card.get("trained", {}).get("consistency", False))
 
 
-def look_at(predictor: Any, given: Windows, typical: Typical) -> Float[Tensor, "b part"]:
-    """Scores of every part of the alarm."""
+def look_at(
+    predictor: Any, given: Windows, typical: Typical, spec: FieldSpec | None = None
+) -> Float[Tensor, "b part"]:
+    """Scores of every part of the alarm, with the equations of a spec: ``watched_spec`` if none."""
+    spec = spec or watched_spec(predictor)
     parts = []
     for start in range(0, len(given.fields), _TOGETHER):
         some = slice(start, start + _TOGETHER)
         looks = _looks(predictor, given, some)
-        parts.append(part_scores(looks, predictor.spec, predictor.normalizer, typical))
+        parts.append(part_scores(looks, spec, predictor.normalizer, typical))
     return torch.cat(parts)
 
 
@@ -273,12 +268,12 @@ def _spread(training: Samples, spec: FieldSpec) -> Iterator[Windows]:
 
 
 def _fit_typical(predictor: Any, windows: Iterable[Windows]) -> Typical:
-    features = []
+    features, spec = [], watched_spec(predictor)
     for given in windows:
         looks = Looks(
             fields=given.fields, seen=given.seen, parameters=given.encoded, consistency=None
         )
-        features.append(window_features(looks, predictor.spec, predictor.normalizer))
+        features.append(window_features(looks, spec, predictor.normalizer))
     return Typical.of(torch.cat(features))
 
 

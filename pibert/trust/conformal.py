@@ -38,7 +38,7 @@ def corrected_level(level: float, count: int) -> float:
             f"level {level:g} needs at least {math.ceil(level / (1 - level) - _ROUNDING)} "
             f"independent calibration units, found {count}; the highest level they give is "
             f"{math.floor(highest_level(count) * 1000) / 1000:g}: ask for less, or calibrate on "
-            "more"
+            "more flows, or on more windows of them where those count (pibert calibrate --starts)"
         )
     return min(1.0, level * (count + 1) / count)
 

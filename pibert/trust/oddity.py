@@ -5,7 +5,8 @@
     extremes        the largest standardised value
     parameters      the largest standardised parameter, in size
     <term>          root mean square of a residual of the governing equations (logarithm), in
-                    physical units; and ``<term> peak``, its largest value
+                    physical units; and ``<term> peak``, its largest value. The equations are those
+                    that the data state, or else the model was told of (its option ``family``)
     consistency     minus the logit of the equation consistency head, where that was trained
 
 Features of each channel: mean, logarithm of the deviation, 1 % and 99 % quantile, roughness along x
@@ -14,7 +15,8 @@ the difference of the means of right and left, upper and lower half; the correla
 the logarithms of the residuals; the parameters. An unknown parameter counts as the mean one.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -66,6 +68,19 @@ class Typical:
 
     def distance(self, features: Float[Tensor, "b k"]) -> Float[Tensor, " b"]:
         return torch.linalg.vector_norm((features - self.mean) @ self.whitener, dim=1)
+
+
+def watched_spec(predictor: Any, names: Sequence[str] | None = None) -> FieldSpec:
+    """The fields of a model, with the equations that it was told of where its data state none.
+
+    Args:
+        predictor: A ``Predictor`` or an ``Ensemble``.
+        names: Parts of a calibration that is there; an older one may know of no equations.
+    """
+    spec = predictor.spec
+    own = predictor.card.get("model", {}).get("config", {}).get("family")
+    told = replace(spec, family=spec.family or own)
+    return spec if names is not None and not set(terms_of(told)) <= set(names) else told
 
 
 def part_names(spec: FieldSpec, *, consistency: bool) -> tuple[str, ...]:

@@ -25,8 +25,10 @@ from pibert.trust.artefact import read_calibration, read_sheet
 from pibert.trust.calibration import Calibration, judges_consistency, look_at
 from pibert.trust.ensemble import Ensemble, identity, rolled
 from pibert.trust.forecasts import Windows, frames_of
+from pibert.trust.oddity import watched_spec
 
 Beyond = Literal["refuse", "last"]
+_OF_WINDOWS = ("p", "raised", "limited", "unknown")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +84,7 @@ class Trusted:
                 f"{calibration.weights_sha256[:12]}; calibrate this model"
             )
         self.predictor, self.calibration = predictor, calibration
+        self._spec = watched_spec(predictor, calibration.watch.names)
 
     def __repr__(self) -> str:
         own = self.calibration
@@ -157,9 +160,8 @@ class Trusted:
         )
         alarm, consistency = self._judged(given, windows, false_alarms)
         blocks = self._frames(given, windows, steps, quantiles)
-        horizon = self.predictor.horizon
         return (
-            _bars(given, *block, horizon * place, level, alarm, consistency)
+            _bars(given, *block, self.predictor.horizon * place, level, alarm, consistency)
             for place, block in enumerate(blocks)
         )
 
@@ -201,7 +203,7 @@ class Trusted:
         self, given: Given, windows: Windows, steps: int | None, quantiles: Tensor
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Predictions and half-widths on the caller's grid, block by block."""
-        spec, difficulty, seen = self.predictor.spec, self.calibration.difficulty, windows.seen
+        spec, difficulty, seen = self._spec, self.calibration.difficulty, windows.seen
         regridding = given.regridding
         known = regridding.map_to_caller(torch.zeros(seen.shape), seen).isfinite()
         blocks = rolled(self.predictor, windows.fields, steps, windows.parameters, windows.known)
@@ -224,10 +226,10 @@ class Trusted:
         self, given: Given, windows: Windows, false_alarms: float | None
     ) -> tuple[Alarm, Any]:
         with without_doubts():
-            scores = look_at(self.predictor, windows, self.calibration.typical)
+            scores = look_at(self.predictor, windows, self.calibration.typical, self._spec)
         unknown = windows.unknown(self.predictor.spec.grid)
         found = self.calibration.watch.judge(scores, false_alarms, unknown)
-        told = {name: _map(given, getattr(found, name)) for name in ("p", "raised", "limited")}
+        told = {name: _map(given, getattr(found, name)) for name in _OF_WINDOWS}
         consistency = None
         if judges_consistency(self.predictor):
             consistency = _map(given, torch.sigmoid(-scores[:, -1]))

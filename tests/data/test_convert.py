@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pibert.data.convert import convert
+from pibert.data.crop import Region
 from pibert.data.format import Reader, check, write
 from pibert.data.sources import open_recordings
 from pibert.data.sources.recordings import Hints, Recordings
@@ -122,6 +123,32 @@ def test_frames_and_channels_are_chosen_and_recorded(tmp_path: Path) -> None:
     torch.testing.assert_close(copy.read(), other.read(slice(0, 6, 3), [2, 0]))
     assert copy.spec.dt == pytest.approx(0.15)
     assert copy.local["stride"] == 3 and copy.local["channels"] == ["p", "u"]
+
+
+def test_a_region_in_the_units_of_the_source_and_a_stretch_of_frames_are_cut(
+    tmp_path: Path,
+) -> None:
+    original = make_trajectory(frames=11)
+    spec, grid = original.spec, replace(original.spec.grid, dx=2.0, dy=3.0, origin=(10.0, -1.0))
+    units = ("m/s",) * len(spec.channels)
+    original = replace(
+        original, spec=replace(spec, grid=grid, units=units), length_unit="mm", time_unit="s"
+    )
+    region = Region(x=(12.0, 16.5), rows=slice(1, -1))  # columns 1 to 3, in mm
+    out = convert(
+        recordings_of(original),
+        tmp_path / "out.h5",
+        frames=slice(4, 9),
+        stride=2,
+        region=region,
+    )
+    check(out)
+    (copy,) = Reader(out)
+    rows, columns = SHAPE
+    assert torch.equal(copy.read(), original.read()[4:9:2, :, 1:-1, 1:4])
+    torch.testing.assert_close(copy.time, original.time[4:9:2])
+    assert copy.spec.grid.origin == pytest.approx((0.012, 0.002))
+    assert copy.local["crop"] == [1, rows - 2, 1, 3] and copy.local["frames"] == [4, 8]
 
 
 def test_fields_are_read_block_by_block_with_progress(tmp_path: Path) -> None:
@@ -249,7 +276,7 @@ def test_values_that_are_not_finite_are_told(tmp_path: Path) -> None:
         kind="arrays", path=tmp_path, names=("a",), load=lambda _: make_trajectory(states=states)
     )
     convert(flow, tmp_path / "out.h5", on_remark=said.append)
-    assert said == ["a: 1 values are not finite; those points are not valid"]
+    assert said == ["a: not finite: 1 value; such points are not valid"]
 
 
 def test_steps_that_are_not_positive_are_refused() -> None:

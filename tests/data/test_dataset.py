@@ -63,7 +63,7 @@ def test_windows_never_cross_a_gap_in_time() -> None:
     assert samples.locate(3) == (1, 2)
     part = Samples(data, [Segment(1, 1, 6)], window=Window(), normalizer=PLAIN)
     assert frame_numbers(part) == pairs[1:3]
-    with pytest.raises(ValueError, match="no window of 4 frames fits the 4 segments"):
+    with pytest.raises(ValueError, match="no window of 4 frames fits into 4 segments"):
         Samples(data, window=Window(history=3), normalizer=PLAIN)
 
 
@@ -189,7 +189,7 @@ def test_a_wrong_window_is_named() -> None:
         ValueError, match="history must be 1 or more and horizon 0 or more, found 0"
     ):
         Window(history=0)
-    with pytest.raises(ValueError, match="no window of 9 frames fits the 1 segments"):
+    with pytest.raises(ValueError, match="no window of 9 frames fits into 1 segment "):
         Samples([make_trajectory()], window=Window(horizon=8), normalizer=PLAIN)
     with pytest.raises(ValueError, match=r"unknown channels \['w'\]; choose from: u, v"):
         Samples([make_trajectory()], window=Window(inputs=("w",)), normalizer=PLAIN)

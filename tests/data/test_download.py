@@ -178,7 +178,7 @@ def test_a_hub_that_delivers_less_is_noticed(mirror: Path, tmp_path: Path) -> No
         def fetch(self, files: Any, root: Path, on_bytes: Callable[[int], None]) -> None:
             super().fetch(files[1:], root, on_bytes)
 
-    with pytest.raises(DownloadError, match="1 files did not arrive whole, such as README.md"):
+    with pytest.raises(DownloadError, match="1 file did not arrive whole, such as README.md"):
         download(tmp_path / "data", "fsi", hub=Lazy(mirror))
 
 

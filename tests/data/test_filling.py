@@ -202,7 +202,7 @@ def test_what_does_not_fit_the_model_is_refused_and_nothing_is_written(tmp_path:
     for words, other in wrong.items():
         with pytest.raises(ValueError, match=words):
             fill(trajectory, out, settings(trajectory, spec=other))
-    with pytest.raises(ValueError, match="at least the 6 frames"):
+    with pytest.raises(ValueError, match="at least 6 frames"):
         fill(trajectory, out, settings(trajectory, history=6))
     with pytest.raises(ValueError, match="nothing to fill.*outliers were not looked for"):
         fill(make_trajectory(states=smooth()), out)

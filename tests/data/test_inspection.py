@@ -18,7 +18,7 @@ from pibert.data.inspection.judge import Inspection, inspect
 from pibert.data.inspection.survey import spread, survey
 from pibert.data.sources import open_recordings
 from pibert.data.sources.recordings import Hints, Recordings
-from pibert.fields import FieldSpec, Grid, Parameter, Trajectory
+from pibert.fields import Boundary, FieldSpec, Grid, Parameter, Sides, Trajectory
 from pibert.solver.presets import find_preset
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "data"
@@ -293,11 +293,12 @@ def test_wrong_or_missing_descriptions_are_found(changes: dict[str, Any], topic:
 
 
 def test_mixed_units_are_told_and_serious_only_where_nothing_converts_them() -> None:
-    mixed = flow(length_unit="mm", time_unit=None)
+    mixed = flow(length_unit="mm", time_unit=None, dt=1e-4)
     (finding,) = inspect(recordings_of(mixed)).problems
     assert finding.topic == "mixed units" and not finding.serious
     assert "coordinates in mm, time in s, velocity in m/s" in finding.seen
-    assert "factor of 0.001" in finding.why and "metres and seconds" in finding.advice
+    assert "factor of 0.001; the divergence told here is right, in 1/s" in finding.why
+    assert "metres and seconds" in finding.advice
     (finding,) = inspect(recordings_of(mixed, kind="native")).problems
     assert finding.serious
 
@@ -400,7 +401,7 @@ def constant_v(states: Tensor) -> Tensor:
         (with_some_huge_values, "huge values", "900"),
         (with_repeated_frames, "repeated frames", "3 of 5"),
         (constant_v, "constant channel", "v is 0.25"),
-        (lambda states: states[:1].repeat(6, 1, 1, 1), "same frame", "all 5"),
+        (lambda states: states[:1].repeat(6, 1, 1, 1), "same frame", "all of 5 pairs"),
         (lambda states: states.half().float(), "16-bit values", "16-bit"),
         (lambda states: torch.where(states > 1.9, math.nan, states), "not finite", "NaN"),
     ],
@@ -431,12 +432,56 @@ def test_most_points_missing_is_told() -> None:
     assert topics(inspect(recordings_of(flow(valid=valid)))) == {"missing points"}
 
 
+def test_of_fields_without_a_value_only_that_is_said() -> None:
+    nothing = torch.full_like(vortices(), math.nan)
+    missing = flow(nothing, valid=torch.zeros(40, 50, dtype=torch.bool), units=("1", "1"))
+    (finding,) = inspect(recordings_of(missing)).problems
+    assert finding.seen.startswith("100% of the points") and finding.serious
+
+
+def test_frames_without_a_value_are_not_called_the_same() -> None:
+    valid = torch.ones(6, 40, 50, dtype=torch.bool)
+    valid[2:4] = False
+    found = inspect(recordings_of(flow(valid=valid)))
+    assert found.facts.repeated == 0 and found.facts.pairs == 4
+
+
+def test_a_velocity_that_crosses_the_view_many_times_a_frame_is_a_wrong_scale() -> None:
+    fast = flow(1000 * vortices())  # about 2000 m/s for 0.1 s in a view of 6 m
+    (finding,) = inspect(recordings_of(fast)).problems
+    assert finding.topic == "scale" and finding.serious and "--unit" in finding.advice
+    # The same numbers in mm/s are right, and fluid in a closed box has no way out.
+    assert "scale" not in topics(inspect(recordings_of(replace_units(fast, "mm/s"))))
+    walls = replace(fast.spec.grid, sides=Sides(*[Boundary.WALL] * 4))
+    boxed = replace(fast, spec=replace(fast.spec, grid=walls))
+    assert "scale" not in topics(inspect(recordings_of(boxed)))
+
+
+def replace_units(trajectory: Trajectory, unit: str) -> Trajectory:
+    return replace(trajectory, spec=replace(trajectory.spec, units=(unit, unit)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "seen"),
+    [
+        ({"units": ("ms", "ms")}, "'ms' is no known unit of velocity (did you mean m/s?)"),
+        ({"units": ("m/furlong",) * 2}, "'m/furlong' is no known unit of velocity"),
+        ({"length_unit": "MM"}, "'MM' is no known unit of length (did you mean mm?)"),
+        ({"time_unit": "sek"}, "'sek' is no known unit of time"),
+    ],
+)
+def test_a_mistyped_unit_is_found(changes: dict[str, Any], seen: str) -> None:
+    (finding,) = inspect(recordings_of(flow(**changes), kind="native")).problems
+    assert finding.topic == "unknown unit" and finding.serious and seen in finding.seen
+
+
 @needs_shared
 def test_the_measured_jet_is_right_as_it_is_and_wrong_when_turned(tmp_path: Path) -> None:
     with np.load(SHARED / "jet_piv_train.npz") as data:
         uv = torch.from_numpy(data["uv"][::100].astype(np.float32))
     step = 1 / 3000
-    assert topics(inspect(recordings_of(flow(uv, spacing=(step, step))))) == {"16-bit values"}
+    right = flow(uv, spacing=(step, step), dt=5e-4)
+    assert topics(inspect(recordings_of(right))) == {"16-bit values"}
     for turn, topic in ((turn_rows, "rows flipped"), (transpose, "axes exchanged")):
         assert topic in topics(inspect(recordings_of(flow(turn(uv), spacing=(step, step)))))
 

@@ -149,10 +149,26 @@ def test_views_of_views_compose() -> None:
     assert twice.local["resize"] == {"from": [5, 7], "to": [3, 4]}
 
 
+def test_stretches_of_frames_compose_and_are_counted_in_the_source() -> None:
+    trajectory = make_trajectory(frames=20)
+    once = represent(trajectory, frames=slice(4, None), stride=2)
+    twice = represent(once, frames=slice(1, -1))
+    assert torch.equal(twice.read(), trajectory.read()[[6, 8, 10, 12, 14, 16]])
+    assert once.local["frames"] == [4, 19] and twice.local["frames"] == [6, 16]
+    with pytest.raises(ValueError, match="'a' has 20 frames: none of them is among 20:"):
+        represent(trajectory, frames=slice(20, None))
+
+
+def test_a_stride_is_taken_within_a_stretch_that_has_no_gap() -> None:
+    time = 0.05 * torch.tensor([0, 1, 10, 11, 12, 13], dtype=torch.float64)
+    view = represent(make_trajectory(time=time), frames=slice(2, None), stride=2)
+    assert torch.equal(view.time, time[[2, 4]])
+
+
 def test_a_stride_across_gaps_in_time_is_refused() -> None:
     time = 0.05 * torch.tensor([0, 1, 10, 11, 20, 21], dtype=torch.float64)
     trajectory = make_trajectory(time=time)
-    with pytest.raises(ValueError, match="'a': its time has 2 gaps, across which a stride of 2"):
+    with pytest.raises(ValueError, match="'a': a stride of 2 would lead across 2 gaps"):
         represent(trajectory, stride=2)
     view = represent(trajectory, max_frames=4, size=(3, 4))
     assert torch.equal(view.time, time[:4]) and view.spec.dt == 0.05

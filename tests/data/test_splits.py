@@ -59,9 +59,9 @@ def test_a_group_stays_together() -> None:
 
 
 def test_an_empty_part_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"5 trajectories in 5 groups leave nothing for \['valid'"):
+    with pytest.raises(ValueError, match=r"left for \['valid'\] of 5 trajectories in 5 groups"):
         split_trajectories(range(5), Shares(), seed=0)
-    with pytest.raises(ValueError, match=r"6 trajectories in 1 groups leave nothing for"):
+    with pytest.raises(ValueError, match=r"of 6 trajectories in 1 group; raise"):
         split_trajectories(["a"] * 6, Shares(), seed=0)
     with pytest.raises(ValueError, match="sum to at most 1"):
         Shares(train=0.9, valid=0.2)
@@ -93,8 +93,10 @@ def test_a_split_in_time_without_a_test_part_uses_all_frames() -> None:
 
 
 def test_a_trajectory_too_short_for_its_gaps_is_named() -> None:
-    with pytest.raises(ValueError, match="trajectory 1 has 12 frames: too few for a part 'valid'"):
+    with pytest.raises(ValueError, match="1 has 12 frames: too few for a part 'valid'.*data.guard"):
         split_in_time([100, 12], Shares(), guard=3)
+    with pytest.raises(ValueError, match="trajectory 0 has 1 frame: a single frame has no next"):
+        split_in_time([1], Shares(), guard=3)
     with pytest.raises(ValueError, match="guard must be zero or positive, found -1"):
         split_in_time([100], Shares(), guard=-1)
 

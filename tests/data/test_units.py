@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pibert.data.units import find_conversion, in_consistent_units, parse_unit
+from pibert.data.units import doubt_unit, find_conversion, in_consistent_units, parse_unit
 from pibert.fields import FieldSpec, Grid, Trajectory
 from pibert.physics import derivatives
 from tests.data.helpers import disc, make_trajectory, random_states
@@ -46,6 +46,38 @@ def test_what_a_unit_means(text: str, factor: float, name: str) -> None:
     assert unit.factor == pytest.approx(factor, rel=1e-12) and unit.si_name == name
     again = parse_unit(name)
     assert again is not None and again.factor == 1 and again[:2] == unit[:2]
+
+
+@pytest.mark.parametrize(
+    ("quantity", "text"),
+    [
+        *(("velocity", text) for text in ("1", "px/frame", "m/frame", "U", "u_tau", "cm/s")),
+        *(("length", text) for text in (None, "D", "h", "H", "px", "delta", "degrees", "µm")),
+        *(("time", text) for text in ("D/U", "h/U_b", "frame", "unknown", "-", "h")),
+    ],
+)
+def test_units_and_scales_of_a_flow_are_not_doubted(quantity: str, text: str | None) -> None:
+    assert doubt_unit(text, quantity) is None
+
+
+@pytest.mark.parametrize(
+    ("quantity", "text", "meant"),
+    [
+        ("velocity", "ms", "m/s"),
+        ("velocity", "m", None),
+        ("velocity", "M/S", "m/s"),
+        ("velocity", "m/sek", "m/s"),
+        ("velocity", "m/furlong", None),
+        ("velocity", "knots", None),
+        ("length", "s", None),
+        ("length", "mmm", "mm"),
+        ("time", "sek", None),
+    ],
+)
+def test_a_mistyped_unit_is_doubted(quantity: str, text: str, meant: str | None) -> None:
+    doubt = doubt_unit(text, quantity)
+    assert doubt is not None and repr(text) in doubt
+    assert (f"did you mean {meant}?" in doubt) if meant else "expected one such as" in doubt
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from pibert.fields import FieldSpec, Grid
-from pibert.report.figures import DPI, compare_fields
+from pibert.report.figures import DPI, ERRORS, SIGNED, VALUES, Layer, compare_fields, show
 
 
 def wide_spec(body: bool = False) -> FieldSpec:
@@ -73,6 +75,35 @@ def test_a_field_at_rest_can_be_drawn(tmp_path: Path) -> None:
     spec = wide_spec()
     rest = torch.zeros(3, 8, 20)
     compare_fields(tmp_path / "rest.png", rest, rest, spec)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "colours"),
+    [(0.0, 1.2, VALUES), (-0.2, 1.2, VALUES), (-0.5, 1.2, SIGNED), (-3.0, -1.0, VALUES)],
+)
+def test_colours_part_at_zero_only_where_it_is_a_middle(
+    low: float, high: float, colours: str
+) -> None:
+    layer = Layer(np.ma.masked_array(np.linspace(low, high, 500)))
+    found = layer.scale()
+    most = max(-low, high)
+    assert found == ((-most, most, colours) if colours == SIGNED else (low, high, colours))
+    both = low < 0 < high
+    assert layer.scale(signed=True)[2] == (SIGNED if both else VALUES)
+
+
+def test_a_few_points_do_not_decide_on_the_colours() -> None:
+    values = np.linspace(0.1, 1.2, 1000)
+    values[:3] = -1.0  # at a wall
+    assert Layer(np.ma.masked_array(values)).scale() == (-1.0, 1.2, VALUES)
+
+
+@pytest.mark.parametrize("colours", [ERRORS, SIGNED])
+def test_a_body_is_told_from_values_around_zero(colours: str) -> None:
+    grid, values = Grid((1, 2)), np.ma.masked_array([[0.0, 1.0]], mask=[[False, True]])
+    image = show(Figure().subplots(), Layer(values), grid, -1.0, 1.0, colours)
+    zero, body = np.asarray(image.to_rgba(values))[0, :, :3].mean(1)
+    assert zero - body > 0.4
 
 
 def test_bad_input_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:

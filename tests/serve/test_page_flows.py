@@ -139,6 +139,26 @@ def test_bars_are_shown_by_default_and_end_with_a_note(lonely: Visit):
     expect(legend).to_contain_text("Error bars are of u and v")
 
 
+def test_the_probe_shows_what_is_near_the_prediction_or_all_frames(lonely: Visit):
+    lonely.send("long.npy", as_npy(np.tile(frames(12), (5, 1, 1, 1))))
+    lonely.page.fill("#steps", "6")
+    lonely.run()
+    button = lonely.find("#whole-time")
+
+    def pieces() -> int:
+        return lonely.find("[data-study=probe] path.truth").first.get_attribute("d").count("L")
+
+    lonely.go_to(30)  # elsewhere the whole is needed
+    expect(button).to_be_disabled()
+    assert pieces() == 59
+    lonely.go_to(4)
+    assert pieces() == 7  # two frames are given, six predicted
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    assert pieces() == 59
+    assert len(lonely.table("probe")["truth"]) == 60
+
+
 def test_the_alarm_says_p_and_why_in_words(lonely: Visit):
     expect(lonely.find("#badges .good").first).to_have_text(
         re.compile(r"^No alarm: like the training data \(p = \S+\)$")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pibert.evaluation.consistency import auc
-from pibert.trust.alarm import Surprise, Watch
+from pibert.trust.alarm import NEGLIGIBLE, Surprise, Watch
 from pibert.trust.conformal import summarise
 from pibert.trust.oddity import Looks, Typical, part_names, part_scores, window_features
 from tests.trust.flows import BODY, flows, spec_of, unit
@@ -71,6 +71,13 @@ def test_a_rate_that_the_count_cannot_tell_is_refused():
     watch = watch_of(draw(10, 6, 2, seed=0).flatten(0, 1), draw(9, 6, 2, seed=1))
     with pytest.raises(ValueError, match="from 0.1, the least that 9 calibration units"):
         watch.judge(draw(1, 2, 2, seed=2)[0], 0.05)
+
+
+def test_a_few_unknown_points_leave_no_part_out():
+    watch = watch_of(draw(40, 6, 2, seed=0).flatten(0, 1), draw(40, 6, 2, seed=1))
+    shares = torch.tensor([0.0, 0.5, 1.5], dtype=torch.float64) * NEGLIGIBLE
+    alarm = watch.judge(draw(3, 1, 2, seed=2)[:, 0], unknown=shares)
+    assert alarm.limited.tolist() == [False, False, True]
 
 
 def test_distance_is_that_of_mahalanobis():

@@ -68,7 +68,21 @@ def test_a_run_is_calibrated_and_gives_bars(plan: Path, tmp_path: Path):
     assert bars.alarm.rate == 0.05 and bars.alarm.lowest == 1 / 13
     assert not bars.alarm.raised.any()
     assert "No alarm can be raised at the accepted rate of 0.05" in told
+    assert "take more windows of each trajectory (--starts, here 3)" in told
     assert (np.asarray(bars.high) > np.asarray(bars.low)).all()
+
+
+def test_a_run_that_was_stopped_is_remarked_on(plan: Path, tmp_path: Path):
+    folder = run(load_experiment(plan), tmp_path / "run").folder
+    path = folder / "config.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "schedule": {"epochs": 40}}))
+    line = {"kind": "epoch", "epoch": 32, "best_epoch": 30, "valid": None}
+    (folder / "log.jsonl").write_text(json.dumps(line) + "\n")
+    for command in (("calibrate", folder, "--leads", "2"), ("evaluate", folder)):
+        told = call(*command)
+        assert told.exit_code == 0, told.output
+        assert "this run is not finished, epoch 32 of 40" in told.stderr
 
 
 def test_a_plan_without_a_calibration_share_is_told_how_to_set_it(plan: Path, tmp_path: Path):

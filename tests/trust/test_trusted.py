@@ -16,8 +16,9 @@ from pibert.predictor import Predictor
 from pibert.remarks import InputWarning
 from pibert.trust import Ensemble, Settings, Trusted, calibrate, load, save_calibration
 from pibert.trust.artefact import SHEET, TENSORS, read_calibration
-from pibert.trust.calibration import Calibration, part_groups
+from pibert.trust.calibration import Calibration
 from pibert.trust.ensemble import identity
+from pibert.trust.groups import part_groups
 from tests.trust.flows import BODY, Drifts, flows, in_other_units, samples_of, saved
 
 LEADS = 3
@@ -379,3 +380,29 @@ def test_flows_that_trained_the_model_too_are_no_sample_of_new_ones():
     assert found.same_flows and found.units == "windows"
     assert "nothing is said of other flows" in found.assumption()
     assert not calibrated(Drifts()).same_flows
+
+
+class Told(Drifts):
+    """Of data that state no equations; its own options do."""
+
+    def __init__(self, family: str | None = "incompressible") -> None:
+        super().__init__()
+        self.spec = replace(self.spec, family=None)
+        self.card["model"] = {"config": {"family": family}}
+
+
+def test_the_alarm_takes_the_equations_that_the_model_was_told_of():
+    found = calibrated(Told())
+    assert {"divergence", "vorticity peak"} <= set(found.watch.names)
+    assert not {"divergence"} & set(calibrated(Told(family=None)).watch.names)
+    whole, stated = Trusted(Told(), found), Trusted(Drifts(), calibrated(Drifts()))
+    mine, theirs = (own.judge(2 * windows(), {"Re": 100.0}) for own in (whole, stated))
+    torch.testing.assert_close(mine.p, theirs.p)
+
+
+def test_a_calibration_from_before_equations_were_taken_from_the_model_is_still_read():
+    older = calibrated(Told(family=None))
+    bars = Trusted(Told(), older).step(windows(), {"Re": 100.0})
+    again = Trusted(Told(family=None), older).step(windows(), {"Re": 100.0})
+    torch.testing.assert_close(bars.alarm.p, again.alarm.p)
+    torch.testing.assert_close(bars.high, again.high, equal_nan=True)

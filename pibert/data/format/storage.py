@@ -78,8 +78,8 @@ def _open_checked(path: Path) -> h5py.File:
     """Open a file whose header says that it is ours and that we can read it."""
     if not h5py.is_hdf5(path):
         raise FormatError(
-            f"{path}: this is not an HDF5 file, or its head is damaged; the format is described in "
-            "docs/data-format.md"
+            f"{path}: this is not an HDF5 file, or its head is damaged; bring data of other kinds "
+            f"into the format with: pibert convert {path.name} OUT.h5 (docs/data-format.md)"
         )
     try:
         # Files are never changed in place, so readers need no lock (and read-only disks have none).

@@ -9,10 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pibert.data.inspection.survey import Survey
-from pibert.data.units import find_conversion, parse_unit
+from pibert.data.units import QUANTITIES, Conversion, doubt_unit, parse_unit
+from pibert.data.wording import counted
 
 _PIXELS = re.compile(r"\b(px|pix|pixels?)\b")
 _UNKNOWN = (None, "1", "unknown")
+_VIEWS = 3.0
+"""Widths of the view that fluid may cross from frame to frame; the rest is a wrong scale, or frames
+that have nothing to do with each other."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +39,11 @@ def judge_units(facts: Survey) -> Iterator[Finding]:
     (dx, dy), velocity = facts.spacing, units["u"]
     whole = all(step >= 1 and step == int(step) for step in (dx, dy))
     pixels = any(_PIXELS.search(unit or "") for unit in (facts.length_unit, velocity))
-    conversion = find_conversion(
-        facts.length_unit, facts.time_unit, tuple(units), tuple(units.values())
-    )
-    if pixels or (whole and facts.length_unit in (None, "m")):
+    conversion = facts.conversion
+    mistyped = list(_mistyped_units(facts, velocity))
+    if mistyped:
+        yield from mistyped
+    elif pixels or (whole and facts.length_unit in (None, "m")):
         yield Finding(
             "pixels",
             f"spacing {dx:g} x {dy:g} {facts.length_unit or '(no unit)'}, velocity in {velocity}",
@@ -54,11 +59,48 @@ def judge_units(facts: Survey) -> Iterator[Finding]:
             "mixed units",
             f"coordinates in {facts.length_unit}, time in {facts.time_unit or 's'}, velocity in "
             f"{velocity}",
-            f"velocity gradients of these numbers are wrong by a factor of "
-            f"{1 / conversion.mismatch:g}",
+            "velocity gradients of the numbers as they are stored would be wrong by a factor of "
+            f"{1 / conversion.mismatch:g}; the divergence told here is right, in 1/s",
             "convert the data: that brings all of them to metres and seconds",
             # Other kinds are converted before they are used.
             serious=facts.kind == "native",
+        )
+    if conversion is not None:
+        yield from _pace(facts, conversion)
+
+
+def _mistyped_units(facts: Survey, velocity: str) -> Iterator[Finding]:
+    stated = {"length": facts.length_unit, "time": facts.time_unit, "velocity": velocity}
+    for quantity, text in stated.items():
+        doubt = doubt_unit(text, quantity)
+        if doubt is not None:
+            option = "--unit" if quantity == "velocity" else f"--{quantity}-unit"
+            yield Finding(
+                "unknown unit",
+                doubt,
+                "lengths, times and velocities cannot be brought together",
+                f"convert the original file anew with {option} {QUANTITIES[quantity].usual[0]}, or "
+                "what it is",
+            )
+
+
+def _pace(facts: Survey, conversion: Conversion) -> Iterator[Finding]:
+    """How far fluid goes from frame to frame, beside the size of the view."""
+    closed = all(side in ("wall", "slip", "periodic") for side in facts.sides)
+    if facts.dt is None or facts.frames[1] == 1 or closed:
+        return  # in a closed box it goes round and round
+    (ny, nx), (dx, dy) = facts.shape, facts.spacing
+    view = conversion.length * max(nx * dx, ny * dy)
+    speed = conversion.velocity * max(c.usual for c in facts.channels if c.name in ("u", "v"))
+    views = speed * conversion.time * facts.dt / view
+    if views > _VIEWS:
+        yield Finding(
+            "scale",
+            f"at {speed:.3g} m/s fluid crosses the view, {view:.3g} m wide, {views:.3g} times "
+            "from one frame to the next",
+            "the unit of velocities, lengths or times is wrong, or the frames are too far apart to "
+            "tell the next from the last",
+            "check --unit, --length-unit, --time-unit and --dt",
         )
 
 
@@ -132,14 +174,14 @@ def judge_time(facts: Survey) -> Iterator[Finding]:
     if facts.pairs and facts.repeated == facts.pairs:
         yield Finding(
             "same frame",
-            f"all {facts.pairs} pairs of neighbouring frames that were read are identical",
+            f"in all of {counted(facts.pairs, 'pair')} of neighbouring frames both are the same",
             "the flow is steady, or one frame was stored many times",
-            "keep one frame (max_frames=1)",
+            "keep one frame (pibert convert --max-frames 1)",
         )
     elif facts.repeated:
         yield Finding(
             "repeated frames",
-            f"{facts.repeated} of {facts.pairs} pairs of neighbouring frames are identical",
+            f"{facts.repeated} of {facts.pairs} pairs of neighbouring frames are the same",
             "a camera or an export that repeats frames teaches a model to stand still",
-            "take every second frame (stride=2) or leave the repeated ones out",
+            "take every second frame (pibert convert --stride 2) or leave the repeated ones out",
         )

@@ -13,6 +13,7 @@ from pibert.data.inspection.findings import Finding, judge_time, judge_units
 from pibert.data.inspection.survey import Survey, survey
 from pibert.data.provenance import predicted_by
 from pibert.data.sources.recordings import Recordings
+from pibert.data.wording import counted
 
 _FLIPPED = 1.12
 """Cancellation above which the terms of the divergence grow together; noise has 1."""
@@ -37,7 +38,9 @@ class Inspection:
 def inspect(recordings: Recordings) -> Inspection:
     """Look at a few trajectories and frames of any recordings, and say what looks wrong."""
     facts = survey(recordings)
-    problems = [finding for judge in _JUDGES for finding in judge(facts)]
+    # Where no value is known there is nothing else to say of the fields.
+    judges = (_origin, _points) if facts.is_empty else _JUDGES
+    problems = [finding for judge in judges for finding in judge(facts)]
     return Inspection(facts, tuple(sorted(problems, key=lambda problem: not problem.serious)))
 
 
@@ -141,10 +144,11 @@ def _points(facts: Survey) -> Iterator[Finding]:
     if facts.not_finite:
         yield Finding(
             "not finite",
-            f"{facts.not_finite} values in {facts.frames_read} frames are NaN or infinite",
+            f"NaN or infinite: {counted(facts.not_finite, 'value')} in "
+            f"{counted(facts.frames_read, 'frame')}",
             "they are not marked as missing",
             "converting marks these points as missing, frame by frame",
-            serious=False,
+            serious=facts.is_empty,
         )
     gridding = facts.local.get("gridding") or {}
     scattered = gridding.get("method") == "linear in triangles"
@@ -154,6 +158,8 @@ def _points(facts: Survey) -> Iterator[Finding]:
             f"{facts.missing_share:.0%} of the points outside bodies are missing",
             "bodies, and what lies outside a domain that is not a rectangle, count as missing"
             if scattered
+            else "there is nothing to look at"
+            if facts.is_empty
             else "that is more than usual in PIV (below 5 to 10 %)",
             "compare the picture with the geometry"
             if scattered
@@ -193,7 +199,7 @@ def _points(facts: Survey) -> Iterator[Finding]:
             f"{len(facts.differing)} of {facts.opened} trajectories have other channels or another "
             f"grid than the first: {some}",
             "a model is trained on one grid",
-            "convert with one size and one choice of channels",
+            "convert with one size (--size) and one choice of channels (--keep)",
             serious=False,
         )
 

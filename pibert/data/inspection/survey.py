@@ -15,6 +15,7 @@ from torch import Tensor
 from pibert.data.inspection.divergence import DivergenceFacts
 from pibert.data.inspection.tally import ChannelFacts, Tally
 from pibert.data.sources.recordings import Recordings
+from pibert.data.units import Conversion, find_conversion
 from pibert.fields import Trajectory
 
 _TRAJECTORIES = 16
@@ -75,6 +76,17 @@ class Survey:
     source: Mapping[str, Any]
     local: Mapping[str, Any]
     remarks: tuple[str, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Not one value is known in the frames that were read."""
+        return all(channel.low > channel.high for channel in self.channels)
+
+    @property
+    def conversion(self) -> Conversion | None:
+        """What would bring the data to metres and seconds, where their units are known."""
+        names, units = zip(*((c.name, c.unit) for c in self.channels), strict=True)
+        return find_conversion(self.length_unit, self.time_unit, names, units)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; numbers that are not finite become None."""

@@ -85,7 +85,7 @@ class Tally:
             if zero_before is not None and not torch.equal(zero_before, here):
                 self.zeros_static = False
             zero_before = here
-            if len(fields) > 1:
+            if len(fields) > 1 and known.any():  # frames without a value are not the same
                 self.pairs += 1
                 self.repeated += torch.equal(fields[0], fields[1])
             if {"u", "v"} <= set(self.spec.channels):

@@ -28,8 +28,11 @@ from pibert.data.sources import (
     vtk,
     well,
 )
+from pibert.data.sources.assembly.naming import standard_unit
 from pibert.data.sources.orientation import flip_recordings
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
+from pibert.data.units import doubt_unit
+from pibert.remarks import warn
 
 SOURCES: dict[str, Any] = {
     "native": native,
@@ -79,8 +82,8 @@ def identify(path: Path | str) -> str:
             raise SourceError(f"{path}: not a file that can be read here: {advice}. Known: {known}")
     if not path.exists():
         raise SourceError(
-            f"{path}: the files of this pattern are no PIV vectors and no text in columns, which "
-            "alone a pattern joins; name one file or the folder"
+            f"{path}: the files of this pattern are no PIV vectors, text in columns or files of "
+            "PIBERT's own, which alone a pattern joins; name one file or the folder"
         )
     what = "folder" if path.is_dir() else "file"
     raise SourceError(
@@ -98,7 +101,8 @@ def open_recordings(
     """Open a file or folder of any known kind; no field is read yet.
 
     Args:
-        path: The file or folder; for PIV and columns also a pattern such as ``run/B*.txt``.
+        path: The file or folder; for PIV, columns and our own files also a pattern such as
+            ``run/B*.txt``.
         kind: A key of ``SOURCES``, where the data itself should not decide.
         hints: What the user knows and the file does not say.
         options: What the reader of this kind takes beyond that, see ``options_of``.
@@ -113,9 +117,20 @@ def open_recordings(
             f"it has: {', '.join(options_of(kind)) or 'none'}"
         )
     _require(path)
-    for_reader = replace(hints, flip=())
+    for_reader = replace(hints, flip=(), **_units(hints))
     recordings: Recordings = SOURCES[kind].open_recordings(path, for_reader, **options)
     return flip_recordings(recordings, hints.flip)
+
+
+def _units(hints: Hints) -> dict[str, Any]:
+    """The units that the user states, in our spelling; what looks mistyped is remarked on."""
+    quantities = {"unit": "velocity", "length_unit": "length", "time_unit": "time"}
+    stated = {name: standard_unit(text) for name in quantities if (text := getattr(hints, name))}
+    for name, text in stated.items():
+        doubt = doubt_unit(text, quantities[name])
+        if doubt is not None:
+            warn(f"--{name.replace('_', '-')}: {doubt}; it is kept, and nothing is converted")
+    return stated
 
 
 def options_of(kind: str) -> tuple[str, ...]:

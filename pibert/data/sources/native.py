@@ -1,7 +1,8 @@
-"""The package's own files, and folders of them.
+"""The package's own files, and folders and patterns of them.
 
-A folder stands for one set: a generation that was interrupted leaves its finished trajectories in
-several files. A name that occurs in more than one of them gets the file's in front.
+A folder stands for one set, and so do the files of a pattern such as ``re*.h5``: a generation that
+was interrupted leaves its finished trajectories in several files. A name that occurs in more than
+one of them gets the file's in front.
 """
 
 from collections import Counter
@@ -18,10 +19,13 @@ TITLE = "PIBERT's own files (HDF5)"
 
 
 def recognise(path: Path) -> bool:
-    if path.is_dir():
+    if path.is_file():
+        return _is_native(path)
+    try:
         files = _files(path)
-        return bool(files) and all(map(_is_native, files))
-    return _is_native(path)
+    except (OSError, ValueError):  # no such folder, or a name that is no pattern
+        return False
+    return bool(files) and all(map(_is_native, files))
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
@@ -30,7 +34,7 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
             f"{path}: files of this format say everything themselves; leave dt, spacing, units, "
             "channels and the other hints out, or convert the original file anew"
         )
-    readers = [Reader(file) for file in (_files(path) if path.is_dir() else [path])]
+    readers = [Reader(file) for file in ([path] if path.is_file() else _files(path))]
     if not readers:
         raise SourceError(f"{path}: the folder holds no .h5 file; name the file or its folder")
     uses = Counter(name for reader in readers for name in reader.names)
@@ -47,8 +51,9 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     return Recordings(kind="native", path=path, names=tuple(places), load=load)
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.glob("*.h5") if not file.name.startswith("."))
+def _files(path: Path) -> list[Path]:
+    found = path.glob("*.h5") if path.is_dir() else path.parent.glob(path.name)
+    return sorted(file for file in found if file.is_file() and not file.name.startswith("."))
 
 
 def _is_native(path: Path) -> bool:

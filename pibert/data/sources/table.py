@@ -121,7 +121,8 @@ def _joined(members: Mapping[int, Path], first: list[_Column], hints: Hints) -> 
             if theirs is None or not np.array_equal(theirs, axis.values):
                 raise SourceError(
                     f"{file}: expected the points of {next(iter(members.values())).name}, found "
-                    f"others in its column {axis.name}; keep files of one flow in a folder"
+                    f"others in its column {axis.name}; name a file alone, or keep the files of "
+                    "one flow in a folder"
                 )
         stated = next((column.values for column in own if column.name == "t"), None)
         if stated is not None and np.ptp(stated) > 0:

@@ -1,8 +1,8 @@
 """Where frames are cut, and whose lines are shown there.
 
 The columns and the wake line are those of ``evaluation/regions.py``. Without a body, or with one
-whose place is not known, the paper's columns 11, 32 and 52 of 64 stand in, and the middle row for
-the wake line.
+whose place is not known, the paper's columns 11, 32 and 52 of 64 stand in, under these names on
+every grid, and the middle row for the wake line.
 """
 
 from collections.abc import Sequence
@@ -23,6 +23,9 @@ _LINES = 4
 """Models whose lines can be told apart in one panel."""
 
 
+_COUNTED = " Columns are counted as if 64 made up the width."
+
+
 class Slice(NamedTuple):
     label: str
     column: int
@@ -39,6 +42,8 @@ class Places(NamedTuple):
     """The column at which the line along the stream begins."""
     line: str
     """What that line is."""
+    note: str = ""
+    """What the names of the slices mean, for captions."""
 
 
 def places(board: Board, picked: Picked) -> Places:
@@ -47,11 +52,14 @@ def places(board: Board, picked: Picked) -> Places:
     body = _body(board, picked)
     if body is None:
         slices = [
-            Slice(f"column {column}", column, f"slice_column_{number}_rel_l2")
+            Slice(
+                f"column {number}",
+                paper_column(number, grid.shape[1]),
+                f"slice_column_{number}_rel_l2",
+            )
             for number in PAPER_COLUMNS
-            for column in (paper_column(number, grid.shape[1]),)
         ]
-        return Places(slices, grid.shape[0] // 2, 0, "middle row")
+        return Places(slices, grid.shape[0] // 2, 0, "middle row", _COUNTED)
     place = locate(body[None], grid)
     slices = [
         Slice(

@@ -98,7 +98,7 @@ def _draw_course(
 ) -> None:
     steps = np.diff(course.frames)
     # Of frames in pairs every second one is predicted: their usual step is no gap.
-    breaks = np.flatnonzero(steps > np.median(steps)) + 1 if len(steps) else []
+    breaks = np.flatnonzero(steps > (np.median(steps) if len(steps) else 0)) + 1
     for name, values in lines.items():
         # NaN between two stretches, so that no line is drawn across a gap.
         y = np.insert(values[course.rows], breaks, np.nan)

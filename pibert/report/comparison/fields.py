@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
 from pibert.report.comparison.board import Board
 from pibert.report.comparison.drawn import (
@@ -34,9 +34,8 @@ from pibert.report.comparison.picked import (
     quantities,
     unit_of,
 )
-from pibert.report.figures import Layer, add_bar, panels, show
+from pibert.report.figures import ERRORS, Layer, add_bar, panels, show
 
-ERRORS = "coolwarm"
 _SHARE = 0.995
 """Of the points of a model whose errors decide on the scale: a spike would hide the rest."""
 _LONGER, _WIDTH = 2.3, 10.7
@@ -183,8 +182,9 @@ class _Sheet:
             bar.ax.set_title(label, fontsize=NORMAL, pad=2)
             bar.ax.tick_params(labelsize=SMALL, length=2, pad=1)
             bar.ax.locator_params(nbins=5)
-            bar.formatter.set_powerlimits((-2, 3))  # long labels would touch
-            bar.formatter.set_useMathText(True)
+            short = ScalarFormatter(useMathText=True)
+            short.set_powerlimits((-2, 3))  # long labels would touch
+            bar.ax.xaxis.set_major_formatter(short)
             bar.ax.xaxis.get_offset_text().set_fontsize(SMALL)
             bar.outline.set_linewidth(0.5)
 
@@ -240,7 +240,7 @@ def _of_model(board: Board, model: str) -> Drawn | None:
 
 def _scale(name: str, true: Layer) -> tuple[float, float, str]:
     """The scale of a quantity; that of the vorticity is not left to the few points at a wall."""
-    low, high, colours = true.scale()
+    low, high, colours = true.scale(signed=name == VORTICITY)
     most = float(np.quantile(np.abs(true.shown), _SHARE))
     return (-most, most, colours) if name == VORTICITY and low < 0 < most else (low, high, colours)
 

@@ -44,8 +44,6 @@ SECTIONS = {
     "Rollout": "Rollouts",
 }
 """Keys of tables and figures, in the order of the page."""
-_NARROW = 7
-"""Columns up to which two tables fit beside each other."""
 _FOLDED = ("haar-",)
 """Tables that few look for."""
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -197,16 +195,14 @@ def _data_section(
 
 
 def _tables(tables: Sequence[Table]) -> str:
-    """Narrow ones beside each other; those that few look for folded."""
-    text, narrow, folded = "", "", ""
+    """Beside each other where they fit; those that few look for folded."""
+    text, folded = "", ""
     for table in tables:
         if any(f"-{start}" in table.name for start in _FOLDED):
             folded += as_html(table)
-        elif len(table.head) <= _NARROW:
-            narrow += as_html(table)
         else:
             text += as_html(table)
-    text = (f'<div class="tables">{narrow}</div>' if narrow else "") + text
+    text = f'<div class="tables">{text}</div>' if text else ""
     return text + (f"<details><summary>More tables</summary>{folded}</details>" if folded else "")
 
 
@@ -218,11 +214,10 @@ def _picture(number: int, picture: Picture | Missing) -> str:
         )
     data = base64.b64encode(picture.data).decode()
     wide, high = picture.width, picture.height
-    # On a narrow screen it scrolls in its box, rather than shrink until nothing can be read.
-    size = f"width:100%;max-width:{wide}px;min-width:min({wide}px,38rem)"
     return (
         f'<figure class="picture"><div class="scroll" tabindex="0"><img '
-        f'width="{wide}" height="{high}" style="{size}" alt="{escape(picture.alt, quote=True)}" '
+        f'width="{wide}" height="{high}" style="--wide:{wide}px" '
+        f'alt="{escape(picture.alt, quote=True)}" '
         f'src="data:{picture.mime};base64,{data}"></div><figcaption>'
         f"<strong>Figure {number}.</strong> {html_text(picture.caption)}</figcaption></figure>"
     )

@@ -145,7 +145,7 @@ def multiscale(board: Board) -> Drawn | None:
         f"{cut.places.line} (red, y = {cut.y[cut.places.row]:.2g}); (b) relative L2 error along "
         f"them, mean over all {board.facts['test_frames']} test frames, models by rank; (c-e) "
         f"profiles and (f, g) the {cut.places.line} of this frame, slices as grey lines."
-        f"{interval_text(board)}"
+        f"{cut.places.note}{interval_text(board)}"
     )
     alt = (
         f"Profiles of {quantity} across the stream and along the wake: truth, {', '.join(models)}."
@@ -191,16 +191,18 @@ def cross_sections(board: Board) -> Drawn | None:
     high = min(max(2.9 * aspect, 1.0), 2.9)
     figure = blank(10, len(picks) * (high + 1.75 + 0.9) + 0.4)
     axes = figure.subplots(2 * len(picks), 3, height_ratios=(high, 1.75) * len(picks))
+    note = ""
     for number, (name, picked) in enumerate(picks.items()):
         cut, lines = _Cut(board, picked, models), axes[2 * number : 2 * number + 2]
         _draw_block(lines, cut, quantity, f"{name}: {picked.words}")
+        note = cut.places.note
     line_legend(figure, board, models)
     rule = board.reference.card["pick_rule"]
     frames = "; ".join(f"{name}: {p.words}" for name, p in picks.items())
     caption = (
         f"Data set {board.name}, {rule} ({frames}). Above, {quantity} of the truth and of "
         f"{' and '.join(models)} on the scale of the truth, in white the columns of the profiles "
-        f"below{_with_unit_text(unit_of(board, quantity))}."
+        f"below{_with_unit_text(unit_of(board, quantity))}.{note}"
     )
     alt = f"Maps and profiles of {quantity} in {len(picks)} frames: truth, {', '.join(models)}."
     return Drawn(figure, caption, alt)

@@ -23,7 +23,7 @@ from pibert.physics import derivatives
 from pibert.report.comparison.board import Board
 from pibert.report.comparison.drawn import NORMAL, SMALL, Drawn, blank, with_unit
 from pibert.report.comparison.plots import masked, time_unit
-from pibert.report.figures import add_bar, show
+from pibert.report.figures import ERRORS, SIGNED, VALUES, Layer, add_bar, is_signed, show
 
 _COLUMNS, _ROWS = 6, 6
 _SHARE = 0.995
@@ -61,7 +61,7 @@ def timestep_strip(board: Board) -> Drawn | None:
     count = len(strip.rows)
     step = max(1, (count - 1) // (_COLUMNS - 1))
     places = list(range(0, count, step))[:_COLUMNS]
-    limit, colours = _scale(strip)
+    limit, colours = _scale(board, strip)
     rows = {"truth": strip.truth, **strip.models}
     figure = _sheet(board, len(rows), len(places))
     axes = figure.subplots(len(rows), len(places), squeeze=False)
@@ -101,13 +101,13 @@ def animation(board: Board) -> Animated | None:
     strip = _strip(board, (model,))
     if strip is None or model not in strip.models or len(strip.rows) < 2:
         return None
-    limit, colours = _scale(strip)
+    limit, colours = _scale(board, strip)
     error = strip.models[model] - strip.truth
     widest = max(_quantile(error[strip.known]), 1e-12)
     panels = (
         ("truth", strip.truth, limit, colours),
         (model, strip.models[model], limit, colours),
-        ("error", error, (-widest, widest), "coolwarm"),
+        ("error", error, (-widest, widest), ERRORS),
     )
     figure = _animation_sheet(board)
     images = []
@@ -185,14 +185,14 @@ def _quantity(
     return with_unit("vorticity", unit), spin, defined & known
 
 
-def _scale(strip: Strip) -> tuple[tuple[float, float], str]:
+def _scale(board: Board, strip: Strip) -> tuple[tuple[float, float], str]:
     """Of the truth of all frames."""
     values = strip.truth[strip.known]
-    low, high = float(values.min()), float(values.max())
-    if low < 0 < high:
+    low, high = Layer(np.ma.masked_array(values.numpy())).inner
+    if is_signed(low, high, always=board.spec.velocity is not None):
         widest = _quantile(values)
-        return (-widest, widest), "RdBu_r"
-    return (low, high if high > low else low + 1.0), "viridis"
+        return (-widest, widest), SIGNED
+    return (low, high if high > low else low + 1.0), VALUES
 
 
 def _quantile(values: Tensor) -> float:

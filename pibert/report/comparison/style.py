@@ -24,6 +24,11 @@ nav.top { position: sticky; top: 0; z-index: 3; background: var(--paper);
   border-bottom: 1px solid var(--line); overflow-x: auto; white-space: nowrap;
   padding-top: .5rem; padding-bottom: .5rem; font-size: .9rem; }
 nav.top a, nav.top button { margin-right: .9rem; }
+/* Fades what is cut off while there is more to scroll to; at the end it lies after the links. */
+nav.top::after { content: ""; display: inline-block; position: sticky; right: 0; width: 3rem;
+  height: 1.6em; vertical-align: middle; pointer-events: none;
+  background: linear-gradient(to right, transparent, var(--paper) 80%);
+  box-shadow: 1.25rem 0 var(--paper); }
 nav.top button { font: inherit; color: var(--ink); background: var(--panel);
   border: 1px solid var(--line); border-radius: 1rem; padding: .1rem .7rem; cursor: pointer; }
 nav.top button[aria-pressed=true] { background: var(--accent); color: var(--paper); }
@@ -38,13 +43,20 @@ figcaption { font-size: .88rem; line-height: 1.45; color: var(--soft); max-width
 figcaption strong { color: var(--ink); }
 .table figcaption { margin-bottom: .45rem; }
 .picture figcaption { margin-top: .45rem; }
-.tables { display: grid; gap: 0 1.6rem;
-  grid-template-columns: repeat(auto-fill, minmax(min(100%, 38rem), 1fr)); }
-.tables > * { min-width: 0; }
+/* Two beside each other where both fit; one that is wider than half takes the whole width. */
+.tables { display: flex; flex-wrap: wrap; gap: 0 1.6rem; }
+.tables > *, .tables::after { flex: 1 1 38rem; max-width: 100%; }
+.tables::after { content: ""; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: .4rem; }
 .picture .scroll { background: #fff; padding: .4rem; width: fit-content; max-width: 100%; }
 .tables table { font-size: .82rem; } .tables th, .tables td { padding: .3rem .42rem; }
-.picture img { display: block; height: auto; margin: 0 auto; }
+/* Without the script it scrolls in its box, rather than shrink until nothing can be read. */
+.picture img { display: block; height: auto; margin: 0 auto; width: 100%; max-width: var(--wide);
+  min-width: min(var(--wide), 38rem); }
+.picture.shrunk img { min-width: 0; cursor: zoom-in; }
+.picture.shrunk.large img { min-width: var(--wide); cursor: zoom-out; }
+.picture.shrunk figcaption::after { content: " Tap the figure to enlarge it."; font-style: italic; }
+.picture.shrunk.large figcaption::after { content: " Tap the figure to shrink it."; }
 table { border-collapse: collapse; width: 100%; font-size: .86rem;
   font-variant-numeric: tabular-nums; }
 th, td { padding: .32rem .6rem; text-align: right; white-space: nowrap;
@@ -107,6 +119,19 @@ for (const table of document.querySelectorAll("figure.table table")) {
       body.append(...[...body.rows].sort(order));
     });
   });
+}
+const watcher = new ResizeObserver(entries => {
+  for (const { target } of entries) {
+    const wide = Number(target.querySelector("img").getAttribute("width"));
+    target.classList.toggle("shrunk", target.clientWidth < wide);
+  }
+});
+for (const figure of document.querySelectorAll("figure.picture")) {
+  const box = figure.querySelector(".scroll");
+  const turn = () => { if (figure.matches(".shrunk")) figure.classList.toggle("large"); };
+  box.addEventListener("click", turn);
+  box.addEventListener("keydown", event => { if (event.key === "Enter") turn(); });
+  watcher.observe(figure);
 }
 const sets = [...document.querySelectorAll("section.data")];
 if (sets.length > 1) {

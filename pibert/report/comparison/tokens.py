@@ -31,7 +31,7 @@ from pibert.report.comparison.drawn import (
 )
 from pibert.report.comparison.picked import PICKS, chief, pick, quantities, unit_of
 from pibert.report.comparison.plots import masked
-from pibert.report.figures import add_bar, show
+from pibert.report.figures import ERRORS, VALUES, add_bar, show
 
 _WIDTH = 2.9
 _GREY = "0.75"
@@ -128,15 +128,15 @@ def _panel(
         assert gain is not None
         widest = max(float(np.nanquantile(gain.abs().numpy(), 0.98)), 1e-12)
         extend = "both" if float(gain.nan_to_num().abs().max()) > widest else "neither"
-        add_bar(ax, _map(ax, gain, grid, frame.patch, "coolwarm_r", -widest, widest), extend)
+        add_bar(ax, _map(ax, gain, grid, frame.patch, f"{ERRORS}_r", -widest, widest), extend)
         return f"Token gain over {rival}"
     sample = _sample(found[panel], frame)
     if panel == "gate_map":
-        image = show(ax, masked(sample, frame.known), grid, 0.0, 1.0, "viridis")
+        image = show(ax, masked(sample, frame.known), grid, 0.0, 1.0, VALUES)
         add_bar(ax, image)
         return "Gate: share of the Fourier branch"
     if panel == "residual":
-        add_bar(ax, _map(ax, sample, grid, frame.patch, "viridis"))
+        add_bar(ax, _map(ax, sample, grid, frame.patch, VALUES))
         return "Residual of the equations"
     mean = sample.mean(0)  # over layers
     add_bar(ax, _map(ax, 100 * mean, grid, frame.patch, "magma"))

@@ -154,7 +154,7 @@ def protocol(results: Mapping[str, Any], boards: Sequence[Board]) -> Facts:
             f"rate {fit['learning_rate']:g} unless an entrant has its own",
         ),
         ("Seeds", f"{seeds}; predictors without training run once"),
-        ("Selection", f"epoch of the least {fit['monitor']} error on the validation part alone"),
+        ("Selection", f"epoch of the least {_monitored(fit['monitor'])} on the validation part"),
         ("Test", "judged once, at the end; every frame predicted from true frames before it"),
         ("Rollouts", f"{rollouts['steps']} frames from {rollouts['starts']} starts"),
         ("Reference", f"{plan['reference']}; it picks the frames shown: {_pick_rule(boards)}"),
@@ -165,6 +165,12 @@ def protocol(results: Mapping[str, Any], boards: Sequence[Board]) -> Facts:
         ("Command", command(results)),
     ]
     return facts
+
+
+def _monitored(name: str) -> str:
+    """In words: to a reader of this page, reconstruction is the filling of gaps."""
+    known = {"reconstruction": "error of the next frame", "loss": "loss"}
+    return known.get(name, f"{name} error")
 
 
 def command(results: Mapping[str, Any]) -> str:

@@ -8,7 +8,14 @@ import { Panel } from "./panels.js";
 import { attach, zoom } from "./pointer.js";
 import { chosenPanels } from "./quantities.js";
 import { goTo, lastFrame, state, update, watch } from "./state.js";
-import { errorStudy, frameAt, probeStudy, sliceStudy, spectrumStudy } from "./studies.js";
+import {
+  errorStudy,
+  frameAt,
+  nearRuns,
+  probeStudy,
+  sliceStudy,
+  spectrumStudy,
+} from "./studies.js";
 
 const find = (id) => document.getElementById(id);
 
@@ -94,7 +101,7 @@ function whereWords(start, end = start) {
 // Charts.
 
 const STUDIES = {
-  probe: { make: probeStudy, after: ["recording", "runs", "frame", "component", "probe"] },
+  probe: { make: probeStudy, after: ["recording", "runs", "frame", "component", "probe", "isWholeTime"] },
   slice: { make: sliceStudy, after: ["recording", "runs", "frame", "component", "slice"] },
   error: { make: errorStudy, after: ["recording", "runs", "frame"] },
   spectrum: { make: spectrumStudy, after: ["recording", "runs", "frame", "spectrum"] },
@@ -123,6 +130,13 @@ for (const figure of document.querySelectorAll("[data-study]")) {
   button.addEventListener("click", () => saveCsv(name, make()));
   button.disabled = true;
 }
+
+find("whole-time").addEventListener("click", () => update({ isWholeTime: !state.isWholeTime }));
+watch(["recording", "runs", "frame", "isWholeTime"], () => {
+  const button = find("whole-time");
+  button.disabled = !state.recording || !nearRuns();
+  button.setAttribute("aria-pressed", String(state.isWholeTime));
+});
 
 // Time.
 

@@ -30,7 +30,8 @@ export class Chart {
 
   /**
    * spec: title, x and y (axis labels), series [{name, kind, x, y}], and maybe band {x, low, high},
-   * at (an x to mark), isLog (both axes), isLogY, remark; or note, words instead of lines.
+   * at (an x to mark), span (the part of x to show), isLog (both axes), isLogY, remark; or note,
+   * words instead of lines.
    */
   draw(spec) {
     this.spec = spec;
@@ -39,7 +40,8 @@ export class Chart {
     this.svg.replaceChildren();
     this.legend.replaceChildren();
     this.output.textContent = "";
-    const series = (spec.series ?? []).filter(({ y }) => y.some(Number.isFinite));
+    const all = (spec.series ?? []).map((own) => within(own, spec.span));
+    const series = all.filter(({ y }) => y.some(Number.isFinite));
     this.series = series;
     if (!series.length) {
       this.note(spec.note ?? "Nothing to show yet.", width);
@@ -192,6 +194,13 @@ export class Chart {
     const shown = [`${this.spec.x} ${number(nearest)}`, ...values.filter(Boolean)];
     this.output.textContent = shown.join(" · ");
   }
+}
+
+/** The part of a line that a span of x holds. */
+function within(line, span) {
+  if (!span) return line;
+  const isInside = (_, n) => line.x[n] >= span[0] && line.x[n] <= span[1];
+  return { ...line, x: line.x.filter(isInside), y: line.y.filter(isInside) };
 }
 
 /** From values to places; `back` is its inverse. */

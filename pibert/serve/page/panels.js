@@ -114,7 +114,7 @@ export class Panel {
     context.textBaseline = "top";
     context.textAlign = "center";
     const [left, right] = [view.x0, view.x1].map((edge) => recording.x(edge - 0.5));
-    for (const tick of someTicks(left, right, plot.width / 65, 2)) {
+    for (const tick of someTicks(left, right, plot.width / 65, plot.width < 150 ? 2 : 3)) {
       const x = plot.x + ((tick - left) / (right - left)) * plot.width;
       context.fillRect(x - 0.5, plot.y + plot.height, 1, 4);
       context.fillText(number(tick), x, plot.y + plot.height + 6);

@@ -11,6 +11,7 @@ export const state = {
   shown: new Set(["truth", "prediction", "error", "vorticity"]),
   term: null, // of the PDE, for the residual map
   spectrum: "x",
+  isWholeTime: false, // the probe over all frames, not those near the prediction
   scaleToFrame: false,
   isSmooth: true,
   view: null, // {x0, x1, y0, y1} in cells, null: everything

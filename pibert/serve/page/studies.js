@@ -5,9 +5,10 @@ import { bilinear, nmse, pointsAlong } from "./fields.js";
 import { axisLabel } from "./numbers.js";
 import { pointAt, pointBars, truthName, valuesAt, velocityAt, whereBarsAre } from "./quantities.js";
 import { radial, streamwise } from "./spectrum.js";
-import { state } from "./state.js";
+import { lastFrame, state } from "./state.js";
 
 const KINDS = ["first", "second"];
+const LEAST_BEFORE = 5; // frames before a prediction that are shown with it
 
 function runs() {
   return state.runs.flatMap((run, n) =>
@@ -50,10 +51,26 @@ export function probeStudy() {
   for (const { run, name, kind } of runs()) series.push({ name, kind, ...trace(run) });
   const spec = { title, x: axis.label, y: componentLabel(), series, at: axis.of(state.frame) };
   spec.where = [{ x: recording.x(probe.x), y: recording.y(probe.y) }];
+  const near = nearRuns();
+  if (near && !state.isWholeTime) spec.span = near.map(axis.of);
   const band = bandAt(place, axis);
   if (band) spec.band = band;
   else if (state.runs[0]?.low.length) spec.remark = whereBarsAre(state.runs[0]);
   return spec;
+}
+
+/**
+ * First and last frame of what is predicted, with some before it; null where that is nearly all, or
+ * the frame that is shown lies elsewhere.
+ */
+export function nearRuns() {
+  const made = runs().map(({ run }) => run);
+  if (!made.length) return null;
+  const start = Math.min(...made.map((run) => run.start));
+  const last = Math.max(...made.map((run) => run.start + run.steps));
+  const first = Math.max(0, start - Math.max(LEAST_BEFORE, Math.ceil((last - start) / 2)));
+  const isNearlyAll = last - first > 0.8 * lastFrame();
+  return isNearlyAll || state.frame < first || state.frame > last ? null : [first, last];
 }
 
 function bandAt(place, axis) {

@@ -157,6 +157,19 @@ def test_units_steps_and_parameters_are_found_by_name(tmp_path: Path) -> None:
     assert torch.equal(trajectory.read(), torch.from_numpy(packed.astype(np.float32)))
 
 
+@pytest.mark.parametrize("missing", ["x", "y"])
+def test_coordinates_of_one_axis_alone_need_the_spacing_of_the_other(
+    tmp_path: Path, missing: str
+) -> None:
+    named = {"x_mm": X, "y_mm": Y}
+    del named[f"{missing}_mm"]
+    with pytest.raises(SourceError, match=rf"not along {missing}; .*\(--d{missing}\)"):
+        saved(tmp_path, **fields(), **named)
+    hints = Hints(dx=0.25) if missing == "x" else Hints(dy=0.25)
+    grid = saved(tmp_path, hints, **fields(), **named)[0].spec.grid
+    assert (grid.dx if missing == "x" else grid.dy) == 0.25
+
+
 def test_coordinates_in_two_units_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="different units, x_mm in mm, y_cm in cm"):
         saved(tmp_path, **fields(), x_mm=X, y_cm=Y)

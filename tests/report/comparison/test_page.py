@@ -220,7 +220,7 @@ def test_the_protocol_tells_budget_selection_and_the_command():
     board = handmade(ERRORS)
     facts = dict(protocol(board.results, [board]))
     assert facts["Budget"].startswith("20,000 samples for every trained model")
-    assert "reconstruction error on the validation part alone" in facts["Selection"]
+    assert facts["Selection"] == "epoch of the least error of the next frame on the validation part"
     assert "frames picked by a coin" in facts["Reference"]
     assert facts["Commit"] == "c" * 40
     assert facts["Command"].startswith("not recorded")

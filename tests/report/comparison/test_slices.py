@@ -62,6 +62,8 @@ def test_columns_are_tied_to_the_body() -> None:
 def test_without_a_body_the_columns_are_the_papers() -> None:
     found = cut_of(make_board(own=spec(body=False)))
     assert [s.column for s in found.slices] == [11 * 48 // 64, 24, 52 * 48 // 64]
+    # Called as in the tables, whatever the grid.
+    assert [s.label for s in found.slices] == ["column 11", "column 32", "column 52"]
     assert (found.row, found.first, found.line) == (8, 0, "middle row")
 
 

@@ -212,9 +212,10 @@ def _plan(
     shape = next(variable.shape for variable in variables if variable.key == piece.key)
     size = dict(zip(piece.axes, shape, strict=True))
     frames = size.get("t", 1)
+    _require_both_axes(store.path, roles, hints)
     steps = {name: float(_whole(store, v).item()) for name, v in roles.steps.items()}
-    x = _axis(store, roles.x, size.get("x", 0), steps.get("dx"), "x", remarks)
-    y = _axis(store, roles.y, size.get("y", 0), steps.get("dy"), "y", remarks)
+    x = _axis(store, roles.x, size.get("x", 0), steps.get("dx", hints.dx), "x", remarks)
+    y = _axis(store, roles.y, size.get("y", 0), steps.get("dy", hints.dy), "y", remarks)
     if x.ndim == 2 and x.shape == y.shape:
         x, y, transposed = _separate(x, y)
         if transposed:
@@ -265,6 +266,18 @@ def _axis(
     if step is None:
         remarks.append(f"the file has no {name}: its points were counted")
     return (step or 1.0) * np.arange(count, dtype=np.float64)
+
+
+def _require_both_axes(path: Path, roles: Roles, hints: Hints) -> None:
+    """Counted points along one axis, beside coordinates along the other, make a wrong domain."""
+    told = {"x": roles.x or roles.steps.get("dx"), "y": roles.y or roles.steps.get("dy")}
+    missing = [axis for axis, variable in told.items() if variable is None]
+    if len(missing) == 1 and getattr(hints, f"d{missing[0]}") is None:
+        other = "y" if missing == ["x"] else "x"
+        raise SourceError(
+            f"{path}: it says where its points lie along {other}, but not along {missing[0]}; give "
+            f"their spacing in the same unit (--d{missing[0]})"
+        )
 
 
 def _time(

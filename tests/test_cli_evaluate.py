@@ -129,6 +129,7 @@ def test_scores_of_other_data_leave_those_of_the_test_part_alone(
     write(data, prepare(load_experiment(folder.parent / "plan.toml").data).trajectories[:1])
     result = call("evaluate", folder, "--data", data)
     assert result.exit_code == 0, result.output
+    assert "it may have seen them" in " ".join(result.output.split())
     assert (folder / "evaluation" / "scores.json").read_bytes() == own
     assert (folder / "evaluation-other-flows" / "scores.json").is_file()
 

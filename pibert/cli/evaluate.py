@@ -69,7 +69,7 @@ def evaluate(
     from pibert.comparison.evaluation import evaluate as judge
     from pibert.comparison.plan import RolloutPlan
     from pibert.evaluation.scores import read_card
-    from pibert.experiments.calibration import as_trained, assume_units
+    from pibert.experiments.calibration import as_trained, assume_units, same_as_trained
     from pibert.experiments.flows import prepare, prepare_test
     from pibert.experiments.progress import unfinished
     from pibert.predictor import load
@@ -92,6 +92,12 @@ def evaluate(
             plan = as_trained(predictor, source.path, source.stated())
             flows = prepare_test(plan, predictor.spec, predictor.normalizer)
             flows = assume_units(flows, predictor.spec)
+            if what := same_as_trained(predictor, flows):
+                remark(
+                    f"these flows are of the data set that the model was trained on (the same "
+                    f"{what}): it may have seen them; a run without --data is judged on its test "
+                    "part alone"
+                )
             _note_resampling(flows, remark)
     if out is None:
         # Not beside the weights: those scores belong to the comparison that the run is part of.
@@ -101,6 +107,8 @@ def evaluate(
     out.mkdir(parents=True, exist_ok=True)
     with noting_warnings(remark):
         scores = judge(folder, flows, into=out, rollout=RolloutPlan(steps=rollout))
+    if empty := int(scores.arrays["errors/prediction"].isnan().sum()):
+        remark(f"{empty} of the frames hold no flow at known points and count for nothing")
     add_cost(folder, out, "cpu")
     card = read_card(out)
     rolled = _rollouts(scores) if rollout else None

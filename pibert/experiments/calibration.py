@@ -212,18 +212,23 @@ def assume_units(flows: Flows, spec: FieldSpec) -> Flows:
     return replace(flows, trajectories=tuple(views), spec=replace(own, units=units))
 
 
-def _refuse_training_data(predictor: Predictor, flows: Flows, data: Path | str) -> None:
+def same_as_trained(predictor: Predictor, flows: Flows) -> str | None:
+    """What shows that flows are of the data set that the model was trained on; None: nothing."""
     theirs = predictor.card.get("provenance", {}).get("data", {})
     mine = {flows.source.get("fingerprint")}
     mine |= {trajectory.local.get("recipe_hash") for trajectory in flows.trajectories}
-    for what in ("fingerprint", "recipe_hash"):
-        if theirs.get(what) is not None and theirs[what] in mine:
-            raise ValueError(
-                f"{data}: expected flows that neither training nor selection saw, found flows of "
-                f"the data set that the model was trained on (the same {what}), of which it cannot "
-                "be told what part they were; give others, such as simulated ones of another seed, "
-                "or calibrate a run on the share that its plan set aside: pibert calibrate RUN"
-            )
+    known = (what for what in ("fingerprint", "recipe_hash") if theirs.get(what) is not None)
+    return next((what for what in known if theirs[what] in mine), None)
+
+
+def _refuse_training_data(predictor: Predictor, flows: Flows, data: Path | str) -> None:
+    if what := same_as_trained(predictor, flows):
+        raise ValueError(
+            f"{data}: expected flows that neither training nor selection saw, found flows of "
+            f"the data set that the model was trained on (the same {what}), of which it cannot "
+            "be told what part they were; give others, such as simulated ones of another seed, "
+            "or calibrate a run on the share that its plan set aside: pibert calibrate RUN"
+        )
 
 
 def _refuse_other_fields(predictor: Any, flows: Flows, data: Path | str) -> None:

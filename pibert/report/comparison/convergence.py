@@ -81,8 +81,12 @@ def _stages(board: Board, model: str) -> Mapping[str, Any]:
 
 
 def _scale(board: Board, model: str) -> float:
-    """Samples of an epoch; without a known budget the share that it has of all epochs."""
-    epochs = sum(stage["epochs"] for stage in _stages(board, model).values())
+    """Samples of an epoch; where the run does not tell, the budget's share that it has."""
+    stages = _stages(board, model).values()
+    epochs = sum(stage["epochs"] for stage in stages)
+    seen = [stage.get("samples") for stage in stages]
+    if None not in seen:
+        return sum(seen) / epochs
     return (board.results.get("comparison", {}).get("samples") or 1.0) / epochs
 
 

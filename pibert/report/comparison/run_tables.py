@@ -11,6 +11,7 @@ from pibert.report.comparison.board import Board
 from pibert.report.comparison.columns import Numbers, table_of
 from pibert.report.comparison.markup import Table
 from pibert.report.comparison.numbers import digits, duration, integer, percent, scaled, size
+from pibert.report.comparison.wording import taken_runs
 
 BATCH = 128
 """Size of the batches that the summary tells the time of."""
@@ -75,8 +76,10 @@ def training(board: Board) -> Table | None:
         _cost(board, "validation loss there", reached),
         _cost(board, "training", _seconds, duration),
     ]
+    taken = [name for name in taken_runs(board.results) if name in board.models]
+    exempt = f" but for {', '.join(taken)}, trained elsewhere" if taken else ""
     caption = (
-        "All models see the same number of samples to within half an epoch, counted with "
+        f"All models{exempt} see the same number of samples to within half an epoch, counted with "
         "repetition, pretraining included. The epoch is chosen on "
         "the validation part; a best epoch that is the last one says that more training might help."
     )

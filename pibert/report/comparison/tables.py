@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from pibert.report.comparison import diagnostic_tables, run_tables
-from pibert.report.comparison.board import Board
+from pibert.report.comparison.board import UNTRAINED, Board
 from pibert.report.comparison.columns import (
     Column,
     Numbers,
@@ -121,6 +121,8 @@ def seeds(board: Board) -> Table | None:
     found = {m: {r["seed"]: r["value"] for r in board.find(m, "nmse")} for m in board.models}
     known = {m: [v for v in own.values() if v is not None] for m, own in found.items()}
     spread = {m: statistics.stdev(v) if len(v) > 1 else None for m, v in known.items()}
+    for model in set(UNTRAINED) & set(found):  # the one run is that of every seed
+        found[model] = dict.fromkeys(numbers, board.value(model, "nmse"))
     columns = [
         Numbers(
             label="mean NMSE ↓",
@@ -133,7 +135,10 @@ def seeds(board: Board) -> Table | None:
             for n in numbers
         ),
     ]
-    caption = "Bold: best of the column. Predictors that nothing is trained of have one run."
+    caption = (
+        "Bold: best of the column. Predictors that nothing is trained of are the same for all "
+        "seeds."
+    )
     return table_of("seeds", "NMSE over seeds", caption, board, columns)
 
 

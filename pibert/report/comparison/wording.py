@@ -136,6 +136,17 @@ def _are(names: Sequence[str]) -> str:
     return "are" if len(names) > 1 else "is"
 
 
+def taken_runs(results: Mapping[str, Any]) -> list[str]:
+    """Entrants that were trained elsewhere, each with a budget of its own."""
+    entrants = results.get("comparison", {}).get("entrants", {})
+    return [name for name, entrant in entrants.items() if entrant.get("run") is not None]
+
+
+def _exempt(results: Mapping[str, Any]) -> str:
+    taken = taken_runs(results)
+    return f" but {', '.join(taken)}, which entered as trained elsewhere" if taken else ""
+
+
 def protocol(results: Mapping[str, Any], boards: Sequence[Board]) -> Facts:
     """What holds for all data sets."""
     plan = results["comparison"]
@@ -149,9 +160,10 @@ def protocol(results: Mapping[str, Any], boards: Sequence[Board]) -> Facts:
     facts = [
         (
             "Budget",
-            f"{integer(plan['samples'])} samples for every trained model, counted with repetition, "
-            f"pretraining included; batches of {fit['batch_size']}, {fit['optimizer']}, learning "
-            f"rate {fit['learning_rate']:g} unless an entrant has its own",
+            f"{integer(plan['samples'])} samples for every trained model{_exempt(results)}, "
+            f"counted with repetition, pretraining included; batches of {fit['batch_size']}, "
+            f"{fit['optimizer']}, learning rate {fit['learning_rate']:g} unless an entrant has its "
+            "own",
         ),
         ("Seeds", f"{seeds}; predictors without training run once"),
         ("Selection", f"epoch of the least {_monitored(fit['monitor'])} on the validation part"),

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from pibert.evaluation.scores import Scores
@@ -30,6 +32,17 @@ def test_all_models_end_at_the_budget_and_pretraining_takes_its_share_of_it():
     assert unet.get_xdata()[0] == pytest.approx(5000 * 2 / 20)
     assert pibert.get_xdata()[0] == pytest.approx(5000 * (5 + 2) / 25)
     assert pibert.get_ydata()[0] == pytest.approx(0.1 / 2**0.8)
+
+
+def test_a_run_with_a_budget_of_its_own_ends_there():
+    board = invented(3)
+    card = board.scores["unet", 0].card
+    stage = card["training"]["training"] | {"samples": 1200}
+    own = Scores(card | {"training": {"training": stage}}, board.scores["unet", 0].arrays)
+    drawn = convergence(replace(board, scores={**board.scores, ("unet", 0): own}))
+    by_colour = {line.get_color(): line for line in curves(axes_of(drawn)[0])}
+    assert by_colour[board.colour("unet")].get_xdata()[-1] == 1200
+    assert by_colour[board.colour("pibert")].get_xdata()[-1] == 5000
 
 
 def test_a_ring_marks_the_epoch_that_was_chosen():

@@ -95,6 +95,7 @@ def test_several_seeds_give_mean_spread_and_the_widest_interval():
     assert cell(table, "pibert", "standard").number == pytest.approx(spread)
     assert cell(table, "unet", "seed 2").text == "0.0300"
     assert cell(table, "persistence", "standard").text == "–"
+    assert cell(table, "persistence", "seed 2").text == "0.0400"
     whole = components(board)[0]
     assert cell(whole, "pibert", "NMSE").note == "± 0.0040"
     assert cell(whole, "persistence", "NMSE").note == ""

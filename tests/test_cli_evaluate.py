@@ -92,7 +92,7 @@ def test_any_model_is_judged_on_flows_that_are_given(
     write(coarse, [replace(trajectory, local={}) for trajectory in halved])
     resampled = call("evaluate", bare, "--data", coarse)
     assert resampled.exit_code == 0, resampled.output
-    assert "judged on 12 x 16 points, to which flows on 6 x 8 were resampled" in resampled.stderr
+    assert "the truth is on 12 x 16 points, resampled from 6 x 8" in resampled.stderr
     monkeypatch.setattr(shipped, "FOLDER", tmp_path)
     (tmp_path / "bare").rename(tmp_path / "other")
     (tmp_path / "elsewhere").mkdir()

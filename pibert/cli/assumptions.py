@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +19,12 @@ def in_units(view: "Trajectory", predictor: "Predictor", remark: Remark) -> "Tra
     from pibert.data.units import in_consistent_units
 
     units = predictor.spec.units
+    stated = list(zip(view.spec.channels, view.spec.units, units, strict=True))
+    if unstated := {name: unit for name, own, unit in stated if own == "1" != unit}:
+        named = ", ".join(f"{name} in {unit}" for name, unit in unstated.items())
+        remark(f"no unit is stated: it is assumed that the model's fit, {named} (--unit)")
+        assumed = tuple(unit if name in unstated else own for name, own, unit in stated)
+        view = replace(view, spec=replace(view.spec, units=assumed))
     scaled = in_consistent_units(view)
     fit = view if view.spec.units == units != scaled.spec.units else scaled
     for name, mine, theirs in zip(view.spec.channels, units, fit.spec.units, strict=True):
@@ -28,10 +35,6 @@ def in_units(view: "Trajectory", predictor: "Predictor", remark: Remark) -> "Tra
             )
     if fit is not view:
         remark("brought to metres and seconds, as the model")
-    stated = zip(view.spec.channels, fit.spec.units, units, strict=True)
-    if unstated := {name: unit for name, own, unit in stated if own == "1" != unit}:
-        named = ", ".join(f"{name} in {unit}" for name, unit in unstated.items())
-        remark(f"no unit is stated: it is assumed that the model's fit, {named} (--unit)")
     grid = predictor.spec.grid
     if is_counted(fit, grid):
         remark(

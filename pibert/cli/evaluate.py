@@ -154,7 +154,7 @@ def _note_resampling(flows: "Flows", remark: Remark) -> None:
     for trajectory in flows.trajectories:
         if found := trajectory.local.get("resize"):
             old, new = (" x ".join(map(str, found[end])) for end in ("from", "to"))
-            remark(f"judged on {new} points, to which flows on {old} were resampled")
+            remark(f"the truth is on {new} points, resampled from {old}")
 
 
 def _pointwise(card: Mapping[str, Any]) -> Table:

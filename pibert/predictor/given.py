@@ -148,8 +148,9 @@ def _doubt_units(fields: Tensor, usable: Tensor, spec: FieldSpec, normalizer: No
         place = distance[:, :, channel].flatten().argmax()
         value = fields[:, :, channel].flatten()[place].item()
         mean, std = normalizer.mean[channel], normalizer.std[channel]
+        unit = "" if spec.units[channel] == "1" else f" {spec.units[channel]}"
         warn(
-            f"channel {spec.channels[channel]!r} holds {value:.4g} {spec.units[channel]}, "
+            f"channel {spec.channels[channel]!r} holds {value:.4g}{unit}, "
             f"{farthest[channel].item():.0f} standard deviations from the training mean (most "
             f"values seen in training lie between {mean - 3 * std:.4g} and {mean + 3 * std:.4g}); "
             "is it in other units?"

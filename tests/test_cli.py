@@ -172,6 +172,8 @@ def test_a_unit_that_looks_mistyped_is_noted_and_other_spellings_are_known(tmp_p
         (["convert", "shear.flow.npz", "out.h5", "--frames", "9:"], "has 4 frames: none of them"),
         (["convert", "shear.flow.npz", "out.h5", "--crop", "z=0:1"], "--crop knows no z"),
         (["convert", "shear.flow.npz", "out.h5", "--crop", "x=a:1"], "--crop takes a range of"),
+        (["convert", "shear.flow.npz", "out.h5", "--crop", "x=0:2,x=1:3"], "with each name once"),
+        (["convert", "shear.flow.npz", "out.h5", "--crop", ""], "--crop takes NAME=FROM:TO,..."),
         (["convert", "shear.flow.npz", "out.h5", "--crop", "x=9:"], "keeps 0 of 24 points along x"),
         (["convert", "shear.flow.npz", "shear.flow.npz"], "is the input or a part of it"),
         (["convert", "shear.flow.npz", "notes.md"], "notes.md exists; add --overwrite"),

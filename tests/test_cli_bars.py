@@ -120,6 +120,24 @@ def test_every_prediction_of_the_next_frame_has_bars(
     assert "Bars of level 0.9 hold" in " ".join(said.stdout.split())
 
 
+def test_a_lost_frame_costs_the_bars_of_what_follows_it_and_no_more(
+    tmp_path: Path, model: Path, source: Path
+) -> None:
+    recorded, out = Reader(source)[0], tmp_path / "next.h5"
+    fields, valid = recorded.read(), torch.ones(12, *SHAPE, dtype=torch.bool)
+    fields[5], valid[5] = torch.nan, False
+    write(tmp_path / "lost.h5", [replace(recorded, states=fields, valid=valid)])
+    said = well(
+        "predict", tmp_path / "lost.h5", "--model", model, "--level", 0.9, "--out", out, "--json"
+    )
+    assert "frame 5 holds no finite value" in said.stderr
+    # Windows of two frames that end at frames 1 to 11; two of them hold the lost one.
+    told = json.loads(said.stdout)["bars"]["alarm"]["windows"]
+    assert [window["frame"] for window in told] == [1, 2, 3, 4, 7, 8, 9, 10, 11]
+    found = Reader(out)[0].read()[:, 3].flatten(1).isfinite().any(1)
+    assert found.tolist() == [True] * 4 + [False] * 2 + [True] * 5
+
+
 def test_the_alarm_is_told_on_standard_error_and_in_json(
     tmp_path: Path, model: Path, source: Path
 ) -> None:

@@ -168,6 +168,8 @@ def _region(text: str) -> "Region":
     from pibert.data.crop import Region
 
     given = options.assignments("crop", text.split(","))
+    if len(given) != sum(bool(part) for part in text.split(",")) or not given:
+        raise ValueError(f"--crop takes NAME=FROM:TO,... with each name once, found {text!r}")
     known = [field.name for field in fields(Region)]
     unknown = sorted(set(given) - set(known))
     if unknown:

@@ -1,6 +1,7 @@
 """``pibert predict``: the next frame from every frame of a recording."""
 
 import contextlib
+import math
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -158,9 +159,16 @@ class _Step:
         if self._trusted is None or self._level is None:
             answer = flow.predictor.step(fields, flow.parameters, mask=known, grid=grid)
             return answer[:, 0], {}
-        given: Any = (fields, 1, flow.parameters, known)
-        found = self._trusted.rollout(
-            *given, level=self._level, false_alarms=self._false_alarms, grid=grid
-        )
-        self._alarms.add(frames, found)
-        return found.prediction[:, 0], {"low": found.low[:, 0], "high": found.high[:, 0]}
+        # Of a window without a known point there is nothing to judge either.
+        sound = known.flatten(1).any(1)
+        answer, low, high = fields.new_full((3, *fields[:, -1].shape), math.nan)
+        if bool(sound.any()):
+            given: Any = (fields[sound], 1, flow.parameters, known[sound])
+            found = self._trusted.rollout(
+                *given, level=self._level, false_alarms=self._false_alarms, grid=grid
+            )
+            self._alarms.add([frames[row] for row in sound.nonzero().flatten().tolist()], found)
+            answer[sound], low[sound], high[sound] = (
+                own[:, 0] for own in (found.prediction, found.low, found.high)
+            )
+        return answer, {"low": low, "high": high}

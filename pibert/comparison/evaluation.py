@@ -18,15 +18,11 @@ from pibert.evaluation.rollouts import score_rollouts, spread_starts
 from pibert.evaluation.scores import FORMAT, Scores, read_card, save_card, save_scores
 from pibert.evaluation.scoring import PICK_RULE, judge, vars_of
 from pibert.experiments.calibration import HOW_TO_STATE
-from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import Flows
 from pibert.experiments.record import commit, versions
 from pibert.experiments.run import PRETRAINING
 from pibert.predictor import Predictor, load
 from pibert.training.journal import read_log
-
-_IDENTITIES = ("fingerprint", "recipe_hash")
-"""What data are known by: that of a file, or of the recipe of simulated flows."""
 
 
 def evaluate(
@@ -192,49 +188,6 @@ def refuse_short_flows(name: str, flows: Flows, history: int, rollout: RolloutPl
             f"ones and rollouts of {rollout.steps} ({error}); leave out entrants with a long "
             "history, or set rollout.steps=0"
         ) from None
-
-
-def refuse_other_training(folder: Path, data: DataConfig, flows: Flows) -> None:
-    """Refuse a finished run that may have seen the test part: other data, or parted otherwise."""
-    provenance = json.loads((folder / "model.json").read_text())["provenance"]
-    theirs, mine = provenance["data"], flows.source
-    for what in _IDENTITIES:
-        if theirs.get(what) != mine.get(what):
-            raise ValueError(
-                f"{folder}: trained on other data than these ({what} {theirs.get(what)!r} there, "
-                f"{mine.get(what)!r} here); it may have seen the test part"
-            )
-    parted = provenance["experiment"]["data"]
-    for name, value in config.as_plain(data).items():
-        if name not in ("path", "hints", "in_memory", "labelled") and parted.get(name) != value:
-            raise ValueError(
-                f"{folder}: trained on data parted or represented otherwise: data.{name} is "
-                f"{parted.get(name)!r} there and {value!r} here; it may have seen the test part"
-            )
-    model = load(folder)
-    if model.normalizer != flows.normalizer:
-        raise ValueError(
-            f"{folder}: its fields are standardised otherwise than by the training part, as it "
-            f"began with {provenance['experiment'].get('start')!r} and keeps its numbers: errors "
-            "in standardised units would not compare"
-        )
-    _refuse_start(provenance["experiment"].get("start"), data, flows)
-
-
-def _refuse_start(start: str | None, data: DataConfig, flows: Flows) -> None:
-    """What a run began with must not have seen the test part either; other flows do no harm."""
-    if start is None:
-        return
-    try:
-        provenance = load(start).card["provenance"]
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"nobody knows what {start!r}, which the run began with, has seen ({error}); bring it "
-            "back, or take a run without a start"
-        ) from None
-    theirs, mine = provenance["data"], flows.source
-    if any(mine.get(what) and theirs.get(what) == mine[what] for what in _IDENTITIES):
-        refuse_other_training(Path(start), data, flows)
 
 
 def _rollouts(

@@ -19,12 +19,12 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from pibert import config
+from pibert.comparison.entering import refuse_other_training
 from pibert.comparison.evaluation import (
     add_cost,
     evaluate,
     identity_of,
     nmse_of,
-    refuse_other_training,
     refuse_short_flows,
 )
 from pibert.comparison.folder import settle

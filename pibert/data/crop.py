@@ -29,6 +29,13 @@ class Region:
         for a, b in (("x", "columns"), ("y", "rows")):
             if getattr(self, a) is not None and getattr(self, b) is not None:
                 raise ValueError(f"crop by {a} or by {b}, not by both")
+        for name in ("rows", "columns"):
+            numbers = getattr(self, name)
+            if numbers is not None and numbers.step not in (None, 1):
+                raise ValueError(
+                    f"expected {name} without a step, found one of {numbers.step}; resize the "
+                    "region to have fewer points"
+                )
 
 
 def crop(trajectory: Trajectory, region: Region) -> Trajectory:

@@ -53,6 +53,8 @@ def represent(
         raise ValueError(
             f"stride and max_frames must be 1 or more, found {stride} and {max_frames}"
         )
+    if frames.step not in (None, 1):
+        raise ValueError(f"expected frames without a step, found one of {frames.step}; use stride")
     spec, local = trajectory.spec, dict(trajectory.local)
     stretch = range(trajectory.num_frames)[frames]
     pieces = split_at_gaps(Segment(0, stretch.start, stretch.stop), trajectory.time, spec.dt)

@@ -27,15 +27,16 @@ _LENGTHS = {
     "um": 1e-6,
     "nm": 1e-9,
     "km": 1e3,
-    "in": 0.0254,
-    "ft": 0.3048,
+    **dict.fromkeys(("in", "inch", "inches"), 0.0254),
+    **dict.fromkeys(("ft", "foot", "feet"), 0.3048),
+    **dict.fromkeys(("micron", "microns"), 1e-6),
 }
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
 _PLAIN = str.maketrans("µμ⁻¹²³", "uu-123")
 _WORD = re.compile(r"[^\W\d]\w*")
 _SCALE = re.compile(
-    r"[A-Z]\w*|[^\W\dms]|[a-z]_\w+|px|pix(?:els?)?|frames?|cells?|degrees|unknown"
-    r"|d[txy]|lu|ts|delta|eta|lambda|nu|tau|theta"
+    r"[A-Z]\w*|[^\W\dms]|[a-z]_\w+|px|pix(?:els?)?|vox(?:els?)?|frames?|steps?|cells?|degrees"
+    r"|unknown|d[txy]|lu|ts|chords?|diameters?|delta|eta|lambda|nu|tau|theta"
 )
 """A word that may stand for a scale: of the flow (``D``, ``U_inf``, ``u_tau``), of a recording."""
 _FACTOR = re.compile(r"\s*([*·.]|/|)\s*(?:1|([a-z]+)(?:\^?(-?\d+))?)\s*", re.IGNORECASE)
@@ -69,6 +70,14 @@ class Unit(NamedTuple):
         return (self.length, self.time) == (length, time)
 
 
+_UNITS = {
+    **{name: Unit(1, 0, of_length=factor) for name, factor in _LENGTHS.items()},
+    **{name: Unit(0, 1, of_time=factor) for name, factor in _TIMES.items()},
+    **dict.fromkeys(("knot", "knots"), Unit(1, -1, 1852.0, 1 / 3600)),
+    "mph": Unit(1, -1, 1609.344, 1 / 3600),
+}
+
+
 def parse_unit(text: str | None) -> Unit | None:
     """``mm/s``, ``m s-1``, ``m²/s²``, ``1/ms``; None for what is not made of lengths and times."""
     rest = (text or "").strip().translate(_PLAIN)
@@ -80,12 +89,14 @@ def parse_unit(text: str | None) -> Unit | None:
         rest = rest[found.end() :]
         mark, name = found[1], found[2]
         power = int(found[3] or 1) * (-1 if mark == "/" else 1)
-        if name in _LENGTHS:
-            scale = unit.of_length * _LENGTHS[name] ** power
-            unit = unit._replace(length=unit.length + power, of_length=scale)
-        elif name in _TIMES:
-            scale = unit.of_time * _TIMES[name] ** power
-            unit = unit._replace(time=unit.time + power, of_time=scale)
+        if name in _UNITS:
+            own = _UNITS[name]
+            unit = Unit(
+                unit.length + power * own.length,
+                unit.time + power * own.time,
+                unit.of_length * own.of_length**power,
+                unit.of_time * own.of_time**power,
+            )
         elif name is not None:
             return None
     return None if unit.is_like(0, 0) else unit
@@ -122,10 +133,12 @@ def doubt_unit(text: str | None, quantity: str) -> str | None:
     strange = [word for word in words if _SCALE.fullmatch(word) is None]
     if fits(parse_unit(text.lower())):
         meant = [text.lower()]
-    elif not strange or (parse_unit(text) is None and set(strange) <= {*_LENGTHS, *_TIMES}):
+    elif not strange or (parse_unit(text) is None and set(strange) <= {*_UNITS}):
         return None
     else:
-        meant = difflib.get_close_matches(text.lower(), usual, n=1)
+        below = text.lower().partition("/")[2].strip()[:1]
+        alike = [unit for unit in usual if not below or unit.partition("/")[2].startswith(below)]
+        meant = difflib.get_close_matches(text.lower(), alike, n=1)
     guess = f"did you mean {meant[0]}?" if meant else f"expected one such as {usual[0]}"
     return f"{text!r} is no known unit of {quantity} ({guess})"
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from pibert import config
-from pibert.data.dataset import Window
+from pibert.data.dataset import Window, common_spec
 from pibert.data.provenance import predicted_by
 from pibert.data.sources import identify, options_of
+from pibert.data.units import in_consistent_units
 from pibert.experiments.experiment import DataConfig, Experiment
 from pibert.experiments.flows import Flows, prepare, prepare_test
 from pibert.experiments.progress import unfinished
@@ -208,8 +209,10 @@ def assume_units(flows: Flows, spec: FieldSpec) -> Flows:
     told = ", ".join(f"{name} in {unit}" for name, unit in missing.items())
     warn(f"no unit is stated: it is assumed that the model's fit, {told} (--unit)")
     units = tuple(missing.get(*pair) for pair in zip(own.channels, own.units, strict=True))
-    views = (replace(t, spec=replace(t.spec, units=units)) for t in flows.trajectories)
-    return replace(flows, trajectories=tuple(views), spec=replace(own, units=units))
+    stated = (replace(t, spec=replace(t.spec, units=units)) for t in flows.trajectories)
+    views = tuple(in_consistent_units(trajectory) for trajectory in stated)
+    common = replace(common_spec(views), parameters=own.parameters)
+    return replace(flows, trajectories=views, spec=common)
 
 
 def same_as_trained(predictor: Predictor, flows: Flows) -> str | None:

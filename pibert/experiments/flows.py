@@ -1,5 +1,6 @@
 """The flows of an experiment: found or simulated, represented, parted, and their statistics."""
 
+import glob
 import hashlib
 import math
 import os
@@ -148,8 +149,7 @@ def _locate(
     """The file of the flows, simulated if need be, and how to know it again."""
     if config.path is not None:
         path = Path(config.path)
-        identity = _fingerprint(path) if path.exists() else None  # else the reader says what it is
-        return path, {"path": str(path), "fingerprint": identity}
+        return path, {"path": str(path), "fingerprint": _fingerprint(path)}
     assert config.case is not None
     try:
         recipe = change(find_preset(config.case, config.preset), config.recipe)
@@ -169,14 +169,21 @@ def _locate(
     return path, source
 
 
-def _fingerprint(path: Path) -> str:
-    """A hash of the name, length, and first and last megabyte of every file."""
+def _fingerprint(path: Path) -> str | None:
+    """A hash of the name, length, and first and last megabyte of every file.
+
+    Of a file, a folder or a pattern; None where nothing is there, of which the reader will speak.
+    """
     block = 1 << 20
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    base = path if path.exists() else path.parent
+    found = path.rglob("*") if path.is_dir() else map(Path, glob.glob(str(path)))
+    files = [path] if path.is_file() else sorted(file for file in found if file.is_file())
+    if not files:
+        return None
     digest = hashlib.sha256()
     for file in files:
         size = file.stat().st_size
-        digest.update(f"{file.relative_to(path)} {size}".encode())
+        digest.update(f"{os.path.relpath(file, base)} {size}".encode())
         with file.open("rb") as content:
             digest.update(content.read(block))
             content.seek(max(0, size - block))

@@ -29,21 +29,34 @@ def divergence_at(block: Float[Tensor, "b t c y x"], done: int) -> FloatingPoint
     )
 
 
-def runs_away(block: Float[Tensor, "b t c y x"], start: float, done: int) -> bool:
-    """Whether standardised frames leave all that the model has seen; if so, says it.
+class Leash:
+    """Tells once when a rollout leaves all that the model has seen.
 
     Args:
-        block: Of a rollout, zero where nothing is known.
-        start: The largest value that the rollout began with: what was given is warned of elsewhere.
-        done: Frames before the block.
+        window: What it began with, standardised, zero where nothing is known. What was given is
+            warned of elsewhere, so samples that began far away have a longer leash.
     """
-    largest = block.abs().flatten(2).amax(2).amax(0)
-    beyond = (largest > max(RUNAWAY, 2 * start)).nonzero().flatten()
-    if not len(beyond):
-        return False
-    step = done + int(beyond[0]) + 1
-    warn(
-        f"from step {step} on values are more than {RUNAWAY:g} standard deviations from the "
-        f"training mean: the rollout runs away; take at most {step - 1} steps, or train on rollouts"
-    )
-    return True
+
+    def __init__(self, window: Float[Tensor, "b h c y x"]) -> None:
+        self._length = (2 * window.abs().flatten(1).amax(1)).clamp(min=RUNAWAY)
+        self._done, self._told = 0, False
+
+    def look(self, block: Float[Tensor, "b t c y x"]) -> None:
+        """At the next frames, standardised, zero where nothing is known."""
+        first, self._done = self._done + 1, self._done + block.shape[1]
+        if self._told:
+            return
+        far = block.abs().flatten(2).amax(2) > self._length.to(block)[:, None]
+        if not bool(far.any()):
+            return
+        self._told = True
+        step = first + int(far.any(0).nonzero()[0])
+        remedy = (
+            f"take at most {step - 1} steps, or train on rollouts"
+            if step > 1
+            else "check units and parameters of the input"
+        )
+        warn(
+            f"from step {step} on values are more than {RUNAWAY:g} standard deviations from the "
+            f"training mean: the rollout runs away; {remedy}"
+        )

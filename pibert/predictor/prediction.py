@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from pibert.fields import FieldSpec, Grid, Normalizer
 from pibert.predictor.arrays import Fields, Mask
 from pibert.predictor.card import Card, in_a_line
-from pibert.predictor.divergence import check_finite, divergence_at, runs_away
+from pibert.predictor.divergence import Leash, check_finite, divergence_at
 from pibert.predictor.explanation import Explanation, residual_maps, token_maps
 from pibert.predictor.given import Given, Parameters
 from pibert.predictor.heads import has, need
@@ -171,14 +171,15 @@ class Predictor:
     def _blocks(self, given: Given, steps: int | None) -> Iterator[Tensor]:
         # Between steps frames stay standardised: physical ones would lose digits to a large mean.
         window, done = given.standardised(), 0
-        start, told = float(window.abs().amax()), not given.doubted
+        leash = Leash(window) if given.doubted else None
         while steps is None or done < steps:
             block = self._run(self.model, window, given).unflatten(1, (self.horizon, -1))
             if steps is not None:
                 block = block[:, : steps - done]
             if not bool(block.isfinite().all()):
                 raise divergence_at(block, done)
-            told = told or runs_away(given.hidden(block), start, done)
+            if leash is not None:
+                leash.look(given.hidden(block))
             yield given.physical(block)
             done += block.shape[1]
             window = given.hidden(torch.cat((window, block), dim=1)[:, -self.history :])

@@ -29,7 +29,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pibert.remarks import warn
-from pibert.trust.conformal import grouped_p_values
+from pibert.trust.conformal import MORE_FLOWS, grouped_p_values
 from pibert.trust.oddity import rises_with_gaps
 
 RATE = 0.05
@@ -104,6 +104,8 @@ class Watch:
     """Exchangeable units among them."""
     most_unknown: float = 0.0
     """Largest share of unknown points of a calibration window."""
+    remedy: str = MORE_FLOWS
+    """How there would be more units, in words."""
 
     @property
     def lowest(self) -> float:
@@ -114,12 +116,6 @@ class Watch:
     def _lowest_told(self) -> float:
         """Rounded up, so that it is accepted."""
         return math.ceil(1000 * self.lowest) / 1000
-
-    @property
-    def _remedy(self) -> str:
-        """Windows are the units where there are more of those than groups."""
-        more = " or windows (pibert calibrate --starts)" if self.count > len(self.weights) else ""
-        return f"calibrate on more flows{more}"
 
     def check_rate(self, false_alarms: float | None) -> None:
         """Refuse an accepted rate of false alarms that the calibration cannot tell."""
@@ -165,7 +161,7 @@ class Watch:
             if lowest > RATE:
                 warn(
                     f"no alarm can be raised: {self.count} calibration units tell p-values from "
-                    f"{lowest:.3g} up, above the accepted rate of {RATE:g}; {self._remedy}, or "
+                    f"{lowest:.3g} up, above the accepted rate of {RATE:g}; {self.remedy}, or "
                     f"accept a rate of {self._lowest_told:g} (false_alarms; --false-alarms)"
                 )
         if unknown is None:

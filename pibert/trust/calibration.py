@@ -98,6 +98,9 @@ class Calibration:
     same_flows: bool = False
     """Whether the flows that calibrated trained the model too, with other stretches of time."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "watch", replace(self.watch, remedy=self.remedy))
+
     @property
     def count(self) -> int:
         """Exchangeable units."""
@@ -117,7 +120,7 @@ class Calibration:
 
     def quantiles(self, level: float) -> Float[Tensor, "lead c"]:
         """Half-widths of bars, in scales."""
-        wanted = conformal.corrected_level(level, self.count)
+        wanted = conformal.corrected_level(level, self.count, self.remedy)
         return conformal.grouped_quantile(self.scores, self.group_weights, wanted)
 
     def left_out(self, level: float) -> Float[Tensor, "group lead c"] | None:
@@ -134,10 +137,13 @@ class Calibration:
         if self.units == "trajectories":
             return "calibrate on more trajectories, or count windows: --units windows"
         starts = self.settings.starts or STARTS
-        # A single trajectory fits too. With fewer windows than were asked for, there are no more.
-        if int(self.windows.max()) < round((1 - FITTING) * starts):
-            return "calibrate on more flows"
-        return f"take more windows of each trajectory (--starts, here {starts}), or more flows"
+        # With fewer windows than were asked for, there are no more. A trajectory that calibrates
+        # alone may be the only one: then some of its windows fit.
+        most = int(self.windows.max())
+        parted = len(self.windows) == 1 and most == starts - max(1, round(FITTING * starts))
+        if most < starts and not parted:
+            return conformal.MORE_FLOWS
+        return f"{conformal.MORE_FLOWS} or windows of each trajectory (--starts, here {starts})"
 
     def assumption(self) -> str:
         """What the levels rest on, in a sentence."""

@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+MORE_FLOWS = "calibrate on more flows"
+"""How there would be more exchangeable units, where nothing else is known."""
 _ROUNDING = 1e-9
 
 
@@ -25,8 +27,13 @@ def highest_level(count: int) -> float:
     return count / (count + 1)
 
 
-def corrected_level(level: float, count: int) -> float:
+def corrected_level(level: float, count: int, remedy: str = MORE_FLOWS) -> float:
     """The quantile to take among the scores of ``count`` groups to cover a new one with ``level``.
+
+    Args:
+        level: To be covered.
+        count: Exchangeable units.
+        remedy: How there would be more of them, in words.
 
     Raises:
         ValueError: Where no finite quantile does.
@@ -37,8 +44,7 @@ def corrected_level(level: float, count: int) -> float:
         raise ValueError(
             f"level {level:g} needs at least {math.ceil(level / (1 - level) - _ROUNDING)} "
             f"independent calibration units, found {count}; the highest level they give is "
-            f"{math.floor(highest_level(count) * 1000) / 1000:g}: ask for less, or calibrate on "
-            "more flows, or on more windows of them where those count (pibert calibrate --starts)"
+            f"{math.floor(highest_level(count) * 1000) / 1000:g}: ask for less, or {remedy}"
         )
     return min(1.0, level * (count + 1) / count)
 

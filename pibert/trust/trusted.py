@@ -18,6 +18,7 @@ from torch import Tensor
 from pibert.fields import Grid
 from pibert.predictor import Predictor
 from pibert.predictor import load as load_predictor
+from pibert.predictor.divergence import Leash
 from pibert.predictor.given import Given, without_doubts
 from pibert.predictor.shipped import find_model
 from pibert.trust.alarm import Alarm
@@ -208,12 +209,14 @@ class Trusted:
         known = regridding.map_to_caller(torch.zeros(seen.shape), seen).isfinite()
         blocks = rolled(self.predictor, windows.fields, steps, windows.parameters, windows.known)
         parts = frames_of(blocks, windows.fields[:, -1], seen, windows.encoded)
-        done = 0
+        # Not the leash of the predictor, whose doubts about the input were told before.
+        leash, done = Leash(self._standardised(windows.fields, seen)), 0
         while True:
             with without_doubts():
                 part = next(parts, None)
             if part is None:
                 return
+            leash.look(self._standardised(part.prediction, seen))
             count = part.prediction.shape[1]
             places = torch.arange(done, done + count).clamp(max=len(quantiles) - 1)
             scales = difficulty.scales(part, spec, done)
@@ -221,6 +224,11 @@ class Trusted:
             prediction, half = (regridding.to_caller(f, seen) for f in (part.prediction, half))
             yield prediction, torch.where(known[:, None, None], half, torch.nan)
             done += count
+
+    def _standardised(self, fields: Tensor, seen: Tensor) -> Tensor:
+        """With zero where nothing is known."""
+        z = self.predictor.normalizer.apply(fields)
+        return torch.where(seen[:, None, None], z, 0.0)
 
     def _judged(
         self, given: Given, windows: Windows, false_alarms: float | None

@@ -65,3 +65,5 @@ def test_a_region_without_points_or_given_twice_is_refused() -> None:
         crop(whole, Region(x=(100.0, None)))
     with pytest.raises(ValueError, match="crop by x or by columns, not by both"):
         Region(x=(0.0, 1.0), columns=slice(1))
+    with pytest.raises(ValueError, match="expected rows without a step, found one of 2"):
+        Region(rows=slice(0, 6, 2))

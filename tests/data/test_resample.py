@@ -157,6 +157,8 @@ def test_stretches_of_frames_compose_and_are_counted_in_the_source() -> None:
     assert once.local["frames"] == [4, 19] and twice.local["frames"] == [6, 16]
     with pytest.raises(ValueError, match="'a' has 20 frames: none of them is among 20:"):
         represent(trajectory, frames=slice(20, None))
+    with pytest.raises(ValueError, match="frames without a step, found one of 2; use stride"):
+        represent(trajectory, frames=slice(2, 8, 2))
 
 
 def test_a_stride_is_taken_within_a_stretch_that_has_no_gap() -> None:

@@ -38,6 +38,11 @@ SHAPE = (5, 7)
         ("µm", 1e-6, "m"),
         ("min", 60.0, "s"),
         ("in", 0.0254, "m"),
+        ("inch/s", 0.0254, "m/s"),
+        ("microns", 1e-6, "m"),
+        ("knots", 1852 / 3600, "m/s"),
+        ("mph", 0.44704, "m/s"),
+        ("1/mph", 1 / 0.44704, "s/m"),
     ],
 )
 def test_what_a_unit_means(text: str, factor: float, name: str) -> None:
@@ -52,8 +57,10 @@ def test_what_a_unit_means(text: str, factor: float, name: str) -> None:
     ("quantity", "text"),
     [
         *(("velocity", text) for text in ("1", "px/frame", "m/frame", "U", "u_tau", "cm/s")),
+        *(("velocity", text) for text in ("inches/s", "vox/step", "diameter/s", "mph")),
         *(("length", text) for text in (None, "D", "h", "H", "px", "delta", "degrees", "µm")),
-        *(("time", text) for text in ("D/U", "h/U_b", "frame", "unknown", "-", "h")),
+        *(("length", text) for text in ("inches", "micron", "voxel", "chord", "diameters")),
+        *(("time", text) for text in ("D/U", "h/U_b", "frame", "unknown", "-", "h", "steps")),
     ],
 )
 def test_units_and_scales_of_a_flow_are_not_doubted(quantity: str, text: str | None) -> None:
@@ -68,7 +75,9 @@ def test_units_and_scales_of_a_flow_are_not_doubted(quantity: str, text: str | N
         ("velocity", "M/S", "m/s"),
         ("velocity", "m/sek", "m/s"),
         ("velocity", "m/furlong", None),
-        ("velocity", "knots", None),
+        ("velocity", "furlongs", None),
+        ("velocity", "ft/hr", None),  # ft/s is alike, but is none per hour
+        ("velocity", "kms/hr", "km/h"),
         ("length", "s", None),
         ("length", "mmm", "mm"),
         ("time", "sek", None),

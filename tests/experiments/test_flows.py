@@ -12,12 +12,14 @@ from pibert.data.format import write
 from pibert.data.sources import open_recordings
 from pibert.data.splits import Shares
 from pibert.experiments import flows as flows_module
+from pibert.experiments.calibration import assume_units
 from pibert.experiments.experiment import DataConfig
-from pibert.experiments.flows import outline, prepare
-from pibert.fields import Trajectory
+from pibert.experiments.flows import outline, prepare, prepare_test
+from pibert.fields import Normalizer, Trajectory
 from pibert.remarks import InputWarning
 from tests.data.helpers import make_trajectory
 from tests.data.test_generate import Noise
+from tests.helpers import tiny_spec
 
 SHARES = Shares(train=0.6, valid=0.2)
 
@@ -39,6 +41,31 @@ def test_statistics_are_those_of_the_training_trajectories(tmp_path: Path) -> No
     assert flows.normalizer.mean == pytest.approx(values.mean((0, 2, 3)).tolist(), abs=1e-6)
     logs = torch.tensor([flows.trajectories[home].parameters["Re"] for home in homes]).log10()
     assert flows.spec.parameters[0].mean == pytest.approx(logs.mean().item(), abs=1e-6)
+
+
+def test_a_pattern_is_known_by_its_files(tmp_path: Path) -> None:
+    for number in range(6):
+        write(tmp_path / f"re{number}.h5", [make_trajectory(f"t{number}", frames=8, seed=number)])
+    plan = DataConfig(path=str(tmp_path / "re*.h5"), shares=SHARES)
+    found = prepare(plan).source["fingerprint"]
+    assert found is not None and found == prepare(plan).source["fingerprint"]
+    assert prepare(replace(plan, path=str(tmp_path / "re[0-4].h5"))).source["fingerprint"] != found
+
+
+def test_units_that_are_assumed_take_lengths_and_times_along(tmp_path: Path) -> None:
+    metres = replace(tiny_spec((6, 8), units=("m/s", "m/s")), dt=0.002)
+    bare = replace(metres, units=("1", "1"), dt=2.0)
+    flow = make_trajectory("a", frames=8, states=torch.randn(8, 2, 6, 8))
+    times = 2.0 * torch.arange(8, dtype=torch.float64)
+    facts = {"spec": bare, "time": times, "length_unit": "mm", "time_unit": "ms", "parameters": {}}
+    write(tmp_path / "bare.h5", [replace(flow, body=None, **facts)])
+    given = prepare_test(DataConfig(path=str(tmp_path / "bare.h5")), metres, Normalizer.identity(2))
+    with pytest.warns(InputWarning, match="no unit is stated"):
+        found = assume_units(given, metres)
+    assert found.spec.units == ("m/s", "m/s")
+    assert found.spec.dt == pytest.approx(0.002)
+    assert found.spec.grid.dx == pytest.approx(1e-3 * bare.grid.dx)
+    assert torch.equal(found.trajectories[0].read(), given.trajectories[0].read())
 
 
 def test_flows_that_diverged_in_the_simulation_are_told(

@@ -213,7 +213,7 @@ def test_values_far_from_all_training_are_doubted() -> None:
         PREDICTOR.step(x)
     (warning,) = caught
     text = str(warning.message)
-    assert "channel 'v' holds 250 1, 125 standard deviations" in text
+    assert "channel 'v' holds 250, 125 standard deviations" in text
     assert "between -6.25 and 5.75" in text and "other units?" in text
     assert warning.filename == __file__ or "jaxtyping" in warning.filename
     mask = torch.ones(3, *SHAPE, dtype=torch.bool)

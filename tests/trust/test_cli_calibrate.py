@@ -68,7 +68,7 @@ def test_a_run_is_calibrated_and_gives_bars(plan: Path, tmp_path: Path):
     assert bars.alarm.rate == 0.05 and bars.alarm.lowest == 1 / 13
     assert not bars.alarm.raised.any()
     assert "No alarm can be raised at the accepted rate of 0.05" in told
-    assert "take more windows of each trajectory (--starts, here 3)" in told
+    assert "calibrate on more flows or windows of each trajectory (--starts, here 3)" in told
     assert (np.asarray(bars.high) > np.asarray(bars.low)).all()
 
 

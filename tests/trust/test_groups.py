@@ -59,6 +59,8 @@ def test_large_fields_give_no_more_windows_than_fit_in_memory(monkeypatch: pytes
         (1, 60, Settings(leads=2, starts=16), r"windows of each trajectory \(--starts, here 16\)"),
         (4, 60, Settings(leads=2, starts=4), r"windows of each trajectory \(--starts, here 4\)"),
         (1, 20, Settings(leads=2), r"^calibrate on more flows$"),
+        (2, 16, Settings(leads=2, starts=16), r"^calibrate on more flows$"),  # all 13 are taken
+        (2, 60, Settings(leads=2, starts=16), r"windows of each trajectory \(--starts, here 16\)"),
         (8, 20, Settings(leads=2, units="trajectories"), r"more trajectories, .*--units windows"),
     ],
 )
@@ -67,6 +69,9 @@ def test_more_windows_are_advised_where_there_are_more(
 ):
     found = calibrated(count, frames, settings)
     assert found.watch.lowest > 0.05 and re.search(remedy, found.remedy)
+    assert found.watch.remedy == found.remedy
+    with pytest.raises(ValueError, match=re.escape(f"ask for less, or {found.remedy}")):
+        found.quantiles(0.99)
 
 
 def test_a_single_trajectory_is_told_in_the_singular():

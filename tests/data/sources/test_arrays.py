@@ -170,6 +170,13 @@ def test_coordinates_of_one_axis_alone_need_the_spacing_of_the_other(
     assert (grid.dx if missing == "x" else grid.dy) == 0.25
 
 
+@pytest.mark.parametrize("missing", ["x", "y"])
+def test_a_stated_spacing_of_one_axis_alone_is_refused(tmp_path: Path, missing: str) -> None:
+    hints = Hints(dy=0.5) if missing == "x" else Hints(dx=0.5)
+    with pytest.raises(SourceError, match=rf"not along {missing}; .*\(--d{missing}\)"):
+        saved(tmp_path, hints, **fields())
+
+
 def test_coordinates_in_two_units_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="different units, x_mm in mm, y_cm in cm"):
         saved(tmp_path, **fields(), x_mm=X, y_cm=Y)

@@ -269,14 +269,17 @@ def _axis(
 
 
 def _require_both_axes(path: Path, roles: Roles, hints: Hints) -> None:
-    """Counted points along one axis, beside coordinates along the other, make a wrong domain."""
-    told = {"x": roles.x or roles.steps.get("dx"), "y": roles.y or roles.steps.get("dy")}
-    missing = [axis for axis, variable in told.items() if variable is None]
-    if len(missing) == 1 and getattr(hints, f"d{missing[0]}") is None:
+    """Counted points along one axis, beside known places along the other, make a wrong domain."""
+    told = {
+        "x": roles.x or roles.steps.get("dx") or hints.dx,
+        "y": roles.y or roles.steps.get("dy") or hints.dy,
+    }
+    missing = [axis for axis, known in told.items() if known is None]
+    if len(missing) == 1:
         other = "y" if missing == ["x"] else "x"
         raise SourceError(
-            f"{path}: it says where its points lie along {other}, but not along {missing[0]}; give "
-            f"their spacing in the same unit (--d{missing[0]})"
+            f"{path}: it is known where its points lie along {other}, but not along {missing[0]}; "
+            f"give their spacing in the same unit (--d{missing[0]})"
         )
 
 

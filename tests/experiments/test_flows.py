@@ -57,7 +57,8 @@ def test_units_that_are_assumed_take_lengths_and_times_along(tmp_path: Path) -> 
     bare = replace(metres, units=("1", "1"), dt=2.0)
     flow = make_trajectory("a", frames=8, states=torch.randn(8, 2, 6, 8))
     times = 2.0 * torch.arange(8, dtype=torch.float64)
-    facts = {"spec": bare, "time": times, "length_unit": "mm", "time_unit": "ms", "parameters": {}}
+    facts: dict[str, Any] = {"spec": bare, "time": times, "parameters": {}}
+    facts |= {"length_unit": "mm", "time_unit": "ms"}
     write(tmp_path / "bare.h5", [replace(flow, body=None, **facts)])
     given = prepare_test(DataConfig(path=str(tmp_path / "bare.h5")), metres, Normalizer.identity(2))
     with pytest.warns(InputWarning, match="no unit is stated"):

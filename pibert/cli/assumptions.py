@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,15 +15,10 @@ SAME_STEP = 0.01
 
 def in_units(view: "Trajectory", predictor: "Predictor", remark: Remark) -> "Trajectory":
     """In consistent units where those are the model's, else as it is."""
-    from pibert.data.units import in_consistent_units
+    from pibert.data.units import assume_units, in_consistent_units
 
     units = predictor.spec.units
-    stated = list(zip(view.spec.channels, view.spec.units, units, strict=True))
-    if unstated := {name: unit for name, own, unit in stated if own == "1" != unit}:
-        named = ", ".join(f"{name} in {unit}" for name, unit in unstated.items())
-        remark(f"no unit is stated: it is assumed that the model's fit, {named} (--unit)")
-        assumed = tuple(unit if name in unstated else own for name, own, unit in stated)
-        view = replace(view, spec=replace(view.spec, units=assumed))
+    view = assume_units(view, units, remark)
     scaled = in_consistent_units(view)
     fit = view if view.spec.units == units != scaled.spec.units else scaled
     for name, mine, theirs in zip(view.spec.channels, units, fit.spec.units, strict=True):

@@ -69,7 +69,7 @@ def evaluate(
     from pibert.comparison.evaluation import evaluate as judge
     from pibert.comparison.plan import RolloutPlan
     from pibert.evaluation.scores import read_card
-    from pibert.experiments.calibration import as_trained, assume_units, same_as_trained
+    from pibert.experiments.calibration import as_trained, in_units_of, same_as_trained
     from pibert.experiments.flows import prepare, prepare_test
     from pibert.experiments.progress import unfinished
     from pibert.predictor import load
@@ -91,7 +91,7 @@ def evaluate(
             predictor = load(folder)
             plan = as_trained(predictor, source.path, source.stated())
             flows = prepare_test(plan, predictor.spec, predictor.normalizer)
-            flows = assume_units(flows, predictor.spec)
+            flows = in_units_of(flows, predictor.spec)
             if what := same_as_trained(predictor, flows):
                 remark(
                     f"these flows are of the data set that the model was trained on (the same "

@@ -12,12 +12,10 @@ from typing import Any
 
 from pibert import config
 from pibert.experiments.experiment import DataConfig
-from pibert.experiments.flows import Flows
+from pibert.experiments.flows import IDENTITIES, Flows
 from pibert.predictor import load
 from pibert.predictor.shipped import find_model
 
-IDENTITIES = ("fingerprint", "recipe_hash")
-"""What data are known by: that of files, or of the recipe of simulated flows."""
 _FREE = ("path", "hints", "in_memory", "labelled")
 """Settings of data that change neither what they are nor how they are parted."""
 

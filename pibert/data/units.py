@@ -9,7 +9,7 @@ and seconds. The rest is left alone: pixels, diameters, channels in Pa or K or w
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -199,6 +199,21 @@ def find_conversion(
 
 def _si_name(unit: Unit | None, text: str) -> str:
     return text if unit is None or unit.factor == 1 else unit.si_name
+
+
+def assume_units(
+    trajectory: Trajectory, units: Sequence[str], remark: Callable[[str], None]
+) -> Trajectory:
+    """Channels that state no unit in these, with a remark; a flow that states all, as it is."""
+    spec = trajectory.spec
+    named = list(zip(spec.channels, spec.units, units, strict=True))
+    missing = {name: unit for name, own, unit in named if own == "1" != unit}
+    if not missing:
+        return trajectory
+    told = ", ".join(f"{name} in {unit}" for name, unit in missing.items())
+    remark(f"no unit is stated: it is assumed that the model's fit, {told} (--unit)")
+    assumed = tuple(missing.get(name, own) for name, own, _ in named)
+    return replace(trajectory, spec=replace(spec, units=assumed))
 
 
 def in_consistent_units(trajectory: Trajectory) -> Trajectory:

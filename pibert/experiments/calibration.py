@@ -10,9 +10,9 @@ from pibert import config
 from pibert.data.dataset import Window, common_spec
 from pibert.data.provenance import predicted_by
 from pibert.data.sources import identify, options_of
-from pibert.data.units import in_consistent_units
+from pibert.data.units import assume_units, in_consistent_units
 from pibert.experiments.experiment import DataConfig, Experiment
-from pibert.experiments.flows import Flows, prepare, prepare_test
+from pibert.experiments.flows import IDENTITIES, Flows, prepare, prepare_test
 from pibert.experiments.progress import unfinished
 from pibert.experiments.record import read_record
 from pibert.fields import FieldSpec
@@ -197,21 +197,15 @@ def as_trained(
     )
 
 
-def assume_units(flows: Flows, spec: FieldSpec) -> Flows:
+def in_units_of(flows: Flows, spec: FieldSpec) -> Flows:
     """Flows that state no units in those of a model, with a remark; others as they are."""
-    own = flows.spec
-    if own.channels != spec.channels:
+    if flows.spec.channels != spec.channels:
         return flows
-    named = zip(own.channels, own.units, spec.units, strict=True)
-    missing = {name: unit for name, theirs, unit in named if theirs == "1" != unit}
-    if not missing:
+    stated = [assume_units(flow, spec.units, warn) for flow in flows.trajectories]
+    if all(new is old for new, old in zip(stated, flows.trajectories, strict=True)):
         return flows
-    told = ", ".join(f"{name} in {unit}" for name, unit in missing.items())
-    warn(f"no unit is stated: it is assumed that the model's fit, {told} (--unit)")
-    units = tuple(missing.get(*pair) for pair in zip(own.channels, own.units, strict=True))
-    stated = (replace(t, spec=replace(t.spec, units=units)) for t in flows.trajectories)
-    views = tuple(in_consistent_units(trajectory) for trajectory in stated)
-    common = replace(common_spec(views), parameters=own.parameters)
+    views = tuple(map(in_consistent_units, stated))
+    common = replace(common_spec(views), parameters=flows.spec.parameters)
     return replace(flows, trajectories=views, spec=common)
 
 
@@ -220,7 +214,7 @@ def same_as_trained(predictor: Predictor, flows: Flows) -> str | None:
     theirs = predictor.card.get("provenance", {}).get("data", {})
     mine = {flows.source.get("fingerprint")}
     mine |= {trajectory.local.get("recipe_hash") for trajectory in flows.trajectories}
-    known = (what for what in ("fingerprint", "recipe_hash") if theirs.get(what) is not None)
+    known = (what for what in IDENTITIES if theirs.get(what) is not None)
     return next((what for what in known if theirs[what] in mine), None)
 
 

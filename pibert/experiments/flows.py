@@ -34,6 +34,8 @@ from pibert.fields import FieldSpec, Normalizer, Trajectory
 from pibert.remarks import warn
 from pibert.solver.presets import find_preset
 
+IDENTITIES = ("fingerprint", "recipe_hash")
+"""What data are known by in ``Flows.source``: that of files, or of the recipe of simulated ones."""
 CACHE = "PIBERT_CACHE"
 """Environment variable: where simulated data are kept, instead of ``~/.cache/pibert``."""
 

@@ -12,7 +12,7 @@ from pibert.data.format import write
 from pibert.data.sources import open_recordings
 from pibert.data.splits import Shares
 from pibert.experiments import flows as flows_module
-from pibert.experiments.calibration import assume_units
+from pibert.experiments.calibration import in_units_of
 from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import outline, prepare, prepare_test
 from pibert.fields import Normalizer, Trajectory
@@ -62,7 +62,7 @@ def test_units_that_are_assumed_take_lengths_and_times_along(tmp_path: Path) -> 
     write(tmp_path / "bare.h5", [replace(flow, body=None, **facts)])
     given = prepare_test(DataConfig(path=str(tmp_path / "bare.h5")), metres, Normalizer.identity(2))
     with pytest.warns(InputWarning, match="no unit is stated"):
-        found = assume_units(given, metres)
+        found = in_units_of(given, metres)
     assert found.spec.units == ("m/s", "m/s")
     assert found.spec.dt == pytest.approx(0.002)
     assert found.spec.grid.dx == pytest.approx(1e-3 * bare.grid.dx)

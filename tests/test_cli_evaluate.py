@@ -186,8 +186,9 @@ def test_what_a_file_does_not_say_is_stated_with_options(in_metres: Path, tmp_pa
     told = call("evaluate", model, "--data", beside / "bare.npz", "--unit", "m/s", *out)
     assert "no unit" not in told.stderr and rmse(told) == pytest.approx(rmse(bare))
     small = ("evaluate", model, "--data", beside / "small.npz", "--unit", "mm/s")
-    refused = call(*small, *out)
+    refused = call(*small, "--out", tmp_path / "none")
     assert refused.exit_code == 2 and "--length-unit and --time-unit" in refused.stderr
+    assert not (tmp_path / "none").exists()
     whole = call(*small, "--length-unit", "m", "--time-unit", "s", "--dt", "0.1", *out)
     assert rmse(whole) == pytest.approx(rmse(bare), rel=1e-4)
     idle = call("evaluate", in_metres, "--length-unit", "mm")

@@ -1,7 +1,8 @@
 """``pibert evaluate``: one run, scored."""
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -104,8 +105,7 @@ def evaluate(
         name = "evaluation" if data is None else f"evaluation-{_name_of(data)}"
         own = folder not in shipped_models().values()
         out = folder / name if own else Path(f"{folder.name}-{name}")
-    out.mkdir(parents=True, exist_ok=True)
-    with noting_warnings(remark):
+    with noting_warnings(remark), _folder(out):
         scores = judge(folder, flows, into=out, rollout=RolloutPlan(steps=rollout))
     if empty := int(scores.arrays["errors/prediction"].isnan().sum()):
         remark(f"{empty} of the frames hold no flow at known points and count for nothing")
@@ -127,6 +127,20 @@ def evaluate(
     if rolled is not None:
         _show_rollouts(console, rolled)
     say(console, f"All numbers: {out / 'scores.json'}")
+
+
+@contextlib.contextmanager
+def _folder(out: Path) -> Iterator[None]:
+    """The folder of the scores, made before the work and not left behind without any."""
+    there = out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if not there:
+            with contextlib.suppress(OSError):
+                out.rmdir()
+        raise
 
 
 def _name_of(data: Path) -> str:

@@ -24,7 +24,7 @@ import torch
 from pibert import __version__
 from pibert.config import WrongSetting, as_kind, fingerprint
 from pibert.data.format import Reader, Writer, write
-from pibert.data.partial import replace_file
+from pibert.data.partial import refuse_no_place, replace_file
 from pibert.fields import Trajectory
 from pibert.solver.recipes import Diverged, Recipe
 
@@ -117,8 +117,7 @@ def generate(
     parts = path.with_name(f"{path.name}.parts")
     done = _look_at(path, code, overwrite)
     if done is None or parts.exists():
-        if not path.absolute().parent.is_dir():
-            raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
+        refuse_no_place(path)
         with _claimed(parts, recipe, code, overwrite):
             # Another process may have completed it, or been stopped just before it cleared up.
             done = _look_at(path, code, overwrite)

@@ -12,6 +12,14 @@ from pathlib import Path
 from typing import Any
 
 
+def refuse_no_place(path: Path) -> None:
+    """Refuse a name that no file can have, before any work is done."""
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file in it")
+
+
 class PartialFile(io.RawIOBase):
     """A file on its way to its name, as HDF5 sees it: writes never fail.
 

@@ -27,7 +27,13 @@ from pibert.data.format.layout import (
     frames_in_chunk,
     keeps_step,
 )
-from pibert.data.partial import PartialFile, interrupts_held, partial_path, remove_leftovers
+from pibert.data.partial import (
+    PartialFile,
+    interrupts_held,
+    partial_path,
+    refuse_no_place,
+    remove_leftovers,
+)
 from pibert.fields import FrameSource, Trajectory, read_mask
 from pibert.physics import find_family
 
@@ -56,11 +62,7 @@ class Writer:
         self._partial = partial_path(self.path)
 
     def __enter__(self) -> Self:
-        folder = self.path.parent
-        if not folder.is_dir():
-            raise FileNotFoundError(f"{self.path}: there is no folder {folder}; make it first")
-        if self.path.is_dir():
-            raise IsADirectoryError(f"{self.path} is a folder; name a file in it")
+        refuse_no_place(self.path)
         if self.path.exists() and not self.path.stat().st_mode & 0o222:
             raise PermissionError(
                 f"{self.path} is read-only; make it writable or choose another name"

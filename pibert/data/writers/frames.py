@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pibert.data.partial import remove_leftovers
+from pibert.data.partial import refuse_no_place, remove_leftovers
 from pibert.fields import FieldSpec
 
 ENDS = ("low", "high")
@@ -108,11 +108,8 @@ class FrameWriter(ABC):
 
     def check(self) -> None:
         """Refuse a place that cannot be written, before any work is done."""
+        refuse_no_place(self.path)
         folder = self.path.parent
-        if not folder.is_dir():
-            raise FileNotFoundError(f"{self.path}: there is no folder {folder}; make it first")
-        if self.path.is_dir():
-            raise IsADirectoryError(f"{self.path} is a folder; name a file in it")
         if not os.access(folder, os.W_OK):
             raise PermissionError(
                 f"{self.path}: the folder {folder} cannot be written; choose another or change its "

@@ -23,9 +23,9 @@ AUTOENCODING = Masking(kinds=("blocks",), block=4, ratio=0.75, removed=1.0, nois
 
 
 def _entrant(name: str, preset: str | None = None, /, **options: Any) -> Entrant:
-    """A model that is told the parameters of the flow, as PIBERT is by its token."""
-    if "parameters" in next(iter(MODEL_PRESETS[name].values())).__dataclass_fields__:
-        options = {"parameters": True, **options}
+    """A model that knows what PIBERT knows: the flow's parameters and the coordinates."""
+    known = next(iter(MODEL_PRESETS[name].values())).__dataclass_fields__
+    options = {key: True for key in ("parameters", "coordinates") if key in known} | options
     return Entrant(model=ModelConfig(name=name, preset=preset, options=options))
 
 

@@ -60,7 +60,7 @@ def test_every_file_is_tested() -> None:
 def test_the_study_of_histories_differs_from_the_jet_in_nothing_else() -> None:
     plan, jet = load_comparison(HISTORY), find_comparison("jet")
     for entrant in plan.entrants.values():
-        assert set(entrant.model.options) <= {"history"} and not entrant.pretraining
+        assert set(entrant.model.options) <= {"history", "coordinates"} and not entrant.pretraining
     assert {e.history for e in plan.entrants.values()} == {1, 2, 4}
     assert (plan.data, plan.training, plan.rollout, plan.hardware) == (
         jet.data,

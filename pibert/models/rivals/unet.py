@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from pibert.fields import FieldSpec, Grid
 from pibert.models.rivals.convolution import GridConv2d, padded_to_multiple
-from pibert.models.stepper import Stepper, StepperConfig, at_least_one, zero
+from pibert.models.stepper import Stepper, StepperConfig, at_least_one, with_places, zero
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +47,9 @@ class UNetConfig(StepperConfig):
     """Where gamma starts; ConvNeXt takes 1e-6, for networks that are far deeper."""
     parameters: bool = False
     """Let the flow's parameters enter as constant channels."""
+    coordinates: bool = False
+    """Let the coordinates of the points enter as two channels; without them the model commutes
+    with shifts away from the sides."""
 
     def __post_init__(self) -> None:
         StepperConfig.__post_init__(self)
@@ -101,9 +104,8 @@ class UNet(Stepper):
         def blocks(width: int, count: int = config.blocks) -> nn.Sequential:
             return nn.Sequential(*(Block(width, config, spec.grid) for _ in range(count)))
 
-        self.stem = GridConv2d(
-            self.in_channels + self.num_parameters, config.width, 3, grid=spec.grid
-        )
+        inputs = self.in_channels + 2 * config.coordinates + self.num_parameters
+        self.stem = GridConv2d(inputs, config.width, 3, grid=spec.grid)
         self.down_blocks = nn.ModuleList(blocks(width) for width in widths)
         self.halvings = nn.ModuleList(
             nn.Sequential(ChannelNorm(width), nn.Conv2d(width, 2 * width, 2, stride=2))
@@ -134,10 +136,11 @@ class UNet(Stepper):
 
     def _decoded(self, x: Tensor, parameters: Tensor) -> Tensor:
         """All but the head, on the extended grid."""
-        ny, nx = x.shape[-2:]
+        if self.config.coordinates:
+            x = with_places(x)
         if self.num_parameters:
             known = parameters[:, : self.num_parameters, None, None]
-            x = torch.cat((x, known.expand(-1, -1, ny, nx)), dim=1)
+            x = torch.cat((x, known.expand(-1, -1, *x.shape[-2:])), dim=1)
         x = padded_to_multiple(x, 2**self.config.stages)
         # Channels last is the layout in which norms and linear layers need no transposition.
         features = self.stem(x.contiguous(memory_format=torch.channels_last))

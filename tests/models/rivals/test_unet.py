@@ -32,6 +32,15 @@ def test_presets_have_the_stated_number_of_parameters() -> None:
     assert found == COUNTS
 
 
+def test_coordinates_tell_the_model_where_a_point_is() -> None:
+    spec = FieldSpec(grid=Grid.periodic((16, 24)))
+    x = torch.randn(1, 2, 16, 24, dtype=torch.float64)
+    for coordinates in (False, True):
+        model = drawn(make, spec, coordinates=coordinates)
+        moved = model(x.roll((8, 16), (2, 3))).roll((-8, -16), (2, 3))
+        assert torch.allclose(moved, model(x), rtol=1e-10) != coordinates
+
+
 def test_other_grids_are_extended_by_repetition_and_cropped() -> None:
     model = drawn(make, FieldSpec(grid=Grid((13, 22))))
     x = torch.randn(2, 2, 13, 22, dtype=torch.float64)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pibert.data.sources.assembly.naming import split_unit, standard_name
+from pibert.data.sources.assembly.naming import left_out, name_columns, split_unit
 from pibert.data.sources.columns import Table, has_rows, read_columns, read_head
 from pibert.data.sources.gridding.lattice import find_lattice
 from pibert.data.sources.gridding.uniform import on_uniform_grid
@@ -62,13 +62,11 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         file = next(iter(members.values()))
         table = read_columns(file)
         columns, notices = _columns(file, table, hints)
-        known = hints
         if len(members) > 1:
             columns = _joined(members, columns, hints)
-            known = replace(hints, dt=None)  # in the times of the frames
         for name, parameters in _flows(title, columns).items():
             try:
-                flows[name], more = _trajectory(name, file, columns, parameters, table, known)
+                flows[name], more = _trajectory(name, file, columns, parameters, table, hints)
             except SourceError as error:
                 raise SourceError(f"{file}: {error}") from error
             notices += more
@@ -84,29 +82,21 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
 
 def _columns(path: Path, table: Table, hints: Hints) -> tuple[list[_Column], list[str]]:
     """The columns that we have a name for, and remarks on the others."""
-    ours = {theirs: name for name, theirs in hints.channels.items()}
-    missing = sorted(set(ours) - set(table.names) - {split_unit(name)[0] for name in table.names})
-    if missing:
-        raise SourceError(f"{path}: no column {missing[0]!r}; there are: {', '.join(table.names)}")
+    names = name_columns(path, table.names, hints.channels)
     columns, others, remarks = [], [], []
-    for text, values in zip(table.names, table.values.T, strict=True):
-        name, unit = standard_name(text)
-        name = ours.get(text) or ours.get(split_unit(text)[0]) or name
+    if not table.named and len(names) >= 4 and not set("xyuv") & set(hints.channels):
+        names[:4] = "xyuv"
+        remarks.append("the columns have no names; the first four were taken as x, y, u, v")
+    for text, name, values in zip(table.names, names, table.values.T, strict=True):
+        unit = split_unit(text)[1]
         if name is None:
             others.append(text)
             continue
         conditions = {key: float(value) for key, value in _ASSIGNED.findall(text.partition("@")[2])}
         columns.append(_Column(name, unit, conditions, values))
-    if not table.named and not columns and table.values.shape[1] >= 4:
-        columns = [
-            _Column(name, None, {}, values)
-            for name, values in zip("xyuv", table.values.T, strict=False)
-        ]
-        others = others[4:]
-        remarks.append("the columns have no names; the first four were taken as x, y, u, v")
     _check_field(path, table, columns)
     if others:
-        remarks.append(f"columns left out: {', '.join(others)}")
+        remarks.append(left_out(others))
     return columns, remarks
 
 
@@ -127,7 +117,7 @@ def _joined(members: Mapping[int, Path], first: list[_Column], hints: Hints) -> 
         stated = next((column.values for column in own if column.name == "t"), None)
         if stated is not None and np.ptp(stated) > 0:
             raise SourceError(f"{file}: several times in a file of a series; name it alone")
-        time = (number - begin) * (hints.dt or 1.0) if stated is None else float(stated[0])
+        time = float(number - begin if stated is None else stated[0])
         columns += [
             replace(column, conditions={**column.conditions, "t": time})
             for column in own
@@ -209,7 +199,7 @@ def _trajectory(
         time_unit=_unit(columns, "t"),
         parameters=parameters,
         source={"file": path.name} | {key.lower(): value for key, value in stated.items()},
-        hints=hints,
+        hints=replace(hints, channels={}),  # those have their names already
     )
 
 

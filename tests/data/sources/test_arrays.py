@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pibert.data.format import Reader, check, write
-from pibert.data.sources import arrays
+from pibert.data.sources import arrays, open_recordings
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
 from tests.lookalikes.flow import T, X, Y, assert_flow, fields
 
@@ -25,14 +25,14 @@ def saved(tmp_path: Path, hints: Hints = Hints(), /, **named: Any) -> Recordings
     path = tmp_path / "flow.npz"
     np.savez(path, **named)
     assert arrays.recognise(path)
-    return arrays.open_recordings(path, hints)
+    return open_recordings(path, "arrays", hints)
 
 
 def lone(tmp_path: Path, array: np.ndarray, hints: Hints = Hints()) -> Recordings:
     path = tmp_path / "flow.npy"
     np.save(path, array)
     assert arrays.recognise(path)
-    return arrays.open_recordings(path, hints)
+    return open_recordings(path, "arrays", hints)
 
 
 @pytest.mark.parametrize("axes", ["tcyx", "tyxc", "ctyx", "yxtc", "txyc", "xyct"])

@@ -21,8 +21,9 @@ from pibert.data.sources.assembly.naming import split_unit, standard_name, stand
         ("Ux", "u", None),
         ("x-velocity", "u", None),
         ("velocity_y", "v", None),
-        ("Velocity_2", "w", None),
         ("U:0", "u", None),
+        ("Velocity:2", "w", None),
+        ("Points_2", "z", None),
         ("Points:1", "y", None),
         ("CoordinateX", "x", None),
         ('"p (Pa)"', "p", "Pa"),
@@ -40,7 +41,10 @@ def test_names_that_mean_something(text: str, name: str, unit: str | None) -> No
     assert standard_name(text) == (name, unit)
 
 
-@pytest.mark.parametrize("text", ["CHC", "flags", "U0", "u2", "mm", "", "Cd", "xu", "u'v'", "vu"])
+@pytest.mark.parametrize(
+    "text",
+    ["CHC", "flags", "U0", "u2", "mm", "", "Cd", "xu", "u'v'", "vu", "u_1", "v_0", "velocity_2"],
+)
 def test_names_that_do_not(text: str) -> None:
     assert standard_name(text)[0] is None
 

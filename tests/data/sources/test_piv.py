@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pibert.data.format import check, write
-from pibert.data.sources import piv
+from pibert.data.sources import open_recordings, piv
 from pibert.data.sources.recordings import Hints, SourceError
 from tests.lookalikes.piv import (
     sample,
@@ -29,7 +29,7 @@ KINDS[0, 5], KINDS[2, 2], KINDS[1, 0] = 0, 2, 3
 
 def only(path: Path, **hints: Any) -> tuple[Any, tuple[str, ...]]:
     assert piv.recognise(path)
-    recordings = piv.open_recordings(path, Hints(**hints))
+    recordings = open_recordings(path, "piv", Hints(**hints))
     assert len(recordings) == 1
     return recordings[0], recordings.remarks
 
@@ -58,7 +58,7 @@ def test_openpiv_flags_say_what_is_valid(tmp_path: Path) -> None:
     assert trajectory.source["program"] == "OpenPIV" and trajectory.length_unit is None
     assert "8.3 % of the vectors are invalid" in remarks
     assert "4.2 % of the vectors were interpolated by the program" in remarks
-    assert "positions are whole numbers without a unit: they may be pixels" in remarks
+    assert any("whole numbers without a unit, 16 x 8 apart" in remark for remark in remarks)
 
 
 def test_the_mask_of_old_openpiv_files_marks_outliers(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_pivlab_text_in_pixels(tmp_path: Path, separator: str) -> None:
     assert trajectory.spec.units == ("px/frame", "px/frame") and trajectory.length_unit == "px"
     assert trajectory.source == {"program": "PIVlab", "files": ["PIVlab_0001.txt"] * 2}
     assert "4.2 % of the vectors were interpolated by the program" in remarks
-    assert any("in pixels" in remark for remark in remarks)
+    assert any("velocities in px/frame; give the size" in remark for remark in remarks)
     assert any("y runs down the image" in remark for remark in remarks)
 
 
@@ -100,9 +100,8 @@ def test_the_choice_code_of_insight_files(tmp_path: Path) -> None:
     assert_is_sample(trajectory, [(0, 0), (1, 1), (3, 5)])
     assert trajectory.length_unit == "mm" and trajectory.spec.units == ("m/s", "m/s")
     assert trajectory.source["program"] == "TSI Insight"
-    assert trajectory.source["microseconds_between_images"] == 50.0
+    assert trajectory.source["seconds_between_images"] == pytest.approx(50e-6)
     assert "4.2 % of the vectors were interpolated by the program" in remarks
-    assert any("lengths are in mm, velocities in m/s" in remark for remark in remarks)
 
 
 def test_insight_files_in_pixels_are_noticed(tmp_path: Path) -> None:
@@ -110,7 +109,7 @@ def test_insight_files_in_pixels_are_noticed(tmp_path: Path) -> None:
     trajectory, remarks = only(tmp_path / "a.vec")
     assert trajectory.length_unit == "px"
     assert trajectory.spec.units == ("px/frame", "px/frame")  # displacements of an image pair
-    assert any("in pixels" in remark for remark in remarks)
+    assert any("velocities in px/frame" in remark for remark in remarks)
 
 
 @pytest.mark.parametrize("decimal_comma", [False, True])

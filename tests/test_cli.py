@@ -80,6 +80,7 @@ def test_inspect_draws_into_outputs_under_the_name_of_the_file(
 def test_inspect_prints_json_that_hints_have_changed(tmp_path: Path) -> None:
     arguments = ["--json", "--dt", "0.5", "--unit", "m/s", "--length-unit", "m"]
     arguments += ["--channels", "u=v,v=u", "--parameter", "Re=100", "--dx", "0.2"]
+    arguments += ["--override-units"]
     result = CliRunner().invoke(app, ["inspect", str(save_flow(tmp_path)), *arguments])
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout)

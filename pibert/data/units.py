@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pibert.fields import Grid, Trajectory
+from pibert.fields import Trajectory
 
 VELOCITY = ("u", "v", "w")
 UNKNOWN = (None, "1", "unknown")
@@ -120,17 +120,16 @@ def names_pixels(unit: str | None) -> bool:
     return _PIXEL.search(unit or "") is not None
 
 
-def looks_like_pixels(grid: Grid, multiple: int = 1) -> bool:
+def looks_like_pixels(steps: Sequence[float], origin: Sequence[float], least: int = 2) -> bool:
     """Whether coordinates are whole or half numbers in whole steps, as windows of an image are.
 
     Args:
-        grid: With coordinates in the numbers of the source.
-        multiple: Of which both spacings are; those of interrogation windows are often of 4.
+        steps: Spacing along x and y, in the numbers of the source.
+        origin: Coordinates of the first point.
+        least: The smallest spacing that counts.
     """
-    steps, places = (grid.dx, grid.dy), grid.origin
-    return all(step > 1.5 and _is_whole(step / multiple) for step in steps) and all(
-        _is_whole(2 * place) for place in places
-    )
+    spaced = all(step > least - 0.5 and _is_whole(step) for step in steps)
+    return spaced and all(_is_whole(2 * place) for place in origin)
 
 
 def _is_whole(value: float) -> bool:
@@ -284,12 +283,22 @@ def _si_name(unit: Unit | None, text: str) -> str:
 def assume_units(
     trajectory: Trajectory, units: Sequence[str], remark: Callable[[str], None]
 ) -> Trajectory:
-    """Channels that state no unit in these, with a remark; a flow that states all, as it is."""
+    """Channels that state no unit in these, with a remark; a flow that states all, as it is.
+
+    Data without units whose positions look like pixels are refused.
+    """
     spec = trajectory.spec
     named = list(zip(spec.channels, spec.units, units, strict=True))
     missing = {name: unit for name, own, unit in named if own == "1" != unit}
     if not missing:
         return trajectory
+    grid, unknown = spec.grid, trajectory.length_unit in UNKNOWN
+    if unknown and looks_like_pixels((grid.dx, grid.dy), grid.origin):
+        raise ValueError(
+            f"trajectory {trajectory.name!r}: no unit is stated, and its positions, whole numbers "
+            f"{grid.dx:g} x {grid.dy:g} apart, look like pixels; give --scale and --pulse-delay if "
+            "they are, else their units (--unit, --length-unit)"
+        )
     told = ", ".join(f"{name} in {unit}" for name, unit in missing.items())
     remark(f"no unit is stated: it is assumed that the model's fit, {told} (--unit)")
     assumed = tuple(missing.get(name, own) for name, own, _ in named)

@@ -29,6 +29,7 @@ from pibert.data.sources import (
     well,
 )
 from pibert.data.sources.metadata import STATED_HERE, state_recordings
+from pibert.data.sources.numbered import expand_pattern
 from pibert.data.sources.orientation import flip_recordings
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
 
@@ -139,6 +140,6 @@ def options_of(kind: str) -> tuple[str, ...]:
 
 
 def _require(path: Path) -> None:
-    if not path.exists() and not any(path.parent.glob(path.name)):
-        what = "file that fits" if set("*?[") & set(path.name) else "file or folder"
+    if not path.exists() and not expand_pattern(path):
+        what = "file that fits" if set("*?[") & set(str(path)) else "file or folder"
         raise FileNotFoundError(f"{path}: there is no such {what}")

@@ -113,15 +113,16 @@ def doubt_pixels(trajectory: Trajectory, hints: Hints) -> list[str]:
     if names_pixels(length) or names_pixels(units.get("u")):
         advice = advise(trajectory.source)
         return [f"lengths are in {length}, velocities in {units.get('u')}: {advice}"]
-    if length in UNKNOWN and units.get("u") in UNKNOWN and looks_like_pixels(spec.grid):
+    steps, origin = (spec.grid.dx, spec.grid.dy), spec.grid.origin
+    if length in UNKNOWN and units.get("u") in UNKNOWN and looks_like_pixels(steps, origin):
         return [
-            f"positions are whole numbers without a unit, {spec.grid.dx:g} x {spec.grid.dy:g} "
+            f"positions are whole numbers without a unit, {steps[0]:g} x {steps[1]:g} "
             f"apart: if they are pixels, {advise({})}; else give --unit and --length-unit"
         ]
     declared = hints.length_unit or (hints.unit and length in UNKNOWN)
-    if declared and not (hints.scale or hints.dx) and looks_like_pixels(spec.grid, multiple=4):
+    if declared and not (hints.scale or hints.dx) and looks_like_pixels(steps, origin, least=4):
         return [
-            f"positions {spec.grid.dx:g} x {spec.grid.dy:g} apart look like pixels, but were "
+            f"positions {steps[0]:g} x {steps[1]:g} apart look like pixels, but were "
             f"stated to be in {length or 'no unit'}, velocities in {units.get('u', 'no unit')}: if "
             f"they are pixels, {advise({})} instead"
         ]

@@ -13,7 +13,14 @@ from typing import Any
 from pibert.data.sources.assembly.naming import standard_unit
 from pibert.data.sources.calibration import advise, calibrate, doubt_pixels
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
-from pibert.data.units import UNKNOWN, VELOCITY, doubt_unit, names_pixels, same_unit
+from pibert.data.units import (
+    UNKNOWN,
+    VELOCITY,
+    doubt_unit,
+    names_pixels,
+    parse_unit,
+    same_unit,
+)
 from pibert.fields import Trajectory
 from pibert.remarks import warn
 
@@ -59,7 +66,7 @@ def state(trajectory: Trajectory, hints: Hints) -> tuple[Trajectory, tuple[str, 
     """The trajectory with the user's metadata, and notes on what was done and what looks wrong."""
     notes: list[str] = []
     stated = trajectory
-    for step in (_with_spacing, _with_time_step, _with_units, calibrate):
+    for step in (_with_spacing, _with_time_step, _with_units, calibrate, _with_seconds):
         stated = step(stated, hints, notes)
     notes += doubt_pixels(stated, hints)
     if said := _recorded(hints):
@@ -159,6 +166,17 @@ def _with_time_step(trajectory: Trajectory, hints: Hints, notes: list[str]) -> T
         raise _contradiction(trajectory, f"--dt {dt:g}", found)
     notes.append(f"--dt {dt:g} replaced {found}")
     return replaced
+
+
+def _with_seconds(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:
+    """A time step without a unit is in seconds where velocities are per second."""
+    if hints.dt is None or trajectory.time_unit not in UNKNOWN:
+        return trajectory
+    units = dict(zip(trajectory.spec.channels, trajectory.spec.units, strict=True))
+    speeds = [parse_unit(units[channel]) for channel in VELOCITY if channel in units]
+    if not speeds or any(unit is None or (unit.time, unit.of_time) != (-1, 1) for unit in speeds):
+        return trajectory
+    return replace(trajectory, time_unit="s")
 
 
 def _with_unit(text: str, unit: str | None) -> str:

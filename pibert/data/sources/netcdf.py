@@ -84,8 +84,8 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         source["delta_t"] = delay
         remarks.append(
             f"the file states delta_t = {delay:g} without a unit; if that is the time between the "
-            f"two images of a pair, give it with its unit, such as --pulse-delay {delay:g}us (PIVPy "
-            "keeps TSI's microseconds)"
+            "two images of a pair, give it with its unit (PIVPy keeps TSI's microseconds: "
+            f"--pulse-delay {delay:g}us)"
         )
     if any((variable.unit or "").startswith("degree") for variable in variables):
         remarks.append("the grid is in degrees, not in a length: derivatives need it projected")

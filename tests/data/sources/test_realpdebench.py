@@ -335,7 +335,9 @@ def test_what_the_user_says_wins(tmp_path: Path) -> None:
     assert trajectory.spec.units == ("m/s", "m/s") and trajectory.length_unit == "mm"
     assert trajectory.parameters == {"Re": 7.0, "gap": 2.5}
     assert trajectory.local["hints"]["dt"] == 0.1
-    with pytest.raises(SourceError, match="--dt 0.1 was given, but the data state steps of 0.0025 s"):
+    with pytest.raises(
+        SourceError, match="--dt 0.1 was given, but the data state steps of 0.0025 s"
+    ):
         sources.open_recordings(path, hints=replace(hints, override_units=False))
     with pytest.raises(SourceError, match="no channel u=w; .* have: u=u, v=v, p=p, omega=vo"):
         open_recordings(path, Hints(channels={"u": "w"}))

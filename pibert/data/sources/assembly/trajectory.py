@@ -318,17 +318,23 @@ def _time(
     if roles.t is not None:
         time = _whole(store, roles.t).astype(np.float64).reshape(-1)
         if len(time) == frames:
-            return time, meaning(roles.t)[1]
+            return time, _unit(roles.t)
     if dt is None:
         return None, None
-    return dt * np.arange(frames), meaning(roles.steps["dt"])[1]
+    return dt * np.arange(frames), _unit(roles.steps["dt"])
+
+
+def _unit(variable: Variable) -> str | None:
+    """The unit of a coordinate; ``1`` says no more than none."""
+    unit = meaning(variable)[1]
+    return None if unit == "1" else unit
 
 
 def _length_unit(path: Path, roles: Roles) -> str | None:
     stated = {
         variable.key: unit
         for variable in (roles.x, roles.y, roles.steps.get("dx"), roles.steps.get("dy"))
-        if variable is not None and (unit := meaning(variable)[1])
+        if variable is not None and (unit := _unit(variable))
     }
     if len(set(stated.values())) > 1:
         raise SourceError(

@@ -44,8 +44,8 @@ Type = Annotated[
 Dt = Annotated[
     float | None,
     typer.Option(
-        help="Time between frames (vector fields), not between the two images of a pair: "
-        "see --pulse-delay.",
+        help="Time between frames (vector fields), in --time-unit or else seconds; for the time "
+        "between the two images of a pair see --pulse-delay.",
         rich_help_panel=_HINTS,
     ),
 ]
@@ -93,7 +93,8 @@ OverrideUnits = Annotated[
 Channels = Annotated[
     str | None,
     typer.Option(
-        help="Our names for the file's: u=Vx,v=Vy.",
+        help="Name the file's columns or arrays: u=Vx,v=Vy; coordinates (x, y, t) and flags "
+        "(valid, invalid) too.",
         metavar="NAME=THEIRS,...",
         rich_help_panel=_HINTS,
     ),

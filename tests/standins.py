@@ -60,7 +60,7 @@ def vectors(x: np.ndarray, y: np.ndarray, t: float, speed: float = 1.0) -> tuple
 
 
 def piv_recording(folder: Path, frames: int = 120) -> None:
-    """A folder of text files with flagged vectors, in pixels: 20 px are 1 m/s with 0.05 mm/px, 1 ms."""
+    """A folder of text files in pixels with flagged vectors: 20 px in 1 ms are 1 m/s."""
     x, y = np.meshgrid(20.0 * np.arange(20), 16.0 * np.arange(16))
     (folder / "run1").mkdir()
     for number in range(frames):

@@ -247,6 +247,6 @@ def test_frames_of_another_calibration_are_refused(tmp_path: Path) -> None:
         ({"pulse_delay": "0ms"}, "--pulse-delay takes"),
     ],
 )
-def test_scales_and_delays_that_are_none_are_refused(hints: dict[str, str], problem: str) -> None:
+def test_scales_and_delays_that_are_none_are_refused(hints: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Hints(**hints)

@@ -16,7 +16,7 @@ from tests.data.sources.test_metadata import trajectory_of
 from tests.lookalikes.piv import sample, write_openpiv, write_pivlab, write_tsi
 
 FILES = Path(__file__).parent / "files"
-SCALED = {"scale": "0.05mm/px", "pulse_delay": "27ms"}
+SCALED: dict[str, Any] = {"scale": "0.05mm/px", "pulse_delay": "27ms"}
 
 
 def opened(path: Path, **hints: Any) -> Recordings:

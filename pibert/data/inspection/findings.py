@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pibert.data.inspection.survey import Survey
-from pibert.data.sources.calibration import DELAY, advise
+from pibert.data.sources.calibration import DELAY, SCALE, advise
 from pibert.data.units import (
     QUANTITIES,
     UNKNOWN,
@@ -75,7 +75,7 @@ def _judge_pixels(facts: Survey, velocity: str) -> Finding | None:
     stated = names_pixels(length) or names_pixels(velocity)
     original = stated or facts.kind != "native"
     convert = f"pibert convert {shlex.quote(facts.name) if original else 'ORIGINAL'} OUT.h5"
-    convert += " --scale LENGTH/px"
+    convert += "" if SCALE in facts.source else " --scale LENGTH/px"
     convert += "" if DELAY in facts.source else " --pulse-delay TIME"
     advice = f"{advise(facts.source)}: {convert}"
     if stated:

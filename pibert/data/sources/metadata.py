@@ -40,6 +40,8 @@ def state_recordings(recordings: Recordings, hints: Hints) -> Recordings:
     hints = _spelled(hints)
     if recordings.kind not in _MEASURED and not _recorded(hints):
         return recordings
+    if not recordings.names:
+        return recordings
     first, notes = state(recordings[0], hints)
     return replace(
         recordings,
@@ -145,15 +147,11 @@ def _with_time_step(trajectory: Trajectory, hints: Hints, notes: list[str]) -> T
     steps, even = time.diff(), replace(spec, dt=dt)
     if not len(steps) and spec.dt is None:
         return replace(trajectory, spec=even)
-    if trajectory.time_unit in _FRAMES and bool((steps == steps.round()).all()):
-        # The times are numbers of frames; some may be missing.
-        gaps = bool((steps != 1).any())
-        return replace(
-            trajectory,
-            time=dt * (time - time[0]),
-            time_unit=None,
-            spec=replace(spec, dt=None) if gaps else even,
-        )
+    uniform = bool((steps == steps[0]).all())
+    if _counts_frames(trajectory, uniform):
+        step = dt * float(steps[0]) if uniform else None
+        numbered = replace(trajectory, time=dt * (time - time[0]), time_unit=None)
+        return replace(numbered, spec=replace(spec, dt=step))
     if spec.dt is not None and math.isclose(spec.dt, dt, rel_tol=_SAME_STEP):
         return trajectory
     replaced = replace(trajectory, time=time[0] + dt * time.new_tensor(range(len(time))), spec=even)
@@ -166,6 +164,14 @@ def _with_time_step(trajectory: Trajectory, hints: Hints, notes: list[str]) -> T
         raise _contradiction(trajectory, f"--dt {dt:g}", found)
     notes.append(f"--dt {dt:g} replaced {found}")
     return replaced
+
+
+def _counts_frames(trajectory: Trajectory, uniform: bool) -> bool:
+    """Whether its times are numbers of frames, some of which may be missing."""
+    steps = trajectory.time.diff()
+    if trajectory.time_unit not in _FRAMES or bool((steps != steps.round()).any()):
+        return False
+    return trajectory.time_unit not in UNKNOWN or not uniform or float(steps[0]) == 1
 
 
 def _with_seconds(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:

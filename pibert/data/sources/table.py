@@ -11,12 +11,18 @@ table without points in a plane holds curves, not a field, and is refused as suc
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pibert.data.sources.assembly.naming import left_out, name_columns, split_unit
+from pibert.data.sources.assembly.naming import (
+    check_axis_units,
+    left_out,
+    name_columns,
+    split_unit,
+)
 from pibert.data.sources.columns import Table, has_rows, read_columns, read_head
 from pibert.data.sources.gridding.lattice import find_lattice
 from pibert.data.sources.gridding.uniform import on_uniform_grid
@@ -103,8 +109,8 @@ def _columns(path: Path, table: Table, hints: Hints) -> tuple[list[_Column], lis
 def _joined(members: Mapping[int, Path], first: list[_Column], hints: Hints) -> list[_Column]:
     """The columns of all files of a flow, a time for each: what it states, or else its number."""
     axes = [column for column in first if column.name in "xyz"]
-    columns, begin = list(axes), min(members)
-    for number, file in members.items():
+    columns = list(axes)
+    for number, file in zip(_places(tuple(members)), members.values(), strict=True):
         own, _ = _columns(file, read_columns(file), hints)
         for axis in axes:
             theirs = next((column.values for column in own if column.name == axis.name), None)
@@ -117,13 +123,21 @@ def _joined(members: Mapping[int, Path], first: list[_Column], hints: Hints) -> 
         stated = next((column.values for column in own if column.name == "t"), None)
         if stated is not None and np.ptp(stated) > 0:
             raise SourceError(f"{file}: several times in a file of a series; name it alone")
-        time = float(number - begin if stated is None else stated[0])
+        time = float(number if stated is None else stated[0])
         columns += [
             replace(column, conditions={**column.conditions, "t": time})
             for column in own
             if column.name not in "xyzt"
         ]
     return columns
+
+
+def _places(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Frame numbers from 0 on; those of evenly numbered files are counted."""
+    steps = {later - number for number, later in pairwise(numbers)}
+    return tuple(
+        (number - numbers[0]) // (min(steps) if len(steps) == 1 else 1) for number in numbers
+    )
 
 
 def _check_field(path: Path, table: Table, columns: list[_Column]) -> None:
@@ -143,6 +157,7 @@ def _check_field(path: Path, table: Table, columns: list[_Column]) -> None:
             f"{path}: a table of curves, no field: columns {columns_found}; {rows} rows. A field "
             "needs columns x and y and a channel; say which they are (--channels)"
         )
+    check_axis_units(path, _unit(columns, "x"), _unit(columns, "y"))
     if "z" in by_name and np.ptp(by_name["z"]) > 0:
         raise SourceError(f"{path}: points in three dimensions; write out a plane of constant z")
 

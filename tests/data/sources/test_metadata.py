@@ -180,6 +180,11 @@ def test_a_time_step_goes_with_numbers_of_frames() -> None:
         flow, _ = state(counted, Hints(dt=0.5))
         assert flow.time.tolist() == [0.0, 0.5, 1.0] and flow.spec.dt == 0.5
         assert flow.time_unit is None
+    every_fifth = trajectory_of(time=[0.0, 5.0, 10.0], dt=5.0, time_unit="frame")
+    flow, _ = state(every_fifth, Hints(dt=0.5))
+    assert flow.time.tolist() == [0.0, 2.5, 5.0] and flow.spec.dt == 2.5
+    with pytest.raises(SourceError, match="--dt 0.5 was given, but the data state steps of 2"):
+        state(trajectory_of(time=[0.0, 2.0, 4.0], dt=2.0), Hints(dt=0.5))
     gaps, _ = state(trajectory_of(time=[0.0, 1.0, 4.0]), Hints(dt=0.5))
     assert gaps.time.tolist() == [0.0, 0.5, 2.0] and gaps.spec.dt is None
     with pytest.raises(SourceError, match="times in frame; give the time between frames"):

@@ -106,6 +106,8 @@ def test_numbered_files_are_frames_of_a_flow(tmp_path: Path) -> None:
         assert flow.time.tolist() == pytest.approx([0.0, 0.1, 0.2, 0.4])
     (flow,) = table.open_recordings(folder)
     assert flow.time.tolist() == [0.0, 1.0, 2.0, 4.0]
+    (odd,) = open_recordings(folder / "B*[13].csv", hints=Hints(dt=0.1))
+    assert odd.time.tolist() == pytest.approx([0.0, 0.1])
     (folder / "B12.csv").write_text("x,y,u,v\n" + text_of([X + 1, Y, X, Y]))
     with pytest.raises(SourceError, match="B12.csv: expected the points of B9.csv, found others"):
         table.open_recordings(folder)
@@ -120,6 +122,15 @@ def test_hints_name_the_columns(tmp_path: Path) -> None:
     assert torch.equal(trajectory.read()[0, 0, 0], torch.tensor([-2.0, -1.5, -1.0]))
     with pytest.raises(SourceError, match="no column 'd'; there are: a, b, c"):
         table.open_recordings(path, Hints(channels={"u": "d"}))
+
+
+def test_columns_in_different_units_and_named_twice_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x [mm],y [m],u,v\n" + text_of([X, Y, X, Y]))
+    with pytest.raises(SourceError, match="x and y are in m and mm"):
+        table.open_recordings(path)
+    with pytest.raises(SourceError, match="the column 'u' is named more than once"):
+        table.open_recordings(path, Hints(channels={"u": "u", "s": "u"}))
 
 
 def test_a_column_of_time_makes_frames(tmp_path: Path) -> None:

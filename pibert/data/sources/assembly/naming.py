@@ -6,6 +6,7 @@ alone is the temperature and ``t`` the time.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -82,6 +83,9 @@ def name_columns(path: Path, names: Sequence[str], channels: Mapping[str, str]) 
     missing = [theirs for theirs in channels.values() if theirs not in (*names, *bare)]
     if missing:
         raise SourceError(f"{path}: no column {missing[0]!r}; there are: {', '.join(names)}")
+    twice = [theirs for theirs, count in Counter(channels.values()).items() if count > 1]
+    if twice:
+        raise SourceError(f"{path}: the column {twice[0]!r} is named more than once")
     components = _numbered_components(bare)
     found: list[str | None] = []
     for name, plain in zip(names, bare, strict=True):
@@ -89,6 +93,14 @@ def name_columns(path: Path, names: Sequence[str], channels: Mapping[str, str]) 
         our = components.get(plain) or standard_name(name)[0]
         found.append(ours[0] if ours else None if our in channels else our)
     return found
+
+
+def check_axis_units(path: Path, *units: str | None) -> None:
+    """Refuse columns of x and y that state different units."""
+    if len(stated := {unit for unit in units if unit is not None}) > 1:
+        raise SourceError(
+            f"{path}: x and y are in {' and '.join(sorted(stated))}; bring them to one"
+        )
 
 
 def left_out(names: Sequence[str]) -> str:

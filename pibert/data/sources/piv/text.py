@@ -29,7 +29,12 @@ from typing import Any
 
 import numpy as np
 
-from pibert.data.sources.assembly.naming import name_columns, split_unit, standard_unit
+from pibert.data.sources.assembly.naming import (
+    check_axis_units,
+    name_columns,
+    split_unit,
+    standard_unit,
+)
 from pibert.data.sources.calibration import DELAY, SCALE
 from pibert.data.sources.columns import Table, read_columns, read_head
 from pibert.data.sources.recordings import SourceError
@@ -145,6 +150,7 @@ def _known_columns(
             columns[bare.lower()] = (values, unit)
         else:
             others.append(text)
+    check_axis_units(path, *(columns[name][1] for name in "xy" if name in columns))
     if "z" in columns and np.ptp(columns["z"][0]) > 0:
         raise SourceError(f"{path}: vectors in a volume; write out one plane of constant z")
     return columns, tuple(others)
@@ -235,7 +241,7 @@ def _tsi_calibration(header: str) -> dict[str, Any]:
     x, y = (_stated(header, rf'MicrometersPerPixel{axis}="') for axis in "XY")
     facts: dict[str, Any] = {DELAY: 1e-6 * delay if delay else None}
     # Of exactly 1 um nobody knows whether it was measured or left as it was.
-    if x and (x, y) != (1.0, 1.0):
+    if x and {x, y} - {None} != {1.0}:
         facts[SCALE] = 1e-6 * x if y in (None, x) else [1e-6 * x, 1e-6 * (y or x)]
     return facts
 

@@ -60,11 +60,11 @@ def vectors(x: np.ndarray, y: np.ndarray, t: float, speed: float = 1.0) -> tuple
 
 
 def piv_recording(folder: Path, frames: int = 120) -> None:
-    """A folder of text files with flagged vectors, coordinates in mm."""
-    x, y = np.meshgrid(100.0 * np.arange(20), 80.0 * np.arange(16))
+    """A folder of text files in pixels with flagged vectors: 20 px in 1 ms are 1 m/s."""
+    x, y = np.meshgrid(20.0 * np.arange(20), 16.0 * np.arange(16))
     (folder / "run1").mkdir()
     for number in range(frames):
-        u, v = vectors(x / 1000, y / 1000, 0.002 * number)
+        u, v = (20 * component for component in vectors(x / 200, y / 200, 0.002 * number))
         flags = np.zeros_like(u)
         flags[4, number % 20] = 1
         field = {"x": x, "y": y, "u": u, "v": v}

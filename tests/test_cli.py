@@ -80,6 +80,7 @@ def test_inspect_draws_into_outputs_under_the_name_of_the_file(
 def test_inspect_prints_json_that_hints_have_changed(tmp_path: Path) -> None:
     arguments = ["--json", "--dt", "0.5", "--unit", "m/s", "--length-unit", "m"]
     arguments += ["--channels", "u=v,v=u", "--parameter", "Re=100", "--dx", "0.2"]
+    arguments += ["--override-units"]
     result = CliRunner().invoke(app, ["inspect", str(save_flow(tmp_path)), *arguments])
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout)
@@ -221,6 +222,7 @@ def test_the_package_can_be_run_as_a_module() -> None:
 
 # Generation
 
+PIV_FILES = Path(__file__).parent / "data" / "sources" / "files"
 TINY = ["--samples", "2", "--set", "frames=3", "--set", "points=16"]
 
 
@@ -416,6 +418,57 @@ def test_a_pattern_names_a_series_of_vector_files(
     assert "no such file that fits" in refusal("inspect", "D*.txt")
     save_flow(tmp_path)
     assert "no PIV vectors" in refusal("inspect", "*.npz")
+
+
+def test_pixels_are_calibrated_or_refused(tmp_path: Path) -> None:
+    source, out = PIV_FILES / "tsi_pixels.vec", tmp_path / "out.h5"
+    message = refusal("convert", source, out, "--unit", "m/s", "--dx", "1.6", "--dy", "1.6")
+    assert "--dx 1.6 was given, but the data state a spacing of 32 px along x" in message
+    message = refusal("convert", source, out, "--unit", "m/s")
+    assert "--scale 0.05mm/px" in message and "--override-units" in message
+    assert not out.exists()
+    result = run("convert", source, out, "--scale", "0.05 mm/px", "--dt", "0.5")
+    assert result.exit_code == 0, result.output
+    assert "a pulse delay of 55 ms (header)" in " ".join(result.output.split())
+    (trajectory,) = Reader(out)
+    assert trajectory.spec.units == ("m/s", "m/s") and trajectory.length_unit == "m"
+    assert trajectory.spec.grid.dx == pytest.approx(32 * 5e-5)
+    # The last vector of the file lies at the lower right: u = -1.752557 px.
+    assert trajectory.read()[0, 0, 0, -1].item() == pytest.approx(
+        -1.752557 * 5e-5 / 0.055, rel=1e-4
+    )
+    assert trajectory.local["hints"]["scale"] == "0.05 mm/px"
+
+
+def test_the_advice_of_inspect_on_pixels_leads_to_metres_per_second(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for number in (1, 2):
+        text = (PIV_FILES / "openpiv.txt").read_text()
+        (folder / f"B{number}.txt").write_text(text)
+    facts = json.loads(run("inspect", folder, "--json").stdout)
+    (advice,) = (p["advice"] for p in facts["problems"] if p["topic"] == "pixels")
+    command = advice.rpartition(": pibert ")[2].replace("LENGTH", "0.05mm").replace("TIME", "1ms")
+    assert command == "convert run OUT.h5 --scale 0.05mm/px --pulse-delay 1ms"
+    out = tmp_path / "out.h5"
+    options = command.removeprefix("convert run OUT.h5 ").split()
+    assert run("convert", folder, out, *options).exit_code == 0
+    assert Reader(out)[0].read()[0, 0].median().item() == pytest.approx(3 * 0.05, rel=0.05)
+    # What was called m/s instead is flagged, also in the file that was made of it.
+    wrong = ("--unit", "m/s", "--length-unit", "mm", "--dt", "1")
+    assert run("convert", folder, tmp_path / "wrong.h5", *wrong).exit_code == 0
+    for arguments in ((folder, *wrong), (tmp_path / "wrong.h5",)):
+        facts = json.loads(run("inspect", *arguments, "--json").stdout)
+        (found,) = (p for p in facts["problems"] if p["topic"] == "pixels")
+        assert found["serious"] and "16 x 16 apart" in found["why"]
+    for arguments in ((out,), (PIV_FILES / "tsi_calibrated.vec",)):
+        facts = json.loads(run("inspect", *arguments, "--json").stdout)
+        assert not any(p["topic"] == "pixels" for p in facts["problems"])
+
+
+def test_channels_that_are_not_there_are_refused_for_piv_too(tmp_path: Path) -> None:
+    message = refusal("convert", PIV_FILES / "openpiv.txt", tmp_path / "a.h5", "--channels", "u=no")
+    assert "no column 'no'; there are: x, y, u, v, flags, mask" in message
 
 
 @pytest.fixture(scope="module")

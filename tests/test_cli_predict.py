@@ -460,3 +460,17 @@ def test_memory_does_not_grow_with_the_steps(
         outs = [part for s in suffixes for part in ("--out", tmp_path / f"{steps}{s}")]
         peaks.append(peak_megabytes("rollout", source, "--model", model, "--steps", steps, *outs))
     assert peaks[1] - peaks[0] < allowed, peaks
+
+
+def test_pixels_are_not_predicted_as_metres_per_second(tmp_path: Path, model: Path) -> None:
+    for name in ("B1.txt", "B2.txt"):
+        text = (Path(__file__).parent / "data" / "sources" / "files" / "openpiv.txt").read_text()
+        (tmp_path / name).write_text(text)
+    arguments = ("predict", tmp_path / "B*.txt", "--model", model, "--out", tmp_path / "r.nc")
+    message = refusal(*arguments)
+    assert "16 x 16 apart, look like pixels; give --scale and --pulse-delay" in message
+    message = refusal(*arguments, "--unit", "px/frame")
+    assert "found px/frame; give --scale and --pulse-delay" in message
+    well(*arguments, "--scale", "20px/mm", "--pulse-delay", "1ms", "--dt", "0.1")
+    with h5py.File(tmp_path / "r.nc") as file:
+        assert file["time"].attrs["units"] in ("s", b"s") and file["u"].attrs["units"] == "m/s"

@@ -15,7 +15,7 @@ SAME_STEP = 0.01
 
 def in_units(view: "Trajectory", predictor: "Predictor", remark: Remark) -> "Trajectory":
     """In consistent units where those are the model's, else as it is."""
-    from pibert.data.units import assume_units, in_consistent_units
+    from pibert.data.units import assume_units, in_consistent_units, names_pixels
 
     units = predictor.spec.units
     view = assume_units(view, units, remark)
@@ -23,9 +23,10 @@ def in_units(view: "Trajectory", predictor: "Predictor", remark: Remark) -> "Tra
     fit = view if view.spec.units == units != scaled.spec.units else scaled
     for name, mine, theirs in zip(view.spec.channels, units, fit.spec.units, strict=True):
         if mine != theirs and "1" not in (mine, theirs):
+            advice = "; give --scale and --pulse-delay" if names_pixels(theirs) else ""
             raise ValueError(
                 f"trajectory {view.name!r}: expected {name!r} in {mine}, as the model was trained, "
-                f"found {theirs}"
+                f"found {theirs}{advice}"
             )
     if fit is not view:
         remark("brought to metres and seconds, as the model")

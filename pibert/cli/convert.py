@@ -87,7 +87,7 @@ def convert(
 ) -> None:
     """Write flow data of any known kind in PIBERT's own format, or in CFDBench's layout.
 
-    Example: pibert convert 'run/B*.txt' run.h5 --dt 0.01 --length-unit mm
+    Example: pibert convert 'run/B*.txt' run.h5 --scale 0.05mm/px --pulse-delay 1ms --dt 0.01
 
     Example: pibert convert 're*.h5' all.h5
 

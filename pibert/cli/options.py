@@ -41,7 +41,14 @@ Type = Annotated[
         rich_help_panel=_READER,
     ),
 ]
-Dt = Annotated[float | None, typer.Option(help="Time between frames.", rich_help_panel=_HINTS)]
+Dt = Annotated[
+    float | None,
+    typer.Option(
+        help="Time between frames (vector fields), in --time-unit or else seconds; for the time "
+        "between the two images of a pair see --pulse-delay.",
+        rich_help_panel=_HINTS,
+    ),
+]
 Dx = Annotated[float | None, typer.Option(help="Spacing along x.", rich_help_panel=_HINTS)]
 Dy = Annotated[float | None, typer.Option(help="Spacing along y.", rich_help_panel=_HINTS)]
 Unit = Annotated[
@@ -56,10 +63,38 @@ LengthUnit = Annotated[
     str | None, typer.Option(help="Of coordinates, such as mm.", rich_help_panel=_HINTS)
 ]
 TimeUnit = Annotated[str | None, typer.Option(help="Of time, such as s.", rich_help_panel=_HINTS)]
+Scale = Annotated[
+    str | None,
+    typer.Option(
+        help="Size of a pixel, 0.05mm/px or 20px/mm: turns pixels into metres. Default: what the "
+        "file states.",
+        metavar="LENGTH/px",
+        rich_help_panel=_HINTS,
+    ),
+]
+PulseDelay = Annotated[
+    str | None,
+    typer.Option(
+        help="Time between the two images of a PIV pair, 27ms: with --scale it turns "
+        "displacements into m/s. Default: what the file states.",
+        metavar="TIME",
+        rich_help_panel=_HINTS,
+    ),
+]
+OverrideUnits = Annotated[
+    bool,
+    typer.Option(
+        "--override-units",
+        help="Let units, --dt, --dx, --dy, --scale and --pulse-delay replace what the file states; "
+        "without it a contradiction is an error.",
+        rich_help_panel=_HINTS,
+    ),
+]
 Channels = Annotated[
     str | None,
     typer.Option(
-        help="Our names for the file's: u=Vx,v=Vy.",
+        help="Name the file's columns or arrays: u=Vx,v=Vy; coordinates (x, y, t) and flags "
+        "(valid, invalid) too.",
         metavar="NAME=THEIRS,...",
         rich_help_panel=_HINTS,
     ),
@@ -148,6 +183,7 @@ class SourceOptions:
             shape=two_numbers("shape", shape),
             flip=tuple(flip.split(",")) if flip else (),
             parameters=numbers("parameter", parameter or []),
+            override_units=bool(as_given.pop("override_units")),
             **as_given,
         )
 
@@ -198,6 +234,9 @@ _OF_SOURCES: dict[str, Any] = {
     "unit": Unit,
     "length_unit": LengthUnit,
     "time_unit": TimeUnit,
+    "scale": Scale,
+    "pulse_delay": PulseDelay,
+    "override_units": OverrideUnits,
     "channels": Channels,
     "axes": Axes,
     "flip": Flip,

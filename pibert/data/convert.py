@@ -18,6 +18,7 @@ from pibert.data.crop import Region, crop
 from pibert.data.format import Writer
 from pibert.data.generate import IDENTITY
 from pibert.data.resample import represent
+from pibert.data.sources.numbered import expand_pattern
 from pibert.data.sources.recordings import Recordings
 from pibert.data.units import in_consistent_units
 from pibert.data.wording import counted
@@ -95,7 +96,7 @@ def refuse_overwriting(path: Path, out: Path) -> None:
         return
     inside = path.is_dir() and path.resolve() in out.resolve().parents
     # A path that is not there is a pattern of several files.
-    files = [path] if path.exists() else path.parent.glob(path.name)
+    files = [path] if path.exists() else expand_pattern(path)
     if inside or any(os.path.samefile(file, out) for file in files):
         raise ValueError(f"{out} is the input or a part of it; choose another name for the output")
 

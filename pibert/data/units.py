@@ -4,10 +4,13 @@ Derivatives and residuals of a trajectory mean something only if its coordinates
 velocities are in units of one system; measured fields often have coordinates in mm and velocities
 in m/s. Where these units are known, ``in_consistent_units`` brings lengths, times and every channel
 that is a product of powers of length and time (velocity, vorticity, kinematic pressure) to metres
-and seconds. The rest is left alone: pixels, diameters, channels in Pa or K or without a unit.
+and seconds. The rest is left alone: diameters, channels in Pa or K or without a unit. Pixels need a
+calibration (``pibert.data.sources.metadata``): the size of a pixel and, for displacements, the time
+between the two images of a pair.
 """
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +22,8 @@ from torch import Tensor
 from pibert.fields import Trajectory
 
 VELOCITY = ("u", "v", "w")
+UNKNOWN = (None, "1", "unknown")
+"""Units of data that state none."""
 _LENGTHS = {
     "m": 1.0,
     "dm": 1e-1,
@@ -40,6 +45,8 @@ _SCALE = re.compile(
 )
 """A word that may stand for a scale: of the flow (``D``, ``U_inf``, ``u_tau``), of a recording."""
 _FACTOR = re.compile(r"\s*([*·.]|/|)\s*(?:1|([a-z]+)(?:\^?(-?\d+))?)\s*", re.IGNORECASE)
+_PIXEL = re.compile(r"\b(?:px|pix|pixels?)\b", re.IGNORECASE)
+_AMOUNT = re.compile(r"\s*([\d.]+(?:[eE][-+]?\d+)?)\s*([^\s\d].*)")
 
 
 class Unit(NamedTuple):
@@ -78,9 +85,15 @@ _UNITS = {
 }
 
 
-def parse_unit(text: str | None) -> Unit | None:
-    """``mm/s``, ``m s-1``, ``m²/s²``, ``1/ms``; None for what is not made of lengths and times."""
+def parse_unit(text: str | None, more: Mapping[str, Unit] = {}) -> Unit | None:
+    """``mm/s``, ``m s-1``, ``m²/s²``, ``1/ms``; None for what is not made of lengths and times.
+
+    Args:
+        text: The unit.
+        more: Names of other units, such as ``px`` where the size of a pixel is known.
+    """
     rest = (text or "").strip().translate(_PLAIN)
+    known = {**_UNITS, **more}
     unit = Unit(0, 0)
     while rest:
         found = _FACTOR.match(rest)
@@ -89,8 +102,8 @@ def parse_unit(text: str | None) -> Unit | None:
         rest = rest[found.end() :]
         mark, name = found[1], found[2]
         power = int(found[3] or 1) * (-1 if mark == "/" else 1)
-        if name in _UNITS:
-            own = _UNITS[name]
+        if name in known:
+            own = known[name]
             unit = Unit(
                 unit.length + power * own.length,
                 unit.time + power * own.time,
@@ -100,6 +113,72 @@ def parse_unit(text: str | None) -> Unit | None:
         elif name is not None:
             return None
     return None if unit.is_like(0, 0) else unit
+
+
+def names_pixels(unit: str | None) -> bool:
+    """Whether a unit is made of pixels: ``px``, ``px/frame``, ``pixel/s``."""
+    return _PIXEL.search(unit or "") is not None
+
+
+def looks_like_pixels(steps: Sequence[float], origin: Sequence[float], least: int = 2) -> bool:
+    """Whether coordinates are whole or half numbers in whole steps, as windows of an image are.
+
+    Args:
+        steps: Spacing along x and y, in the numbers of the source.
+        origin: Coordinates of the first point.
+        least: The smallest spacing that counts.
+    """
+    spaced = all(step > least - 0.5 and _is_whole(step) for step in steps)
+    return spaced and all(_is_whole(2 * place) for place in origin)
+
+
+def _is_whole(value: float) -> bool:
+    return math.isclose(value, round(value), rel_tol=1e-6, abs_tol=1e-6)
+
+
+def same_unit(first: str, second: str) -> bool:
+    """Whether two texts name one unit: ``m/s`` and ``m s-1``."""
+    one, other = parse_unit(first), parse_unit(second)
+    if one is None or other is None:
+        return first == second
+    return one.is_like(other.length, other.time) and math.isclose(one.factor, other.factor)
+
+
+def parse_scale(text: str) -> float:
+    """Metres per pixel of a scale such as ``0.05 mm/px``, ``50um/px`` or ``20px/mm``."""
+    amount = _AMOUNT.fullmatch(text)
+    above, slash, below = amount[2].partition("/") if amount else ("", "", "")
+    inverse = _PIXEL.fullmatch(above.strip()) is not None
+    pixel, length = (above, below) if inverse else (below, above)
+    unit = parse_unit(length)
+    fits = slash and _PIXEL.fullmatch(pixel.strip()) and unit is not None and unit.is_like(1, 0)
+    value = _positive(amount[1]) if amount and fits else None
+    if value is None or unit is None:
+        raise ValueError(
+            "--scale takes the size of a pixel, such as 0.05mm/px, 50um/px or 20px/mm, "
+            f"found {text!r}"
+        )
+    return unit.factor / value if inverse else unit.factor * value
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a time such as ``27ms`` or ``500 us``."""
+    amount = _AMOUNT.fullmatch(text)
+    unit = parse_unit(amount[2]) if amount else None
+    value = _positive(amount[1]) if amount and unit is not None and unit.is_like(0, 1) else None
+    if value is None or unit is None:
+        raise ValueError(
+            f"--pulse-delay takes a time with its unit, such as 27ms or 500us, found {text!r}"
+        )
+    return unit.factor * value
+
+
+def _positive(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value < math.inf else None
 
 
 class Quantity(NamedTuple):
@@ -204,12 +283,22 @@ def _si_name(unit: Unit | None, text: str) -> str:
 def assume_units(
     trajectory: Trajectory, units: Sequence[str], remark: Callable[[str], None]
 ) -> Trajectory:
-    """Channels that state no unit in these, with a remark; a flow that states all, as it is."""
+    """Channels that state no unit in these, with a remark; a flow that states all, as it is.
+
+    Data without units whose positions look like pixels are refused.
+    """
     spec = trajectory.spec
     named = list(zip(spec.channels, spec.units, units, strict=True))
     missing = {name: unit for name, own, unit in named if own == "1" != unit}
     if not missing:
         return trajectory
+    grid, unknown = spec.grid, trajectory.length_unit in UNKNOWN
+    if unknown and looks_like_pixels((grid.dx, grid.dy), grid.origin):
+        raise ValueError(
+            f"trajectory {trajectory.name!r}: no unit is stated, and its positions, whole numbers "
+            f"{grid.dx:g} x {grid.dy:g} apart, look like pixels; give --scale and --pulse-delay if "
+            "they are, else their units (--unit, --length-unit)"
+        )
     told = ", ".join(f"{name} in {unit}" for name, unit in missing.items())
     remark(f"no unit is stated: it is assumed that the model's fit, {told} (--unit)")
     assumed = tuple(missing.get(name, own) for name, own, _ in named)
@@ -223,37 +312,64 @@ def in_consistent_units(trajectory: Trajectory) -> Trajectory:
     that of u, and the viscosity in the product of both, as Re = U D / nu has it. Parameters and
     series keep their numbers: they state no units. What was changed is in ``local["units"]``.
     """
-    spec, grid = trajectory.spec, trajectory.spec.grid
+    spec = trajectory.spec
     found = find_conversion(trajectory.length_unit, trajectory.time_unit, spec.channels, spec.units)
     if found is None or not found.changes:
         return trajectory
-    length, velocity = found.length, found.velocity
-    scaled = replace(
-        spec,
-        units=found.units,
-        dt=_times(spec.dt, found.time),
-        grid=replace(
-            grid,
-            dx=length * grid.dx,
-            dy=length * grid.dy,
-            origin=(length * grid.origin[0], length * grid.origin[1]),
-        ),
-        reference_length=_times(spec.reference_length, length),
-        reference_velocity=_times(spec.reference_velocity, velocity),
-        viscosity=_times(spec.viscosity, length * velocity),
-    )
-    states = trajectory.states
-    if any(factor != 1 for factor in found.channels):
-        states = _Scaled(trajectory, found.channels)
     return replace(
-        trajectory,
-        states=states,
-        time=found.time * trajectory.time,
-        spec=scaled,
+        rescale(
+            trajectory,
+            length=(found.length, found.length),
+            channels=found.channels,
+            velocity=found.velocity,
+            units=found.units,
+            time=found.time,
+        ),
         length_unit="m",
         time_unit=None if trajectory.time_unit is None else "s",
         local={**trajectory.local, "units": dict(found.changes)},
     )
+
+
+def rescale(
+    trajectory: Trajectory,
+    *,
+    length: tuple[float, float],
+    channels: tuple[float, ...],
+    velocity: float,
+    units: tuple[str, ...],
+    time: float = 1.0,
+) -> Trajectory:
+    """The trajectory with its numbers multiplied; lazy.
+
+    Args:
+        trajectory: In any units.
+        length: Factors of the coordinates along x and y.
+        channels: Factor of each channel.
+        velocity: Factor of the reference velocity.
+        units: Of the channels, afterwards.
+        time: Factor of the times.
+    """
+    spec, grid = trajectory.spec, trajectory.spec.grid
+    along_x, along_y = length
+    scaled = replace(
+        spec,
+        units=units,
+        dt=_times(spec.dt, time),
+        grid=replace(
+            grid,
+            dx=along_x * grid.dx,
+            dy=along_y * grid.dy,
+            origin=(along_x * grid.origin[0], along_y * grid.origin[1]),
+        ),
+        reference_length=_times(spec.reference_length, along_x),
+        reference_velocity=_times(spec.reference_velocity, velocity),
+        viscosity=_times(spec.viscosity, along_x * velocity),
+    )
+    states = trajectory.states
+    if any(factor != 1 for factor in channels):
+        states = _Scaled(trajectory, channels)
+    return replace(trajectory, states=states, time=time * trajectory.time, spec=scaled)
 
 
 def _times(value: float | None, factor: float) -> float | None:

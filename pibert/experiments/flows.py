@@ -1,6 +1,5 @@
 """The flows of an experiment: found or simulated, represented, parted, and their statistics."""
 
-import glob
 import hashlib
 import math
 import os
@@ -19,6 +18,7 @@ from pibert.data.normalize import fit_normalizer, fit_parameters, flag_outliers
 from pibert.data.provenance import predicted_by
 from pibert.data.resample import represent
 from pibert.data.sources import open_recordings
+from pibert.data.sources.numbered import expand_pattern
 from pibert.data.sources.recordings import Hints
 from pibert.data.splits import (
     PARTS,
@@ -178,7 +178,7 @@ def _fingerprint(path: Path) -> str | None:
     """
     block = 1 << 20
     base = path if path.exists() else path.parent
-    found = path.rglob("*") if path.is_dir() else map(Path, glob.glob(str(path)))
+    found = path.rglob("*") if path.is_dir() else expand_pattern(path)
     files = [path] if path.is_file() else sorted(file for file in found if file.is_file())
     if not files:
         return None

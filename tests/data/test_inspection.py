@@ -270,7 +270,7 @@ def test_a_wrong_ratio_of_the_steps_is_found() -> None:
         ({"units": ("px/frame", "px/frame")}, "pixels"),
         ({"length_unit": None, "spacing": (16.0, 24.0)}, "pixels"),
         ({"length_unit": "m", "spacing": (16.0, 24.0)}, "pixels"),
-        ({"length_unit": None, "units": ("1", "1"), "spacing": (1.0, 1.0)}, "pixels"),
+        ({"length_unit": None, "units": ("1", "1"), "spacing": (1.0, 1.0)}, "counted points"),
         ({"length_unit": "mm"}, "mixed units"),
         ({"units": ("mm s-1", "mm s-1")}, "mixed units"),
         ({"time_unit": "ms"}, "mixed units"),

@@ -102,6 +102,19 @@ def test_repetitions_of_a_condition_stay_together(tmp_path: Path) -> None:
         replace(config, split="time")
 
 
+def test_pixels_are_calibrated_by_the_hints_of_a_configuration() -> None:
+    path = Path(__file__).parents[1] / "data" / "sources" / "files" / "openpiv.txt"
+    hints = {"scale": "20px/mm", "pulse_delay": "500us", "dt": 0.1}
+    config = DataConfig(path=str(path), hints=hints)
+    flow = prepare_test(config, tiny_spec((7, 7)), Normalizer.identity(2)).trajectories[0]
+    assert flow.spec.units == ("m/s", "m/s") and flow.spec.grid.dx == pytest.approx(8e-4)
+    assert flow.read()[0, 0].median().item() == pytest.approx(0.3, rel=0.05)
+    with pytest.raises(ValueError, match="--scale takes the size of a pixel"):
+        prepare_test(
+            replace(config, hints={"scale": "20"}), tiny_spec((7, 7)), Normalizer.identity(2)
+        )
+
+
 def test_options_go_to_the_reader_of_the_data(tmp_path: Path) -> None:
     config = replace(save(tmp_path), options={"scenario": "fsi"})
     with pytest.raises(ValueError, match="'native' has no option scenario"):

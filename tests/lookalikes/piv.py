@@ -61,13 +61,21 @@ def write_tsi(
     chc: np.ndarray,
     length: str = "mm",
     speed: str = "m/s",
+    *,
+    pixel: tuple[float, float] | None = (85.81, 85.81),
+    delay: float = 50.0,
 ) -> None:
+    """Without a size of the pixel (micrometres), as Insight writes what is not calibrated."""
     rows, columns = field["x"].shape
+    sizes = "".join(
+        f'MicrometersPerPixel{axis}="{size:.6f}" DATASETAUXDATA '
+        for axis, size in zip("XY", pixel or (), strict=False)
+    )
     header = (
         f'TITLE="C:\\Run\\{path.name}" VARIABLES="X {length}", "Y {length}", "U {speed}", '
         f'"V {speed}", "CHC", DATASETAUXDATA Application="PIV" DATASETAUXDATA '
-        'MicrometersPerPixelX="85.81" DATASETAUXDATA LengthUnit="mm" DATASETAUXDATA '
-        f'MicrosecondsPerDeltaT="50.000000" ZONE I={columns}, J={rows}, F=POINT\n'
+        f'{sizes}LengthUnit="{length}" DATASETAUXDATA '
+        f'MicrosecondsPerDeltaT="{delay:.6f}" ZONE I={columns}, J={rows}, F=POINT\n'
     )
     data = np.stack([field[name][::-1].ravel() for name in "xyuv"], -1)
     rows_of_text = [

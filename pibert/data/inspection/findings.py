@@ -4,16 +4,23 @@ What their fields show is judged in ``pibert.data.inspection.judge``.
 """
 
 import math
-import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pibert.data.inspection.survey import Survey
-from pibert.data.units import QUANTITIES, Conversion, doubt_unit, parse_unit
+from pibert.data.sources.calibration import DELAY, SCALE, advise
+from pibert.data.units import (
+    QUANTITIES,
+    UNKNOWN,
+    Conversion,
+    doubt_unit,
+    looks_like_pixels,
+    names_pixels,
+    parse_unit,
+)
 from pibert.data.wording import counted
 
-_PIXELS = re.compile(r"\b(px|pix|pixels?)\b")
-_UNKNOWN = (None, "1", "unknown")
 _VIEWS = 3.0
 """Widths of the view that fluid may cross from frame to frame; the rest is a wrong scale, or frames
 that have nothing to do with each other."""
@@ -36,22 +43,13 @@ def judge_units(facts: Survey) -> Iterator[Finding]:
     units = {channel.name: channel.unit for channel in facts.channels}
     if not {"u", "v"} <= set(units):
         return
-    (dx, dy), velocity = facts.spacing, units["u"]
-    whole = all(step >= 1 and step == int(step) for step in (dx, dy))
-    pixels = any(_PIXELS.search(unit or "") for unit in (facts.length_unit, velocity))
-    conversion = facts.conversion
+    velocity, conversion = units["u"], facts.conversion
     mistyped = list(_mistyped_units(facts, velocity))
+    pixels = _judge_pixels(facts, velocity)
     if mistyped:
         yield from mistyped
-    elif pixels or (whole and facts.length_unit in (None, "m")):
-        yield Finding(
-            "pixels",
-            f"spacing {dx:g} x {dy:g} {facts.length_unit or '(no unit)'}, velocity in {velocity}",
-            "lengths look like pixels or counted points, so derivatives and a Reynolds number mean "
-            "nothing physical",
-            "give the size of a step (--dx, --dy, --length-unit), and velocities in the same units",
-            serious=pixels or facts.length_unit == "m" or velocity not in _UNKNOWN,
-        )
+    elif pixels is not None:
+        yield pixels
     elif conversion is None:
         yield from _unknown_units(facts, velocity)
     elif not math.isclose(conversion.mismatch, 1, rel_tol=1e-6):
@@ -67,6 +65,45 @@ def judge_units(facts: Survey) -> Iterator[Finding]:
         )
     if conversion is not None:
         yield from _pace(facts, conversion)
+
+
+def _judge_pixels(facts: Survey, velocity: str) -> Finding | None:
+    """Lengths and velocities that are pixels, look like them, or count points."""
+    (dx, dy), length = facts.spacing, facts.length_unit
+    seen = f"spacing {dx:g} x {dy:g} {length or '(no unit)'}, velocity in {velocity}"
+    why = "derivatives and a Reynolds number of pixels mean nothing physical"
+    stated = names_pixels(length) or names_pixels(velocity)
+    original = stated or facts.kind != "native"
+    convert = f"pibert convert {shlex.quote(facts.name) if original else 'ORIGINAL'} OUT.h5"
+    convert += "" if SCALE in facts.source else " --scale LENGTH/px"
+    convert += "" if DELAY in facts.source else " --pulse-delay TIME"
+    advice = f"{advise(facts.source)}: {convert}"
+    if stated:
+        return Finding("pixels", seen, why, advice)
+    unit = parse_unit(facts.local.get("hints", {}).get("length_unit"))
+    # Native files are in metres; the numbers of the source are those that tell.
+    size = unit.factor if unit is not None and "length" in facts.local.get("units", {}) else 1.0
+    steps, origin = ([value / size for value in pair] for pair in (facts.spacing, facts.origin))
+    scaled = "calibration" in facts.local or facts.local.get("hints", {}).get("dx")
+    if not scaled and (length in UNKNOWN or unit is not None or length == "m"):
+        if looks_like_pixels(steps, origin, least=2 if length in UNKNOWN else 4):
+            return Finding(
+                "pixels",
+                seen,
+                f"positions are whole numbers, {steps[0]:g} x {steps[1]:g} apart, as those of "
+                f"interrogation windows in an image are; {why}",
+                f"if they are pixels, whatever unit was stated, {advice}",
+                serious=length not in UNKNOWN or velocity not in UNKNOWN,
+            )
+    if (dx, dy) == (1, 1) and length in (*UNKNOWN, "m"):
+        return Finding(
+            "counted points",
+            seen,
+            "the points are counted, so derivatives and a Reynolds number mean nothing physical",
+            "give the size of a step (--dx, --dy, --length-unit), and velocities in the same units",
+            serious=length == "m" or velocity not in UNKNOWN,
+        )
+    return None
 
 
 def _mistyped_units(facts: Survey, velocity: str) -> Iterator[Finding]:
@@ -107,7 +144,7 @@ def _pace(facts: Survey, conversion: Conversion) -> Iterator[Finding]:
 def _unknown_units(facts: Survey, velocity: str) -> Iterator[Finding]:
     """Units that cannot be brought together, unless they are those of a dimensionless flow."""
     length, speed = parse_unit(facts.length_unit), parse_unit(velocity)
-    if length is not None and velocity in _UNKNOWN:
+    if length is not None and velocity in UNKNOWN:
         yield Finding(
             "unit missing",
             f"velocity unit unknown while lengths are {facts.length_unit}",
@@ -123,7 +160,7 @@ def _unknown_units(facts: Survey, velocity: str) -> Iterator[Finding]:
             "pass --length-unit m, or what it is",
             serious=False,
         )
-    elif length is not None and speed is not None and facts.time_unit in _UNKNOWN:
+    elif length is not None and speed is not None and facts.time_unit in UNKNOWN:
         yield Finding(
             "unit missing",
             f"time unit unknown while velocities are {velocity}",
@@ -131,7 +168,7 @@ def _unknown_units(facts: Survey, velocity: str) -> Iterator[Finding]:
             "pass --time-unit s, or what it is",
             serious=False,
         )
-    elif velocity in _UNKNOWN and facts.length_unit is None and facts.kind != "native":
+    elif velocity in UNKNOWN and facts.length_unit is None and facts.kind != "native":
         yield Finding(
             "no units",
             "coordinates and velocity have no unit",

@@ -28,11 +28,10 @@ from pibert.data.sources import (
     vtk,
     well,
 )
-from pibert.data.sources.assembly.naming import standard_unit
+from pibert.data.sources.metadata import STATED_HERE, state_recordings
+from pibert.data.sources.numbered import expand_pattern
 from pibert.data.sources.orientation import flip_recordings
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
-from pibert.data.units import doubt_unit
-from pibert.remarks import warn
 
 SOURCES: dict[str, Any] = {
     "native": native,
@@ -117,20 +116,20 @@ def open_recordings(
             f"it has: {', '.join(options_of(kind)) or 'none'}"
         )
     _require(path)
-    for_reader = replace(hints, flip=(), **_units(hints))
-    recordings: Recordings = SOURCES[kind].open_recordings(path, for_reader, **options)
-    return flip_recordings(recordings, hints.flip)
+    seen = _for_reader(hints, kind)
+    recordings: Recordings = SOURCES[kind].open_recordings(path, seen, **options)
+    return flip_recordings(state_recordings(recordings, hints), hints.flip)
 
 
-def _units(hints: Hints) -> dict[str, Any]:
-    """The units that the user states, in our spelling; what looks mistyped is remarked on."""
-    quantities = {"unit": "velocity", "length_unit": "length", "time_unit": "time"}
-    stated = {name: standard_unit(text) for name in quantities if (text := getattr(hints, name))}
-    for name, text in stated.items():
-        doubt = doubt_unit(text, quantities[name])
-        if doubt is not None:
-            warn(f"--{name.replace('_', '-')}: {doubt}; it is kept, and nothing is converted")
-    return stated
+def _for_reader(hints: Hints, kind: str) -> Hints:
+    """The hints without those that are applied here, the same way for every kind of data.
+
+    Readers see dt, dx and dy: they may stand in for what a file does not state.
+    """
+    steps = ("dt", "dx", "dy")
+    here = [name for name in STATED_HERE if kind == "native" or name not in steps]
+    nothing: dict[str, Any] = dict.fromkeys(here)
+    return replace(hints, flip=(), override_units=False, **nothing)
 
 
 def options_of(kind: str) -> tuple[str, ...]:
@@ -141,6 +140,6 @@ def options_of(kind: str) -> tuple[str, ...]:
 
 
 def _require(path: Path) -> None:
-    if not path.exists() and not any(path.parent.glob(path.name)):
-        what = "file that fits" if set("*?[") & set(path.name) else "file or folder"
+    if not path.exists() and not expand_pattern(path):
+        what = "file that fits" if set("*?[") & set(str(path)) else "file or folder"
         raise FileNotFoundError(f"{path}: there is no such {what}")

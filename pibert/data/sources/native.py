@@ -12,6 +12,7 @@ from pathlib import Path
 import h5py
 
 from pibert.data.format import FORMAT, Reader
+from pibert.data.sources.numbered import expand_pattern, shared_folder
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
 from pibert.fields import Trajectory
 
@@ -31,15 +32,16 @@ def recognise(path: Path) -> bool:
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     if hints != Hints():
         raise SourceError(
-            f"{path}: files of this format say everything themselves; leave dt, spacing, units, "
-            "channels and the other hints out, or convert the original file anew"
+            f"{path}: files of this format say everything themselves; leave "
+            "channels, axes, shape, parameters and family out, or convert the original file anew"
         )
     readers = [Reader(file) for file in ([path] if path.is_file() else _files(path))]
     if not readers:
         raise SourceError(f"{path}: the folder holds no .h5 file; name the file or its folder")
     uses = Counter(name for reader in readers for name in reader.names)
+    base = shared_folder([reader.path for reader in readers])
     places = {
-        (name if uses[name] == 1 else f"{reader.path.stem}-{name}"): (reader, name)
+        (name if uses[name] == 1 else f"{_label(reader.path, base)}-{name}"): (reader, name)
         for reader in readers
         for name in reader.names
     }
@@ -51,8 +53,13 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     return Recordings(kind="native", path=path, names=tuple(places), load=load)
 
 
+def _label(file: Path, base: Path) -> str:
+    """The name of a file, after those of the folders between it and the one shared by all."""
+    return "-".join(file.absolute().relative_to(base).with_suffix("").parts)
+
+
 def _files(path: Path) -> list[Path]:
-    found = path.glob("*.h5") if path.is_dir() else path.parent.glob(path.name)
+    found = path.glob("*.h5") if path.is_dir() else expand_pattern(path)
     return sorted(file for file in found if file.is_file() and not file.name.startswith("."))
 
 

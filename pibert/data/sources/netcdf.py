@@ -40,6 +40,7 @@ _STANDARD_NAMES = {
     "v": r"northward_(wind|sea_water_velocity)|y_wind|(sea_)?water_y_velocity|sea_water_y_velocity",
     "p": r"(air|surface_air|sea_water)_pressure",
     "T": r"(air|sea_water|sea_surface)_temperature",
+    "valid": r"validity_flag|confidence_flag",  # PIVPy: above 0 is valid
 }
 _COORDINATES = {"lon": "x", "longitude": "x", "lat": "y", "latitude": "y"}
 _UNWRITTEN = 9.9e36
@@ -60,12 +61,13 @@ def recognise(path: Path) -> bool:
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     store = NetcdfStore(path)
     dataset = store.open()
-    source = {
+    source: dict[str, Any] = {
         key: str(dataset.attrs[key])
         for key in ("title", "institution", "source", "references")
         if key in dataset.attrs
     }
     source |= own_facts(dataset.attrs.get("pibert"))
+    delay = _float(dataset.attrs.get("delta_t"))
     variables = [_variable(str(key), item, dataset) for key, item in dataset.variables.items()]
     if not variables:
         raise SourceError(
@@ -78,6 +80,13 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     remarks = []
     if store.seconds is not None:
         remarks.append("dates became seconds since the first frame")
+    if delay:
+        source["delta_t"] = delay
+        remarks.append(
+            f"the file states delta_t = {delay:g} without a unit; if that is the time between the "
+            "two images of a pair, give it with its unit (PIVPy keeps TSI's microseconds: "
+            f"--pulse-delay {delay:g}us)"
+        )
     if any((variable.unit or "").startswith("degree") for variable in variables):
         remarks.append("the grid is in degrees, not in a length: derivatives need it projected")
     return make_recordings("netcdf", store, variables, hints, source=source, remarks=remarks)
@@ -152,6 +161,8 @@ def _variable(key: str, item: Any, dataset: Any) -> Variable:
     axes = "".join(letters) if all(letters) and sorted(plane) == ["x", "y"] else None
     standard = str(item.attrs.get("standard_name", ""))
     name = next((n for n, form in _STANDARD_NAMES.items() if re.fullmatch(form, standard)), None)
+    if key.lower() == "chc" and "pivpy_schema_version" in dataset.attrs:
+        name = "valid"
     if name is None and str(item.attrs.get("axis", "")).lower() in ("x", "y", "t"):
         name = str(item.attrs["axis"]).lower()
     if name is None:
@@ -195,6 +206,13 @@ def _seconds(path: Path, key: str, attributes: Mapping[str, Any]) -> tuple[str, 
             "or seconds"
         )
     return key, factor
+
+
+def _float(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
 
 
 def _head(path: Path) -> bytes:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pibert.data.units import parse_duration, parse_scale
 from pibert.fields import Trajectory
 
 
@@ -21,12 +22,19 @@ class Hints:
     axes: str | None = None
     """Order of the axes of an array, such as ``tcyx`` or ``yxt``."""
     dt: float | None = None
+    """Time between frames (vector fields), not between the two images of a pair."""
     dx: float | None = None
     dy: float | None = None
     length_unit: str | None = None
     time_unit: str | None = None
     unit: str | None = None
     """Of the velocity components."""
+    scale: str | None = None
+    """Size of a pixel: ``0.05mm/px`` or ``20px/mm``."""
+    pulse_delay: str | None = None
+    """Time between the two images of a pair: ``27ms``."""
+    override_units: bool = False
+    """Whether units, spacing, time step and calibration may replace what the file states."""
     shape: tuple[int, int] | None = None
     """Rows and columns of the grid that scattered or non-uniform points are resampled to."""
     parameters: Mapping[str, float] = field(default_factory=dict)
@@ -38,10 +46,30 @@ class Hints:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be positive, found {value}")
+        if self.scale is not None:
+            parse_scale(self.scale)
+        if self.pulse_delay is not None:
+            parse_duration(self.pulse_delay)
 
     flip: tuple[str, ...] = ()
     """What to turn round: the order of the columns (``x``) or rows (``y``), the sign of ``u`` or
     ``v``; ``open_recordings`` of the package does it for every reader."""
+
+
+def check_channels(path: Path, hints: Hints, stored: Mapping[str, str]) -> None:
+    """Refuse names of channels that a kind of data with fixed names does not have.
+
+    Args:
+        path: Of the data.
+        hints: With the user's names.
+        stored: Our names and the data's.
+    """
+    for ours, theirs in hints.channels.items():
+        if stored.get(ours) != theirs:
+            known = ", ".join(f"{name}={own}" for name, own in stored.items())
+            raise SourceError(
+                f"{path}: there is no channel {ours}={theirs}; data of this kind have: {known}"
+            )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -11,12 +11,18 @@ table without points in a plane holds curves, not a field, and is refused as suc
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pibert.data.sources.assembly.naming import split_unit, standard_name
+from pibert.data.sources.assembly.naming import (
+    check_axis_units,
+    left_out,
+    name_columns,
+    split_unit,
+)
 from pibert.data.sources.columns import Table, has_rows, read_columns, read_head
 from pibert.data.sources.gridding.lattice import find_lattice
 from pibert.data.sources.gridding.uniform import on_uniform_grid
@@ -62,13 +68,11 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         file = next(iter(members.values()))
         table = read_columns(file)
         columns, notices = _columns(file, table, hints)
-        known = hints
         if len(members) > 1:
             columns = _joined(members, columns, hints)
-            known = replace(hints, dt=None)  # in the times of the frames
         for name, parameters in _flows(title, columns).items():
             try:
-                flows[name], more = _trajectory(name, file, columns, parameters, table, known)
+                flows[name], more = _trajectory(name, file, columns, parameters, table, hints)
             except SourceError as error:
                 raise SourceError(f"{file}: {error}") from error
             notices += more
@@ -84,37 +88,29 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
 
 def _columns(path: Path, table: Table, hints: Hints) -> tuple[list[_Column], list[str]]:
     """The columns that we have a name for, and remarks on the others."""
-    ours = {theirs: name for name, theirs in hints.channels.items()}
-    missing = sorted(set(ours) - set(table.names) - {split_unit(name)[0] for name in table.names})
-    if missing:
-        raise SourceError(f"{path}: no column {missing[0]!r}; there are: {', '.join(table.names)}")
+    names = name_columns(path, table.names, hints.channels)
     columns, others, remarks = [], [], []
-    for text, values in zip(table.names, table.values.T, strict=True):
-        name, unit = standard_name(text)
-        name = ours.get(text) or ours.get(split_unit(text)[0]) or name
+    if not table.named and len(names) >= 4 and not set("xyuv") & set(hints.channels):
+        names[:4] = "xyuv"
+        remarks.append("the columns have no names; the first four were taken as x, y, u, v")
+    for text, name, values in zip(table.names, names, table.values.T, strict=True):
+        unit = split_unit(text)[1]
         if name is None:
             others.append(text)
             continue
         conditions = {key: float(value) for key, value in _ASSIGNED.findall(text.partition("@")[2])}
         columns.append(_Column(name, unit, conditions, values))
-    if not table.named and not columns and table.values.shape[1] >= 4:
-        columns = [
-            _Column(name, None, {}, values)
-            for name, values in zip("xyuv", table.values.T, strict=False)
-        ]
-        others = others[4:]
-        remarks.append("the columns have no names; the first four were taken as x, y, u, v")
     _check_field(path, table, columns)
     if others:
-        remarks.append(f"columns left out: {', '.join(others)}")
+        remarks.append(left_out(others))
     return columns, remarks
 
 
 def _joined(members: Mapping[int, Path], first: list[_Column], hints: Hints) -> list[_Column]:
     """The columns of all files of a flow, a time for each: what it states, or else its number."""
     axes = [column for column in first if column.name in "xyz"]
-    columns, begin = list(axes), min(members)
-    for number, file in members.items():
+    columns = list(axes)
+    for number, file in zip(_places(tuple(members)), members.values(), strict=True):
         own, _ = _columns(file, read_columns(file), hints)
         for axis in axes:
             theirs = next((column.values for column in own if column.name == axis.name), None)
@@ -127,13 +123,21 @@ def _joined(members: Mapping[int, Path], first: list[_Column], hints: Hints) -> 
         stated = next((column.values for column in own if column.name == "t"), None)
         if stated is not None and np.ptp(stated) > 0:
             raise SourceError(f"{file}: several times in a file of a series; name it alone")
-        time = (number - begin) * (hints.dt or 1.0) if stated is None else float(stated[0])
+        time = float(number if stated is None else stated[0])
         columns += [
             replace(column, conditions={**column.conditions, "t": time})
             for column in own
             if column.name not in "xyzt"
         ]
     return columns
+
+
+def _places(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Frame numbers from 0 on; those of evenly numbered files are counted."""
+    steps = {later - number for number, later in pairwise(numbers)}
+    return tuple(
+        (number - numbers[0]) // (min(steps) if len(steps) == 1 else 1) for number in numbers
+    )
 
 
 def _check_field(path: Path, table: Table, columns: list[_Column]) -> None:
@@ -153,6 +157,7 @@ def _check_field(path: Path, table: Table, columns: list[_Column]) -> None:
             f"{path}: a table of curves, no field: columns {columns_found}; {rows} rows. A field "
             "needs columns x and y and a channel; say which they are (--channels)"
         )
+    check_axis_units(path, _unit(columns, "x"), _unit(columns, "y"))
     if "z" in by_name and np.ptp(by_name["z"]) > 0:
         raise SourceError(f"{path}: points in three dimensions; write out a plane of constant z")
 
@@ -209,7 +214,7 @@ def _trajectory(
         time_unit=_unit(columns, "t"),
         parameters=parameters,
         source={"file": path.name} | {key.lower(): value for key, value in stated.items()},
-        hints=hints,
+        hints=replace(hints, channels={}),  # those have their names already
     )
 
 

@@ -111,15 +111,13 @@ class _Loader:
     def load(self, name: str) -> Trajectory:
         (data, number), hints = self.places[name], self.hints
         time, dt = smooth_time(data.time if data.time.ndim == 1 else data.time[number])
-        if hints.dt is not None:
-            time, dt = hints.dt * np.arange(len(time)), hints.dt
         constant = {key: row for key, row in data.scalars.items() if row.shape[1] == 1}
         parameters = {key: float(row[number, 0]) for key, row in constant.items()}
         parameters |= dict(hints.parameters)
         channels = tuple(data.pieces)
         spec = FieldSpec(
             channels=channels,
-            units=tuple((hints.unit or "1") if c in ("u", "v") else "1" for c in channels),
+            units=("1",) * len(channels),
             parameters=tuple(
                 Parameter(name=key, scaling="log" if key in _LOGARITHMIC and v > 0 else "linear")
                 for key, v in parameters.items()
@@ -141,8 +139,6 @@ class _Loader:
             },
             source={**data.facts, "trajectory": number},
             local={"stride": 1, "channels": list(channels), "remarks": list(data.remarks)},
-            length_unit=hints.length_unit,
-            time_unit=hints.time_unit,
         )
 
 
@@ -218,7 +214,7 @@ def _parse(store: Hdf5Store, h5: h5py.File, hints: Hints) -> _Set:
         time=time,
         pieces=pieces,
         scalars=_scalars(h5, count),
-        grid=_grid(path, axes, sides, hints),
+        grid=_grid(path, axes, sides),
         facts={
             "title": f"The Well: {_text(h5.attrs['dataset_name'])}",
             "url": "https://polymathic-ai.org/the_well",
@@ -231,7 +227,7 @@ def _parse(store: Hdf5Store, h5: h5py.File, hints: Hints) -> _Set:
     )
 
 
-def _grid(path: Path, axes: Mapping[str, np.ndarray], sides: Sides, hints: Hints) -> Grid:
+def _grid(path: Path, axes: Mapping[str, np.ndarray], sides: Sides) -> Grid:
     steps = {name: uniform_step(axis) for name, axis in axes.items()}
     for name, step in steps.items():
         if step is None or step < 0:
@@ -242,8 +238,8 @@ def _grid(path: Path, axes: Mapping[str, np.ndarray], sides: Sides, hints: Hints
     dx, dy = steps["x"] or 0.0, steps["y"] or 0.0
     return Grid(
         (len(axes["y"]), len(axes["x"])),
-        hints.dx or dx,
-        hints.dy or hints.dx or dy,
+        dx,
+        dy,
         sides,
         origin=(float(axes["x"][0]), float(axes["y"][0])),
     )

@@ -47,7 +47,8 @@ class NetcdfWriter(FrameWriter):
         (ny, nx), (left, bottom) = grid.shape, grid.origin
         file.dimensions = {"time": None, "y": ny, "x": nx}
         time = file.create_variable("time", ("time",), "f8", chunks=(1024,))
-        time.attrs.update(_units(about.time_unit) | {"axis": "T", "long_name": "time"})
+        # A symbol: of "seconds", spelled out, older versions of xarray make time differences.
+        time.attrs.update({"units": about.time_unit or "1", "axis": "T", "long_name": "time"})
         for name, points in (
             ("x", left + grid.dx * np.arange(nx)),
             ("y", bottom + grid.dy * np.arange(ny)),

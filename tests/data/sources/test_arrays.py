@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pibert.data.format import Reader, check, write
-from pibert.data.sources import arrays
+from pibert.data.sources import arrays, open_recordings
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
 from tests.lookalikes.flow import T, X, Y, assert_flow, fields
 
@@ -25,14 +25,14 @@ def saved(tmp_path: Path, hints: Hints = Hints(), /, **named: Any) -> Recordings
     path = tmp_path / "flow.npz"
     np.savez(path, **named)
     assert arrays.recognise(path)
-    return arrays.open_recordings(path, hints)
+    return open_recordings(path, "arrays", hints)
 
 
 def lone(tmp_path: Path, array: np.ndarray, hints: Hints = Hints()) -> Recordings:
     path = tmp_path / "flow.npy"
     np.save(path, array)
     assert arrays.recognise(path)
-    return arrays.open_recordings(path, hints)
+    return open_recordings(path, "arrays", hints)
 
 
 @pytest.mark.parametrize("axes", ["tcyx", "tyxc", "ctyx", "yxtc", "txyc", "xyct"])
@@ -318,3 +318,39 @@ def test_the_simulated_wake_opens_from_its_modes() -> None:
         fluid = archive["fluid_mask"]
     np.testing.assert_allclose(trajectory.read(slice(2990, 2991))[0].numpy(), wanted, atol=1e-5)
     assert np.array_equal(trajectory.known(slice(0, 1))[0].numpy(), fluid)
+
+
+def test_frames_in_arrays_of_their_own_are_not_taken_for_components(tmp_path: Path) -> None:
+    flow = fields()
+    numbered = {f"{name}_{i}": flow[name][i] for name in "uv" for i in (0, 1, 2)}
+    with pytest.raises(SourceError, match="u_0, u_1, u_2, v_0 look like frames, an array each"):
+        saved(tmp_path, **numbered, x=X, y=Y)
+    with pytest.raises(SourceError, match="u_1, u_2 look like frames"):
+        saved(tmp_path, u_1=flow["u"][0], u_2=flow["u"][1], x=X, y=Y)
+    with pytest.raises(SourceError, match="there is 'u' but no 'v'"):
+        saved(tmp_path, u=flow["u"], u_1=flow["u"], x=X, y=Y, t=T)
+    (first,) = saved(tmp_path, Hints(channels={"u": "u_1", "v": "v_1"}), **numbered, x=X, y=Y)
+    wanted = torch.from_numpy(np.stack([flow["u"][1], flow["v"][1]]))
+    assert torch.equal(first.read()[0], wanted)
+
+
+def test_the_user_names_coordinates_and_flags_of_arrays(tmp_path: Path) -> None:
+    good = np.ones((6, 5, 7), bool)
+    good[2, 3, 4] = False
+    hints = Hints(channels={"x": "east", "y": "north", "valid": "good"})
+    (trajectory,) = saved(tmp_path, hints, **fields(), east=X, north=Y, t=T, good=good)
+    assert (~trajectory.known()).nonzero().tolist() == [[2, 3, 4]]
+    grid = trajectory.spec.grid
+    assert (grid.dx, grid.dy) == pytest.approx((X[1] - X[0], Y[1] - Y[0]))
+    assert trajectory.spec.channels == ("u", "v")
+    with pytest.raises(SourceError, match="'valid' should be 'bad', which is not there"):
+        saved(tmp_path, Hints(channels={"valid": "bad"}), **fields())
+
+
+def test_arrays_that_are_not_read_come_with_the_way_to_keep_them(tmp_path: Path) -> None:
+    named = {**fields(), "snr": np.ones((6, 5, 7))}
+    recordings = saved(tmp_path, **named)
+    (note,) = (remark for remark in recordings.remarks if remark.startswith("not read: snr"))
+    assert "--channels u=u,v=v,NAME=..." in note
+    kept = saved(tmp_path, Hints(channels={"u": "u", "v": "v", "q": "snr"}), **named)
+    assert kept[0].spec.channels == ("u", "v", "q")

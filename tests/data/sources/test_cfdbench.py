@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from pibert.data import sources
 from pibert.data.dataset import Samples, Window
 from pibert.data.format import Reader, write
 from pibert.data.sources.cfdbench.reader import (
@@ -141,9 +142,11 @@ def test_frames_are_as_far_apart_as_the_publishers_say(tmp_path: Path) -> None:
     assert recordings[0].spec.dt == 0.001
     assert any("0.1 s" in remark for remark in recordings.remarks)
     assert "0.1 s" in recordings[0].source["remark"]
-    told = open_recordings(tmp_path / "cylinder", Hints(dt=0.1))[0]
+    told = sources.open_recordings(tmp_path / "cylinder", "cfdbench", Hints(dt=0.1))[0]
     assert told.spec.dt == 0.1 and told.local["hints"] == {"dt": 0.1}
     assert told.source["frame_interval"] == 0.001
+    with pytest.raises(SourceError, match="no channel u=w; data of this kind have: u=u, v=v"):
+        open_recordings(tmp_path / "cylinder", Hints(channels={"u": "w"}))
 
 
 def test_frames_after_convergence_are_dropped_on_request(tmp_path: Path) -> None:

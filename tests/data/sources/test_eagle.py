@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from pibert.data import sources
 from pibert.data.dataset import Samples, Window
 from pibert.data.format import check, write
 from pibert.data.sources.eagle.reader import (
@@ -199,10 +200,12 @@ def test_hints_tell_what_the_files_do_not(tmp_path: Path) -> None:
     assert plain.time.tolist() == [0.0, 1.0] and plain.spec.grid.shape == (64, 64)
     assert set(plain.spec.units) == {"unknown"}
     hints = Hints(dt=0.5, unit="m/s", family="incompressible", length_unit="m", time_unit="s")
-    told = open_recordings(tmp_path, hints)[0]
+    told = sources.open_recordings(tmp_path, "eagle", hints)[0]
     assert told.time.tolist() == [0.0, 0.5] and told.spec.dt == 0.5
     assert told.spec.units == ("m/s", "m/s", "unknown", "unknown")
-    assert told.spec.family == "incompressible" and told.local["hints"] == {"dt": 0.5}
+    assert told.spec.family == "incompressible" and told.local["hints"]["dt"] == 0.5
+    with pytest.raises(SourceError, match="no channel u=VZ; data of this kind have: u=VX, v=VY"):
+        open_recordings(tmp_path, Hints(channels={"u": "VZ"}))
 
 
 def test_rasterised_flows_become_learning_samples_and_native_files(tmp_path: Path) -> None:

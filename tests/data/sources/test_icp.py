@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from pibert.data import sources
 from pibert.data.dataset import Samples, Window
 from pibert.data.format import check, write
 from pibert.data.sources.icp.fields import AUTHORS, FieldKeys, open_fields
@@ -288,7 +289,8 @@ def test_a_table_gives_one_frame_per_entry(tmp_path: Path, suffix: str) -> None:
         with h5py.File(path, "w") as file:
             for key, array in arrays.items():
                 file[key] = array.T if suffix == "-v73.mat" else array
-    recordings = open_fields(path, keys, Hints(dx=0.5, dy=0.25, length_unit="m"))
+    hints = Hints(dx=0.5, dy=0.25, length_unit="m")
+    recordings = sources.open_recordings(path, "icp", hints, {"keys": keys})
     assert len(recordings) == 5
     for i, entry in enumerate(recordings):
         assert entry.num_frames == 1 and (entry.spec.grid.dx, entry.spec.grid.dy) == (0.5, 0.25)

@@ -1,8 +1,16 @@
 """Names and units in foreign files."""
 
+from pathlib import Path
+
 import pytest
 
-from pibert.data.sources.assembly.naming import split_unit, standard_name, standard_unit
+from pibert.data.sources.assembly.naming import (
+    name_columns,
+    split_unit,
+    standard_name,
+    standard_unit,
+)
+from pibert.data.sources.recordings import SourceError
 
 
 @pytest.mark.parametrize(
@@ -21,8 +29,9 @@ from pibert.data.sources.assembly.naming import split_unit, standard_name, stand
         ("Ux", "u", None),
         ("x-velocity", "u", None),
         ("velocity_y", "v", None),
-        ("Velocity_2", "w", None),
         ("U:0", "u", None),
+        ("Velocity:2", "w", None),
+        ("Points_2", "z", None),
         ("Points:1", "y", None),
         ("CoordinateX", "x", None),
         ('"p (Pa)"', "p", "Pa"),
@@ -40,9 +49,28 @@ def test_names_that_mean_something(text: str, name: str, unit: str | None) -> No
     assert standard_name(text) == (name, unit)
 
 
-@pytest.mark.parametrize("text", ["CHC", "flags", "U0", "u2", "mm", "", "Cd", "xu", "u'v'", "vu"])
+@pytest.mark.parametrize(
+    "text",
+    ["CHC", "flags", "U0", "u2", "mm", "", "Cd", "xu", "u'v'", "vu", "u_1", "v_0", "velocity_2"],
+)
 def test_names_that_do_not(text: str) -> None:
     assert standard_name(text)[0] is None
+
+
+def test_numbered_columns_are_components_of_one_vector_or_frames_of_two() -> None:
+    path = Path("a.csv")
+    paraview = ["U_0", "U_1", "U_2", "Points_0", "Points_1", "Points_2"]
+    assert name_columns(path, paraview, {}) == ["u", "v", "w", "x", "y", "z"]
+    frames = ["x", "y", "u_0", "u_1", "u_2", "v_0", "v_1", "v_2"]
+    assert name_columns(path, frames, {}) == ["x", "y", *[None] * 6]
+    assert name_columns(path, ["x", "y", "u_1", "u_2"], {}) == ["x", "y", None, None]
+
+
+def test_a_column_makes_way_for_the_one_that_the_user_names() -> None:
+    names = name_columns(Path("a.csv"), ["x", "y", "u [m/s]", "v [m/s]", "mean"], {"u": "mean"})
+    assert names == ["x", "y", None, "v", "u"]
+    with pytest.raises(SourceError, match="no column 'w'; there are: x, y"):
+        name_columns(Path("a.csv"), ["x", "y"], {"u": "w"})
 
 
 def test_units_have_one_spelling() -> None:

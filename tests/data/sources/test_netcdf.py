@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from pibert.data.sources import netcdf
+from pibert.data.sources import netcdf, open_recordings
 from pibert.data.sources.recordings import Hints, SourceError
 from tests.lookalikes.flow import T, X, Y, assert_flow, fields
 
 xarray = pytest.importorskip("xarray")
+FILES = Path(__file__).parent / "files"
 ENGINES = ["h5netcdf", "scipy"]
 
 
@@ -123,6 +124,63 @@ def test_a_single_frame_has_a_single_time(tmp_path: Path) -> None:
     dataset(units="milliseconds").isel(time=2).to_netcdf(path, engine="h5netcdf")
     (trajectory,) = netcdf.open_recordings(path)
     assert trajectory.time.tolist() == [0.1] and trajectory.time_unit == "ms"
+
+
+def test_the_choice_code_of_pivpy_marks_invalid_vectors() -> None:
+    recordings = open_recordings(FILES / "pivpy.nc")
+    (trajectory,) = recordings
+    text = open_recordings(FILES / "tsi_pixels.vec")[0]  # what PIVPy read
+    assert torch.equal(trajectory.known(), text.known()) and not text.known().all()
+    torch.testing.assert_close(trajectory.read(), text.read())
+    assert trajectory.spec.units == ("px", "px") and trajectory.length_unit == "px"
+    assert any("--pulse-delay 55000us" in remark for remark in recordings.remarks)
+    calibrated = Hints(scale="0.05mm/px", pulse_delay="55000us")
+    torch.testing.assert_close(
+        open_recordings(FILES / "pivpy.nc", hints=calibrated)[0].read(),
+        text.read() * 5e-5 / 0.055,
+    )
+
+
+def coded(path: Path, codes: np.ndarray, attributes: dict[str, str], **facts: str) -> Path:
+    data = dataset()
+    data["chc"] = (("time", "y", "x"), codes, attributes)
+    data.assign_attrs(facts).to_netcdf(path, engine="h5netcdf")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("attributes", "facts"),
+    [
+        ({"standard_name": "validity_flag"}, {}),
+        ({"standard_name": "confidence_flag"}, {}),
+        ({}, {"pivpy_schema_version": "1"}),
+    ],
+)
+def test_choice_codes_above_zero_are_valid(
+    tmp_path: Path, attributes: dict[str, str], facts: dict[str, str]
+) -> None:
+    codes = np.ones((6, 5, 7))
+    codes[0, 1, 2], codes[0, 2, 3], codes[3, 4, 5], codes[4] = 0, -1, -2, 2
+    path = coded(tmp_path / "a.nc", codes, attributes, **facts)
+    (trajectory,) = open_recordings(path)
+    assert (~trajectory.known()).nonzero().tolist() == [[0, 1, 2], [0, 2, 3], [3, 4, 5]]
+    assert torch.equal(trajectory.read()[:, 0], torch.from_numpy(fields()["u"]))
+
+
+def test_choice_codes_of_no_stated_meaning(tmp_path: Path) -> None:
+    codes = np.ones((6, 5, 7))
+    codes[0, 1, 2] = -1  # TSI's codes
+    (trajectory,) = open_recordings(coded(tmp_path / "tsi.nc", codes, {}))
+    assert (~trajectory.known()).nonzero().tolist() == [[0, 1, 2]]
+    # Flags of OpenPIV, where 0 is valid, or of PIVPy, where it is not.
+    path = coded(tmp_path / "flags.nc", np.maximum(codes, 0), {})
+    with pytest.raises(SourceError, match="'chc' is 0 at .* --channels invalid=chc if 0 is valid"):
+        open_recordings(path)
+    valid = open_recordings(path, hints=Hints(channels={"valid": "chc"}))[0]
+    assert (~valid.known()).nonzero().tolist() == [[0, 1, 2]]
+    invalid = open_recordings(path, hints=Hints(channels={"invalid": "chc"}))[0]
+    assert invalid.known().nonzero().tolist() == [[0, 1, 2]]
+    assert valid.spec.channels == invalid.spec.channels == ("u", "v")
 
 
 def test_variables_in_groups_are_not_found(tmp_path: Path) -> None:

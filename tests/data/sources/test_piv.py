@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pibert.data.format import check, write
-from pibert.data.sources import piv
+from pibert.data.sources import open_recordings, piv
 from pibert.data.sources.recordings import Hints, SourceError
 from tests.lookalikes.piv import (
     sample,
@@ -29,7 +29,7 @@ KINDS[0, 5], KINDS[2, 2], KINDS[1, 0] = 0, 2, 3
 
 def only(path: Path, **hints: Any) -> tuple[Any, tuple[str, ...]]:
     assert piv.recognise(path)
-    recordings = piv.open_recordings(path, Hints(**hints))
+    recordings = open_recordings(path, "piv", Hints(**hints))
     assert len(recordings) == 1
     return recordings[0], recordings.remarks
 
@@ -58,7 +58,7 @@ def test_openpiv_flags_say_what_is_valid(tmp_path: Path) -> None:
     assert trajectory.source["program"] == "OpenPIV" and trajectory.length_unit is None
     assert "8.3 % of the vectors are invalid" in remarks
     assert "4.2 % of the vectors were interpolated by the program" in remarks
-    assert "positions are whole numbers without a unit: they may be pixels" in remarks
+    assert any("whole numbers without a unit, 16 x 8 apart" in remark for remark in remarks)
 
 
 def test_the_mask_of_old_openpiv_files_marks_outliers(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_pivlab_text_in_pixels(tmp_path: Path, separator: str) -> None:
     assert trajectory.spec.units == ("px/frame", "px/frame") and trajectory.length_unit == "px"
     assert trajectory.source == {"program": "PIVlab", "files": ["PIVlab_0001.txt"] * 2}
     assert "4.2 % of the vectors were interpolated by the program" in remarks
-    assert any("in pixels" in remark for remark in remarks)
+    assert any("velocities in px/frame: give the size" in remark for remark in remarks)
     assert any("y runs down the image" in remark for remark in remarks)
 
 
@@ -100,17 +100,16 @@ def test_the_choice_code_of_insight_files(tmp_path: Path) -> None:
     assert_is_sample(trajectory, [(0, 0), (1, 1), (3, 5)])
     assert trajectory.length_unit == "mm" and trajectory.spec.units == ("m/s", "m/s")
     assert trajectory.source["program"] == "TSI Insight"
-    assert trajectory.source["microseconds_between_images"] == 50.0
+    assert trajectory.source["seconds_between_images"] == pytest.approx(50e-6)
     assert "4.2 % of the vectors were interpolated by the program" in remarks
-    assert any("lengths are in mm, velocities in m/s" in remark for remark in remarks)
 
 
 def test_insight_files_in_pixels_are_noticed(tmp_path: Path) -> None:
-    write_tsi(tmp_path / "a.vec", sample(), np.ones((4, 6)), "pixel", "pixel")
+    write_tsi(tmp_path / "a.vec", sample(), np.ones((4, 6)), "pixel", "pixel", pixel=None)
     trajectory, remarks = only(tmp_path / "a.vec")
     assert trajectory.length_unit == "px"
     assert trajectory.spec.units == ("px/frame", "px/frame")  # displacements of an image pair
-    assert any("in pixels" in remark for remark in remarks)
+    assert any("velocities in px/frame" in remark for remark in remarks)
 
 
 @pytest.mark.parametrize("decimal_comma", [False, True])
@@ -155,6 +154,60 @@ def test_hints_name_the_columns_of_a_tecplot_file(tmp_path: Path) -> None:
         piv.open_recordings(tmp_path / "a.dat")
     trajectory, _ = only(tmp_path / "a.dat", channels={"u": "Avg 1", "v": "Avg 2"})
     assert_is_sample(trajectory, [(3, 1)])
+
+
+def with_quality(path: Path) -> None:
+    """An OpenPIV text with a column that no version of OpenPIV has, as scripts add them."""
+    write_openpiv(path, sample(), np.zeros((4, 6)), MASK)
+    lines = path.read_text().splitlines()
+    rows = [f"{line}\t{number / 10}" for number, line in enumerate(lines[1:])]
+    path.write_text("\n".join([lines[0] + "\ts2n", *rows]))
+
+
+def test_columns_that_are_left_out_are_named_and_can_be_kept(tmp_path: Path) -> None:
+    with_quality(tmp_path / "a.txt")
+    trajectory, remarks = only(tmp_path / "a.txt")
+    assert trajectory.spec.channels == ("u", "v")
+    assert any(r.startswith("columns left out: s2n; ") and "'s2n=s2n'" in r for r in remarks)
+    kept, remarks = only(tmp_path / "a.txt", channels={"snr": "s2n"})
+    assert kept.spec.channels == ("u", "v", "snr")
+    assert_is_sample(kept, [(3, 1)])
+    numbers = torch.arange(24.0).reshape(4, 6).flip(0) / 10  # files start with the upper row
+    torch.testing.assert_close(kept.read()[0, 2], numbers)
+    assert not any("left out" in remark for remark in remarks)
+
+
+@pytest.mark.parametrize("program", ["OpenPIV", "PIVlab", "TSI", "DaVis", "Tecplot"])
+def test_channels_that_are_not_there_are_refused_with_the_columns(
+    tmp_path: Path, program: str
+) -> None:
+    path = tmp_path / "a.txt"
+    writers: dict[str, Any] = {
+        "OpenPIV": lambda: write_openpiv(path, sample()),
+        "PIVlab": lambda: write_pivlab(path, sample()),
+        "TSI": lambda: write_tsi(path, sample(), np.ones((4, 6))),
+        "DaVis": lambda: write_davis(path, sample(), decimal_comma=False),
+        "Tecplot": lambda: write_tecplot(path, sample()),
+    }
+    writers[program]()
+    with pytest.raises(SourceError, match=r"no column 'nosuch'; there are: [xX]"):
+        open_recordings(path, hints=Hints(channels={"u": "nosuch"}))
+
+
+def test_channels_exchange_columns(tmp_path: Path) -> None:
+    write_tsi(tmp_path / "a.vec", sample(), np.ones((4, 6)))
+    plain, _ = only(tmp_path / "a.vec")
+    exchanged, _ = only(tmp_path / "a.vec", channels={"u": "V", "v": "U"})
+    assert torch.equal(exchanged.read(), plain.read().flip(1))
+    assert exchanged.spec.channels == ("u", "v") and exchanged.spec.units == ("m/s", "m/s")
+
+
+def test_the_user_may_say_which_column_is_a_flag(tmp_path: Path) -> None:
+    with_quality(tmp_path / "a.txt")
+    trajectory, _ = only(tmp_path / "a.txt", channels={"valid": "s2n"})
+    # The first value of the column is 0, that of the upper left vector.
+    assert trajectory.spec.channels == ("u", "v")
+    assert_is_sample(trajectory, [(3, 0), (3, 1)])
 
 
 def numbered(folder: Path, numbers: list[int], name: str = "B{}.txt") -> None:
@@ -299,6 +352,17 @@ def test_pivlab_mat_files_in_metres(tmp_path: Path) -> None:
     )
     trajectory = piv.open_recordings(tmp_path / "a.mat")[0]
     assert trajectory.length_unit == "m" and trajectory.spec.units == ("m/s", "m/s")
+
+
+def test_pivlab_mat_files_have_channels_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.mat"
+    write_pivlab_mat(path, [sample()], [KINDS], filtered=True)
+    with pytest.raises(SourceError, match="no variable 'nosuch'; there are: .*u_original"):
+        open_recordings(path, hints=Hints(channels={"u": "nosuch"}))
+    raw = open_recordings(path, hints=Hints(channels={"u": "u_original"}))[0]
+    filtered = open_recordings(path)[0]
+    torch.testing.assert_close(raw.read()[0, 0], filtered.read()[0, 0] + 100)
+    assert torch.equal(raw.read()[0, 1], filtered.read()[0, 1])
 
 
 @pytest.mark.parametrize("v73", [False, True])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from pibert.data import sources
 from pibert.data.dataset import Samples, Window
 from pibert.data.format import Reader, check, write
 from pibert.data.sources.realpdebench import reader as realpdebench
@@ -320,13 +321,26 @@ def test_swapped_and_uneven_coordinates_are_noticed(tmp_path: Path) -> None:
 
 def test_what_the_user_says_wins(tmp_path: Path) -> None:
     hints = Hints(
-        dt=0.1, dx=2.0, dy=3.0, length_unit="mm", unit="m/s", parameters={"Re": 7.0, "gap": 2.5}
+        dt=0.1,
+        dx=2.0,
+        dy=3.0,
+        length_unit="mm",
+        unit="m/s",
+        parameters={"Re": 7.0, "gap": 2.5},
+        override_units=True,
     )
-    trajectory = open_recordings(arrow(tmp_path, flows(["1800"], SHAPE)), hints)[0]
+    path = arrow(tmp_path, flows(["1800"], SHAPE))
+    trajectory = sources.open_recordings(path, "realpdebench", hints)[0]
     assert (trajectory.spec.dt, trajectory.spec.grid.dx, trajectory.spec.grid.dy) == (0.1, 2.0, 3.0)
     assert trajectory.spec.units == ("m/s", "m/s") and trajectory.length_unit == "mm"
     assert trajectory.parameters == {"Re": 7.0, "gap": 2.5}
     assert trajectory.local["hints"]["dt"] == 0.1
+    with pytest.raises(
+        SourceError, match="--dt 0.1 was given, but the data state steps of 0.0025 s"
+    ):
+        sources.open_recordings(path, hints=replace(hints, override_units=False))
+    with pytest.raises(SourceError, match="no channel u=w; .* have: u=u, v=v, p=p, omega=vo"):
+        open_recordings(path, Hints(channels={"u": "w"}))
 
 
 def test_an_unknown_scenario_leaves_everything_unknown(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_folder_of_native_files_is_one_set(tmp_path: Path) -> None:
 def test_hints_are_refused_where_the_file_says_everything(tmp_path: Path) -> None:
     write(tmp_path / "a.h5", [make_trajectory()])
     with pytest.raises(SourceError, match=r"a\.h5: files of this format say everything"):
-        open_recordings(tmp_path / "a.h5", hints=Hints(dt=0.1))
+        open_recordings(tmp_path / "a.h5", hints=Hints(axes="tyx"))
 
 
 def test_a_kind_can_be_named(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pibert.data.format import check, write
-from pibert.data.sources import identify, table
+from pibert.data.sources import identify, open_recordings, table
 from pibert.data.sources.columns import read_columns
 from pibert.data.sources.recordings import Hints, SourceError
 
@@ -85,7 +85,10 @@ def test_a_csv_with_names_is_a_field(tmp_path: Path) -> None:
     assert trajectory.spec.units == ("m/s", "1") and trajectory.length_unit == "mm"
     expected = torch.tensor([[2.0, 2.5, 3.0], [3.0, 3.5, 4.0]])
     assert torch.equal(trajectory.read()[0, 0], expected)
-    assert recordings.remarks == ("columns left out: quality",)
+    (remark,) = recordings.remarks
+    assert remark.startswith("columns left out: quality; ")
+    kept = table.open_recordings(path, Hints(channels={"quality": "quality"}))[0]
+    assert kept.spec.channels == ("u", "p", "quality")
     assert pickle.loads(pickle.dumps(recordings))[0].name == "wake"
 
 
@@ -97,12 +100,14 @@ def test_numbered_files_are_frames_of_a_flow(tmp_path: Path) -> None:
         (folder / f"B{number}.csv").write_text(text)
     for path, name in ((folder, "run"), (folder / "B*.csv", "B")):
         assert identify(path) == "table"
-        (flow,) = table.open_recordings(path, Hints(dt=0.1))
+        (flow,) = open_recordings(path, hints=Hints(dt=0.1))
         assert flow.name == name and flow.num_frames == 4
         torch.testing.assert_close(flow.read()[:, 0, 0, 0], torch.tensor([9.0, 10.0, 11.0, 13.0]))
         assert flow.time.tolist() == pytest.approx([0.0, 0.1, 0.2, 0.4])
     (flow,) = table.open_recordings(folder)
     assert flow.time.tolist() == [0.0, 1.0, 2.0, 4.0]
+    (odd,) = open_recordings(folder / "B*[13].csv", hints=Hints(dt=0.1))
+    assert odd.time.tolist() == pytest.approx([0.0, 0.1])
     (folder / "B12.csv").write_text("x,y,u,v\n" + text_of([X + 1, Y, X, Y]))
     with pytest.raises(SourceError, match="B12.csv: expected the points of B9.csv, found others"):
         table.open_recordings(folder)
@@ -117,6 +122,15 @@ def test_hints_name_the_columns(tmp_path: Path) -> None:
     assert torch.equal(trajectory.read()[0, 0, 0], torch.tensor([-2.0, -1.5, -1.0]))
     with pytest.raises(SourceError, match="no column 'd'; there are: a, b, c"):
         table.open_recordings(path, Hints(channels={"u": "d"}))
+
+
+def test_columns_in_different_units_and_named_twice_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x [mm],y [m],u,v\n" + text_of([X, Y, X, Y]))
+    with pytest.raises(SourceError, match="x and y are in m and mm"):
+        table.open_recordings(path)
+    with pytest.raises(SourceError, match="the column 'u' is named more than once"):
+        table.open_recordings(path, Hints(channels={"u": "u", "s": "u"}))
 
 
 def test_a_column_of_time_makes_frames(tmp_path: Path) -> None:
@@ -157,7 +171,10 @@ def test_a_grid_without_names_is_taken_for_velocities(tmp_path: Path) -> None:
     recordings = table.open_recordings(path)
     assert recordings[0].spec.channels == ("u", "v")
     assert "the first four were taken as x, y, u, v" in recordings.remarks[0]
-    assert recordings.remarks[1] == "columns left out: column 5"
+    assert recordings.remarks[1].startswith("columns left out: column 5; ")
+    kept = table.open_recordings(path, Hints(channels={"snr": "column 5"}))[0]
+    assert kept.spec.channels == ("u", "v", "snr")
+    assert torch.equal(kept.read()[0, 2, 0], 50 + torch.from_numpy(X[:3]).float())
 
 
 def test_curves_are_no_field(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from pibert.data import sources
 from pibert.data.format import Reader, check, write
 from pibert.data.sources.recordings import Hints, SourceError
 from pibert.data.sources.well import open_recordings, recognise
@@ -81,9 +82,9 @@ def test_a_folder_of_files(tmp_path: Path) -> None:
 
 
 def test_what_the_user_says_wins(path: Path) -> None:
-    hints = Hints(channels={"s": "tracer"}, dt=2.0, unit="m/s", family="incompressible")
-    trajectory = open_recordings(path, hints)[0]
-    assert trajectory.spec.channels[0] == "s" and trajectory.spec.dt == 2.0
+    hints = Hints(channels={"s": "tracer"}, unit="m/s", family="incompressible")
+    trajectory = sources.open_recordings(path, "well", hints)[0]
+    assert trajectory.spec.channels[0] == "s"
     assert trajectory.spec.units[4] == "m/s" and trajectory.spec.family == "incompressible"
     with pytest.raises(SourceError, match="there is no 'dye'; the channels are: .*'tracer'"):
         open_recordings(path, Hints(channels={"s": "dye"}))

@@ -92,7 +92,7 @@ class ArraySource:
 
 
 class FlagSource:
-    """A flag per point and frame, such as the outliers that a file marks."""
+    """A flag per point and frame: True where a number is above 0; inverted, where it is 0."""
 
     def __init__(self, flags: ArraySource, *, invert: bool = False) -> None:
         self.flags, self.invert = flags, invert
@@ -103,7 +103,8 @@ class FlagSource:
 
     def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
         assert channels is None
-        return (self.flags.read(frames)[:, 0] != 0) != self.invert
+        flags = self.flags.read(frames)[:, 0]
+        return flags == 0 if self.invert else flags > 0
 
 
 class KnownSource:

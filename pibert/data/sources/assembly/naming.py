@@ -6,6 +6,11 @@ alone is the temperature and ``t`` the time.
 """
 
 import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pibert.data.sources.recordings import SourceError
 
 _AXES = "xyz"
 _COMPONENTS = "uvw"
@@ -37,8 +42,9 @@ _VELOCITY = re.compile(
     r"|(?P<c>[xyz])(?:velocity|vel)"
     r"|(?:velocity|vel)(?P<d>[uvw]))"
 )
-# What ParaView writes for the components of a vector: "U:0", "Points_2".
-_NUMBERED = re.compile(r"(u|v|vel|velocity|points|coordinates)[:_ ]([012])")
+# What ParaView writes for the components of a vector: "U:0", "Points_2". "U_0" may be a frame too.
+_NUMBERED = re.compile(r"(?:(u|v|vel|velocity):|(points|coordinates)[:_ ])([012])")
+_COMPONENT = re.compile(r"(u|v|vel|velocity)[_ ](\d+)", re.IGNORECASE)
 _CONDITION = re.compile(r"\s*@.*$")
 _BRACKETED = re.compile(r"^(.*?)\s*[\[({]\s*([^\])}]*)\s*[\])}]\s*$")
 _LENGTHS = r"(?:[munkcµμ]?m|px|pix|pixels?|in|ft)"
@@ -62,6 +68,57 @@ def standard_name(text: str) -> tuple[str | None, str | None]:
     """
     name, unit = split_unit(text)
     return _meaning(name), unit
+
+
+def name_columns(path: Path, names: Sequence[str], channels: Mapping[str, str]) -> list[str | None]:
+    """Our names for the columns of a text; None for those that mean nothing to us.
+
+    Args:
+        path: The file, for messages.
+        names: Of the columns, with their units.
+        channels: What the user calls some of them: our name to the file's. A column that would
+            have such a name otherwise makes way.
+    """
+    bare = [split_unit(name)[0] for name in names]
+    missing = [theirs for theirs in channels.values() if theirs not in (*names, *bare)]
+    if missing:
+        raise SourceError(f"{path}: no column {missing[0]!r}; there are: {', '.join(names)}")
+    twice = [theirs for theirs, count in Counter(channels.values()).items() if count > 1]
+    if twice:
+        raise SourceError(f"{path}: the column {twice[0]!r} is named more than once")
+    components = _numbered_components(bare)
+    found: list[str | None] = []
+    for name, plain in zip(names, bare, strict=True):
+        ours = [our for our, theirs in channels.items() if theirs in (name, plain)]
+        our = components.get(plain) or standard_name(name)[0]
+        found.append(ours[0] if ours else None if our in channels else our)
+    return found
+
+
+def check_axis_units(path: Path, *units: str | None) -> None:
+    """Refuse columns of x and y that state different units."""
+    if len(stated := {unit for unit in units if unit is not None}) > 1:
+        raise SourceError(
+            f"{path}: x and y are in {' and '.join(sorted(stated))}; bring them to one"
+        )
+
+
+def left_out(names: Sequence[str]) -> str:
+    """A note on columns that were not read, and how to keep one."""
+    kept = re.sub(r"\W+", "_", split_unit(names[0])[0]).strip("_").lower() or "field"
+    return (
+        f"columns left out: {', '.join(names)}; keep one as a channel by naming it, such as "
+        f"--channels '{kept}={split_unit(names[0])[0]}'"
+    )
+
+
+def _numbered_components(names: Sequence[str]) -> dict[str, str]:
+    """Columns ``U_0``, ``U_1`` and ``U_2`` of one vector; those of several are frames."""
+    found = {name: match for name in names if (match := _COMPONENT.fullmatch(name))}
+    numbers = [match[2] for match in found.values()]
+    if len({match[1] for match in found.values()}) != 1 or sorted(numbers) != ["0", "1", "2"]:
+        return {}
+    return {name: _COMPONENTS[int(match[2])] for name, match in found.items()}
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
@@ -95,8 +152,7 @@ def _meaning(name: str) -> str | None:
     name = name.lower()
     numbered = _NUMBERED.fullmatch(name)
     if numbered:
-        names = _AXES if numbered[1] in ("points", "coordinates") else _COMPONENTS
-        return names[int(numbered[2])]
+        return (_COMPONENTS if numbered[1] else _AXES)[int(numbered[3])]
     name = re.sub(r"[\s_.:-]", "", name)
     coordinate = _COORDINATE.fullmatch(name)
     if coordinate:

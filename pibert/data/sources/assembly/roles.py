@@ -48,8 +48,11 @@ FLAGS = {
     "fluid": ("body", False),
     "fluidmask": ("body", False),
     "mask": ("mask", True),
+    "chc": ("chc", True),
 }
-"""Names of flags: what they mark, and whether by 1 or by 0; of ``mask`` the fields decide."""
+"""Names of flags: what they mark, and whether by numbers above 0 or by 0. What ``mask`` and ``chc``
+mark the fields and the flags themselves decide."""
+_NUMBERED = re.compile(r"([a-z]+)[_-]?\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +67,11 @@ class Variable:
     """Order of its axes where the file names them."""
     name: str | None = None
     """What it is in our words where the file says more than its key."""
+
+    @property
+    def flag(self) -> tuple[str, bool] | None:
+        """What it marks, a value of ``FLAGS``, where it is a flag."""
+        return FLAGS.get(self.name or self.plain)
 
     @property
     def plain(self) -> str:
@@ -85,7 +93,7 @@ class Roles:
     steps: Mapping[str, Variable]
     """The single numbers dt, dx, dy and Re."""
     flags: Mapping[str, tuple[Piece, bool]]
-    """``valid``, ``body`` or ``mask``: where it lies and whether 1 marks it."""
+    """``valid``, ``body``, ``mask`` or ``chc``: where it lies; whether numbers above 0 mark it."""
     unused: tuple[str, ...]
     remarks: tuple[str, ...]
 
@@ -129,6 +137,11 @@ class _Finder:
     def __init__(self, path: Path, variables: Sequence[Variable], hints: Hints, order: str) -> None:
         self.path, self.there, self.hints = path, variables, hints
         self.variables = [v for v in variables if v.dtype.kind in "fiub"]
+        self.named = {
+            our: theirs
+            for our, theirs in hints.channels.items()
+            if our not in ("x", "y", "t") and our not in FLAGS
+        }
         self.names = {variable.key: meaning(variable) for variable in self.variables}
         self.remarks: list[str] = []
         self.x, self.y, self.t = (self.coordinate(name) for name in "xyt")
@@ -152,8 +165,15 @@ class _Finder:
 
     def roles(self) -> Roles:
         used = {v.key for v in (self.x, self.y, self.t, *self.steps.values()) if v is not None}
-        fields = [v for v in self.variables if v.key not in used and v.plain not in FLAGS]
-        chosen = self.named_channels(fields) if self.hints.channels else self.find_channels(fields)
+        marks = [self.find(our) for our in self.hints.channels if our in FLAGS]
+        fields = [
+            v
+            for v in self.variables
+            if v.key not in used
+            and v not in marks
+            and (v.flag is None or v.key in self.named.values())
+        ]
+        chosen = self.named_channels(fields) if self.named else self.find_channels(fields)
         pieces = self.pieces(chosen)
         taken = {piece.key for piece in pieces.values()}
         return Roles(
@@ -168,7 +188,17 @@ class _Finder:
             remarks=tuple(self.remarks),
         )
 
+    def find(self, our: str) -> Variable:
+        """The array that the user gives one of our names to."""
+        theirs = self.hints.channels[our]
+        found = [v for v in self.variables if theirs in (v.key, v.key.rsplit("/", 1)[-1])]
+        if not found:
+            raise self.fail(f"{our!r} should be {theirs!r}, which is not there")
+        return found[0]
+
     def coordinate(self, name: str) -> Variable | None:
+        if name in self.hints.channels:
+            return self.find(name)
         claimed, ranks = self.hints.channels.values(), (0, 1) if name == "t" else (1, 2)
         found = [
             v
@@ -184,7 +214,7 @@ class _Finder:
     def named_channels(self, fields: Sequence[Variable]) -> dict[str, Choice]:
         """The channels that the user names: an array, ``ARRAY:2`` of a packed one, or ``2``."""
         chosen: dict[str, Choice] = {}
-        for our, theirs in self.hints.channels.items():
+        for our, theirs in self.named.items():
             key, _, place = theirs.rpartition(":") if ":" in theirs else (theirs, "", "")
             if theirs.isdecimal() and len(self.packed(fields)) == 1:
                 key, place = self.packed(fields)[0].key, theirs
@@ -209,7 +239,7 @@ class _Finder:
         if not chosen and not packed:
             packed = [v for v in fields if len(v.shape) >= 2]
             if len(packed) != 1:
-                raise self.fail("no velocity or other field was found by name")
+                raise self.fail("no velocity or other field was found by name" + _frames(fields))
         if packed and not {"u", "v"} <= chosen.keys():
             chosen = self.unpacked(packed[0]) | chosen
         if len({"u", "v"} & chosen.keys()) == 1:
@@ -256,7 +286,7 @@ class _Finder:
                 if letter in "btyx"
             }
             first = first or (our, size)
-            if size != first[1] and our not in ("u", "v") and not self.hints.channels:
+            if size != first[1] and our not in ("u", "v") and not self.named:
                 self.remarks.append(f"{variable} was left out: its shape is not that of {first[0]}")
                 continue
             if not axes:
@@ -301,10 +331,11 @@ class _Finder:
         our = next(iter(pieces))
         size = dict(zip(pieces[our].axes, chosen[our][0].shape, strict=True))
         found: dict[str, tuple[Piece, bool]] = {}
+        stated = [(self.find(name), FLAGS[name]) for name in self.hints.channels if name in FLAGS]
         for variable in self.variables:
-            if variable.plain not in FLAGS or variable.key in self.hints.channels.values():
-                continue
-            kind, marks = FLAGS[variable.plain]
+            if variable.flag is not None and variable.key not in self.hints.channels.values():
+                stated.append((variable, variable.flag))
+        for variable, (kind, marks) in stated:
             orders = ["".join(a for a in pieces[our].axes if a in keep) for keep in ("btyx", "yx")]
             if variable.axes is not None:
                 orders = [variable.axes]
@@ -320,6 +351,18 @@ class _Finder:
             f"{self.path}: {problem}. There is: {list_variables(self.there)}. Name the channels, "
             "as u=NAME v=NAME, or the order of the axes, as tcyx"
         )
+
+
+def _frames(fields: Sequence[Variable]) -> str:
+    """Advice on arrays such as ``u_0``, ``u_1``, ``v_0``: their numbers are those of frames."""
+    numbered = [v for v in fields if _NUMBERED.fullmatch(v.key.rsplit("/", 1)[-1].lower())]
+    if not numbered:
+        return ""
+    some = ", ".join(v.key for v in numbered[:4])
+    return (
+        f"; {some} look like frames, an array each: stack those of a component along a time axis, "
+        "or name those of one frame"
+    )
 
 
 def _rank(name: str) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pibert.data.sources.assembly.lazy import ArraySource, FlagSource, KnownSource, Piece, Store
 from pibert.data.sources.assembly.roles import Roles, Variable, find_roles, meaning
-from pibert.data.sources.gridding.layout import Layout, find_layout
+from pibert.data.sources.gridding.layout import Layout, find_layout, percent
 from pibert.data.sources.gridding.uniform import describe, on_uniform_grid
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
 from pibert.fields import FrameSource, Trajectory
@@ -51,13 +51,25 @@ def make_recordings(
     if plan.members > 1:
         names = tuple(f"{stem}-{member:0{width}d}" for member in range(plan.members))
     first, noticed = plan.build(names[0], 0)
-    unused = [f"not read: {'; '.join(roles.unused[:8])}"] if roles.unused else []
+    unused = [_not_read(roles)] if roles.unused else []
     return Recordings(
         kind=kind,
         path=store.path,
         names=names,
         load=Loader(plan, names, first),
         remarks=(*remarks, *roles.remarks, *plan.remarks, *noticed, *unused),
+    )
+
+
+def _not_read(roles: Roles) -> str:
+    """A note on the arrays that are not used, and how to keep one."""
+    kept = (
+        f"{our}={piece.key}" + ("" if piece.channel is None else f":{piece.channel}")
+        for our, piece in roles.channels.items()
+    )
+    return (
+        f"not read: {'; '.join(roles.unused[:8])}; to keep one as a channel name all of them: "
+        f"--channels {','.join(kept)},NAME=..."
     )
 
 
@@ -155,7 +167,7 @@ class Plan:
         masks: dict[str, np.ndarray] = {}
         for role, (piece, marks) in self._decided(states, member, {}, remarks).items():
             values = self._source([piece], member).read(slice(None)).numpy()[:, 0]
-            masks[role] = (values != 0) == marks
+            masks[role] = values > 0 if marks else values == 0
         trajectory, noticed = on_uniform_grid(
             name,
             {channel: fields[:, place] for place, channel in enumerate(self.pieces)},
@@ -178,8 +190,12 @@ class Plan:
     def _decided(
         self, states: ArraySource, member: int, flips: Mapping[str, bool], remarks: list[str]
     ) -> dict[str, tuple[Piece, bool]]:
-        """The flags by role. Of one called ``mask`` the first frame tells what it marks."""
+        """The flags by role. Of ``mask`` and ``chc`` the first frame tells what they mark."""
         flags = dict(self.flags)
+        if "chc" in flags:
+            piece, marks = flags.pop("chc")
+            self._check_chc(self._source([piece], member).read(slice(0, 1)), piece.key)
+            flags.setdefault("valid", (piece, marks))
         if "mask" not in flags:
             return flags
         piece, _ = flags.pop("mask")
@@ -197,6 +213,19 @@ class Plan:
             f"{piece.key!r} was taken for the body where it is {int(ones)}: nothing moves there"
         )
         return flags | {"body": (piece, ones)}
+
+    def _check_chc(self, codes: Tensor, key: str) -> None:
+        """Choice codes of TSI and PIVPy are above 0 at valid vectors; OpenPIV's flags are 0 there.
+
+        Early versions of PIVPy copied the one or the other into ``chc``.
+        """
+        if bool((codes == 0).any()) and not bool((codes < 0).any()):
+            raise SourceError(
+                f"{self.store.path}: {key!r} is 0 at {percent(float((codes == 0).float().mean()))} "
+                "of the vectors, and the file does not say whether 0 marks valid ones (as in "
+                f"OpenPIV) or invalid ones (as in PIVPy and TSI); give --channels invalid={key} if "
+                f"0 is valid, --channels valid={key} if it is not"
+            )
 
 
 def _plan(
@@ -289,17 +318,23 @@ def _time(
     if roles.t is not None:
         time = _whole(store, roles.t).astype(np.float64).reshape(-1)
         if len(time) == frames:
-            return time, meaning(roles.t)[1]
+            return time, _unit(roles.t)
     if dt is None:
         return None, None
-    return dt * np.arange(frames), meaning(roles.steps["dt"])[1]
+    return dt * np.arange(frames), _unit(roles.steps["dt"])
+
+
+def _unit(variable: Variable) -> str | None:
+    """The unit of a coordinate; ``1`` says no more than none."""
+    unit = meaning(variable)[1]
+    return None if unit == "1" else unit
 
 
 def _length_unit(path: Path, roles: Roles) -> str | None:
     stated = {
         variable.key: unit
         for variable in (roles.x, roles.y, roles.steps.get("dx"), roles.steps.get("dy"))
-        if variable is not None and (unit := meaning(variable)[1])
+        if variable is not None and (unit := _unit(variable))
     }
     if len(set(stated.values())) > 1:
         raise SourceError(

@@ -35,7 +35,7 @@ from pibert.data.sources.cfdbench.case_files import (
     read_case,
 )
 from pibert.data.sources.cfdbench.writer import write_cfdbench as write_cfdbench
-from pibert.data.sources.recordings import Hints, Recordings, SourceError
+from pibert.data.sources.recordings import Hints, Recordings, SourceError, check_channels
 from pibert.data.splits import Segment, Split
 from pibert.fields import FieldSpec, Parameter, Trajectory
 
@@ -59,13 +59,13 @@ def open_recordings(
 
     Args:
         path: The folder.
-        hints: ``dt`` wins over what the case or the publishers' loaders say; the files state the
-            rest.
+        hints: ``dt`` stands in for what the publishers' loaders say where a case states none.
         until_converged: Drop what follows the first frame from which the mean speed changes by less
             than ``CONVERGED``, as the publishers' loaders do except for the dam. Loading a case
             then reads it once.
     """
     path = Path(path).absolute()
+    check_channels(path, hints, {"u": "u", "v": "v"})
     cases = {name_of(problem, folder): (problem, folder) for problem, folder in find_cases(path)}
     if not cases:
         raise SourceError(
@@ -116,21 +116,18 @@ def _load(
     case = read_case(folder, problem)
     states = _StoredFrames(folder, *_stored_shape(folder))
     local: dict[str, Any] = {"points": "cell centres (assumed)", "derived": _derive(problem, case)}
-    stated_dt = case.get("dt", PROBLEMS[problem].dt)
-    dt = stated_dt if hints.dt is None else hints.dt
+    dt = case.get("dt", hints.dt or PROBLEMS[problem].dt)
     source = {
         # Not everything in this layout was published: write_cfdbench makes such folders too.
         "title": f"{problem} flow in CFDBench's layout",
         "kind": "simulated",
         "file": str(folder),
         "frames": states.count,
-        "frame_interval": stated_dt,
+        "frame_interval": case.get("dt", PROBLEMS[problem].dt),
         "case": case,
     }
     if problem == "cylinder" and "dt" not in case:
         source["remark"] = "frame_interval is 0.1 s in another of the publishers' loaders"
-    if hints.dt is not None:
-        local["hints"] = {"dt": hints.dt}
     if until_converged:
         kept = _steady_frame(states) + 1
         local["until_converged"] = {"threshold": CONVERGED, "frames": kept, "of": states.count}

@@ -23,7 +23,7 @@ import torch
 
 from pibert.data.sources.arrays import open_archive, open_array, require_keys
 from pibert.data.sources.eagle.mesh import Box, MeshTrajectory, NodeType, rasterise
-from pibert.data.sources.recordings import Hints, Recordings, SourceError
+from pibert.data.sources.recordings import Hints, Recordings, SourceError, check_channels
 from pibert.data.splits import Segment, Split
 from pibert.fields import Trajectory
 
@@ -54,6 +54,7 @@ def open_recordings(path: Path, hints: Hints = Hints(), *, box: Box | None = Non
             not given.
     """
     path = Path(path).absolute()
+    check_channels(path, hints, CHANNELS)
     folders = {"_".join(folder.parts[-3:]): folder for folder in _find_folders(path)}
     if not folders:
         raise SourceError(
@@ -189,18 +190,7 @@ def _read_triangles(path: Path, t: int, n: int) -> np.ndarray:
 
 def _load(name: str, *, folders: Mapping[str, Path], hints: Hints, box: Box | None) -> Trajectory:
     trajectory = rasterise(read_mesh(folders[name]), hints.shape or SHAPE, box)
-    units = tuple(
-        hints.unit or "unknown" if channel in ("u", "v") else "unknown"
-        for channel in trajectory.spec.channels
-    )
-    local = dict(trajectory.local)
-    if hints.dt is not None:
-        local["hints"] = {"dt": hints.dt}
+    units = ("unknown",) * len(trajectory.spec.channels)
     return replace(
-        trajectory,
-        time=trajectory.time * (hints.dt or 1.0),
-        spec=replace(trajectory.spec, units=units, dt=hints.dt, family=hints.family),
-        local=local,
-        length_unit=hints.length_unit,
-        time_unit=hints.time_unit,
+        trajectory, spec=replace(trajectory.spec, units=units, dt=None, family=hints.family)
     )

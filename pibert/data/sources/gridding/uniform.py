@@ -9,7 +9,6 @@ field's fluctuation. With all points it is smaller, for smooth fields by about f
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields as dataclass_fields
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from pibert.data.sources.recordings import Hints, SourceError
 from pibert.fields import FieldSpec, FrameSource, Grid, Parameter, Sides, Trajectory
 from pibert.physics import find_family
 
-VELOCITY = ("u", "v", "w")
 _COORDINATES = ("x", "y", "z", "t")
 _LOGARITHMIC = ("Re",)
 
@@ -53,7 +51,7 @@ def on_uniform_grid(
         fields: Channel to (t, y, x) on a grid, or (t, n) at scattered points.
         x: Axis of the columns, mesh of the fields' shape, or coordinate of the points.
         y: Likewise.
-        time: Of the frames; without it they are counted, or ``hints.dt`` apart.
+        time: Of the frames; without it they are counted.
         valid: False where a value is missing or wrong: like one field, or without t.
         body: True inside a solid body, likewise.
         units: Of the channels; what is not named is dimensionless.
@@ -64,7 +62,7 @@ def on_uniform_grid(
         parameters: Of the flow.
         source: Source facts.
         local: What was done to the data before.
-        hints: What the user says; it wins over the rest.
+        hints: Channels, shape, parameters and family that the user states.
 
     Returns:
         The trajectory, and in words what was noticed and done.
@@ -125,22 +123,24 @@ def describe(
     local: Mapping[str, Any] = {},
     hints: Hints = Hints(),
 ) -> Trajectory:
-    """The trajectory of states that lie on the layout's grid already; hints win."""
+    """The trajectory of states that lie on the layout's grid already.
+
+    Parameters and family of the hints win; units and steps are the business of ``metadata``.
+    """
     family = hints.family or family
     if family is not None:
         find_family(family)
     parameters = {**parameters, **hints.parameters}
-    times, dt = _times(name, time, states.shape[0], hints.dt)
-    unit = {channel: hints.unit for channel in VELOCITY if hints.unit is not None}
+    times, dt = _times(name, time, states.shape[0])
     spec = FieldSpec(
         channels=channels,
-        units=tuple(({**units, **unit}).get(channel) or "1" for channel in channels),
+        units=tuple(units.get(channel) or "1" for channel in channels),
         parameters=tuple(
             Parameter(name=key, scaling="log" if key in _LOGARITHMIC else "linear")
             for key in parameters
         ),
         dt=dt,
-        grid=_grid(layout, sides, hints),
+        grid=Grid(layout.shape, layout.dx, layout.dy, sides, origin=layout.origin),
         family=family,
     )
     return Trajectory(
@@ -152,9 +152,9 @@ def describe(
         valid=valid,
         body=body,
         source=dict(source),
-        local={**local, **_recorded(hints)},
-        length_unit=hints.length_unit or length_unit,
-        time_unit=hints.time_unit or time_unit,
+        local=dict(local),
+        length_unit=length_unit,
+        time_unit=time_unit,
     )
 
 
@@ -169,9 +169,9 @@ def error_in_words(error: Mapping[str, float]) -> str:
 
 
 def _renamed(name: str, fields: Mapping[str, np.ndarray], hints: Hints) -> dict[str, np.ndarray]:
-    """Fields under our names; a reader may have translated some of them already."""
+    """Fields under our names."""
     named = {ours: theirs for ours, theirs in hints.channels.items() if ours not in _COORDINATES}
-    wrong = [theirs for ours, theirs in named.items() if not {ours, theirs} & set(fields)]
+    wrong = [theirs for theirs in named.values() if theirs not in fields]
     if wrong:
         raise SourceError(f"{name}: no field {wrong[0]!r}; there are: {', '.join(fields)}")
     ours = {theirs: ours for ours, theirs in named.items()}
@@ -224,11 +224,9 @@ def _as_mask(mask: np.ndarray) -> Tensor:
     return torch.from_numpy(mask[0].copy() if (mask == mask[0]).all() else mask)
 
 
-def _times(
-    name: str, time: np.ndarray | None, count: int, dt: float | None
-) -> tuple[np.ndarray, float | None]:
-    if dt is not None or time is None:
-        return (dt or 1.0) * np.arange(count, dtype=np.float64), dt
+def _times(name: str, time: np.ndarray | None, count: int) -> tuple[np.ndarray, float | None]:
+    if time is None:
+        return np.arange(count, dtype=np.float64), None
     time = np.array(time, dtype=np.float64).reshape(-1)
     if len(time) != count or not np.isfinite(time).all() or (np.diff(time) <= 0).any():
         raise SourceError(
@@ -240,21 +238,3 @@ def _times(
         return time, None
     first, step, positions = uniform
     return first + step * positions, step
-
-
-def _grid(layout: Layout, sides: Sides, hints: Hints) -> Grid:
-    """The layout's grid; a spacing that the user states stretches it, origin and all."""
-    dx, dy = hints.dx or layout.dx, hints.dy or layout.dy
-    origin = (layout.origin[0] * dx / layout.dx, layout.origin[1] * dy / layout.dy)
-    return Grid(layout.shape, dx, dy, sides, origin=origin)
-
-
-def _recorded(hints: Hints) -> dict[str, Any]:
-    """What the user said, for the local representation."""
-    said = {field.name: getattr(hints, field.name) for field in dataclass_fields(hints)}
-    plain = {
-        key: dict(value) if isinstance(value, Mapping) else list(value) if key == "shape" else value
-        for key, value in said.items()
-        if value
-    }
-    return {"hints": plain} if plain else {}

@@ -6,7 +6,8 @@ the original ones; smoothed ones never. The types are those of PIVlab's text: 0 
 rejected and, where it has a value, interpolated, 3 a second peak.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,16 @@ def recognise(path: Path) -> bool:
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
-    missing = sorted(_NEEDED - set(_names(path)))
+    names = _names(path)
+    missing = sorted(_NEEDED - set(names))
     if missing:
         raise SourceError(f"{path}: not an export of PIVlab: no variable {missing[0]!r} in it")
-    trajectory, remarks = _trajectory(path, _read(path), hints)
+    strange = [theirs for theirs in hints.channels.values() if theirs not in names]
+    if strange:
+        raise SourceError(
+            f"{path}: no variable {strange[0]!r}; there are: {', '.join(sorted(names))}"
+        )
+    trajectory, remarks = _trajectory(path, _read(path, hints.channels.values()), hints)
     return Recordings(
         kind="piv",
         path=path,
@@ -58,35 +65,38 @@ def _trajectory(
     u, v, kinds = (cells.get(f"{name}_{kind}", []) for name in ("u", "v", "typevector"))
     if not _complete(cells, kind):
         raise SourceError(f"{path}: some frames of u_{kind} or v_{kind} are empty; analyse all")
-    shapes = {matrix.shape for matrix in (*x, *y, *u, *v)}
+    fields = {"u": u, "v": v}
+    for our, theirs in hints.channels.items():
+        if len(cells.get(theirs, [])) != len(x):
+            raise SourceError(f"{path}: {theirs!r} does not hold one matrix for each frame")
+        fields[our] = cells[theirs]
+    shapes = {matrix.shape for matrix in (*x, *y, *(m for cell in fields.values() for m in cell))}
     if len(shapes) != 1 or any(not np.array_equal(a[0], b) for a in (x, y) for b in a):
         raise SourceError(
             f"{path}: the frames do not share their points (shapes {sorted(shapes)}); export those "
             "of one region of interest"
         )
-    fields = {"u": np.stack(u), "v": np.stack(v)}
-    types = np.stack(kinds) if len(kinds) == len(u) else np.ones(fields["u"].shape)
-    filled = float(((types == 2) & np.isfinite(fields["u"]) & np.isfinite(fields["v"])).mean())
+    stacked = {name: np.stack(cell) for name, cell in fields.items()}
+    types = np.stack(kinds) if len(kinds) == len(u) else np.ones(stacked["u"].shape)
+    filled = float(((types == 2) & np.isfinite(stacked["u"]) & np.isfinite(stacked["v"])).mean())
     text = str(cells.get("units") or "")
     length, velocity = ("px", "px/frame") if "px" in text else ("m", "m/s")
     remarks = [f"PIVlab's {kind} vectors; y runs down the image unless it was set up otherwise"]
     if filled > 0:
         remarks.append(f"{percent(filled)} of the vectors were interpolated by PIVlab")
-    if "px" in text:
-        remarks.append("lengths are in pixels, velocities per frame: there is no physical scale")
     if len(u) > 1 and hints.dt is None:
         remarks.append("the file states no time between the frames; give dt (--dt)")
     try:
         trajectory, notices = on_uniform_grid(
             path.stem,
-            fields,
+            stacked,
             x[0],
             y[0],
             valid=types != 0,
             units={"u": velocity, "v": velocity} if text else {},
             length_unit=length if text else None,
             source={"program": "PIVlab", "file": path.name, "vectors": kind, "units": text or None},
-            hints=hints,
+            hints=replace(hints, channels={}),
         )
     except SourceError as error:
         raise SourceError(f"{path}: {error}") from error
@@ -106,9 +116,9 @@ def _names(path: Path) -> list[str]:
     return [name for name, *_ in _scipy(path, "whosmat")]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, more: Iterable[str]) -> dict[str, Any]:
     """Cells as lists of matrices, and the text of the units."""
-    wanted = ["x", "y", "units"]
+    wanted = ["x", "y", "units", *more]
     wanted += [f"{n}_{k}" for n in ("u", "v", "typevector") for k in ("original", "filtered")]
     if not _is_hdf5(path):
         found = _scipy(path, "loadmat", variable_names=wanted)

@@ -9,7 +9,6 @@ No header states the time between vector fields: without a hint the frames are c
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pibert.data.sources.assembly.naming import left_out
+from pibert.data.sources.calibration import DELAY, SCALE
 from pibert.data.sources.gridding.layout import Layout, find_layout, percent
 from pibert.data.sources.gridding.uniform import describe, error_in_words
 from pibert.data.sources.numbered import find_files, group_by_number
@@ -85,8 +86,7 @@ def _trajectory(
     numbers = np.array(list(members), dtype=np.float64)
     time = None
     if len(set(np.diff(numbers))) > 1:
-        # Frames are missing: the numbers tell how many.
-        time, hints = (numbers - numbers[0]) * (hints.dt or 1.0), replace(hints, dt=None)
+        time = numbers - numbers[0]  # frames are missing: the numbers tell how many
         remarks.append("frames are missing between the numbers of the files")
     trajectory = describe(
         name,
@@ -112,20 +112,17 @@ def _noticed(first: VectorField, hints: Hints, count: int) -> list[str]:
     if first.interpolated.any():
         share = percent(float(first.interpolated.mean()))
         remarks.append(f"{share} of the vectors{where} were interpolated by the program")
-    units = {first.length_unit, *first.units.values()}
-    if any(unit and unit.startswith("px") for unit in units):
-        remarks.append("lengths are in pixels, velocities per frame: there is no physical scale")
-    elif first.length_unit is None and _whole(first.x) and _whole(first.y):
-        remarks.append("positions are whole numbers without a unit: they may be pixels")
-    elif (first.length_unit, first.units.get("u")) == ("mm", "m/s") and not hints.length_unit:
-        remarks.append("lengths are in mm, velocities in m/s: derivatives come out in m/s/mm")
+    if first.others:
+        remarks.append(left_out(first.others))
     if count > 1 and hints.dt is None:
         remarks.append("the files state no time between the frames; give dt (--dt)")
     return remarks
 
 
-def _whole(values: np.ndarray) -> bool:
-    return bool((values == np.rint(values)).all())
+def _stated(vectors: VectorField) -> dict[str, Any]:
+    """Units and calibration of a file."""
+    facts = {fact: vectors.facts[fact] for fact in (SCALE, DELAY) if fact in vectors.facts}
+    return {"length": vectors.length_unit, **vectors.units, **facts}
 
 
 class VectorFiles:
@@ -141,7 +138,7 @@ class VectorFiles:
     ) -> None:
         self.files, self.names = tuple(file.absolute() for file in files), dict(names)
         self.program, self.layout, self.points = program, layout, (first.x, first.y)
-        self.channels = tuple(first.fields)
+        self.channels, self.stated = tuple(first.fields), _stated(first)
         self._kept: OrderedDict[int, tuple[Tensor, Tensor]] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -173,6 +170,12 @@ class VectorFiles:
             raise SourceError(
                 f"{file}: its {len(vectors.x)} points are not those of {self.files[0].name}; "
                 "frames of one trajectory need the same points: keep other files elsewhere"
+            )
+        if _stated(vectors) != self.stated:
+            raise SourceError(
+                f"{file}: its header states {_stated(vectors)}, that of {self.files[0].name} "
+                f"{self.stated}; frames of one trajectory need one calibration: keep other files "
+                "elsewhere"
             )
         missing = [name for name in self.channels if name not in vectors.fields]
         if missing:

@@ -13,21 +13,44 @@ last of which, ``mask``, marks outliers. A Tecplot file whose title is the name 
 (``B00001``) and that has no flag marks missing vectors as DaVis does.
 
 The times in these headers are those between the two images of a pair, not between vector fields:
-they are source facts and set no time step.
+they are facts of the calibration (``pibert.data.sources.calibration``) and set no time step. TSI
+states them, and the size of a pixel where there is a calibration, whatever the units of its
+columns. PIVlab's conversion factors have been applied to its columns already.
+
+Columns besides positions, velocities, pressure and flags are left out, with a note, unless the user
+names them.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pibert.data.sources.assembly.naming import split_unit, standard_name
+from pibert.data.sources.assembly.naming import (
+    check_axis_units,
+    name_columns,
+    split_unit,
+    standard_unit,
+)
+from pibert.data.sources.calibration import DELAY, SCALE
 from pibert.data.sources.columns import Table, read_columns, read_head
 from pibert.data.sources.recordings import SourceError
+from pibert.data.units import VELOCITY
 
+_COORDINATES = ("x", "y", "z", "t")
+_FLAGS = ("valid", "invalid", "outlier")
+"""Names that a user may give to a column of flags: above 0 marks valid vectors, 1 invalid ones."""
+_CHANNELS: tuple[str, ...] = (*VELOCITY, "p")
+_FLAGS_OF = {
+    "OpenPIV": ("flags", "mask"),
+    "PIVlab": ("vector type",),
+    "TSI Insight": ("chc",),
+    "DaVis": (),
+    "Tecplot": ("isvalid", "valid"),
+}
 _NUMBER = r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)"
 
 
@@ -46,6 +69,8 @@ class VectorField:
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What else the header states."""
     remarks: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    """Names of the columns that were left out."""
 
 
 def find_program(path: Path) -> str | None:
@@ -71,58 +96,81 @@ def read_vectors(path: Path, program: str, channels: Mapping[str, str] = {}) -> 
     Args:
         path: The file.
         program: That wrote it, a key of ``PROGRAMS``.
-        channels: Our name to the file's, for columns with names of their own.
+        channels: Our name to the file's, for columns with names of their own. Those that are
+            neither a coordinate nor a flag become channels.
     """
     table = read_columns(path)
-    columns = _known_columns(path, table, channels)
+    columns, others = _known_columns(path, table, channels, _FLAGS_OF[program])
     missing = [name for name in "xyuv" if name not in columns]
     if missing:
         raise SourceError(
             f"{path}: {program} files have columns x, y, u, v, but {', '.join(missing)} is missing "
             f"among: {', '.join(table.names)}"
         )
-    return PROGRAMS[program](path, table, columns)
+    vectors = PROGRAMS[program](path, table, columns)
+    named = [name for name in channels if name not in (*_COORDINATES, *_FLAGS)]
+    fields = {**vectors.fields, **{name: columns[name][0] for name in named}}
+    valid = np.logical_and.reduce([np.isfinite(values) for values in fields.values()])
+    for name in set(channels) & set(_FLAGS):
+        valid &= (columns[name][0] > 0) if name == "valid" else (columns[name][0] == 0)
+    return replace(
+        vectors,
+        fields=fields,
+        valid=vectors.valid & valid,
+        interpolated=vectors.interpolated & valid,
+        units={
+            # A velocity in pixels is the displacement of a pair of images.
+            name: "px/frame" if name in VELOCITY and unit == "px" else unit
+            for name in fields
+            if (unit := columns[name][1]) is not None
+        },
+        others=others,
+    )
+
+
+Columns = dict[str, tuple[np.ndarray, str | None]]
+"""Our name to the values and the unit of a column."""
 
 
 def _known_columns(
-    path: Path, table: Table, channels: Mapping[str, str]
-) -> dict[str, tuple[np.ndarray, str | None]]:
-    """Our name to the values and unit of a column; a flag under its own name, in lower case."""
+    path: Path, table: Table, channels: Mapping[str, str], flags: tuple[str, ...]
+) -> tuple[Columns, tuple[str, ...]]:
+    """Columns that are used, flags under their own names in lower case; names of the rest."""
     names = table.names
     if not table.named and any(line.startswith("DaVis") for line in table.comments):
         names = ("x", "y", "u", "v", "w")[: len(names)]
-    ours = {theirs: name for name, theirs in channels.items()}
-    columns: dict[str, tuple[np.ndarray, str | None]] = {}
-    for text, values in zip(names, table.values.T, strict=False):
-        name, unit = standard_name(text)
-        bare = split_unit(text)[0]
-        columns.setdefault(ours.get(text) or ours.get(bare) or name or bare.lower(), (values, unit))
+    ours = name_columns(path, names, channels)
+    columns: Columns = {}
+    others: list[str] = []
+    for text, our, values in zip(names, ours, table.values.T, strict=False):
+        bare, unit = split_unit(text)
+        if our is not None and our in (*_COORDINATES, *_CHANNELS, *channels):
+            columns.setdefault(our, (values, unit))
+        elif bare.lower() in flags:
+            columns[bare.lower()] = (values, unit)
+        else:
+            others.append(text)
+    check_axis_units(path, *(columns[name][1] for name in "xy" if name in columns))
     if "z" in columns and np.ptp(columns["z"][0]) > 0:
         raise SourceError(f"{path}: vectors in a volume; write out one plane of constant z")
-    return columns
+    return columns, tuple(others)
 
 
 def _vectors(
-    columns: Mapping[str, tuple[np.ndarray, str | None]],
+    columns: Columns,
     *,
     valid: np.ndarray | None = None,
     interpolated: np.ndarray | None = None,
     facts: Mapping[str, Any],
     remarks: Sequence[str] = (),
 ) -> VectorField:
-    names = [name for name in ("u", "v", "w", "p") if name in columns]
-    fields = {name: columns[name][0] for name in names}
-    finite = np.logical_and.reduce([np.isfinite(values) for values in fields.values()])
-    valid = finite if valid is None else finite & valid
-    if interpolated is None:
-        interpolated = np.zeros_like(valid)
+    x, y = columns["x"][0], columns["y"][0]
     return VectorField(
-        x=columns["x"][0],
-        y=columns["y"][0],
-        fields=fields,
-        valid=valid,
-        interpolated=interpolated & valid,
-        units={name: unit for name in names if (unit := columns[name][1]) is not None},
+        x=x,
+        y=y,
+        fields={name: columns[name][0] for name in _CHANNELS if name in columns},
+        valid=np.ones(x.shape, bool) if valid is None else valid,
+        interpolated=np.zeros(x.shape, bool) if interpolated is None else interpolated,
         length_unit=columns["x"][1],
         facts={key: value for key, value in facts.items() if value is not None},
         remarks=tuple(remarks),
@@ -145,8 +193,8 @@ def _pivlab(path: Path, table: Table, columns: Any) -> VectorField:
         valid=kinds != 0,
         interpolated=kinds == 2,
         facts={
-            "metres_per_pixel": xy if scaled else None,
-            "seconds_between_images": xy / uv if scaled and xy and uv else None,
+            SCALE: xy if scaled else None,
+            DELAY: xy / uv if scaled and xy and uv else None,
         },
         remarks=["PIVlab's y runs down the image unless it was set up otherwise; v is along it"],
     )
@@ -158,7 +206,7 @@ def _davis(path: Path, table: Table, columns: Any) -> VectorField:
         _check_size(path, int(header[2]) * int(header[3]), len(table.values))
     units = re.findall(r'"([^"]*)"', table.comments[0])[1::2]
     for name, unit in zip(("x", "y", "u"), units, strict=False):
-        columns[name] = (columns[name][0], standard_name(f"x [{unit}]")[1])
+        columns[name] = (columns[name][0], standard_unit(unit))
     for name in ("v", "w"):
         if name in columns:
             columns[name] = (columns[name][0], columns["u"][1])
@@ -180,19 +228,22 @@ def _tecplot(path: Path, table: Table, columns: Any) -> VectorField:
         flag = flag != 0
     elif title and re.match(r"B\d{3,}", Path(title[1]).name):
         flag = _not_zero(columns)
-    for name in ("u", "v", "w"):
-        if name in columns and columns[name][1] == "px":
-            columns[name] = (columns[name][0], "px/frame")  # Insight states the displacement
     return _vectors(
         columns,
         valid=flag,
         interpolated=columns["chc"][0] == 2 if "chc" in columns else None,
-        facts={
-            "title": title[1] if title else None,
-            "microseconds_between_images": _stated(header, r'MicrosecondsPerDeltaT="'),
-            "micrometres_per_pixel": _stated(header, r'MicrometersPerPixelX="'),
-        },
+        facts={"title": title[1] if title else None, **_tsi_calibration(header)},
     )
+
+
+def _tsi_calibration(header: str) -> dict[str, Any]:
+    delay = _stated(header, r'MicrosecondsPerDeltaT="')
+    x, y = (_stated(header, rf'MicrometersPerPixel{axis}="') for axis in "XY")
+    facts: dict[str, Any] = {DELAY: 1e-6 * delay if delay else None}
+    # Of exactly 1 um nobody knows whether it was measured or left as it was.
+    if x and {x, y} - {None} != {1.0}:
+        facts[SCALE] = 1e-6 * x if y in (None, x) else [1e-6 * x, 1e-6 * (y or x)]
+    return facts
 
 
 def _not_zero(columns: Mapping[str, tuple[np.ndarray, str | None]]) -> np.ndarray:

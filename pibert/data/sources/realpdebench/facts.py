@@ -80,7 +80,7 @@ def describe(
     """The trajectory of a row and, in words, what was noticed and assumed; no field is read."""
     facts = SCENARIOS[scenario] if scenario else Scenario()
     names = _channels(row, channels)
-    time = _Time(row, facts, hints)
+    time = _Time(row, facts)
     place = _Place(row, facts, hints)
     body, body_note = _body(row.shape[1:], facts.body)
     stated = parse_name(name, facts)
@@ -93,10 +93,9 @@ def describe(
         flip_y=place.flip_y,
         flip_x=place.flip_x,
     )
-    unit = hints.unit or UNKNOWN_UNIT
     spec = FieldSpec(
         channels=names,
-        units=tuple(unit if n in ("u", "v") else UNKNOWN_UNIT for n in names),
+        units=(UNKNOWN_UNIT,) * len(names),
         parameters=tuple(
             Parameter(name=key, scaling="log" if key in _LOGARITHMIC else "linear")
             for key in parameters
@@ -131,14 +130,12 @@ def describe(
             "time": time.note,
             "coordinates": place.note,
             "body": body_note,
-            "hints": _used_hints(hints),
         },
         length_unit=place.unit,
         time_unit=time.unit,
     )
     remarks = [time.note, place.note, body_note]
-    if hints.unit is None:
-        remarks.append("the unit of the velocity is not stated (its size fits m/s)")
+    remarks.append("the data do not state the unit of the velocity (its size fits m/s)")
     if "omega" not in names and row.has("vo"):
         remarks.append("the stored vorticity is left out; ask for channel 'omega' to have it")
     return trajectory, tuple(note for note in remarks if note)
@@ -162,27 +159,26 @@ def parse_name(name: str, facts: Scenario) -> dict[str, float]:
 
 
 class _Time:
-    """When the frames were taken: as the user says, as the row says, or as published."""
+    """When the frames were taken: as the row says, or as published."""
 
-    def __init__(self, row: Row, facts: Scenario, hints: Hints) -> None:
+    def __init__(self, row: Row, facts: Scenario) -> None:
         count, stored = row.shape[0], row.axis("t")
-        self.unit, self.note = hints.time_unit, ""
+        self.unit: str | None = None
+        self.note = ""
         usable = stored is not None and stored.shape == (count,) and np.isfinite(stored).all()
-        if hints.dt is None and stored is not None and usable and (np.diff(stored) > 0).all():
+        if stored is not None and usable and (np.diff(stored) > 0).all():
             self.values, self.dt = smooth_time(stored)
             if facts.dt is not None and self.dt is not None:
                 if abs(self.dt / facts.dt - 1) < 0.01:
-                    self.unit = self.unit or "s"
+                    self.unit = "s"
                 else:
                     self.note = (
                         f"t grows by {self.dt:g} per frame, but the published interval is "
                         f"{facts.dt:g} s: its unit is not known"
                     )
             return
-        if hints.dt is not None:
-            self.dt, self.note = hints.dt, f"time: {hints.dt:g} per frame, as the user says"
-        elif facts.dt is not None:
-            self.dt, self.unit = facts.dt, self.unit or "s"
+        if facts.dt is not None:
+            self.dt, self.unit = facts.dt, "s"
             missing = "no t" if stored is None else "t is of no use (wrong length or not growing)"
             self.note = f"{missing}: the published interval of {facts.dt:g} s was taken"
         else:
@@ -192,10 +188,11 @@ class _Time:
 
 
 class _Place:
-    """Where the points are: as the user says, as x and y say, or counted in pixels."""
+    """Where the points are: as x and y say, as the body's size says, or counted in pixels."""
 
     def __init__(self, row: Row, facts: Scenario, hints: Hints) -> None:
-        self.origin, self.unit = (0.0, 0.0), hints.length_unit
+        self.origin = (0.0, 0.0)
+        self.unit: str | None = None
         self.flip_x = self.flip_y = False
         axes = _axes(row.axis("x"), row.axis("y"), row.shape[1:])
         if isinstance(axes, str):
@@ -204,10 +201,10 @@ class _Place:
             scale = _scale(row.shape[1:], facts.body)
             if facts.body and facts.body.metres and scale:
                 self.dx = self.dy = facts.body.metres / (facts.body.diameter * scale)
-                self.unit = self.unit or "m"
+                self.unit = "m"
                 self.note = f"{axes}: the spacing is that of a body of {facts.body.metres:g} m"
             elif hints.dx is None:
-                self.unit = self.unit or "px"
+                self.unit = "px"
         else:
             (x, dx), (y, dy) = axes
             self.flip_x, self.flip_y = dx < 0, dy < 0
@@ -217,10 +214,6 @@ class _Place:
             self.note = "".join(
                 f"the {what} were reversed, because their coordinate descends; " for what in turned
             ) + _unit_note(self.dx, row.shape[1:], facts.body)
-        if hints.dx or hints.dy:
-            self.origin = (0.0, 0.0)
-            self.dx, self.dy = hints.dx or self.dx, hints.dy or hints.dx or self.dy
-            self.note += f"; spacing {self.dx:g}, {self.dy:g} as the user says"
 
 
 def _axes(
@@ -288,12 +281,3 @@ def _body(shape: tuple[int, ...], body: Disc | None) -> tuple[Tensor | None, str
 
 def _flipped(mask: Tensor, place: _Place) -> Tensor:
     return mask.flip([axis for axis, flip in enumerate((place.flip_y, place.flip_x)) if flip])
-
-
-def _used_hints(hints: Hints) -> dict[str, Any]:
-    used = {
-        key: getattr(hints, key)
-        for key in ("dt", "dx", "dy", "length_unit", "time_unit", "unit", "family")
-    }
-    used["parameters"] = dict(hints.parameters)
-    return {key: value for key, value in used.items() if value}

@@ -24,7 +24,7 @@ import h5py
 from pibert.data.sources.realpdebench.arrow import ArrowRows, shard_paths
 from pibert.data.sources.realpdebench.facts import SCENARIOS, STORED_AS, describe
 from pibert.data.sources.realpdebench.rows import ArrowRow, RawRow, Row
-from pibert.data.sources.recordings import Hints, Recordings, SourceError
+from pibert.data.sources.recordings import Hints, Recordings, SourceError, check_channels
 from pibert.fields import Trajectory
 
 TITLE = "RealPDEBench (Arrow or raw HDF5)"
@@ -102,6 +102,7 @@ def open_recordings(
         kind: Measured or simulated, likewise.
         channels: Among u, v, p and omega; if not given u, v, and p where the row has it.
     """
+    check_channels(path, hints, STORED_AS)
     if channels is None and "omega" in hints.channels:  # the one that is left out otherwise
         channels = ("u", "v", "omega")
     unknown = sorted(set(channels or ()) - set(STORED_AS))

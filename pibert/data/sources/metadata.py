@@ -1,0 +1,225 @@
+"""Units, spacing and time step that the user states, beside what the file states.
+
+Readers give what a file states; here the user's statements (``Hints``) join it, for every kind of
+data. A statement that contradicts the file is an error unless ``Hints.override_units`` is set: then
+it replaces what the file states, with a note. Points and frames that are only counted contradict
+nothing. Pixels are calibrated at the end (``calibration``).
+"""
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from pibert.data.sources.assembly.naming import standard_unit
+from pibert.data.sources.calibration import advise, calibrate, doubt_pixels
+from pibert.data.sources.recordings import Hints, Recordings, SourceError
+from pibert.data.units import (
+    UNKNOWN,
+    VELOCITY,
+    doubt_unit,
+    names_pixels,
+    parse_unit,
+    same_unit,
+)
+from pibert.fields import Trajectory
+from pibert.remarks import warn
+
+STATED_HERE = ("dt", "dx", "dy", "unit", "length_unit", "time_unit", "scale", "pulse_delay")
+"""The hints that this module applies."""
+_FRAMES = (*UNKNOWN, "frame", "frames")
+_MEASURED = ("piv", "native", "netcdf", "table", "arrays", "hdf5", "matlab")
+"""Kinds that may hold pixels; their first trajectory costs nothing to load."""
+_SAME = 1e-3
+"""Relative: spacings that differ by less are the same."""
+_SAME_STEP = 1e-2
+"""Likewise for time steps, which come from rounded times."""
+
+
+def state_recordings(recordings: Recordings, hints: Hints) -> Recordings:
+    """The same recordings with what the user states of their units, spacing, time and scale."""
+    hints = _spelled(hints)
+    if recordings.kind not in _MEASURED and not _recorded(hints):
+        return recordings
+    if not recordings.names:
+        return recordings
+    first, notes = state(recordings[0], hints)
+    return replace(
+        recordings,
+        load=_Loader(recordings, hints, first),
+        remarks=tuple(dict.fromkeys((*recordings.remarks, *notes))),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Loader:
+    """Loads trajectories by name; may be pickled if the recordings may."""
+
+    recordings: Recordings
+    hints: Hints
+    first: Trajectory
+
+    def __call__(self, name: str) -> Trajectory:
+        if name == self.recordings.names[0]:
+            return self.first
+        return state(self.recordings[name], self.hints)[0]
+
+
+def state(trajectory: Trajectory, hints: Hints) -> tuple[Trajectory, tuple[str, ...]]:
+    """The trajectory with the user's metadata, and notes on what was done and what looks wrong."""
+    notes: list[str] = []
+    stated = trajectory
+    for step in (_with_spacing, _with_time_step, _with_units, calibrate, _with_seconds):
+        stated = step(stated, hints, notes)
+    notes += doubt_pixels(stated, hints)
+    if said := _recorded(hints):
+        known = {**stated.local.get("hints", {}), **said}
+        stated = replace(stated, local={**stated.local, "hints": known})
+    return stated, tuple(dict.fromkeys(notes))
+
+
+def _recorded(hints: Hints) -> dict[str, Any]:
+    """What the user states, as plain values; what is turned round is recorded where it is done."""
+    said = {field.name: getattr(hints, field.name) for field in fields(hints)}
+    said |= {"channels": dict(hints.channels), "parameters": dict(hints.parameters)}
+    said["shape"] = list(hints.shape or ())
+    return {name: value for name, value in said.items() if value and name != "flip"}
+
+
+def _spelled(hints: Hints) -> Hints:
+    """The units that the user states, in our spelling; what looks mistyped is warned of."""
+    quantities = {"unit": "velocity", "length_unit": "length", "time_unit": "time"}
+    units = {name: standard_unit(text) for name in quantities if (text := getattr(hints, name))}
+    for name, text in units.items():
+        doubt = doubt_unit(text, quantities[name])
+        if doubt is not None:
+            warn(f"{_option(name)}: {doubt}; it is kept, and nothing is converted")
+    return replace(hints, **units)  # type: ignore[arg-type]
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _contradiction(
+    trajectory: Trajectory, given: str, stated: str, advice: str = "leave the option out"
+) -> SourceError:
+    return SourceError(
+        f"{trajectory.name}: {given} was given, but the data state {stated}; {advice}, or add "
+        "--override-units if the data are wrong"
+    )
+
+
+def _with_spacing(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:
+    """The coordinates stretched to the user's spacing, origin and all."""
+    grid, unit = trajectory.spec.grid, trajectory.length_unit
+    given = {"dx": hints.dx, "dy": hints.dy}
+    if not any(given.values()):
+        return trajectory
+    steps = {}
+    for name, step in given.items():
+        own = getattr(grid, name)
+        counted = unit in UNKNOWN and own == 1
+        if step is None and counted:
+            raise SourceError(
+                f"{trajectory.name}: a spacing is given along one axis only, and the points along "
+                f"the other are counted; give {_option(name)} in the same unit too"
+            )
+        steps[name] = step or own
+        if counted or math.isclose(own, steps[name], rel_tol=_SAME):
+            continue
+        found = _with_unit(f"a spacing of {own:g}", unit) + f" along {name[1]}"
+        if not hints.override_units:
+            advice = "leave the option out"
+            if names_pixels(unit) or unit in UNKNOWN:
+                advice += ", give the size of a pixel (--scale) if the positions are pixels"
+            raise _contradiction(trajectory, f"{_option(name)} {step:g}", found, advice)
+        notes.append(f"{_option(name)} {step:g} replaced {found}")
+    dx, dy = steps["dx"], steps["dy"]
+    origin = (grid.origin[0] * dx / grid.dx, grid.origin[1] * dy / grid.dy)
+    spec = replace(trajectory.spec, grid=replace(grid, dx=dx, dy=dy, origin=origin))
+    return replace(trajectory, spec=spec)
+
+
+def _with_time_step(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:
+    dt, time, spec = hints.dt, trajectory.time, trajectory.spec
+    if dt is None:
+        return trajectory
+    steps, even = time.diff(), replace(spec, dt=dt)
+    if not len(steps) and spec.dt is None:
+        return replace(trajectory, spec=even)
+    uniform = bool((steps == steps[0]).all())
+    if _counts_frames(trajectory, uniform):
+        step = dt * float(steps[0]) if uniform else None
+        numbered = replace(trajectory, time=dt * (time - time[0]), time_unit=None)
+        return replace(numbered, spec=replace(spec, dt=step))
+    if spec.dt is not None and math.isclose(spec.dt, dt, rel_tol=_SAME_STEP):
+        return trajectory
+    replaced = replace(trajectory, time=time[0] + dt * time.new_tensor(range(len(time))), spec=even)
+    if spec.dt is None and bool(((steps / dt - 1).abs() <= _SAME_STEP).all()):
+        return replaced
+    low, high = float(steps.min()), float(steps.max())
+    found = f"time steps from {low:g} to {high:g}" if spec.dt is None else f"steps of {spec.dt:g}"
+    found = _with_unit(found, trajectory.time_unit)
+    if not hints.override_units:
+        raise _contradiction(trajectory, f"--dt {dt:g}", found)
+    notes.append(f"--dt {dt:g} replaced {found}")
+    return replaced
+
+
+def _counts_frames(trajectory: Trajectory, uniform: bool) -> bool:
+    """Whether its times are numbers of frames, some of which may be missing."""
+    steps = trajectory.time.diff()
+    if trajectory.time_unit not in _FRAMES or bool((steps != steps.round()).any()):
+        return False
+    return trajectory.time_unit not in UNKNOWN or not uniform or float(steps[0]) == 1
+
+
+def _with_seconds(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:
+    """A time step without a unit is in seconds where velocities are per second."""
+    if hints.dt is None or trajectory.time_unit not in UNKNOWN:
+        return trajectory
+    units = dict(zip(trajectory.spec.channels, trajectory.spec.units, strict=True))
+    speeds = [parse_unit(units[channel]) for channel in VELOCITY if channel in units]
+    if not speeds or any(unit is None or (unit.time, unit.of_time) != (-1, 1) for unit in speeds):
+        return trajectory
+    return replace(trajectory, time_unit="s")
+
+
+def _with_unit(text: str, unit: str | None) -> str:
+    return text if unit in UNKNOWN else f"{text} {unit}"
+
+
+def _with_units(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:
+    spec = trajectory.spec
+    if not (hints.unit or hints.length_unit or hints.time_unit):
+        return trajectory
+
+    def settle(option: str, what: str, stated: str | None) -> str | None:
+        """The user's unit, unless it contradicts the one that the data state."""
+        given = getattr(hints, option)
+        if given is None or stated in UNKNOWN:
+            return given or stated
+        own = standard_unit(str(stated))
+        if same_unit(own, given) or {own, given} == {"px", "px/frame"}:
+            return stated
+        if hints.override_units:
+            notes.append(f"{_option(option)} {given} replaced what the data state: {what} in {own}")
+            return str(given)
+        advice = "leave the option out"
+        if names_pixels(own) and not names_pixels(given):
+            advice = f"to convert pixels {advise(trajectory.source)}"
+        elif own in _FRAMES:
+            advice = "give the time between frames (--dt)"
+        text = f"{_option(option)} {given}"
+        raise _contradiction(trajectory, text, f"{what} in {own}", advice)
+
+    units = [
+        settle("unit", channel, unit) or "1" if channel in VELOCITY else unit
+        for channel, unit in zip(spec.channels, spec.units, strict=True)
+    ]
+    return replace(
+        trajectory,
+        spec=replace(spec, units=tuple(units)),
+        length_unit=settle("length_unit", "lengths", trajectory.length_unit),
+        time_unit=settle("time_unit", "times", trajectory.time_unit),
+    )

@@ -7,13 +7,15 @@ the velocity go with them. What VTK hides or could not probe is not valid.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from pibert.data.sources.assembly.frames import CellPlane, Plane
 from pibert.data.sources.assembly.naming import standard_name
-from pibert.data.sources.assembly.planes import Plane
+from pibert.data.sources.gridding.cells import CellMesh
 from pibert.data.sources.recordings import SourceError
 
 AXES = "xyz"
@@ -36,71 +38,139 @@ class SpaceMesh:
     """Coordinates (n, 3) of the other kinds."""
     cells: tuple[np.ndarray, np.ndarray] | None = None
     """Point numbers of all cells in a row, and where each cell ends in it."""
+    in_order: bool = False
+    """Whether the points of a cell go around it."""
     point_data: dict[str, np.ndarray] = field(default_factory=dict)
     cell_data: dict[str, np.ndarray] = field(default_factory=dict)
     time: float | None = None
 
 
-def cut_plane(mesh: SpaceMesh, path: Path) -> Plane:
-    """The plane that a mesh is, on its points or, where they carry no data, at its cell centres."""
+def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
+    """The plane that a mesh is: with its cells, or on its points where it has none."""
     if not mesh.point_data and not mesh.cell_data:
         raise SourceError(
             f"{path}: it holds a mesh without data; export it with its point or cell data"
         )
-    on_cells = not mesh.point_data or (mesh.cell_data and _layers(mesh) == 2)
-    cut = _cut_structured if mesh.dims is not None else _cut_points
-    return cut(mesh, bool(on_cells), path)
-
-
-def _layers(mesh: SpaceMesh) -> int:
-    """Points along the thinnest axis."""
-    if mesh.dims is not None:
-        return min(mesh.dims)
-    assert mesh.points is not None
-    normal = int(np.argmin(np.ptp(mesh.points, axis=0)))
-    return len(np.unique(mesh.points[:, normal]))
-
-
-def _cut_structured(mesh: SpaceMesh, on_cells: bool, path: Path) -> Plane:
-    assert mesh.dims is not None
-    dims = mesh.dims
     if mesh.axes is not None:
-        axes = [_centres(axis) if on_cells else axis for axis in mesh.axes]
-        coordinates = None
-    else:
-        assert mesh.points is not None
-        grid = mesh.points.reshape(*dims[::-1], 3)
-        coordinates = _cell_mean(grid) if on_cells else grid
-    if on_cells:
-        dims = (max(1, dims[0] - 1), max(1, dims[1] - 1), max(1, dims[2] - 1))
-    remarks = ["the values are those of cells, at their centres"] if on_cells else []
-    thin = normal = _thin_axis(dims, path, remarks)
-
-    def sliced(values: np.ndarray) -> np.ndarray:
-        return np.take(values, 0, axis=2 - thin)
-
-    if coordinates is not None:
-        # The points may be counted along other axes than they lie along.
-        extent = np.ptp(sliced(coordinates).reshape(-1, 3), axis=0)
-        flat_axis = _flat_axis(extent)
-        if flat_axis is None:
-            raise _no_plane(extent, path)
-        normal = flat_axis
+        return _cut_axes(mesh, path)
+    remarks: list[str] = []
+    if mesh.dims is not None:
+        mesh = _as_cells(mesh, path, remarks)
+    assert mesh.points is not None
+    if not len(mesh.points):
+        raise SourceError(f"{path}: it holds no points; export it with its mesh")
+    normal, levels = _find_normal(mesh.points, path)
+    below = np.flatnonzero(np.abs(mesh.points[:, normal] - levels[0]) <= _FLAT * _extent(mesh.points))
+    if len(levels) == 2 and not mesh.cell_data:
+        remarks.append(f"two layers along {AXES[normal]}: the first was taken")
     _name_plane(normal, remarks)
     first, second = (axis for axis in range(3) if axis != normal)
-    if coordinates is None:
-        x, y = axes[first], axes[second]
-    else:
-        x, y = sliced(coordinates[..., first]), sliced(coordinates[..., second])
+    at_points, vectors = _components(mesh.point_data, len(mesh.points), (first, second), path)
+    at_points = {name: values[below] for name, values in at_points.items()}
+    position = float(np.mean(levels)) if mesh.cell_data else float(levels[0])
+    stated: dict[str, Any] = {
+        "time": mesh.time,
+        "place": {"normal": AXES[normal], "position": position},
+        "remarks": tuple(remarks),
+    }
+    plane = mesh.points[below][:, [first, second]]
+    polygons = None if mesh.cells is None else _polygons(mesh, below, plane, path)
+    if mesh.cells is None or polygons is None:
+        if mesh.cell_data:
+            raise SourceError(
+                f"{path}: it has data on cells, but none of its cells has an area; export the cells "
+                "of the plane, or point data"
+            )
+        return Plane(
+            x=plane[:, 0],
+            y=plane[:, 1],
+            fields=at_points,
+            vectors=vectors,
+            names=_names(at_points.keys() & mesh.point_data.keys(), normal),
+            **stated,
+        )
+    kept, corners, ends = polygons
+    on_cells, more = _components(mesh.cell_data, len(mesh.cells[1]), (first, second), path)
+    on_cells = {name: values[kept] for name, values in on_cells.items()}
+    scalars = (at_points.keys() & mesh.point_data.keys()) | (on_cells.keys() & mesh.cell_data.keys())
+    if not at_points:
+        plane, corners = _merged(plane, corners)
+    return CellPlane(
+        mesh=CellMesh(points=plane, corners=corners, ends=ends),
+        cells=_shown(on_cells),
+        points=_shown(at_points),
+        vectors=tuple(dict.fromkeys([*vectors, *more])),
+        names=_names(scalars, normal),
+        **stated,
+    )
+
+
+def _cut_axes(mesh: SpaceMesh, path: Path) -> Plane:
+    """The plane of a grid with straight axes."""
+    assert mesh.dims is not None and mesh.axes is not None
+    dims, axes = mesh.dims, list(mesh.axes)
+    on_cells = not mesh.point_data or (bool(mesh.cell_data) and min(dims) == 2)
+    remarks: list[str] = []
+    if on_cells:
+        dims, axes = _cell_dims(dims), [_centres(axis) for axis in axes]
+        remarks.append("the values are those of cells, at their centres")
+    normal = _thin_axis(dims, path, remarks)
+    _name_plane(normal, remarks)
+    first, second = (axis for axis in range(3) if axis != normal)
     data = mesh.cell_data if on_cells else mesh.point_data
     flat, vectors = _components(data, int(np.prod(dims)), (first, second), path)
     return Plane(
-        x=x,
-        y=y,
-        fields={name: sliced(values.reshape(dims[::-1])) for name, values in flat.items()},
+        x=axes[first],
+        y=axes[second],
+        fields={
+            name: np.take(values.reshape(dims[::-1]), 0, axis=2 - normal)
+            for name, values in flat.items()
+        },
         vectors=vectors,
         names=_names(flat.keys() & data.keys(), normal),
+        time=mesh.time,
+        place={"normal": AXES[normal], "position": float(axes[normal][0])},
         remarks=tuple(remarks),
+    )
+
+
+def _as_cells(mesh: SpaceMesh, path: Path, remarks: list[str]) -> SpaceMesh:
+    """The first layer of a structured grid as points and quadrilaterals."""
+    assert mesh.dims is not None and mesh.points is not None
+    dims, inner = mesh.dims, _cell_dims(mesh.dims)
+    flat = [axis for axis in range(3) if (inner if mesh.cell_data else dims)[axis] == 1]
+    thin = flat[-1] if flat else _thin_axis(dims, path, remarks)
+
+    def layer(values: np.ndarray, dims: tuple[int, int, int]) -> np.ndarray:
+        if len(values) != int(np.prod(dims)):
+            raise SourceError(
+                f"{path}: an array of {len(values)} values for a grid of {dims}; the file is "
+                "damaged: export it again"
+            )
+        grid = values.reshape(*dims[::-1], *values.shape[1:])
+        return np.take(grid, 0, axis=2 - thin)
+
+    grid = mesh.points.reshape(*dims[::-1], 3)
+    # The plane of a layer of cells is in the middle between their two layers of points.
+    points = grid.mean(2 - thin) if mesh.cell_data else np.take(grid, 0, axis=2 - thin)
+    corner = np.arange(points.size // 3).reshape(points.shape[:2])
+    quads = np.stack(
+        [corner[:-1, :-1], corner[:-1, 1:], corner[1:, 1:], corner[1:, :-1]], -1
+    ).reshape(-1, 4)
+    cells = (quads.reshape(-1), 4 * np.arange(1, len(quads) + 1)) if len(quads) else None
+
+    def flattened(data: dict[str, np.ndarray], dims: tuple[int, int, int]) -> dict[str, np.ndarray]:
+        layers = {name: layer(values, dims) for name, values in data.items()}
+        return {name: v.reshape(-1, *v.shape[2:]) for name, v in layers.items()}
+
+    return replace(
+        mesh,
+        dims=None,
+        points=points.reshape(-1, 3),
+        cells=cells,
+        in_order=True,
+        point_data=flattened(mesh.point_data, dims),
+        cell_data=flattened(mesh.cell_data, inner) if cells else {},
     )
 
 
@@ -140,36 +210,82 @@ def _name_plane(normal: int, remarks: list[str]) -> None:
         remarks.append(f"the plane is {first}{second}: {first} became x and {second} became y")
 
 
-def _cut_points(mesh: SpaceMesh, on_cells: bool, path: Path) -> Plane:
-    assert mesh.points is not None
-    remarks: list[str] = []
-    points = mesh.points
-    if on_cells:
-        points = _cell_centres(mesh, path)
-        remarks.append("the values are those of cells, at their centres")
-    if not len(points):
-        raise SourceError(f"{path}: it holds no points; export it with its mesh")
+def _find_normal(points: np.ndarray, path: Path) -> tuple[int, np.ndarray]:
+    """The axis across a plane, and where its one or two layers of points lie along it."""
     extent = np.ptp(points, axis=0)
-    normal, keep = _flat_axis(extent), slice(None)
-    if normal is None:
-        layers = [np.unique(points[:, axis]) for axis in range(3)]
-        if min(len(layer) for layer in layers) != 2:
-            raise _no_plane(extent, path)
-        normal = max(axis for axis in range(3) if len(layers[axis]) == 2)
-        keep = points[:, normal] == layers[normal][0]
-        remarks.append(f"two layers along {AXES[normal]}: the first was taken")
-    _name_plane(normal, remarks)
-    first, second = (axis for axis in range(3) if axis != normal)
-    data = mesh.cell_data if on_cells else mesh.point_data
-    flat, vectors = _components(data, len(points), (first, second), path)
-    return Plane(
-        x=points[keep, first],
-        y=points[keep, second],
-        fields={name: values[keep] for name, values in flat.items()},
-        vectors=vectors,
-        names=_names(flat.keys() & data.keys(), normal),
-        remarks=tuple(remarks),
-    )
+    flat_axis = _flat_axis(extent)
+    if flat_axis is not None:
+        return flat_axis, points[:1, flat_axis]
+    step = _FLAT * extent.max()
+    for axis in (2, 1, 0):
+        low, high = points[:, axis].min(), points[:, axis].max()
+        if (np.minimum(points[:, axis] - low, high - points[:, axis]) <= step).all():
+            return axis, np.array([low, high])
+    raise _no_plane(extent, path)
+
+
+def _extent(points: np.ndarray) -> float:
+    return float(np.ptp(points, axis=0).max())
+
+
+def _polygons(
+    mesh: SpaceMesh, below: np.ndarray, plane: np.ndarray, path: Path
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Cells with three corners at least among the points of a layer; None where there are none.
+
+    Args:
+        mesh: The mesh.
+        below: Numbers of the points of the layer.
+        plane: (k, 2) where they lie in their plane.
+        path: Of the file.
+
+    Returns:
+        The numbers of the cells, their corners as numbers within the layer, and where each cell
+        ends among these.
+    """
+    assert mesh.points is not None and mesh.cells is not None
+    connectivity, ends = (np.asarray(array, np.int64) for array in mesh.cells)
+    sizes = np.diff(ends, prepend=0)
+    if not len(ends):
+        return None
+    if sizes.min() < 1 or ends[-1] != len(connectivity):
+        raise SourceError(f"{path}: its cells are broken; export it again")
+    if connectivity.min() < 0 or connectivity.max() >= len(mesh.points):
+        raise SourceError(f"{path}: its cells name points that are not there; export it again")
+    number = np.full(len(mesh.points), -1)
+    number[below] = np.arange(len(below))
+    owner, corner = np.repeat(np.arange(len(ends)), sizes), number[connectivity]
+    owner, corner = owner[corner >= 0], corner[corner >= 0]
+    count = np.bincount(owner, minlength=len(ends))
+    kept = np.flatnonzero(count >= 3)
+    if not len(kept):
+        return None
+    chosen = count[owner] >= 3
+    owner, corner = owner[chosen], corner[chosen]
+    # Corners of a layer of cells, and of some flat kinds, are not in order around the cell.
+    if len(below) != len(mesh.points) or not mesh.in_order:
+        x, y = (
+            plane[corner, axis] - (np.bincount(owner, plane[corner, axis]) / count[: owner[-1] + 1])[owner]
+            for axis in (0, 1)
+        )
+        angle = np.arctan2(y, x)
+        corner = corner[np.lexsort((angle, owner))]
+    return kept, corner, np.cumsum(count[kept])
+
+
+def _merged(points: np.ndarray, corners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One point where cells have a point each at the same place."""
+    rounded = np.round(points / (_FLAT * np.ptp(points, axis=0).max()))
+    _, first, which = np.unique(rounded, axis=0, return_index=True, return_inverse=True)
+    return points[first], which.reshape(-1)[corners]
+
+
+def _shown(fields: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Fields without what VTK hides."""
+    valid = fields.pop("valid", None)
+    if valid is None:
+        return fields
+    return {name: np.where(valid != 0, values, np.nan) for name, values in fields.items()}
 
 
 def _components(
@@ -206,30 +322,10 @@ def _names(scalars: Iterable[str], normal: int) -> dict[str, str]:
     return {key: turned[name] for key, name in found.items() if name in turned}
 
 
-def _cell_centres(mesh: SpaceMesh, path: Path) -> np.ndarray:
-    assert mesh.points is not None
-    if mesh.cells is None:
-        raise SourceError(f"{path}: it has data on cells but no cells; export it again")
-    connectivity, ends = mesh.cells
-    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
-    counts = ends - starts
-    if not len(ends) or counts.min() < 1 or ends[-1] > len(connectivity):
-        raise SourceError(f"{path}: its cells are broken; export it again")
-    if connectivity.min() < 0 or connectivity.max() >= len(mesh.points):
-        raise SourceError(f"{path}: its cells name points that are not there; export it again")
-    sums = np.add.reduceat(mesh.points[connectivity], starts, axis=0)
-    return np.asarray(sums / counts[:, None])
+def _cell_dims(dims: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Cells along the axes of a grid with so many points."""
+    return max(1, dims[0] - 1), max(1, dims[1] - 1), max(1, dims[2] - 1)
 
 
 def _centres(axis: np.ndarray) -> np.ndarray:
     return axis if len(axis) == 1 else (axis[1:] + axis[:-1]) / 2
-
-
-def _cell_mean(grid: np.ndarray) -> np.ndarray:
-    """Centres of the cells of a structured grid (z, y, x, 3)."""
-    for axis in range(3):
-        if grid.shape[axis] > 1:
-            lower = np.take(grid, range(grid.shape[axis] - 1), axis=axis)
-            upper = np.take(grid, range(1, grid.shape[axis]), axis=axis)
-            grid = (lower + upper) / 2
-    return grid

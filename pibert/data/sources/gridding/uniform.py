@@ -41,6 +41,7 @@ def on_uniform_grid(
     time_unit: str | None = None,
     sides: Sides = Sides(),
     family: str | None = None,
+    viscosity: float | None = None,
     parameters: Mapping[str, float] = {},
     source: Mapping[str, Any] = {},
     local: Mapping[str, Any] = {},
@@ -61,6 +62,7 @@ def on_uniform_grid(
         time_unit: Of time.
         sides: What bounds the grid.
         family: The governing equation, if known.
+        viscosity: The kinematic one, if known.
         parameters: Of the flow.
         source: Source facts.
         local: What was done to the data before.
@@ -98,6 +100,7 @@ def on_uniform_grid(
         time_unit=time_unit,
         sides=sides,
         family=family,
+        viscosity=viscosity,
         parameters=parameters,
         source=source,
         local={**local, "gridding": notes},
@@ -120,6 +123,7 @@ def describe(
     time_unit: str | None = None,
     sides: Sides = Sides(),
     family: str | None = None,
+    viscosity: float | None = None,
     parameters: Mapping[str, float] = {},
     source: Mapping[str, Any] = {},
     local: Mapping[str, Any] = {},
@@ -142,6 +146,7 @@ def describe(
         dt=dt,
         grid=_grid(layout, sides, hints),
         family=family,
+        viscosity=viscosity,
     )
     return Trajectory(
         name=name,

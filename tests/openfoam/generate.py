@@ -77,8 +77,10 @@ CASES = {
     ),
 }
 
-_IDLE = ("phi", "Uf", "neighbour", "uniform", *(f"{n}ProcAddressing" for n in ("face", "cell", "boundary")))
+_IDLE = ("phi", "Uf", "uniform", "neighbour")
+_IDLE += ("faceProcAddressing", "cellProcAddressing", "boundaryProcAddressing")
 """Files that no reader looks at."""
+_IDLE_IN_COPIES = ("system", "0.orig", "cellDisplacement", "pointDisplacement")
 _DECOMPOSE = "numberOfSubdomains 2;\nmethod simple;\nsimpleCoeffs { n (2 1 1); delta 0.001; }\n"
 _POINTS = """type sets;
 libs (sampling);
@@ -239,14 +241,12 @@ def _tidy(folder: Path) -> None:
     """Remove what no reader looks at, and the names of this machine's folders."""
     for file in sorted(folder.rglob("*"), reverse=True):
         inner = file.relative_to(folder)
-        if file.is_dir() and inner.parts[0] != "case" and file.name in ("system", "0.orig"):
+        name, is_copy = file.name.removesuffix(".gz"), inner.parts[0] != "case"
+        if name not in _IDLE and not (is_copy and name in _IDLE_IN_COPIES):
+            continue
+        if file.is_dir() and not file.is_symlink():
             shutil.rmtree(file)
-        elif file.is_dir() and file.name == "uniform":
-            shutil.rmtree(file)
-        elif file.is_file() and (
-            file.name.removesuffix(".gz") in _IDLE
-            or (inner.parts[0] != "case" and "Displacement" in file.name)
-        ):
+        else:
             file.unlink()
     for file in folder.glob("collated/**/*"):
         if file.is_file():

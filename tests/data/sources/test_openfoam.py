@@ -9,7 +9,7 @@ import torch
 
 from pibert.data.format import check, write
 from pibert.data.sources import openfoam
-from pibert.data.sources.recordings import SourceError
+from pibert.data.sources.recordings import Hints, SourceError
 from tests.lookalikes.flow import T, X, Y, assert_flow, velocity
 from tests.lookalikes.openfoam import write_case, write_field, write_raw, write_set
 from tests.lookalikes.vtk import points_of, write_legacy, write_xml
@@ -106,9 +106,9 @@ def test_a_line_is_left_out_in_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_a_case_is_read_at_its_cell_centres(tmp_path: Path, binary: bool) -> None:
+def test_equal_cells_are_read_at_their_centres(tmp_path: Path, binary: bool) -> None:
     case = tmp_path / "cavity"
-    write_case(case, POINTS, dict(zip(TIMES, map(vectors, T), strict=True)), binary=binary)
+    write_case(case, X, Y, dict(zip(TIMES, map(vectors, T), strict=True)), binary=binary)
     assert openfoam.recognise(case)
     recordings = openfoam.open_recordings(case)
     assert recordings.names == ("cavity",)
@@ -117,40 +117,68 @@ def test_a_case_is_read_at_its_cell_centres(tmp_path: Path, binary: bool) -> Non
     assert trajectory.spec.channels == ("u", "v", "p")
     assert trajectory.spec.units == ("m/s", "m/s", "m2/s2")
     assert (trajectory.length_unit, trajectory.time_unit) == ("m", "s")
+    assert trajectory.local["plane"] == {"normal": "z", "position": 0.5}
     states = trajectory.read()
     torch.testing.assert_close(states[:, 2], states[:, 0] ** 2)
+    write(tmp_path / "flow.h5", [pickle.loads(pickle.dumps(recordings))[0]])
+    check(tmp_path / "flow.h5")
+
+
+def test_a_shape_is_kept_to_even_for_equal_cells(tmp_path: Path) -> None:
+    write_case(tmp_path / "a", X, Y, {"0": vectors(0.0)})
+    (trajectory,) = openfoam.open_recordings(tmp_path / "a", Hints(shape=(4, 9)))
+    grid = trajectory.spec.grid
+    assert grid.shape == (4, 9)
+    # The grid covers the mesh to its border, half a cell beyond the centres.
+    np.testing.assert_allclose(grid.origin, (X[0] - 0.05, Y[0] - 0.15))
+    np.testing.assert_allclose((8 * grid.dx, 3 * grid.dy), (0.7, 1.5))
 
 
 def test_a_uniform_field_fills_the_case(tmp_path: Path) -> None:
-    write_case(tmp_path / "a", POINTS, {"0": vectors(0.0), "1": vectors(1.0)})
+    write_case(tmp_path / "a", X, Y, {"0": vectors(0.0), "1": vectors(1.0)})
     write_field(tmp_path / "a" / "0" / "U", np.array([[1.5, -2.0, 0.0]]))
     first = openfoam.open_recordings(tmp_path / "a")[0].read(slice(0, 1))[0]
     assert torch.equal(first[0], torch.full((5, 7), 1.5))
     assert torch.equal(first[1], torch.full((5, 7), -2.0))
 
 
-def test_a_case_without_centres_or_fields_says_what_to_do(tmp_path: Path) -> None:
+def test_a_case_without_fields_or_mesh_is_refused(tmp_path: Path) -> None:
     case = tmp_path / "cavity"
-    write_case(case, POINTS, {"0": vectors(0.0)})
-    (case / "0" / "C").unlink()
-    with pytest.raises(SourceError, match="writeCellCentres"):
+    write_case(case, X, Y, {"0": vectors(0.0)})
+    (case / "constant" / "polyMesh" / "owner").unlink()
+    with pytest.raises(SourceError, match="polyMesh/owner: the case lacks this file"):
         openfoam.open_recordings(case)
     (case / "0" / "U").unlink()
-    (case / "processor0").mkdir()
-    with pytest.raises(SourceError, match="run reconstructPar"):
+    with pytest.raises(SourceError, match="no time folders with a field U"):
         openfoam.open_recordings(case)
 
 
-def test_damaged_files_are_refused_in_words(tmp_path: Path) -> None:
-    case = tmp_path / "cavity"
-    for binary in (False, True):
-        write_case(case / str(binary), POINTS, {"0": vectors(0.0)}, binary=binary)
-        path = case / str(binary) / "0" / "U"
-        whole = path.read_bytes()
-        for length in (len(whole) // 2, whole.index(b"internalField") + 20, 300):
-            path.write_bytes(whole[:length])
-            with pytest.raises(SourceError, match="U: this OpenFOAM field cannot be read"):
-                openfoam.open_recordings(case / str(binary))
+@pytest.mark.parametrize("binary", [False, True])
+def test_damaged_fields_are_refused(tmp_path: Path, binary: bool) -> None:
+    write_case(tmp_path / "a", X, Y, {"0": vectors(0.0)}, binary=binary)
+    path = tmp_path / "a" / "0" / "U"
+    whole = path.read_bytes()
+    for length in (len(whole) // 2, whole.index(b"internalField") + 20, 300, 60):
+        path.write_bytes(whole[:length])
+        with pytest.raises(SourceError, match="U: this OpenFOAM file cannot be read"):
+            openfoam.open_recordings(tmp_path / "a")
+    path.write_bytes(whole.replace(b"\n35\n(", b"\n36\n("))
+    with pytest.raises(SourceError, match="U: this OpenFOAM file cannot be read"):
+        openfoam.open_recordings(tmp_path / "a")
+
+
+@pytest.mark.parametrize("name", ["points", "faces", "owner", "boundary"])
+def test_damaged_meshes_are_refused(tmp_path: Path, name: str) -> None:
+    write_case(tmp_path / "a", X, Y, {"0": vectors(0.0)})
+    path = tmp_path / "a" / "constant" / "polyMesh" / name
+    whole = path.read_bytes()
+    for length in range(40, len(whole) - 4, len(whole) // 9):
+        path.write_bytes(whole[:length])
+        with pytest.raises(SourceError, match=f"{name}: this OpenFOAM file cannot be read"):
+            openfoam.open_recordings(tmp_path / "a")
+
+
+def test_raw_files_alone_and_damaged(tmp_path: Path) -> None:
     path = tmp_path / "U_mid.raw"
     write_raw(path, "U", POINTS, vectors(0.0))
     assert openfoam.recognise(path)
@@ -163,3 +191,29 @@ def test_damaged_files_are_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"U_mid\.raw: a row holds"):
         openfoam.open_recordings(path)
     assert not openfoam.recognise(tmp_path / "absent")
+
+
+def test_cells_are_read_rather_than_samples_unless_these_have_more_times(tmp_path: Path) -> None:
+    case = tmp_path / "a"
+    write_case(case, X, Y, {"0": vectors(0.0), "0.05": vectors(0.05)})
+    samples = case / "postProcessing" / "cut"
+    for name, t in zip(TIMES[:2], T, strict=False):
+        write_raw(samples / name / "U_mid.raw", "U", POINTS, vectors(t) + 1)
+    recordings = openfoam.open_recordings(case)
+    assert recordings[0].num_frames == 2
+    assert recordings[0].local["plane"]["position"] == 0.5
+    assert any("samples in postProcessing were not read" in note for note in recordings.remarks)
+    write_raw(samples / "0.1" / "U_mid.raw", "U", POINTS, vectors(0.1) + 1)
+    recordings = openfoam.open_recordings(case)
+    assert recordings[0].num_frames == 3
+    assert any("name a file in the case that ends with .foam" in n for n in recordings.remarks)
+    (case / "a.foam").touch()
+    assert openfoam.recognise(case / "a.foam")
+    assert openfoam.open_recordings(case / "a.foam")[0].num_frames == 2
+    # A line of samples is no flow, however many times it has.
+    for name in TIMES:
+        (samples / name / "U_mid.raw").unlink(missing_ok=True)
+        write_set(samples / name / "line_U.xy", POINTS[:7], vectors(0.0)[:7])
+    recordings = openfoam.open_recordings(case)
+    assert recordings[0].num_frames == 2
+    assert any("the samples were not read" in note for note in recordings.remarks)

@@ -45,6 +45,8 @@ class CellPlane(_Frame):
     points: dict[str, np.ndarray] = field(default_factory=dict)
     edges: dict[str, np.ndarray] = field(default_factory=dict)
     """Values on the edges of the boundary (f,), as far as they are known."""
+    zeros: dict[str, np.ndarray] = field(default_factory=dict)
+    """Numbers of points where a field is zero, such as a velocity across a plane of symmetry."""
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -53,7 +53,10 @@ class MeshSampler:
             )
         fields = {
             name: sampler.sample(
-                frame.cells.get(name), frame.points.get(name), frame.edges.get(name)
+                frame.cells.get(name),
+                frame.points.get(name),
+                frame.edges.get(name),
+                frame.zeros.get(name),
             )
             for name in frame.fields
         }

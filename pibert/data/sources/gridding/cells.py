@@ -181,6 +181,7 @@ class CellSampler:
         cells: np.ndarray | None,
         points: np.ndarray | None = None,
         edges: np.ndarray | None = None,
+        zeros: np.ndarray | None = None,
     ) -> np.ndarray:
         """A field (y, x), NaN where no cell is.
 
@@ -188,10 +189,12 @@ class CellSampler:
             cells: (m,) values of the cells; without them the means of their corners.
             points: (n,) values at the points; without them those that follow from the cells.
             edges: (f,) values on the boundary's edges; without them those of the cells count there.
+            zeros: Numbers of points at which the value is zero, whatever is around them.
         """
         if points is None:
             assert cells is not None
             points = self._at_points(cells, edges)
+            points[[] if zeros is None else zeros] = 0.0
         if cells is None:
             corner_values = points[self.mesh.corners]
             cells = np.bincount(self.mesh.owners, corner_values) / self._means

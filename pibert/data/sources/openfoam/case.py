@@ -39,6 +39,7 @@ class CaseReader:
         mesh = reader.read(time)
         cells: dict[str, np.ndarray] = {}
         edges: dict[str, np.ndarray] = {}
+        zeros: dict[str, np.ndarray] = {}
         units: dict[str, str] = {}
         for name in self.fields:
             field = read_field(reader.storage, f"{time}/{name}")
@@ -47,6 +48,7 @@ class CaseReader:
             columns = {name: 0}
             if field.width == 3:
                 columns = {f"{name}_{a}": axis for a, axis in zip("xy", mesh.axes, strict=True)}
+                zeros |= dict(zip(columns, mesh.on_symmetry(), strict=True))
             for key, column in columns.items():
                 cells[key], edges[key] = values[:, column], on_edges[:, column]
                 units |= {} if field.unit is None else {key: field.unit}
@@ -56,6 +58,7 @@ class CaseReader:
             mesh=_without_holes(reader.storage, time, mesh),
             cells=cells,
             edges=edges,
+            zeros=zeros,
             vectors=tuple(name for name in self.fields if f"{name}_x" in cells),
             units=units,
             place={"normal": "xyz"[mesh.normal], "position": mesh.position},
@@ -129,23 +132,22 @@ def _has(frames: _Frames, field: str) -> bool:
 def _fields(frames: _Frames, hints: Hints, remarks: list[str]) -> tuple[str, ...]:
     """The fields to read: those with a meaning, or that the user names, at all times."""
     names = [storage.names(time) for storage, time in frames]
-    common = set.intersection(*names)
-    storage, time = frames[-1]
-    known = {re_name for name in hints.channels.values() for re_name in (name, name[:-2])}
-    wanted, others = [], []
+    named = {part for name in hints.channels.values() for part in (name, name[:-2])}
+    wanted, idle, rare = [], [], []
     for name in sorted(set.union(*names) - set(_GEOMETRY)):
-        where = next((s, t) for (s, t), there in zip(frames, names, strict=True) if name in there)
-        is_wanted = name == VELOCITY or name in known or standard_name(name)[0] is not None
-        if not where[0].has(f"{where[1]}/{name}") or not is_field(where[0], f"{where[1]}/{name}"):
+        storage, time = frames[next(i for i, there in enumerate(names) if name in there)]
+        if not storage.has(f"{time}/{name}") or not is_field(storage, f"{time}/{name}"):
             continue
-        if name not in common:
-            remarks.append(f"the field {name} was left out: not all times have it")
-        elif is_wanted:
+        if not all(name in there for there in names):
+            rare.append(name)
+        elif name in named or standard_name(name)[0] is not None:
             wanted.append(name)
         else:
-            others.append(name)
-    if others:
-        remarks.append(f"not read: {', '.join(others)}")
+            idle.append(name)
+    if rare:
+        remarks.append(f"not read, as they are not at all times: {', '.join(rare)}")
+    if idle:
+        remarks.append(f"not read: {', '.join(idle)}")
     return tuple(wanted)
 
 

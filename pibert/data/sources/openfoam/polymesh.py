@@ -83,6 +83,17 @@ class PolyMesh:
         """The patches on which fields have values."""
         return tuple(patch for patch in self.patches if patch.has_values)
 
+    def on_symmetry(self) -> tuple[np.ndarray, np.ndarray]:
+        """Points on planes of symmetry across x and across y."""
+        found: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+        for patch in self.patches:
+            if patch.kind in ("symmetry", "symmetryPlane") and len(patch.edges):
+                outward = np.abs(self.outward(patch))
+                for axis in (0, 1):
+                    found[axis].append(patch.edges[outward[:, axis] > 1 - _FLAT].reshape(-1))
+        x, y = (np.unique(np.concatenate([np.empty(0, int), *points])) for points in found)
+        return x, y
+
     def outward(self, patch: Patch) -> np.ndarray:
         """(k, 2) unit vectors across the edges of a patch, out of the mesh."""
         ends = self.mesh.points[patch.edges]
@@ -213,7 +224,7 @@ def _read_boundary(storage: Storage, folder: str) -> _Boundary:
             ends.append(faces[1][first:] - start + before[0])
             owners.append(owner[first:] + before[1])
             for patch_name, patch in patch_list.items():
-                if int(first_word(patch, "neighbProcNo") or 0) >= storage.parts > 1:
+                if int(first_word(patch, "neighbProcNo") or -1) >= storage.parts:
                     raise ValueError(f"it meets a processor that is missing, in {patch_name}")
                 span, shift = _span(patch), before[2] - first
                 place = slice(span.start + shift, span.stop + shift)

@@ -34,7 +34,9 @@ def recognise(path: Path) -> bool:
             return True
         folders = [path, *path.iterdir()] if path.name == "postProcessing" else [path]
         return any(has_samples(folder) for folder in folders) or has_results(path)
-    except (OSError, SourceError):
+    except SourceError:
+        return True  # opening it says what is wrong
+    except OSError:
         return False
 
 

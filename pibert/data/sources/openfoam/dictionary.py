@@ -6,6 +6,7 @@ itself (``#calc``, ``#codeStream``, files of its ``etc`` folder) is not evaluate
 ``UNKNOWN``.
 """
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ UNKNOWN = "#unknown"
 """Value of an entry that only OpenFOAM could evaluate."""
 
 _SPACE = re.compile(rb"(?:\s+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
-_TOKEN = re.compile(rb'"((?:[^"\\]|\\.)*)"|([{}()\[\];])|(\$\{[^}]*\}|[^\s{}()\[\];"]+)', re.DOTALL)
+_TOKEN = re.compile(
+    rb'#\{.*?#\}|"(?:[^"\\]|\\.)*"|[{}()\[\];]|\$\{[^}]*\}|[^\s{}()\[\];"]+', re.DOTALL
+)
 _LIST = re.compile(rb"List<(\w+)>")
 _COUNT = re.compile(rb"\s*(\d+)\s*([({])|\s*([({])")
 _WIDTHS = {"scalar": 1, "vector": 3, "symmTensor": 6, "tensor": 9, "label": 1}
-
 _WITHOUT_BRACKETS = bytes.maketrans(b"(){}", b"    ")
 
 
@@ -41,8 +43,9 @@ class Dictionary(dict[str, Any]):
             if keyword in self:
                 return self[keyword]
         for pattern, value in reversed(self.patterns):
-            if re.fullmatch(pattern, keywords[0]):
-                return value
+            with contextlib.suppress(re.error):
+                if re.fullmatch(pattern, keywords[0]):
+                    return value
         return None
 
     def resolve(self, name: str) -> Any:
@@ -52,9 +55,12 @@ class Dictionary(dict[str, Any]):
             while scope is not None and scope.parent is not None:
                 scope = scope.parent
         name = name.lstrip(":.")
+        first, _, rest = name.partition(".")
         while scope is not None:
             if name in scope:
                 return scope[name]
+            if rest and isinstance(inner := scope.get(first), Dictionary):
+                return inner.resolve(rest)
             scope = scope.parent
         return [UNKNOWN]
 
@@ -95,7 +101,10 @@ class Parser:
 
     def entries(self) -> Dictionary:
         """All that follows, as a dictionary."""
-        return self._entries(Dictionary(), b"")
+        try:
+            return self._entries(Dictionary(), b"")
+        except RecursionError:
+            raise ValueError("it is nested too deeply, or includes itself") from None
 
     def named(self) -> dict[str, Dictionary]:
         """A list of dictionaries with names, as the patches of a mesh."""
@@ -119,8 +128,8 @@ class Parser:
         kind = "f" if "f" in dtype else "i"
         count = None if found[1] is None else int(found[1])
         if (found[2] or found[3]) == b"{":
-            one = _parse_numbers(self._until(b"}"), kind)
-            return _shaped(np.tile(one, count or 0), count, width)
+            one = _shaped(_parse_numbers(self._until(b"}"), kind), 1, width)
+            return np.broadcast_to(one, (count or 0, *one.shape[1:]))
         if count == 0:
             self._expect(b")")
             return np.empty((0, width) if width > 1 else 0, kind + "8")
@@ -142,6 +151,8 @@ class Parser:
             raise ValueError("expected a list of lists")
         self.place = found.end()
         flat = _parse_numbers(self.data[self.place : self.data.rfind(b")")], "i")
+        if int(found[1]) > len(flat):
+            raise ValueError(f"{len(flat)} numbers where {found[1].decode()} lists were announced")
         ends = np.empty(int(found[1]), np.int64)
         keep = np.ones(len(flat), bool)
         start = 0
@@ -206,8 +217,10 @@ class Parser:
 
     def _directive(self, word: str, scope: Dictionary) -> None:
         if word in ("#include", "#includeIfPresent", "#sinclude"):
-            name = self._next().decode().strip('"').replace("$FOAM_CASE/", "")
-            for path in (self.path.parent / name, self.path.parent.parent / name):
+            name = self._next().decode().strip('"')
+            # "$FOAM_CASE/constant/a" and "<constant>/a" start in the case.
+            plain = re.sub(r"^(\$FOAM_CASE|<case>)/|[<>]", "", name)
+            for path in (self.path.parent / plain, self.path.parent.parent / plain):
                 if path.is_file():
                     included = Parser(path.read_bytes(), path)
                     included._entries(scope, b"")
@@ -225,14 +238,11 @@ class Parser:
             scope.patterns += found.patterns
 
     def _skip_code(self) -> None:
-        """Pass what a directive computes from: a dictionary, code in #{ #}, or a string."""
+        """Pass what a directive computes from: a dictionary, code or a string."""
         if self.data.startswith(b"{", self._skip()):
             self.place += 1
             self._entries(Dictionary(), b"}")
-        elif self.data.startswith(b"#{", self.place):
-            end = self.data.find(b"#}", self.place)
-            self.place = len(self.data) if end < 0 else end + 2
-        elif self.data.startswith(b'"', self.place):
+        elif self.data.startswith((b"#{", b'"'), self.place):
             self._next()
 
     def _skip(self) -> int:

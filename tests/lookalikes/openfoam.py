@@ -1,7 +1,7 @@
 """Small outputs of OpenFOAM: sampled surfaces and sets, and a case with its mesh and field files.
 
-Real ones, which OpenFOAM itself wrote, are in ``tests/openfoam/data``; these hold flows whose values
-are known at every point.
+``tests/openfoam/data`` has files that OpenFOAM itself wrote; these hold flows whose values are
+known at every point.
 """
 
 from collections.abc import Mapping
@@ -89,8 +89,9 @@ def write_mesh(
     def upright(i: int, j: int, k: int, m: int) -> list[int]:
         return [number(i, j, 0), number(k, m, 0), number(k, m, 1), number(i, j, 1)]
 
-    inner = [(j * nx + i, upright(i + 1, j, i + 1, j + 1)) for j in range(ny) for i in range(nx - 1)]
-    inner += [(j * nx + i, upright(i + 1, j + 1, i, j + 1)) for j in range(ny - 1) for i in range(nx)]
+    cells = [(i, j) for j in range(ny) for i in range(nx)]
+    inner = [(j * nx + i, upright(i + 1, j, i + 1, j + 1)) for i, j in cells if i < nx - 1]
+    inner += [(j * nx + i, upright(i + 1, j + 1, i, j + 1)) for i, j in cells if j < ny - 1]
     patches = {
         "left": [(j * nx, upright(0, j + 1, 0, j)) for j in range(ny)],
         "right": [(j * nx + nx - 1, upright(nx, j, nx, j + 1)) for j in range(ny)],
@@ -99,17 +100,14 @@ def write_mesh(
         "frontAndBack": [
             (j * nx + i, [number(a, b, layer) for a, b in corners][:: 1 if layer else -1])
             for layer in (0, 1)
-            for j in range(ny)
-            for i in range(nx)
+            for i, j in cells
             for corners in [((i, j), (i + 1, j), (i + 1, j + 1), (i, j + 1))]
         ],
     }
     faces, boundary = list(inner), []
     for name, own in patches.items():
         kind = kinds.get(name, "empty" if name == "frontAndBack" else "patch")
-        boundary.append(
-            f"    {name} {{ type {kind}; nFaces {len(own)}; startFace {len(faces)}; }}"
-        )
+        boundary.append(f"    {name} {{ type {kind}; nFaces {len(own)}; startFace {len(faces)}; }}")
         faces += own
     texts = {
         "points": ("vectorField", [_row(np.array(point)) for point in points]),

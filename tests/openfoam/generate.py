@@ -13,9 +13,10 @@ Every case becomes ``data/CASE.tar.xz`` with some of the forms that a case comes
     vtk           what foamToVTK writes
     samples       a plane as VTK and raw, with and without interpolation
 
-and ``data/CASE.npz`` with what OpenFOAM's ``cellPoint`` interpolation gives at the points of a grid,
-NaN where no cell is: ``x``, ``y``, ``time`` and (t, y, x) ``u``, ``v``, ``p``. Every time is sampled by
-a process of its own: over several times of a moving mesh OpenFOAM v1912 keeps the weights of the first.
+and ``data/CASE.npz`` with the values that OpenFOAM's ``cellPoint`` interpolation gives at the
+points of a grid, NaN where no cell is: ``x``, ``y``, ``time`` and (t, y, x) ``u``, ``v``, ``p``.
+Each time is sampled by its own process: for a moving mesh OpenFOAM v1912 keeps the weights of the
+first time.
 """
 
 import os
@@ -27,6 +28,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -77,8 +79,8 @@ CASES = {
     ),
 }
 
-_IDLE = ("phi", "Uf", "uniform", "neighbour")
-_IDLE += ("faceProcAddressing", "cellProcAddressing", "boundaryProcAddressing")
+_IDLE = {"phi", "Uf", "uniform", "neighbour"}
+_IDLE |= {"faceProcAddressing", "cellProcAddressing", "boundaryProcAddressing"}
 """Files that no reader looks at."""
 _IDLE_IN_COPIES = ("system", "0.orig", "cellDisplacement", "pointDisplacement")
 _DECOMPOSE = "numberOfSubdomains 2;\nmethod simple;\nsimpleCoeffs { n (2 1 1); delta 0.001; }\n"
@@ -116,7 +118,8 @@ def generate(folder: Path, out: Path) -> None:
     out.mkdir(exist_ok=True)
     for name, case in CASES.items():
         make_forms(name, case, folder / name)
-        np.savez_compressed(out / f"{name}.npz", **sample(case, folder / name / "case"))
+        values: dict[str, Any] = dict(sample(case, folder / name / "case"))
+        np.savez_compressed(out / f"{name}.npz", **values)
         _tidy(folder / name)
         with tarfile.open(out / f"{name}.tar.xz", "w:xz") as archive:
             archive.add(folder / name, name, filter=_anonymous)

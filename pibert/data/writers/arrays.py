@@ -1,8 +1,10 @@
 """A block as the named arrays that programs for looking at flows want.
 
-The velocity is one array of vectors (u, v, w), w zero where there is none, in the order of the axes
-of the space that the source had its plane in; every other channel is one of scalars, and so are the ends of error bars, ``u_low`` and ``u_high`` ... All are NaN where
-the fields mean nothing, and ``valid`` is 0 there. ``body`` is 1 inside a body that the grid states.
+The velocity is one array of vectors (u, v, w), w zero where there is none; in a plane that was not
+normal to z its components are along the axes of space that the source had. Every other channel is
+an array of scalars, and so are the ends of error bars, ``u_low`` and ``u_high`` ... All are NaN
+where the fields mean nothing, and ``valid`` is 0 there. ``body`` is 1 inside a body that the grid
+states.
 """
 
 import numpy as np

@@ -1,9 +1,10 @@
 """VTK images for ParaView: ``flow.pvd``, which names the times, and a folder of .vti files.
 
-Every frame is an image of one layer, where the source had its plane in space, with data at its
-points: the arrays of ``arrays.point_arrays``, raw bytes after the XML (appended, little endian, each behind its length in
-8 bytes), x fastest. Format: "VTK XML formats" of the VTK documentation. Source facts of predicted
-frames stand in a comment of every file, which our own reader looks for.
+Every frame is an image of one layer with data at its points: the arrays of ``arrays.point_arrays``,
+raw bytes after the XML (appended, little endian, each behind its length in 8 bytes), x fastest. The
+layer lies where the source had its plane in space. Format: "VTK XML formats" of the VTK
+documentation. Source facts of predicted frames stand in a comment of every file, which our own
+reader looks for.
 """
 
 import contextlib

@@ -1,10 +1,9 @@
 """XDMF: an XML file that describes the arrays of an HDF5 file beside it, for ParaView and VisIt.
 
-``flow.xdmf`` goes with ``flow.xdmf.h5``, which holds ``time``, the axes ``x``, ``y`` and ``z`` of the
-space that the source had its plane in, and the arrays of ``arrays.point_arrays``, (t, y, x) or
-(t, y, x, 3). A frame is a rectilinear grid of one layer (XDMF
-counts z, y, x) whose values lie at the points; the frames are a collection in time, whose
-Information ``source`` says what made them.
+``flow.xdmf`` goes with ``flow.xdmf.h5``, which holds ``time``, ``x``, ``y``, ``z`` and the arrays
+of ``arrays.point_arrays``, (t, y, x) or (t, y, x, 3). A frame is a rectilinear grid of one layer
+(XDMF counts z, y, x), where the source had its plane in space, with values at the points; the
+frames are a collection in time, whose Information ``source`` says what made them.
 """
 
 import contextlib

@@ -146,10 +146,10 @@ def test_a_case_without_fields_or_mesh_is_refused(tmp_path: Path) -> None:
     case = tmp_path / "cavity"
     write_case(case, X, Y, {"0": vectors(0.0)})
     (case / "constant" / "polyMesh" / "owner").unlink()
-    with pytest.raises(SourceError, match="polyMesh/owner: the case lacks this file"):
+    with pytest.raises(SourceError, match="polyMesh/owner: this file of the case is missing"):
         openfoam.open_recordings(case)
     (case / "0" / "U").unlink()
-    with pytest.raises(SourceError, match="no time folders with a field U"):
+    with pytest.raises(SourceError, match="found no time folders with a field U"):
         openfoam.open_recordings(case)
 
 
@@ -202,11 +202,11 @@ def test_cells_are_read_rather_than_samples_unless_these_have_more_times(tmp_pat
     recordings = openfoam.open_recordings(case)
     assert recordings[0].num_frames == 2
     assert recordings[0].local["plane"]["position"] == 0.5
-    assert any("samples in postProcessing were not read" in note for note in recordings.remarks)
+    assert any("give the folder postProcessing" in note for note in recordings.remarks)
     write_raw(samples / "0.1" / "U_mid.raw", "U", POINTS, vectors(0.1) + 1)
     recordings = openfoam.open_recordings(case)
     assert recordings[0].num_frames == 3
-    assert any("name a file in the case that ends with .foam" in n for n in recordings.remarks)
+    assert any("a file in the case that ends with .foam" in n for n in recordings.remarks)
     (case / "a.foam").touch()
     assert openfoam.recognise(case / "a.foam")
     assert openfoam.open_recordings(case / "a.foam")[0].num_frames == 2
@@ -216,4 +216,4 @@ def test_cells_are_read_rather_than_samples_unless_these_have_more_times(tmp_pat
         write_set(samples / name / "line_U.xy", POINTS[:7], vectors(0.0)[:7])
     recordings = openfoam.open_recordings(case)
     assert recordings[0].num_frames == 2
-    assert any("the samples were not read" in note for note in recordings.remarks)
+    assert any("the samples were left out" in note for note in recordings.remarks)

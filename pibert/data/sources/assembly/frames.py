@@ -1,4 +1,4 @@
-"""One frame of a flow in a plane, as the readers of single files give it, and series of such files."""
+"""One frame of a plane flow, as the readers of single files return it, and series of such files."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from pibert.data.sources.gridding.cells import CellMesh
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Frame:
-    """What frames of both kinds state."""
+    """What both kinds of frames state."""
 
     vectors: tuple[str, ...] = ()
-    """Fields that are vectors: their components in the plane are ``NAME_x`` and ``NAME_y``."""
+    """Vector fields; their components in the plane are the fields ``NAME_x`` and ``NAME_y``."""
     names: dict[str, str] = field(default_factory=dict)
-    """What fields are in our words where it differs from what they are called."""
+    """Our names of fields where they differ from those in the file."""
     units: dict[str, str] = field(default_factory=dict)
-    """Of the fields, and of ``@x``, ``@y`` and ``@t``, as far as they are stated."""
+    """Of the fields, and of ``@x``, ``@y`` and ``@t``, as far as the file states them."""
     time: float | None = None
     place: Mapping[str, Any] | None = None
     """Where the plane lies in space: ``{"normal": "z", "position": 0.5}``."""
@@ -28,7 +28,7 @@ class _Frame:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Plane(_Frame):
-    """A plane flow: axes (x,) and (y,), meshes (y, x) or points (n,), and fields to match."""
+    """A flow on points: axes (x,) and (y,), meshes (y, x) or scattered (n,), with its fields."""
 
     x: np.ndarray
     y: np.ndarray
@@ -38,15 +38,15 @@ class Plane(_Frame):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CellPlane(_Frame):
-    """A plane flow on a mesh; a field has values of cells (m,), at points (n,), or both."""
+    """A flow on a mesh; a field has cell values (m,), point values (n,), or both."""
 
     mesh: CellMesh
     cells: dict[str, np.ndarray] = field(default_factory=dict)
     points: dict[str, np.ndarray] = field(default_factory=dict)
     edges: dict[str, np.ndarray] = field(default_factory=dict)
-    """Values on the edges of the boundary (f,), as far as they are known."""
+    """Boundary values on the mesh's edges (f,), as far as they are known."""
     zeros: dict[str, np.ndarray] = field(default_factory=dict)
-    """Numbers of points where a field is zero, such as a velocity across a plane of symmetry."""
+    """Numbers of points at which a field is zero, as the velocity normal to a symmetry plane."""
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -55,18 +55,18 @@ class CellPlane(_Frame):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Series:
-    """The files of one flow, a frame each, and what is known about all of them."""
+    """The files of one flow, one per frame, and what is known about all of them."""
 
     files: Sequence[Path]
     read: Callable[[Path], Plane | CellPlane]
-    """Reads one of them; it can be pickled."""
+    """Reads one file. It can be pickled."""
     times: Sequence[float] | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
-    """What the files say of where the flow comes from."""
+    """Source facts that the files state."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else is known of the flow, as ``trajectory.make_recordings`` takes it."""
+    """Sides, viscosity and parameters, as ``trajectory.make_recordings`` takes them."""
     moves: bool | None = None
-    """Whether a mesh moves; None leaves that to the frames."""
+    """Whether the mesh moves; None: compare the meshes of the first and the last frames."""
     box: np.ndarray | None = None
-    """[[left, bottom], [right, top]] that holds a moving mesh in all frames."""
+    """[[left, bottom], [right, top]] that contains a moving mesh in all frames."""
     remarks: tuple[str, ...] = ()

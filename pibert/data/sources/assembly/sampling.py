@@ -1,8 +1,8 @@
-"""Frames of a mesh on one uniform grid.
+"""Frames of a mesh, sampled on one uniform grid.
 
-The mesh may move: every frame is sampled from its own mesh, so fluid and body move on the grid. How
-much of the flow the grid loses is measured: the grid, sampled bilinearly at the centres of the
-cells, is compared with the values of the cells.
+If the mesh moves, each frame is sampled from its own mesh; fluid and body change from frame to
+frame. The loss of detail is measured: the grid is interpolated bilinearly at the cell centres and
+compared with the cell values.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,8 @@ import numpy as np
 
 from pibert.data.sources.assembly.frames import CellPlane, Plane, Series
 from pibert.data.sources.assembly.naming import standard_name
-from pibert.data.sources.gridding.cells import Axes, CellSampler, choose_axes
+from pibert.data.sources.gridding.cell_sampling import CellSampler
+from pibert.data.sources.gridding.cells import Axes, choose_axes
 from pibert.data.sources.gridding.layout import percent
 from pibert.data.sources.gridding.raster import GridError
 from pibert.data.sources.recordings import SourceError
@@ -24,7 +25,7 @@ MASKS = ("body", "valid")
 
 
 class MeshSampler:
-    """Reads frames of a mesh and samples them on one grid; may be pickled."""
+    """Reads frames of a mesh and samples them on one grid. It can be pickled."""
 
     def __init__(self, read: Callable[[Path], Plane | CellPlane], axes: Axes, moves: bool) -> None:
         self.read, self.axes, self.moves = read, axes, moves
@@ -36,11 +37,14 @@ class MeshSampler:
     def __call__(self, path: Path) -> Plane:
         frame = self.read(path)
         if not isinstance(frame, CellPlane):
-            raise SourceError(f"{path}: it holds no mesh, unlike the first frame; leave it out")
+            raise SourceError(
+                f"{path}: it holds points without cells, but the first frame is a mesh; leave the "
+                "file out or export it like the others"
+            )
         return self.sample(frame, path)
 
     def sample(self, frame: CellPlane, path: Path) -> Plane:
-        """A frame on the grid, with ``body`` and ``valid``; NaN where no cell is."""
+        """A frame on the grid with the masks ``body`` and ``valid``; NaN where no cell is."""
         before = self._sampler
         if before is None or not frame.mesh.same_as(before.mesh):
             self._sampler = CellSampler(frame.mesh, self.axes)
@@ -49,7 +53,7 @@ class MeshSampler:
         if before and not self.moves and not np.array_equal(before.fluid, sampler.fluid):
             raise SourceError(
                 f"{path}: its mesh covers other points than the meshes before it, although the "
-                "first and the last frame have one mesh; convert these frames separately"
+                "first and the last frame have the same mesh; convert these frames separately"
             )
         fields = {
             name: sampler.sample(
@@ -68,48 +72,50 @@ class MeshSampler:
 def open_mesh(
     name: str, series: Series, frame: CellPlane, shape: tuple[int, int] | None
 ) -> tuple[MeshSampler, Plane, dict[str, Any], tuple[str, ...]]:
-    """How frames of a mesh come onto a grid, the first one there, notes for the file and the user.
+    """Choose the grid for the frames of a mesh.
 
     Args:
         name: Of the flow.
         series: Its files.
-        frame: The first one.
-        shape: Rows and columns, where the user says so.
+        frame: The first frame.
+        shape: Rows and columns that the user asks for.
+
+    Returns:
+        The reader of sampled frames, the first one, and notes for the file and for the user.
     """
-    moves = _moves(series, frame)
-    box = series.box
+    moves, box = _moves(series, frame), series.box
     if moves and box is None:
         used = frame.mesh.points[frame.mesh.corners]
         box = np.stack([used.min(0), used.max(0)])
     sides: Sides = series.facts.get("sides", Sides())
     periodic = sides.left is Boundary.PERIODIC, sides.bottom is Boundary.PERIODIC
     axes, exact = choose_axes(
-        name, frame.mesh, shape, of_cells=bool(frame.cells), box=box, periodic=periodic
+        name, frame.mesh, shape, on_cells=bool(frame.cells), box=box, periodic=periodic
     )
     sampler = MeshSampler(series.read, axes, moves)
     first = sampler.sample(frame, series.files[0])
     cells, (rows, columns) = len(frame.mesh.ends), first.fields["body"].shape
-    notes: dict[str, Any] = {"method": "none", "cells": cells, "to": [rows, columns]}
-    remarks = ["the mesh moves: every frame is sampled from its own mesh"] if moves else []
-    if exact and frame.cells:
-        remarks.append(f"the grid's points are the centres of the mesh's {cells} cells")
-    elif not exact:
-        if not (frame.points or frame.edges):
-            remarks.append(
-                "the values are those of cells, without values on the boundary: next to walls the "
-                "values of the nearest cells are used; export point values too, if possible"
-            )
-        remarks.append(
-            f"sampled from {cells} cells to {rows} x {columns} points, linearly between centres "
-            "and corners of the cells; --shape ROWSxCOLUMNS chooses another grid"
-        )
+    notes: dict[str, Any] = {"method": "none", "from": cells, "to": [rows, columns]}
+    remarks = ["the mesh moves: each frame is sampled from its own mesh"] if moves else []
+    if not exact:
         notes["method"] = "linear between cell centres and corners"
         notes["error"] = _error(series, frame, sampler)
+        remarks.append(
+            f"sampled from {cells} cells to {rows} x {columns} points, linearly between cell "
+            "centres and corners; choose another grid with --shape ROWSxCOLUMNS"
+        )
         remarks.append(_error_in_words(notes["error"]))
-    for mask, words in (("body", "in a body"), ("valid", "outside the mesh: marked invalid")):
+        if not (frame.points or frame.edges):
+            remarks.append(
+                "the file has cell values only: next to walls the nearest cell's value is used; "
+                "export point values too, if possible"
+            )
+    elif frame.cells:
+        remarks.append(f"the grid points are the centres of the {cells} cells")
+    for mask, words in (("body", "in a body"), ("valid", "outside the mesh (marked invalid)")):
         share = float((first.fields[mask] == (mask == "body")).mean())
         if share:
-            remarks.append(f"{percent(share)} of the grid's points lie {words}")
+            remarks.append(f"{percent(share)} of the grid points lie {words}")
     return sampler, first, notes, tuple(remarks)
 
 
@@ -124,7 +130,7 @@ def _moves(series: Series, frame: CellPlane) -> bool:
 
 
 def _error(series: Series, first: CellPlane, sampler: MeshSampler) -> dict[str, float]:
-    """The rms error of the grid at the cells of the middle frame over the field's deviation."""
+    """Rms error of the grid at the cell centres over the field's deviation, in the middle frame."""
     middle = len(series.files) // 2
     file = series.files[middle]
     frame = series.read(file) if middle else first
@@ -136,7 +142,7 @@ def _error(series: Series, first: CellPlane, sampler: MeshSampler) -> dict[str, 
     plane = sampler.sample(frame, file)
     error = GridError(tuple(standard_name(name)[0] or name for name in names))
     error.add(
-        sampler.axes.in_steps(frame.mesh.centres()),
+        sampler.axes.to_grid(frame.mesh.centres()),
         np.stack([frame.cells[name] for name in names]),
         np.stack([plane.fields[name] for name in names]),
         plane.fields["valid"] & ~plane.fields["body"],
@@ -147,9 +153,9 @@ def _error(series: Series, first: CellPlane, sampler: MeshSampler) -> dict[str, 
 
 def _error_in_words(error: dict[str, float]) -> str:
     if not error:
-        return "what the grid loses of the mesh's detail could not be measured"
+        return "the loss of detail on the grid could not be measured"
     worst = max(error, key=lambda channel: error[channel])
     return (
-        f"the grid gives the values of the mesh's cells back with an rms error of "
-        f"{percent(error[worst])} of the fluctuation of {worst} (the worst channel)"
+        f"the grid reproduces the cell values with an rms error of {percent(error[worst])} of the "
+        f"fluctuation of {worst} (the worst channel)"
     )

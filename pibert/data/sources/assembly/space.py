@@ -15,6 +15,12 @@ import numpy as np
 
 from pibert.data.sources.assembly.frames import CellPlane, Plane
 from pibert.data.sources.assembly.naming import standard_name
+from pibert.data.sources.assembly.polygons import (
+    find_polygons,
+    first_layer,
+    merge_points,
+    quadrilaterals,
+)
 from pibert.data.sources.gridding.cells import CellMesh
 from pibert.data.sources.recordings import SourceError
 
@@ -39,14 +45,14 @@ class SpaceMesh:
     cells: tuple[np.ndarray, np.ndarray] | None = None
     """Point numbers of all cells in a row, and where each cell ends in it."""
     in_order: bool = False
-    """Whether the points of a cell go around it."""
+    """Whether the points of each cell are in order around it."""
     point_data: dict[str, np.ndarray] = field(default_factory=dict)
     cell_data: dict[str, np.ndarray] = field(default_factory=dict)
     time: float | None = None
 
 
 def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
-    """The plane that a mesh is: with its cells, or on its points where it has none."""
+    """The plane in a file: a mesh where the file has cells, else points."""
     if not mesh.point_data and not mesh.cell_data:
         raise SourceError(
             f"{path}: it holds a mesh without data; export it with its point or cell data"
@@ -60,7 +66,8 @@ def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
     if not len(mesh.points):
         raise SourceError(f"{path}: it holds no points; export it with its mesh")
     normal, levels = _find_normal(mesh.points, path)
-    below = np.flatnonzero(np.abs(mesh.points[:, normal] - levels[0]) <= _FLAT * _extent(mesh.points))
+    height = mesh.points[:, normal] - levels[0]
+    below = np.flatnonzero(np.abs(height) <= _FLAT * np.ptp(mesh.points, axis=0).max())
     if len(levels) == 2 and not mesh.cell_data:
         remarks.append(f"two layers along {AXES[normal]}: the first was taken")
     _name_plane(normal, remarks)
@@ -73,13 +80,21 @@ def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
         "place": {"normal": AXES[normal], "position": position},
         "remarks": tuple(remarks),
     }
-    plane = mesh.points[below][:, [first, second]]
-    polygons = None if mesh.cells is None else _polygons(mesh, below, plane, path)
+    plane, polygons = mesh.points[below][:, [first, second]], None
+    if mesh.cells is not None:
+        try:
+            polygons = find_polygons(
+                mesh.cells, below, plane, len(mesh.points), in_order=mesh.in_order
+            )
+        except ValueError as error:
+            raise SourceError(
+                f"{path}: its cells are damaged ({error}); export it again"
+            ) from error
     if mesh.cells is None or polygons is None:
         if mesh.cell_data:
             raise SourceError(
-                f"{path}: it has data on cells, but none of its cells has an area; export the cells "
-                "of the plane, or point data"
+                f"{path}: it has cell data, but no cells with an area; export the plane with its "
+                "cells, or point data"
             )
         return Plane(
             x=plane[:, 0],
@@ -89,12 +104,12 @@ def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
             names=_names(at_points.keys() & mesh.point_data.keys(), normal),
             **stated,
         )
-    kept, corners, ends = polygons
+    kept, (corners, ends) = polygons
     on_cells, more = _components(mesh.cell_data, len(mesh.cells[1]), (first, second), path)
     on_cells = {name: values[kept] for name, values in on_cells.items()}
-    scalars = (at_points.keys() & mesh.point_data.keys()) | (on_cells.keys() & mesh.cell_data.keys())
+    scalars = {*at_points, *on_cells} & {*mesh.point_data, *mesh.cell_data}
     if not at_points:
-        plane, corners = _merged(plane, corners)
+        plane, corners = merge_points(plane, corners)
     return CellPlane(
         mesh=CellMesh(points=plane, corners=corners, ends=ends),
         cells=_shown(on_cells),
@@ -140,38 +155,22 @@ def _as_cells(mesh: SpaceMesh, path: Path, remarks: list[str]) -> SpaceMesh:
     dims, inner = mesh.dims, _cell_dims(mesh.dims)
     flat = [axis for axis in range(3) if (inner if mesh.cell_data else dims)[axis] == 1]
     thin = flat[-1] if flat else _thin_axis(dims, path, remarks)
-
-    def layer(values: np.ndarray, dims: tuple[int, int, int]) -> np.ndarray:
-        if len(values) != int(np.prod(dims)):
-            raise SourceError(
-                f"{path}: an array of {len(values)} values for a grid of {dims}; the file is "
-                "damaged: export it again"
-            )
-        grid = values.reshape(*dims[::-1], *values.shape[1:])
-        return np.take(grid, 0, axis=2 - thin)
-
     grid = mesh.points.reshape(*dims[::-1], 3)
-    # The plane of a layer of cells is in the middle between their two layers of points.
+    # The plane of a layer of cells lies midway between their two layers of points.
     points = grid.mean(2 - thin) if mesh.cell_data else np.take(grid, 0, axis=2 - thin)
-    corner = np.arange(points.size // 3).reshape(points.shape[:2])
-    quads = np.stack(
-        [corner[:-1, :-1], corner[:-1, 1:], corner[1:, 1:], corner[1:, :-1]], -1
-    ).reshape(-1, 4)
-    cells = (quads.reshape(-1), 4 * np.arange(1, len(quads) + 1)) if len(quads) else None
-
-    def flattened(data: dict[str, np.ndarray], dims: tuple[int, int, int]) -> dict[str, np.ndarray]:
-        layers = {name: layer(values, dims) for name, values in data.items()}
-        return {name: v.reshape(-1, *v.shape[2:]) for name, v in layers.items()}
-
-    return replace(
-        mesh,
-        dims=None,
-        points=points.reshape(-1, 3),
-        cells=cells,
-        in_order=True,
-        point_data=flattened(mesh.point_data, dims),
-        cell_data=flattened(mesh.cell_data, inner) if cells else {},
-    )
+    cells = quadrilaterals(*points.shape[:2])
+    try:
+        return replace(
+            mesh,
+            dims=None,
+            points=points.reshape(-1, 3),
+            cells=cells,
+            in_order=True,
+            point_data=first_layer(mesh.point_data, dims, thin),
+            cell_data=first_layer(mesh.cell_data, inner, thin),
+        )
+    except ValueError as error:
+        raise SourceError(f"{path}: the file is damaged ({error}); export it again") from error
 
 
 def _thin_axis(dims: tuple[int, ...], path: Path, remarks: list[str]) -> int:
@@ -222,62 +221,6 @@ def _find_normal(points: np.ndarray, path: Path) -> tuple[int, np.ndarray]:
         if (np.minimum(points[:, axis] - low, high - points[:, axis]) <= step).all():
             return axis, np.array([low, high])
     raise _no_plane(extent, path)
-
-
-def _extent(points: np.ndarray) -> float:
-    return float(np.ptp(points, axis=0).max())
-
-
-def _polygons(
-    mesh: SpaceMesh, below: np.ndarray, plane: np.ndarray, path: Path
-) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Cells with three corners at least among the points of a layer; None where there are none.
-
-    Args:
-        mesh: The mesh.
-        below: Numbers of the points of the layer.
-        plane: (k, 2) where they lie in their plane.
-        path: Of the file.
-
-    Returns:
-        The numbers of the cells, their corners as numbers within the layer, and where each cell
-        ends among these.
-    """
-    assert mesh.points is not None and mesh.cells is not None
-    connectivity, ends = (np.asarray(array, np.int64) for array in mesh.cells)
-    sizes = np.diff(ends, prepend=0)
-    if not len(ends):
-        return None
-    if sizes.min() < 1 or ends[-1] != len(connectivity):
-        raise SourceError(f"{path}: its cells are broken; export it again")
-    if connectivity.min() < 0 or connectivity.max() >= len(mesh.points):
-        raise SourceError(f"{path}: its cells name points that are not there; export it again")
-    number = np.full(len(mesh.points), -1)
-    number[below] = np.arange(len(below))
-    owner, corner = np.repeat(np.arange(len(ends)), sizes), number[connectivity]
-    owner, corner = owner[corner >= 0], corner[corner >= 0]
-    count = np.bincount(owner, minlength=len(ends))
-    kept = np.flatnonzero(count >= 3)
-    if not len(kept):
-        return None
-    chosen = count[owner] >= 3
-    owner, corner = owner[chosen], corner[chosen]
-    # Corners of a layer of cells, and of some flat kinds, are not in order around the cell.
-    if len(below) != len(mesh.points) or not mesh.in_order:
-        x, y = (
-            plane[corner, axis] - (np.bincount(owner, plane[corner, axis]) / count[: owner[-1] + 1])[owner]
-            for axis in (0, 1)
-        )
-        angle = np.arctan2(y, x)
-        corner = corner[np.lexsort((angle, owner))]
-    return kept, corner, np.cumsum(count[kept])
-
-
-def _merged(points: np.ndarray, corners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One point where cells have a point each at the same place."""
-    rounded = np.round(points / (_FLAT * np.ptp(points, axis=0).max()))
-    _, first, which = np.unique(rounded, axis=0, return_index=True, return_inverse=True)
-    return points[first], which.reshape(-1)[corners]
 
 
 def _shown(fields: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -20,9 +20,7 @@ class Cover(NamedTuple):
     """(k, 3) barycentric weights of the corners."""
 
 
-def cover(
-    corners: np.ndarray, shape: tuple[int, int], tolerance: float | None = None
-) -> Cover:
+def cover(corners: np.ndarray, shape: tuple[int, int], tolerance: float | None = None) -> Cover:
     """The grid points inside triangles, all triangles at once.
 
     Args:

@@ -1,7 +1,7 @@
-"""A plane case itself: mesh and fields of every time, whole or decomposed, compressed or not.
+"""A plane case: mesh and fields at every time, whole or decomposed, compressed or not.
 
-Frames are the times with a velocity ``U``. Each is taken from the case or, where only the processors
-have it, from their folders. The mesh may move.
+Frames are the times with a velocity ``U``. A time that only the processors have is read from their
+folders. The mesh may move.
 """
 
 from collections.abc import Mapping
@@ -16,19 +16,23 @@ from pibert.data.sources.assembly.naming import standard_name
 from pibert.data.sources.gridding.cells import CellMesh
 from pibert.data.sources.openfoam.boundaries import find_sides
 from pibert.data.sources.openfoam.fields import NotEvaluated, is_field, read_field
-from pibert.data.sources.openfoam.polymesh import MeshReader, PolyMesh, first_word
+from pibert.data.sources.openfoam.polymesh import MeshReader, PolyMesh
 from pibert.data.sources.openfoam.storage import Storage, find_storages
+from pibert.data.sources.openfoam.topology import first_word
 from pibert.data.sources.recordings import Hints, SourceError
 
 VELOCITY = "U"
 _OVERSET = "cellTypes"
 _RANKS = {0: 1, 1: 0}
-"""Of solved and interpolated cells of an overset mesh; all others are holes."""
+"""Rank of solved (0) and interpolated (1) cells of an overset mesh; other cells are holes."""
 _GEOMETRY = ("C", "Cx", "Cy", "Cz", "V", _OVERSET)
+
+_Frames = list[tuple[Storage, str]]
+"""Where each frame is stored, and the name of its time folder."""
 
 
 class CaseReader:
-    """Reads frames of a case, named by their time folders; may be pickled."""
+    """Reads frames of a case, given as paths of their time folders. It can be pickled."""
 
     def __init__(self, storages: list[Storage], fields: tuple[str, ...]) -> None:
         self.fields = fields
@@ -68,52 +72,47 @@ class CaseReader:
 
 def open_case(path: Path, hints: Hints) -> Series:
     """The frames of a case."""
-    case = path.absolute()
+    case, remarks = path.absolute(), list[str]()
     storages = find_storages(case)
     frames = _frames(storages)
+    for storage in storages:
+        if incomplete := storage.incomplete_times():
+            listed = ", ".join(sorted(incomplete, key=float)[:8])
+            if not any(where == storage and float(time) > 0 for where, time in frames):
+                raise SourceError(
+                    f"{path}: the times {listed} are not in the folders of all processors; copy "
+                    "all of them, or run reconstructPar"
+                )
+            remarks.append(f"left out, as not all processors have them: the times {listed}")
     if not frames:
         raise SourceError(
-            f"{path}: no sampled surfaces (postProcessing/NAME/TIME/*.raw, .xy, .vtk) and no time "
-            f"folders with a field {VELOCITY}"
+            f"{path}: found no time folders with a field {VELOCITY}, and no sampled surfaces "
+            "(postProcessing/NAME/TIME/*.raw, .xy, .vtk, .vtp); give the folder of a case"
         )
-    remarks: list[str] = []
     parts = max(storage.parts for storage, _ in frames)
     if parts > 1:
-        remarks.append(f"the case is decomposed: read from the folders of {parts} processors")
+        remarks.append(f"the case is decomposed: read from {parts} processors")
     fields = _fields(frames, hints, remarks)
-    if _has(frames, _OVERSET):
-        kept = [(storage, time) for storage, time in frames if storage.has(f"{time}/{_OVERSET}")]
-        gone = [time for storage, time in frames if (storage, time) not in kept]
-        if gone:
-            remarks.append(f"times without {_OVERSET}, the holes of the mesh: {', '.join(gone)}")
-        frames = kept
+    is_overset = any(storage.has(f"{time}/{_OVERSET}") for storage, time in frames)
+    if is_overset:
+        frames = _with_holes(frames, remarks)
     read = CaseReader(storages, fields)
     frames = _evaluated(frames, read, remarks)
-    times = [float(time) for _, time in frames]
-    boxes, moves = _boxes(frames, read)
-    facts = _facts(case, frames[-1], read, boxes, remarks)
+    box, moves = _extent(frames, read)
     return Series(
         files=[storage.folders[0] / time for storage, time in frames],
         read=read,
-        times=times,
-        facts=facts,
-        moves=moves or _has(frames, _OVERSET),
-        box=boxes if moves else None,
+        times=[float(time) for _, time in frames],
+        facts=_facts(case, frames[-1], read, box, remarks),
+        moves=moves or is_overset,
+        box=box if moves else None,
         remarks=tuple(remarks),
     )
 
 
 def has_results(path: Path) -> bool:
     """Whether a folder holds times with a velocity."""
-    return any(
-        storage.has(f"{time}/{VELOCITY}")
-        for storage in find_storages(path)
-        for time in storage.times()
-    )
-
-
-_Frames = list[tuple[Storage, str]]
-"""Where each frame lies, and the name of its time."""
+    return bool(_frames(find_storages(path)))
 
 
 def _frames(storages: list[Storage]) -> _Frames:
@@ -125,75 +124,93 @@ def _frames(storages: list[Storage]) -> _Frames:
     return [found[time] for time in sorted(found)]
 
 
-def _has(frames: _Frames, field: str) -> bool:
-    return any(storage.has(f"{time}/{field}") for storage, time in frames)
-
-
 def _fields(frames: _Frames, hints: Hints, remarks: list[str]) -> tuple[str, ...]:
-    """The fields to read: those with a meaning, or that the user names, at all times."""
+    """The fields to read: those that all times have, with a known or stated meaning."""
     names = [storage.names(time) for storage, time in frames]
     named = {part for name in hints.channels.values() for part in (name, name[:-2])}
-    wanted, idle, rare = [], [], []
+    wanted, others, partial = [], [], []
     for name in sorted(set.union(*names) - set(_GEOMETRY)):
         storage, time = frames[next(i for i, there in enumerate(names) if name in there)]
         if not storage.has(f"{time}/{name}") or not is_field(storage, f"{time}/{name}"):
             continue
         if not all(name in there for there in names):
-            rare.append(name)
+            partial.append(name)
         elif name in named or standard_name(name)[0] is not None:
             wanted.append(name)
         else:
-            idle.append(name)
-    if rare:
-        remarks.append(f"not read, as they are not at all times: {', '.join(rare)}")
-    if idle:
-        remarks.append(f"not read: {', '.join(idle)}")
+            others.append(name)
+    if partial:
+        remarks.append(f"not read, as not all times have them: {', '.join(partial)}")
+    if others:
+        remarks.append(f"not read: {', '.join(others)}")
     return tuple(wanted)
 
 
+def _with_holes(frames: _Frames, remarks: list[str]) -> _Frames:
+    """The frames of an overset mesh that state its holes."""
+    kept = [(storage, time) for storage, time in frames if storage.has(f"{time}/{_OVERSET}")]
+    gone = [time for storage, time in frames if (storage, time) not in kept]
+    if gone:
+        remarks.append(
+            f"left out, as {_OVERSET} (the holes of the overset mesh) is missing: the times "
+            f"{', '.join(gone)}"
+        )
+    return kept
+
+
 def _evaluated(frames: _Frames, read: CaseReader, remarks: list[str]) -> _Frames:
-    """Without first frames that OpenFOAM would have to compute, such as a start by ``#calc``."""
+    """Without a start that OpenFOAM computes when it runs."""
     for place, (storage, time) in enumerate(frames):
         try:
             read(storage.folders[0] / time)
             return frames[place:]
         except NotEvaluated as error:
-            remarks.append(f"the frame at time {time} was left out: {error}")
-    raise SourceError(f"{frames[0][0].folders[0]}: no time has fields that are stated as numbers")
+            remarks.append(f"the time {time} was left out: {error}")
+    raise SourceError(f"{frames[0][0].folders[0]}: {remarks[-1]}, and there is no other time")
 
 
-def _boxes(frames: _Frames, read: CaseReader) -> tuple[np.ndarray, bool]:
-    """[[left, bottom], [right, top]] around the meshes of all frames, and whether they differ."""
-    meshes: dict[tuple[Path, str], list[np.ndarray]] = {}
+def _extent(frames: _Frames, read: CaseReader) -> tuple[np.ndarray, bool]:
+    """[[left, bottom], [right, top]] of the meshes of all frames, and whether the mesh moves."""
+    storage, time = frames[0]
+    axes = list(read.meshes[storage.folders[0]].read(time).axes)
+    low, high = np.full(2, np.inf), np.full(2, -np.inf)
+    seen: dict[tuple[Path, str], None] = {}
     for storage, time in frames:
         reader = read.meshes[storage.folders[0]]
         folder = reader.instance("points", time)
-        if (storage.folders[0], folder) not in meshes:
-            meshes[storage.folders[0], folder] = reader.points(folder)
-    first = read.meshes[frames[0][0].folders[0]].read(frames[0][1])
-    everything = np.concatenate([points for parts in meshes.values() for points in parts])
-    plane = everything[:, list(first.axes)]
-    return np.stack([plane.min(0), plane.max(0)]), len({folder for _, folder in meshes}) > 1
+        if (storage.folders[0], folder) not in seen:
+            seen[storage.folders[0], folder] = None
+            for points in reader.points(folder):
+                low = np.minimum(low, points[:, axes].min(0, initial=np.inf))
+                high = np.maximum(high, points[:, axes].max(0, initial=-np.inf))
+    return np.stack([low, high]), len({folder for _, folder in seen}) > 1
 
 
 def _facts(
     case: Path, frame: tuple[Storage, str], read: CaseReader, box: np.ndarray, remarks: list[str]
 ) -> dict[str, Any]:
-    """Sides and viscosity."""
+    """Sides and viscosity, as ``Series.facts``."""
     storage, time = frame
     mesh = read.meshes[storage.folders[0]].read(time)
     velocity = read_field(storage, f"{time}/{VELOCITY}")
-    sides, noticed = find_sides(mesh, velocity, velocity.cells(mesh.cells), box)
-    remarks += noticed
-    facts: dict[str, Any] = {"sides": sides}
+    sides, note = find_sides(mesh, velocity, velocity.cells(mesh.cells), box)
+    remarks.append(note)
+    return {"sides": sides, **fluid_facts(case, remarks)}
+
+
+def fluid_facts(case: Path, remarks: list[str]) -> dict[str, Any]:
+    """The viscosity of a case, as ``Series.facts``.
+
+    It is also a parameter, which tells cases of different viscosity apart when they are joined.
+    """
     viscosity = _viscosity(case, remarks)
-    if viscosity is not None:
-        facts |= {"viscosity": viscosity, "parameters": {"viscosity": viscosity}}
-    return facts
+    if viscosity is None:
+        return {}
+    return {"viscosity": viscosity, "parameters": {"viscosity": viscosity}}
 
 
 def _viscosity(case: Path, remarks: list[str]) -> float | None:
-    """The kinematic viscosity of a Newtonian fluid; None where a model changes it."""
+    """The kinematic viscosity of a Newtonian fluid in laminar flow; None in other cases."""
     constant = Storage((case / "constant",))
 
     def stated(*names: str) -> Mapping[str, Any]:
@@ -210,7 +227,9 @@ def _viscosity(case: Path, remarks: list[str]) -> float | None:
         return None
     turbulence = first_word(stated("turbulenceProperties", "momentumTransport"), "simulationType")
     if turbulence not in ("", "laminar"):
-        remarks.append(f"the viscosity is left open: the case has a turbulence model ({turbulence})")
+        remarks.append(
+            f"the viscosity is not set, as the case has a turbulence model ({turbulence})"
+        )
         return None
     try:
         value = float(fluid["nu"][-1])
@@ -220,11 +239,10 @@ def _viscosity(case: Path, remarks: list[str]) -> float | None:
 
 
 def _without_holes(storage: Storage, time: str, mesh: PolyMesh) -> CellMesh:
-    """The cells of an overset mesh that are part of the flow."""
+    """The mesh, with ranks of its cells if it is an overset mesh."""
     if not storage.has(f"{time}/{_OVERSET}"):
         return mesh.mesh
-    field = read_field(storage, f"{time}/{_OVERSET}")
-    kinds = field.cells(mesh.cells)[:, 0]
+    kinds = read_field(storage, f"{time}/{_OVERSET}").cells(mesh.cells)[:, 0]
     return replace(mesh.mesh, rank=np.array([_RANKS.get(round(kind), -1) for kind in kinds]))
 
 
@@ -234,7 +252,5 @@ def _describe(mesh: PolyMesh) -> tuple[str, ...]:
         first, second = ("xyz"[axis] for axis in mesh.axes)
         remarks.append(f"the plane is {first}{second}: {first} became x and {second} became y")
     if mesh.is_wedge:
-        remarks.append(
-            "the case is a wedge, an axisymmetric flow: equations in the plane do not hold for it"
-        )
+        remarks.append("a wedge, so the flow is axisymmetric: equations for plane flow do not hold")
     return tuple(remarks)

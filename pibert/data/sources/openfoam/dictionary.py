@@ -1,9 +1,8 @@
-"""OpenFOAM's dictionaries: keywords with values, lists, nested dictionaries, macros and includes.
+"""OpenFOAM's file format: keywords and values, lists, nested dictionaries, macros and includes.
 
-``$name`` stands for an entry of the dictionary around it or of one further out, ``#include`` for the
-entries of another file. Lists of numbers are read as arrays, ASCII or binary. What needs OpenFOAM
-itself (``#calc``, ``#codeStream``, files of its ``etc`` folder) is not evaluated: its value is
-``UNKNOWN``.
+``$name`` refers to an entry of the enclosing dictionaries; ``#include`` inserts another file. Lists
+of numbers become arrays, from ASCII or binary. Code (``#calc``, ``#codeStream``) is not run: such a
+value is ``UNKNOWN``.
 """
 
 import contextlib
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 UNKNOWN = "#unknown"
-"""Value of an entry that only OpenFOAM could evaluate."""
+"""Value of an entry that only OpenFOAM can evaluate."""
 
 _SPACE = re.compile(rb"(?:\s+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _TOKEN = re.compile(
@@ -27,9 +26,9 @@ _WITHOUT_BRACKETS = bytes.maketrans(b"(){}", b"    ")
 
 
 class Dictionary(dict[str, Any]):
-    """Entries by keyword: a list of the words of a value, or a dictionary.
+    """Entries by keyword: a list of words, lists and arrays, or a dictionary.
 
-    Keywords in quotes are patterns; they count where no keyword matches exactly, the last one first.
+    Quoted keywords are regular expressions. They apply where no keyword matches; the last one wins.
     """
 
     def __init__(self, parent: "Dictionary | None" = None) -> None:
@@ -38,7 +37,7 @@ class Dictionary(dict[str, Any]):
         self.patterns: list[tuple[str, Any]] = []
 
     def find(self, *keywords: str) -> Any:
-        """The entry of the first keyword that is there; None where none is."""
+        """The entry of the first keyword that exists; None if none does."""
         for keyword in keywords:
             if keyword in self:
                 return self[keyword]
@@ -49,7 +48,7 @@ class Dictionary(dict[str, Any]):
         return None
 
     def resolve(self, name: str) -> Any:
-        """What a macro stands for, in this dictionary or around it."""
+        """The value of a macro, from this dictionary or an enclosing one."""
         scope: Dictionary | None = self
         if name.startswith(":"):
             while scope is not None and scope.parent is not None:
@@ -66,12 +65,12 @@ class Dictionary(dict[str, Any]):
 
 
 class Parser:
-    """Walks through the bytes of a file.
+    """Parses one file.
 
     Args:
-        data: The bytes.
-        path: Of the file, for files that it includes.
-        head: The ``FoamFile`` of the file where the bytes are a part without one.
+        data: Its bytes.
+        path: Its path, for the files that it includes.
+        head: The header (``FoamFile``) for a block of a file that has none.
     """
 
     def __init__(self, data: bytes, path: Path, head: Dictionary | None = None) -> None:
@@ -100,14 +99,14 @@ class Parser:
         return str((self.head.get("arch") or [""])[0])
 
     def entries(self) -> Dictionary:
-        """All that follows, as a dictionary."""
+        """The rest of the file as a dictionary."""
         try:
             return self._entries(Dictionary(), b"")
         except RecursionError:
             raise ValueError("it is nested too deeply, or includes itself") from None
 
     def named(self) -> dict[str, Dictionary]:
-        """A list of dictionaries with names, as the patches of a mesh."""
+        """A list of named dictionaries, such as the patches of a mesh."""
         word = self._next()
         if word.isdigit():
             word = self._next()
@@ -120,7 +119,7 @@ class Parser:
         return found
 
     def numbers(self, dtype: str, width: int = 1) -> np.ndarray:
-        """The list of numbers that follows, (n,) or (n, width)."""
+        """The next list of numbers, (n,) or (n, width)."""
         found = _COUNT.match(self.data, self._skip())
         if found is None:
             raise ValueError("expected a list of numbers")
@@ -145,7 +144,7 @@ class Parser:
         return _shaped(_parse_numbers(text, kind), count, width)
 
     def counted_lists(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lists of numbers behind their lengths, as faces in ASCII: all in a row, and their ends."""
+        """A list of lists, such as ASCII faces: all their numbers, and where each list ends."""
         found = _COUNT.match(self.data, self._skip())
         if found is None or found[1] is None:
             raise ValueError("expected a list of lists")
@@ -229,7 +228,7 @@ class Parser:
                 raise ValueError(f"it includes {name!r}, which is not there")
         elif word in ("#codeStream", "#calc", "#eval"):
             self._skip_code()
-        else:  # '#includeEtc "..."', '#inputMode merge', '#remove x': to the end of the line
+        else:  # such as '#includeEtc "..."', '#inputMode merge': skip the line
             self.place = max(self.place, self.data.find(b"\n", self.place))
 
     def _merge(self, scope: Dictionary, found: Any) -> None:
@@ -238,7 +237,7 @@ class Parser:
             scope.patterns += found.patterns
 
     def _skip_code(self) -> None:
-        """Pass what a directive computes from: a dictionary, code or a string."""
+        """Skip the argument of a directive: a dictionary, code or a string."""
         if self.data.startswith(b"{", self._skip()):
             self.place += 1
             self._entries(Dictionary(), b"}")
@@ -246,14 +245,14 @@ class Parser:
             self._next()
 
     def _skip(self) -> int:
-        """Go to what follows white space and comments."""
+        """Skip white space and comments."""
         found = _SPACE.match(self.data, self.place)
         assert found is not None
         self.place = found.end()
         return self.place
 
     def _next(self, may_end: bool = False) -> bytes:
-        """The next word, string (with its quotes) or mark; nothing at the end of the file."""
+        """The next word, string (with quotes) or bracket; empty at the end of the file."""
         found = _TOKEN.match(self.data, self._skip())
         if found is None:
             if may_end and self.place >= len(self.data):

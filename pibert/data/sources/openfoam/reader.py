@@ -1,8 +1,7 @@
-"""OpenFOAM: the cells of a plane case, or what a case samples while it runs.
+"""OpenFOAM: a plane case, or the surfaces and sets that it sampled.
 
-A case that has both is read from its cells, which are exact, unless the samples have more times. Its
-``.foam`` file, which ParaView opens, always stands for the cells; the folder ``postProcessing`` or one
-in it for the samples.
+A case folder is read from its cells, which is exact, unless its samples have more times. To choose,
+give the case's ``.foam`` file (for the cells) or its ``postProcessing`` folder (for the samples).
 """
 
 from dataclasses import replace
@@ -59,14 +58,14 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     most = max((len(series.files) for series in samples.values()), default=0)
     if most > len(case.files):
         remark = (
-            f"the samples were read ({most} times), not the cells of the case ({len(case.files)}): "
-            "for those name a file in the case that ends with .foam (it may be empty)"
+            f"read from the samples ({most} times), not from the cells ({len(case.files)} times); "
+            "for the cells, give a file in the case that ends with .foam (it may be empty)"
         )
         try:
             return _open(path, samples, hints, remark)
         except SourceError as error:
-            return _open(path, {name: case}, hints, f"the samples were not read: {error}")
-    remarks = [f"the samples in {folder.name} were not read: name that folder for them"]
+            return _open(path, {name: case}, hints, f"the samples were left out: {error}")
+    remarks = [f"read from the cells; for the samples, give the folder {folder.name}"]
     return _open(path, {name: case}, hints, *(remarks if samples else []))
 
 

@@ -1,8 +1,8 @@
-"""What a case samples while it runs: ``postProcessing/NAME/TIME/``.
+"""Surfaces and sets that a case sampled: ``postProcessing/NAME/TIME/``.
 
-Surfaces are ``raw`` columns (``U_plane.raw``, ``x y z U_x U_y U_z``), ``.vtk`` or ``.vtp`` files; sets
-are ``.xy`` files with their points. Every surface is a flow of its own and its folders are the times;
-the fields of one surface may lie in several files.
+Surfaces are ``raw`` columns (``U_plane.raw``: ``x y z U_x U_y U_z``), ``.vtk`` or ``.vtp`` files;
+sets are ``.xy`` files with their points. Each surface is a flow of its own, with one folder per
+time. Its fields may be in several files.
 """
 
 import re
@@ -15,6 +15,7 @@ import numpy as np
 
 from pibert.data.sources.assembly.frames import CellPlane, Plane, Series
 from pibert.data.sources.assembly.space import SpaceMesh, cut_plane
+from pibert.data.sources.openfoam.case import fluid_facts
 from pibert.data.sources.openfoam.storage import time_folders
 from pibert.data.sources.recordings import SourceError
 from pibert.data.sources.vtk.reader import read_plane
@@ -23,8 +24,8 @@ COLUMNS = (".raw", ".xy")
 _SURFACES = (".vtk", ".vtp")
 _FIELD = re.compile(r"#\s*(\S+)\s+(POINT|FACE)_DATA\s+\d+")
 _NOT_INTERPOLATED = (
-    "the surface was sampled without interpolation: its faces have the values of whole cells, which "
-    "is wrong by some 10 % of the fluctuation; sample with 'interpolate true', or give the case itself"
+    "sampled without interpolation: faces have the value of their cell, which is off by about 10 % "
+    "of the fluctuation; sample with 'interpolate true', or give the case itself"
 )
 
 
@@ -36,8 +37,11 @@ def is_table(path: Path) -> bool:
 
 
 def find_samples(folder: Path) -> dict[str, Series]:
-    """The surfaces of a folder of samples by name: time folders, times, and how a frame is read."""
+    """The sampled surfaces and sets of a folder, by name."""
     found: dict[str, Series] = {}
+    case = next((f for f in folder.absolute().parents[:2] if (f / "constant").is_dir()), None)
+    remarks: list[str] = []
+    facts = {} if case is None else fluid_facts(case, remarks)
     names = [folder] if any(time_folders(folder)) else sorted(folder.iterdir())
     for name in names:
         times = time_folders(name)
@@ -51,6 +55,8 @@ def find_samples(folder: Path) -> dict[str, Series]:
                 files=[place for _, place in frames],
                 times=[time for time, _ in frames],
                 read=partial(_read_surface, surface),
+                facts=facts,
+                remarks=tuple(remarks),
             )
     return found
 

@@ -1,7 +1,8 @@
-"""Where a case keeps its files: in the case itself, or in parts, one for each processor.
+"""Where a case stores its files: in the case folder, or in parts, one per processor.
 
-A decomposed case has the folders ``processor0``, ``processor1`` ... or one folder ``processorsN``
-whose files hold the blocks of all parts (OpenFOAM's collated format). Any file may be compressed.
+A decomposed case has folders ``processor0``, ``processor1`` ... or, in the collated format, one
+folder ``processorsN`` whose files hold one block per processor. Any file may be compressed
+(``.gz``).
 """
 
 import gzip
@@ -19,11 +20,11 @@ _BLOCK = re.compile(rb"\s*(?://[^\n]*\s*)*(\d+)\s*\(")
 
 @dataclass(frozen=True)
 class Storage:
-    """The folders of the parts."""
+    """The folders of a case or of its parts."""
 
     folders: tuple[Path, ...]
     collated: int = 0
-    """Number of parts whose blocks lie in one folder; 0 where each part has its own."""
+    """Number of parts in the only folder, in the collated format; 0 otherwise."""
 
     @property
     def parts(self) -> int:
@@ -33,7 +34,7 @@ class Storage:
         return all(_find(folder / name) is not None for folder in self.folders)
 
     def names(self, folder: str) -> set[str]:
-        """The files that a folder has in every part."""
+        """Names in a folder that every part has."""
         found = [
             {entry.name.removesuffix(".gz") for entry in (part / folder).iterdir()}
             if (part / folder).is_dir()
@@ -42,12 +43,17 @@ class Storage:
         ]
         return set.intersection(*found)
 
+    def incomplete_times(self) -> set[str]:
+        """Time folders that some parts have and others lack."""
+        found = {e.name for part in self.folders if part.is_dir() for e in part.iterdir()}
+        return {name for name in found - self.names("") if _TIME.fullmatch(name)}
+
     def times(self) -> dict[str, float]:
-        """The time folders that are there in every part."""
+        """Time folders that every part has."""
         return {name: float(name) for name in self.names("") if _TIME.fullmatch(name)}
 
     def read(self, name: str) -> list[Parser]:
-        """The file of every part, behind its head."""
+        """The file of every part, with its header parsed."""
         paths = [(folder / name, _load(folder / name)) for folder in self.folders]
         try:
             if not self.collated:
@@ -59,26 +65,23 @@ class Storage:
 
 
 def find_storages(case: Path) -> list[Storage]:
-    """The case itself and, where it was decomposed, its parts."""
+    """The case itself and, if it is decomposed, its parts."""
     found = [Storage((case,))]
-    parts = sorted(
-        (folder for folder in case.glob("processor[0-9]*") if folder.is_dir()),
-        key=lambda folder: int(re.sub(r"\D", "", folder.name)),
-    )
+    parts = [folder for folder in case.glob("processor[0-9]*") if folder.name[9:].isdecimal()]
     if parts:
-        found.append(Storage(tuple(parts)))
+        found.append(Storage(tuple(sorted(parts, key=lambda folder: int(folder.name[9:])))))
     for folder in sorted(case.glob("processors[0-9]*")):
-        if not folder.name[len("processors") :].isdecimal():
+        if not folder.name[10:].isdecimal():
             raise SourceError(
-                f"{folder}: results of a group of processors are not read; run reconstructPar in "
-                "the case"
+                f"{folder}: the results of groups of processors are not supported; run "
+                "reconstructPar in the case"
             )
-        found.append(Storage((folder,), int(folder.name[len("processors") :])))
+        found.append(Storage((folder,), int(folder.name[10:])))
     return found
 
 
 def time_folders(folder: Path) -> list[tuple[float, Path]]:
-    """Folders that are named by a time, in its order."""
+    """Time folders in a folder, in the order of time."""
     if not folder.is_dir():
         return []
     entries = [e for e in folder.iterdir() if _TIME.fullmatch(e.name) and e.is_dir()]
@@ -98,7 +101,7 @@ def _find(path: Path) -> Path | None:
 def _load(path: Path) -> bytes:
     found = _find(path)
     if found is None:
-        raise SourceError(f"{path}: the case lacks this file; copy the case again")
+        raise SourceError(f"{path}: this file of the case is missing; copy it too.")
     try:
         data = found.read_bytes()
         return gzip.decompress(data) if found.suffix == ".gz" else data
@@ -107,7 +110,7 @@ def _load(path: Path) -> bytes:
 
 
 def _blocks(data: bytes, path: Path, count: int) -> list[Parser]:
-    """The parts of a collated file; only the first has a head."""
+    """The parts of a collated file; only the first has a header."""
     outer = Parser(data, path)
     if outer.head.get("class") != ["decomposedBlockData"]:
         raise ValueError("it is not in the collated format, unlike its folder")
@@ -117,9 +120,9 @@ def _blocks(data: bytes, path: Path, count: int) -> list[Parser]:
     while (found := _BLOCK.match(data, place)) is not None:
         end = found.end() + int(found[1])
         if data[end : end + 1] != b")":
-            raise ValueError("it ends within the block of a processor")
+            raise ValueError("it ends within a processor's block")
         parts.append(Parser(data[found.end() : end], path, head))
         head, place = parts[0].head, end + 1
     if len(parts) != count:
-        raise ValueError(f"the blocks of {len(parts)} processors, expected {count}")
+        raise ValueError(f"found the blocks of {len(parts)} processors, expected {count}")
     return parts

@@ -1,7 +1,7 @@
-"""Files that name others: times of a series (.pvd, .series) and blocks of a mesh (.vtm).
+"""Files that list others: the times of a series (.pvd, .series), the blocks of a mesh (.vtm).
 
-``foamToVTK`` writes ``CASE.vtm.series``, which names a .vtm for every time; its block ``internal`` is
-the flow, the others are patches. ParaView writes .series and .pvd files.
+``foamToVTK`` writes ``CASE.vtm.series``, which lists a .vtm for every time. The block ``internal``
+is the flow; the others are patches.
 """
 
 import json
@@ -15,7 +15,7 @@ _FLOW = ("internal", "internalMesh")
 
 
 def read_collection(path: Path) -> list[tuple[float, Path]]:
-    """The files of a .pvd or a .series by time."""
+    """The files of a .pvd or .series, by time."""
     named = _named_in_series(path) if path.suffix.lower() == ".series" else _named_in_pvd(path)
     times: dict[float, Path] = {}
     for time, file in named:

@@ -1,4 +1,4 @@
-"""VTK files: legacy .vtk, XML .vti .vtr .vts .vtu .vtp, .vtm blocks, series (.pvd, .series), folders.
+"""VTK: legacy .vtk; XML .vti, .vtr, .vts, .vtu, .vtp; blocks .vtm; series .pvd, .series; folders.
 
 A folder of numbered files is a flow. The times are those of the series, or those that every file
 states; else the frames are counted.

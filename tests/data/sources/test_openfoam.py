@@ -1,6 +1,7 @@
 """OpenFOAM: sampled surfaces and sets, and cases with cell centres."""
 
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,14 @@ from pibert.data.format import check, write
 from pibert.data.sources import openfoam
 from pibert.data.sources.recordings import Hints, SourceError
 from tests.lookalikes.flow import T, X, Y, assert_flow, velocity
-from tests.lookalikes.openfoam import write_case, write_field, write_raw, write_set
+from tests.lookalikes.openfoam import (
+    edges,
+    write_case,
+    write_field,
+    write_mesh,
+    write_raw,
+    write_set,
+)
 from tests.lookalikes.vtk import points_of, write_legacy, write_xml
 
 AXES = X, Y, np.array([0.5])
@@ -217,3 +225,127 @@ def test_cells_are_read_rather_than_samples_unless_these_have_more_times(tmp_pat
     recordings = openfoam.open_recordings(case)
     assert recordings[0].num_frames == 2
     assert any("the samples were left out" in note for note in recordings.remarks)
+
+
+@pytest.mark.parametrize(
+    ("kind", "condition", "side"),
+    [
+        ("wall", "type noSlip;", "wall"),
+        ("wall", "type fixedValue; value uniform (0 9 0);", "wall"),  # a moving lid
+        ("wall", "type slip;", "slip"),
+        ("symmetryPlane", "type symmetryPlane;", "slip"),
+        ("patch", "type fixedValue; value uniform (3 0 0);", "inflow"),
+        ("patch", "type fixedValue; value uniform (-3 0 0);", "outflow"),
+        ("patch", "type fixedValue; value uniform (0 0 0);", "wall"),
+        ("patch", "type flowRateInletVelocity; value uniform (3 0 0);", "inflow"),
+        ("patch", "type zeroGradient;", "outflow"),
+        (
+            "patch",
+            "type inletOutlet; inletValue uniform (0 0 0); value uniform (1 0 0);",
+            "outflow",
+        ),
+        ("patch", "type freestream; value uniform (1 0 0);", "open"),
+        ("patch", "type somethingElse;", "open"),
+    ],
+)
+def test_sides_follow_patches_and_conditions(
+    tmp_path: Path, kind: str, condition: str, side: str
+) -> None:
+    case = tmp_path / "a"
+    write_case(case, X, Y, {"0": vectors(0.0)})
+    write_mesh(case / "constant" / "polyMesh", edges(X), edges(Y), kinds={"left": kind})
+    write_field(case / "0" / "U", vectors(0.0), conditions={"left": condition})
+    recordings = openfoam.open_recordings(case)
+    assert [str(found) for found in recordings[0].spec.grid.sides] == [side, "open", "open", "open"]
+    assert any(f"left {side} (left)" in note for note in recordings.remarks)
+
+
+def test_periodic_sides_leave_out_the_last_column(tmp_path: Path) -> None:
+    case = tmp_path / "a"
+    write_case(case, X, Y, {"0": vectors(0.0)})
+    write_mesh(
+        case / "constant" / "polyMesh",
+        edges(X),
+        edges(Y),
+        kinds={"left": "cyclic; neighbourPatch right", "right": "cyclic; neighbourPatch left"},
+    )
+    (exact,) = openfoam.open_recordings(case)
+    assert exact.spec.grid.periodic_x and not exact.spec.grid.periodic_y
+    assert_flow(exact, frames=1, dt=None)
+    (sampled,) = openfoam.open_recordings(case, Hints(shape=(5, 14)))
+    grid = sampled.spec.grid
+    assert grid.dx == pytest.approx(0.05) and grid.origin[0] == pytest.approx(-1.05)
+    # Where the flow wraps, a point is between the last and the first column of cells.
+    y = grid.coordinates()[1][:, 0].numpy()
+    u, _ = velocity((X[[0]] + X[[-1]]) / 2, y)
+    np.testing.assert_allclose(sampled.read()[0, 0, 1:-1, 0], u[1:-1], rtol=1e-4)
+
+
+def test_one_kind_must_cover_a_side(tmp_path: Path) -> None:
+    case = tmp_path / "a"
+    write_case(case, X, Y, {"0": vectors(0.0)})
+    path = case / "constant" / "polyMesh" / "boundary"
+    text = path.read_text()
+    start = int(re.search(r"left \{ type patch; nFaces 5; startFace (\d+);", text)[1])  # type: ignore[index]
+    parts = f"left {{ type wall; nFaces 2; startFace {start}; }}\n"
+    parts += f"    inlet {{ type patch; nFaces 3; startFace {start + 2}; }}"
+    text = re.sub(r"left \{[^}]*\}", parts, text).replace("\n5\n(", "\n6\n(")
+    path.write_text(text)
+    recordings = openfoam.open_recordings(case)
+    assert str(recordings[0].spec.grid.sides.left) == "open"
+    assert any("left open (left: wall, inlet)" in note for note in recordings.remarks)
+
+
+def test_a_case_in_the_plane_of_x_and_z(tmp_path: Path) -> None:
+    case = tmp_path / "a"
+    write_case(case, X, Y, {"0": vectors(0.0, normal=1)})
+    path = case / "constant" / "polyMesh" / "points"
+    swapped = re.sub(r"^\((\S+) (\S+) (\S+)\)$", r"(\1 \3 \2)", path.read_text(), flags=re.M)
+    path.write_text(swapped)
+    recordings = openfoam.open_recordings(case)
+    assert_flow(recordings[0], frames=1, dt=None)
+    assert recordings[0].local["plane"] == {"normal": "y", "position": pytest.approx(0.5)}
+    assert any("the plane is xz" in note for note in recordings.remarks)
+
+
+def test_a_flow_in_space_is_refused_with_advice(tmp_path: Path) -> None:
+    case = tmp_path / "a"
+    write_case(case, X, Y, {"0": vectors(0.0)})
+    path = case / "constant" / "polyMesh" / "boundary"
+    path.write_text(path.read_text().replace("empty", "wall"))
+    points = path.with_name("points")
+    # Walls before and behind are one layer still; bent, they are not.
+    assert_flow(openfoam.open_recordings(case)[0], frames=1, dt=None)
+    points.write_text(points.read_text().replace("0.45)", "0.4)", 9))
+    with pytest.raises(SourceError, match="a 3-D mesh.*Sample a plane"):
+        openfoam.open_recordings(case)
+
+
+@pytest.mark.parametrize(
+    ("transport", "turbulence", "viscosity"),
+    [
+        ("nu 0.02;", None, 0.02),
+        ("transportModel Newtonian; nu nu [0 2 -1 0 0 0 0] 3e-5;", "laminar", 3e-5),
+        ("viscosityModel constant; nu [m^2/s] 1e-6;", None, 1e-6),
+        ("transportModel CrossPowerLaw; nu 0.02;", None, None),
+        ("nu 0.02;", "RAS", None),
+        ("nu $missing;", None, None),
+        ("rho 1;", None, None),
+    ],
+)
+def test_the_viscosity_of_a_laminar_newtonian_fluid(
+    tmp_path: Path, transport: str, turbulence: str | None, viscosity: float | None
+) -> None:
+    case = tmp_path / "a"
+    write_case(case, X, Y, {"0": vectors(0.0)})
+    (case / "constant" / "transportProperties").write_text(transport)
+    if turbulence is not None:
+        (case / "constant" / "turbulenceProperties").write_text(f"simulationType {turbulence};")
+    (trajectory,) = openfoam.open_recordings(case)
+    assert trajectory.spec.viscosity == viscosity
+    assert trajectory.parameters.get("viscosity") == viscosity
+    samples = case / "postProcessing" / "cut"
+    for name in TIMES:
+        write_raw(samples / name / "U_mid.raw", "U", POINTS, vectors(0.0))
+    for path in (case, case / "postProcessing", samples):
+        assert openfoam.open_recordings(path)[0].spec.viscosity == viscosity

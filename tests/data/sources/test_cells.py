@@ -45,8 +45,8 @@ def test_centres_and_areas_of_polygons() -> None:
         ends=np.array([6, 9]),
     )
     np.testing.assert_allclose(mesh.areas(), [4, 0], atol=1e-12)
-    np.testing.assert_allclose(mesh.centres()[0], [(2 * 1 + 2 * 0.5) / 4, (2 * 0.5 + 2 * 2) / 4])
-    np.testing.assert_allclose(mesh.centres()[1], [0, 8 / 3])
+    np.testing.assert_allclose(mesh.centres[0], [(2 * 1 + 2 * 0.5) / 4, (2 * 0.5 + 2 * 2) / 4])
+    np.testing.assert_allclose(mesh.centres[1], [0, 8 / 3])
 
 
 @pytest.mark.parametrize("mesh", [quads(X, Y), triangles(X, Y)], ids=["quads", "triangles"])
@@ -55,7 +55,7 @@ def test_border_points_are_fluid_and_linear_fields_exact(mesh: CellMesh) -> None
     rounded = CellMesh(points=np.round(mesh.points, 6), corners=mesh.corners, ends=mesh.ends)
     sampler = CellSampler(rounded, GRID)
     assert sampler.fluid.all() and not sampler.body.any()
-    values = sampler.sample(linear(mesh.centres()), linear(mesh.points))
+    values = sampler.sample(linear(mesh.centres), linear(mesh.points))
     np.testing.assert_allclose(values, linear(on_grid(GRID)), atol=1e-5)
     np.testing.assert_allclose(sampler.sample(None, linear(mesh.points)), values, atol=1e-5)
 

@@ -142,7 +142,7 @@ def _error(series: Series, first: CellPlane, sampler: MeshSampler) -> dict[str, 
     plane = sampler.sample(frame, file)
     error = GridError(tuple(standard_name(name)[0] or name for name in names))
     error.add(
-        sampler.axes.to_grid(frame.mesh.centres()),
+        sampler.axes.to_grid(frame.mesh.centres),
         np.stack([frame.cells[name] for name in names]),
         np.stack([plane.fields[name] for name in names]),
         plane.fields["valid"] & ~plane.fields["body"],

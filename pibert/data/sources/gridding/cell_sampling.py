@@ -27,7 +27,7 @@ class CellSampler:
 
     def __init__(self, mesh: CellMesh, axes: Axes) -> None:
         self.mesh, self.shape = mesh, (len(axes.y), len(axes.x))
-        centres, places = axes.to_grid(mesh.centres()), axes.to_grid(mesh.points)
+        centres, places = axes.to_grid(mesh.centres), axes.to_grid(mesh.points)
         owner, after = mesh.owners, mesh.following
         rank = np.zeros(len(mesh.ends), int) if mesh.rank is None else mesh.rank
         sides = np.flatnonzero(rank[owner] >= 0)
@@ -104,7 +104,7 @@ def _spread_cells(mesh: CellMesh, rank: np.ndarray) -> _Spread:
     """How cell values reach the points."""
     used = rank[mesh.owners] >= 0
     point, cell = mesh.corners[used], mesh.owners[used]
-    return point, cell, _inverse_distance(mesh, point, mesh.centres()[cell])
+    return point, cell, _inverse_distance(mesh, point, mesh.centres[cell])
 
 
 def _spread_edges(mesh: CellMesh, from_cells: _Spread) -> _Spread:

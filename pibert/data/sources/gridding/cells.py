@@ -1,7 +1,8 @@
 """Plane meshes of polygonal cells, and uniform grids that cover them."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -31,12 +32,12 @@ class CellMesh:
     rank: np.ndarray | None = None
     """(m,) where cells overlap the highest rank counts; cells below 0 are not fluid."""
 
-    @property
+    @cached_property
     def owners(self) -> np.ndarray:
         """The polygon of each corner."""
         return np.repeat(np.arange(len(self.ends)), np.diff(self.ends, prepend=0))
 
-    @property
+    @cached_property
     def following(self) -> np.ndarray:
         """The next corner around the polygon, for each corner."""
         after = np.arange(1, len(self.corners) + 1)
@@ -51,6 +52,7 @@ class CellMesh:
         """(m,) areas."""
         return np.abs(np.bincount(self.owners, self._sides()[0]) / 2)
 
+    @cached_property
     def centres(self) -> np.ndarray:
         """(m, 2) centroids; for a polygon without area the mean of its corners."""
         cross, a, b = self._sides()
@@ -77,11 +79,11 @@ class CellMesh:
         """Whether all arrays are equal."""
         if self is other:
             return True
-        mine, theirs = vars(self), vars(other)
+        pairs = [(getattr(self, each.name), getattr(other, each.name)) for each in fields(self)]
         return all(
-            (value is None) == (theirs[name] is None)
-            and (value is None or np.array_equal(np.asarray(value), np.asarray(theirs[name])))
-            for name, value in mine.items()
+            (mine is None) == (theirs is None)
+            and (mine is None or np.array_equal(np.asarray(mine), np.asarray(theirs)))
+            for mine, theirs in pairs
         )
 
 
@@ -125,7 +127,7 @@ def choose_axes(
         raise SourceError(f"{name}: a grid needs two rows and two columns, found {shape}")
     used = mesh.points[np.unique(mesh.corners)]
     if shape is None and box is None:
-        given = mesh.centres() if on_cells else used
+        given = mesh.centres if on_cells else used
         lattice = find_lattice(name, given[:, 0], given[:, 1])
         if lattice is not None:
             x, y = (_uniform(levels) for levels in (lattice.columns, lattice.rows))

@@ -106,7 +106,7 @@ class PolyMesh:
         along = ends[:, 1] - ends[:, 0]
         across = np.stack([along[:, 1], -along[:, 0]], 1)
         across /= np.maximum(np.linalg.norm(across, axis=1, keepdims=True), np.finfo(float).tiny)
-        away = ends.mean(1) - self.mesh.centres()[patch.owners]
+        away = ends.mean(1) - self.mesh.centres[patch.owners]
         return np.where((across * away).sum(1, keepdims=True) < 0, -across, across)
 
 

@@ -132,6 +132,17 @@ def test_equal_cells_are_read_at_their_centres(tmp_path: Path, binary: bool) -> 
     check(tmp_path / "flow.h5")
 
 
+@pytest.mark.parametrize(
+    ("dimensions", "unit"),
+    [("1 -1 -2 0 0 0 0", "Pa"), ("kinematicPressure", "m2/s2"), ("0 3 0 0 0 0 0", "1"), ("?", "1")],
+)
+def test_units_follow_the_dimensions(tmp_path: Path, dimensions: str, unit: str) -> None:
+    write_case(tmp_path / "a", X, Y, {"0": vectors(0.0)})
+    write_field(tmp_path / "a" / "0" / "p", vectors(0.0)[:, 0], dimensions)
+    (trajectory,) = openfoam.open_recordings(tmp_path / "a")
+    assert trajectory.spec.units == ("m/s", "m/s", unit)
+
+
 def test_a_shape_is_kept_to_even_for_equal_cells(tmp_path: Path) -> None:
     write_case(tmp_path / "a", X, Y, {"0": vectors(0.0)})
     (trajectory,) = openfoam.open_recordings(tmp_path / "a", Hints(shape=(4, 9)))

@@ -152,16 +152,13 @@ class Parser:
         flat = _parse_numbers(self.data[self.place : self.data.rfind(b")")], "i")
         if int(found[1]) > len(flat):
             raise ValueError(f"{len(flat)} numbers where {found[1].decode()} lists were announced")
-        ends = np.empty(int(found[1]), np.int64)
-        keep = np.ones(len(flat), bool)
-        start = 0
-        for index in range(len(ends)):
-            keep[start] = False
-            start += 1 + int(flat[start])
-            ends[index] = start - index - 1
-        if start != len(flat):
-            raise ValueError(f"{len(flat)} numbers where {start} were announced")
-        return flat[keep], ends
+        heads = [0]
+        for _ in range(int(found[1])):
+            heads.append(heads[-1] + 1 + int(flat[heads[-1]]))
+        if heads[-1] != len(flat):
+            raise ValueError(f"{len(flat)} numbers where {heads[-1]} were announced")
+        ends = np.array(heads[1:]) - np.arange(1, len(heads))
+        return np.delete(flat, heads[:-1]), ends
 
     def _entries(self, scope: Dictionary, end: bytes) -> Dictionary:
         while (keyword := self._next(end == b"")) != end:

@@ -28,6 +28,15 @@ _UNITS: dict[tuple[int, ...], str] = {
     (1, -3, 0, 0): "kg/m3",
     (0, 0, 0, 1): "K",
 }
+_NAMED_UNITS = {
+    "dimensionless": "1",
+    "velocity": "m/s",
+    "kinematicPressure": "m2/s2",
+    "pressure": "Pa",
+    "density": "kg/m3",
+    "temperature": "K",
+}
+"""Names that newer versions write instead of powers."""
 
 
 class NotEvaluated(SourceError):
@@ -134,6 +143,8 @@ def _values(entry: object, count: int, width: int) -> np.ndarray | None:
 def _unit(stated: Dictionary) -> str | None:
     listed = stated.get("dimensions")
     words = listed[0] if isinstance(listed, list) and listed else []
+    if len(words) == 1:
+        return _NAMED_UNITS.get(words[0])
     try:
         return _UNITS.get(tuple(int(float(word)) for word in words[:4]))
     except ValueError:

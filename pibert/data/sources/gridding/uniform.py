@@ -133,6 +133,8 @@ def describe(
     family = hints.family or family
     if family is not None:
         find_family(family)
+    if viscosity is not None:
+        viscosity = hints.parameters.get("viscosity", viscosity)
     parameters = {**parameters, **hints.parameters}
     times, dt = _times(name, time, states.shape[0], hints.dt)
     unit = {channel: hints.unit for channel in VELOCITY if hints.unit is not None}

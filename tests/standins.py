@@ -84,7 +84,7 @@ def cfd_cases(folder: Path, frames: int = 14) -> None:
     for number in (100, 120, 150, 180):
         states = {time: at(time, number / 100) for time in times}
         case = folder / f"cases/re{number}"
-        write_case(case, points, states)
+        write_case(case, axes[0], axes[1], states)
         if number in (120, 180):
             hints = Hints(parameters={"Re": float(number)})
             whole = open_recordings(case, hints=hints)[0]

@@ -1,6 +1,7 @@
 """``pibert evaluate --rollout``: what the rollouts of a run came to, as a table and as JSON."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from pibert.evaluation.rollouts import score_rollouts, spread_starts
 from pibert.experiments import load_experiment, run
 from pibert.experiments.flows import prepare
 from pibert.predictor import load, shipped
+from tests.data.helpers import SHAPE, make_trajectory, random_states
 
 PLAN = """
 [data]
@@ -208,3 +210,25 @@ def test_files_that_say_everything_need_nothing_of_what_the_training_data_lacked
     assert call("convert", in_metres.parent / "bare.npz", native, *hints).exit_code == 0
     result = call("evaluate", in_metres, "--data", native, "--out", tmp_path)
     assert result.exit_code == 0, result.output
+
+
+def test_every_component_has_its_own_unit(tmp_path: Path) -> None:
+    flows = []
+    for number in range(6):
+        states = random_states(9, 3, *SHAPE, seed=number)
+        flow = make_trajectory(f"flow {number}", states=states, channels=("u", "v", "p"))
+        flows.append(replace(flow, spec=replace(flow.spec, units=("m/s", "m/s", "m2/s2"))))
+    write(tmp_path / "flows.h5", flows)
+    plan = PLAN.replace('case = "turbulence"', f'path = "{tmp_path / "flows.h5"}"')
+    (tmp_path / "plan.toml").write_text(re.sub("recipe = .*", "", plan))
+    folder = run(load_experiment(tmp_path / "plan.toml"), tmp_path / "run").folder
+    told = call("evaluate", folder)
+    assert told.exit_code == 0, told.output
+    (row,) = (line for line in told.stdout.splitlines() if " rmse " in line)
+    name, *cells = (cell.strip() for cell in row.strip("│┃ ").split("│"))
+    assert name == "rmse"
+    units = [cell.partition(" ")[2] for cell in cells]
+    header = next(line for line in told.stdout.splitlines() if " metric " in line)
+    components = [cell.strip() for cell in header.strip("┃ ").split("┃")][1:]
+    expected = {"u": "m/s", "v": "m/s", "p": "m2/s2", "|u|": "m/s", "all": ""}
+    assert dict(zip(components, units, strict=True)) == expected

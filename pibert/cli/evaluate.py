@@ -172,7 +172,7 @@ def _note_resampling(flows: "Flows", remark: Remark) -> None:
 
 
 def _pointwise(card: Mapping[str, Any]) -> Table:
-    """Metrics by component."""
+    """Metrics by component; a unit stands with the metric, or where they differ with the values."""
     entries = card["entries"]["physical/pointwise"]
     values = dict(
         zip(
@@ -185,9 +185,15 @@ def _pointwise(card: Mapping[str, Any]) -> Table:
     components = list(dict.fromkeys(component for _, component in values))
     table = Table("metric", *components)
     for metric in dict.fromkeys(metric for metric, _ in values if metric != _SAME):
-        unit = units[metric, components[0]]
-        name = metric if unit == "1" else f"{metric} [{unit}]"
-        table.add_row(Text(name), *(digits(values.get((metric, c))) for c in components))
+        own = {c: units[metric, c] for c in components if (metric, c) in units}
+        common = own[components[0]] if len(set(own.values())) == 1 else "1"
+        name = metric if common == "1" else f"{metric} [{common}]"
+        cells = []
+        for component in components:
+            unit = own.get(component, "1") if common == "1" else "1"
+            number = digits(values.get((metric, component)))
+            cells.append(number if unit == "1" else f"{number} {unit}")
+        table.add_row(Text(name), *(Text(cell) for cell in cells))
     return table
 
 

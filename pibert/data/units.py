@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -327,7 +327,7 @@ def in_consistent_units(trajectory: Trajectory) -> Trajectory:
         ),
         length_unit="m",
         time_unit=None if trajectory.time_unit is None else "s",
-        local={**trajectory.local, "units": dict(found.changes)},
+        local={**_scaled_plane(trajectory.local, found.length), "units": dict(found.changes)},
     )
 
 
@@ -370,6 +370,14 @@ def rescale(
     if any(factor != 1 for factor in channels):
         states = _Scaled(trajectory, channels)
     return replace(trajectory, states=states, time=time * trajectory.time, spec=scaled)
+
+
+def _scaled_plane(local: Mapping[str, Any], length: float) -> dict[str, Any]:
+    """The local representation, where the plane lies in space in the new unit."""
+    plane = local.get("plane")
+    if not isinstance(plane, Mapping):
+        return dict(local)
+    return {**local, "plane": {**plane, "position": length * plane["position"]}}
 
 
 def _times(value: float | None, factor: float) -> float | None:

@@ -150,6 +150,14 @@ def test_lengths_in_millimetres_and_velocities_in_metres_per_second_come_togethe
     assert torch.equal(scaled.series["lift"], original.series["lift"])
 
 
+def test_the_position_of_the_plane_is_a_length() -> None:
+    plane = {"normal": "z", "position": 25.0}
+    flow = replace(make_trajectory(), length_unit="mm", local={"plane": plane, "stride": 2})
+    local = in_consistent_units(flow).local
+    assert local["plane"] == {"normal": "z", "position": pytest.approx(0.025)}
+    assert local["stride"] == 2
+
+
 def test_every_channel_made_of_lengths_and_times_is_scaled_by_its_own_unit() -> None:
     original = recording(
         ("mm/ms", "cm/s", "1/ms", "mm^2/s^2", "Pa", "1"),

@@ -1,4 +1,8 @@
-"""Small outputs of OpenFOAM: sampled surfaces and sets, and a case with its field files."""
+"""Small outputs of OpenFOAM: sampled surfaces and sets, and a case with its mesh and field files.
+
+``tests/openfoam/data`` has files that OpenFOAM itself wrote; these hold flows whose values are
+known at every point.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,27 +14,13 @@ _HEAD = """FoamFile
     version     2.0;
     format      {form};
     arch        "LSB;label=32;scalar=64";
-    class       vol{kind}Field;
-    location    "0";
+    class       {kind};
     object      {name};
 }}
 // * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * //
 
-dimensions      [{dimensions}];
-
 """
-_TAIL = b"""
-;
-
-boundaryField
-{
-    walls
-    {
-        type            fixedValue;
-        value           uniform (0 0 0);
-    }
-}
-"""
+SIDES = ("left", "right", "bottom", "top")
 
 
 def write_raw(path: Path, name: str, points: np.ndarray, values: np.ndarray) -> None:
@@ -50,17 +40,26 @@ def write_set(path: Path, points: np.ndarray, *values: np.ndarray) -> None:
 
 
 def write_field(
-    path: Path, values: np.ndarray, dimensions: str = "0 1 -1 0 0 0 0", *, binary: bool = False
+    path: Path,
+    values: np.ndarray,
+    dimensions: str = "0 1 -1 0 0 0 0",
+    *,
+    binary: bool = False,
+    conditions: Mapping[str, str] = {},
 ) -> None:
-    """A field file; one row of values stands for a uniform field."""
+    """A field file; one row of values stands for a uniform field.
+
+    Args:
+        path: Its name is that of the field.
+        values: (n,) or (n, 3).
+        dimensions: Powers of kg, m, s, K ...
+        binary: Whether the numbers are.
+        conditions: What is stated for a patch; ``type freestream;`` without it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     vector = values.ndim == 2
-    head = _HEAD.format(
-        form="binary" if binary else "ascii",
-        kind="Vector" if vector else "Scalar",
-        name=path.name,
-        dimensions=dimensions,
-    ).encode()
+    kind = "volVectorField" if vector else "volScalarField"
+    head = _head(path.name, kind, binary) + f"dimensions      [{dimensions}];\n\n".encode()
     rows = [_row(row) for row in values]
     if len(values) == 1:
         body = f"internalField   uniform {rows[0]}".encode()
@@ -71,21 +70,93 @@ def write_field(
             body += values.astype("<f8").tobytes() + b")"
         else:
             body += ("\n" + "\n".join(rows) + "\n)").encode()
-    path.write_bytes(head + body + _TAIL)
+    patches = {name: conditions.get(name, "type freestream;") for name in SIDES}
+    listed = "".join(f"    {name} {{ {text} }}\n" for name, text in patches.items())
+    tail = f";\n\nboundaryField\n{{\n{listed}    frontAndBack {{ type empty; }}\n}}\n"
+    path.write_bytes(head + body + tail.encode())
+
+
+def write_mesh(
+    folder: Path, x: np.ndarray, y: np.ndarray, z: float = 0.5, kinds: Mapping[str, str] = {}
+) -> None:
+    """A ``polyMesh`` of one layer of hexahedra between lines of points at x and y, around z."""
+    nx, ny = len(x) - 1, len(y) - 1
+    points = [(a, b, c) for c in (z - 0.05, z + 0.05) for b in y for a in x]
+
+    def number(i: int, j: int, layer: int) -> int:
+        return (layer * (ny + 1) + j) * (nx + 1) + i
+
+    def upright(i: int, j: int, k: int, m: int) -> list[int]:
+        return [number(i, j, 0), number(k, m, 0), number(k, m, 1), number(i, j, 1)]
+
+    cells = [(i, j) for j in range(ny) for i in range(nx)]
+    inner = [(j * nx + i, upright(i + 1, j, i + 1, j + 1)) for i, j in cells if i < nx - 1]
+    inner += [(j * nx + i, upright(i + 1, j + 1, i, j + 1)) for i, j in cells if j < ny - 1]
+    patches = {
+        "left": [(j * nx, upright(0, j + 1, 0, j)) for j in range(ny)],
+        "right": [(j * nx + nx - 1, upright(nx, j, nx, j + 1)) for j in range(ny)],
+        "bottom": [(i, upright(i, 0, i + 1, 0)) for i in range(nx)],
+        "top": [((ny - 1) * nx + i, upright(i + 1, ny, i, ny)) for i in range(nx)],
+        "frontAndBack": [
+            (j * nx + i, [number(a, b, layer) for a, b in corners][:: 1 if layer else -1])
+            for layer in (0, 1)
+            for i, j in cells
+            for corners in [((i, j), (i + 1, j), (i + 1, j + 1), (i, j + 1))]
+        ],
+    }
+    faces, boundary = list(inner), []
+    for name, own in patches.items():
+        kind = kinds.get(name, "empty" if name == "frontAndBack" else "patch")
+        boundary.append(f"    {name} {{ type {kind}; nFaces {len(own)}; startFace {len(faces)}; }}")
+        faces += own
+    texts = {
+        "points": ("vectorField", [_row(np.array(point)) for point in points]),
+        "faces": ("faceList", [f"4({' '.join(map(str, face))})" for _, face in faces]),
+        "owner": ("labelList", [str(cell) for cell, _ in faces]),
+        "boundary": ("polyBoundaryMesh", boundary),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (kind, lines) in texts.items():
+        body = f"{len(lines)}\n(\n" + "\n".join(lines) + "\n)\n"
+        (folder / name).write_bytes(_head(name, kind) + body.encode())
 
 
 def write_case(
-    folder: Path, centres: np.ndarray, frames: Mapping[str, np.ndarray], *, binary: bool = False
+    folder: Path,
+    x: np.ndarray,
+    y: np.ndarray,
+    frames: Mapping[str, np.ndarray],
+    *,
+    z: float = 0.5,
+    binary: bool = False,
 ) -> None:
-    """A case with velocities (n, 3) by the name of their time folder."""
+    """A case whose cells have their centres at uniform x and y, row by row.
+
+    Args:
+        folder: Of the case.
+        x: Columns of cells.
+        y: Rows of cells.
+        frames: Velocities (n, 3) by the name of their time folder.
+        z: Of the plane.
+        binary: Whether the fields are.
+    """
     (folder / "system").mkdir(parents=True)
     (folder / "system" / "controlDict").write_text("application icoFoam;\n")
-    (folder / "constant").mkdir()
+    write_mesh(folder / "constant" / "polyMesh", edges(x), edges(y), z)
     for time, velocity in frames.items():
         write_field(folder / time / "U", velocity, binary=binary)
         pressure = velocity[:, 0] ** 2
         write_field(folder / time / "p", pressure, "0 2 -2 0 0 0 0", binary=binary)
-    write_field(folder / next(iter(frames)) / "C", centres, "0 1 0 0 0 0 0", binary=binary)
+
+
+def edges(centres: np.ndarray) -> np.ndarray:
+    """The lines between cells of one size with these centres, and around them."""
+    step = centres[1] - centres[0]
+    return np.append(centres - step / 2, centres[-1] + step / 2)
+
+
+def _head(name: str, kind: str, binary: bool = False) -> bytes:
+    return _HEAD.format(form="binary" if binary else "ascii", kind=kind, name=name).encode()
 
 
 def _row(row: np.ndarray) -> str:

@@ -1,8 +1,10 @@
 """A block as the named arrays that programs for looking at flows want.
 
-The velocity is one array of vectors (u, v, w), w zero where there is none; every other channel is
-one of scalars, and so are the ends of error bars, ``u_low`` and ``u_high`` ... All are NaN where
-the fields mean nothing, and ``valid`` is 0 there. ``body`` is 1 inside a body that the grid states.
+The velocity is one array of vectors (u, v, w), w zero where there is none; in a plane that was not
+normal to z its components are along the axes of space that the source had. Every other channel is
+an array of scalars, and so are the ends of error bars, ``u_low`` and ``u_high`` ... All are NaN
+where the fields mean nothing, and ``valid`` is 0 there. ``body`` is 1 inside a body that the grid
+states.
 """
 
 import numpy as np
@@ -26,7 +28,7 @@ def point_arrays(block: Block, about: Description) -> dict[str, np.ndarray]:
         vectors = torch.zeros(*fields[:, 0].shape, 3)
         vectors[..., : len(places)] = fields[:, places].movedim(1, -1)
         vectors[~block.known] = torch.nan
-        found["velocity"] = vectors.numpy()
+        found["velocity"] = vectors[..., list(about.placement.along_axes(0, 1, 2))].numpy()
         used = set(places)
     for place, name in enumerate(spec.channels):
         if place not in used:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,6 +23,21 @@ from pibert.fields import FieldSpec
 
 ENDS = ("low", "high")
 """Of an error bar: what stands behind the name of its channel."""
+
+
+class Placement(NamedTuple):
+    """Where a plane lies in space."""
+
+    normal: int = 2
+    """The axis across it; the other two, in their order, are x and y of the plane."""
+    position: float = 0.0
+    """Along that axis."""
+
+    def along_axes(self, x: Any, y: Any, across: Any) -> tuple[Any, Any, Any]:
+        """What belongs to the axes of the plane, and across it, in the order of space."""
+        values = [x, y]
+        values.insert(self.normal, across)
+        return values[0], values[1], values[2]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -44,6 +59,14 @@ class Description:
     """What ``Block.number`` counts: steps of a rollout, or frames of the source."""
     bars: float | None = None
     """Level of the error bars that go with the fields; None: there are none."""
+
+    @property
+    def placement(self) -> Placement:
+        """Where the source had its plane; z = 0 where it does not say."""
+        plane = self.local.get("plane")
+        if not isinstance(plane, Mapping):
+            return Placement()
+        return Placement("xyz".index(plane["normal"]), float(plane["position"]))
 
     @property
     def bar_units(self) -> dict[str, str]:

@@ -1,9 +1,10 @@
 """VTK images for ParaView: ``flow.pvd``, which names the times, and a folder of .vti files.
 
-Every frame is an image of one layer with data at its points: the arrays of
-``arrays.point_arrays``, raw bytes after the XML (appended, little endian, each behind its length in
-8 bytes), x fastest. Format: "VTK XML formats" of the VTK documentation. Source facts of predicted
-frames stand in a comment of every file, which our own reader looks for.
+Every frame is an image of one layer with data at its points: the arrays of ``arrays.point_arrays``,
+raw bytes after the XML (appended, little endian, each behind its length in 8 bytes), x fastest. The
+layer lies where the source had its plane in space. Format: "VTK XML formats" of the VTK
+documentation. Source facts of predicted frames stand in a comment of every file, which our own
+reader looks for.
 """
 
 import contextlib
@@ -61,9 +62,12 @@ class VtkWriter(FrameWriter):
         self._times += block.time.tolist()
 
     def _image(self, arrays: dict[str, np.ndarray], time: float) -> list[bytes]:
-        grid = self.about.spec.grid
+        grid, place = self.about.spec.grid, self.about.placement
         (ny, nx), (left, bottom) = grid.shape, grid.origin
-        extent = f"0 {nx - 1} 0 {ny - 1} 0 0"
+        # Points are counted x first, then y, then z: an axis with one point changes nothing.
+        extent = " ".join(f"0 {last}" for last in place.along_axes(nx - 1, ny - 1, 0))
+        origin = " ".join(map(repr, place.along_axes(left, bottom, place.position)))
+        steps = place.along_axes(grid.dx, grid.dy, min(grid.dx, grid.dy))
         scalars = next((n for n, a in arrays.items() if a.ndim == 2), "")
         shown = f" Scalars={quoteattr(scalars)}"
         shown += ' Vectors="velocity"' if "velocity" in arrays else ""
@@ -72,8 +76,8 @@ class VtkWriter(FrameWriter):
             *self._comment(),
             '<VTKFile type="ImageData" version="1.0" byte_order="LittleEndian" '
             'header_type="UInt64">',
-            f'<ImageData WholeExtent="{extent}" Origin="{left!r} {bottom!r} 0" '
-            f'Spacing="{grid.dx!r} {grid.dy!r} {min(grid.dx, grid.dy)!r}">',
+            f'<ImageData WholeExtent="{extent}" Origin="{origin}" '
+            f'Spacing="{" ".join(map(repr, steps))}">',
             '<FieldData><DataArray type="Float64" Name="TimeValue" NumberOfTuples="1" '
             f'format="ascii">{time!r}</DataArray></FieldData>',
             f'<Piece Extent="{extent}">',

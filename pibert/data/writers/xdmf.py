@@ -1,9 +1,9 @@
 """XDMF: an XML file that describes the arrays of an HDF5 file beside it, for ParaView and VisIt.
 
-``flow.xdmf`` goes with ``flow.xdmf.h5``, which holds ``time``, ``x``, ``y`` and the arrays of
-``arrays.point_arrays``, (t, y, x) or (t, y, x, 3). A frame is a rectilinear grid of one layer (XDMF
-counts z, y, x) whose values lie at the points; the frames are a collection in time, whose
-Information ``source`` says what made them.
+``flow.xdmf`` goes with ``flow.xdmf.h5``, which holds ``time``, ``x``, ``y``, ``z`` and the arrays
+of ``arrays.point_arrays``, (t, y, x) or (t, y, x, 3). A frame is a rectilinear grid of one layer
+(XDMF counts z, y, x), where the source had its plane in space, with values at the points; the
+frames are a collection in time, whose Information ``source`` says what made them.
 """
 
 import contextlib
@@ -35,18 +35,17 @@ class XdmfWriter(FrameWriter):
         return self.path, self.path.with_name(self.path.name + ".h5")
 
     def _begin(self) -> None:
-        grid = self.about.spec.grid
+        grid, place = self.about.spec.grid, self.about.placement
         self._arrays: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._output = GrowingFile(
             self.targets[1], lambda sink: h5py.File(sink, "w", libver=("v110", "v110"))
         )
         with self._output.changed() as file:
-            for name, start, step, count in (
-                ("x", grid.origin[0], grid.dx, grid.shape[1]),
-                ("y", grid.origin[1], grid.dy, grid.shape[0]),
-            ):
-                file[name] = start + step * np.arange(count)
-            file["z"] = np.zeros(1)
+            x = grid.origin[0] + grid.dx * np.arange(grid.shape[1])
+            y = grid.origin[1] + grid.dy * np.arange(grid.shape[0])
+            axes = place.along_axes(x, y, np.array([place.position]))
+            for name, values in zip("xyz", axes, strict=True):
+                file[name] = values
 
     def _append(self, block: Block) -> None:
         assert self._output is not None
@@ -82,6 +81,7 @@ class XdmfWriter(FrameWriter):
 
     def _lines(self, times: np.ndarray) -> Iterator[str]:
         ny, nx = self.about.spec.grid.shape
+        counts = self.about.placement.along_axes(nx, ny, 1)
         name = quoteattr(self.about.name)
         yield '<?xml version="1.0" encoding="utf-8"?>'
         yield '<Xdmf Version="3.0">'
@@ -93,9 +93,9 @@ class XdmfWriter(FrameWriter):
         for number, time in enumerate(times.tolist()):
             yield f'<Grid Name="frame {number}" GridType="Uniform">'
             yield f'<Time Value="{time!r}"/>'
-            yield f'<Topology TopologyType="3DRectMesh" Dimensions="1 {ny} {nx}"/>'
+            yield f'<Topology TopologyType="3DRectMesh" Dimensions="{_spaced(counts[::-1])}"/>'
             yield '<Geometry GeometryType="VXVYVZ">'
-            for axis, count in (("x", nx), ("y", ny), ("z", 1)):
+            for axis, count in zip("xyz", counts, strict=True):
                 yield self._item(axis, (count,), "f8")
             yield "</Geometry>"
             for key, (code, frame) in self._arrays.items():
@@ -112,7 +112,9 @@ class XdmfWriter(FrameWriter):
         start = (number, *(0 for _ in frame))
         rows = (start, (1,) * len(start), (1, *frame))
         yield f'<Attribute Name={quoteattr(key)} AttributeType="{kind}" Center="Node">'
-        yield f'<DataItem ItemType="HyperSlab" Dimensions="{_spaced((1, *frame))}">'
+        ny, nx, *vector = frame
+        shape = (*self.about.placement.along_axes(nx, ny, 1)[::-1], *vector)
+        yield f'<DataItem ItemType="HyperSlab" Dimensions="{_spaced(shape)}">'
         yield f'<DataItem Dimensions="3 {len(start)}" Format="XML" NumberType="Int">'
         yield " ".join(_spaced(row) for row in rows)
         yield "</DataItem>"

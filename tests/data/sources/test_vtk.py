@@ -1,6 +1,9 @@
 """VTK files of every kind and coding, planes in space, series, and what is refused."""
 
+import base64
+import json
 import pickle
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +15,7 @@ from pibert.data.sources import vtk
 from pibert.data.sources.recordings import Hints, SourceError
 from pibert.fields import Trajectory
 from tests.lookalikes.flow import X, Y, assert_flow, velocity
-from tests.lookalikes.vtk import points_of, write_collection, write_legacy, write_xml
+from tests.lookalikes.vtk import points_of, quads, write_collection, write_legacy, write_xml
 
 Z = np.array([0.5])
 LEGACY = (
@@ -249,6 +252,77 @@ def test_a_collection_is_a_flow_with_its_times(tmp_path: Path) -> None:
     check(tmp_path / "flow.h5")
 
 
+def test_a_series_names_blocks_and_these_the_flow(tmp_path: Path) -> None:
+    entries = []
+    for frame in range(6):
+        write_xml(tmp_path / f"flow_{frame}.vtu", (X, Y, Z), data(t=0.05 * frame), form="raw")
+        block = tmp_path / f"flow_{frame}.vtm"
+        block.write_text(
+            '<VTKFile type="vtkMultiBlockDataSet"><vtkMultiBlockDataSet>'
+            f'<DataSet name="internal" file="flow_{frame}.vtu"/>'
+            '<Block name="boundary"><DataSet name="inlet" file="nowhere.vtp"/></Block>'
+            "</vtkMultiBlockDataSet></VTKFile>"
+        )
+        entries.append({"name": block.name, "time": round(0.05 * frame, 2)})
+    series = tmp_path / "flow.vtm.series"
+    series.write_text(json.dumps({"file-series-version": "1.0", "files": entries}))
+    assert vtk.recognise(series) and vtk.recognise(tmp_path)
+    assert vtk.open_recordings(series).names == ("flow",)
+    for path in (series, tmp_path):
+        assert_flow(opened(path))
+    assert_plane(opened(tmp_path / "flow_0.vtm"))
+    block.write_text(block.read_text().replace('"internal"', '"outlet"'))
+    with pytest.raises(SourceError, match="names 2 data sets .outlet, inlet."):
+        vtk.open_recordings(block)
+    series.write_text(series.read_text().replace("flow_5.vtm", "flow_6.vtm"))
+    with pytest.raises(SourceError, match=r"flow_6\.vtm', which is not there"):
+        vtk.open_recordings(series)
+    for text in ("{", '{"files": [{"name": "a.vtu"}]}', "[]", '{"files": []}'):
+        series.write_text(text)
+        with pytest.raises(SourceError, match=r"flow\.vtm\.series"):
+            vtk.open_recordings(series)
+
+
+def test_a_hole_in_a_mesh_is_a_body_and_cells_around_it_keep_their_values(tmp_path: Path) -> None:
+    path = tmp_path / "flow.vtu"
+    write_xml(path, (X, Y, Z), data())
+    text = path.read_text()
+    cells = quads(7, 5)
+    around = ((X[cells % 7].mean(1) + 0.75) ** 2 + (Y[cells // 7].mean(1) - 2.45) ** 2) > 0.01
+    kept = cells[around]
+    for name, old, new in (
+        ("connectivity", cells, kept),
+        ("offsets", 4 * np.arange(1, 25), 4 * np.arange(1, len(kept) + 1)),
+        ("types", np.full(24, 9), np.full(len(kept), 9)),
+    ):
+        before, after = (" ".join(str(n) for n in values.reshape(-1)) for values in (old, new))
+        assert before in text, name
+        text = text.replace(before, after)
+    path.write_text(text)
+    assert len(kept) < len(cells)
+    (trajectory,) = vtk.open_recordings(path, Hints(shape=(9, 13)))
+    x, y = (axis.numpy() for axis in trajectory.spec.grid.coordinates())
+    body = trajectory.spec.grid.body
+    assert body is not None
+    np.testing.assert_array_equal(body.numpy(), ~trajectory.known()[0].numpy())
+    assert 0 < body.sum() < 6
+    u, _ = velocity(x, y)
+    states = trajectory.read()[0, 0].numpy()
+    np.testing.assert_allclose(states[~body.numpy()], u[~body.numpy()], rtol=1e-5)
+
+
+def test_sizes_that_openfoam_overstates_are_put_right(tmp_path: Path) -> None:
+    path = tmp_path / "flow.vtp"
+    write_xml(path, (X, Y, Z), data(), form="binary", header="UInt64")
+    text = path.read_text()
+    connectivity = quads(7, 5)
+    stated = base64.b64encode(struct.pack("<Q", connectivity.nbytes) + connectivity.tobytes())
+    over = base64.b64encode(struct.pack("<Q", 8 * connectivity.nbytes) + connectivity.tobytes())
+    assert stated.decode() in text
+    path.write_text(text.replace(stated.decode(), over.decode()))
+    assert_plane(opened(path))
+
+
 def test_a_folder_of_numbered_files_is_a_flow_in_the_order_of_the_numbers(tmp_path: Path) -> None:
     for frame in range(6):
         path = tmp_path / f"run_{8 + frame}.vtk"
@@ -348,11 +422,6 @@ def test_damaged_and_foreign_files_are_refused_in_words(tmp_path: Path) -> None:
         path.write_bytes(whole.replace(old, new))
         with pytest.raises(SourceError, match="flow.vti"):
             vtk.open_recordings(path)
-    parts = tmp_path / "flow.vtm"
-    parts.write_text('<VTKFile type="vtkMultiBlockDataSet"><vtkMultiBlockDataSet/></VTKFile>')
-    assert vtk.recognise(parts)
-    with pytest.raises(SourceError, match="merge what it names"):
-        vtk.open_recordings(parts)
     path.write_text("<html></html>")
     with pytest.raises(SourceError, match="not VTKFile"):
         vtk.open_recordings(path)

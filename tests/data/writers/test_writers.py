@@ -114,6 +114,30 @@ def numbers(text: str | None) -> list[int]:
     return [int(number) for number in (text or "").split()]
 
 
+@pytest.mark.parametrize("normal", "xyz")
+def test_planes_lie_where_their_source_had_them(tmp_path: Path, normal: str) -> None:
+    plane = {"normal": normal, "position": 0.7}
+    about = description(local={"plane": plane})
+    for suffix in (".pvd", ".xdmf"):
+        with WRITERS[suffix](tmp_path / f"wake{suffix}", about) as writer:
+            writer.append(block(0, 2))
+    (read,) = open_recordings(tmp_path / "wake.pvd")
+    assert read.local["plane"] == plane
+    assert read.spec.grid.origin == pytest.approx((-1.0, 2.0))
+    places = [read.spec.channels.index(name) for name in ("u", "v", "p")]
+    known = block(0, 2).known
+    states = read.read()[:, places].movedim(1, 0)[:, known]
+    torch.testing.assert_close(states, fields(2).movedim(1, 0)[:, known])
+    text = (tmp_path / "wake_frames" / "frame_000000.vti").read_text(errors="replace")
+    origin = {"x": "0.7 -1.0 2.0", "y": "-1.0 0.7 2.0", "z": "-1.0 2.0 0.7"}[normal]
+    assert f'Origin="{origin}"' in text
+    with h5py.File(tmp_path / "wake.xdmf.h5") as file:
+        np.testing.assert_allclose(file[normal], [0.7])
+        assert [len(file[name]) for name in "xyz" if name != normal] == [7, 5]
+        across = "xyz".index(normal)
+        assert (np.nan_to_num(file["velocity"][..., across]) == 0).all()
+
+
 def test_xdmf_points_at_the_right_part_of_its_arrays(tmp_path: Path) -> None:
     written(tmp_path / "flow.xdmf", gap=True, vorticity=True)
     collection = ElementTree.parse(tmp_path / "flow.xdmf").find("Domain/Grid")

@@ -7,13 +7,21 @@ the velocity go with them. What VTK hides or could not probe is not valid.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from pibert.data.sources.assembly.frames import CellPlane, Plane
 from pibert.data.sources.assembly.naming import standard_name
-from pibert.data.sources.assembly.planes import Plane
+from pibert.data.sources.assembly.polygons import (
+    find_polygons,
+    first_layer,
+    merge_points,
+    quadrilaterals,
+)
+from pibert.data.sources.gridding.cells import CellMesh
 from pibert.data.sources.recordings import SourceError
 
 AXES = "xyz"
@@ -36,72 +44,133 @@ class SpaceMesh:
     """Coordinates (n, 3) of the other kinds."""
     cells: tuple[np.ndarray, np.ndarray] | None = None
     """Point numbers of all cells in a row, and where each cell ends in it."""
+    in_order: bool = False
+    """Whether the points of each cell are in order around it."""
     point_data: dict[str, np.ndarray] = field(default_factory=dict)
     cell_data: dict[str, np.ndarray] = field(default_factory=dict)
     time: float | None = None
 
 
-def cut_plane(mesh: SpaceMesh, path: Path) -> Plane:
-    """The plane that a mesh is, on its points or, where they carry no data, at its cell centres."""
+def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
+    """The plane in a file: a mesh where the file has cells, else points."""
     if not mesh.point_data and not mesh.cell_data:
         raise SourceError(
             f"{path}: it holds a mesh without data; export it with its point or cell data"
         )
-    on_cells = not mesh.point_data or (mesh.cell_data and _layers(mesh) == 2)
-    cut = _cut_structured if mesh.dims is not None else _cut_points
-    return cut(mesh, bool(on_cells), path)
-
-
-def _layers(mesh: SpaceMesh) -> int:
-    """Points along the thinnest axis."""
-    if mesh.dims is not None:
-        return min(mesh.dims)
-    assert mesh.points is not None
-    normal = int(np.argmin(np.ptp(mesh.points, axis=0)))
-    return len(np.unique(mesh.points[:, normal]))
-
-
-def _cut_structured(mesh: SpaceMesh, on_cells: bool, path: Path) -> Plane:
-    assert mesh.dims is not None
-    dims = mesh.dims
     if mesh.axes is not None:
-        axes = [_centres(axis) if on_cells else axis for axis in mesh.axes]
-        coordinates = None
-    else:
-        assert mesh.points is not None
-        grid = mesh.points.reshape(*dims[::-1], 3)
-        coordinates = _cell_mean(grid) if on_cells else grid
-    if on_cells:
-        dims = (max(1, dims[0] - 1), max(1, dims[1] - 1), max(1, dims[2] - 1))
-    remarks = ["the values are those of cells, at their centres"] if on_cells else []
-    thin = normal = _thin_axis(dims, path, remarks)
-
-    def sliced(values: np.ndarray) -> np.ndarray:
-        return np.take(values, 0, axis=2 - thin)
-
-    if coordinates is not None:
-        # The points may be counted along other axes than they lie along.
-        extent = np.ptp(sliced(coordinates).reshape(-1, 3), axis=0)
-        flat_axis = _flat_axis(extent)
-        if flat_axis is None:
-            raise _no_plane(extent, path)
-        normal = flat_axis
+        return _cut_axes(mesh, path)
+    remarks: list[str] = []
+    if mesh.dims is not None:
+        mesh = _as_cells(mesh, path, remarks)
+    assert mesh.points is not None
+    if not len(mesh.points):
+        raise SourceError(f"{path}: it holds no points; export it with its mesh")
+    normal, levels = _find_normal(mesh.points, path)
+    height = mesh.points[:, normal] - levels[0]
+    below = np.flatnonzero(np.abs(height) <= _FLAT * np.ptp(mesh.points, axis=0).max())
+    if len(levels) == 2 and not mesh.cell_data:
+        remarks.append(f"two layers along {AXES[normal]}: the first was taken")
     _name_plane(normal, remarks)
     first, second = (axis for axis in range(3) if axis != normal)
-    if coordinates is None:
-        x, y = axes[first], axes[second]
-    else:
-        x, y = sliced(coordinates[..., first]), sliced(coordinates[..., second])
+    at_points, vectors = _components(mesh.point_data, len(mesh.points), (first, second), path)
+    at_points = {name: values[below] for name, values in at_points.items()}
+    position = float(np.mean(levels)) if mesh.cell_data else float(levels[0])
+    stated: dict[str, Any] = {
+        "time": mesh.time,
+        "place": {"normal": AXES[normal], "position": position},
+        "remarks": tuple(remarks),
+    }
+    plane, polygons = mesh.points[below][:, [first, second]], None
+    if mesh.cells is not None:
+        try:
+            polygons = find_polygons(
+                mesh.cells, below, plane, len(mesh.points), in_order=mesh.in_order
+            )
+        except ValueError as error:
+            raise SourceError(
+                f"{path}: its cells are damaged ({error}); export it again"
+            ) from error
+    if mesh.cells is None or polygons is None:
+        if mesh.cell_data:
+            raise SourceError(
+                f"{path}: it has cell data, but no cells with an area; export the plane with its "
+                "cells, or point data"
+            )
+        return Plane(
+            x=plane[:, 0],
+            y=plane[:, 1],
+            fields=at_points,
+            vectors=vectors,
+            names=_names(at_points.keys() & mesh.point_data.keys(), normal),
+            **stated,
+        )
+    kept, (corners, ends) = polygons
+    on_cells, more = _components(mesh.cell_data, len(mesh.cells[1]), (first, second), path)
+    on_cells = {name: values[kept] for name, values in on_cells.items()}
+    scalars = {*at_points, *on_cells} & {*mesh.point_data, *mesh.cell_data}
+    if not at_points:
+        plane, corners = merge_points(plane, corners)
+    return CellPlane(
+        mesh=CellMesh(points=plane, corners=corners, ends=ends),
+        cells=_shown(on_cells),
+        points=_shown(at_points),
+        vectors=tuple(dict.fromkeys([*vectors, *more])),
+        names=_names(scalars, normal),
+        **stated,
+    )
+
+
+def _cut_axes(mesh: SpaceMesh, path: Path) -> Plane:
+    """The plane of a grid with straight axes."""
+    assert mesh.dims is not None and mesh.axes is not None
+    dims, axes = mesh.dims, list(mesh.axes)
+    on_cells = not mesh.point_data or (bool(mesh.cell_data) and min(dims) == 2)
+    remarks: list[str] = []
+    if on_cells:
+        dims, axes = _cell_dims(dims), [_centres(axis) for axis in axes]
+        remarks.append("the values are those of cells, at their centres")
+    normal = _thin_axis(dims, path, remarks)
+    _name_plane(normal, remarks)
+    first, second = (axis for axis in range(3) if axis != normal)
     data = mesh.cell_data if on_cells else mesh.point_data
     flat, vectors = _components(data, int(np.prod(dims)), (first, second), path)
     return Plane(
-        x=x,
-        y=y,
-        fields={name: sliced(values.reshape(dims[::-1])) for name, values in flat.items()},
+        x=axes[first],
+        y=axes[second],
+        fields={
+            name: np.take(values.reshape(dims[::-1]), 0, axis=2 - normal)
+            for name, values in flat.items()
+        },
         vectors=vectors,
         names=_names(flat.keys() & data.keys(), normal),
+        time=mesh.time,
+        place={"normal": AXES[normal], "position": float(axes[normal][0])},
         remarks=tuple(remarks),
     )
+
+
+def _as_cells(mesh: SpaceMesh, path: Path, remarks: list[str]) -> SpaceMesh:
+    """The first layer of a structured grid as points and quadrilaterals."""
+    assert mesh.dims is not None and mesh.points is not None
+    dims, inner = mesh.dims, _cell_dims(mesh.dims)
+    flat = [axis for axis in range(3) if (inner if mesh.cell_data else dims)[axis] == 1]
+    thin = flat[-1] if flat else _thin_axis(dims, path, remarks)
+    grid = mesh.points.reshape(*dims[::-1], 3)
+    # The plane of a layer of cells lies midway between their two layers of points.
+    points = grid.mean(2 - thin) if mesh.cell_data else np.take(grid, 0, axis=2 - thin)
+    cells = quadrilaterals(*points.shape[:2])
+    try:
+        return replace(
+            mesh,
+            dims=None,
+            points=points.reshape(-1, 3),
+            cells=cells,
+            in_order=True,
+            point_data=first_layer(mesh.point_data, dims, thin),
+            cell_data=first_layer(mesh.cell_data, inner, thin),
+        )
+    except ValueError as error:
+        raise SourceError(f"{path}: the file is damaged ({error}); export it again") from error
 
 
 def _thin_axis(dims: tuple[int, ...], path: Path, remarks: list[str]) -> int:
@@ -140,36 +209,26 @@ def _name_plane(normal: int, remarks: list[str]) -> None:
         remarks.append(f"the plane is {first}{second}: {first} became x and {second} became y")
 
 
-def _cut_points(mesh: SpaceMesh, on_cells: bool, path: Path) -> Plane:
-    assert mesh.points is not None
-    remarks: list[str] = []
-    points = mesh.points
-    if on_cells:
-        points = _cell_centres(mesh, path)
-        remarks.append("the values are those of cells, at their centres")
-    if not len(points):
-        raise SourceError(f"{path}: it holds no points; export it with its mesh")
+def _find_normal(points: np.ndarray, path: Path) -> tuple[int, np.ndarray]:
+    """The axis across a plane, and where its one or two layers of points lie along it."""
     extent = np.ptp(points, axis=0)
-    normal, keep = _flat_axis(extent), slice(None)
-    if normal is None:
-        layers = [np.unique(points[:, axis]) for axis in range(3)]
-        if min(len(layer) for layer in layers) != 2:
-            raise _no_plane(extent, path)
-        normal = max(axis for axis in range(3) if len(layers[axis]) == 2)
-        keep = points[:, normal] == layers[normal][0]
-        remarks.append(f"two layers along {AXES[normal]}: the first was taken")
-    _name_plane(normal, remarks)
-    first, second = (axis for axis in range(3) if axis != normal)
-    data = mesh.cell_data if on_cells else mesh.point_data
-    flat, vectors = _components(data, len(points), (first, second), path)
-    return Plane(
-        x=points[keep, first],
-        y=points[keep, second],
-        fields={name: values[keep] for name, values in flat.items()},
-        vectors=vectors,
-        names=_names(flat.keys() & data.keys(), normal),
-        remarks=tuple(remarks),
-    )
+    flat_axis = _flat_axis(extent)
+    if flat_axis is not None:
+        return flat_axis, points[:1, flat_axis]
+    step = _FLAT * extent.max()
+    for axis in (2, 1, 0):
+        low, high = points[:, axis].min(), points[:, axis].max()
+        if (np.minimum(points[:, axis] - low, high - points[:, axis]) <= step).all():
+            return axis, np.array([low, high])
+    raise _no_plane(extent, path)
+
+
+def _shown(fields: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Fields without what VTK hides."""
+    valid = fields.pop("valid", None)
+    if valid is None:
+        return fields
+    return {name: np.where(valid != 0, values, np.nan) for name, values in fields.items()}
 
 
 def _components(
@@ -206,30 +265,10 @@ def _names(scalars: Iterable[str], normal: int) -> dict[str, str]:
     return {key: turned[name] for key, name in found.items() if name in turned}
 
 
-def _cell_centres(mesh: SpaceMesh, path: Path) -> np.ndarray:
-    assert mesh.points is not None
-    if mesh.cells is None:
-        raise SourceError(f"{path}: it has data on cells but no cells; export it again")
-    connectivity, ends = mesh.cells
-    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
-    counts = ends - starts
-    if not len(ends) or counts.min() < 1 or ends[-1] > len(connectivity):
-        raise SourceError(f"{path}: its cells are broken; export it again")
-    if connectivity.min() < 0 or connectivity.max() >= len(mesh.points):
-        raise SourceError(f"{path}: its cells name points that are not there; export it again")
-    sums = np.add.reduceat(mesh.points[connectivity], starts, axis=0)
-    return np.asarray(sums / counts[:, None])
+def _cell_dims(dims: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Cells along the axes of a grid with so many points."""
+    return max(1, dims[0] - 1), max(1, dims[1] - 1), max(1, dims[2] - 1)
 
 
 def _centres(axis: np.ndarray) -> np.ndarray:
     return axis if len(axis) == 1 else (axis[1:] + axis[:-1]) / 2
-
-
-def _cell_mean(grid: np.ndarray) -> np.ndarray:
-    """Centres of the cells of a structured grid (z, y, x, 3)."""
-    for axis in range(3):
-        if grid.shape[axis] > 1:
-            lower = np.take(grid, range(grid.shape[axis] - 1), axis=axis)
-            upper = np.take(grid, range(1, grid.shape[axis]), axis=axis)
-            grid = (lower + upper) / 2
-    return grid

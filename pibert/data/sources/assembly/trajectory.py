@@ -29,6 +29,7 @@ def make_recordings(
     *,
     order: str = "btcyx",
     source: Mapping[str, Any] = {},
+    facts: Mapping[str, Any] = {},
     remarks: Sequence[str] = (),
     name: str | None = None,
 ) -> Recordings:
@@ -41,11 +42,13 @@ def make_recordings(
         hints: What the user says about them.
         order: The order of axes that is usual in such files.
         source: Source facts.
+        facts: What else is known: ``sides``, ``viscosity``, ``parameters``, ``local`` as
+            ``gridding.uniform.describe`` takes them.
         remarks: What the reader noticed so far.
         name: Of the flow; the file's without one.
     """
     roles = find_roles(store.path, variables, hints, order=order)
-    plan = _plan(store, roles, variables, hints, source)
+    plan = _plan(store, roles, variables, hints, source, facts)
     stem, width = name or store.path.stem, len(str(plan.members - 1))
     names: tuple[str, ...] = (stem,)
     if plan.members > 1:
@@ -184,7 +187,7 @@ class Plan:
         return ArraySource(self.store, pieces, self.shape, member=member, **flips)
 
     def _told(self, notes: Mapping[str, Any]) -> dict[str, Any]:
-        local = dict(self.facts["local"]) | ({"gridding": dict(notes)} if notes else {})
+        local = ({"gridding": dict(notes)} if notes else {}) | dict(self.facts["local"])
         return dict(self.facts) | {"local": local}
 
     def _decided(
@@ -234,6 +237,7 @@ def _plan(
     variables: Sequence[Variable],
     hints: Hints,
     source: Mapping[str, Any],
+    known: Mapping[str, Any],
 ) -> Plan:
     remarks: list[str] = []
     pieces, flags = dict(roles.channels), dict(roles.flags)
@@ -262,7 +266,12 @@ def _plan(
         "time_unit": time_unit,
         "parameters": {"Re": steps["Re"]} if "Re" in steps else {},
         "source": {"file": store.path.name, **source},
-        "local": {"axes": axes, "arrays": {our: piece.key for our, piece in pieces.items()}},
+        **known,
+        "local": {
+            "axes": axes,
+            "arrays": {our: piece.key for our, piece in pieces.items()},
+            **known.get("local", {}),
+        },
     }
     return Plan(
         store=store,

@@ -19,13 +19,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pibert.data.sources.gridding.raster import GridError, cover
 from pibert.fields import FieldSpec, Grid, Trajectory
 
 Box = tuple[float, float, float, float]
 """Left, right, bottom and top."""
-
-# Of the barycentric weights, so that a point on an edge lies in both triangles.
-_TOLERANCE = 1e-9
 
 
 class NodeType(IntEnum):
@@ -72,14 +70,15 @@ def rasterise(mesh: MeshTrajectory, shape: tuple[int, int], box: Box | None = No
     grid = _grid_over(bounds if box is None else box, shape)
     states = np.full((mesh.num_frames, len(mesh.channels), *shape), np.nan, dtype=np.float32)
     fluid = np.zeros((mesh.num_frames, *shape), dtype=bool)
-    error = _NodeError(mesh.channels)
+    error = GridError(mesh.channels)
     for t in range(mesh.num_frames):
         points = (mesh.positions[t].double().numpy() - grid.origin) / (grid.dx, grid.dy)
         values, types = mesh.fields[t].double().numpy(), mesh.node_types[t].numpy()
         triangles = _fluid_triangles(mesh.triangles[t].numpy(), types)
-        rows, columns, nodes, weights = _cover(points, triangles, shape)
-        fluid[t, rows, columns] = True
-        states[t][:, rows, columns] = (values[:, nodes] * weights).sum(-1)
+        found = cover(points[triangles], shape)
+        nodes, place = triangles[found.triangle], (found.rows, found.columns)
+        fluid[t][place] = True
+        states[t][:, *place] = (values[:, nodes] * found.weights).sum(-1)
         error.add(points[types == 0], values[:, types == 0], states[t], fluid[t])
     x, y = grid.coordinates(torch.float64)
     left, right, bottom, top = bounds
@@ -116,82 +115,3 @@ def _fluid_triangles(triangles: np.ndarray, types: np.ndarray) -> np.ndarray:
     disabled = (corners == NodeType.DISABLED).any(1)
     solid = (corners == NodeType.WALL).all(1)
     return triangles[~disabled & ~solid]
-
-
-def _cover(
-    points: np.ndarray, triangles: np.ndarray, shape: tuple[int, int]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The grid points inside triangles, as (row, column, nodes, weights).
-
-    Positions are in units of the grid: point (row, column) lies at (column, row). Every triangle is
-    tried on the grid points of its bounding box, all triangles at once.
-    """
-    a, b, c = (points[triangles[:, corner]] for corner in range(3))
-    area = _cross(b - a, c - a)
-    whole = area != 0
-    triangles, a, b, c, area = triangles[whole], a[whole], b[whole], c[whole], area[whole]
-    corners = np.stack([a, b, c])
-    limits = np.array(shape[::-1]) - 1
-    low = np.clip(np.ceil(corners.min(0) - _TOLERANCE), 0, limits + 1).astype(np.int64)
-    high = np.clip(np.floor(corners.max(0) + _TOLERANCE), -1, limits).astype(np.int64)
-    wide, tall = np.maximum(high - low + 1, 0).T
-    count = wide * tall
-    owner = np.repeat(np.arange(len(triangles)), count)
-    place = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
-    columns = low[owner, 0] + place % wide[owner]
-    rows = low[owner, 1] + place // wide[owner]
-    arm = np.stack([columns, rows], 1) - a[owner]
-    to_b = _cross(arm, (c - a)[owner]) / area[owner]
-    to_c = _cross((b - a)[owner], arm) / area[owner]
-    weights = np.stack([1 - to_b - to_c, to_b, to_c], 1)
-    inside = weights.min(1) >= -_TOLERANCE
-    return rows[inside], columns[inside], triangles[owner[inside]], weights[inside]
-
-
-def _cross(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    product: np.ndarray = p[:, 0] * q[:, 1] - p[:, 1] * q[:, 0]
-    return product
-
-
-class _NodeError:
-    """Sums up how far the grid, sampled at the nodes, is from the nodes' values."""
-
-    def __init__(self, channels: tuple[str, ...]) -> None:
-        self.channels = channels
-        self.nodes = self.tested = 0
-        self.squares, self.total, self.total_squares = np.zeros((3, len(channels)))
-
-    def add(
-        self, points: np.ndarray, values: np.ndarray, states: np.ndarray, fluid: np.ndarray
-    ) -> None:
-        self.nodes += len(points)
-        ny, nx = fluid.shape
-        column, row = np.floor(points).astype(np.int64).T
-        ok = (column >= 0) & (column < nx - 1) & (row >= 0) & (row < ny - 1)
-        ok[ok] = np.all([fluid[row[ok] + i, column[ok] + j] for i in (0, 1) for j in (0, 1)], 0)
-        row, column, values = row[ok], column[ok], values[:, ok]
-        right, up = points[ok, 0] - column, points[ok, 1] - row
-        below, above = (
-            (1 - right) * states[:, row + i, column] + right * states[:, row + i, column + 1]
-            for i in (0, 1)
-        )
-        difference = (1 - up) * below + up * above - values
-        finite = np.isfinite(difference).all(0)
-        values, difference = values[:, finite], difference[:, finite]
-        self.tested += values.shape[1]
-        self.squares += (difference**2).sum(1)
-        self.total += values.sum(1)
-        self.total_squares += (values**2).sum(1)
-
-    def report(self) -> dict[str, Any]:
-        """Error per channel, rms over the tested nodes, and as a share of the field's deviation."""
-        if not self.tested:
-            return {"error": None, "nodes_tested": 0.0}
-        rms = np.sqrt(self.squares / self.tested)
-        variance = self.total_squares / self.tested - (self.total / self.tested) ** 2
-        deviation = np.sqrt(np.maximum(variance, 0.0))
-        error = {
-            name: {"rms": float(r), "relative": float(r / d) if d > 0 else None}
-            for name, r, d in zip(self.channels, rms, deviation, strict=True)
-        }
-        return {"error": error, "nodes_tested": self.tested / self.nodes}

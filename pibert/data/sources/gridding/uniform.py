@@ -39,6 +39,7 @@ def on_uniform_grid(
     time_unit: str | None = None,
     sides: Sides = Sides(),
     family: str | None = None,
+    viscosity: float | None = None,
     parameters: Mapping[str, float] = {},
     source: Mapping[str, Any] = {},
     local: Mapping[str, Any] = {},
@@ -59,6 +60,7 @@ def on_uniform_grid(
         time_unit: Of time.
         sides: What bounds the grid.
         family: The governing equation, if known.
+        viscosity: The kinematic one, if known.
         parameters: Of the flow.
         source: Source facts.
         local: What was done to the data before.
@@ -96,6 +98,7 @@ def on_uniform_grid(
         time_unit=time_unit,
         sides=sides,
         family=family,
+        viscosity=viscosity,
         parameters=parameters,
         source=source,
         local={**local, "gridding": notes},
@@ -118,6 +121,7 @@ def describe(
     time_unit: str | None = None,
     sides: Sides = Sides(),
     family: str | None = None,
+    viscosity: float | None = None,
     parameters: Mapping[str, float] = {},
     source: Mapping[str, Any] = {},
     local: Mapping[str, Any] = {},
@@ -130,6 +134,8 @@ def describe(
     family = hints.family or family
     if family is not None:
         find_family(family)
+    if viscosity is not None:
+        viscosity = hints.parameters.get("viscosity", viscosity)
     parameters = {**parameters, **hints.parameters}
     times, dt = _times(name, time, states.shape[0])
     spec = FieldSpec(
@@ -142,6 +148,7 @@ def describe(
         dt=dt,
         grid=Grid(layout.shape, layout.dx, layout.dy, sides, origin=layout.origin),
         family=family,
+        viscosity=viscosity,
     )
     return Trajectory(
         name=name,

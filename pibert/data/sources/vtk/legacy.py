@@ -215,6 +215,7 @@ class _Parser:
             axes=axes,
             points=points,
             cells=found.get("cells"),
+            in_order=kind == "POLYDATA",
             point_data=point_data,
             cell_data=cell_data,
             time=found.get("time"),

@@ -1,67 +1,73 @@
-"""VTK files: legacy .vtk, XML .vti .vtr .vts .vtu .vtp, .pvd collections, folders of files.
+"""VTK: legacy .vtk; XML .vti, .vtr, .vts, .vtu, .vtp; blocks .vtm; series .pvd, .series; folders.
 
-A folder of numbered files is a flow. The times are those of the collection, or those that every
-file states; else the frames are counted.
+A folder of numbered files is a flow. The times are those of the series, or those that every file
+states; else the frames are counted.
 """
 
 import contextlib
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pibert.data.provenance import own_facts
-from pibert.data.sources.assembly.planes import Plane, open_series
+from pibert.data.sources.assembly.frames import CellPlane, Plane, Series
+from pibert.data.sources.assembly.planes import open_series
 from pibert.data.sources.assembly.space import cut_plane
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
+from pibert.data.sources.vtk.collections import find_flow, read_collection
 from pibert.data.sources.vtk.legacy import HEAD, read_legacy
-from pibert.data.sources.vtk.xml import read_collection, read_xml
+from pibert.data.sources.vtk.xml import read_xml
 
-TITLE = "VTK (.vtk, .vti, .vtr, .vts, .vtu, .vtp, .pvd)"
+TITLE = "VTK (.vtk, .vti, .vtr, .vts, .vtu, .vtp, .vtm, .pvd, .series)"
 
-_FRAMES = (".vtk", ".vti", ".vtr", ".vts", ".vtu", ".vtp")
+_FRAMES = (".vtk", ".vti", ".vtr", ".vts", ".vtu", ".vtp", ".vtm")
+_SERIES = (".pvd", ".series")
 _HEAD = 1 << 14
 _OWN = re.compile(rb"<!-- PIBERT (\{.*?\}) -->")
 """In the head of a file that this package wrote."""
 # They name the files of their parts: taken for VTK, so that opening them says what to do.
-_PARTS = (".vtm", ".pvti", ".pvtr", ".pvts", ".pvtu", ".pvtp")
+_PARTS = (".pvti", ".pvtr", ".pvts", ".pvtu", ".pvtp")
 
 
 def recognise(path: Path) -> bool:
     if path.is_dir():
         try:
-            return any(entry.suffix.lower() in (*_FRAMES, ".pvd") for entry in path.iterdir())
+            return any(entry.suffix.lower() in (*_FRAMES, *_SERIES) for entry in path.iterdir())
         except OSError:
             return False
-    return path.suffix.lower() in (*_FRAMES, *_PARTS, ".pvd") and path.is_file()
+    return path.suffix.lower() in (*_FRAMES, *_PARTS, *_SERIES) and path.is_file()
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     if path.is_dir():
-        collections = sorted(entry for entry in path.iterdir() if entry.suffix.lower() == ".pvd")
-        if len(collections) == 1:
-            return _open_collection(collections[0], hints)
+        collections = [entry for entry in path.iterdir() if entry.suffix.lower() in _SERIES]
+        # Of a case there may be series of its patches, too: that of the blocks holds the flow.
+        blocks = [entry for entry in collections if entry.name.lower().endswith(".vtm.series")]
+        for found in (collections, blocks):
+            if len(found) == 1:
+                return _open_collection(found[0], hints)
         return _open_folder(path, hints)
-    if path.suffix.lower() == ".pvd":
+    if path.suffix.lower() in _SERIES:
         return _open_collection(path, hints)
     return _open([path], path, hints, name=path.stem)
 
 
-def read_plane(path: Path) -> Plane:
+def read_plane(path: Path) -> Plane | CellPlane:
     """The plane in one file."""
     try:
+        if path.suffix.lower() == ".vtm":
+            path = find_flow(path)
         with path.open("rb") as file:
             legacy = file.read(len(HEAD)) == HEAD
         mesh = read_legacy(path) if legacy or path.suffix.lower() == ".vtk" else read_xml(path)
     except OSError as error:
         raise SourceError(f"{path}: it cannot be read ({error.strerror})") from error
-    return replace(cut_plane(mesh, path), time=mesh.time)
+    return cut_plane(mesh, path)
 
 
 def _open_collection(path: Path, hints: Hints) -> Recordings:
     times, files = zip(*read_collection(path), strict=True)
-    return _open(files, path, hints, times=times, name=path.stem)
+    return _open(files, path, hints, times=times, name=path.name.partition(".")[0])
 
 
 def _open_folder(path: Path, hints: Hints) -> Recordings:
@@ -84,9 +90,17 @@ def _open_folder(path: Path, hints: Hints) -> Recordings:
     return _open(ordered, path, hints, times=times, name=path.name)
 
 
-def _open(files: Sequence[Path], path: Path, hints: Hints, **known: Any) -> Recordings:
+def _open(
+    files: Sequence[Path],
+    path: Path,
+    hints: Hints,
+    *,
+    name: str,
+    times: Sequence[float] | None = None,
+) -> Recordings:
     said = None
     with contextlib.suppress(OSError), files[0].open("rb") as file:  # reading it says what is wrong
         said = _OWN.search(file.read(_HEAD))
     source = {} if said is None else own_facts(said[1].decode("utf-8", "replace"))
-    return open_series("vtk", path, files, read_plane, hints, source=source, **known)
+    series = Series(files=files, read=read_plane, times=times, source=source)
+    return open_series("vtk", path, series, hints, name=name)

@@ -1,4 +1,4 @@
-"""VTK's XML files: .vti, .vtr, .vts, and .vtu and .vtp in one piece or several; .pvd collections.
+"""VTK's XML files: .vti, .vtr, .vts, and .vtu and .vtp in one piece or several.
 
 An array is text, base64 after a header of its length, or lies in one appended block (raw or base64)
 at an offset. A compressed array is a header (number of blocks, size of a block, size of the last
@@ -41,35 +41,11 @@ _DECOMPRESS: dict[str, Callable[[bytes], bytes]] = {
 _APPENDED = re.compile(rb"<AppendedData[^>]*>\s*_")
 
 
-def read_collection(path: Path) -> list[tuple[float, Path]]:
-    """The files of a .pvd by time."""
-    root = _parse(path, path.read_bytes())
-    entries = root.findall("Collection/DataSet")
-    if not entries:
-        raise SourceError(f"{path}: this collection names no data sets; save it again")
-    times: dict[float, Path] = {}
-    for index, entry in enumerate(entries):
-        try:
-            time = float(entry.get("timestep", index))
-        except ValueError as error:
-            raise SourceError(f"{path}: a time step that is no number ({error})") from error
-        if time in times:
-            raise SourceError(
-                f"{path}: two files for time {time:g}; a flow in several parts is not read: merge "
-                "the parts into one file per time"
-            )
-        file = entry.get("file")
-        if not file or not (path.parent / file).is_file():
-            raise SourceError(f"{path}: it names {file!r}, which is not there; copy it too")
-        times[time] = path.parent / file
-    return sorted(times.items())
-
-
 def read_xml(path: Path) -> SpaceMesh:
     return _Document(path, path.read_bytes()).mesh()
 
 
-def _parse(path: Path, text: bytes) -> ElementTree.Element:
+def parse(path: Path, text: bytes) -> ElementTree.Element:
     if b"<!ENTITY" in text:
         raise SourceError(f"{path}: a VTK file defines no entities; this one is not read")
     try:
@@ -96,7 +72,7 @@ class _Document:
                 raise self.fail("it ends within its appended data")
             self.appended = data[found.end() : end]
             data = data[: found.end()] + data[end:]
-        self.root = _parse(path, data)
+        self.root = parse(path, data)
         head = self.root.find("AppendedData")
         self.encoding = "raw" if head is None else head.get("encoding", "raw")
         order = "<" if self.root.get("byte_order", "LittleEndian") == "LittleEndian" else ">"
@@ -201,6 +177,7 @@ class _Document:
         return SpaceMesh(
             points=np.concatenate(points),
             cells=(np.concatenate(connectivity), np.concatenate(ends)),
+            in_order=cells_in == "Polys",
             point_data=joined["PointData"],
             cell_data=joined["CellData"],
             time=self.time(),
@@ -234,19 +211,28 @@ class _Document:
                 stored = self.appended[start:]
             else:
                 stored, encoded = "".join((entry.text or "").split()).encode(), True
-            values = np.frombuffer(self.unpack(stored, encoded), dtype)
+            values = np.frombuffer(self.unpack(stored, encoded, dtype.itemsize), dtype)
         width = int(entry.get("NumberOfComponents") or 1)
         values = values.astype(dtype.newbyteorder("="))
         return values if width == 1 else values.reshape(-1, width)
 
-    def unpack(self, stored: bytes, encoded: bool) -> bytes:
-        """The bytes of an array that is stored with its header."""
+    def unpack(self, stored: bytes, encoded: bool, item: int) -> bytes:
+        """The bytes of an array that is stored with its header.
+
+        Args:
+            stored: Header and data, up to the end of the array or beyond.
+            encoded: In base64.
+            item: Bytes of a number.
+        """
         word = self.header.itemsize
         if self.decompress is None:
             head, rest = _take(stored, word, encoded)
             (size,) = (int(n) for n in np.frombuffer(head, self.header))
             if encoded and b"=" not in stored[: _encoded(word)]:
                 # Header and data are one text, unless the header ends with padding.
+                if len(stored) == _encoded(word + size // item):
+                    # OpenFOAM v1912 states the corners of sampled surfaces so many times too large.
+                    size //= item
                 return _take(stored, word + size, True)[0][word:]
             return _take(rest, size, encoded)[0]
         count = int(np.frombuffer(_take(stored, word, encoded)[0], self.header)[0])

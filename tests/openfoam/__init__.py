@@ -1,0 +1,1 @@
+"""Real OpenFOAM cases: how they are made, and what OpenFOAM itself samples from them."""

@@ -1,14 +1,15 @@
-"""A file that was sent, as a recording: npy, npz, safetensors or the native format.
+"""A file that was sent, as a recording: anything that ``pibert convert`` reads from one file.
 
-What a file declares is checked before memory is taken for it. Arrays are read in memory; HDF5,
-whose library was not made for hostile files, in a process of its own and from a folder that is
-removed.
+What a file declares is checked before memory is taken for it. Arrays in the server's own layout
+(``fields``, ``mask``, ``body``) are read in memory; every other file, whose libraries were not made
+for hostile input, in a process of its own and from a folder that is removed.
 """
 
 import io
 import json
 import math
 import multiprocessing
+import re
 import tempfile
 import zipfile
 import zlib
@@ -19,57 +20,134 @@ from typing import Any
 import numpy as np
 import torch
 
+from pibert.data.sources.recordings import Hints
+from pibert.data.units import VELOCITY
 from pibert.fields import FieldSpec, Grid, Parameter, Trajectory
 from pibert.serve.answers import Answer
 from pibert.serve.arrays import NPY_MAGIC, read_npy, read_safetensors
 from pibert.serve.limits import SIDE
-from pibert.serve.native import PROBLEM, read_native
+from pibert.serve.reading import PROBLEM, read_file
 from pibert.serve.recordings import Units, fit_units, take_frames
 from pibert.serve.refusal import Refusal
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _ZIP_MAGIC = b"PK\x03\x04"
+_SUFFIXES = {
+    "NumPy": (".npy", ".npz"),
+    "safetensors": (".safetensors",),
+    "HDF5": (".h5", ".hdf5"),
+    "NetCDF": (".nc", ".nc4", ".cdf"),
+    "MATLAB": (".mat",),
+    "VTK": (".vtk", ".vti", ".vtr", ".vts", ".vtu", ".vtp"),
+    "text": (".csv", ".tsv", ".txt", ".dat", ".vec"),
+}
+"""Of files that are whole by themselves. A .pvd names others, which a server must not look for."""
+_KNOWN = tuple(suffix for own in _SUFFIXES.values() for suffix in own)
+_ON_HDF5 = (*_SUFFIXES["HDF5"], *_SUFFIXES["NetCDF"], *_SUFFIXES["MATLAB"])
+_LAYOUT = {"fields", "mask", "body"}
+"""Arrays of the server's own layout."""
 _MOST_MEMBERS = 64
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Those that NumPy writes. Of others zipfile unpacks more at once than it is asked for."""
 # A server of forks has no threads, and what it has imported is there at once.
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["pibert.serve.native"])
+_FORKS.set_forkserver_preload(["pibert.serve.reading", "scipy.io", "xarray", "h5netcdf"])
+HINTS = ("dt", "dx", "dy", "unit", "length_unit", "time_unit", "channels", "axes")
+"""What a request may state about a file; as the options of ``pibert convert``."""
 _FACTS = tuple("channels units dt dx dy x0 y0 t0 length_unit time_unit parameters source".split())
 _NAMES = ("u", "v", "p")
 """Of channels, in order, where a file names none."""
-_CONVERT = "make a native .h5 of it with pibert convert"
 
 
 def open_file(
-    data: bytes, trajectory: str | None, limit: int, seconds: float, units: Units = ()
+    data: bytes,
+    trajectory: str | None,
+    limit: int,
+    seconds: float,
+    units: Units = (),
+    *,
+    name: str = "",
+    hints: Hints = Hints(),
 ) -> Answer:
-    """The frames of a file, told by its first bytes; as many as ``limit`` bytes hold.
+    """The frames of a file; as many as ``limit`` bytes hold.
 
     Args:
         data: The file.
-        trajectory: Which one of a native file. None: the first.
+        trajectory: Which one of several. None: the first.
         limit: Most bytes of the frames.
-        seconds: That reading a native file may take.
+        seconds: That reading it may take.
         units: Of the models that the frames may be for.
+        name: Its name; the suffix tells the kind where the first bytes do not.
+        hints: What the user states about it.
     """
-    if data.startswith(HDF5_MAGIC):
-        return _open_native(data, trajectory, limit, seconds, units)
-    if trajectory is not None:
-        raise Refusal("invalid", "trajectory: only a native .h5 file has several")
-    if data.startswith(NPY_MAGIC):
-        return _as_answer({"fields": read_npy(data, "the file")}, {}, limit, units)
-    if data.startswith(_ZIP_MAGIC):
-        return _as_answer(_read_npz(data, limit), {}, limit, units)
     if len(data) > 9 and data[8:9] == b"{":
         arrays, metadata = read_safetensors(data, "the file")
-        facts = {name: _fact(metadata[name], name) for name in _FACTS if name in metadata}
-        return _as_answer(arrays, facts, limit, units)
+        stated = {key: _fact(metadata[key], key) for key in _FACTS if key in metadata}
+        return _as_answer(arrays, _with_hints(stated, hints), limit, units)
+    if data.startswith(NPY_MAGIC):
+        suffix, arrays = ".npy", {"fields": read_npy(data, "the file")}
+    elif data.startswith(_ZIP_MAGIC):
+        suffix, arrays = ".npz", _read_npz(data, limit)
+    else:
+        suffix, arrays = _suffix_of(data, name), {}
+    named = hints.channels or hints.axes or trajectory is not None
+    if not named and _is_own_layout(arrays, units):
+        return _as_answer(arrays, _with_hints({}, hints), limit, units)
+    return _read_apart(data, name, suffix, trajectory, limit, seconds, units, hints)
+
+
+def read_hints(given: Mapping[str, str | float | None]) -> Hints:
+    """What a request states about its file, by the names in ``HINTS``; None: nothing."""
+    stated: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if "channels" in stated:
+        pairs = [text.partition("=") for text in stated["channels"].split(",")]
+        stated["channels"] = {name.strip(): theirs.strip() for name, _, theirs in pairs}
+        if not all(own and theirs for own, theirs in stated["channels"].items()):
+            raise Refusal("invalid", "channels: expected NAME=NAME in the file, as u=Vx,v=Vy")
+    try:
+        return Hints(**stated)
+    except ValueError as error:
+        raise Refusal("invalid", str(error)) from None
+
+
+def _suffix_of(data: bytes, name: str) -> str:
+    """What the file is called where it is read: readers go by the suffix."""
+    suffix = Path(name).suffix.lower()
+    if data.startswith(HDF5_MAGIC):
+        return suffix if suffix in _ON_HDF5 else ".h5"
+    if suffix in _KNOWN and suffix not in (*_SUFFIXES["NumPy"], *_SUFFIXES["safetensors"]):
+        return suffix
+    kinds = "; ".join(f"{kind} ({', '.join(own)})" for kind, own in _SUFFIXES.items())
+    found = f"a damaged {suffix}" if suffix in _KNOWN else suffix[:20] or "a file without a name"
     raise Refusal(
         "malformed",
-        "expected a file in npy, npz, safetensors or the native .h5, found another; where it is of "
-        f"a solver or a measurement, {_CONVERT}",
+        f"expected one whole file: {kinds}; found {found}. Of data in several files, make one native "
+        ".h5 with pibert convert",
     )
+
+
+def _is_own_layout(arrays: Mapping[str, np.ndarray], units: Units) -> bool:
+    """Whether the array ``fields`` is (time, channel, y, x) or (channel, y, x)."""
+    shape = arrays["fields"].shape if "fields" in arrays else ()
+    return len(shape) in (3, 4) and shape[-3] <= _most_nameless(units)
+
+
+def _with_hints(stated: Mapping[str, Any], hints: Hints) -> dict[str, Any]:
+    """The facts of a file with what the user adds; neither may contradict the other."""
+    given = {
+        key: value
+        for key in ("dt", "dx", "dy", "length_unit", "time_unit")
+        if (value := getattr(hints, key)) is not None
+    }
+    if hints.unit is not None:
+        given["unit"] = hints.unit
+    known = dict(stated) | ({"unit": stated["units"]} if stated.get("units") else {})
+    for key, value in given.items():
+        if known.get(key) not in (None, value):
+            raise Refusal(
+                "invalid", f"{key}: the file states {known[key]}, {value} was given; leave it empty"
+            )
+    return {**stated, **given}
 
 
 def _fact(text: str, name: str) -> Any:
@@ -80,6 +158,7 @@ def _fact(text: str, name: str) -> Any:
 
 
 def _read_npz(data: bytes, limit: int) -> dict[str, np.ndarray]:
+    """The arrays of a file in the server's own layout; of another one, none."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = archive.infolist()
@@ -92,10 +171,12 @@ def _read_npz(data: bytes, limit: int) -> dict[str, np.ndarray]:
                 )
             if any(member.compress_type not in _PACKINGS for member in members):
                 raise Refusal("malformed", "expected an npz file of NumPy, found another packing")
-            return {
-                member.filename.removesuffix(".npy"): _read_member(archive, member)
-                for member in members
-            }
+            named = {member.filename.removesuffix(".npy"): member for member in members}
+            if set(named) == {"arr_0"}:  # as NumPy calls an array without a name
+                named = {"fields": members[0]}
+            if not set(named) <= _LAYOUT:
+                return {}
+            return {name: _read_member(archive, member) for name, member in named.items()}
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, LookupError) as error:
         raise Refusal("malformed", f"expected a whole npz file, found: {error}") from None
     except (RuntimeError, NotImplementedError) as error:  # encrypted, or of a later zip version
@@ -113,6 +194,8 @@ def _as_answer(
     arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], limit: int, units: Units
 ) -> Answer:
     mask, body = arrays.get("mask"), arrays.get("body")
+    if ("dx" in facts) != ("dy" in facts):
+        raise Refusal("invalid", "expected the spacing dx and dy, both or none, found one of them")
     others = [name for name in arrays if name not in ("mask", "body")]
     name = "fields" if "fields" in arrays else others[0] if len(others) == 1 else None
     if name is None:
@@ -132,6 +215,9 @@ def _as_answer(
         )
     if not facts.get("channels"):
         remarks.append(_take_in_order(fields.shape, units))
+    if "unit" in facts:
+        names = facts.get("channels") or _named_in_order(fields.shape[-3])
+        facts = {**facts, "units": [facts["unit"] if n in VELOCITY else "1" for n in names]}
     if fields.ndim == 3:
         fields = fields[None]
     fitting = limit // (4 * math.prod(fields.shape[1:]))
@@ -153,9 +239,14 @@ def _as_answer(
     return Answer(answer.arrays, _stated(answer.facts, facts))
 
 
+def _most_nameless(units: Units) -> int:
+    """Most channels that may be meant where a file names none; more are rather frames."""
+    return max(len(_NAMES), *(len(own) for own in units), 0)
+
+
 def _take_in_order(shape: tuple[int, ...], units: Units) -> str:
     """A remark on channels without names, or a refusal of more than can be meant."""
-    count, most = shape[-3], max(len(_NAMES), *(len(own) for own in units), 0)
+    count, most = shape[-3], _most_nameless(units)
     if count > most:
         raise Refusal(
             "invalid",
@@ -252,13 +343,23 @@ def _text(value: Any, most: int = 40) -> str | None:
     return None if value is None else str(value)[:most]
 
 
-def _open_native(
-    data: bytes, trajectory: str | None, limit: int, seconds: float, units: Units
+def _read_apart(
+    data: bytes,
+    name: str,
+    suffix: str,
+    trajectory: str | None,
+    limit: int,
+    seconds: float,
+    units: Units,
+    hints: Hints,
 ) -> Answer:
+    """Read a file with the readers of ``pibert convert``, in a process that may be ended."""
     with tempfile.TemporaryDirectory(prefix="pibert-") as folder:
-        path, out = Path(folder, "sent.h5"), Path(folder, "frames.safetensors")
+        stem = re.sub(r"[^A-Za-z0-9_-]+", "_", Path(name).stem)[:60].strip("_") or "sent"
+        path, out = Path(folder, stem + suffix), Path(folder, "frames.safetensors.out")
         path.write_bytes(data)
-        reading = _FORKS.Process(target=read_native, args=(path, out, limit, trajectory, units))
+        arguments = (path, out, limit, trajectory, units, hints)
+        reading = _FORKS.Process(target=read_file, args=arguments)
         reading.start()
         reading.join(seconds)
         if reading.exitcode is None:
@@ -266,15 +367,21 @@ def _open_native(
             reading.join()
             raise Refusal("timeout", "the file was not read in time")
         if reading.exitcode or not out.is_file():
-            raise Refusal("malformed", "expected a native .h5 file, found a damaged one")
-        if out.stat().st_size and (problem := out.read_bytes()).startswith(PROBLEM):
-            said = problem.removeprefix(PROBLEM).decode().replace(str(path), "the file")
-            if "but not of the format" in said:
-                said = f"{said.rpartition(';')[0]}; {_CONVERT}"
-            raise Refusal("malformed", said)
-        arrays, texts = read_safetensors(out.read_bytes())
+            raise Refusal("malformed", f"expected a whole {suffix} file, found a damaged one")
+        answer = out.read_bytes()
+        if answer.startswith(PROBLEM):
+            code, said = json.loads(answer.removeprefix(PROBLEM))
+            raise Refusal(code, _as_hints(said.replace(str(path), "the file")))
+    arrays, texts = read_safetensors(answer)
     facts = {name: json.loads(text) for name, text in texts.items()}
+    facts["remarks"] = [_as_hints(remark) for remark in facts["remarks"]]
     return Answer({name: arrays[name] for name in sorted(arrays, key=_order)}, facts)
+
+
+def _as_hints(text: str) -> str:
+    """Options of the command line in a message, by their names in a request."""
+    options = "|".join(HINTS).replace("_", "-")
+    return re.sub(rf"--({options})\b", lambda found: found[1].replace("-", "_"), text)
 
 
 def _order(name: str) -> int:

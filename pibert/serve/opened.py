@@ -42,7 +42,7 @@ _SUFFIXES = {
     "text": (".csv", ".tsv", ".txt", ".dat", ".vec"),
 }
 """Of files that are whole by themselves. A .pvd names others, which a server must not look for."""
-_KNOWN = tuple(suffix for own in _SUFFIXES.values() for suffix in own)
+KNOWN = tuple(suffix for own in _SUFFIXES.values() for suffix in own)
 _ON_HDF5 = (*_SUFFIXES["HDF5"], *_SUFFIXES["NetCDF"], *_SUFFIXES["MATLAB"])
 _LAYOUT = {"fields", "mask", "body"}
 """Arrays of the server's own layout."""
@@ -115,10 +115,10 @@ def _suffix_of(data: bytes, name: str) -> str:
     suffix = Path(name).suffix.lower()
     if data.startswith(HDF5_MAGIC):
         return suffix if suffix in _ON_HDF5 else ".h5"
-    if suffix in _KNOWN and suffix not in (*_SUFFIXES["NumPy"], *_SUFFIXES["safetensors"]):
+    if suffix in KNOWN and suffix not in (*_SUFFIXES["NumPy"], *_SUFFIXES["safetensors"]):
         return suffix
     kinds = "; ".join(f"{kind} ({', '.join(own)})" for kind, own in _SUFFIXES.items())
-    found = f"a damaged {suffix}" if suffix in _KNOWN else suffix[:20] or "a file without a name"
+    found = f"a damaged {suffix}" if suffix in KNOWN else suffix[:20] or "a file without a name"
     raise Refusal(
         "malformed",
         f"expected one whole file: {kinds}; found {found}. Of data in several files, make one native "

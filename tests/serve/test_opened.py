@@ -1,5 +1,6 @@
 """Files of every kind that ``pibert convert`` reads, as the server opens them."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,8 @@ import xarray
 
 from pibert.data.sources import open_recordings
 from pibert.serve.answers import Answer
-from pibert.serve.opened import open_file, read_hints
+from pibert.serve.app import PAGE
+from pibert.serve.opened import HINTS, KNOWN, open_file, read_hints
 from pibert.serve.refusal import Refusal
 from tests.lookalikes import piv, vtk
 from tests.lookalikes.flow import T, X, Y, fields
@@ -114,6 +116,17 @@ def test_the_server_opens_what_convert_reads(name: str, tmp_path: Path):
     grid = truth.spec.grid
     spacing = [found["grid"][key] for key in ("dx", "dy", "x0", "y0")]
     assert spacing == pytest.approx([scale * n for n in (grid.dx, grid.dy, *grid.origin)])
+
+
+def test_the_page_and_its_description_list_the_formats():
+    page = (PAGE / "index.html").read_text()
+    (accepted,) = re.findall(r'accept="([^"]+)"', page)
+    assert tuple(accepted.split(",")) == KNOWN
+    described = (ROOT / "docs" / "serving.md").read_text()
+    rows = re.findall(r"^\| \w+ \| ((?:`\.\w+`(?:, )?)+) \|", described, re.MULTILINE)
+    assert set(re.findall(r"\.\w+", " ".join(rows))) == set(KNOWN)
+    assert sorted(re.findall(r'data-hint="(\w+)"', page)) == sorted(HINTS)
+    assert all(f"`{name}`" in described for name in HINTS)
 
 
 def test_lengths_in_millimetres_fit_the_models_unit_of_velocity(tmp_path: Path):

@@ -188,7 +188,7 @@ def test_links_that_lead_nowhere_are_found(tmp_path: Path, monkeypatch: pytest.M
     for module in ("tests.documents", "tests.test_docs"):
         monkeypatch.setattr(f"{module}.ROOT", tmp_path)
         monkeypatch.setattr(f"{module}.LINKING", ["a.md", "b.md"])
-    text = "[x](b.md#two-words) [x](b.md#one) [x](c.md) [x](#none) ![x](d.png) <img src=\"e.png\">"
+    text = '[x](b.md#two-words) [x](b.md#one) [x](c.md) [x](#none) ![x](d.png) <img src="e.png">'
     (tmp_path / "a.md").write_text(f"# A\n\n{text} [x](https://example.org/c.md)\n")
     (tmp_path / "b.md").write_text("# B\n\n## `Two` words\n\n```text\n# one\n```\n")
     assert broken("a.md") == ["b.md#one", "c.md", "#none", "d.png", "e.png"]

@@ -96,7 +96,10 @@ def _read(path: Path, limit: int, wanted: str | None, units: Units, hints: Hints
     answer = take_frames(fit, 0, None, limit, remarks)
     if answer.facts["stop"] < found.num_frames:
         remarks.append(f"the first {answer.facts['stop']} of {found.num_frames} frames")
-    return Answer(answer.arrays, answer.facts | {"remarks": remarks} | _unknown(found, recordings.kind, hints, answer))
+    return Answer(
+        answer.arrays,
+        answer.facts | {"remarks": remarks} | _unknown(found, recordings.kind, hints, answer),
+    )
 
 
 def _kind_of(path: Path) -> str:

@@ -327,7 +327,9 @@ def test_an_npy_that_is_dropped_is_shown_with_the_body_of_the_model(
 def test_errors_are_told_in_words_and_the_page_goes_on(opened: Visit):
     sent = {"name": "bad.npy", "mimeType": "application/x-npy", "buffer": b"no array at all"}
     opened.find("#file").set_input_files(sent)
-    expect(opened.find("#message")).to_contain_text("bad.npy was not opened: expected one whole file")
+    expect(opened.find("#message")).to_contain_text(
+        "bad.npy was not opened: expected one whole file"
+    )
     assert opened.complaints == [
         "Failed to load resource: the server responded with a status of 400 (Bad Request)"
     ]

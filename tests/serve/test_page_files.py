@@ -64,7 +64,9 @@ def test_after_a_refused_file_no_flow_is_shown_and_none_can_be_run(lonely: Visit
     expect(lonely.find("#badges li")).to_have_count(0)
     expect(lonely.find("[data-parameter]")).to_have_count(0)
     for study in ("probe", "slice", "error", "spectrum"):
-        expect(lonely.find(f"[data-study={study}] svg[role=img]")).to_contain_text("No flow is shown")
+        expect(lonely.find(f"[data-study={study}] svg[role=img]")).to_contain_text(
+            "No flow is shown"
+        )
         expect(lonely.find(f"[data-save={study}]")).to_be_disabled()
     expect(lonely.find("#readout")).to_have_text("Point at a panel to read values.")
     expect(lonely.find("#save-flow")).to_be_disabled()

@@ -36,7 +36,7 @@ SECTIONS = {
     "Physics": "Physics of the predictions",
     "Fields": "Fields",
     "Wake": "Slices and wake",
-    "Time": "Time series",
+    "Time": "One-step predictions in time",
     "Model": "Inside the models",
     "Benchmark": "Metrics of the benchmark",
     "Cost": "What it takes",

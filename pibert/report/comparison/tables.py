@@ -184,7 +184,6 @@ TABLES: tuple[tuple[str, Maker], ...] = (
     ("Scales", diagnostic_tables.haar),
     ("Physics", diagnostic_tables.physics),
     ("Wake", diagnostic_tables.slices),
-    ("Wake", diagnostic_tables.drag),
     ("Time", diagnostic_tables.temporal),
     ("Benchmark", diagnostic_tables.official),
     ("Model", draws),

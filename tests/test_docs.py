@@ -23,7 +23,6 @@ from tests.documents import (
     inline_commands,
     links,
     python_blocks,
-    read_page,
     run_python,
     words,
 )
@@ -195,7 +194,7 @@ def test_links_that_lead_nowhere_are_found(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_site_holds_what_its_pages_link_to() -> None:
-    """mkdocs says of a link to a file that is left out only in a note."""
+    """Mkdocs says of a link to a file that is left out only in a note."""
     settings = (ROOT / "mkdocs.yml").read_text()
     (left_out,) = re.findall(r"^exclude_docs: \|\n((?:  .*\n)+)", settings, re.MULTILINE)
     names = [

@@ -121,8 +121,8 @@ def _suffix_of(data: bytes, name: str) -> str:
     found = f"a damaged {suffix}" if suffix in KNOWN else suffix[:20] or "a file without a name"
     raise Refusal(
         "malformed",
-        f"expected one whole file: {kinds}; found {found}. Of data in several files, make one native "
-        ".h5 with pibert convert",
+        f"expected one whole file: {kinds}; found {found}. Of data in several files, make one "
+        "native .h5 with pibert convert",
     )
 
 

@@ -1,7 +1,7 @@
 """Reads a file that was sent with the readers of ``pibert convert``, in a process of its own.
 
-A file from somebody else may hold anything: this process has little memory, and a file that leads to
-others is refused.
+A file from somebody else may hold anything: this process has little memory, and a file that leads
+to others is refused.
 """
 
 import json

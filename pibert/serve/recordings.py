@@ -80,8 +80,8 @@ def fit_units(trajectory: Trajectory, units: Units) -> tuple[Trajectory, list[st
     """In metres and seconds unless a model takes the units that it has; with notes on that.
 
     Where velocities state no unit, lengths or times in other units than the models' cannot be used
-    as they are: then the models' unit is assumed, if they agree on one. As it is where its units are
-    not known.
+    as they are: then the models' unit is assumed, if they agree on one. A trajectory whose units
+    are not known stays as it is.
     """
     remarks: list[str] = []
     stated = _assumed(trajectory, units, remarks)

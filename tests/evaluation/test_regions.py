@@ -8,12 +8,10 @@ import pytest
 import torch
 
 from pibert.evaluation.flow_structure import differentiate
-from pibert.evaluation.measure import Frames
 from pibert.evaluation.regions import Slices, WakeLine, paper_column
 from pibert.fields import FieldSpec
 from pibert.physics import derivatives
 from tests.evaluation.masked_frames import (
-    SHAPE,
     SPEC,
     make_body,
     make_frames,

@@ -194,7 +194,7 @@ def test_links_that_lead_nowhere_are_found(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_site_holds_what_its_pages_link_to() -> None:
-    """Mkdocs says of a link to a file that is left out only in a note."""
+    """A link to a file that is left out makes mkdocs print a note, and no more."""
     settings = (ROOT / "mkdocs.yml").read_text()
     (left_out,) = re.findall(r"^exclude_docs: \|\n((?:  .*\n)+)", settings, re.MULTILINE)
     names = [

@@ -38,8 +38,13 @@ def refused(path: Path, **hints: Any) -> Refusal:
     return found.value
 
 
+def named() -> dict[str, Any]:
+    """The flow as arguments of NumPy, whose own options have other types."""
+    return dict(fields())
+
+
 def write_npz(path: Path) -> None:
-    np.savez(path, **fields(), x=X, y=Y, t=T)
+    np.savez(path, **named(), x=X, y=Y, t=T)
 
 
 def write_jet(path: Path) -> None:
@@ -52,12 +57,12 @@ def write_jet(path: Path) -> None:
 
 
 def write_mat(path: Path) -> None:
-    scipy.io.savemat(path, {**fields(), "x": X, "y": Y, "t": T})
+    scipy.io.savemat(path, {**named(), "x": X, "y": Y, "t": T})
 
 
 def write_h5(path: Path) -> None:
     with h5py.File(path, "w") as file:
-        for name, values in {**fields(), "x": X, "y": Y, "t": T}.items():
+        for name, values in {**named(), "x": X, "y": Y, "t": T}.items():
             file[name] = values
 
 
@@ -148,7 +153,7 @@ def test_lengths_in_millimetres_fit_the_models_unit_of_velocity(tmp_path: Path):
 
 
 def test_the_hint_that_is_missing_is_named_and_taken(tmp_path: Path):
-    np.savez(tmp_path / "one.npz", **fields(), x=X)
+    np.savez(tmp_path / "one.npz", **named(), x=X)
     refusal = refused(tmp_path / "one.npz")
     assert refusal.code == "invalid"
     assert "not along y; give their spacing in the same unit (dy)" in refusal.message
@@ -156,7 +161,7 @@ def test_the_hint_that_is_missing_is_named_and_taken(tmp_path: Path):
 
     np.savez(tmp_path / "odd.npz", a=fields()["u"], b=fields()["v"])
     assert "u=NAME" in refused(tmp_path / "odd.npz").message
-    hints = {"channels": "u=a,v=b", "dt": 0.05, "dx": 1.0, "dy": 1.0, "unit": "m/s"}
+    hints: dict[str, Any] = {"channels": "u=a,v=b", "dt": 0.05, "dx": 1.0, "dy": 1.0, "unit": "m/s"}
     found = opened(tmp_path / "odd.npz", **hints).facts
     assert (found["channels"], found["dt"], found["units"]) == (["u", "v"], 0.05, ["m/s", "m/s"])
     assert found["grid"]["dx"] == found["grid"]["dy"] == 1.0
@@ -165,7 +170,13 @@ def test_the_hint_that_is_missing_is_named_and_taken(tmp_path: Path):
 def test_hints_go_with_the_servers_own_layout_too(tmp_path: Path):
     own = np.stack([fields()["u"], fields()["v"]], 1)
     np.save(tmp_path / "own.npy", own)
-    hints = {"dt": 0.05, "dx": 100.0, "dy": 300.0, "unit": "mm/s", "length_unit": "mm"}
+    hints: dict[str, Any] = {
+        "dt": 0.05,
+        "dx": 100.0,
+        "dy": 300.0,
+        "unit": "mm/s",
+        "length_unit": "mm",
+    }
     found = opened(tmp_path / "own.npy", **hints, time_unit="s")
     assert found.facts["units"] == ["m/s", "m/s"] and found.facts["dt"] == 0.05
     assert (found.facts["grid"]["dx"], found.facts["grid"]["dy"]) == pytest.approx((0.1, 0.3))
@@ -261,7 +272,8 @@ def unpack(*_):
 
 reading.open_recordings = unpack
 write_to = Path({str(tmp_path / "out")!r})
-reading.read_file(Path({str(tmp_path / "flow.npz")!r}), write_to, 1_000_000, None, (), reading.Hints())
+flow = Path({str(tmp_path / "flow.npz")!r})
+reading.read_file(flow, write_to, 1_000_000, None, (), reading.Hints())
 print(write_to.read_text())
 """
     write_npz(tmp_path / "flow.npz")

@@ -177,7 +177,7 @@ def test_hints_go_with_the_servers_own_layout_too(tmp_path: Path):
         "unit": "mm/s",
         "length_unit": "mm",
     }
-    found = opened(tmp_path / "own.npy", **hints, time_unit="s")
+    found = opened(tmp_path / "own.npy", **hints, length_unit="mm", time_unit="s")
     assert found.facts["units"] == ["m/s", "m/s"] and found.facts["dt"] == 0.05
     assert (found.facts["grid"]["dx"], found.facts["grid"]["dy"]) == pytest.approx((0.1, 0.3))
     np.testing.assert_allclose(found.arrays["fields"], 1e-3 * own, rtol=1e-6)
@@ -202,8 +202,7 @@ def test_an_array_that_is_named_is_not_taken_for_channels(tmp_path: Path):
 
 
 def test_frames_that_are_not_evenly_apart_have_no_time_step(tmp_path: Path):
-    own = fields()
-    np.savez(tmp_path / "gap.npz", **own, x=X, y=Y, t=np.array([0, 1, 2, 4, 5, 6]) * 0.05)
+    np.savez(tmp_path / "gap.npz", **named(), x=X, y=Y, t=np.array([0, 1, 2, 4, 5, 6]) * 0.05)
     write_npz(tmp_path / "even.npz")
     uneven, even = (opened(tmp_path / f"{name}.npz").facts for name in ("gap", "even"))
     assert (uneven["dt"], uneven["uneven"]) == (None, True)

@@ -35,7 +35,7 @@ def cost(board: Board) -> Drawn | None:
     rows = -(-len(found) // 2)
     columns = min(2, len(found))
     many = max(len(costs) for _, costs in found.values())
-    tall = min(4.6, 2.7 + 0.08 * many)
+    tall = min(5.4, 2.7 + 0.12 * many)
     figure, axes = sheet(5.2 * columns, tall * rows, rows, columns)
     for ax, (title, (name, costs)) in zip(axes.flat, found.items(), strict=False):
         frame(ax, title, x=name, y="NMSE of the next frame")
@@ -51,7 +51,8 @@ def cost(board: Board) -> Drawn | None:
     caption = (
         f"Data set {board.name}: NMSE of all components over the test part (physical units) "
         "against cost; lower left is better. The grey line joins the best choices at each cost; "
-        "hollow points are predictors that are not trained, which have no place in c and d."
+        "hollow points are predictors that are not trained, which have no place in c and d; other "
+        "shapes than circles are variants."
         f"{where}"
     )
     fast = {m: c for _, costs in list(found.values())[:1] for m, c in costs.items()}
@@ -79,8 +80,11 @@ def _panel(ax: Axes, board: Board, errors: Mapping[str, float], costs: Mapping[s
         ax.axhline(errors["persistence"], color="0.6", lw=0.8, ls=":", zorder=1)
     for model, value in costs.items():
         colour = board.colour(model)
-        fill = "white" if model in UNTRAINED else colour
-        ax.plot(value, errors[model], "o", mfc=fill, mec=colour, ms=6, mew=1.2, zorder=3)
+        # A white rim keeps points apart that lie on each other.
+        fill, rim = ("white", colour) if model in UNTRAINED else (colour, "white")
+        width = 1.2 if model in UNTRAINED else 0.6
+        point = {"mfc": fill, "mec": rim, "ms": 7.0, "mew": width, "zorder": 3}
+        ax.plot(value, errors[model], board.mark(model), **point)
 
 
 def _front(points: Mapping[str, tuple[float, float]]) -> list[str]:

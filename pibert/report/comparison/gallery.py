@@ -15,6 +15,7 @@ from pibert.report.comparison import (
     cost,
     distribution,
     fields,
+    flows,
     rollout,
     sequence,
     slices,
@@ -32,6 +33,7 @@ DPI = 150
 Figures = Drawn | Animated | Sequence[Drawn] | None
 Maker = Callable[[Board], Figures]
 FIGURES: tuple[tuple[str, Maker], ...] = (
+    ("Flows", flows.flows),
     ("Components", bars.metrics),
     ("Components", distribution.error_distribution),
     ("Scales", bars.scales),

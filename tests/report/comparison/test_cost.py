@@ -77,6 +77,22 @@ def test_the_line_of_best_choices_falls_with_the_cost():
     assert list(front.get_ydata())[:3] == errors
 
 
+def test_training_times_of_shared_devices_are_upper_bounds_without_a_best_choice():
+    board = invented(3)
+    scores = {
+        key: Scores(own.card | {"at_a_time": 4}, own.arrays) for key, own in board.scores.items()
+    }
+    runs = [run | {"at_a_time": 4} for run in board.results["runs"]]
+    drawn = cost(Board(board.name, {**board.results, "runs": runs}, scores))
+    assert drawn is not None and "Up to 4 runs at a time shared a device" in drawn.caption
+    one, _, training, _ = axes_of(drawn)
+    assert training.get_xlabel() == (
+        "training time [s], upper bound: up to 4 runs shared the device"
+    )
+    fronts = [sum("steps" in line.get_drawstyle() for line in ax.lines) for ax in (one, training)]
+    assert fronts == [1, 0]
+
+
 def test_without_errors_there_is_no_figure():
     board = invented(3)
     assert cost(Board(board.name, {**board.results, "records": []}, board.scores)) is None

@@ -2,6 +2,7 @@
 
 import re
 import statistics
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -200,6 +201,25 @@ def test_costs_and_training_are_those_of_the_runs_that_did_not_fail():
     assert cell(ended, "unet", "validation loss").text == "0.250"
     assert cell(ended, "pibert", "pretraining").text == "2"
     assert cell(ended, "persistence", "best epoch").text == "–"
+
+
+def test_times_of_runs_that_shared_a_device_are_marked_as_upper_bounds():
+    board = handmade(ERRORS)
+    alone = run_tables.cost(board)
+    assert alone is not None and "shared a device" not in alone.caption
+    assert cell(alone, "unet", "training").note == ""
+    company = {"unet": (3, True), "pibert": (None, None), "persistence": (1, False)}
+    runs = [
+        {**run, "at_a_time": company[run["model"]][0], "shared_device": company[run["model"]][1]}
+        for run in board.results["runs"]
+    ]
+    shared = replace(board, results={**board.results, "runs": runs})
+    for table in (run_tables.cost(shared), run_tables.training(shared), summary(shared)):
+        assert cell(table, "unet", "training").note == "shared device"
+        assert cell(table, "pibert", "training").note == "trained elsewhere"
+        assert cell(table, "persistence", "training").note == ""
+        assert table is not None and "Up to 3 runs at a time shared a device" in table.caption
+        assert "upper bounds, and cannot be compared" in table.caption
 
 
 def test_persistence_and_the_unet_stand_in_every_table_however_many_models_there_are():

@@ -241,12 +241,12 @@ def _places(
             others = [m for m in range(len(points)) if m != n]
             taken = np.array([choices[m][0][chosen[m]] for m in others]).reshape(-1, 4)
             lines = [m for m in others if choices[m][2][chosen[m]]]
-            ends = np.array([_end(choices[m][0][chosen[m]], points[m]) for m in lines])
+            ends = np.array([_end(choices[m][0][chosen[m]]) for m in lines])
             starts = points[lines].reshape(-1, 2)
             cost = 4 * _common(boxes, taken).sum(1) + 4 * _common(boxes, dots).sum(1)
             cost += 6 * (extents[n].prod() - _common(boxes, inside[None])[:, 0])
             cost += extents[n].prod() * _crossed(boxes, starts, ends.reshape(-1, 2))
-            own = np.array([_end(box, points[n]) for box in boxes])
+            own = np.array([_end(box) for box in boxes])
             over = np.concatenate((taken, np.delete(dots, n, axis=0)))
             hit = np.array([_crossed(over, points[n : n + 1], end[None]).sum() for end in own])
             cost += np.where(far, extents[n].prod() * hit, 0.0) + 2.0 * away
@@ -273,8 +273,8 @@ def _choices(point: np.ndarray, extent: np.ndarray) -> tuple[np.ndarray, np.ndar
     return np.concatenate(boxes), np.concatenate(away), np.concatenate(far)
 
 
-def _end(box: np.ndarray, point: np.ndarray) -> np.ndarray:
-    """Where the line to a point leaves a label: at the middle of its left side, as drawn."""
+def _end(box: np.ndarray) -> np.ndarray:
+    """Where the line to its point leaves a label: at the middle of its left side, as drawn."""
     return np.array((box[0], (box[1] + box[3]) / 2))
 
 

@@ -170,13 +170,7 @@ def test_the_hint_that_is_missing_is_named_and_taken(tmp_path: Path):
 def test_hints_go_with_the_servers_own_layout_too(tmp_path: Path):
     own = np.stack([fields()["u"], fields()["v"]], 1)
     np.save(tmp_path / "own.npy", own)
-    hints: dict[str, Any] = {
-        "dt": 0.05,
-        "dx": 100.0,
-        "dy": 300.0,
-        "unit": "mm/s",
-        "length_unit": "mm",
-    }
+    hints: dict[str, Any] = {"dt": 0.05, "dx": 100.0, "dy": 300.0, "unit": "mm/s"}
     found = opened(tmp_path / "own.npy", **hints, length_unit="mm", time_unit="s")
     assert found.facts["units"] == ["m/s", "m/s"] and found.facts["dt"] == 0.05
     assert (found.facts["grid"]["dx"], found.facts["grid"]["dy"]) == pytest.approx((0.1, 0.3))

@@ -186,6 +186,8 @@ def test_a_hint_does_not_contradict_what_a_file_states(tmp_path: Path):
     refusal = refused(tmp_path / "flow.safetensors", dt=0.2)
     assert refusal.message == "dt: the file states 0.1, 0.2 was given; leave it empty"
     assert opened(tmp_path / "flow.safetensors", dt=0.1).facts["dt"] == 0.1
+    refusal = refused(tmp_path / "flow.safetensors", axes="tcyx")
+    assert refusal.message == "a safetensors file states its axes itself; leave it empty"
 
 
 def test_an_array_that_is_named_is_not_taken_for_channels(tmp_path: Path):

@@ -1,5 +1,6 @@
 """What the Markdown pages hold: Python, TOML and commands, in their order."""
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -12,6 +13,16 @@ PAGES = sorted(
     for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md"))
 )
 """All pages, from the root of the repository."""
+LINKING = sorted(
+    [
+        *PAGES,
+        *(
+            str(path.relative_to(ROOT))
+            for path in (*ROOT.glob("pibert/weights/*/*.md"), *ROOT.glob("notebooks/*.ipynb"))
+        ),
+    ]
+)
+"""Pages, model cards and notebooks."""
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"^    +(\S.*)$", re.MULTILINE)
@@ -48,6 +59,32 @@ def run_python(page: str, code: str, **names: object) -> dict[str, object]:
     """Execute a block; returns what it defined."""
     exec(compile(code, page, "exec"), names)
     return names
+
+
+def links(page: str) -> list[str]:
+    """Where a page or notebook leads within the repository, with the anchor if there is one."""
+    prose = _prose(page)
+    found = re.findall(r"\]\(([^)\s]+)", prose) + re.findall(r'(?:src|href)="([^"]+)"', prose)
+    return [target for target in found if not re.match(r"\w+:", target)]
+
+
+def anchors(page: str) -> set[str]:
+    """What a link may name after ``#``: both on GitHub and on the site."""
+    headings = [re.sub(r"[`*]", "", own) for own in re.findall(r"^#+ (.*)$", _prose(page), re.M)]
+    kept = [re.sub(r"[^\w\- ]", "", own.strip().lower()) for own in headings]
+    on_github = {own.replace(" ", "-") for own in kept}
+    on_site = {re.sub(r"[-\s]+", "-", own.strip()) for own in kept}
+    return on_github & on_site
+
+
+def _prose(page: str) -> str:
+    """Without blocks of code; of a notebook, its text."""
+    text = read_page(page)
+    if page.endswith(".ipynb"):
+        cells = json.loads(text)["cells"]
+        parts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+        text = "\n\n".join(parts)
+    return _FENCE.sub("", text)
 
 
 def inline_commands(page: str) -> list[str]:

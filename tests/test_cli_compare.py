@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from pibert.cli import app
 from pibert.cli.compare import _show_ranking
+from pibert.comparison import FILES
 
 SMALL = (
     "data.wakes.recipe.frames=20",
@@ -58,7 +59,8 @@ def test_a_script_reads_the_ranking(compared: Path) -> None:
     found, results = json.loads(result.stdout), json.loads((compared / "results.json").read_text())
     assert found["data"]["wakes"]["ranking"] == results["data"]["wakes"]["ranking"]
     assert found["failed"] == found["left_out"] == []
-    assert found["written"] == [str(compared / "results.json"), str(compared / "results.csv")]
+    assert found["written"] == [str(compared / name) for name in FILES]
+    assert all((compared / name).stat().st_size for name in FILES)
 
 
 def test_the_ranking_fits_eighty_columns(compared: Path) -> None:

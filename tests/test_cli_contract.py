@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from pibert import __version__
 from pibert.cli import app
+from pibert.cli.terminal import show_json
 from pibert.comparison.presets import PRESETS
 from pibert.predictor import shipped_models
 
@@ -195,10 +196,42 @@ def as_json(*words: str | Path) -> dict[str, Any]:
     return found
 
 
+WITH_JSON = {name for name, c in COMMANDS.items() if any("--json" in p.opts for p in c.params)}
+
+
 def test_the_page_lists_every_command_with_json() -> None:
     listed = re.findall(r"^\| `([a-z ]+)` \|", PAGE, re.MULTILINE)
-    having = {name for name, c in COMMANDS.items() if any("--json" in p.opts for p in c.params)}
-    assert set(listed) == having
+    assert set(listed) == WITH_JSON
+
+
+@pytest.mark.parametrize("name", sorted(WITH_JSON))
+def test_standard_output_is_reserved_for_json(name: str, capsys: pytest.CaptureFixture) -> None:
+    """Whatever a package prints while the command runs goes to standard error."""
+    words = shlex.split(re.findall(r"Example: pibert (.*)", COMMANDS[name].help)[0])
+    words = words[len(name.split()) :]
+    with COMMANDS[name].make_context("pibert", [*words, "--json"]):
+        print("fno_skip='linear'")
+        show_json({"answer": 1})
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"answer": 1}
+    assert "fno_skip" in printed.err
+    print("again")
+    assert capsys.readouterr().out == "again\n"
+
+
+def test_json_is_alone_on_standard_output_of_a_process() -> None:
+    code = """
+import os, subprocess
+from pibert.cli.terminal import show_json, stdout_for_json
+with stdout_for_json():
+    os.write(1, b"from a library in C\\n")
+    subprocess.run(["echo", "from a child process"])
+    show_json({"answer": 1})
+print("after")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == '{\n  "answer": 1\n}\nafter\n', done.stderr
+    assert done.stderr == "from a library in C\nfrom a child process\n"
 
 
 def test_info_tells_models_and_weights() -> None:

@@ -4,6 +4,7 @@ Quick starts, which are followed as a whole, have a test file of their own.
 """
 
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ import typer
 from pibert.cli import app
 from tests import standins
 from tests.documents import (
+    LINKING,
     PAGES,
     ROOT,
+    anchors,
     blocks,
     inline_commands,
+    links,
     python_blocks,
-    read_page,
     run_python,
     words,
 )
@@ -163,12 +166,44 @@ def test_the_example_of_a_request_runs(tmp_path: Path, monkeypatch: pytest.Monke
     assert names["frames"].shape == (3, 1, 2, 16, 16)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_what_a_page_links_to_is_there(page: str) -> None:
-    prose = re.sub(r"^```.*?^```$", "", read_page(page), flags=re.MULTILINE | re.DOTALL)
-    targets = re.findall(r"\]\(([^)#\s]+)", prose)
-    here = [target for target in targets if ":" not in target]
-    assert [target for target in here if not ((ROOT / page).parent / target).exists()] == []
+def broken(page: str) -> list[str]:
+    """Links of a page whose file or heading is not there."""
+    found = []
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        target = ((ROOT / page).parent / path).resolve() if path else ROOT / page
+        name = str(target.relative_to(ROOT)) if target.is_relative_to(ROOT) else ""
+        is_there = target.exists() and (not anchor or (name in LINKING and anchor in anchors(name)))
+        found += [] if is_there else [link]
+    return found
+
+
+@pytest.mark.parametrize("page", LINKING)
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page: str) -> None:
+    assert broken(page) == []
+
+
+def test_links_that_lead_nowhere_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("tests.documents", "tests.test_docs"):
+        monkeypatch.setattr(f"{module}.ROOT", tmp_path)
+        monkeypatch.setattr(f"{module}.LINKING", ["a.md", "b.md"])
+    text = '[x](b.md#two-words) [x](b.md#one) [x](c.md) [x](#none) ![x](d.png) <img src="e.png">'
+    (tmp_path / "a.md").write_text(f"# A\n\n{text} [x](https://example.org/c.md)\n")
+    (tmp_path / "b.md").write_text("# B\n\n## `Two` words\n\n```text\n# one\n```\n")
+    assert broken("a.md") == ["b.md#one", "c.md", "#none", "d.png", "e.png"]
+
+
+def test_the_site_holds_what_its_pages_link_to() -> None:
+    """A link to a file that is left out makes mkdocs print a note, and no more."""
+    settings = (ROOT / "mkdocs.yml").read_text()
+    (left_out,) = re.findall(r"^exclude_docs: \|\n((?:  .*\n)+)", settings, re.MULTILINE)
+    names = [
+        Path(link.partition("#")[0]).name
+        for page in LINKING
+        if page.startswith("docs/")
+        for link in links(page)
+    ]
+    assert [name for name in names for own in left_out.split() if fnmatch(name, own)] == []
 
 
 def test_pictures_of_the_gallery_are_small() -> None:

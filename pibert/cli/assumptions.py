@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pibert.data.counted import counts_frames, counts_points
+
 if TYPE_CHECKING:
     from pibert.fields import Grid, Trajectory
     from pibert.predictor import Predictor
@@ -46,9 +48,7 @@ def is_counted(trajectory: "Trajectory", model: "Grid") -> bool:
         trajectory: Any flow.
         model: The grid of the model.
     """
-    grid = trajectory.spec.grid
-    counted = trajectory.length_unit is None and (grid.dx, grid.dy, *grid.origin) == (1, 1, 0, 0)
-    return counted and (model.dx, model.dy) != (1, 1)
+    return counts_points(trajectory) and (model.dx, model.dy) != (1, 1)
 
 
 def compare_steps(fit: "Trajectory", predictor: "Predictor", remark: Remark) -> None:
@@ -70,9 +70,3 @@ def compare_steps(fit: "Trajectory", predictor: "Predictor", remark: Remark) -> 
     if times > 1.5 and math.isclose(times, round(times), rel_tol=0.01):
         text += f"; --stride {round(times)} takes the frames that fit"
     remark(text)
-
-
-def counts_frames(trajectory: "Trajectory") -> bool:
-    """Whether its time is the number of the frame, as where nothing states it."""
-    stated = trajectory.spec.dt is not None or trajectory.time_unit is not None
-    return not stated and bool((trajectory.time == trajectory.time.round()).all())

@@ -111,6 +111,8 @@ def _summary(
     results: Mapping[str, Any], out: Path, failed: "Mapping[Job, str]", left_out: list[str]
 ) -> dict[str, Any]:
     """What scripts want first; the whole is in the files."""
+    from pibert.comparison import FILES
+
     kept = ("test_frames", "intervals", "ranking")
     return {
         "data": {name: {k: facts[k] for k in kept} for name, facts in results["data"].items()},
@@ -119,14 +121,16 @@ def _summary(
             {"data": job.data, "model": job.entrant, "seed": job.seed, "reason": reason}
             for job, reason in failed.items()
         ],
-        "written": [str(out / "results.json"), str(out / "results.csv")],
+        "written": [str(out / name) for name in FILES],
     }
 
 
 def _show(console: Console, results: Mapping[str, Any], out: Path, left_out: list[str]) -> None:
+    from pibert.comparison import FILES
+
     for name, facts in results["data"].items():
         _show_ranking(console, name, facts, results)
-    say(console, f"Results: {out / 'results.json'}, {out / 'results.csv'}")
+    say(console, f"Results: {', '.join(str(out / name) for name in FILES)}")
     if left_out:
         say(console, f"They leave out {', '.join(left_out)}: add them to --models to have them in")
     say(console, f"See them: pibert report {shlex.quote(str(out))}")

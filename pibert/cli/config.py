@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pibert.cli.terminal import say
+from pibert.cli.options import json_option
+from pibert.cli.terminal import say, show_json
 
 if TYPE_CHECKING:
     from pibert.experiments import Experiment
@@ -42,7 +43,7 @@ def show(
         typer.Option(help="A TOML file or a run; without it, the defaults.", show_default=False),
     ] = None,
     settings: Settings = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of TOML.")] = False,
+    as_json: Annotated[bool, json_option("Print JSON instead of TOML.")] = False,
 ) -> None:
     """Print all settings of an experiment, defaults included, as a file that can be used again.
 
@@ -51,7 +52,9 @@ def show(
     from pibert.config import as_plain
 
     plain = as_plain(read_experiment(config, settings or []))
-    print(json.dumps(plain, indent=2, ensure_ascii=False) if as_json else to_toml(plain))
+    if as_json:
+        return show_json(plain)
+    print(to_toml(plain))
 
 
 @app.command("list")

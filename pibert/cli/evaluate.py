@@ -217,12 +217,13 @@ def _rollouts(scores: "Scores") -> dict[str, Any]:
 def _show_rollouts(console: Console, rolled: Mapping[str, Any]) -> None:
     wanted = leads_shown(rolled["steps"])
     first = next(iter(rolled["by_step"].values()))
-    metrics = [metric for metric, values in first.items() if "all" in values]
+    # The RMSE, which has a unit, is in the JSON: the table would not fit a terminal.
+    metrics = [metric for metric, values in first.items() if "all" in values and metric != "rmse"]
     table = Table("step", *(metric.replace("_", " ") for metric in metrics))
     for step, found in rolled["by_step"].items():
         if step in wanted:
             values = {metric: found[metric]["all"] for metric in metrics}
-            # Shares in few digits: the table would not fit a terminal.
+            # Shares in few digits, for the same reason.
             table.add_row(
                 str(step),
                 *(f"{v:.3f}" if m in _SHARES else digits(v) for m, v in values.items()),

@@ -18,7 +18,7 @@ def inspect(
         Path | None,
         typer.Option(help="Where the picture goes (PNG) instead of outputs/."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, draw no picture.")] = False,
+    as_json: Annotated[bool, options.json_option("Print JSON, draw no picture.")] = False,
     *,
     source: options.SourceOptions,
 ) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pibert.cli.terminal import stdout_for_json
+
 if TYPE_CHECKING:
     from pibert.data.sources.recordings import Recordings
 
@@ -19,9 +21,20 @@ Source = Annotated[
         show_default=False,
     ),
 ]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON, all else to standard error.")
-]
+
+
+def json_option(text: str) -> Any:
+    """An option ``--json`` that reserves standard output for the JSON."""
+
+    def reserve(context: Any, wanted: bool) -> bool:
+        if wanted and not context.resilient_parsing:
+            context.with_resource(stdout_for_json())
+        return wanted
+
+    return typer.Option("--json", help=text, callback=reserve)
+
+
+Json = Annotated[bool, json_option("Print the result as JSON, all else to standard error.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it is there.")]
 _READER, _HINTS = "Which data", "What the data do not say"
 Kind = Annotated[

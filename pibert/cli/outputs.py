@@ -154,8 +154,8 @@ def describe(
     """
     import torch
 
-    from pibert.cli.assumptions import counts_frames
     from pibert.cli.bars import describe_bars
+    from pibert.data.counted import counts_frames
     from pibert.data.generate import IDENTITY
     from pibert.data.provenance import predicted_source
     from pibert.data.splits import find_gaps

@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pibert.cli.assumptions import SAME_STEP, counts_frames
+from pibert.cli.assumptions import SAME_STEP
+from pibert.data.counted import counts_frames
 
 if TYPE_CHECKING:
     from torch import Tensor

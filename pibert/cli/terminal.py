@@ -1,9 +1,13 @@
 """What all commands show in the same way: lines of text, progress bars, JSON."""
 
+import contextlib
+import io
 import json
 import math
-from collections.abc import Mapping
-from typing import Any
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, TextIO
 
 import typer
 from rich.console import Console
@@ -19,9 +23,38 @@ def complain(text: str) -> None:
     say(Console(stderr=True), text, "red")
 
 
+_json_stream: TextIO | None = None
+"""Where ``show_json`` writes while ``stdout_for_json`` is active; None: standard output."""
+
+
+@contextlib.contextmanager
+def stdout_for_json() -> Iterator[None]:
+    """Reserve standard output for ``show_json``; anything else printed goes to standard error.
+
+    Third-party packages print when they are imported or build a model. The file descriptor is
+    redirected too, so that this holds for C libraries and child processes.
+    """
+    global _json_stream
+    with contextlib.ExitStack() as stack:
+        _json_stream = sys.stdout
+        with contextlib.suppress(io.UnsupportedOperation):  # a stream in memory has none
+            if sys.stdout.fileno() == 1:
+                sys.stdout.flush()
+                encoding = sys.stdout.encoding
+                _json_stream = stack.enter_context(os.fdopen(os.dup(1), "w", encoding=encoding))
+                os.dup2(sys.stderr.fileno(), 1)
+                stack.callback(os.dup2, _json_stream.fileno(), 1)
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        try:
+            yield
+        finally:
+            _json_stream = None
+
+
 def show_json(found: Mapping[str, Any]) -> None:
-    """What a script reads: one object on standard output; null where nothing can be said."""
-    typer.echo(json.dumps(_plain(found), ensure_ascii=False, allow_nan=False, indent=2))
+    """Print one JSON object to standard output; values that are not finite become null."""
+    text = json.dumps(_plain(found), ensure_ascii=False, allow_nan=False, indent=2)
+    typer.echo(text, file=_json_stream)
 
 
 def _plain(value: Any) -> Any:

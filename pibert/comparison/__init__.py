@@ -2,16 +2,17 @@
 
 plan.Comparison          entrants, flows, seeds, budget
   --jobs.carry_out-->    run folders with scores
-  --results.gather-->    results.json, results.csv
+  --results.gather-->    results.json, results.csv, flows.csv, curves.csv
 """
 
 from pibert.comparison.folder import refuse_other
 from pibert.comparison.jobs import Watcher, carry_out
 from pibert.comparison.plan import Comparison, Entrant, Job, load_comparison
 from pibert.comparison.presets import find_comparison
-from pibert.comparison.results import gather, read_results
+from pibert.comparison.results import FILES, gather, read_results
 
 __all__ = [
+    "FILES",
     "Comparison",
     "Entrant",
     "Job",

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from pibert import config
+from pibert.comparison.curves import STAGES
 from pibert.comparison.insight import insight
 from pibert.comparison.plan import RolloutPlan
 from pibert.data.dataset import Samples, Window
@@ -20,7 +21,6 @@ from pibert.evaluation.scoring import PICK_RULE, judge, vars_of
 from pibert.experiments.calibration import HOW_TO_STATE
 from pibert.experiments.flows import Flows
 from pibert.experiments.record import commit, versions
-from pibert.experiments.run import PRETRAINING
 from pibert.predictor import Predictor, load
 from pibert.training.journal import read_log
 
@@ -34,7 +34,7 @@ def evaluate(
     rollout: RolloutPlan | None = None,
     device: str = "cpu",
     labels: dict[str, Any] | None = None,
-    at_a_time: int = 1,
+    at_a_time: int | None = 1,
 ) -> Scores:
     """Score the model of a run on the test part, and write the scores.
 
@@ -47,7 +47,7 @@ def evaluate(
         rollout: Rollouts to score; none if not given.
         device: Where to compute.
         labels: What the scores are to be known by, such as data set, entrant and seed.
-        at_a_time: Runs that shared the device while this one was trained.
+        at_a_time: Most runs that shared the device while this one was trained; None: not known.
     """
     predictor = load(folder, device)
     _refuse_other_flows(predictor, flows, folder)
@@ -223,10 +223,9 @@ def _later(flows: Flows, lead: int) -> tuple[Segment, ...]:
 
 def _training(folder: Path) -> dict[str, Any]:
     """How long it took, how much it saw, and its validation curve."""
-    stages = {"pretraining": folder / PRETRAINING / "log.jsonl", "training": folder / "log.jsonl"}
     found: dict[str, Any] = {}
-    for stage, path in stages.items():
-        lines = read_log(path) if path.exists() else []
+    for stage, name in STAGES.items():
+        lines = read_log(folder / name) if (folder / name).exists() else []
         epochs = [line for line in lines if line.get("kind") == "epoch"]
         if epochs:
             found[stage] = {

@@ -19,6 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from pibert import config
+from pibert.comparison.curves import curves_of
 from pibert.comparison.entering import refuse_other_training
 from pibert.comparison.evaluation import (
     add_cost,
@@ -30,11 +31,16 @@ from pibert.comparison.evaluation import (
 from pibert.comparison.folder import settle
 from pibert.comparison.plan import Comparison, Job, experiment_of
 from pibert.data.dataset import Window
+from pibert.data.partial import replace_file
 from pibert.evaluation.scores import read_card, read_scores
 from pibert.experiments.flows import Flows, outline, prepare
 from pibert.experiments.run import run
 from pibert.remarks import InputWarning
 from pibert.training.engine import Silent
+
+COMPANY = ".runs_at_a_time"
+"""In the folder of a run: the most runs that shared the device while it was trained. Hidden, as a
+folder with other files is not taken for a new run."""
 
 
 @runtime_checkable
@@ -131,7 +137,8 @@ def _one(
         sizes = [len(flows.samples(part, own)) for part in ("train", labelled)]
         experiment = experiment_of(comparison, job, *sizes)
         watcher.update(job, "training")
-        run(experiment, folder, reporter=_Steps(job, watcher), flows=flows)
+        with _noting_company(folder, at_a_time):
+            run(experiment, folder, reporter=_Steps(job, watcher), flows=flows)
     else:
         refuse_other_training(Path(source), comparison.data[job.data], flows)
         folder.mkdir(parents=True, exist_ok=True)
@@ -147,10 +154,34 @@ def _one(
             rollout=rollout,
             device=_device(comparison),
             labels={"data": job.data, "model": job.entrant, "seed": job.seed},
-            at_a_time=at_a_time,
+            at_a_time=_company(folder) if source is None else None,
         )
         error = nmse_of(scores.card)
     return error
+
+
+@contextlib.contextmanager
+def _noting_company(folder: Path, at_a_time: int) -> Iterator[None]:
+    """Write down how many runs shared the device while a run was trained, at most.
+
+    A run that is resumed with others beside it, or without, keeps the largest number. It is written
+    before the first step, since a run may be killed; where nothing was trained it is taken back.
+    """
+    before, known = sum(1 for _ in curves_of(folder)), _company(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_company(folder, max(at_a_time, known if before else 1))
+    yield
+    if sum(1 for _ in curves_of(folder)) == before:
+        _write_company(folder, known)
+
+
+def _company(folder: Path) -> int:
+    path = folder / COMPANY
+    return int(path.read_text()) if path.exists() else 1
+
+
+def _write_company(folder: Path, count: int) -> None:
+    replace_file(folder / COMPANY, f"{count}\n".encode())
 
 
 def _price(comparison: Comparison, job: Job, out: Path, watcher: Watcher) -> None:

@@ -68,7 +68,7 @@ def ranking(records: Iterable[Record]) -> list[dict[str, Any]]:
 def records_of(scores: Mapping[Job, Scores]) -> tuple[list[Record], str]:
     """Records of one data set, and how their intervals were made."""
     first = next(iter(scores.values()))
-    measures = _measures(first)
+    measures = measures_of(first)
     weights, sequence_weights, method = _weights(first)
     found: dict[Job, list[Record]] = {job: [] for job in scores}
     for name, measure in measures.items():
@@ -81,12 +81,18 @@ def records_of(scores: Mapping[Job, Scores]) -> tuple[list[Record], str]:
     return [record for own in found.values() for record in own], method
 
 
-def _measures(scores: Scores) -> dict[str, Measure]:
+def spec_of(scores: Scores) -> dict[str, Any]:
+    """``spec`` and ``normalizer`` of the fields that were scored."""
     facts = scores.card["data"]
-    spec = FieldSpec.from_dict(facts["spec"])
-    normalizer = Normalizer(tuple(facts["normalizer"]["mean"]), tuple(facts["normalizer"]["std"]))
+    mean, std = (tuple(facts["normalizer"][name]) for name in ("mean", "std"))
+    return {"spec": FieldSpec.from_dict(facts["spec"]), "normalizer": Normalizer(mean, std)}
+
+
+def measures_of(scores: Scores) -> dict[str, Measure]:
+    """The measures that scores have terms of, by ``space/name``."""
+    facts = scores.card["data"]
     by_space = measures_by_space(
-        spec, normalizer, has_body=facts["has_body"], length_unit=facts["length_unit"]
+        **spec_of(scores), has_body=facts["has_body"], length_unit=facts["length_unit"]
     )
     found = {f"{space}/{own.name}": own for space, group in by_space.items() for own in group}
     return {name: own for name, own in found.items() if name in scores.card["entries"]}
@@ -165,7 +171,7 @@ def _of_measure(
             marks = _marks(job, best, drawn[job] - torch.stack(others, dim=1))
         space = name.partition("/")[0]
         found[job] = [
-            _record(job, vars(entry), value, span=(least, most), space=space, mark=mark)
+            make_record(job, vars(entry), value, span=(least, most), space=space, mark=mark)
             for entry, value, least, most, mark in zip(
                 measure.entries, own, low, high, marks, strict=True
             )
@@ -199,7 +205,7 @@ def _marks(job: Job, best: Sequence[str], apart: Tensor) -> list[str | None]:
     return marks
 
 
-def _record(
+def make_record(
     job: Job,
     entry: Mapping[str, str],
     value: Any,
@@ -215,9 +221,9 @@ def _record(
         "space": space,
         "metric": entry["metric"],
         "component": entry["component"],
-        "value": _number(value),
-        "low": _number(span[0]),
-        "high": _number(span[1]),
+        "value": as_number(value),
+        "low": as_number(span[0]),
+        "high": as_number(span[1]),
         "unit": entry["unit"],
         "better": entry["better"],
         "against_best": mark,
@@ -251,7 +257,7 @@ def _rates(job: Job, scores: Mapping[Job, Scores]) -> list[Record]:
             found.append(((places - ahead) / level).clamp(0, 1).double().mean())
     plain = {"component": "all", "unit": "1", "better": "higher"}
     return [
-        _record(job, {"metric": metric, **plain}, torch.stack(found).mean())
+        make_record(job, {"metric": metric, **plain}, torch.stack(found).mean())
         for metric, found in shares.items()
     ]
 
@@ -267,9 +273,9 @@ def _rollouts(job: Job, scores: Scores) -> Iterator[Record]:
             for entry, value in zip(card["entries"], values, strict=True):
                 if entry["component"] == "all":
                     name = {"metric": f"rollout_{entry['metric']}", "component": f"lead {lead}"}
-                    yield _record(job, {**entry, **name}, value)
+                    yield make_record(job, {**entry, **name}, value)
     for entry, value in zip(card["summary"], scores.arrays["rollout/summary"], strict=True):
-        yield _record(job, {**entry, "metric": f"rollout_{entry['metric']}"}, value)
+        yield make_record(job, {**entry, "metric": f"rollout_{entry['metric']}"}, value)
 
 
 def _insights(job: Job, scores: Scores) -> Iterator[Record]:
@@ -277,9 +283,9 @@ def _insights(job: Job, scores: Scores) -> Iterator[Record]:
     for part in ("draws", "embedding"):
         card = scores.card.get(part, {"entries": (), "values": ()})
         for entry, value in zip(card["entries"], card["values"], strict=True):
-            yield _record(job, entry, math.nan if value is None else value)
+            yield make_record(job, entry, math.nan if value is None else value)
 
 
-def _number(value: Any) -> float | None:
+def as_number(value: Any) -> float | None:
     number = float(value)
     return number if math.isfinite(number) else None

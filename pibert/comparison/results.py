@@ -4,7 +4,8 @@
      "better", "against_best"}
 
 one for every data set, model, seed, component and metric (``comparison/records.py``), beside plan,
-commit, versions, and what every run was and cost.
+commit, versions, and what every run was and cost. ``by_flow`` has the main errors of every test
+flow and condition (``comparison/by_flow.py``), which ``data`` lists.
 """
 
 import csv
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 from pibert import config
+from pibert.comparison import by_flow, curves
 from pibert.comparison.plan import Comparison, Job
 from pibert.comparison.records import Record, ranking, records_of
 from pibert.data.partial import replace_file
@@ -24,6 +26,8 @@ from pibert.evaluation.scores import Scores, read_scores
 from pibert.experiments.record import commit, versions
 
 FORMAT = 1
+FILES = ("results.json", "results.csv", "flows.csv", "curves.csv")
+"""What a comparison leaves in its folder beside its runs."""
 _KEPT = (
     "cost",
     "training",
@@ -42,7 +46,10 @@ _KEPT = (
 def gather(
     comparison: Comparison, out: Path, failed: Mapping[Job, str], command: str | None = None
 ) -> dict[str, Any]:
-    """All results of a comparison as plain JSON; written to ``results.json`` and ``.csv``.
+    """All results of a comparison as plain JSON.
+
+    Written to ``results.json``; the records also to ``results.csv``, the errors by flow to
+    ``flows.csv`` and the learning curves to ``curves.csv``.
 
     Args:
         comparison: The plan.
@@ -52,6 +59,7 @@ def gather(
     """
     data: dict[str, Any] = {}
     records: list[Record] = []
+    errors: list[by_flow.Errors] = []
     for name in comparison.data:
         jobs = [job for job in comparison.jobs() if job.data == name and job not in failed]
         scores = {job: read_scores(job.folder(out)) for job in jobs}
@@ -60,6 +68,9 @@ def gather(
         refuse_unlike(scores)
         first = next(iter(scores.values()))
         own, method = records_of(scores)
+        for job, found in scores.items():
+            own += by_flow.summary_of(job, found)
+            errors += by_flow.errors_of(job, found)
         records += own
         data[name] = {
             **{key: first.card["data"][key] for key in ("source", "length_unit", "test_frames")},
@@ -68,6 +79,7 @@ def gather(
             "correlation_frames": first.card["correlation_frames"],
             "intervals": method,
             "ranking": ranking(own),
+            **by_flow.flows_of(first),
         }
     results = {
         "format": FORMAT,
@@ -78,9 +90,16 @@ def gather(
         "data": data,
         "runs": _runs(comparison, out, failed),
         "records": records,
+        "by_flow": errors,
     }
-    replace_file(out / "results.json", (json.dumps(results, indent=1) + "\n").encode())
-    replace_file(out / "results.csv", _as_csv(records).encode())
+    texts = (
+        json.dumps(results, indent=1) + "\n",
+        _as_csv(records),
+        by_flow.as_csv(data, errors),
+        curves.as_csv(comparison, out),
+    )
+    for file, text in zip(FILES, texts, strict=True):
+        replace_file(out / file, text.encode())
     return results
 
 
@@ -142,10 +161,17 @@ def _runs(comparison: Comparison, out: Path, failed: Mapping[Job, str]) -> list[
             own
             | {"folder": str(job.folder(out).relative_to(out))}
             | {key: card[key] for key in _KEPT if key in card}
+            | {"shared_device": shares_device(card)}
             | {"config": card["model"]["config"], "name": card["model"]["name"]}
             | {"identity": card["identity"]}
         )
     return found
+
+
+def shares_device(card: Mapping[str, Any]) -> bool | None:
+    """Whether times of training are upper bounds: other runs used the device; None: not known."""
+    count = card.get("at_a_time", 1)
+    return None if count is None else count > 1
 
 
 def _as_csv(records: Iterable[Record]) -> str:

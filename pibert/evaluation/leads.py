@@ -6,6 +6,7 @@ mean and variance in time of the truth at each point of its trajectory:
     nmse              sum (q - y)^2 / sum y^2
     fluctuation_nmse  sum (q - y)^2 / sum s^2: 1 is worth no more than the time mean
     skill             1 - sum (q - y)^2 / sum (last - y)^2, last being the newest frame at the start
+    rmse              sqrt(mean (q - y)^2)
     correlation       sum (q - m)(y - m) / sqrt(sum (q - m)^2 sum (y - m)^2)
     spectral_drift    root mean square over wave numbers of log10(P / T), P and T the radial spectra
                       (``evaluation/spectra.py``) of all channels, summed over starts
@@ -23,12 +24,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pibert.evaluation.components import ALL, channel_scales, ratio
+from pibert.evaluation.components import ALL, channel_scales, common_unit, ratio
 from pibert.evaluation.measure import Entry
 from pibert.evaluation.spectra import FLOOR, num_rings, radial_spectrum
 from pibert.evaluation.temporal import correlation_time
 from pibert.fields import FieldSpec, Normalizer, Trajectory
 
+_MARKS = 3
+"""Terms that are of no channel: starts, starts that diverged, known points."""
 _SUMS = 7
 """Terms of each channel: error, energy, error of persistence, fluctuations (prediction times truth,
 prediction squared, truth squared), expected square of the fluctuations."""
@@ -94,10 +97,13 @@ class LeadTimes:
             Entry(
                 metric=metric,
                 component=component,
+                unit=unit if metric == "rmse" else "1",
                 better="higher" if metric in ("skill", "correlation") else "lower",
             )
-            for metric in ("nmse", "fluctuation_nmse", "skill", "correlation")
-            for component in (*self.spec.channels, ALL)
+            for metric in ("nmse", "fluctuation_nmse", "skill", "correlation", "rmse")
+            for component, unit in zip(
+                (*self.spec.channels, ALL), (*self.spec.units, common_unit(self.spec)), strict=True
+            )
         ]
         drift = Entry(metric="spectral_drift", component=ALL)
         return (*each, drift, Entry(metric="diverged", component=ALL))
@@ -141,8 +147,9 @@ class LeadTimes:
             total(variance.expand_as(y)),
         )
         spectra = [self._spectrum(f, known) for f in (q, y)]
-        marks = torch.ones(*y.shape[:2], 2, dtype=torch.float64, device=y.device)
+        marks = torch.ones(*y.shape[:2], _MARKS, dtype=torch.float64, device=y.device)
         marks[..., 1] = float(prediction is None)
+        marks[..., 2] = known.sum((-2, -1))
         return torch.cat((marks, torch.stack(parts, -1).flatten(2), *spectra), dim=-1)
 
     def _spectrum(self, fields: Tensor, known: Tensor) -> Float[Tensor, "b t ring"]:
@@ -154,7 +161,7 @@ class LeadTimes:
     def totals(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws component term"]:
         """The sums of every channel, and of all together."""
         channels = len(self.spec.channels)
-        each = sums[..., 2 : 2 + _SUMS * channels].unflatten(-1, (channels, _SUMS))
+        each = sums[..., _MARKS : _MARKS + _SUMS * channels].unflatten(-1, (channels, _SUMS))
         scales = torch.tensor(self.scales, dtype=sums.dtype, device=sums.device)
         return torch.cat((each, (each / scales[:, None].square()).sum(-2, keepdim=True)), dim=-2)
 
@@ -165,6 +172,9 @@ class LeadTimes:
         error = torch.where(gone, math.inf, error)
         errors = [ratio(error, energy), ratio(error, spread), 1 - ratio(error, persistence)]
         correlation = ratio(cross, (own * true).sqrt())
+        channels = len(self.spec.channels)
+        weights = torch.tensor([1.0] * channels + [float(channels)]).to(sums)
+        rmse = ratio(error, sums[..., 2:3] * weights).sqrt()
         rings = num_rings(self.spec.grid)
         predicted, truth = sums[..., -2 * rings :].unflatten(-1, (2, rings)).unbind(-2)
         floor = FLOOR * truth.sum(-1, keepdim=True)
@@ -174,7 +184,7 @@ class LeadTimes:
         drift = ratio(apart, resolved.sum(-1, keepdim=True).to(apart)).sqrt()
         drift = torch.where(gone, math.inf, drift)
         diverged = ratio(sums[..., 1:2], sums[..., :1])
-        return torch.cat((*errors, correlation, drift, diverged), dim=-1)
+        return torch.cat((*errors, correlation, rmse, drift, diverged), dim=-1)
 
 
 @dataclass(frozen=True, kw_only=True)

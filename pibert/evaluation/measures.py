@@ -13,7 +13,7 @@ from pibert.evaluation.flow_structure import BoundaryError, NearBodyError, Veloc
 from pibert.evaluation.measure import Measure
 from pibert.evaluation.official import Official
 from pibert.evaluation.pointwise import Pointwise
-from pibert.evaluation.regions import DragProxy, Slices, WakeLine
+from pibert.evaluation.regions import Slices, WakeLine
 from pibert.evaluation.scales import SMALLEST, HaarBands, PooledScales
 from pibert.evaluation.spectra import Spectra, supports_spectra
 from pibert.evaluation.temporal import Temporal
@@ -76,7 +76,7 @@ def frame_measures(
     if supports_spectra(spec.grid):
         flow.append(Spectra(spec=spec))
     if has_body:
-        flow += [WakeLine(spec=spec), DragProxy(spec=spec)]
+        flow.append(WakeLine(spec=spec))
     return (*measures, *flow)
 
 

@@ -40,7 +40,8 @@ from pibert.fields import FieldSpec, Normalizer
 
 LEAST_SPREAD = 1e-12
 """A variance below this share of the mean square about the shift is rounding: there is none."""
-_TERMS = 10
+_TERMS, _ERROR = 10, 7
+"""Sums of a component, and which of them is that of squared errors."""
 _WITH_UNIT = ("rmse", "mae", "lmae")
 _HIGHER = ("lpcc", "r2", "skill")
 _METRICS = ("nmse", "rel_l2", *_WITH_UNIT, *_HIGHER)
@@ -98,6 +99,10 @@ class Pointwise:
         centre = sum(m / s for m, s in zip(self.normalizer.mean, scales, strict=True)) / channels
         parts.append(_sums(pooled, frames.known, centre))
         return torch.cat(parts, dim=1)
+
+    def squared_error(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws"]:
+        """Sum of the squared errors of all channels together, as ``all`` counts them."""
+        return sums.unflatten(-1, (len(self._components), _TERMS))[..., -1, _ERROR]
 
     def values(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws entry"]:
         terms = sums.unflatten(-1, (len(self._components), _TERMS)).unbind(-1)

@@ -1,4 +1,4 @@
-"""Errors along lines that matter in a wake, and what a wake tells of the drag.
+"""Errors along lines that matter in a wake.
 
 Slices are columns of the grid, in every frame by itself: relative L2 error over the known rows of a
 column, then the mean over frames. Three are tied to the body, at its centre plus 0.75, 2 and 4
@@ -7,14 +7,6 @@ columns 11, 32 and 52 of 64, scaled to the width, wherever the body is.
 
 The wake line is the row through the body's centre, downstream of the body: relative L2 error of u
 and of the vorticity in each frame, then the mean over frames.
-
-The drag proxy is the momentum thickness of the wake over the diameter,
-
-    theta / D = 1/D sum over rows of (u/U) (1 - u/U) dy
-
-at the column 4 diameters downstream, over its known rows. U is the mean of u in the first known
-column of the true frame, for the prediction too: the stream comes from the left. Reported are the
-mean over frames of the absolute error, and that over the mean size of the true proxy.
 
 A frame without a body, without known points on a line, or with nothing there but zeros, does not
 count.
@@ -44,7 +36,6 @@ DOWNSTREAM = {"near_body": 0.75, "wake_core": 2.0, "far_wake": 4.0}
 """Diameters from the body's centre to the column."""
 PAPER_COLUMNS = (11, 32, 52)
 PAPER_WIDTH = 64
-DRAG_COLUMN = "far_wake"
 
 
 def column_downstream(place: Place, region: str, grid: Grid) -> Int[Tensor, " t"]:
@@ -172,62 +163,3 @@ class WakeLine:
 
     def values(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws entry"]:
         return _mean_values(sums)
-
-
-def drag_proxies(frames: Frames) -> tuple[Float[Tensor, " t"], Float[Tensor, " t"]]:
-    """Momentum thickness over D of predicted and true frames; NaN where a frame does not tell."""
-    require_velocity(frames.spec, "the drag proxy")
-    assert frames.spec.velocity is not None
-    grid, known, u = frames.spec.grid, frames.known, frames.spec.velocity[0]
-    answer, truth = (known_values(f, known)[:, u] for f in (frames.prediction, frames.truth))
-    inflow = nearest_cell(_first_known(known), grid.shape[1])
-    stream = ratio(take_column(truth, inflow).sum(-1), take_column(known, inflow).sum(-1).double())
-    place = locate(body_of(frames), grid)
-    column = column_downstream(place, DRAG_COLUMN, grid)
-    tells = place.present & (stream > 0) & take_column(known, column).any(-1)
-    proxies = []
-    for fields in (answer, truth):
-        slow = take_column(fields, column) / stream[:, None]
-        thickness = (slow * (1 - slow)).sum(-1) * (grid.dy / place.diameter)
-        proxies.append(torch.where(tells, thickness, torch.nan))
-    return proxies[0], proxies[1]
-
-
-def _first_known(known: Bool[Tensor, "t y x"]) -> Float[Tensor, " t"]:
-    """The first column of each frame with a known point."""
-    width = known.shape[-1]
-    columns = torch.arange(width, device=known.device)
-    return torch.where(known.any(-2), columns, width).amin(-1).double()
-
-
-@dataclass(frozen=True, kw_only=True)
-class DragProxy:
-    """Errors of the wake's momentum thickness, frame by frame."""
-
-    spec: FieldSpec
-    name: ClassVar[str] = "drag_proxy"
-    of_sequences: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        require_velocity(self.spec, "the drag proxy")
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        return (
-            Entry(metric="drag_proxy_mae", component="wake"),
-            Entry(metric="drag_proxy_relative_error", component="wake"),
-            Entry(metric="drag_proxy", component="prediction", better="none"),
-            Entry(metric="drag_proxy", component="truth", better="none"),
-        )
-
-    def terms(self, frames: Frames) -> Float[Tensor, "rows k"]:
-        answer, truth = drag_proxies(frames)
-        tells = ~truth.isnan()
-        parts = ((answer - truth).abs(), truth.abs(), answer, truth)
-        return torch.stack([tells.double(), *(torch.where(tells, p, 0.0) for p in parts)], dim=1)
-
-    def values(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws entry"]:
-        count, error, size, answer, truth = sums.unbind(-1)
-        above = (error, error, answer, truth)
-        below = (count, size, count, count)
-        return torch.stack([ratio(a, b) for a, b in zip(above, below, strict=True)], dim=-1)

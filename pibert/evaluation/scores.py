@@ -10,7 +10,7 @@ circumstances. Numbers and intervals are made from them (``pibert.comparison``) 
     errors/prediction, errors/last       relative error of every frame: the model's, persistence's
     picks/rows, picks/<what>             frames to look at: truth, prediction, last, known
     strip/rows, strip/<what>             frames one after the other: truth, prediction, known
-    probes/<what>, drag/<what>, rollout/<what>, tokens/<what>             where there are any
+    probes/<what>, rollout/<what>, tokens/<what>                         where there are any
     alignment, alignment_<control>       R^2 by scale of embeddings and of what was never trained
 """
 
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from pibert.data.partial import replace_file
 
-FORMAT = 2
+FORMAT = 3
 NAME = "scores"
 
 

@@ -19,8 +19,7 @@ from pibert.evaluation.measure import Frames, Measure, in_parts
 from pibert.evaluation.measures import PHYSICAL, SHORTEST, STANDARDISED, measures_by_space
 from pibert.evaluation.official import mean_window, parted
 from pibert.evaluation.pointwise import frame_errors
-from pibert.evaluation.probes import body_extent, probe_series
-from pibert.evaluation.regions import drag_proxies
+from pibert.evaluation.probes import probe_series
 from pibert.evaluation.temporal import correlation_time
 from pibert.fields import FieldSpec, Normalizer, Trajectory, read_mask
 from pibert.predictor import Predictor
@@ -273,9 +272,6 @@ def _keep(
                 "probes/truth": series.truth.cpu(),
                 "probes/prediction": series.prediction.cpu(),
             }
-    if frames.spec.velocity is not None and body_extent(frames) is not None:
-        prediction, truth = drag_proxies(frames)
-        own |= {"drag/prediction": prediction.cpu(), "drag/truth": truth.cpu()}
     for name, value in own.items():
         kept.setdefault(name, []).append(value)
 

@@ -1,4 +1,4 @@
-"""The flow in time: series at probes, their power spectra, the shedding frequency, memory.
+"""The flow in time: series at probes, their power spectra, memory.
 
 Frames are those of one trajectory in the order of time, one ``spec.dt`` apart.
 
@@ -13,10 +13,9 @@ not doubled at f = 0 and 1/(2 dt); sum P df is the variance of the series under 
 ``spec.dt`` times are in frames. Bands are thirds of the range up to the highest frequency, f = 0
 left out.
 
-The shedding frequency is where the density of the transverse velocity v peaks, between frequencies
-from a parabola through the logarithms of three of them. A trajectory counts if its true peak lies
-at two periods per record or more. St = f D / U, with the spec's reference length and velocity, or
-else the body's height and the mean of u on an inflow on the left.
+Predicted frames are one step ahead of true ones (teacher forcing). Persistence, which repeats the
+true frames one step late, has spectra that are right by construction: what is measured here is how
+much energy a single step adds or takes away, not whether a model keeps the rhythm of the flow.
 """
 
 import math
@@ -29,13 +28,11 @@ from torch import Tensor
 
 from pibert.evaluation.components import ALL, ratio
 from pibert.evaluation.measure import Entry, Frames
-from pibert.evaluation.probes import body_extent, probe_series
-from pibert.fields import Boundary, FieldSpec
+from pibert.evaluation.probes import probe_series
+from pibert.fields import FieldSpec
 
 LEAST_FRAMES = 8
 """Below which a trajectory has no spectrum."""
-LEAST_PERIODS = 2
-"""In a record, below which its shedding frequency is not known."""
 POWER_FLOOR = 1e-8
 """Share of the true variance below which power does not count: single precision is noise there."""
 BANDS = ("low", "mid", "high")
@@ -53,19 +50,6 @@ def power_density(
     power[1 : (count + 1) // 2] *= 2
     frequency = torch.fft.rfftfreq(count, dt, dtype=torch.float64, device=series.device)
     return frequency, power
-
-
-def peak_frequency(frequency: Float[Tensor, " f"], power: Float[Tensor, " f"]) -> float:
-    """Where a density peaks, zero frequency aside; NaN if there is no power."""
-    place = 1 + int(power[1:].argmax())
-    if not float(power[place]) > 0:
-        return math.nan
-    step = float(frequency[1] - frequency[0])
-    if place in (1, len(power) - 1) or not bool((power[place - 1 : place + 2] > 0).all()):
-        return place * step
-    before, here, after = power[place - 1 : place + 2].log().tolist()
-    bend = before - 2 * here + after
-    return (place + (0.5 * (before - after) / bend if bend < 0 else 0.0)) * step
 
 
 def autocorrelation(series: Float[Tensor, "t n"]) -> Float[Tensor, " lag"]:
@@ -101,32 +85,17 @@ def correlation_time(series: Float[Tensor, "t n"]) -> float | None:
     return lag - 1 + (before - math.exp(-1)) / (before - after)
 
 
-def scales(frames: Frames) -> tuple[float, float] | None:
-    """D and U of the Strouhal number; None where they are not known."""
-    length, velocity = frames.spec.reference_length, frames.spec.reference_velocity
-    body = body_extent(frames)
-    if length is None and body is not None:
-        length = body[2] * frames.spec.grid.dy
-    place = frames.spec.velocity
-    if velocity is None and place and frames.spec.grid.sides.left is Boundary.INFLOW:
-        inflow = frames.truth[:, place[0], :, 0][frames.known[:, :, 0]].double()
-        velocity = abs(float(inflow.mean())) if len(inflow) else None
-    return (length, velocity) if length and velocity else None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Temporal:
-    """Band ratios, error of the spectrum in time, and the shedding frequency.
+    """Band ratios and error of the spectrum in time, of frames predicted one step ahead.
 
     - psd_ratio_low, _mid, _high: predicted over true energy of all trajectories in a band; 1 is
       best. Of ``all``: the mean over the channels;
     - psd_log_error: mean over frequencies of |log10 P_predicted / P_true| in a trajectory, mean
-      over trajectories;
-    - peak_frequency_error: |f_predicted - f_true| / f_true of v, mean over trajectories;
-    - strouhal and strouhal_true, their means, and strouhal_error, the mean of |difference|.
+      over trajectories.
 
     Terms of a trajectory: energies (channel, model or truth, band), log error of every channel,
-    count; error of the peak, count; the three of the Strouhal number, count.
+    count.
     """
 
     spec: FieldSpec
@@ -142,20 +111,12 @@ class Temporal:
             for component in components
         ]
         errors = [Entry(metric="psd_log_error", component=component) for component in components]
-        if self.spec.velocity is None:
-            return (*ratios, *errors)
-        shedding = (
-            Entry(metric="peak_frequency_error", component="v"),
-            Entry(metric="strouhal", component="v", better="none"),
-            Entry(metric="strouhal_true", component="v", better="none"),
-            Entry(metric="strouhal_error", component="v"),
-        )
-        return (*ratios, *errors, *shedding)
+        return (*ratios, *errors)
 
     def terms(self, frames: Frames) -> Float[Tensor, "1 k"]:
         """One row; zeros where the trajectory is too short or has no probe."""
         c = len(self.spec.channels)
-        row = torch.zeros(1, 7 * c + 7, dtype=torch.float64, device=frames.truth.device)
+        row = torch.zeros(1, 7 * c + 1, dtype=torch.float64, device=frames.truth.device)
         series = probe_series(frames)
         if len(series.truth) < LEAST_FRAMES or not series.places:
             return row
@@ -166,15 +127,6 @@ class Temporal:
         parts = [(bands * frequency[1]).permute(2, 0, 1).flatten(), _log_errors(predicted, truth)]
         row[0, : 7 * c] = torch.cat(parts)
         row[0, 7 * c] = 1
-        if self.spec.velocity is not None:
-            transverse = self.spec.velocity[1]
-            # What is left of a prediction that stands still is rounding, and has no peak.
-            floor = POWER_FLOOR * truth[1:, transverse].sum()
-            densities = (p[:, transverse] for p in (predicted, truth))
-            peaks = [peak_frequency(frequency, torch.where(p > floor, p, 0.0)) for p in densities]
-            step = float(frequency[1])
-            found = _shedding(peaks[0], peaks[1], step=step, known=scales(frames))
-            row[0, -6:] = found.to(row)
         return row
 
     def values(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws entry"]:
@@ -185,34 +137,12 @@ class Temporal:
         bands = torch.cat((bands, bands.mean(-1, keepdim=True)), -1).flatten(-2)
         errors = _mean(sums[..., 6 * c : 7 * c + 1])
         errors = torch.cat((errors, errors.mean(-1, keepdim=True)), -1)
-        if self.spec.velocity is None:
-            return torch.cat((bands, errors), -1)
-        peak = _mean(sums[..., -6:-4])
-        strouhal = _mean(sums[..., -4:])
-        return torch.cat((bands, errors, peak, strouhal), -1)
+        return torch.cat((bands, errors), -1)
 
 
 def _mean(sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws n"]:
     """Sums over the count that comes last."""
     return ratio(sums[..., :-1], sums[..., -1:].expand_as(sums[..., :-1]))
-
-
-def _shedding(
-    predicted: float, true: float, *, step: float, known: tuple[float, float] | None
-) -> Float[Tensor, " 6"]:
-    """Relative error of the peak and a count; St, true St, its error and a count."""
-    row = torch.zeros(6, dtype=torch.float64)
-    # A parabola may place a peak half a step before its bin.
-    if math.isnan(true) or true < (LEAST_PERIODS - 0.5) * step:
-        return row
-    predicted = 0.0 if math.isnan(predicted) else predicted  # what stands still sheds nothing
-    row[:2] = torch.tensor((abs(predicted - true) / true, 1.0))
-    if known is not None:
-        length, velocity = known
-        unit = length / velocity
-        numbers = (predicted * unit, true * unit, abs(predicted - true) * unit, 1.0)
-        row[2:] = torch.tensor(numbers)
-    return row
 
 
 def _banded(power: Float[Tensor, "f c"]) -> Float[Tensor, "band c"]:

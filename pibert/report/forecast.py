@@ -39,6 +39,14 @@ _SHARE = 0.995
 """Of the points that a scale holds; a few at a body would make the rest pale."""
 
 
+_CENTRED: dict[str, Any] = {
+    "ha": "center",
+    "va": "center",
+    "color": "0.45",
+    "fontsize": SMALL,
+}
+
+
 class StripWriter(FrameWriter):
     """A picture of some frames, one column each: prediction, and truth and error where known.
 
@@ -103,6 +111,7 @@ class StripWriter(FrameWriter):
                 if row in ("truth", "error") and not moment.has_truth:
                     ax.set_axis_off()
                     panel.set_visible(False)
+                    ax.text(0.5, 0.5, "no truth", **_CENTRED, transform=ax.transAxes)
                 elif row == "error":
                     ax.set_title(f"rms {moment.layer('error').rms:.2g}", fontsize=SMALL, pad=3)
             line[0].set_ylabel(f"{row}\n\n{with_unit('y', length)}", fontsize=NORMAL)

@@ -29,7 +29,7 @@ from pibert.serve.failures import HANDLERS
 from pibert.serve.incoming import Intake
 from pibert.serve.limits import Limits
 from pibert.serve.metrics import Metrics
-from pibert.serve.opened import open_file
+from pibert.serve.opened import open_file, read_hints
 from pibert.serve.recordings import Recordings
 from pibert.serve.refusal import Refusal
 from pibert.serve.worker import Job, Worker
@@ -102,13 +102,33 @@ class Service:
         answer = await self._aside(self._recordings.read, id, start, stop, limit)
         return await self._answer(answer, kind)
 
-    async def open(self, request: Request, trajectory: str | None = Query(None)) -> Response:
+    async def open(
+        self,
+        request: Request,
+        trajectory: str | None = Query(None),
+        name: str = Query("", max_length=255),
+        dt: float | None = Query(None),
+        dx: float | None = Query(None),
+        dy: float | None = Query(None),
+        unit: str | None = Query(None, max_length=40),
+        length_unit: str | None = Query(None, max_length=40),
+        time_unit: str | None = Query(None, max_length=40),
+        scale: str | None = Query(None, max_length=40),
+        pulse_delay: str | None = Query(None, max_length=40),
+        channels: str | None = Query(None, max_length=400),
+        axes: str | None = Query(None, max_length=5),
+    ) -> Response:
         kind = choose_kind(request.headers.get("accept"), SAFETENSORS, KINDS, streams=False)
         _content_type(request, (*KINDS, "application/octet-stream"))
+        hints = read_hints(
+            {"dt": dt, "dx": dx, "dy": dy, "unit": unit, "length_unit": length_unit}
+            | {"time_unit": time_unit, "scale": scale, "pulse_delay": pulse_delay}
+            | {"channels": channels, "axes": axes}
+        )
         async with self._intake.body(request, self._limits.body) as body:
             async with self._opening:
                 answer = await self._aside(
-                    open_file,
+                    functools.partial(open_file, name=name, hints=hints),
                     body,
                     trajectory,
                     self._limits.unpacked,

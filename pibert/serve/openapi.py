@@ -173,6 +173,7 @@ _RECORDING = _object(
     channels=_TEXTS,
     units=_TEXTS | {"type": ["array", "null"]},
     dt=_PERHAPS,
+    uneven=_FLAG,
     t0=_PERHAPS,
     length_unit=_WORDS,
     time_unit=_WORDS,
@@ -186,6 +187,7 @@ _RECORDED = {
     "channels": ["u", "v"],
     "units": ["m/s", "m/s"],
     "dt": 0.01,
+    "uneven": False,
     "t0": 0.0,
     "length_unit": "m",
     "time_unit": "s",
@@ -270,7 +272,7 @@ SAMPLE: Description = {
     },
 }
 OPEN: Description = {
-    "summary": "Frames of a file: npy, npz, safetensors or the native .h5.",
+    "summary": "Frames of a file of any kind that pibert convert reads.",
     "responses": {
         200: {"description": "Frames.", "content": _FRAMES},
         **_errors(*_BODY_ERRORS),

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from pibert.data.counted import counts_frames
 from pibert.data.format import Reader
 from pibert.data.provenance import predicted_by
-from pibert.data.units import in_consistent_units
+from pibert.data.units import assume_units, in_consistent_units
 from pibert.fields import Trajectory, read_mask
 from pibert.serve.answers import Answer
 from pibert.serve.models import SAMPLE, Served
@@ -76,18 +77,30 @@ class Recordings:
 
 
 def fit_units(trajectory: Trajectory, units: Units) -> tuple[Trajectory, list[str]]:
-    """In metres and seconds unless a model takes the units that it has; with a remark on that.
+    """In metres and seconds unless a model takes the units that it has; with notes on that.
 
-    As it is where its units are not known.
+    Where velocities state no unit, lengths or times in other units than the models' cannot be used
+    as they are: then the models' unit is assumed, if they agree on one. A trajectory whose units
+    are not known stays as it is.
     """
-    fit = in_consistent_units(trajectory)
-    own = dict(zip(trajectory.spec.channels, trajectory.spec.units, strict=True))
+    remarks: list[str] = []
+    stated = _assumed(trajectory, units, remarks)
+    fit = in_consistent_units(stated)
+    own = dict(zip(stated.spec.channels, stated.spec.units, strict=True))
     is_taken = any(wanted.items() <= own.items() for wanted in units)
     # Velocities in m/s may go with coordinates in mm, which no model takes.
-    if fit is trajectory or (is_taken and fit.spec.units != trajectory.spec.units):
+    if fit is stated or (is_taken and fit.spec.units != stated.spec.units):
         return trajectory, []
     changes = ", ".join(f"{name} {change}" for name, change in fit.local["units"].items())
-    return fit, [f"brought to metres and seconds: {changes}"]
+    return fit, [*remarks, f"brought to metres and seconds: {changes}"]
+
+
+def _assumed(trajectory: Trajectory, units: Units, remarks: list[str]) -> Trajectory:
+    """With the units of the models where it states none and all models have the same."""
+    wanted = {tuple(own.get(name, "1") for name in trajectory.spec.channels) for own in units}
+    if len(wanted) != 1:
+        return trajectory
+    return assume_units(trajectory, wanted.pop(), remarks.append)
 
 
 def describe(trajectory: Trajectory) -> dict[str, Any]:
@@ -99,6 +112,7 @@ def describe(trajectory: Trajectory) -> dict[str, Any]:
         "channels": list(spec.channels),
         "units": list(spec.units),
         "dt": spec.dt,
+        "uneven": spec.dt is None and trajectory.num_frames > 1 and not counts_frames(trajectory),
         "t0": float(trajectory.time[0]),
         "length_unit": trajectory.length_unit,
         "time_unit": trajectory.time_unit,

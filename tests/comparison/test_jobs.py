@@ -11,7 +11,7 @@ import pibert
 from pibert.comparison import jobs
 from pibert.comparison.jobs import carry_out
 from pibert.comparison.plan import Entrant, Job
-from pibert.comparison.results import gather
+from pibert.comparison.results import gather, shares_device
 from pibert.data.dataset import Window
 from pibert.data.format import write
 from pibert.evaluation.scores import read_card, read_scores
@@ -166,6 +166,30 @@ def test_predictions_that_are_not_finite_fail_their_run_with_a_clear_word(
     assert "expected finite predictions" in message and "samples 0 to" in message
 
 
+def test_it_is_noted_how_many_runs_shared_the_device(carried: Carried, tmp_path: Path) -> None:
+    epoch = '{"kind": "epoch", "epoch": 1, "seconds": 1.0}\n'
+    log = tmp_path / "log.jsonl"
+
+    def train(at_a_time: int, text: str) -> int:
+        with jobs._noting_company(tmp_path, at_a_time):
+            log.write_text(text)
+        return jobs._company(tmp_path)
+
+    assert train(2, "") == 1  # nothing was trained
+    assert train(3, epoch) == 3
+    assert train(1, epoch) == 3  # nothing was trained
+    assert train(2, 2 * epoch) == 3  # a part of it was trained beside two others
+    with pytest.raises(KeyboardInterrupt), jobs._noting_company(tmp_path, 5):
+        raise KeyboardInterrupt
+    assert train(1, 3 * epoch) == 5  # begun beside four others, and ended alone
+    log.unlink()
+    assert train(1, epoch) == 1  # trained anew
+    runs = {(own["model"], own["seed"]): own for own in carried.results["runs"]}
+    assert runs["pibert", 3]["at_a_time"] == 1 and runs["pibert", 3]["shared_device"] is False
+    for count, shared in ((4, True), (1, False), (None, None)):
+        assert shares_device({"at_a_time": count}) is shared
+
+
 def test_a_finished_run_can_enter_as_it_is(carried: Carried, tmp_path: Path, quick: None) -> None:
     run = Job("waves", "fno2d", 1).folder(carried.out)
     entering = {"taken": Entrant(run=str(run)), **carried.comparison.entrants}
@@ -176,6 +200,8 @@ def test_a_finished_run_can_enter_as_it_is(carried: Carried, tmp_path: Path, qui
     job = Job("waves", "taken", 3)
     assert told.errors[job] == carried.told.errors[Job("waves", "fno2d", 1)]
     assert not (job.folder(tmp_path) / "model.safetensors").exists()
+    # Under which circumstances it was trained is not known.
+    assert read_card(job.folder(tmp_path))["at_a_time"] is None
 
 
 def test_a_run_whose_start_saw_the_test_part_does_not_enter(

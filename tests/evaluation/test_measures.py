@@ -112,9 +112,8 @@ def test_a_field_gets_the_measures_it_supports() -> None:
         "velocity_gradients",
         "spectra",
         "wake_line",
-        "drag_proxy",
     }
-    tied = {"near_body", "wake_line", "drag_proxy"}
+    tied = {"near_body", "wake_line"}
     assert names(frame_measures(SPEC, NORMALIZER)) == every - tied
     body = replace(SPEC, grid=replace(SPEC.grid, body=make_body(moving=False)[0]))
     assert names(frame_measures(body, NORMALIZER)) == every

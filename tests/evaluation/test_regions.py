@@ -1,4 +1,4 @@
-"""Slices, wake line and drag proxy against loops over frames and flows of known thickness."""
+"""Slices and wake line against loops over frames."""
 
 import math
 from dataclasses import replace
@@ -8,12 +8,10 @@ import pytest
 import torch
 
 from pibert.evaluation.flow_structure import differentiate
-from pibert.evaluation.measure import Frames
-from pibert.evaluation.regions import DragProxy, Slices, WakeLine, drag_proxies, paper_column
+from pibert.evaluation.regions import Slices, WakeLine, paper_column
 from pibert.fields import FieldSpec
 from pibert.physics import derivatives
 from tests.evaluation.masked_frames import (
-    SHAPE,
     SPEC,
     make_body,
     make_frames,
@@ -101,66 +99,13 @@ def test_the_wake_line_is_the_row_of_the_centre_behind_the_body() -> None:
         assert found["wake_line_rel_l2", name] == pytest.approx(np.mean(values), rel=1e-12)
 
 
-def wake(deficits: list[float], stream: float = 2.0) -> Frames:
-    """A top-hat wake: u = stream outside, stream (1 - deficit) in rows 3 to 8; no gaps."""
-    body = make_body(moving=False, count=len(deficits))
-    frames = make_frames(body=body, count=len(deficits))
-    u = torch.full((len(deficits), *SHAPE), stream, dtype=torch.float64)
-    for t, deficit in enumerate(deficits):
-        u[t, 3:9, 9:] = stream * (1 - deficit)
-    fields = torch.stack((u, torch.zeros_like(u)), dim=1)
-    return replace(frames, truth=fields, prediction=fields, last=fields, known=~body)
-
-
-def test_the_drag_proxy_of_a_top_hat_wake_is_its_momentum_thickness() -> None:
-    truth, answer = wake([0.5, 0.2]), wake([0.4, 0.3], stream=2.0)
-    frames = replace(truth, prediction=answer.truth)
-    # Six rows of 0.2 over a diameter of 0.6, times (1 - d) d.
-    expected = [2 * np.array([0.24, 0.21]), 2 * np.array([0.25, 0.16])]
-    for found, proxy in zip(drag_proxies(frames), expected, strict=True):
-        assert found.tolist() == pytest.approx(proxy.tolist())
-    assert list(values_of(DragProxy(spec=SPEC), frames).values()) == pytest.approx(
-        [(0.02 + 0.10) / 2, 0.12 / 0.82, 0.45, 0.41]
-    )
-
-
-def test_the_stream_of_the_truth_scales_both_and_units_cancel() -> None:
-    frames = wake([0.5, 0.2])
-    faster = replace(frames, prediction=2 * frames.truth)
-    assert values_of(DragProxy(spec=SPEC), faster)["drag_proxy_mae", "wake"] > 1
-    metres, knots = wake([0.5, 0.2], 2.0), wake([0.5, 0.2], 3.9)
-    assert values_of(DragProxy(spec=SPEC), metres) == pytest.approx(
-        values_of(DragProxy(spec=SPEC), knots)
-    )
-
-
-def test_unknown_rows_are_left_out_and_the_inflow_is_the_first_known_column() -> None:
-    frames = wake([0.5, 0.2])
-    known = frames.known.clone()
-    known[:, :5] = False  # rows 3 and 4 of the wake
-    known[..., :2] = False
-    (answer, truth) = drag_proxies(replace(frames, known=known))
-    expected = [4 * 0.2 / 0.6 * 0.25, 4 * 0.2 / 0.6 * 0.16]
-    assert truth.tolist() == pytest.approx(expected) == answer.tolist()
-
-
-def test_a_frame_that_tells_nothing_is_left_out_of_the_mean() -> None:
-    frames = wake([0.5, 0.2, 0.3])
-    truth = frames.truth.clone()
-    truth[1] = 0.0  # no stream
-    found = values_of(DragProxy(spec=SPEC), replace(frames, truth=truth))
-    assert found["drag_proxy", "truth"] == pytest.approx(2 * (0.25 + 0.21) / 2)
-    assert found["drag_proxy_mae", "wake"] == pytest.approx(0.0, abs=1e-12)
-
-
 def test_flows_without_a_velocity_have_no_wake() -> None:
     spec = FieldSpec(channels=("T",), family=None, grid=SPEC.grid)
-    for measure in (WakeLine, DragProxy):
-        with pytest.raises(ValueError, match="expected a velocity"):
-            measure(spec=spec)
+    with pytest.raises(ValueError, match="expected a velocity"):
+        WakeLine(spec=spec)
 
 
-@pytest.mark.parametrize("kind", [Slices, WakeLine, DragProxy])
+@pytest.mark.parametrize("kind", [Slices, WakeLine])
 def test_a_body_upstream_of_another_moves_no_line(kind: type) -> None:
     rear = make_body(moving=False)
     both = rear.clone()

@@ -125,6 +125,7 @@ def test_values_are_those_of_loops_over_starts_and_points() -> None:
     scores = score_rollouts(Moves(by=2, offset=0.1), samples_of(one, two), [3, 60], batch_size=2)
     lead, found = 4, curves(scores)
     error = energy = cross = own = true = spread = 0.0
+    count = 0
     for trajectory, frame in ((one, 3), (two, 6)):
         states, known = trajectory.read()[:, 0], trajectory.known()
         first = torch.where(known[frame], states[frame], 3.0)
@@ -136,13 +137,14 @@ def test_values_are_those_of_loops_over_starts_and_points() -> None:
                 series = states[known[:, y, x], y, x]
                 mean = float(series.mean())
                 q, t = float(guess[y, x]), float(states[frame + lead, y, x])
-                error, energy = error + (q - t) ** 2, energy + t**2
+                error, energy, count = error + (q - t) ** 2, energy + t**2, count + 1
                 cross, own = cross + (q - mean) * (t - mean), own + (q - mean) ** 2
                 true, spread = true + (t - mean) ** 2, spread + float(series.var(correction=0))
     assert scores.trajectories.tolist() == [0, 1] and scores.frames.tolist() == [3, 6]
     assert found["nmse", "u"][lead - 1] == pytest.approx(error / energy)
     assert found["fluctuation_nmse", "u"][lead - 1] == pytest.approx(error / spread)
     assert found["correlation", "u"][lead - 1] == pytest.approx(cross / math.sqrt(own * true))
+    assert found["rmse", "u"][lead - 1] == pytest.approx(math.sqrt(error / count))
 
 
 def test_the_stable_horizon_ends_with_the_first_bad_frame() -> None:
@@ -182,6 +184,8 @@ def test_channels_of_different_units_count_by_their_spread() -> None:
     assert found["nmse", "all"][0] == pytest.approx(error / energy)
     same = curves(score_rollouts(Moves(by=1, offset=0.1), samples_of(travelling()), [0]))
     assert same["nmse", "all"][0] == pytest.approx(0.1**2 * y.numel() / float(y.square().sum()))
+    assert same["rmse", "all"][0] == pytest.approx(0.1)
+    assert found["rmse", "all"][0] == pytest.approx(0.1 * math.sqrt(float(weights.mean())))
 
 
 def test_a_rollout_that_diverges_is_kept_and_spoils_no_other() -> None:

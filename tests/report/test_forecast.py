@@ -105,6 +105,9 @@ def test_the_outer_panels_of_a_strip_have_coordinates(tmp_path: Path) -> None:
     # Below the last column there is no error: its numbers stand at the prediction.
     assert [n for n, ax in enumerate(panels) if numbered[n] and ax.axison] == [5, 6, 7]
     assert [ax.get_xlabel() for ax in panels if ax.get_xlabel()] == ["x [m]"] * 3
+    # Where the recording has ended the panel says so, rather than being empty.
+    said = {n: [text.get_text() for text in ax.texts] for n, ax in enumerate(panels) if ax.texts}
+    assert said == {2: ["no truth"], 8: ["no truth"]}
 
 
 def test_a_long_series_is_thinned_out_for_a_gif(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ Reference: J. Kossaifi et al., A library for learning neural operators, 2024. Th
 extra ``bench``; it is imported when a model is built.
 """
 
+import contextlib
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -85,11 +87,12 @@ class NeuralOperator(Stepper):
         self.num_parameters = len(spec.parameters) if config.parameters else 0
         make = _find_class(config.name)
         try:
-            self.operator = make(
-                in_channels=self.in_channels + self.num_parameters,
-                out_channels=self.out_channels,
-                **config.options,
-            )
+            with contextlib.redirect_stdout(io.StringIO()):  # UNO prints its options
+                self.operator = make(
+                    in_channels=self.in_channels + self.num_parameters,
+                    out_channels=self.out_channels,
+                    **config.options,
+                )
         except (TypeError, ValueError, AssertionError) as error:
             raise ValueError(
                 f"expected options that neuralop.models.{config.name} takes, found "

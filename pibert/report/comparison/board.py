@@ -23,11 +23,30 @@ COLOURS = {
     "pinn": "#8c8c8c",
     "unet": "#c2185b",
     "transolver": "#008b8b",
-    "mwt": "#b8860b",
+    "mwt": "#767600",
     "persistence": "#444444",
+    "training-mean": "#9e9e9e",
+    "linear-extrapolation": "#b07aa1",
+    "mean-advection": "#e377c2",
+    "dmd": "#17becf",
 }
-"""Of the models that every report has; others get one by their place."""
-OTHERS = ("#1f77b4", "#d62728", "#17becf", "#bcbd22", "#7f7f7f", "#e377c2", "#9467bd", "#2ca02c")
+"""Of the models that every report has, which are drawn as circles."""
+OTHERS = (
+    "#1e88e5",
+    "#d32f2f",
+    "#7cb342",
+    "#5e35b1",
+    "#f4511e",
+    "#00a36c",
+    "#c09000",
+    "#6d4c41",
+    "#3949ab",
+    "#558b2f",
+    "#ad1457",
+)
+MARKS = ("s", "^", "D", "v", "P", "X", ">")
+"""Colours and marks of other models, by their place. As many of both have no common factor: a pair
+does not come again before all have been used."""
 UNTRAINED = ("persistence", "training-mean", "linear-extrapolation", "mean-advection", "dmd")
 """Drawn dotted: nothing about them is learned by steps."""
 
@@ -118,7 +137,12 @@ class Board:
 
     def colour(self, model: str) -> str:
         """The same in every figure of a report."""
-        if model in COLOURS:
-            return COLOURS[model]
-        rest = [name for name in sorted(self.models) if name not in COLOURS]
-        return OTHERS[rest.index(model) % len(OTHERS)]
+        return COLOURS.get(model) or OTHERS[self._others.index(model) % len(OTHERS)]
+
+    def mark(self, model: str) -> str:
+        """The shape of a point: with its colour it tells a model from every other."""
+        return "o" if model in COLOURS else MARKS[self._others.index(model) % len(MARKS)]
+
+    @cached_property
+    def _others(self) -> list[str]:
+        return [name for name in sorted(self.models) if name not in COLOURS]

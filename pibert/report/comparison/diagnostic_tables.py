@@ -96,7 +96,7 @@ def physics(board: Board) -> Table | None:
 
 
 def slices(board: Board) -> Table | None:
-    """Columns of the grid, the wake line, drag."""
+    """Columns of the grid, and the wake line."""
     places = {
         "near_body": "near body",
         "wake_core": "wake core",
@@ -129,50 +129,30 @@ def slices(board: Board) -> Table | None:
     return table_of("slices", title, caption, board, made)
 
 
-def drag(board: Board) -> Table | None:
-    """The proxy from the wake's momentum thickness."""
-    columns = [
-        Column(label="absolute error", metric="drag_proxy_mae", component="wake"),
-        Column(label="relative error", metric="drag_proxy_relative_error", component="wake"),
-        Column(
-            label="mean proxy",
-            metric="drag_proxy",
-            component="prediction",
-            truth=("drag_proxy", "truth"),
-        ),
-    ]
-    caption = (
-        "Momentum thickness of the wake over the diameter, four diameters downstream; errors are "
-        f"means over frames, frame by frame. {marks(board)}"
-    )
-    return table_of("drag", "Drag proxy", caption, board, columns_of(board, columns))
-
-
 def temporal(board: Board) -> Table | None:
-    """Spectra at probes and the shedding frequency."""
+    """Energy at probes of frames predicted one step ahead."""
     columns = [
         *(
             Column(label=f"{band} band", metric=f"psd_ratio_{band}", ideal=1.0, form=digits)
             for band in ("low", "mid", "high")
         ),
         Column(label="log PSD error", metric="psd_log_error"),
-        Column(
-            label="Strouhal number",
-            metric="strouhal",
-            component="v",
-            truth=("strouhal_true", "v"),
-            form=lambda value: f"{value:.4f}",
-        ),
-        Column(label="Strouhal error", metric="strouhal_error", component="v"),
-        Column(label="peak frequency error", metric="peak_frequency_error", component="v"),
     ]
     caption = (
         "Power at probes, predicted over true, in thirds of the range of frequencies: 1 is right, "
-        "and bold is nearest to it. Series are frames predicted one by one from true ones, in the "
-        "order of time, trajectory by trajectory. Persistence repeats the truth a frame late, so "
-        f"its spectra are right by construction. {marks(board)}"
+        "and bold is nearest to it. One-step (teacher-forced) predictions: each frame is predicted "
+        f"from the true one before it. {_persistence(board)}The numbers say how much energy a "
+        f"step adds or takes away, nothing of a model's own dynamics. {marks(board)}"
     )
-    return table_of("temporal", "Behaviour in time", caption, board, columns_of(board, columns))
+    title = "Energy in time, one-step predictions"
+    return table_of("temporal", title, caption, board, columns_of(board, columns))
+
+
+def _persistence(board: Board) -> str:
+    """What a predictor that repeats the last frame has, to read the others by."""
+    error = board.value("persistence", "psd_log_error") if "persistence" in board.models else None
+    said = "Persistence repeats the truth a step late, so its spectra are right by construction"
+    return f"{said}. " if error is None else f"{said} (log PSD error {digits(error)}). "
 
 
 def official(board: Board) -> Table | None:
@@ -185,9 +165,10 @@ def official(board: Board) -> Table | None:
         for m, c in found
     ]
     caption = (
-        "As the benchmark's code computes them, oddities included, but of frames that were "
-        "predicted one by one: its own tables are of 20 frames at once, and do not compare. "
+        "As the benchmark's code computes them, oddities included, but of one-step (teacher-"
+        "forced) predictions, in which persistence keeps every frequency: the benchmark's own "
+        "tables are of 20 frames at once, and do not compare. "
         f"{marks(board)}"
     )
-    title = "RealPDEBench's metrics"
+    title = "RealPDEBench's metrics, one-step predictions"
     return table_of("official", title, caption, board, columns_of(board, columns))

@@ -40,6 +40,8 @@ _SHARE = 0.995
 """Of the points of a model whose errors decide on the scale: a spike would hide the rest."""
 _LONGER, _WIDTH = 2.3, 10.7
 """Longer side of a panel, and room for all, in inches."""
+_TICK_MARGIN = 0.1
+"""Share of a panel at either end without a number below it."""
 _GAP, _BLOCK_GAP, _HEAD, _LEFT, _FOOT = 0.1, 0.38, 0.26, 0.74, 0.42
 
 
@@ -107,6 +109,14 @@ def _nmse(error: Layer, truth: Layer) -> float:
     return float(np.square(error.shown).sum()) / energy if energy else math.nan
 
 
+class _InnerTicks(MaxNLocator):
+    """Round numbers away from the ends, where labels would run into those of the next panel."""
+
+    def tick_values(self, vmin: float, vmax: float) -> list[float]:
+        margin = _TICK_MARGIN * (vmax - vmin)
+        return [t for t in super().tick_values(vmin, vmax) if vmin + margin < t < vmax - margin]
+
+
 class _Sheet:
     """Blocks of two panels side by side, in rows, of exact sizes."""
 
@@ -140,8 +150,7 @@ class _Sheet:
                 labelleft=column == 0 and place == 0,
                 labelbottom=number + self.columns >= self.blocks,
             )
-            # Labels at the ends would run into those of the panel beside.
-            ax.xaxis.set_major_locator(MaxNLocator(5, prune="both"))
+            ax.xaxis.set_major_locator(_InnerTicks(5))
         if column == 0:
             pair[0].set_ylabel(axis_label(self.board, "y"), fontsize=SMALL, labelpad=2)
         if number + self.columns >= self.blocks:

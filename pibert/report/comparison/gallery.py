@@ -14,8 +14,8 @@ from pibert.report.comparison import (
     convergence,
     cost,
     distribution,
-    drag,
     fields,
+    flows,
     rollout,
     sequence,
     slices,
@@ -33,6 +33,7 @@ DPI = 150
 Figures = Drawn | Animated | Sequence[Drawn] | None
 Maker = Callable[[Board], Figures]
 FIGURES: tuple[tuple[str, Maker], ...] = (
+    ("Flows", flows.flows),
     ("Components", bars.metrics),
     ("Components", distribution.error_distribution),
     ("Scales", bars.scales),
@@ -44,7 +45,6 @@ FIGURES: tuple[tuple[str, Maker], ...] = (
     ("Fields", fields.winner_components),
     ("Wake", slices.multiscale),
     ("Wake", slices.cross_sections),
-    ("Wake", drag.drag),
     ("Time", time.probe_traces),
     ("Time", time.power_spectra),
     ("Time", strips.timestep_strip),

@@ -31,12 +31,13 @@ from pibert.report.comparison.tables import overview, tables_of
 
 SECTIONS = {
     "Ranking": "Ranked summary",
+    "Flows": "Flow by flow",
     "Components": "Component by component",
     "Scales": "Scales and spectra",
     "Physics": "Physics of the predictions",
     "Fields": "Fields",
     "Wake": "Slices and wake",
-    "Time": "Time series",
+    "Time": "One-step predictions in time",
     "Model": "Inside the models",
     "Benchmark": "Metrics of the benchmark",
     "Cost": "What it takes",
@@ -134,7 +135,8 @@ def _page(
         _failures(results, boards),
         _provenance(results),
         "</main><footer>Everything on this page comes from results.json and the scores of the "
-        "runs. The tables alone: tables.md, tables.tex.</footer>",
+        "runs. The tables alone: tables.md, tables.tex; all records: results.csv; errors flow by "
+        "flow: flows.csv; learning curves: curves.csv.</footer>",
     ]
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'

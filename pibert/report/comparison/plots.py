@@ -24,8 +24,10 @@ from pibert.report.figures import DPI, Layer
 
 LINE_HEIGHT = 1.3
 """Of a line of type, in sizes of it."""
-SPREAD = ((7, 0), (10, 0), (17, 1), (26, 1), (38, 1), (52, 1))
+SPREAD = ((6, 0), (9, 0), (15, 1), (22, 1), (30, 1), (40, 1), (52, 1), (66, 1))
 """Distances in points at which a label may stand, and whether a line leads to its point."""
+_ROUNDS = 12
+"""Times that every label may move."""
 
 
 class Label(NamedTuple):
@@ -195,25 +197,17 @@ def label_points(ax: Axes, labels: Sequence[Label], *, size: float = SMALL) -> N
     The limits and scales of the panel must be final, and its figure settled.
     """
     points = ax.transData.transform([(label.x, label.y) for label in labels])
-    dot = 4.5 * DPI / 72
-    taken = [(x - dot, y - dot, x + dot, y + dot) for x, y in points]
-    apart = np.hypot(*(points[:, None] - points[None]).transpose(2, 0, 1))
-    crowded_first = np.argsort(-(apart < 60).sum(1), kind="stable")
-    for n in crowded_first.tolist():
-        text = ax.text(0, 0, labels[n].text, fontsize=size)
-        own = text.get_window_extent()
-        text.remove()
-        inside = np.array(ax.get_window_extent().extents)
-        box, far = _free_place(points[n], (own.width, own.height), inside, np.array(taken))
-        taken.append((box[0] - 3, box[1] - 3, box[2] + 3, box[3] + 3))
+    extents = [_extent(ax, label.text, size) for label in labels]
+    boxes, led = _places(points, extents, np.array(ax.get_window_extent().extents))
+    for label, box, far in zip(labels, boxes, led, strict=True):
         left, middle = ax.transData.inverted().transform((box[0], (box[1] + box[3]) / 2))
-        leader = {"arrowstyle": "-", "lw": 0.5, "color": labels[n].colour, "shrinkB": 3.0}
+        leader = {"arrowstyle": "-", "lw": 0.5, "color": label.colour, "shrinkB": 3.0}
         ax.annotate(
-            labels[n].text,
-            xy=(labels[n].x, labels[n].y),
+            label.text,
+            xy=(label.x, label.y),
             xytext=(float(left), float(middle)),
             fontsize=size,
-            color=labels[n].colour,
+            color=label.colour,
             va="center",
             arrowprops=leader | {"shrinkA": 0.0} if far else None,
             path_effects=[withStroke(linewidth=2.0, foreground="white", alpha=0.85)],
@@ -221,26 +215,79 @@ def label_points(ax: Axes, labels: Sequence[Label], *, size: float = SMALL) -> N
         ).set_in_layout(False)
 
 
-def _free_place(
-    point: np.ndarray, extent: tuple[float, float], inside: np.ndarray, taken: np.ndarray
-) -> tuple[np.ndarray, bool]:
-    """Where a label covers least, near places first, and whether it needs a line."""
-    turns = np.pi / 4 * np.array((1, 7, 3, 5, 0, 4, 2, 6))  # slanting first: lines tend to be level
-    ways = np.stack((np.cos(turns), np.sin(turns)), axis=1)
-    size = np.array(extent)
-    best, least, far = np.zeros(4), math.inf, False
-    for away, line in SPREAD:
-        corner = point + away * DPI / 72 * ways - size * (1 - np.round(ways)) / 2
-        boxes = np.concatenate((corner, corner + size), axis=1)
-        covered = _common(boxes, taken).sum(1)
-        outside = size.prod() - _common(boxes, inside[None])[:, 0]
-        costs = covered + 3 * outside
-        place = int(costs.argmin())
-        if costs[place] < least - 1e-6:
-            best, least, far = boxes[place], float(costs[place]), bool(line)
-        if least < 1.0:
+def _extent(ax: Axes, words: str, size: float) -> np.ndarray:
+    """Width and height of a text in dots, with a margin."""
+    text = ax.text(0, 0, words, fontsize=size)
+    own = text.get_window_extent()
+    text.remove()
+    return np.array((own.width + 4, own.height + 2))
+
+
+def _places(
+    points: np.ndarray, extents: Sequence[np.ndarray], inside: np.ndarray
+) -> tuple[np.ndarray, list[bool]]:
+    """A box (left, bottom, right, top) for each label, and whether a line leads to its point.
+
+    Every label tries all its places against where the others are, in turn, until none moves. What
+    counts are covered points, labels and lines, what lies outside, and the way to the point.
+    """
+    dot = 4.5 * DPI / 72
+    dots = np.concatenate((points - dot, points + dot), axis=1)
+    choices = [_choices(p, e) for p, e in zip(points, extents, strict=True)]
+    chosen = [0] * len(points)
+    for _ in range(_ROUNDS):
+        moved = False
+        for n, (boxes, away, far) in enumerate(choices):
+            others = [m for m in range(len(points)) if m != n]
+            taken = np.array([choices[m][0][chosen[m]] for m in others]).reshape(-1, 4)
+            lines = [m for m in others if choices[m][2][chosen[m]]]
+            ends = np.array([_end(choices[m][0][chosen[m]]) for m in lines])
+            starts = points[lines].reshape(-1, 2)
+            cost = 4 * _common(boxes, taken).sum(1) + 4 * _common(boxes, dots).sum(1)
+            cost += 6 * (extents[n].prod() - _common(boxes, inside[None])[:, 0])
+            cost += extents[n].prod() * _crossed(boxes, starts, ends.reshape(-1, 2))
+            own = np.array([_end(box) for box in boxes])
+            over = np.concatenate((taken, np.delete(dots, n, axis=0)))
+            hit = np.array([_crossed(over, points[n : n + 1], end[None]).sum() for end in own])
+            cost += np.where(far, extents[n].prod() * hit, 0.0) + 2.0 * away
+            best = int(cost.argmin())
+            moved |= best != chosen[n]
+            chosen[n] = best
+        if not moved:
             break
-    return best, far
+    boxes = np.array([choices[n][0][chosen[n]] for n in range(len(points))])
+    return boxes, [bool(choices[n][2][chosen[n]]) for n in range(len(points))]
+
+
+def _choices(point: np.ndarray, extent: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Boxes around a point, their distance from it, and whether they need a line."""
+    turns = np.pi / 8 * np.array((2, 14, 6, 10, 0, 8, 4, 12, *range(1, 16, 2)))
+    ways = np.stack((np.cos(turns), np.sin(turns)), axis=1)
+    aside = np.clip(1.6 * ways, -1, 1)  # the corner or side that is next to the point
+    boxes, away, far = [], [], []
+    for distance, line in SPREAD:
+        corner = point + distance * DPI / 72 * ways - extent * (1 - aside) / 2
+        boxes.append(np.concatenate((corner, corner + extent), axis=1))
+        away.append(np.full(len(ways), distance * DPI / 72))
+        far.append(np.full(len(ways), bool(line)))
+    return np.concatenate(boxes), np.concatenate(away), np.concatenate(far)
+
+
+def _end(box: np.ndarray) -> np.ndarray:
+    """Where the line to its point leaves a label: at the middle of its left side, as drawn."""
+    return np.array((box[0], (box[1] + box[3]) / 2))
+
+
+def _crossed(boxes: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """How many lines run through each box (n, 4)."""
+    if not len(starts) or not len(boxes):
+        return np.zeros(len(boxes))
+    share = np.linspace(0.15, 0.95, 24)[:, None, None]
+    along = (starts + share * (ends - starts)).reshape(-1, len(starts), 2)  # (24, line, 2)
+    x, y = along[..., 0], along[..., 1]
+    left, bottom, right, top = (boxes[:, k, None, None] for k in range(4))
+    inside = (x > left) & (x < right) & (y > bottom) & (y < top)
+    return inside.any(1).sum(1).astype(float)
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ They come from the runs themselves, not from records, so they have neither inter
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pibert.evaluation.scores import Scores
@@ -15,6 +16,8 @@ from pibert.report.comparison.wording import taken_runs
 
 BATCH = 128
 """Size of the batches that the summary tells the time of."""
+_SHARED, _ELSEWHERE = "shared device", "trained elsewhere"
+"""Beside times of training that are upper bounds, or of unknown circumstances."""
 
 
 def summary_costs(board: Board) -> list[Numbers]:
@@ -22,7 +25,7 @@ def summary_costs(board: Board) -> list[Numbers]:
     return [
         _cost(board, "parameters", lambda run: run["cost"]["parameters"], integer),
         _cost(board, f"ms at batch {BATCH}", lambda run: _batch(run, BATCH, "ms_per_sample")),
-        _cost(board, "training", _seconds, duration),
+        _training_time(board),
     ]
 
 
@@ -31,7 +34,7 @@ def cost(board: Board) -> Table | None:
     columns = [
         _cost(board, "parameters", lambda run: run["cost"]["parameters"], integer),
         _cost(board, "checkpoint", lambda run: run["cost"]["checkpoint_bytes"], size),
-        _cost(board, "training", _seconds, duration),
+        _training_time(board),
         _cost(board, "ms at batch 1", lambda run: _batch(run, 1, "ms_per_sample")),
         _cost(board, f"ms at batch {BATCH}", lambda run: _batch(run, BATCH, "ms_per_sample")),
         _cost(board, "peak memory", lambda run: _batch(run, BATCH, "peak_bytes"), size),
@@ -43,15 +46,31 @@ def cost(board: Board) -> Table | None:
         "Milliseconds of a sample: median of single calls after warm-up, the device waited for, on "
         f"{'; '.join(devices) or 'an unknown device'}. Peak memory at batch {BATCH}, on a GPU "
         "only. FLOPs of one sample count products and convolutions, no Fourier transforms. "
-        f"Training includes pretraining{_sharing(board)}."
+        f"Training includes pretraining.{sharing_text(board)}"
     )
     return table_of("cost", "Cost", caption, board, columns)
 
 
-def _sharing(board: Board) -> str:
-    """How many runs had a device between them, which makes the training of each longer."""
-    most = max((run.get("at_a_time", 1) for run in _runs(board)), default=1)
-    return f", while up to {most} runs at a time shared a device" if most > 1 else ""
+def sharing_text(board: Board) -> str:
+    """What times of training are worth that were measured beside other runs; empty: all alone."""
+    most = max((run.get("at_a_time") or 1 for run in _runs(board)), default=1)
+    if most < 2:
+        return ""
+    return (
+        f" Up to {most} runs at a time shared a device (marked {_SHARED}): their times of training "
+        "are upper bounds, and cannot be compared."
+    )
+
+
+def _training_time(board: Board) -> Numbers:
+    """With a mark where other runs used the device, or nobody knows."""
+    column = _cost(board, "training", _seconds, duration)
+    notes = {}
+    for run in _runs(board):
+        shared = run.get("shared_device", (run.get("at_a_time") or 1) > 1)
+        if shared is not False and column.values.get(run["model"]) is not None:
+            notes[run["model"]] = _SHARED if shared else _ELSEWHERE
+    return replace(column, notes=notes)
 
 
 def training(board: Board) -> Table | None:
@@ -74,7 +93,7 @@ def training(board: Board) -> Table | None:
         _cost(board, "epochs", lambda run: stage(run).get("epochs"), integer),
         _cost(board, "best epoch", lambda run: stage(run).get("best_epoch"), integer),
         _cost(board, "validation loss there", reached),
-        _cost(board, "training", _seconds, duration),
+        _training_time(board),
     ]
     taken = [name for name in taken_runs(board.results) if name in board.models]
     exempt = f" but for {', '.join(taken)}, trained elsewhere" if taken else ""
@@ -82,6 +101,7 @@ def training(board: Board) -> Table | None:
         f"All models{exempt} see the same number of samples to within half an epoch, counted with "
         "repetition, pretraining included. The epoch is chosen on "
         "the validation part; a best epoch that is the last one says that more training might help."
+        f"{sharing_text(board)}"
     )
     return table_of("training", "Training", caption, board, columns)
 

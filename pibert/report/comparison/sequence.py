@@ -51,8 +51,9 @@ def sequence_metrics(board: Board) -> Drawn | None:
         ax.tick_params(axis="y", length=0)
     caption = (
         f"Data set {board.name}: metrics of whole sequences as RealPDEBench's code computes "
-        "them, in physical units over the test part; models in the order of their rank, scales "
-        "logarithmic, less is better. KE is the variance in time of the velocity, not its energy."
+        "them, of one-step (teacher-forced) predictions, in physical units over the test part; "
+        "models in the order of their rank, scales logarithmic, less is better. KE is the variance "
+        "in time of the velocity, not its energy."
     )
     first = next(iter({**single, **bands}.values()))
     best = min(first, key=first.__getitem__)

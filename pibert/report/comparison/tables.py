@@ -8,7 +8,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 
-from pibert.report.comparison import diagnostic_tables, run_tables
+from pibert.report.comparison import diagnostic_tables, flows, run_tables
 from pibert.report.comparison.board import UNTRAINED, Board
 from pibert.report.comparison.columns import (
     Column,
@@ -21,7 +21,7 @@ from pibert.report.comparison.columns import (
 from pibert.report.comparison.draws import draws
 from pibert.report.comparison.markup import Cell, Table
 from pibert.report.comparison.numbers import digits, percent
-from pibert.report.comparison.run_tables import summary_costs
+from pibert.report.comparison.run_tables import sharing_text, summary_costs
 
 _POINTWISE = {
     "nmse": "NMSE",
@@ -70,6 +70,7 @@ def summary(board: Board) -> Table | None:
         board,
         (
             Column(label="NMSE", metric="nmse", interval=True),
+            Column(label="NMSE, mean over flows", metric="nmse_flow_mean"),
             Column(label="skill", metric="skill"),
             Column(label="R²", metric="r2"),
             Column(label="RMSE", metric="rmse"),
@@ -77,7 +78,7 @@ def summary(board: Board) -> Table | None:
         ),
     )
     # The spread over seeds has a table of its own.
-    plain = [c if "NMSE" in c.label else _without_notes(c) for c in columns]
+    plain = [columns[0], *map(_without_notes, columns[1:])]
     over = "; with several seeds from their lowest end to their highest" if several(board) else ""
     table = table_of(
         "summary",
@@ -86,7 +87,8 @@ def summary(board: Board) -> Table | None:
         f"{over}. Skill is against persistence, which has 0. Win rate: share of the test frames "
         "on which a model is the best of all, its equals sharing the frame. "
         f"{marks(board)} A difference is significant where "
-        "its 95 % interval, from the same draws for both models, leaves out zero.",
+        "its 95 % interval, from the same draws for both models, leaves out zero."
+        f"{sharing_text(board)}",
         board,
         [*plain, *summary_costs(board)],
     )
@@ -177,6 +179,7 @@ Maker = Callable[[Board], Table | Sequence[Table] | None]
 TABLES: tuple[tuple[str, Maker], ...] = (
     ("Ranking", summary),
     ("Ranking", seeds),
+    ("Flows", flows.flow_table),
     ("Components", components),
     ("Components", standardised),
     ("Scales", diagnostic_tables.scales),
@@ -184,7 +187,6 @@ TABLES: tuple[tuple[str, Maker], ...] = (
     ("Scales", diagnostic_tables.haar),
     ("Physics", diagnostic_tables.physics),
     ("Wake", diagnostic_tables.slices),
-    ("Wake", diagnostic_tables.drag),
     ("Time", diagnostic_tables.temporal),
     ("Benchmark", diagnostic_tables.official),
     ("Model", draws),

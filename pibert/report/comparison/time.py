@@ -1,7 +1,8 @@
-"""The flow in true time at a few probes, and what of its rhythm the models keep.
+"""One-step predictions in the order of time: series at a few probes, and their energy.
 
 Probes and spectra are those of ``evaluation/probes.py`` and ``evaluation/temporal.py``. Each value
-of a model is a prediction of the next frame from true frames, in the order of time.
+of a model is predicted from the true frame before it (teacher forcing), so that persistence keeps
+the rhythm of the flow too: nothing here is the frequency of a model left to itself.
 """
 
 from typing import NamedTuple
@@ -45,7 +46,6 @@ _TABLE = {
     "low": ("psd_ratio_low", "all"),
     "mid": ("psd_ratio_mid", "all"),
     "high": ("psd_ratio_high", "all"),
-    "|Δf|/f": ("peak_frequency_error", "v"),
 }
 
 
@@ -98,9 +98,10 @@ def probe_traces(board: Board) -> Drawn | None:
     )
     caption = (
         f"Data set {board.name}: {with_unit(series.channel, series.unit)} at {len(chosen)} of {n} "
-        f"probes of {_sequence(board)} in the order of time, and the errors of the next-frame "
-        f"predictions. Probes are placed by the geometry, whatever the predictions; the map shows "
-        f"the frame of median error of persistence.{cut}"
+        f"probes of {_sequence(board)} in the order of time, and the errors of one-step "
+        f"predictions: each is made from the true frame before it. Probes are placed by the "
+        f"geometry, whatever the predictions; the map shows the frame of median error of "
+        f"persistence.{cut}"
     )
     alt = (
         f"Series of {series.channel} at {len(chosen)} probes on {board.name}, truth and "
@@ -128,7 +129,7 @@ def power_spectra(board: Board) -> Drawn | None:
     power_unit = None if series.unit == "1" else f"({series.unit})² {clock or ''}".strip()
     frame(
         left,
-        f"a  Power spectral density of {series.channel}",
+        f"a  Power spectral density of {series.channel}, one-step predictions",
         x=with_unit("frequency f", unit),
         y=with_unit("P(f)", power_unit),
     )
@@ -151,8 +152,9 @@ def power_spectra(board: Board) -> Drawn | None:
         f"Data set {board.name}: (a) mean over {len(series.places)} probes of the density of "
         f"{series.channel} in {_sequence(board)}, Hann window; thirds of the frequencies are the "
         "bands. (b) Predicted over true energy of all trajectories by band (1 is right, less is "
-        "too calm), mean over components, and relative error of the peak frequency of v where "
-        "it is known."
+        "too calm), mean over components. Every frame is predicted from the true one before it: "
+        "persistence, which repeats the truth a step late, is right by construction, and no "
+        "model's own frequency is shown."
     )
     alt = f"Power spectra in time of truth and {len(density)} models on {board.name}, with a table."
     return Drawn(figure, caption, alt)
@@ -223,7 +225,7 @@ def _draw_table(ax: Axes, board: Board, rows: list[str]) -> None:
     ax.set_title("b  Predicted / true energy", fontsize=NORMAL + 1, loc="left")
     ax.set_xlim(0, 1)
     ax.set_ylim(max(len(rows), _TABLE_ROWS) + 0.3, -1.2)
-    columns = [0.56, 0.7, 0.86, 1.0]
+    columns = [0.64, 0.82, 1.0]
     for x, name in zip(columns, _TABLE, strict=True):
         ax.text(x, -0.6, name, ha="right", va="center", fontsize=SMALL)
     for y, width in ((-1.1, 1.0), (-0.1, 0.6), (len(rows) + 0.05, 1.0)):

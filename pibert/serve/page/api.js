@@ -72,8 +72,10 @@ export async function getFrames(id, start, stop, signal) {
   );
 }
 
-export async function openFile(bytes, signal) {
-  const answer = await post("v1/open", bytes, signal, "application/octet-stream");
+/** The frames of a file; `facts`: its name, and what the user states about it. */
+export async function openFile(bytes, facts, signal) {
+  const path = `v1/open?${new URLSearchParams(facts)}`;
+  const answer = await post(path, bytes, signal, "application/octet-stream");
   return readSafetensors(await bytesOf(answer));
 }
 

@@ -24,7 +24,15 @@ const find = (id) => document.getElementById(id);
 let panels = [];
 
 function arrangePanels() {
-  if (!state.recording) return;
+  if (!state.recording) {
+    panels = [];
+    const words = "No flow is shown: choose a recording, or drop a file here.";
+    find("panels").replaceChildren(
+      Object.assign(document.createElement("p"), { textContent: words }),
+    );
+    find("readout").textContent = "Point at a panel to read values.";
+    return;
+  }
   const wanted = chosenPanels();
   const known = new Map(panels.map((panel) => [panel.spec.key, panel]));
   panels = wanted.map((spec) => {
@@ -117,8 +125,7 @@ for (const figure of document.querySelectorAll("[data-study]")) {
   const chart = new Chart(figure, PICKS[name]);
   const button = figure.querySelector("[data-save]");
   const draw = () => {
-    if (!state.recording) return;
-    const spec = make();
+    const spec = state.recording ? make() : { title: name, note: "No flow is shown." };
     chart.draw(spec);
     button.disabled = !spec.series;
     const where = figure.querySelector(".where");
@@ -169,7 +176,8 @@ watch(["frame", "recording", "runs"], () => {
   const clock = time === null ? "" : `, t = ${withUnit(number(time), timeUnit)}`;
   slider.max = lastFrame();
   slider.value = state.frame;
-  find("when").textContent = `frame ${state.frame} of ${lastFrame()}${clock}`;
+  const frame = `frame ${state.frame} of ${lastFrame()}${clock}`;
+  find("when").textContent = state.recording ? frame : "no frame";
   slider.setAttribute("aria-valuetext", find("when").textContent);
 });
 

@@ -3,7 +3,7 @@
 import { getModels, getSamples, onUnauthorized } from "./api.js";
 import { showBadges } from "./badges.js";
 import { number, withUnit } from "./numbers.js";
-import { offerParameters, parameters } from "./parameters.js";
+import { clearParameters, offerParameters, parameters } from "./parameters.js";
 import { QUANTITIES, labelOf } from "./quantities.js";
 import { objection, stepUnit } from "./runs.js";
 import { loadFile, loadSample, predict, stop } from "./source.js";
@@ -71,18 +71,72 @@ function firstLook({ shape: [ny, nx] }) {
   return { view: null, cursor: null, probe: { x, y: Math.floor(ny / 2) }, slice };
 }
 
+/** No flow is shown, and none can be run: the one that was chosen could not be loaded. */
+function showNothing() {
+  stop();
+  find("sample").value = "";
+  find("file").value = "";
+  fill(find("component"), []);
+  clearParameters();
+  update({ recording: null, runs: [null, null], frame: 0, cursor: null, probe: null, slice: null });
+}
+
+let loads = 0;
+
+/** Load a flow in place of the one that is shown; if it cannot be, none is. */
+async function load(status, act) {
+  const mine = ++loads;
+  let isShown = false;
+  const ready = (recording) => {
+    isShown = true;
+    showRecording(recording);
+  };
+  update({ isLoading: true });
+  const isThere = await attempt(status, () => act(ready));
+  if (mine !== loads) return false; // another flow was chosen meanwhile
+  update({ isLoading: false });
+  if (!isShown) showNothing();
+  return isThere;
+}
+
 async function chooseSample() {
   const sample = state.samples.find(({ id }) => id === find("sample").value);
   if (!sample) return;
   find("file").value = "";
-  const isThere = await attempt("Loading the recording …", () => loadSample(sample, showRecording));
+  offerHints(null);
+  const isThere = await load("Loading the recording …", (ready) => loadSample(sample, ready));
   if (isThere && sample.models.includes(find("model").value)) await runAtOnce();
+}
+
+let chosenFile = null; // can be opened again with hints
+
+/** Boxes for what a file does not state. They are of one file: another begins with empty ones. */
+function offerHints(file) {
+  if (file === chosenFile) return;
+  chosenFile = file;
+  for (const box of document.querySelectorAll("[data-hint]")) box.value = "";
+  find("reopen").disabled = !file;
+  find("reopen").textContent = file ? `Open ${file.name} again` : "Open the file again";
+}
+
+function hints() {
+  const boxes = [...document.querySelectorAll("[data-hint]")].filter(({ value }) => value.trim());
+  return Object.fromEntries(boxes.map(({ dataset, value }) => [dataset.hint, value.trim()]));
 }
 
 async function chooseFile(file) {
   if (!file) return;
-  const isThere = await attempt("Opening the file …", () => loadFile(file, showRecording));
-  if (!isThere) return;
+  offerHints(file);
+  const isThere = await load("Opening the file …", (ready) =>
+    loadFile(file, hints(), ready).catch((error) => {
+      if (error.name !== "AbortError") error.message = `${file.name} was not opened: ${error.message}`;
+      throw error;
+    }),
+  );
+  if (!isThere) {
+    if (!state.isLoading) find("hints").open = true;
+    return;
+  }
   find("sample").value = "";
   const unknown = Object.entries(parameters()).filter(([, value]) => value === null);
   if (!unknown.length) return runAtOnce();
@@ -229,6 +283,7 @@ function wire() {
   find("stop").addEventListener("click", stop);
   find("sample").addEventListener("change", chooseSample);
   find("file").addEventListener("change", (event) => chooseFile(event.target.files[0]));
+  find("reopen").addEventListener("click", () => chooseFile(chosenFile));
   find("model").addEventListener("change", () => {
     if (state.recording) showRecording(state.recording);
   });
@@ -243,10 +298,15 @@ function wire() {
     document.addEventListener(kind, (event) => {
       event.preventDefault();
       find("drop").classList.toggle("over", kind === "dragover");
-      if (kind === "drop") chooseFile(event.dataTransfer.files[0]);
+      if (kind !== "drop" || !event.dataTransfer.files.length) return;
+      find("file").files = event.dataTransfer.files; // its name is shown there
+      chooseFile(event.dataTransfer.files[0]);
     });
   }
   watch(["isRunning"], () => (find("stop").disabled = !state.isRunning));
+  watch(["recording", "isLoading"], () => {
+    find("run").disabled = !state.recording || state.isLoading;
+  });
   watch(["recording", "runs", "frame"], showBadges);
   watch(["explained", "shown", "runs"], () => {
     const terms = state.runs[0]?.terms ?? [];

@@ -20,7 +20,8 @@ export class Recording {
 
   /** Spacing, units and time step: those that the file states, else those of a model. */
   fitTo(model) {
-    const { grid: own = {}, units, dt, t0, length_unit: length, time_unit: time } = this.stated;
+    const { grid: own = {}, units, dt, uneven, t0 } = this.stated;
+    const { length_unit: length, time_unit: time } = this.stated;
     this.hasSpacing = Number.isFinite(own.dx);
     const side = (name, spacing, count) => {
       if (this.hasSpacing) return [own[spacing], own[name] ?? 0];
@@ -35,7 +36,8 @@ export class Recording {
     [this.dy, this.y0] = side("y0", "dy", this.shape[0]);
     const unitOf = (name, n) => model?.units[model.channels.indexOf(name)] ?? units?.[n] ?? "1";
     this.units = units ?? this.channels.map(unitOf);
-    this.dt = dt ?? model?.dt ?? null;
+    // Frames that are not evenly apart have no step, and the model's is not theirs.
+    this.dt = uneven ? null : (dt ?? model?.dt ?? null);
     this.t0 = t0 ?? 0;
     const named = (unit) => (unit && unit !== "1" ? unit : null);
     const velocity = unitsIn(this.unit("speed"));

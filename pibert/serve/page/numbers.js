@@ -7,7 +7,7 @@ export function number(value) {
   const size = Math.abs(value);
   if (size < 1e-3 || size >= 1e5) {
     const [digits, power] = value.toExponential(2).split("e");
-    return `${Number(digits)}e${Number(power)}`.replace("-", "−");
+    return `${Number(digits)}e${Number(power)}`.replaceAll("-", "−");
   }
   return String(Number(value.toPrecision(4))).replace("-", "−");
 }

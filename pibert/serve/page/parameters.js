@@ -31,6 +31,12 @@ export function offerParameters(models, recording) {
   );
 }
 
+/** No boxes: there is no flow that has parameters. */
+export function clearParameters() {
+  owner = null;
+  holder.replaceChildren();
+}
+
 /** Values by name as they are asked for; null: unknown. */
 export function parameters() {
   const found = {};

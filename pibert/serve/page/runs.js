@@ -27,7 +27,23 @@ export function objection(model, recording) {
       return `${model.name} takes ${name} in ${wanted}, this has ${stated}: convert the file.`;
     }
   }
+  // Lengths and times in other units than the model's can be converted where velocities have one.
+  const { length, time } = unitsIn(model.units[0]);
+  const { grid, length_unit: ownLength, dt, time_unit: ownTime } = recording.stated ?? {};
+  const others = [
+    [grid?.dx, ownLength, length],
+    [dt, ownTime, time],
+  ].filter(([value, own, wanted]) => value && named(own) && wanted && own !== wanted);
+  if (others.length) {
+    const [[, own, wanted]] = others;
+    const words = `${model.name} works in ${wanted}, this file in ${own}`;
+    return `${words}: state the unit of its velocities, or convert it.`;
+  }
   return null;
+}
+
+function named(unit) {
+  return unit && unit !== "1";
 }
 
 /** Name, unit for the model and unit in the recording of each channel that a model takes. */
@@ -61,10 +77,13 @@ function doubts(model, recording, unknown) {
     const words = `the frames are ${number(dt)} apart, the model steps by ${number(model.dt)}`;
     found.push(`${words}: every ${ordinal(stride)} frame is taken`);
   }
+  if (stated.uneven) {
+    found.push("the frames are not evenly apart in time: each counts as one step of the model");
+  }
   const silent = [
     hasSpacing ? "" : "spacing",
     stated.units ? "" : "units",
-    stated.dt || !model.dt ? "" : "time step",
+    stated.dt || stated.uneven || !model.dt ? "" : "time step",
   ].filter(Boolean);
   if (silent.length) {
     found.push(`the file states no ${silent.join(", no ")}: the model's is taken`);

@@ -35,11 +35,11 @@ export async function loadSample(sample, ready) {
   }
 }
 
-/** Show the frames of a file. */
-export async function loadFile(file, ready) {
+/** Show the frames of a file; `hints` state what it does not. */
+export async function loadFile(file, hints, ready) {
   const signal = restart();
   const bytes = new Uint8Array(await file.arrayBuffer());
-  const answer = await api.openFile(bytes, signal);
+  const answer = await api.openFile(bytes, { name: file.name, ...hints }, signal);
   signal.throwIfAborted();
   const { facts, arrays } = answer;
   const recording = new Recording(facts, arrays.fields.shape.slice(2));

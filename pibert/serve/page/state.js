@@ -6,6 +6,7 @@ export const state = {
   recording: null,
   runs: [null, null], // of the first and the second model
   isRunning: false,
+  isLoading: false, // a recording or a file is on its way
   frame: 0,
   component: "speed",
   shown: new Set(["truth", "prediction", "error", "vorticity"]),

@@ -71,7 +71,6 @@ def _scores(own: FieldSpec, place: int) -> Scores:
     true = truth(own)
     known = torch.ones(3, ROWS, COLUMNS, dtype=torch.bool)
     known[:, 0, :3] = False
-    proxy = torch.linspace(0.1, 0.3, 20, dtype=torch.float64)
     arrays = {
         "picks/rows": torch.tensor([2, 13, 19]),
         "picks/truth": true.float(),
@@ -79,8 +78,6 @@ def _scores(own: FieldSpec, place: int) -> Scores:
         "picks/known": known,
         "rows/trajectory": torch.tensor([0] * 10 + [2] * 10),
         "rows/frame": torch.cat((torch.arange(1, 11), torch.arange(5, 15))),
-        "drag/truth": proxy,
-        "drag/prediction": proxy + 0.002 * place * torch.cos(torch.arange(20.0)),
     }
     data = {
         "spec": own.to_dict(),

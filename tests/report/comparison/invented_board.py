@@ -41,6 +41,17 @@ NAMES = (
     "pinn",
     "training-mean",
 )
+VARIANTS = (
+    "pibert-unbiased",
+    "pibert-scratch",
+    "pibert-fourier",
+    "pibert-frame",
+    "fno2d-modes16",
+    "fno2d-padded",
+    "pitt-base",
+    "pitt-constant",
+)
+"""With them there are as many entrants as in the comparisons for a GPU."""
 FRAMES, LEADS, STRIP = 40, 12, 11
 RULE = "frames at the 5th, 50th and 95th percentile of the error of persistence"
 
@@ -152,7 +163,7 @@ def tokens() -> dict[str, Tensor]:
 
 @lru_cache
 def invented(count: int = 3) -> Board:
-    """A board of so many models, ranked as ``NAMES``."""
+    """A board of so many models, ranked as ``NAMES``; up to 23."""
     own = spec()
     normalizer = Normalizer((1.0, 0.0), (0.3, 0.3))
     measures: list[Measure] = [
@@ -161,7 +172,7 @@ def invented(count: int = 3) -> Board:
         Temporal(spec=own),
     ]
     scores, runs, records, order = {}, [], [], []
-    for place, name in enumerate(NAMES[:count]):
+    for place, name in enumerate((*NAMES, *VARIANTS)[:count]):
         arrays = arrays_of(judged(place, own), measures)
         roll, more = rollout_of(place, own)
         learned = name not in UNTRAINED

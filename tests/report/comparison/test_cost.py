@@ -1,4 +1,5 @@
 import pytest
+from matplotlib.text import Text
 
 from pibert.evaluation.scores import Scores
 from pibert.report.comparison.board import UNTRAINED, Board
@@ -29,10 +30,33 @@ def test_points_stand_at_cost_and_error():
     assert "pibert has the lowest error" in drawn.alt
 
 
-def test_names_do_not_overlap_among_fifteen_models():
-    drawn = once(cost, 15)
+@pytest.mark.parametrize("count", [15, 23])
+def test_names_cover_neither_each_other_nor_a_point(count):
+    drawn = once(cost, count)
     drawn.figure.draw_without_rendering()
     assert [overlapping(ax) for ax in axes_of(drawn)] == [[]] * 4
+    for ax in axes_of(drawn):
+        points = [line for line in ax.lines if line.get_marker() != "None"]
+        assert len(points) == len(ax.texts)
+        for point in points:
+            place = ax.transData.transform(point.get_xydata()[0])
+            covering = [t for t in ax.texts if Text.get_window_extent(t).contains(*place)]
+            assert covering == []
+
+
+def test_no_two_of_23_models_look_alike():
+    board = invented(23)
+    assert len(set(board.models)) == 23
+    assert len({board.colour(model) for model in board.models}) == 23
+    looks = {
+        (line.get_marker(), line.get_markerfacecolor(), line.get_markeredgecolor())
+        for line in axes_of(once(cost, 23))[0].lines
+        if line.get_marker() != "None"
+    }
+    assert len(looks) == 23
+    # However many there are, a colour and a mark come together once.
+    many = Board("x", {"data": {"x": {"ranking": [{"model": f"m{n}"} for n in range(77)]}}}, {})
+    assert len({(many.colour(model), many.mark(model)) for model in many.models}) == 77
 
 
 def test_the_line_of_best_choices_falls_with_the_cost():
@@ -51,6 +75,22 @@ def test_the_line_of_best_choices_falls_with_the_cost():
     assert list(front.get_xdata())[:3] == [1.0, 2.0, 5.0]
     errors = [board.value(name, "nmse") for name in ("persistence", "unet", "pibert")]
     assert list(front.get_ydata())[:3] == errors
+
+
+def test_training_times_of_shared_devices_are_upper_bounds_without_a_best_choice():
+    board = invented(3)
+    scores = {
+        key: Scores(own.card | {"at_a_time": 4}, own.arrays) for key, own in board.scores.items()
+    }
+    runs = [run | {"at_a_time": 4} for run in board.results["runs"]]
+    drawn = cost(Board(board.name, {**board.results, "runs": runs}, scores))
+    assert drawn is not None and "Up to 4 runs at a time shared a device" in drawn.caption
+    one, _, training, _ = axes_of(drawn)
+    assert training.get_xlabel() == (
+        "training time [s], upper bound: up to 4 runs shared the device"
+    )
+    fronts = [sum("steps" in line.get_drawstyle() for line in ax.lines) for ax in (one, training)]
+    assert fronts == [1, 0]
 
 
 def test_without_errors_there_is_no_figure():

@@ -1,5 +1,6 @@
 """Maps of picked frames: one scale for what is compared, grey where nothing is known."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -35,6 +36,30 @@ def test_every_figure_can_be_drawn(draw, count: int) -> None:
         drawn.figure.draw_without_rendering()
     assert "wakes" in drawn.caption and "frames picked by a coin" in drawn.caption
     assert len(drawn.alt) > 20
+
+
+def test_no_number_of_an_axis_is_cut_or_runs_into_another() -> None:
+    """Coordinates of a wake in metres, whose labels are long and lie near the ends."""
+    own = spec()
+    grid = replace(own.grid, dx=0.0044, dy=0.0066, origin=(-0.0525, -0.0525))
+    drawn = fields.overview(make_board(15, own=replace(own, grid=grid)))
+    assert drawn is not None
+    figure = drawn.figure
+    figure.draw_without_rendering()
+    labels = []
+    for axis in (axis for ax in figure.axes if ax.axison for axis in (ax.xaxis, ax.yaxis)):
+        low, high = sorted(axis.get_view_interval())
+        drawn_ticks = [t for t in axis.get_major_ticks() if low <= t.get_loc() <= high]
+        labels += [t.label1 for t in drawn_ticks if t.label1.get_visible()] + [axis.label]
+    labels = [text for text in labels if text.get_text()]
+    boxes = [text.get_window_extent() for text in labels]
+    assert len(boxes) > 20
+    room = figure.bbox
+    for text, box in zip(labels, boxes, strict=True):
+        assert room.x0 <= box.x0 and box.x1 <= room.x1, text
+        assert room.y0 <= box.y0 and box.y1 <= room.y1, text
+    pairs = itertools.combinations(zip(labels, boxes, strict=True), 2)
+    assert [(a.get_text(), b.get_text()) for (a, x), (b, y) in pairs if x.overlaps(y)] == []
 
 
 def test_one_model_is_enough() -> None:

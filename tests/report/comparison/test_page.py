@@ -138,7 +138,7 @@ def test_a_figure_that_cannot_be_drawn_is_named_and_the_others_stay(tmp_path):
 
 
 def test_figures_of_unknown_sections_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="found Nowhere; choose from: Ranking, Components"):
+    with pytest.raises(ValueError, match="found Nowhere; choose from: Ranking, Flows, Components"):
         write_report(tmp_path, {}, [], [("Nowhere", square)])
 
 

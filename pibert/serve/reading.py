@@ -1,0 +1,127 @@
+"""Reads a file that was sent with the readers of ``pibert convert``, in a process of its own.
+
+A file from somebody else may hold anything: this process has little memory, and a file that leads
+to others is refused.
+"""
+
+import json
+import resource
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pibert.data.counted import counts_frames, counts_points
+from pibert.data.foreign import check_foreign
+from pibert.data.format import FormatError
+from pibert.data.sources import identify, open_recordings
+from pibert.data.sources.recordings import Hints, SourceError
+from pibert.fields import Trajectory
+from pibert.remarks import InputWarning
+from pibert.serve.answers import Answer, encode
+from pibert.serve.asked import SAFETENSORS
+from pibert.serve.limits import MB, SIDE
+from pibert.serve.recordings import Units, fit_units, take_frames
+from pibert.serve.refusal import Refusal
+
+PROBLEM = b"problem: "
+"""Stands before the code and the message of a refusal, in place of frames."""
+_STATEMENTS = Path("/proc/self/statm")
+
+
+def read_file(
+    path: Path, out: Path, limit: int, wanted: str | None, units: Units, hints: Hints
+) -> None:
+    """Write the frames of a trajectory as an answer in safetensors, or what is wrong.
+
+    Args:
+        path: The file.
+        out: What to write.
+        limit: Most bytes of a dataset, and of the frames.
+        wanted: The name of the trajectory. None: the first.
+        units: Of the models.
+        hints: What the user states about the file.
+    """
+    torch.set_num_threads(1)
+    _limit_memory(8 * limit + 256 * MB)
+    try:
+        data = encode(_read(path, limit, wanted, units, hints), SAFETENSORS)
+    except Refusal as refusal:
+        data = _problem(refusal.code, refusal.message)
+    except MemoryError:
+        data = _problem("too_large", "reading the file takes too much memory; send fewer frames")
+    except (FormatError, OSError) as error:
+        data = _problem("malformed", str(error))
+    except (ValueError, ImportError) as error:
+        data = _problem("invalid", str(error))
+    except Exception as error:  # a damaged file may break a reader anywhere
+        kind = type(error).__name__
+        data = _problem("malformed", f"{path}: it cannot be read ({kind}: {error})")
+    out.write_bytes(data)
+
+
+def _problem(code: str, message: str) -> bytes:
+    return PROBLEM + json.dumps([code, " ".join(message.split())[:800]]).encode()
+
+
+def _limit_memory(more: int) -> None:
+    """Let this process take so many bytes more than it has, where the system can tell."""
+    if _STATEMENTS.exists():
+        used = int(_STATEMENTS.read_text().split()[5]) * resource.getpagesize()
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (used + more, most))
+
+
+def _read(path: Path, limit: int, wanted: str | None, units: Units, hints: Hints) -> Answer:
+    check_foreign(path, limit)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", InputWarning)
+        recordings = open_recordings(path, _kind_of(path), hints)
+        if wanted is not None and wanted not in recordings.names:
+            raise ValueError(f"{path}: there is no trajectory {wanted[:100]!r}")
+        found = recordings[0 if wanted is None else wanted]
+    rows, columns = found.spec.grid.shape
+    if max(rows, columns) > SIDE or 4 * len(found.spec.channels) * rows * columns > limit:
+        raise Refusal(
+            "too_large",
+            f"expected at most {SIDE} rows and columns, and a frame of {limit / MB:.0f} MB, found "
+            f"{len(found.spec.channels)} channels of {rows} x {columns} points",
+        )
+    fit, changed = fit_units(found, units)
+    remarks = [*recordings.remarks, *(str(one.message) for one in caught), *changed]
+    if wanted is None and len(recordings) > 1:
+        remarks.append(f"the first of {len(recordings)} trajectories")
+    answer = take_frames(fit, 0, None, limit, remarks)
+    if answer.facts["stop"] < found.num_frames:
+        remarks.append(f"the first {answer.facts['stop']} of {found.num_frames} frames")
+    return Answer(
+        answer.arrays,
+        answer.facts | {"remarks": remarks} | _unknown(found, recordings.kind, hints, answer),
+    )
+
+
+def _kind_of(path: Path) -> str:
+    try:
+        return identify(path)
+    except SourceError:
+        raise Refusal(
+            "malformed",
+            f"expected a {path.suffix} file with a flow in it, found none; call its arrays or "
+            "columns u, v, x, y, t",
+        ) from None
+
+
+def _unknown(found: Trajectory, kind: str, hints: Hints, answer: Answer) -> dict[str, Any]:
+    """Null for what a file of another program does not state; a native one states everything."""
+    if kind == "native":
+        return {}
+    unknown: dict[str, Any] = {}
+    if hints.dx is None and counts_points(found):
+        unknown["grid"] = answer.facts["grid"] | dict.fromkeys(("dx", "dy", "x0", "y0"))
+    if counts_frames(found):
+        unknown["t0"] = None
+    if all(unit == "1" for unit in found.spec.units):
+        unknown["units"] = None
+    return unknown

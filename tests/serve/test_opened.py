@@ -1,0 +1,285 @@
+"""Files of every kind that ``pibert convert`` reads, as the server opens them."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import scipy.io
+import xarray
+
+from pibert.data.sources import open_recordings
+from pibert.serve.answers import Answer
+from pibert.serve.app import PAGE
+from pibert.serve.opened import HINTS, KNOWN, open_file, read_hints
+from pibert.serve.refusal import Refusal
+from tests.lookalikes import piv, vtk
+from tests.lookalikes.flow import T, X, Y, fields
+from tests.serve.files import frames, stating
+from tests.serve.server_process import ROOT
+
+METRIC = ({"u": "m/s", "v": "m/s"},)
+LIMIT = 10_000_000
+
+
+def opened(path: Path, *, units: Any = METRIC, limit: int = LIMIT, **hints: Any) -> Answer:
+    stated = read_hints(hints)
+    return open_file(path.read_bytes(), None, limit, 30.0, units, name=path.name, hints=stated)
+
+
+def refused(path: Path, **hints: Any) -> Refusal:
+    with pytest.raises(Refusal) as found:
+        opened(path, **hints)
+    return found.value
+
+
+def named() -> dict[str, Any]:
+    """The flow as arguments of NumPy, whose own options have other types."""
+    return dict(fields())
+
+
+def write_npz(path: Path) -> None:
+    np.savez(path, **named(), x=X, y=Y, t=T)
+
+
+def write_jet(path: Path) -> None:
+    """Bare arrays of a measurement: millimetres, a time step, marks of spurious vectors."""
+    own = fields()
+    spurious = np.zeros((6, 5, 7), bool)
+    spurious[2, 1, 3] = True
+    uv = np.stack([own["u"], own["v"]], 1)
+    np.savez(path, uv=uv, x_mm=1000 * X, y_mm=1000 * Y, dt_s=np.array(0.05), outlier=spurious)
+
+
+def write_mat(path: Path) -> None:
+    scipy.io.savemat(path, {**named(), "x": X, "y": Y, "t": T})
+
+
+def write_h5(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        for name, values in {**named(), "x": X, "y": Y, "t": T}.items():
+            file[name] = values
+
+
+def write_nc(path: Path) -> None:
+    data = {name: (("t", "y", "x"), v, {"units": "m/s"}) for name, v in fields().items()}
+    places = {"x": ("x", X, {"units": "m"}), "y": ("y", Y, {"units": "m"}), "t": T}
+    xarray.Dataset(data, coords=places).to_netcdf(path, engine="h5netcdf")
+
+
+def write_csv(path: Path) -> None:
+    x, y = np.meshgrid(X, Y)
+    own = fields()
+    rows = [
+        np.stack([np.full(x.size, t), *(v.ravel() for v in (x, y, own["u"][n], own["v"][n]))], -1)
+        for n, t in enumerate(T)
+    ]
+    np.savetxt(path, np.concatenate(rows), delimiter=",", header="t,x,y,u,v", comments="")
+
+
+def write_vtk(path: Path) -> None:
+    own = fields()
+    velocity = np.stack([own["u"][0], own["v"][0], 0 * own["u"][0]], -1)[None]
+    vtk.write_legacy(path, "STRUCTURED_POINTS", (X, Y, np.zeros(1)), {"U": velocity})
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "flow.npz": write_npz,
+    "jet.npz": write_jet,
+    "flow.mat": write_mat,
+    "flow.h5": write_h5,
+    "flow.nc": write_nc,
+    "flow.csv": write_csv,
+    "flow.vtk": write_vtk,
+    "openpiv.txt": lambda path: piv.write_openpiv(path, piv.sample()),
+    "insight.vec": lambda path: piv.write_tsi(path, piv.sample(), np.ones((4, 6))),
+    "pivlab.txt": lambda path: piv.write_pivlab(path, piv.sample(), scale=(1e-3, 1e-2)),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_server_opens_what_convert_reads(name: str, tmp_path: Path):
+    path = tmp_path / name
+    WRITERS[name](path)
+    truth = open_recordings(path)[0]
+    answer = opened(path, units=())  # without a model no unit is assumed
+    found = answer.facts
+    is_metric = found["length_unit"] != truth.length_unit
+    scale = 1e-3 if is_metric else 1.0
+    assert found["channels"] == list(truth.spec.channels)
+    assert found["frames"] == truth.num_frames and found["dt"] == truth.spec.dt
+    expected = truth.read().float().numpy()
+    known = truth.known().numpy()
+    np.testing.assert_array_equal(answer.arrays["known"], known)
+    got = np.moveaxis(answer.arrays["fields"], 1, -1)[known]
+    np.testing.assert_array_equal(got, np.moveaxis(expected, 1, -1)[known])
+    grid = truth.spec.grid
+    spacing = [found["grid"][key] for key in ("dx", "dy", "x0", "y0")]
+    assert spacing == pytest.approx([scale * n for n in (grid.dx, grid.dy, *grid.origin)])
+
+
+def test_the_page_and_its_description_list_the_formats():
+    page = (PAGE / "index.html").read_text()
+    (accepted,) = re.findall(r'accept="([^"]+)"', page)
+    assert tuple(accepted.split(",")) == KNOWN
+    described = (ROOT / "docs" / "serving.md").read_text()
+    rows = re.findall(r"^\| \w+ \| ((?:`\.\w+`(?:, )?)+) \|", described, re.MULTILINE)
+    assert set(re.findall(r"\.\w+", " ".join(rows))) == set(KNOWN)
+    assert sorted(re.findall(r'data-hint="(\w+)"', page)) == sorted(HINTS)
+    assert all(f"`{name}`" in described for name in HINTS)
+
+
+def test_lengths_in_millimetres_fit_the_models_unit_of_velocity(tmp_path: Path):
+    """A model in m/s must not see millimetres as metres."""
+    write_jet(tmp_path / "jet.npz")
+    answer = opened(tmp_path / "jet.npz")
+    assert answer.facts["grid"]["dx"] == pytest.approx(0.1)
+    assert (answer.facts["length_unit"], answer.facts["units"]) == ("m", None)
+    notes = " ".join(answer.facts["remarks"])
+    assert "it is assumed that the model's fit, u in m/s, v in m/s (unit)" in notes
+    assert "brought to metres and seconds: length mm -> m" in notes
+    assert not answer.arrays["known"][2, 1, 3] and answer.arrays["known"].sum() == 6 * 35 - 1
+    # With models in other units nothing is assumed, and with a hint there is no need to.
+    other = opened(tmp_path / "jet.npz", units=(*METRIC, {"u": "1", "v": "1"}))
+    assert (other.facts["grid"]["dx"], other.facts["length_unit"]) == (pytest.approx(100), "mm")
+    stated = opened(tmp_path / "jet.npz", unit="mm/s")
+    assert stated.facts["units"] == ["m/s", "m/s"]
+    assert stated.arrays["fields"][0, 0, 0, 0] == pytest.approx(1e-3 * fields()["u"][0, 0, 0])
+
+
+def test_the_hint_that_is_missing_is_named_and_taken(tmp_path: Path):
+    np.savez(tmp_path / "one.npz", **named(), x=X)
+    refusal = refused(tmp_path / "one.npz")
+    assert refusal.code == "invalid"
+    assert "not along y; give their spacing in the same unit (dy)" in refusal.message
+    assert opened(tmp_path / "one.npz", dy=0.3).facts["grid"]["dy"] == 0.3
+
+    np.savez(tmp_path / "odd.npz", a=fields()["u"], b=fields()["v"])
+    assert "u=NAME" in refused(tmp_path / "odd.npz").message
+    hints: dict[str, Any] = {"channels": "u=a,v=b", "dt": 0.05, "dx": 1.0, "dy": 1.0, "unit": "m/s"}
+    found = opened(tmp_path / "odd.npz", **hints).facts
+    assert (found["channels"], found["dt"], found["units"]) == (["u", "v"], 0.05, ["m/s", "m/s"])
+    assert found["grid"]["dx"] == found["grid"]["dy"] == 1.0
+
+
+def test_pixels_are_calibrated(tmp_path: Path):
+    np.save(tmp_path / "px.npy", np.full((2, 2, 6, 8), 3.0))
+    stated: dict[str, Any] = {"dx": 16.0, "dy": 8.0, "scale": "0.05mm/px", "pulse_delay": "2ms"}
+    found = opened(tmp_path / "px.npy", **stated)
+    assert found.arrays["fields"] == pytest.approx(np.full((2, 2, 6, 8), 0.075))
+    assert found.facts["grid"]["dx"] == pytest.approx(8e-4)
+    assert found.facts["units"] == ["m/s", "m/s"]
+
+
+def test_hints_go_with_the_servers_own_layout_too(tmp_path: Path):
+    own = np.stack([fields()["u"], fields()["v"]], 1)
+    np.save(tmp_path / "own.npy", own)
+    hints: dict[str, Any] = {"dt": 0.05, "dx": 100.0, "dy": 300.0, "unit": "mm/s"}
+    found = opened(tmp_path / "own.npy", **hints, length_unit="mm", time_unit="s")
+    assert found.facts["units"] == ["m/s", "m/s"] and found.facts["dt"] == 0.05
+    assert (found.facts["grid"]["dx"], found.facts["grid"]["dy"]) == pytest.approx((0.1, 0.3))
+    np.testing.assert_allclose(found.arrays["fields"], 1e-3 * own, rtol=1e-6)
+    assert "dx and dy, both or none" in refused(tmp_path / "own.npy", dx=1.0).message
+    for wrong in ({"dt": -1.0}, {"channels": "u"}, {"channels": "u="}):
+        with pytest.raises(Refusal, match="dt|channels"):
+            read_hints(wrong)
+
+
+def test_a_hint_does_not_contradict_what_a_file_states(tmp_path: Path):
+    (tmp_path / "flow.safetensors").write_bytes(stating(frames()))
+    refusal = refused(tmp_path / "flow.safetensors", dt=0.2)
+    assert refusal.message == "dt: the file states 0.1, 0.2 was given; leave it empty"
+    assert opened(tmp_path / "flow.safetensors", dt=0.1).facts["dt"] == 0.1
+    refusal = refused(tmp_path / "flow.safetensors", axes="tcyx")
+    assert refusal.message == "a safetensors file states its axes itself; leave it empty"
+
+
+def test_an_array_that_is_named_is_not_taken_for_channels(tmp_path: Path):
+    """Two frames of p are no frame of u and v."""
+    np.savez(tmp_path / "p.npz", p=fields()["u"][:2])
+    found = opened(tmp_path / "p.npz").facts
+    assert (found["channels"], found["frames"]) == (["p"], 2)
+
+
+def test_frames_that_are_not_evenly_apart_have_no_time_step(tmp_path: Path):
+    np.savez(tmp_path / "gap.npz", **named(), x=X, y=Y, t=np.array([0, 1, 2, 4, 5, 6]) * 0.05)
+    write_npz(tmp_path / "even.npz")
+    uneven, even = (opened(tmp_path / f"{name}.npz").facts for name in ("gap", "even"))
+    assert (uneven["dt"], uneven["uneven"]) == (None, True)
+    assert (even["dt"], even["uneven"]) == (pytest.approx(0.05), False)
+
+
+@pytest.mark.parametrize("name", ["flow.pvd", "flow.vtm", "flow.zip", "case.foam", "flow", ""])
+def test_a_file_that_may_name_others_is_refused(name: str):
+    with pytest.raises(Refusal, match="make one native .h5 with pibert convert") as found:
+        open_file(b"<VTKFile/>", None, LIMIT, 30.0, name=name)
+    assert found.value.code == "malformed"
+
+
+def test_hdf5_that_leads_to_other_files_is_refused_whatever_its_layout(tmp_path: Path):
+    secret, path = tmp_path / "secret.bin", tmp_path / "flow.h5"
+    secret.write_bytes(bytes(1000))
+    for kind in ("link", "storage", "virtual"):
+        write_h5(path)
+        with h5py.File(path, "a") as file:
+            del file["u"]
+            if kind == "link":
+                file["u"] = h5py.ExternalLink("/etc/other.h5", "u")
+            elif kind == "storage":
+                whole = (secret, 0, h5py.h5f.UNLIMITED)
+                file.create_dataset("u", (6, 5, 7), "u1", external=[whole])
+            else:
+                layout = h5py.VirtualLayout((6, 5, 7), "u1")
+                layout[:] = h5py.VirtualSource("/etc/other.h5", "u", (6, 5, 7))
+                file.create_virtual_dataset("u", layout)
+        refusal = refused(path)
+        assert refusal.code == "malformed" and "another file" in refusal.message
+    write_h5(path)
+    with h5py.File(path, "a") as file:
+        file["inner/loop"] = file["/"]  # hard links may go round in circles
+        file["soft"] = h5py.SoftLink("/u")
+    assert opened(path).facts["frames"] == 6
+
+
+def test_damaged_files_are_refused_in_words(tmp_path: Path):
+    for name, data in {
+        "a.csv": b"hello",
+        "a.txt": b"",
+        "a.vtu": b"<VTKFile>",
+        "a.mat": b"MATLAB 5.0 MAT-file" + bytes(200),
+        "a.nc": b"CDF\x01" + bytes(100),
+        "a.vtk": b"# vtk DataFile Version 3.0\nflow\nBINARY\nDATASET STRUCTURED_POINTS\n"
+        b"DIMENSIONS 99999 99999 1\nSPACING 1 1 1\nORIGIN 0 0 0\nPOINT_DATA 9999800001\n"
+        b"VECTORS U float\n",
+    }.items():
+        (tmp_path / name).write_bytes(data)
+        refusal = refused(tmp_path / name)
+        assert refusal.code in ("malformed", "invalid", "too_large")
+        assert str(tmp_path) not in refusal.message and "/tmp" not in refusal.message
+        assert "Error" not in refusal.message, refusal.message
+
+
+def test_memory_of_the_reading_process_is_limited(tmp_path: Path):
+    """A file may unpack to far more than it has bytes."""
+    code = f"""
+import numpy as np
+from pathlib import Path
+from pibert.serve import reading
+
+def unpack(*_):
+    return np.ones(600_000_000, np.uint8)
+
+reading.open_recordings = unpack
+write_to = Path({str(tmp_path / "out")!r})
+flow = Path({str(tmp_path / "flow.npz")!r})
+reading.read_file(flow, write_to, 1_000_000, None, (), reading.Hints())
+print(write_to.read_text())
+"""
+    write_npz(tmp_path / "flow.npz")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert '["too_large", "reading the file takes too much memory' in done.stdout, done.stderr

@@ -176,10 +176,11 @@ class Flow:
         return fields[rows], known[rows].all(1)
 
     def truth(self, frames: slice) -> "Tensor":
-        """True frames, (t, c, y, x), NaN where not known."""
+        """True frames, (t, c, y, x), NaN where they were not measured."""
         import torch
 
         fields, known = self._read(frames)
+        known = known & self.trajectory.measured(frames).cpu()
         return torch.where(known[:, None], fields, math.nan)
 
     def _read(self, frames: slice) -> "tuple[Tensor, Tensor]":

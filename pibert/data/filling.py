@@ -17,6 +17,7 @@ from pibert.data.format import Writer
 from pibert.data.gaps import (
     Changes,
     FilledFields,
+    FilledPoints,
     FillSettings,
     StillKnown,
     fitting,
@@ -179,7 +180,8 @@ def _described(
         **(settings.provenance or {}),
     }
     valid = StillKnown(trajectory, settings) if counts.left else None
-    return replace(trajectory, states=filled, valid=valid, local=local)
+    marked = FilledPoints(trajectory, settings) if counts.filled else trajectory.filled
+    return replace(trajectory, states=filled, valid=valid, filled=marked, local=local)
 
 
 def _example(trajectory: Trajectory, frame: int, settings: FillSettings) -> Example:

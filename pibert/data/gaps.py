@@ -2,9 +2,9 @@
 
 A vector is missing where the recording marks it as not valid or a value is not finite, and flagged
 where it does not fit its neighbours (``normalize.flag_outliers``). Both are replaced by what a
-given function makes of the others, such as a model's reconstruction; every other value keeps its
-bits (of float32). Points inside a body are never filled, nor is a frame of which no vector is
-sound.
+given function makes of the others, such as a model's reconstruction, and marked as filled; every
+other value keeps its bits (of float32). Points inside a body are never filled, nor is a frame of
+which no vector is sound. Vectors that were filled before keep their mark and count as sound.
 """
 
 import math
@@ -19,7 +19,7 @@ from torch import Tensor
 from pibert.data.normalize import flag_outliers
 from pibert.data.units import in_consistent_units
 from pibert.data.wording import counted
-from pibert.fields import FieldSpec, Grid, Trajectory
+from pibert.fields import FieldSpec, Grid, Trajectory, read_mask
 
 Repair = Callable[[Tensor, Tensor, Mapping[str, float]], Tensor]
 """(fields (b, h, c, y, x), known (b, h, y, x), parameters) -> fields without gaps."""
@@ -213,8 +213,8 @@ class FilledFields:
         return {name: value for name, value in self.base.parameters.items() if name in names}
 
 
-class StillKnown:
-    """The valid mask where some vectors could not be filled."""
+class _JudgedMask:
+    """A mask of a trajectory with gaps filled, made when it is read."""
 
     def __init__(self, base: Trajectory, settings: FillSettings) -> None:
         self.base, self.settings = base, settings
@@ -227,6 +227,24 @@ class StillKnown:
     def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
         assert channels is None
         fields = self.base.read(frames).to("cpu", torch.float32)
-        verdict = judge(self.base, frames, fields, self.settings)
+        return self._mask(frames, fields, judge(self.base, frames, fields, self.settings))
+
+    def _mask(self, frames: slice, fields: Tensor, verdict: Verdict) -> Tensor:
+        raise NotImplementedError
+
+
+class StillKnown(_JudgedMask):
+    """The valid mask where some vectors could not be filled."""
+
+    def _mask(self, frames: slice, fields: Tensor, verdict: Verdict) -> Tensor:
         inside = ~replace(self.base, valid=None).known(frames).cpu()
         return known_after(self.base, frames, fields, verdict) | inside
+
+
+class FilledPoints(_JudgedMask):
+    """The filled mask: vectors that are replaced here, and those that were filled before."""
+
+    def _mask(self, frames: slice, fields: Tensor, verdict: Verdict) -> Tensor:
+        if self.base.filled is None:
+            return verdict.replaced
+        return verdict.replaced | read_mask(self.base.filled, frames).cpu()

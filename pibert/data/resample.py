@@ -8,7 +8,8 @@ fields are exact for any ratio; for a whole ratio it is the plain block average.
 
 Where the support of a new point holds body or missing points, its value is the average of the known
 ones alone, with the weights of overlap (or of interpolation); with none it is NaN. A new point is
-body, or missing, where half of its cell is: half of the fluid, for the missing.
+body, or missing, where half of its cell is: half of the fluid, for the missing. It is filled where
+half of what is known of its cell is.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from pibert.data.splits import Segment, split_at_gaps
 from pibert.data.wording import counted
-from pibert.fields import FrameSource, Grid, Trajectory, read_mask
+from pibert.fields import MASKS, FrameSource, Grid, Trajectory, read_mask
 
 _TOGETHER = 1 << 19
 """Values that are resized around unknown points at once: few enough to stay in the cache."""
@@ -99,9 +100,8 @@ def represent(
         time=trajectory.time[kept],
         series={name: values[kept] for name, values in trajectory.series.items()},
         spec=spec,
-        body=_view_mask(trajectory, "body", chosen, resizer),
-        valid=_view_mask(trajectory, "valid", chosen, resizer),
         local=local,
+        **{kind: _view_mask(trajectory, kind, chosen, resizer) for kind in MASKS},
     )
 
 
@@ -165,6 +165,12 @@ class Resizer:
         fluid = torch.ones_like(valid) if body is None else ~body
         shares = self._apply(1, (fluid & valid).double()), self._apply(1, fluid.double())
         return shares[0] >= 0.5 * shares[1] - 1e-9
+
+    def resize_filled(
+        self, filled: Bool[Tensor, "*t y x"], known: Bool[Tensor, "*t y x"]
+    ) -> Bool[Tensor, "*t y2 x2"]:
+        shares = self._apply(1, (known & filled).double()), self._apply(1, known.double())
+        return (shares[0] > 0) & (shares[0] >= 0.5 * shares[1] - 1e-9)
 
     def resize_known(self, known: Bool[Tensor, "*t y x"]) -> Bool[Tensor, "*t y2 x2"]:
         """The new points that are made of known ones alone."""
@@ -268,10 +274,12 @@ def _view_mask(trajectory: Trajectory, kind: str, frames: range, resizer: Resize
     mask: Tensor | FrameSource | None = getattr(trajectory, kind)
     if mask is None:
         return None
-    # Resizing what is valid looks at the body too.
-    involved = [mask] if kind == "body" or resizer is None else [mask, trajectory.body]
-    if all(m is None or len(m.shape) == 2 for m in involved):
-        return _resized_mask(trajectory, kind, _as_slice(frames), resizer)
+    # Resizing what is valid looks at the body too, resizing what is filled at both.
+    involved = MASKS[: MASKS.index(kind)] if resizer is not None else ()
+    masks = [mask, *(getattr(trajectory, other) for other in involved)]
+    if all(m is None or len(m.shape) == 2 for m in masks):
+        found = _resized_mask(trajectory, kind, slice(0, 1), resizer)
+        return found if found.ndim == 2 else found[0]
     return _MaskView(trajectory, kind, frames, resizer)
 
 
@@ -281,6 +289,9 @@ def _resized_mask(base: Trajectory, kind: str, where: slice, resizer: Resizer | 
         return mask
     if kind == "body":
         return resizer.resize_body(mask)
+    if kind == "filled":
+        known = base.known(where).to(mask.device)
+        return resizer.resize_filled(mask.expand_as(known), known)
     body = None if base.body is None else read_mask(base.body, where)
     if body is not None:
         mask, body = torch.broadcast_tensors(mask, body)

@@ -166,6 +166,15 @@ def _points(facts: Survey) -> Iterator[Finding]:
             else "check that the mask or the flag is read the right way round",
             serious=not scattered,
         )
+    if facts.filled_share:
+        yield Finding(
+            "filled vectors",
+            f"{facts.filled_share:.2%} of the vectors outside bodies were not measured: a program "
+            "or a model put them in",
+            "they serve as input of a model, but not as targets or ground truth",
+            "nothing: training, scores and calibration leave them out",
+            serious=False,
+        )
     if facts.zeros > _ZEROS:
         yield Finding(
             "zero vectors",

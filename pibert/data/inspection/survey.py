@@ -60,6 +60,8 @@ class Survey:
     body_share: float
     missing_share: float
     """Of the points outside bodies, those that are marked as not valid."""
+    filled_share: float
+    """Of the points outside bodies, those that hold a value which was not measured."""
     not_finite: int
     """Values that are NaN or infinite although their points count as known."""
     zeros: float

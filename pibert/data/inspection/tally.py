@@ -53,7 +53,7 @@ class Tally:
         # Count, sum and sum of squares in float64, about the first value seen.
         self.base: Tensor | None = None
         self.sums = torch.zeros(3, c, dtype=torch.float64)
-        self.points = self.body = self.fluid = self.known = self.not_finite = 0
+        self.points = self.body = self.fluid = self.known = self.filled = self.not_finite = 0
         self.zeros = self.inner = 0
         self.zeros_static = True
         self.repeated = self.pairs = self.frames = 0
@@ -101,6 +101,8 @@ class Tally:
         self.body += int(body.sum())
         self.fluid += int((~body).sum())
         self.known += int(known.sum())
+        if trajectory.filled is not None:
+            self.filled += int((known & read_mask(trajectory.filled, frames).cpu()).sum())
 
     def _add_values(self, values: Tensor) -> None:
         """Values (c, points) at known points."""
@@ -158,6 +160,7 @@ class Tally:
             "frames_read": self.frames,
             "body_share": self.body / max(1, self.points),
             "missing_share": (self.fluid - self.known) / fluid,
+            "filled_share": self.filled / fluid,
             "not_finite": self.not_finite,
             "zeros": self.zeros / max(1, self.inner),
             "zeros_static": self.zeros_static,

@@ -47,6 +47,8 @@ FLAGS = {
     "obstacle": ("body", True),
     "fluid": ("body", False),
     "fluidmask": ("body", False),
+    "filled": ("filled", True),
+    "interpolated": ("filled", True),
     "mask": ("mask", True),
 }
 """Names of flags: what they mark, and whether by 1 or by 0; of ``mask`` the fields decide."""
@@ -85,7 +87,7 @@ class Roles:
     steps: Mapping[str, Variable]
     """The single numbers dt, dx, dy and Re."""
     flags: Mapping[str, tuple[Piece, bool]]
-    """``valid``, ``body`` or ``mask``: where it lies and whether 1 marks it."""
+    """``valid``, ``body``, ``filled`` or ``mask``: where it lies and whether 1 marks it."""
     unused: tuple[str, ...]
     remarks: tuple[str, ...]
 

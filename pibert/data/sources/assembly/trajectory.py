@@ -142,6 +142,7 @@ class Plan:
             channels=tuple(self.pieces),
             valid=KnownSource(states, masks.get("valid")),
             body=masks.get("body"),
+            filled=masks.get("filled"),
             hints=self.hints,
             **self._told(layout.notes),
         )
@@ -163,6 +164,7 @@ class Plan:
             self.y,
             valid=masks.get("valid"),
             body=masks.get("body"),
+            filled=masks.get("filled"),
             hints=replace(self.hints, channels={}),
             **self._told({}),
         )

@@ -278,4 +278,4 @@ def _open_native(
 
 
 def _order(name: str) -> int:
-    return ("fields", "known", "body").index(name)
+    return ("fields", "known", "body", "filled").index(name)

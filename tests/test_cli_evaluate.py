@@ -208,3 +208,23 @@ def test_files_that_say_everything_need_nothing_of_what_the_training_data_lacked
     assert call("convert", in_metres.parent / "bare.npz", native, *hints).exit_code == 0
     result = call("evaluate", in_metres, "--data", native, "--out", tmp_path)
     assert result.exit_code == 0, result.output
+
+
+def test_filled_points_are_counted_and_not_scored(folder: Path, tmp_path: Path) -> None:
+    plain = prepare(load_experiment(folder.parent / "plan.toml").data).trajectories[0]
+    filled = torch.zeros(plain.num_frames, *plain.spec.grid.shape, dtype=torch.bool)
+    # Frame 0 is input alone, the last frame truth alone.
+    filled[0, 0, 0], filled[-1, 2:4, 5] = True, True
+    path, found = tmp_path / "a.h5", []
+    for value in (0.0, 1e3):
+        states = plain.read().clone()
+        states[-1, :, 2:4, 5] = value
+        write(path, [replace(plain, states=states, filled=filled, local={})])
+        judged = ("evaluate", folder, "--data", path, "--rollout", "3", "--out", tmp_path / "s")
+        told = json.loads(call(*judged, "--json").stdout)
+        assert told["data"]["filled_points"] == 2
+        found.append((told["values"]["physical/pointwise"], told["rollout"]["by_step"]))
+    assert found[0] == found[1]
+    said = " ".join(call(*judged).output.split())
+    assert "2 points of these frames were filled, not measured: not scored" in said
+    assert "3 of 1,728 vectors (0.17%)" in said

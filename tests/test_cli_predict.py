@@ -460,3 +460,20 @@ def test_memory_does_not_grow_with_the_steps(
         outs = [part for s in suffixes for part in ("--out", tmp_path / f"{steps}{s}")]
         peaks.append(peak_megabytes("rollout", source, "--model", model, "--steps", steps, *outs))
     assert peaks[1] - peaks[0] < allowed, peaks
+
+
+@pytest.mark.parametrize("command", ["predict", "rollout"])
+def test_filled_points_are_input_but_not_scored(command: str, tmp_path: Path, model: Path) -> None:
+    filled = torch.zeros(6, *SHAPE, dtype=torch.bool)
+    filled[5, 3:5, 7] = True  # truth alone: no frame follows
+    found = []
+    for value in (0.0, 50.0):
+        fields = torch.where(filled[:, None], value, states(6))
+        source = recorded(tmp_path / "a.h5", states=fields, filled=filled)
+        out = tmp_path / f"{value}.h5"
+        steps = ("--steps", 5) if command == "rollout" else ()
+        asked = (command, source, "--model", model, "--out", out, *steps)
+        found.append(json.loads(run(*asked, "--json").stdout)["scores"])
+    assert found[0] == found[1] and found[0]
+    said = well(*asked, "--overwrite")
+    assert "0.09% of the vectors were filled, not measured" in said

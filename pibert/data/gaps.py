@@ -24,11 +24,24 @@ from pibert.fields import FieldSpec, Grid, Trajectory, read_mask
 Repair = Callable[[Tensor, Tensor, Mapping[str, float]], Tensor]
 """(fields (b, h, c, y, x), known (b, h, y, x), parameters) -> fields without gaps."""
 
+_BLOCK = 256
+"""Frames of masks read at a time."""
 THRESHOLD = 4.0
 """Of the median test: twice the usual one, so that resolved shear layers stay below it."""
 _SPACING_TOLERANCE = 0.01
 _OTHER_UNITS = 0.9
 """A spacing that differs by more (a factor of ten) is one in other units."""
+
+
+def count_filled(trajectory: Trajectory, frames: slice = slice(None)) -> tuple[int, int]:
+    """Filled and known points of some frames of a recording that marks filled ones; else zeros."""
+    measured = known = 0
+    chosen = range(trajectory.num_frames)[frames] if trajectory.filled is not None else range(0)
+    for start in range(chosen.start, chosen.stop, _BLOCK):
+        block = slice(start, min(start + _BLOCK, chosen.stop))
+        known += int(trajectory.known(block).sum())
+        measured += int(trajectory.measured(block).sum())
+    return known - measured, known
 
 
 @dataclass(frozen=True, kw_only=True)

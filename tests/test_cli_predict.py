@@ -477,3 +477,9 @@ def test_filled_points_are_input_but_not_scored(command: str, tmp_path: Path, mo
     assert found[0] == found[1] and found[0]
     said = well(*asked, "--overwrite")
     assert "0.09% of the vectors were filled, not measured" in said
+
+
+def test_a_name_of_one_format_does_not_get_a_file_of_another(tmp_path: Path, model: Path) -> None:
+    source = recorded(tmp_path / "a.h5")
+    asked = ("predict", source, "--model", model, "--out", tmp_path / "b.nc", "--format", "h5")
+    assert "its name promises .nc but --format is h5" in refusal(*asked)

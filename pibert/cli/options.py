@@ -211,6 +211,17 @@ def require_file_name(out: Path) -> None:
         raise IsADirectoryError(f"{out} is a folder; name a file in it, such as {out / 'flow.h5'}")
 
 
+def require_native_name(out: Path, others: str = "") -> None:
+    """Refuse a name that promises another format than PIBERT's own."""
+    if out.suffix.lower() not in (".h5", ".hdf5"):
+        found = out.suffix or repr(out.name)
+        more = f"; {others}" if others else ""
+        raise ValueError(
+            f"{out}: expected a name that ends in .h5, found {found}: this command writes PIBERT's "
+            f"own format (HDF5){more}"
+        )
+
+
 def refuse_existing(source: Path, *targets: Path) -> None:
     """Refuse to replace what is there; the input itself is refused in words of its own."""
     from pibert.data.convert import refuse_overwriting

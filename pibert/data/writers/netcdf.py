@@ -1,7 +1,7 @@
 """NetCDF 4 with the attributes of the CF conventions.
 
 Channels are variables (time, y, x) in float32, NaN where they mean nothing; the ends of error bars,
-``u_low`` and ``u_high``, are ancillary variables of theirs, and so is the flag ``filled``: 1 where a
+``u_low`` and ``u_high``, are ancillary variables of theirs; so is the flag ``filled``, 1 where a
 value was put in, not measured. What was done to make them stands in the attributes ``source`` and
 ``pibert`` (JSON).
 """

@@ -90,6 +90,23 @@ Parameters = Annotated[
         help="A parameter of the flow: Re=100.", metavar="NAME=NUMBER", rich_help_panel=_HINTS
     ),
 ]
+_REGIONS = (
+    "zeros, circle:X,Y,R, polygon:X,Y,X,Y,..., a .csv file of corners, or an image (white pixels; "
+    "black ones with dark:IMAGE). May be given several times."
+)
+Body = Annotated[
+    list[str] | None,
+    typer.Option(help=f"Mark a solid body: {_REGIONS}", metavar="REGION", rich_help_panel=_HINTS),
+]
+Mask = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Mark a region where nothing was measured, in the same ways; zeros: all vectors that "
+        "are exactly zero, frame by frame.",
+        metavar="REGION",
+        rich_help_panel=_HINTS,
+    ),
+]
 
 
 def with_source(command: Callable[..., None]) -> Callable[..., None]:
@@ -135,6 +152,8 @@ class SourceOptions:
         shape: str | None,
         flip: str | None,
         parameter: list[str] | None,
+        body: list[str] | None,
+        mask: list[str] | None,
         **as_given: Any,
     ) -> None:
         from pibert.data.sources.recordings import Hints
@@ -148,6 +167,8 @@ class SourceOptions:
             shape=two_numbers("shape", shape),
             flip=tuple(flip.split(",")) if flip else (),
             parameters=numbers("parameter", parameter or []),
+            body=tuple(body or ()),
+            mask=tuple(mask or ()),
             **as_given,
         )
 
@@ -203,6 +224,8 @@ _OF_SOURCES: dict[str, Any] = {
     "flip": Flip,
     "shape": Shape,
     "parameter": Parameters,
+    "body": Body,
+    "mask": Mask,
 }
 
 

@@ -272,5 +272,9 @@ def _groups(trajectories: Sequence[Trajectory], names: Sequence[str]) -> Sequenc
 
 
 def _tuples(hints: dict[str, Any]) -> dict[str, Any]:
-    """Lists of a configuration file as the hints want them."""
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in hints.items()}
+    """Lists of a configuration file as the hints want them; one region may be a text."""
+    several = {
+        name: [v] if name in ("body", "mask") and isinstance(v, str) else v
+        for name, v in hints.items()
+    }
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in several.items()}

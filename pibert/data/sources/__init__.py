@@ -29,6 +29,7 @@ from pibert.data.sources import (
     well,
 )
 from pibert.data.sources.assembly.naming import standard_unit
+from pibert.data.sources.marking import mark_recordings
 from pibert.data.sources.orientation import flip_recordings
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
 from pibert.data.units import doubt_unit
@@ -117,9 +118,9 @@ def open_recordings(
             f"it has: {', '.join(options_of(kind)) or 'none'}"
         )
     _require(path)
-    for_reader = replace(hints, flip=(), **_units(hints))
+    for_reader = replace(hints, flip=(), body=(), mask=(), **_units(hints))
     recordings: Recordings = SOURCES[kind].open_recordings(path, for_reader, **options)
-    return flip_recordings(recordings, hints.flip)
+    return mark_recordings(flip_recordings(recordings, hints.flip), hints.body, hints.mask)
 
 
 def _units(hints: Hints) -> dict[str, Any]:

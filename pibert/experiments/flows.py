@@ -147,9 +147,8 @@ def _warn_of_filled(trajectories: Sequence[Trajectory]) -> None:
     filled, known = map(sum, zip(*map(count_filled, trajectories), strict=True))
     if filled:
         warn(
-            f"{filled:,} of {known:,} vectors ({filled / known:.2%}) of the recordings with filled "
-            "vectors were not measured: models take them as input, but training targets, scores "
-            "and calibration leave them out"
+            f"{filled:,} of {known:,} vectors ({filled / known:.2%}) were filled, not measured: "
+            "models take them as input, but training targets, scores and calibration leave them out"
         )
 
 

@@ -428,9 +428,12 @@ def test_all_zeros_of_a_body_are_counted_and_the_command_is_named(
     assert found.facts.zeros_varying == 0
     (finding,) = [problem for problem in found.problems if problem.topic == "zero vectors"]
     assert "OUT.h5 --body zeros" in finding.advice
-    # A vector more that is missing in one frame.
+    # A vector more that is missing in one frame, and points of the body that are flagged in some.
     states[2, :2, 50, 60] = 0
-    assert inspect(recordings_of(whole)).facts.zeros_static == int(inside.sum())
+    valid = torch.rand(4, 60, 80, generator=torch.Generator().manual_seed(0)) > 0.1
+    flagged = replace(whole, valid=valid)
+    for own in (whole, flagged):
+        assert inspect(recordings_of(own)).facts.zeros_static == int(inside.sum())
 
 
 def test_walls_of_exact_zeros_at_the_edges_are_no_body() -> None:

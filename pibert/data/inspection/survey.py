@@ -66,8 +66,8 @@ class Survey:
     not_finite: int
     """Values that are NaN or infinite although their points count as known."""
     zeros_static: int
-    """Points of a trajectory whose velocity is exactly 0 in all frames that were read, in regions
-    that touch moving fluid; of the trajectory that has most of them."""
+    """Points of a trajectory whose velocity is exactly 0 in all frames that were read (where it is
+    known), in regions that touch moving fluid; of the trajectory that has most of them."""
     zeros_varying: float
     """Share of the known vectors that are exactly 0 in some frames alone, likewise."""
     repeated: int

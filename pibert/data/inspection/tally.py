@@ -69,8 +69,7 @@ class Tally:
 
     def add(self, trajectory: Trajectory, pairs: Iterable[slice]) -> None:
         """Some pairs of neighbouring frames, or single ones."""
-        always: Tensor | None = None
-        zeros = vectors = 0
+        zeros, vectors = torch.zeros(2, *self.spec.grid.shape, dtype=torch.int64)
         read: set[int] = set()  # pairs may share a frame
         for frames in pairs:
             fields = trajectory.read(frames).to("cpu", torch.float32)
@@ -82,8 +81,7 @@ class Tally:
             fields = torch.where(known[:, None], fields, 0.0)
             self._add_values(fields.movedim(1, 0)[:, known])
             zero = _zero_regions(fields[:, self.moving], known)
-            zeros, vectors = zeros + int(zero.sum()), vectors + len(zero)
-            always = zero.all(0) if always is None else always & zero.all(0)
+            zeros, vectors = zeros + zero.sum(0), vectors + known.sum(0)
             if len(fields) > 1 and known.any():  # frames without a value are not the same
                 self.pairs += 1
                 self.repeated += torch.equal(fields[0], fields[1])
@@ -91,9 +89,9 @@ class Tally:
                 self._add_vectors(fields[:1], known[:1])
             read |= set(range(frames.start, frames.start + len(fields)))
         self.frames += len(read)
-        static = 0 if always is None else int(always.sum())
-        self.zeros_static = max(self.zeros_static, static)
-        self.zeros_varying += zeros - vectors * static
+        static = (zeros == vectors) & (zeros > 0)
+        self.zeros_static = max(self.zeros_static, int(static.sum()))
+        self.zeros_varying += int(zeros[~static].sum())
 
     def _count_masks(self, trajectory: Trajectory, frames: slice, known: Tensor) -> None:
         body = torch.zeros_like(known)

@@ -116,17 +116,23 @@ def _why_none(whole: Trajectory, region: Region) -> str:
 
 
 def zero_in_all_frames(trajectory: Trajectory) -> Bool[Tensor, "y x"]:
-    """Points where every velocity component (every channel, without any) is 0 in every frame."""
+    """Points where every velocity component (every channel, without any) is 0 in all frames.
+
+    A frame in which a component of the point is NaN does not count.
+    """
     channels = velocity_channels(trajectory.spec.channels)
     t, _, ny, nx = trajectory.states.shape
     zero = torch.ones(ny, nx, dtype=torch.bool)
+    seen = torch.zeros_like(zero)
     step = max(1, _BLOCK_VALUES // (len(channels) * ny * nx))
     for start in range(0, t, step):
-        fields = trajectory.read(slice(start, min(start + step, t)), channels)
-        zero &= (fields == 0).flatten(0, 1).all(0).cpu()
+        fields = trajectory.read(slice(start, min(start + step, t)), channels).cpu()
+        missing, still = fields.isnan().any(1), (fields == 0).all(1)
+        zero &= (missing | still).all(0)
+        seen |= still.any(0)
         if not bool(zero.any()):
             break
-    return zero
+    return zero & seen
 
 
 def velocity_channels(channels: Sequence[str]) -> list[int]:

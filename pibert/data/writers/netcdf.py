@@ -80,7 +80,8 @@ class NetcdfWriter(FrameWriter):
         file.attrs["Conventions"] = "CF-1.11"
         file.attrs["title"] = about.name
         made = predicted_by(about.source)
-        file.attrs["source"] = "PIBERT" if made is None else f"PIBERT, {made}"
+        what = made or ("with filled vectors" if about.marks_filled else "")
+        file.attrs["source"] = f"PIBERT, {what}" if what else "PIBERT"
         file.attrs["pibert"] = json.dumps(facts, ensure_ascii=False)
 
     def _long_name(self, name: str) -> str:

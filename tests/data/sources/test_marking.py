@@ -180,6 +180,7 @@ def test_moving_masks_stay_lazy() -> None:
 def test_zeros_in_all_frames_are_a_body_and_those_in_some_are_missing() -> None:
     states = random_states(4, 3, 20, 30)
     states[:, :2, 5:9, 7:11] = 0  # the pressure is not zero inside
+    states[1, 0, 6, 8] = float("nan")  # missing in one frame, zero in the others
     states[2, :2, 15, 15] = 0
     states[1, 0, 3, 3] = 0  # one component alone is a vector
     whole = make_trajectory(states=states, channels=("u", "v", "p"))
@@ -193,6 +194,7 @@ def test_zeros_in_all_frames_are_a_body_and_those_in_some_are_missing() -> None:
     known[2, 15, 15] = False
     assert torch.equal(both["a"].known(), known)
     missing = mark_recordings(recorded(whole), [], ["zeros"])["a"]
+    known[1, 6, 8] = True  # NaN is not zero: what it means is for others to say
     assert missing.body is None and torch.equal(missing.known(), known)
 
 

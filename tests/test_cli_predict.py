@@ -476,7 +476,7 @@ def test_filled_points_are_input_but_not_scored(command: str, tmp_path: Path, mo
         found.append(json.loads(run(*asked, "--json").stdout)["scores"])
     assert found[0] == found[1] and found[0]
     said = well(*asked, "--overwrite")
-    assert "0.09% of the vectors were filled, not measured" in said
+    assert "filled, not measured, are input of the model, but they are not scored" in said
 
 
 def test_a_name_of_one_format_does_not_get_a_file_of_another(tmp_path: Path, model: Path) -> None:

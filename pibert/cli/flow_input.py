@@ -180,8 +180,13 @@ class Flow:
         import torch
 
         fields, known = self._read(frames)
-        known = known & self.trajectory.measured(frames).cpu()
-        return torch.where(known[:, None], fields, math.nan)
+        measured = known & self.trajectory.measured(frames).cpu()
+        if not torch.equal(measured, known):
+            self.remark(
+                "vectors of the recording that were filled, not measured, are input of the model, "
+                "but they are not scored"
+            )
+        return torch.where(measured[:, None], fields, math.nan)
 
     def _read(self, frames: slice) -> "tuple[Tensor, Tensor]":
         import torch
@@ -225,7 +230,6 @@ def open_flow(
     remark: Remark,
 ) -> Flow:
     """Open what the user named, in the channels and units of a model."""
-    from pibert.data.gaps import count_filled
     from pibert.data.provenance import predicted_by
     from pibert.data.resample import represent
 
@@ -238,12 +242,6 @@ def open_flow(
     chosen = _choose(recordings, trajectory, remark)
     if (made := predicted_by(chosen.source)) is not None:
         remark(f"these fields were {made}: they are no truth to compare with")
-    filled, known = count_filled(chosen)
-    if filled:
-        remark(
-            f"{filled / known:.2%} of the vectors were filled, not measured: the model takes them "
-            "as input, but they are not scored"
-        )
     spec, where = predictor.spec, f"trajectory {chosen.name!r}"
     missing = [name for name in spec.channels if name not in chosen.spec.channels]
     if missing:

@@ -8,6 +8,7 @@ which no vector is sound. Vectors that were filled before keep their mark and co
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -226,7 +227,7 @@ class FilledFields:
         return {name: value for name, value in self.base.parameters.items() if name in names}
 
 
-class _JudgedMask:
+class _JudgedMask(ABC):
     """A mask of a trajectory with gaps filled, made when it is read."""
 
     def __init__(self, base: Trajectory, settings: FillSettings) -> None:
@@ -242,8 +243,8 @@ class _JudgedMask:
         fields = self.base.read(frames).to("cpu", torch.float32)
         return self._mask(frames, fields, judge(self.base, frames, fields, self.settings))
 
-    def _mask(self, frames: slice, fields: Tensor, verdict: Verdict) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def _mask(self, frames: slice, fields: Tensor, verdict: Verdict) -> Tensor: ...
 
 
 class StillKnown(_JudgedMask):

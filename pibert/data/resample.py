@@ -218,7 +218,6 @@ def _known_slopes(values: Tensor, known: Tensor, axis: int, periodic: bool) -> T
     for shift in (1, -1):
         there = known & known.roll(shift, axis)
         if not periodic:
-            there = there.clone()
             there.select(axis, 0 if shift == 1 else n - 1).fill_(False)
         step = shift * (values - values.roll(shift, axis))
         total, count = total + torch.where(there, step, 0.0), count + there

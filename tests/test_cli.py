@@ -243,6 +243,7 @@ def test_generate_writes_once(tmp_path: Path) -> None:
 
 
 def test_generate_names_what_is_wrong(tmp_path: Path) -> None:
+    assert "expected a name that ends in .h5" in refusal("generate", "heat", "--out", "a.nc")
     assert "unknown case 'hat'" in refusal("generate", "hat")
     assert "no setting 'sise'" in refusal("generate", "heat", "--set", "sise=3")
     assert "expected KEY=VALUE" in refusal("generate", "heat", "--set", "frames")

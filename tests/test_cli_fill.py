@@ -2,15 +2,20 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 import torch
+import xarray
 from torch import Tensor
 from typer.testing import CliRunner, Result
 
 from pibert.cli import app
 from pibert.data.format import Reader, check, write
+from pibert.data.sources import open_recordings
 from pibert.fields import Normalizer, Trajectory
 from pibert.predictor import save_model
 from tests.helpers import randomise, tiny_model, tiny_spec
@@ -104,5 +109,49 @@ def test_what_cannot_be_filled_is_refused_in_one_line(tmp_path: Path, model: Pat
     save_model(tmp_path / "small", other, NORMALIZER, trained={"reconstruct": True})
     assert "16 x 16" in refusal(source, "--model", tmp_path / "small", "--out", out)
     assert "is a folder" in refusal(source, "--model", model, "--out", tmp_path)
-    assert "name of the picture" in refusal(source, "--model", model, "--out", "filled.png")
+    assert "ends in .h5, .nc" in refusal(source, "--model", model, "--out", "filled.png")
     assert not out.exists()
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".pvd", ".xdmf"])
+def test_other_programs_get_a_file_of_their_own_format_with_the_filled_points_marked(
+    suffix: str, tmp_path: Path, model: Path
+) -> None:
+    fields, valid = states(), torch.ones(4, *SHAPE, dtype=torch.bool)
+    valid[1, 3:6, 4:7] = False
+    source, out = measured(tmp_path / "piv.h5", fields, valid), tmp_path / f"filled{suffix}"
+    result = run(source, "--model", model, "--out", out, "--no-flag-outliers")
+    assert result.exit_code == 0, result.output
+    native = tmp_path / "filled.h5"
+    assert run(source, "--model", model, "--out", native, "--no-flag-outliers", "--overwrite")
+    expected = Reader(native)["a"].read()
+    if suffix == ".xdmf":
+        with h5py.File(tmp_path / "filled.xdmf.h5") as file:
+            assert np.array_equal(file["filled"][...] == 0, valid.numpy())
+            assert np.array_equal(file["velocity"][..., 0], expected[:, 0].numpy())
+        assert "filled.xdmf.h5:/filled" in out.read_text()
+        return
+    if suffix == ".nc":
+        with xarray.open_dataset(out) as found:
+            assert np.array_equal(found.filled.values == 0, valid.numpy())
+            assert found.filled.attrs["flag_meanings"] == "measured filled"
+            assert np.array_equal(found.u.values, expected[:, 0].numpy())
+            assert np.array_equal(found.v.values, expected[:, 1].numpy())
+            assert found.u.attrs["ancillary_variables"] == "filled"
+            assert "predicted" not in found.attrs["source"]
+    back = open_recordings(out)[0]
+    assert torch.equal(back.read(), expected)
+    assert bool(back.known().all()) and torch.equal(back.measured(), valid)
+
+
+def test_a_format_that_is_not_written_is_refused_with_those_that_are(
+    tmp_path: Path, model: Path
+) -> None:
+    source = measured(tmp_path / "piv.h5", states())
+    for name in ("out.csv", "out.png", "out"):
+        said = refusal(source, "--model", model, "--out", tmp_path / name)
+        assert "expected a name that ends in .h5, .nc, .pvd, .xdmf" in said
+    write(source, [replace(one, name=n) for n in "ab" for one in [Reader(source)["a"].load()]])
+    said = refusal(source, "--model", model, "--out", tmp_path / "out.nc")
+    assert "holds one recording, found 2" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["piv.h5", "run"]

@@ -474,3 +474,26 @@ def test_pixels_are_not_predicted_as_metres_per_second(tmp_path: Path, model: Pa
     well(*arguments, "--scale", "20px/mm", "--pulse-delay", "1ms", "--dt", "0.1")
     with h5py.File(tmp_path / "r.nc") as file:
         assert file["time"].attrs["units"] in ("s", b"s") and file["u"].attrs["units"] == "m/s"
+
+
+@pytest.mark.parametrize("command", ["predict", "rollout"])
+def test_filled_points_are_input_but_not_scored(command: str, tmp_path: Path, model: Path) -> None:
+    filled = torch.zeros(6, *SHAPE, dtype=torch.bool)
+    filled[5, 3:5, 7] = True  # truth alone: no frame follows
+    found = []
+    for value in (0.0, 50.0):
+        fields = torch.where(filled[:, None], value, states(6))
+        source = recorded(tmp_path / "a.h5", states=fields, filled=filled)
+        out = tmp_path / f"{value}.h5"
+        steps = ("--steps", 5) if command == "rollout" else ()
+        asked = (command, source, "--model", model, "--out", out, *steps)
+        found.append(json.loads(run(*asked, "--json").stdout)["scores"])
+    assert found[0] == found[1] and found[0]
+    said = well(*asked, "--overwrite")
+    assert "filled, not measured, are input of the model, but they are not scored" in said
+
+
+def test_a_name_of_one_format_does_not_get_a_file_of_another(tmp_path: Path, model: Path) -> None:
+    source = recorded(tmp_path / "a.h5")
+    asked = ("predict", source, "--model", model, "--out", tmp_path / "b.nc", "--format", "h5")
+    assert "its name promises .nc but --format is h5" in refusal(*asked)

@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from pibert.fields import Trajectory
 
 Number = TypeVar("Number", int, float)
-_OTHER_FORMATS = (
-    *(".csv", ".tsv", ".txt", ".dat", ".json", ".npz", ".npy", ".mat", ".nc", ".nc4", ".cdf"),
-    *(".vtk", ".vti", ".vtr", ".vts", ".vtu", ".pvd", ".xdmf", ".xmf", ".arrow", ".parquet"),
-    *(".zarr", ".pt", ".pkl", ".xlsx", ".zip", ".png", ".gif", ".mp4"),
-)
-"""Names that promise something else than PIBERT's own format."""
 _CFDBENCH = "CFDBench's layout (--to cfdbench)"
 
 
@@ -107,7 +101,10 @@ def convert(
         options.require_file_name(out)
         if not overwrite:
             options.refuse_existing(path, out)
-        _refuse_other_formats(out)
+        options.require_native_name(
+            out,
+            "--to cfdbench writes a folder; predict, rollout and fill also write .nc, .pvd, .xdmf",
+        )
     recordings = source.open()
     if model is not None:
         recordings = _measured(recordings, model)
@@ -138,15 +135,6 @@ def convert(
         return show_json({"trajectories": len(recordings), "bytes": count, "written": [str(out)]})
     written = counted(len(recordings), "trajectory")
     say(console, f"Wrote {out}: {written}, {count / 1e6:.1f} MB.")
-
-
-def _refuse_other_formats(out: Path) -> None:
-    if out.suffix.lower() in _OTHER_FORMATS:
-        raise ValueError(
-            f"{out}: expected a name that ends in .h5: this command writes PIBERT's own files, or "
-            "with --to cfdbench a folder; predict and rollout write what a model predicts as .nc, "
-            ".pvd and .xdmf too"
-        )
 
 
 def _ends(option: str, text: str, kind: type[Number]) -> tuple[Number | None, Number | None]:

@@ -118,6 +118,8 @@ def evaluate(
     console = Console()
     frames = card["data"]["test_frames"]
     say(console, f"{card['model']['name']}: {frames} frames, each predicted from true ones")
+    if filled := card["data"]["filled_points"]:
+        say(console, f"{filled:,} points of these frames were filled, not measured: not scored")
     console.print(_pointwise(card))
     say(
         console,

@@ -26,7 +26,13 @@ def fill(
     model: Annotated[
         Path, typer.Option(help="A run folder with a pretrained model.", show_default=False)
     ],
-    out: Annotated[Path, typer.Option(help="The file to write (.h5).", show_default=False)],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Write this file. .h5: PIBERT's own format; .nc: NetCDF; .pvd, .xdmf: ParaView.",
+            show_default=False,
+        ),
+    ],
     flag_outliers: Annotated[
         bool, typer.Option(help="Also replace vectors that do not fit their neighbours.")
     ] = True,
@@ -42,28 +48,30 @@ def fill(
     *,
     source: options.SourceOptions,
 ) -> None:
-    """Put in the missing and spurious vectors of a recording with a pretrained model.
+    """Fill missing vectors and replace outliers with a pretrained model.
 
-    All other values stay as they are. A picture beside OUT shows the frame that changed most.
+    All other values stay as they are, and OUT marks the filled ones: they are never scored or
+    learned from. A picture beside OUT shows the frame that changed most.
 
     Example: pibert fill piv.h5 --model runs/pretrained --out filled.h5
+
+    Example: pibert fill piv.h5 --model runs/pretrained --out filled.nc
 
     Example: pibert fill 'run/B*.txt' --model runs/pretrained --out filled.h5 --noise 0.02
     """
     import torch
 
-    from pibert.data.filling import fill_recordings
+    from pibert.data.filling import check_output, fill_recordings
     from pibert.predictor import load
     from pibert.report.filling import draw_filling
 
     options.require_file_name(out)
-    if out.suffix.lower() == ".png":
-        raise ValueError(f"{out} is the name of the picture; name a file for the fields (.h5)")
     if noise is not None and not flag_outliers:
         raise ValueError("--noise goes with --flag-outliers; without it no vector is flagged")
     if not overwrite:
         options.refuse_existing(path, out, out.with_suffix(".png"))
     recordings = source.open()
+    check_output(out, recordings)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     settings = _settings(load(model, device), model, flag_outliers, noise)
     console = Console(stderr=as_json)

@@ -176,11 +176,17 @@ class Flow:
         return fields[rows], known[rows].all(1)
 
     def truth(self, frames: slice) -> "Tensor":
-        """True frames, (t, c, y, x), NaN where not known."""
+        """True frames, (t, c, y, x), NaN where they were not measured."""
         import torch
 
         fields, known = self._read(frames)
-        return torch.where(known[:, None], fields, math.nan)
+        measured = known & self.trajectory.measured(frames).cpu()
+        if not torch.equal(measured, known):
+            self.remark(
+                "vectors of the recording that were filled, not measured, are input of the model, "
+                "but they are not scored"
+            )
+        return torch.where(measured[:, None], fields, math.nan)
 
     def _read(self, frames: slice) -> "tuple[Tensor, Tensor]":
         import torch

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from pibert.cli.completion import complete_case, complete_case_preset
-from pibert.cli.options import Json, require_file_name
+from pibert.cli.options import Json, require_file_name, require_native_name
 from pibert.cli.terminal import progress_bar, say, show_json
 
 
@@ -59,6 +59,7 @@ def generate(
     if out is None:
         path.parent.mkdir(exist_ok=True)
     require_file_name(path)
+    require_native_name(path)
     code = generation.recipe_hash(recipe)
     say(console, f"{recipe.samples} trajectories of {case}, recipe {code}, on {device}.")
     columns = (

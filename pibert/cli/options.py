@@ -138,6 +138,23 @@ Parameters = Annotated[
         help="A parameter of the flow: Re=100.", metavar="NAME=NUMBER", rich_help_panel=_HINTS
     ),
 ]
+_REGIONS = (
+    "zeros, circle:X,Y,R, polygon:X,Y,X,Y,..., a .csv file of corners, or an image (white pixels; "
+    "black ones with dark:IMAGE). May be given several times."
+)
+Body = Annotated[
+    list[str] | None,
+    typer.Option(help=f"Mark a solid body: {_REGIONS}", metavar="REGION", rich_help_panel=_HINTS),
+]
+Mask = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Mark a region where nothing was measured, in the same ways; zeros: all vectors that "
+        "are exactly zero, frame by frame.",
+        metavar="REGION",
+        rich_help_panel=_HINTS,
+    ),
+]
 
 
 def with_source(command: Callable[..., None]) -> Callable[..., None]:
@@ -183,6 +200,8 @@ class SourceOptions:
         shape: str | None,
         flip: str | None,
         parameter: list[str] | None,
+        body: list[str] | None,
+        mask: list[str] | None,
         **as_given: Any,
     ) -> None:
         from pibert.data.sources.recordings import Hints
@@ -197,6 +216,8 @@ class SourceOptions:
             flip=tuple(flip.split(",")) if flip else (),
             parameters=numbers("parameter", parameter or []),
             override_units=bool(as_given.pop("override_units")),
+            body=tuple(body or ()),
+            mask=tuple(mask or ()),
             **as_given,
         )
 
@@ -255,12 +276,25 @@ _OF_SOURCES: dict[str, Any] = {
     "flip": Flip,
     "shape": Shape,
     "parameter": Parameters,
+    "body": Body,
+    "mask": Mask,
 }
 
 
 def require_file_name(out: Path) -> None:
     if out.is_dir():
         raise IsADirectoryError(f"{out} is a folder; name a file in it, such as {out / 'flow.h5'}")
+
+
+def require_native_name(out: Path, others: str = "") -> None:
+    """Refuse a name that promises another format than PIBERT's own."""
+    if out.suffix.lower() not in (".h5", ".hdf5"):
+        found = out.suffix or repr(out.name)
+        more = f"; {others}" if others else ""
+        raise ValueError(
+            f"{out}: expected a name that ends in .h5, found {found}: this command writes PIBERT's "
+            f"own format (HDF5){more}"
+        )
 
 
 def refuse_existing(source: Path, *targets: Path) -> None:

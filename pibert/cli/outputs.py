@@ -63,6 +63,10 @@ def check_outputs(source: Path, out: list[Path], format_: str | None) -> dict[Pa
                 f"{path}: expected a name that ends in {', '.join(known)}, or --format, found "
                 f"{suffix or path.name!r}"
             )
+        if path.suffix.lower() in known and path.suffix.lower() != suffix:
+            raise ValueError(
+                f"{path}: its name promises {path.suffix} but --format is {format_}; choose one"
+            )
         if path.absolute() in {other.absolute() for other in found}:
             raise ValueError(f"{path} is named twice after --out; name every file once")
         refuse_overwriting(source, path)

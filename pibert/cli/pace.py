@@ -90,7 +90,7 @@ class Pace:
         if newest + 1 >= stop:
             return "the recording ends at the start: nothing to compare with"
         if self.fits:
-            return "the recording has none of the predicted frames: nothing to compare with"
+            return "no point of the predicted frames was measured: nothing to compare with"
         return (
             f"no frame was recorded at the time of a predicted one (recorded {self._flow.dt:g} "
             f"apart, the model steps by {self.step:g}): nothing to compare with"

@@ -34,6 +34,8 @@ def show_facts(console: Console, facts: "Survey") -> None:
         else f"{facts.time[0]:g} to {facts.time[1]:g}{clock}, dt {dt}",
         "points": f"body {facts.body_share:.1%}, missing {facts.missing_share:.1%} of the rest",
     }
+    if facts.filled_share:
+        rows["points"] += f", filled {facts.filled_share:.2%}"
     if facts.divergence is not None:
         found, rate = facts.divergence, "" if facts.conversion is None else " 1/s"
         rows["divergence"] = (

@@ -13,11 +13,12 @@ from pibert.comparison.curves import STAGES
 from pibert.comparison.insight import insight
 from pibert.comparison.plan import RolloutPlan
 from pibert.data.dataset import Samples, Window
+from pibert.data.gaps import count_filled
 from pibert.data.splits import Segment
 from pibert.evaluation.cost import measure_cost
 from pibert.evaluation.rollouts import score_rollouts, spread_starts
 from pibert.evaluation.scores import FORMAT, Scores, read_card, save_card, save_scores
-from pibert.evaluation.scoring import PICK_RULE, judge, vars_of
+from pibert.evaluation.scoring import PICK_RULE, judge, sequences, vars_of
 from pibert.experiments.calibration import HOW_TO_STATE
 from pibert.experiments.flows import Flows
 from pibert.experiments.record import commit, versions
@@ -136,10 +137,21 @@ def data_facts(flows: Flows, samples: Samples) -> dict[str, Any]:
         "length_unit": flows.trajectories[0].length_unit,
         "time_unit": flows.trajectories[0].time_unit,
         "test_frames": len(samples),
+        "filled_points": _filled_points(samples),
         "has_body": any(trajectory.body is not None for trajectory in flows.trajectories),
         "names": [trajectory.name for trajectory in flows.trajectories],
         "parameters": [dict(trajectory.parameters) for trajectory in flows.trajectories],
     }
+
+
+def _filled_points(samples: Samples) -> int:
+    """Points of the test frames that were filled, not measured, and so are not scored."""
+    found = 0
+    for piece in sequences(samples):
+        home, first = samples.locate(piece[0])
+        begin = first + samples.window.history
+        found += count_filled(samples.trajectories[home], slice(begin, begin + len(piece)))[0]
+    return found
 
 
 def _samples(

@@ -122,8 +122,8 @@ def _share_of(
 
 
 def _with_finite_values(trajectory: Trajectory, report: Callable[[float], None]) -> Trajectory:
-    """The trajectory in float32, finite at every known point."""
-    broken, good = _count_values(trajectory)
+    """The trajectory in float32, finite at every known point; marked as filled only if it is."""
+    broken, good, has_filled = _count_values(trajectory)
     local = dict(trajectory.local)
     valid = trajectory.valid
     if not good:
@@ -134,11 +134,17 @@ def _with_finite_values(trajectory: Trajectory, report: Callable[[float], None])
     if broken:
         valid = _FiniteMask(trajectory)
         local["not_finite"] = broken
-    return replace(trajectory, states=_Float32(trajectory, report), valid=valid, local=local)
+    return replace(
+        trajectory,
+        states=_Float32(trajectory, report),
+        valid=valid,
+        filled=trajectory.filled if has_filled else None,
+        local=local,
+    )
 
 
-def _count_values(trajectory: Trajectory) -> tuple[int, int]:
-    """Values at known points that float32 cannot hold, and those that it can.
+def _count_values(trajectory: Trajectory) -> tuple[int, int, bool]:
+    """Values at known points that float32 cannot hold, those that it can, whether any is filled.
 
     This reads all fields once more than writing does; a mask has to be known before the fields are
     written.
@@ -146,13 +152,16 @@ def _count_values(trajectory: Trajectory) -> tuple[int, int]:
     t, c, ny, nx = trajectory.states.shape
     step = max(1, _BLOCK_VALUES // (c * ny * nx))
     wrong = right = 0
+    has_filled = False
     for start in range(0, t, step):
         frames = slice(start, min(start + step, t))
         finite = trajectory.read(frames).float().isfinite()
         known = trajectory.known(frames)[:, None].to(finite.device)
         wrong += int((~finite & known).sum())
         right += int((finite & known).sum())
-    return wrong, right
+        if trajectory.filled is not None and not has_filled:
+            has_filled = bool(read_mask(trajectory.filled, frames).any())
+    return wrong, right, has_filled
 
 
 class _Float32:

@@ -6,10 +6,11 @@ as Python cuts lists: ``slice(2, -2)`` drops two at either end.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
-from pibert.fields import Boundary, FrameSource, Sides, Trajectory
+from pibert.fields import MASKS, Boundary, FrameSource, Sides, Trajectory
 
 _ROUNDING = 1e-6
 """In steps of the grid: an end on a point includes it."""
@@ -66,13 +67,13 @@ def crop(trajectory: Trajectory, region: Region) -> Trajectory:
         origin=(x0 + kept_x[0] * grid.dx, y0 + kept_y[0] * grid.dy),
     )
     where = slice(kept_y.start, kept_y.stop), slice(kept_x.start, kept_x.stop)
+    masks: dict[str, Any] = {n: _part_of_mask(getattr(trajectory, n), where) for n in MASKS}
     return replace(
         trajectory,
         states=_Part(trajectory, tuple(trajectory.states.shape), where),
         spec=replace(trajectory.spec, grid=new),
-        body=_part_of_mask(trajectory.body, where),
-        valid=_part_of_mask(trajectory.valid, where),
         local=local,
+        **masks,
     )
 
 

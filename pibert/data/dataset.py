@@ -94,6 +94,8 @@ class Samples(Dataset[Batch]):
             tuple(normalizer.mean[i] for i in self.channels),
             tuple(normalizer.std[i] for i in self.channels),
         )
+        self.has_filled = any(trajectory.filled is not None for trajectory in self.trajectories)
+        """Whether some input points may be filled ones."""
         if segments is None:
             segments = [Segment(index) for index in range(len(self.trajectories))]
         self._segments = [piece for segment in segments for piece in self._pieces(segment)]
@@ -149,37 +151,35 @@ class Samples(Dataset[Batch]):
     def batch(self, samples: Sequence[int]) -> Batch:
         """The samples at some indices, in that order."""
         places = [self.locate(sample) for sample in samples]
-        fields, masks = [], []
-        for index, start in places:
-            frames = slice(start, start + self.window.span)
-            fields.append(self.trajectories[index].read(frames, self.channels))
-            masks.append(self.trajectories[index].known(frames))
-        x = torch.stack(fields)
-        known = torch.stack(masks).to(x.device)  # (b, span, y, x)
-        z = self._standardise(x, known)  # (b, span, c, y, x)
-        past = self.window.history
+        span, past = self.window.span, self.window.history
+        read = [self.read(index, slice(start, start + span)) for index, start in places]
+        # Fields (b, span, c, y, x), masks (b, span, y, x).
+        z, known, measured = (torch.stack(part) for part in zip(*read, strict=True))
         future = slice(past, None) if self.window.horizon else slice(past - 1, past)
+        y, filled = z[:, future, self.targets], None
+        if self.has_filled:
+            y = torch.where(measured[:, future, None], y, 0.0)
+            filled = (known & ~measured)[:, :past].any(1)
         return Batch(
             x=z[:, :past, self.inputs].flatten(1, 2),
-            y=z[:, future, self.targets],
+            y=y,
             parameters=self.parameters[[index for index, _ in places]].to(z.device),
             mask=known[:, :past].all(1),
-            target_mask=known[:, future],
+            target_mask=measured[:, future],
             sample=(numbers := torch.tensor(list(samples), device=z.device)),
             seeds=sample_seeds(0, 0, numbers),
+            filled=filled,
         )
 
     def read(
         self, trajectory: int, frames: slice
-    ) -> tuple[Float[Tensor, "t c y x"], Bool[Tensor, "t y x"]]:
-        """Some frames of a trajectory as batches hold them, and where they are known."""
+    ) -> tuple[Float[Tensor, "t c y x"], Bool[Tensor, "t y x"], Bool[Tensor, "t y x"]]:
+        """Some frames of a trajectory as models see them, where they are known, where measured."""
         source = self.trajectories[trajectory]
         fields = source.read(frames, self.channels)
         known = source.known(frames).to(fields.device)
-        return self._standardise(fields, known), known
-
-    def _standardise(self, fields: Tensor, known: Tensor) -> Tensor:
-        return torch.where(known[..., None, :, :], self.normalizer.apply(fields), 0.0)
+        measured = known if source.filled is None else source.measured(frames).to(fields.device)
+        return torch.where(known[:, None], self.normalizer.apply(fields), 0.0), known, measured
 
 
 class BatchOrder(Sampler[list[int]]):

@@ -1,9 +1,10 @@
-"""Recordings with gaps into a native file without them, block by block (``pibert.data.gaps``).
+"""Recordings with gaps into a file without them, block by block (``pibert.data.gaps``).
 
-The fields are read twice: how many vectors are missing or flagged is written before the fields.
+The suffix names the format: a native file holds any number of recordings, files for other programs
+one. The fields are read twice: how many vectors are missing or flagged is written before them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pibert.data.format import Writer
 from pibert.data.gaps import (
     Changes,
     FilledFields,
+    FilledPoints,
     FillSettings,
     StillKnown,
     fitting,
@@ -26,8 +28,10 @@ from pibert.data.gaps import (
 )
 from pibert.data.generate import IDENTITY
 from pibert.data.sources.recordings import Recordings
+from pibert.data.writers import WRITERS, blocks_of, describe
 from pibert.fields import FieldSpec, Trajectory
 
+NATIVE = ".h5"
 _BLOCK_VALUES = 1 << 22
 
 
@@ -69,17 +73,19 @@ def fill_recordings(
     on_progress: Callable[[float], None] | None = None,
     on_remark: Callable[[str], None] | None = None,
 ) -> FillReport:
-    """Write a native file of the recordings without gaps; it appears whole or not at all.
+    """Write a file of the recordings without gaps; it appears whole or not at all.
 
     Args:
         recordings: Of the channels and the grid of the settings. Known units are brought to metres
             and seconds where the settings' are.
-        out: The file to write; an older one is replaced, but never a part of the input.
+        out: The file to write, with a suffix of ``WRITERS``; an older one is replaced, but never a
+            part of the input.
         settings: What to fill, and with what.
         on_progress: Called with the share that is done, 0 to 1.
         on_remark: Called with what may be wrong, in words.
     """
     out = Path(out)
+    check_output(out, recordings)
     refuse_overwriting(recordings.path, out)
     remark = on_remark or (lambda text: None)
     counts: dict[str, _Counts] = {}
@@ -91,15 +97,19 @@ def fill_recordings(
     worst = max(counts, key=lambda name: counts[name].most)
     changes = Changes(len(settings.spec.channels))
     example: Example | None = None
-    with Writer(out) as writer:
+
+    def made() -> Iterator[Trajectory]:
+        nonlocal example
         for done, name in enumerate(recordings.names):
             trajectory = fitting(recordings[name], settings, lambda text: None)
             filled = FilledFields(trajectory, settings, changes)
             if on_progress is not None:
                 filled.report = _share_of(on_progress, done, len(recordings))
-            writer.add(_described(trajectory, filled, counts[name], recordings, settings))
+            yield _described(trajectory, filled, counts[name], recordings, settings)
             if name == worst:
                 example = _example(trajectory, counts[name].frame, settings)
+
+    _write(out, made())
     assert example is not None
     channels = settings.spec.channels
     return FillReport(
@@ -111,6 +121,34 @@ def fill_recordings(
         largest=dict(zip(channels, changes.largest.tolist(), strict=True)),
         example=example,
     )
+
+
+def check_output(out: Path, recordings: Recordings) -> None:
+    """Refuse a name whose format is not written, or cannot hold all recordings."""
+    suffix = out.suffix.lower()
+    if suffix not in WRITERS:
+        raise ValueError(
+            f"{out}: expected a name that ends in {', '.join(WRITERS)}, found "
+            f"{suffix or out.name!r}; choose one of these formats"
+        )
+    if suffix != NATIVE and len(recordings) > 1:
+        raise ValueError(
+            f"{out}: a {suffix} file holds one recording, found {len(recordings)} in "
+            f"{recordings.path}; write a {NATIVE} file, or fill them one by one"
+        )
+
+
+def _write(out: Path, trajectories: Iterator[Trajectory]) -> None:
+    if out.suffix.lower() == NATIVE:
+        with Writer(out) as native:
+            for trajectory in trajectories:
+                native.add(trajectory)
+        return
+    for trajectory in trajectories:  # the only one
+        kind = WRITERS[out.suffix.lower()]
+        with kind(out, describe(trajectory), overwrite=True) as writer:
+            for block in blocks_of(trajectory):
+                writer.append(block)
 
 
 @dataclass
@@ -179,7 +217,8 @@ def _described(
         **(settings.provenance or {}),
     }
     valid = StillKnown(trajectory, settings) if counts.left else None
-    return replace(trajectory, states=filled, valid=valid, local=local)
+    marked = FilledPoints(trajectory, settings) if counts.filled else trajectory.filled
+    return replace(trajectory, states=filled, valid=valid, filled=marked, local=local)
 
 
 def _example(trajectory: Trajectory, frame: int, settings: FillSettings) -> Example:

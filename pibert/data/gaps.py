@@ -2,12 +2,13 @@
 
 A vector is missing where the recording marks it as not valid or a value is not finite, and flagged
 where it does not fit its neighbours (``normalize.flag_outliers``). Both are replaced by what a
-given function makes of the others, such as a model's reconstruction; every other value keeps its
-bits (of float32). Points inside a body are never filled, nor is a frame of which no vector is
-sound.
+given function makes of the others, such as a model's reconstruction, and marked as filled; every
+other value keeps its bits (of float32). Points inside a body are never filled, nor is a frame of
+which no vector is sound. Vectors that were filled before keep their mark and count as sound.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -19,16 +20,29 @@ from torch import Tensor
 from pibert.data.normalize import flag_outliers
 from pibert.data.units import in_consistent_units
 from pibert.data.wording import counted
-from pibert.fields import FieldSpec, Grid, Trajectory
+from pibert.fields import FieldSpec, Grid, Trajectory, read_mask
 
 Repair = Callable[[Tensor, Tensor, Mapping[str, float]], Tensor]
 """(fields (b, h, c, y, x), known (b, h, y, x), parameters) -> fields without gaps."""
 
+_BLOCK = 256
+"""Frames of masks read at a time."""
 THRESHOLD = 4.0
 """Of the median test: twice the usual one, so that resolved shear layers stay below it."""
 _SPACING_TOLERANCE = 0.01
 _OTHER_UNITS = 0.9
 """A spacing that differs by more (a factor of ten) is one in other units."""
+
+
+def count_filled(trajectory: Trajectory, frames: slice = slice(None)) -> tuple[int, int]:
+    """Filled and known points of some frames of a recording that marks filled ones; else zeros."""
+    measured = known = 0
+    chosen = range(trajectory.num_frames)[frames] if trajectory.filled is not None else range(0)
+    for start in range(chosen.start, chosen.stop, _BLOCK):
+        block = slice(start, min(start + _BLOCK, chosen.stop))
+        known += int(trajectory.known(block).sum())
+        measured += int(trajectory.measured(block).sum())
+    return known - measured, known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,8 +227,8 @@ class FilledFields:
         return {name: value for name, value in self.base.parameters.items() if name in names}
 
 
-class StillKnown:
-    """The valid mask where some vectors could not be filled."""
+class _JudgedMask(ABC):
+    """A mask of a trajectory with gaps filled, made when it is read."""
 
     def __init__(self, base: Trajectory, settings: FillSettings) -> None:
         self.base, self.settings = base, settings
@@ -227,6 +241,24 @@ class StillKnown:
     def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
         assert channels is None
         fields = self.base.read(frames).to("cpu", torch.float32)
-        verdict = judge(self.base, frames, fields, self.settings)
+        return self._mask(frames, fields, judge(self.base, frames, fields, self.settings))
+
+    @abstractmethod
+    def _mask(self, frames: slice, fields: Tensor, verdict: Verdict) -> Tensor: ...
+
+
+class StillKnown(_JudgedMask):
+    """The valid mask where some vectors could not be filled."""
+
+    def _mask(self, frames: slice, fields: Tensor, verdict: Verdict) -> Tensor:
         inside = ~replace(self.base, valid=None).known(frames).cpu()
         return known_after(self.base, frames, fields, verdict) | inside
+
+
+class FilledPoints(_JudgedMask):
+    """The filled mask: vectors that are replaced here, and those that were filled before."""
+
+    def _mask(self, frames: slice, fields: Tensor, verdict: Verdict) -> Tensor:
+        if self.base.filled is None:
+            return verdict.replaced
+        return verdict.replaced | read_mask(self.base.filled, frames).cpu()

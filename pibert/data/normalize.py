@@ -1,4 +1,4 @@
-"""Statistics of the training part, over known fluid points, and a test for spurious vectors.
+"""Statistics of the training part, over measured points, and a test for spurious vectors.
 
 Means and variances are streamed: every block of frames gives its count, mean and sum of squared
 deviations, and two such triples merge exactly (Chan, Golub, LeVeque 1983), in float64. Nothing is
@@ -26,7 +26,7 @@ def fit_normalizer(
     *,
     noise: float | None = None,
 ) -> Normalizer:
-    """Mean and std (of the population) of every channel over the known points of some segments.
+    """Mean and std (of the population) of every channel over the measured points of some segments.
 
     Args:
         trajectories: All of them; of one common spec.
@@ -45,7 +45,7 @@ def fit_normalizer(
         end = trajectory.num_frames if stop is None else stop
         for start in range(first, end, step):
             frames = slice(start, min(start + step, end))
-            fields, known = trajectory.read(frames), trajectory.known(frames)
+            fields, known = trajectory.read(frames), trajectory.measured(frames)
             if noise is not None:
                 known = known & ~flag_outliers(fields, noise=noise, known=known)
             values = fields.movedim(1, 0)[:, known].to("cpu", torch.float64)  # (c, points)
@@ -64,7 +64,10 @@ def fit_normalizer(
             mean += shift * block_count / total
             count = total
     if not count:
-        raise ValueError("the training part has no known point to take statistics from")
+        raise ValueError(
+            "the training part has no measured point to take statistics from: all of its points "
+            "are missing, filled or inside a body"
+        )
     std = (squares / count).sqrt()
     constant = [name for name, s in zip(spec.channels, std, strict=True) if not s > 0]
     if constant:

@@ -6,9 +6,13 @@ linear function through the old ones (slopes by central differences): means are 
 fields are exact for any ratio; for a whole ratio it is the plain block average. Growing is
 (bi)linear, continued linearly over the outer half cell. The two axes are independent.
 
-Where the support of a new point holds body or missing points, its value is the average of the known
-ones alone, with the weights of overlap (or of interpolation); with none it is NaN. A new point is
-body, or missing, where half of its cell is: half of the fluid, for the missing.
+Where the support of a new point holds body or missing points, its value is made of the known ones
+alone: each is moved to the new point along its slope (the central difference of known neighbours,
+one-sided beside a gap, zero between two), and the results are averaged with the weights of overlap
+or interpolation, normalised (normalised convolution; Knutsson, Westin, CVPR 1993). Constant fields
+stay constant around any gap, and affine ones where slopes can be had. Without any known point the
+value is NaN. A new point is body, or missing, where half of its cell is: half of the fluid, for the
+missing. So scattered gaps do not spread. It is filled where half of what is known of its cell is.
 """
 
 from collections.abc import Sequence
@@ -21,7 +25,7 @@ from torch import Tensor
 
 from pibert.data.splits import Segment, split_at_gaps
 from pibert.data.wording import counted
-from pibert.fields import FrameSource, Grid, Trajectory, read_mask
+from pibert.fields import MASKS, FrameSource, Grid, Trajectory, read_mask
 
 _TOGETHER = 1 << 19
 """Values that are resized around unknown points at once: few enough to stay in the cache."""
@@ -99,9 +103,8 @@ def represent(
         time=trajectory.time[kept],
         series={name: values[kept] for name, values in trajectory.series.items()},
         spec=spec,
-        body=_view_mask(trajectory, "body", chosen, resizer),
-        valid=_view_mask(trajectory, "valid", chosen, resizer),
         local=local,
+        **{kind: _view_mask(trajectory, kind, chosen, resizer) for kind in MASKS},
     )
 
 
@@ -124,10 +127,9 @@ class Resizer:
         if min(size) < 1:
             raise ValueError(f"size must be two positive numbers (y, x), found {size}")
         (ny, nx), (rows, columns) = grid.shape, size
+        self._periodic = grid.periodic_y, grid.periodic_x
         self._y = _axis_weights(ny, rows, grid.periodic_y)
         self._x = _axis_weights(nx, columns, grid.periodic_x)
-        # As for a whole ratio, where slopes cancel.
-        self._is_average = all(bool((w[0] == w[1]).all()) for w in (self._y, self._x))
         dx, dy = grid.dx * nx / columns, grid.dy * ny / rows
         self.new_grid = Grid(
             (rows, columns),
@@ -142,44 +144,84 @@ class Resizer:
     ) -> Float[Tensor, "t c y2 x2"]:
         """Fields on the new grid; only known points enter."""
         if known is None or bool(known.all()):
-            return self._apply(0, fields)
+            return self._apply("exact", fields)
         step = max(1, _TOGETHER // fields[:1].numel())
         parts = zip(fields.split(step), known[:, None].split(step), strict=True)
-        return torch.cat([self._average(*part) for part in parts])
+        return torch.cat([self._around_gaps(*part) for part in parts])
 
-    def _average(self, fields: Tensor, known: Tensor) -> Tensor:
-        fields = torch.where(known, fields, 0.0)
-        share = self._apply(1, known.double())
-        average = (self._apply(1, fields.double()) / share).to(fields)  # NaN: nothing is known
-        if self._is_average:  # of known points alone too
-            return average
-        touched = self._apply(2, (~known).double()) > 0
-        return torch.where(touched, average, self._apply(0, fields))
+    def average(
+        self, fields: Float[Tensor, "t c y x"], known: Bool[Tensor, "t y x"]
+    ) -> Float[Tensor, "t c y2 x2"]:
+        """Fields on the new grid within the range of the known points; of first order."""
+        here = known[:, None]
+        total = self._apply("plain", torch.where(here, fields, 0.0).double())
+        return (total / self._apply("plain", here.double())).to(fields)
+
+    def _around_gaps(self, fields: Tensor, known: Tensor) -> Tensor:
+        values = torch.where(known, fields, 0.0).double()
+        slopes = [
+            _known_slopes(values, known, axis, periodic)
+            for axis, periodic in zip((-2, -1), self._periodic, strict=True)
+        ]
+        total = self._apply("plain", values)
+        total += self._apply("plain", slopes[0], y="way")
+        total += self._apply("plain", slopes[1], x="way")
+        moved = (total / self._apply("plain", known.double())).to(fields)  # NaN: nothing is known
+        touched = self._apply("support", (~known).double()) > 0
+        return torch.where(touched, moved, self._apply("exact", values).to(fields))
 
     def resize_body(self, body: Bool[Tensor, "*t y x"]) -> Bool[Tensor, "*t y2 x2"]:
-        return self._apply(1, body.double()) >= 0.5 - 1e-9
+        return self._apply("plain", body.double()) >= 0.5 - 1e-9
 
     def resize_valid(
         self, valid: Bool[Tensor, "*t y x"], body: Bool[Tensor, "*t y x"] | None
     ) -> Bool[Tensor, "*t y2 x2"]:
         fluid = torch.ones_like(valid) if body is None else ~body
-        shares = self._apply(1, (fluid & valid).double()), self._apply(1, fluid.double())
+        shares = [self._apply("plain", points.double()) for points in (fluid & valid, fluid)]
         return shares[0] >= 0.5 * shares[1] - 1e-9
 
-    def resize_known(self, known: Bool[Tensor, "*t y x"]) -> Bool[Tensor, "*t y2 x2"]:
-        """The new points that are made of known ones alone."""
-        return self._apply(2, (~known).double()) == 0
+    def resize_filled(
+        self, filled: Bool[Tensor, "*t y x"], known: Bool[Tensor, "*t y x"]
+    ) -> Bool[Tensor, "*t y2 x2"]:
+        shares = [self._apply("plain", points.double()) for points in (known & filled, known)]
+        return (shares[0] > 0) & (shares[0] >= 0.5 * shares[1] - 1e-9)
 
-    def _apply(self, kind: int, field: Tensor) -> Tensor:
-        y, x = (weights[kind].to(field.device) for weights in (self._y, self._x))
-        return (y @ field.double() @ x.T).to(field.dtype)
+    def _apply(
+        self, kind: str, field: Tensor, *, y: str | None = None, x: str | None = None
+    ) -> Tensor:
+        """The field by the weights of a kind, along one axis of another one."""
+        along_y, along_x = self._y[y or kind].to(field.device), self._x[x or kind].to(field.device)
+        return (along_y @ field.double() @ along_x.T).to(field.dtype)
 
 
-def _axis_weights(n: int, m: int, periodic: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Matrices (m, n): exact for affine fields; without negative weights; support of both."""
+def _axis_weights(n: int, m: int, periodic: bool) -> dict[str, Tensor]:
+    """Matrices (m, n).
+
+    - exact: for affine fields;
+    - plain: without negative weights;
+    - support: 1 where one of them is not zero;
+    - way: the plain weights times the way from an old point to the new one, in old cells.
+    """
     exact, plain = _shrink(n, m) if m <= n else _grow(n, m, periodic)
+    old, new = (torch.arange(count, dtype=torch.float64) + 0.5 for count in (n, m))
+    way = new[:, None] * (n / m) - old
+    if periodic:
+        way = (way + n / 2) % n - n / 2
     support = ((exact != 0) | (plain != 0)).double()
-    return exact, plain, support
+    return {"exact": exact, "plain": plain, "support": support, "way": plain * way}
+
+
+def _known_slopes(values: Tensor, known: Tensor, axis: int, periodic: bool) -> Tensor:
+    """Differences per cell between known neighbours along an axis; 0 where there are none."""
+    n = values.shape[axis]
+    total, count = torch.zeros_like(values), torch.zeros_like(known, dtype=values.dtype)
+    for shift in (1, -1):
+        there = known & known.roll(shift, axis)
+        if not periodic:
+            there.select(axis, 0 if shift == 1 else n - 1).fill_(False)
+        step = shift * (values - values.roll(shift, axis))
+        total, count = total + torch.where(there, step, 0.0), count + there
+    return total / count.clamp(min=1)
 
 
 def _shrink(n: int, m: int) -> tuple[Tensor, Tensor]:
@@ -268,10 +310,12 @@ def _view_mask(trajectory: Trajectory, kind: str, frames: range, resizer: Resize
     mask: Tensor | FrameSource | None = getattr(trajectory, kind)
     if mask is None:
         return None
-    # Resizing what is valid looks at the body too.
-    involved = [mask] if kind == "body" or resizer is None else [mask, trajectory.body]
-    if all(m is None or len(m.shape) == 2 for m in involved):
-        return _resized_mask(trajectory, kind, _as_slice(frames), resizer)
+    # Resizing what is valid looks at the body too, resizing what is filled at both.
+    involved = MASKS[: MASKS.index(kind)] if resizer is not None else ()
+    masks = [mask, *(getattr(trajectory, other) for other in involved)]
+    if all(m is None or len(m.shape) == 2 for m in masks):
+        found = _resized_mask(trajectory, kind, slice(0, 1), resizer)
+        return found if found.ndim == 2 else found[0]
     return _MaskView(trajectory, kind, frames, resizer)
 
 
@@ -281,6 +325,9 @@ def _resized_mask(base: Trajectory, kind: str, where: slice, resizer: Resizer | 
         return mask
     if kind == "body":
         return resizer.resize_body(mask)
+    if kind == "filled":
+        known = base.known(where).to(mask.device)
+        return resizer.resize_filled(mask.expand_as(known), known)
     body = None if base.body is None else read_mask(base.body, where)
     if body is not None:
         mask, body = torch.broadcast_tensors(mask, body)

@@ -1,10 +1,10 @@
 """Learning samples that live on the device: batches by index, without reading and copying.
 
 All frames that the samples touch are standardised once and stacked, trajectory after trajectory,
-into one tensor (n, c, y, x) of float32 with a mask (n, y, x). A sample is the number of its first
-frame in that stack, so a batch is one gather of rows for the inputs and one for the targets. The
-batches are those of ``dataset.make_loader``; a set of N frames takes N (4 c + 1) bytes a grid
-point.
+into one tensor (n, c, y, x) of float32 with a mask (n, y, x), and a second mask where some points
+are filled. A sample is the number of its first frame in that stack, so a batch is one gather of
+rows for the inputs and one for the targets. The batches are those of ``dataset.make_loader``; a set
+of N frames takes N (4 c + 1) bytes a grid point, or N (4 c + 2).
 """
 
 from collections.abc import Iterator
@@ -60,17 +60,21 @@ class ResidentLoader:
         """Read frames low <= t < high of every trajectory into the stack."""
         rows, columns = samples.spec.grid.shape
         frames, channels = int((high - low).sum()), len(samples.channels)
-        self.nbytes = frames * rows * columns * (4 * channels + 1)
+        self.nbytes = frames * rows * columns * (4 * channels + 1 + samples.has_filled)
         self._refuse_too_much()
         self._fields = torch.empty(frames, channels, rows, columns, device=self.device)
         self._known = torch.empty(frames, rows, columns, dtype=torch.bool, device=self.device)
+        self._has_filled = samples.has_filled
+        self._measured = torch.empty_like(self._known) if samples.has_filled else self._known
         block = max(1, _BLOCK_BYTES // (4 * channels * rows * columns))
         for index, (start, stop, offset) in enumerate(torch.stack((low, high, shift), 1).tolist()):
             for first in range(start, stop, block):
                 last = min(first + block, stop)
                 place = slice(first + offset, last + offset)
-                fields, known = samples.read(index, slice(first, last))
+                fields, known, measured = samples.read(index, slice(first, last))
                 self._fields[place], self._known[place] = fields, known
+                if samples.has_filled:
+                    self._measured[place] = measured
 
     def __len__(self) -> int:
         """Pieces left in the epoch."""
@@ -82,14 +86,20 @@ class ResidentLoader:
     def _batch(self, indices: Tensor) -> Batch:
         first = self._first[indices][:, None]
         past, future = first + self._past, first + self._future
+        known, target_mask = self._known[past], self._measured[future]
+        y, filled = self._gather(future, self._targets), None
+        if self._has_filled:
+            y = torch.where(target_mask[:, :, None], y, 0.0)
+            filled = (known & ~self._measured[past]).any(1)
         return Batch(
             x=self._gather(past, self._inputs).flatten(1, 2),
-            y=self._gather(future, self._targets),
+            y=y,
             parameters=self._parameters[self._home[indices]],
-            mask=self._known[past].all(1),
-            target_mask=self._known[future],
+            mask=known.all(1),
+            target_mask=target_mask,
             sample=indices,
             seeds=sample_seeds(0, 0, indices),
+            filled=filled,
         )
 
     def _gather(self, frames: Tensor, channels: Tensor) -> Tensor:

@@ -119,7 +119,7 @@ def filling_errors(
     Args:
         model: Has ``reconstruct``; the hidden points are unknown to it.
         batch: Gives the fields and what is known of them.
-        hidden: Where to compare; unknown points of the batch do not count.
+        hidden: Where to compare; unknown and filled points of the batch do not count.
         spec: Of the input channels.
         normalizer: Of the input channels.
         truth: What to compare with, standardised; the batch's own fields if not given. A recording
@@ -127,6 +127,8 @@ def filling_errors(
         methods: By name.
     """
     hidden = hidden & batch.mask
+    if batch.filled is not None:
+        hidden = hidden & ~batch.filled
     target = batch.x if truth is None else truth
     found = fill_hidden(model, batch, hidden, spec, methods=methods)
     return {

@@ -49,7 +49,7 @@ class Climate:
 
     mean: Float[Tensor, "c y x"]
     variance: Float[Tensor, "c y x"]
-    """Zero where a point is never known, as the mean is."""
+    """Zero where a point was never measured, as the mean is."""
     memory: float | None
     """Correlation time of the fluctuations in frames, at points of a lattice."""
 
@@ -63,7 +63,7 @@ def climate_of(trajectory: Trajectory, scales: tuple[float, ...]) -> Climate:
     watched, seen = [], []
     for start in range(0, trajectory.num_frames, _BLOCK):
         frames = slice(start, start + _BLOCK)
-        known = trajectory.known(frames).cpu()
+        known = trajectory.measured(frames).cpu()
         fields = torch.where(known[:, None], trajectory.read(frames).cpu().double(), 0.0)
         total, squares = total + fields.sum(0), squares + fields.square().sum(0)
         count = count + known.sum(0)

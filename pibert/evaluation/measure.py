@@ -32,7 +32,7 @@ class Frames:
     last: Float[Tensor, "t c y x"]
     """The newest frame that the model saw: what persistence predicts."""
     known: Bool[Tensor, "t y x"]
-    """Where the truth is known."""
+    """Where the truth is known: measured, not filled."""
     body: Bool[Tensor, "t y x"] | None
     """Inside a solid body; None: there is none."""
     spec: FieldSpec

@@ -182,19 +182,21 @@ class _Rolls:
         last: Tensor,
         climates: list[Climate],
     ) -> Float[Tensor, "b lead k"]:
-        truth, known = self._read(places, self.samples.window.history + done, size)
+        truth, known = self._read(places, self.samples.window.history + done, size, truth=True)
         truth = torch.where(known[:, :, None], truth, 0.0)
         return self.measure.terms(block, truth, last, known, climates).cpu()
 
     def _read(
-        self, places: Sequence[tuple[int, int]], offset: int, size: int
+        self, places: Sequence[tuple[int, int]], offset: int, size: int, *, truth: bool = False
     ) -> tuple[Float[Tensor, "b t c y x"], Bool[Tensor, "b t y x"]]:
+        """Fields, and where they are known; of the truth, where they were measured."""
         fields, known = [], []
         for index, first in places:
             frames = slice(first + offset, first + offset + size)
             trajectory = self.samples.trajectories[index]
             fields.append(trajectory.read(frames))
-            known.append(trajectory.known(frames).to(fields[-1].device))
+            here = trajectory.measured(frames) if truth else trajectory.known(frames)
+            known.append(here.to(fields[-1].device))
         whole = torch.stack(fields)
         return whole if whole.dtype == torch.float64 else whole.float(), torch.stack(known)
 

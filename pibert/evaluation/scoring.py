@@ -128,7 +128,7 @@ def _mean_window(samples: Samples) -> Tensor | None:
             for start in range(begin, begin + len(piece) - SHORTEST + 1, SHORTEST):
                 frames = slice(start, start + SHORTEST)
                 fields = trajectory.read(frames, samples.channels)
-                known = trajectory.known(frames).to(fields.device)
+                known = trajectory.measured(frames).to(fields.device)
                 yield parted(torch.where(known[:, None], fields, 0.0), SHORTEST)
 
     if samples.spec.velocity is None or max(map(len, sequences(samples))) < SHORTEST:
@@ -152,6 +152,7 @@ class Seen(NamedTuple):
     mask: Tensor
     truth: Tensor
     known: Tensor
+    """Where the truth was measured."""
 
 
 def seen_by(predictor: Predictor, samples: Samples, numbers: Sequence[int]) -> Seen:
@@ -162,7 +163,7 @@ def seen_by(predictor: Predictor, samples: Samples, numbers: Sequence[int]) -> S
     trajectory, target = _targets(samples, numbers)
     # All of them at once: sequences of a frame or two would be read one by one.
     begin = int(target.min()) - predictor.history
-    fields, known = samples.read(trajectory, slice(begin, int(target.max()) + 1))
+    fields, known, measured = samples.read(trajectory, slice(begin, int(target.max()) + 1))
     past = [(target - begin - ago).to(fields.device) for ago in range(predictor.history, 0, -1)]
     now = (target - begin).to(fields.device)
     seen = Seen(
@@ -170,7 +171,7 @@ def seen_by(predictor: Predictor, samples: Samples, numbers: Sequence[int]) -> S
         parameters=samples.parameters[trajectory].expand(len(numbers), -1),
         mask=torch.stack([known[frames] for frames in past]).all(0),
         truth=fields[now],
-        known=known[now],
+        known=measured[now],
     )
     return Seen(*(value.to(predictor.device) for value in seen))
 

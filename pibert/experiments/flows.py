@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pibert.data.dataset import Samples, Window, common_spec
-from pibert.data.gaps import THRESHOLD
+from pibert.data.gaps import THRESHOLD, count_filled
 from pibert.data.generate import OnProgress, change, generate, recipe_hash
 from pibert.data.measurement import measure
 from pibert.data.normalize import fit_normalizer, fit_parameters, flag_outliers
@@ -91,6 +91,7 @@ def prepare(
         on_progress: Told how many of them are done.
     """
     trajectories, source = _trajectories(config, device, on_progress)
+    _warn_of_filled(trajectories)
     split = _part(trajectories, config)
     spec = common_spec(trajectories)
     spec = replace(spec, parameters=fit_parameters(trajectories, split.train))
@@ -120,6 +121,7 @@ def prepare_test(config: DataConfig, spec: FieldSpec, normalizer: Normalizer) ->
         normalizer: The model's.
     """
     trajectories, source = _trajectories(config, "cpu", None)
+    _warn_of_filled(trajectories)
     everything = tuple(Segment(index) for index in range(len(trajectories)))
     common = replace(common_spec(trajectories), parameters=spec.parameters)
     return Flows(trajectories, Split((), (), (), everything), normalizer, common, source)
@@ -138,6 +140,16 @@ def _trajectories(
         source["predicted"] = made
         warn(f"{path}: these flows are no truth, but {'; '.join(made)}")
     return trajectories, source
+
+
+def _warn_of_filled(trajectories: Sequence[Trajectory]) -> None:
+    """Say how much of the flows was not measured."""
+    filled, known = map(sum, zip(*map(count_filled, trajectories), strict=True))
+    if filled:
+        warn(
+            f"{filled:,} of {known:,} vectors ({filled / known:.2%}) were filled, not measured: "
+            "models take them as input, but training targets, scores and calibration leave them out"
+        )
 
 
 def cache_folder() -> Path:
@@ -259,5 +271,9 @@ def _groups(trajectories: Sequence[Trajectory], names: Sequence[str]) -> Sequenc
 
 
 def _tuples(hints: dict[str, Any]) -> dict[str, Any]:
-    """Lists of a configuration file as the hints want them."""
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in hints.items()}
+    """Lists of a configuration file as the hints want them; one region may be a text."""
+    several = {
+        name: [v] if name in ("body", "mask") and isinstance(v, str) else v
+        for name, v in hints.items()
+    }
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in several.items()}

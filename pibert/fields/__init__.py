@@ -8,9 +8,10 @@ loss.
 
 from pibert.fields.grid import Boundary, Grid, Sides, on_device
 from pibert.fields.spec import PARAMETER_WIDTH, FieldSpec, Normalizer, Parameter
-from pibert.fields.trajectory import Batch, FrameSource, Trajectory, read_mask
+from pibert.fields.trajectory import MASKS, Batch, FrameSource, Trajectory, read_mask
 
 __all__ = [
+    "MASKS",
     "PARAMETER_WIDTH",
     "Batch",
     "Boundary",

@@ -12,6 +12,9 @@ from torch import Tensor
 from pibert import draws
 from pibert.fields.spec import FieldSpec
 
+MASKS = ("body", "valid", "filled")
+"""The marked points of a trajectory, by the names of its fields."""
+
 
 @runtime_checkable
 class FrameSource(Protocol):
@@ -32,7 +35,8 @@ class Trajectory:
     """One recorded or simulated flow in physical units.
 
     A point is known where it lies outside the body and is valid. Values elsewhere mean nothing and
-    may be NaN.
+    may be NaN. A known point is measured (or simulated) unless it was filled: a model may see
+    filled values as input, but they are not ground truth.
     """
 
     name: str
@@ -47,6 +51,8 @@ class Trajectory:
     """True inside a solid body: (y, x), or (t, y, x) where the body moves."""
     valid: Bool[Tensor, "... y x"] | FrameSource | None = None
     """False where a measurement is missing or an outlier: (y, x) or (t, y, x)."""
+    filled: Bool[Tensor, "... y x"] | FrameSource | None = None
+    """True where a program or a model put in a value that was not measured: (y, x) or (t, y, x)."""
     series: Mapping[str, Float[Tensor, " n"]] = field(default_factory=dict)
     """Numbers that go with the frames, such as the displacement of a body or the lift on it."""
     source: Mapping[str, Any] = field(default_factory=dict)
@@ -71,7 +77,7 @@ class Trajectory:
         object.__setattr__(self, "time", self.time.to(torch.float64))
         if not bool(self.time.isfinite().all()) or bool((self.time.diff() <= 0).any()):
             raise ValueError(f"trajectory {self.name!r}: time must grow from frame to frame")
-        for mask_name in ("body", "valid"):
+        for mask_name in MASKS:
             mask = getattr(self, mask_name)
             if mask is not None and tuple(mask.shape) not in (shape[2:], (shape[0], *shape[2:])):
                 raise ValueError(
@@ -137,6 +143,13 @@ class Trajectory:
             known &= read_mask(self.valid, frames).to(known.device)
         return known
 
+    def measured(self, frames: slice = slice(None)) -> Bool[Tensor, "t y x"]:
+        """The known points of some frames that were not filled: those that are ground truth."""
+        known = self.known(frames)
+        if self.filled is None:
+            return known
+        return known & ~read_mask(self.filled, frames).to(known.device)
+
     def load(self, device: torch.device | str | None = None) -> Self:
         """The same trajectory with its states and masks in memory, on a device if one is named."""
 
@@ -145,9 +158,8 @@ class Trajectory:
                 return mask
             return read_mask(mask, slice(None)).to(device)
 
-        return replace(
-            self, states=self.read().to(device), body=loaded(self.body), valid=loaded(self.valid)
-        )
+        masks: dict[str, Any] = {name: loaded(getattr(self, name)) for name in MASKS}
+        return replace(self, states=self.read().to(device), **masks)
 
 
 def read_mask(mask: Tensor | FrameSource, frames: slice) -> Bool[Tensor, "*t y x"]:
@@ -170,13 +182,15 @@ class Batch:
     mask: Bool[Tensor, "b y x"]
     """True where every input frame is known."""
     target_mask: Bool[Tensor, "b s y x"]
-    """True where the frame to predict is known."""
+    """True where the frame to predict was measured: known and not filled."""
     sample: Int[Tensor, " b"]
     """Number of each sample in its data set."""
     seeds: Int[Tensor, " b"]
     """What is random about a sample is drawn from its seed (``pibert.draws``)."""
     place: int = 0
     """Place of the first sample in the order of the epoch; the others follow it."""
+    filled: Bool[Tensor, "b y x"] | None = None
+    """True where an input frame is known but was filled: such points are no target."""
 
     def __len__(self) -> int:
         return len(self.x)

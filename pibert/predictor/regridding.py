@@ -59,29 +59,34 @@ class Regridding:
     def to_model(
         self, fields: Float[Tensor, "b h c y x"], known: Bool[Tensor, "b h y x"]
     ) -> tuple[Float[Tensor, "b h c y2 x2"], Bool[Tensor, "b h y2 x2"]]:
-        """Fields, and what is known of them: points that are made of known ones alone."""
+        """Fields, and what is known of them: points with half of their cell known."""
         if not self.is_needed:
             return fields, known
         found = _resized(self._there, fields.flatten(0, 1), known.flatten(0, 1))
-        whole = self._there.resize_known(known.cpu()).to(known.device)
-        return found.unflatten(0, fields.shape[:2]), whole
+        enough = self._there.resize_valid(known.cpu(), None).to(known.device)
+        return found.unflatten(0, fields.shape[:2]), enough
 
     def to_caller(
-        self, frames: Float[Tensor, "b t c y x"], seen: Bool[Tensor, "b y x"]
+        self,
+        frames: Float[Tensor, "b t c y x"],
+        seen: Bool[Tensor, "b y x"],
+        *,
+        bounded: bool = False,
     ) -> Float[Tensor, "b t c y2 x2"]:
         """Answers; guesses at points that the model did not see enter only where nothing else is.
 
         Args:
             frames: On the model's grid, finite.
             seen: The points that the model saw.
+            bounded: Whether to stay within the range of the frames, as a width must.
         """
         if not self.is_needed:
             return frames
         flat = frames.flatten(0, 1)
         known = seen[:, None].expand(frames.shape[:2] + seen.shape[1:]).flatten(0, 1)
-        found = _resized(self._back, flat, known)
+        found = _resized(self._back, flat, known, bounded)
         if not bool(known.all()):
-            everything = _resized(self._back, flat, torch.ones_like(known))
+            everything = _resized(self._back, flat, torch.ones_like(known), bounded)
             found = torch.where(found.isnan(), everything, found)
         return found.unflatten(0, frames.shape[:2])
 
@@ -138,11 +143,11 @@ class Regridding:
         ]
 
 
-def _resized(resizer: Resizer, values: Tensor, known: Tensor) -> Tensor:
+def _resized(resizer: Resizer, values: Tensor, known: Tensor, bounded: bool = False) -> Tensor:
     device = values.device
     if device.type == "mps":  # which has no double precision
         values, known = values.cpu(), known.cpu()
-    return resizer.resize(values, known).to(device)
+    return (resizer.average if bounded else resizer.resize)(values, known).to(device)
 
 
 def _extent(grid: Grid) -> tuple[float, float]:

@@ -45,7 +45,7 @@ class Corrupted(NamedTuple):
     mask: Bool[Tensor, "b y x"]
     """True where the model takes the field as known."""
     hidden: Bool[Tensor, "b y x"]
-    """True where the reconstruction counts."""
+    """True where the reconstruction counts: at hidden points that were measured."""
 
 
 @torch.no_grad()
@@ -69,7 +69,8 @@ def corrupt(
         noise = surrogate(batch, spec, normalizer)
         x = torch.where(noised[:, None], noise, x)
     x = torch.where(removed[:, None], 0.0, x)
-    return Corrupted(x, batch.mask & ~removed, points)
+    counted = points if batch.filled is None else points & ~batch.filled
+    return Corrupted(x, batch.mask & ~removed, counted)
 
 
 @torch.no_grad()

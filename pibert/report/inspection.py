@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pibert.data.inspection.judge import Inspection
 from pibert.data.units import in_consistent_units
-from pibert.fields import Grid, Trajectory
+from pibert.fields import Grid, Trajectory, read_mask
 from pibert.physics import derivatives
 from pibert.report.figures import DPI, PANEL, Layer, add_bar, picture_path, show, write_figure
 
@@ -46,7 +46,11 @@ def draw_inspection(
     layers = _channel_layers(fields[0], known[0], trajectory) | _derived_layers(trajectory, middle)
     series, known_series = _read(trajectory, frames)
     if not bool((known_series == known_series[0]).all()):
-        layers["not known, share of frames"] = _unknown_share(known_series, trajectory)
+        layers["not known, share of frames"] = _share(~known_series, trajectory)
+    if trajectory.filled is not None:
+        filled = known_series & read_mask(trajectory.filled, frames).cpu()
+        if bool(filled.any()):
+            layers["filled, share of frames"] = _share(filled, trajectory)
     several = len(series) > 1
     if several and len(layers) == 1:
         layers |= _first_and_last(trajectory)
@@ -128,11 +132,10 @@ def _layer(values: Tensor, shown: Tensor) -> Layer:
     return Layer(np.ma.masked_array(values.numpy(), mask=~shown.numpy()))
 
 
-def _unknown_share(known: Tensor, trajectory: Trajectory) -> Layer:
-    """Share of the frames in which a point outside a resting body is not known."""
-    share = 1 - known.double().mean(0)
+def _share(marked: Tensor, trajectory: Trajectory) -> Layer:
+    """Share of the frames in which a point outside a resting body is marked."""
     body = trajectory.spec.grid.body
-    return _layer(share, torch.ones_like(known[0]) if body is None else ~body)
+    return _layer(marked.double().mean(0), torch.ones_like(marked[0]) if body is None else ~body)
 
 
 def _scale(label: str, layer: Layer) -> tuple[float, float, str]:

@@ -167,4 +167,4 @@ def _as_hints(text: str) -> str:
 
 
 def _order(name: str) -> int:
-    return ("fields", "known", "body").index(name)
+    return ("fields", "known", "body", "filled").index(name)

@@ -164,5 +164,14 @@ def take_frames(
     }
     if trajectory.body is not None:
         arrays["body"] = read_mask(trajectory.body, frames).numpy().astype(np.uint8)
-    facts = describe(trajectory) | {"start": start, "stop": end, "remarks": list(remarks)}
+    remarks = list(remarks)
+    if trajectory.filled is not None:
+        filled = known & read_mask(trajectory.filled, frames)
+        if bool(filled.any()):
+            arrays["filled"] = filled.numpy().astype(np.uint8)
+            share = int(filled.sum()) / int(known.sum())
+            remarks.append(
+                f"{share:.2%} of the known vectors were filled, not measured: errors leave them out"
+            )
+    facts = describe(trajectory) | {"start": start, "stop": end, "remarks": remarks}
     return Answer(arrays, facts)

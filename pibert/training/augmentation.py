@@ -253,6 +253,7 @@ def _moved(
         y=fields(batch.y, of_targets, batch.target_mask),
         mask=choose(points(batch.mask), batch.mask),
         target_mask=choose(points(batch.target_mask), batch.target_mask),
+        filled=None if batch.filled is None else choose(points(batch.filled), batch.filled),
     )
 
 

@@ -28,7 +28,7 @@ class Forecast:
     parameters: Float[Tensor, "b 16"]
     """As a model sees them."""
     truth: Float[Tensor, "b t c y x"] | None = None
-    """NaN where it is not known, or nothing was known of the point before."""
+    """NaN where it was not measured, or nothing was known of the point before."""
 
     def errors(self) -> Float[Tensor, "b t c y x"]:
         """Absolute errors, NaN where they do not count."""
@@ -45,7 +45,7 @@ class Windows:
     parameters: dict[str, Tensor]
     encoded: Float[Tensor, "b 16"]
     truth: Float[Tensor, "b t c y x"]
-    """NaN where it is not known."""
+    """NaN where it was not measured."""
 
     @property
     def seen(self) -> Bool[Tensor, "b y x"]:
@@ -84,24 +84,25 @@ def read_windows(samples: Samples, numbers: Sequence[int], spec: FieldSpec) -> W
         numbers: Of samples.
         spec: Of the predictor.
     """
-    fields, known, places = [], [], [samples.locate(number) for number in numbers]
+    h, places = samples.window.history, [samples.locate(number) for number in numbers]
+    fields, known, measured = [], [], []
     for index, first in places:
-        frames = slice(first, first + samples.window.span)
-        fields.append(samples.trajectories[index].read(frames))
-        known.append(samples.trajectories[index].known(frames))
-    whole, mask = torch.stack(fields).float().cpu(), torch.stack(known).cpu()
+        trajectory, newest = samples.trajectories[index], first + h
+        fields.append(trajectory.read(slice(first, first + samples.window.span)))
+        known.append(trajectory.known(slice(first, newest)))
+        measured.append(trajectory.measured(slice(newest, first + samples.window.span)))
+    whole, truth_known = torch.stack(fields).float().cpu(), torch.stack(measured).cpu()
     values = [samples.trajectories[index].parameters for index, _ in places]
     parameters = {
         name: torch.tensor([own.get(name, torch.nan) for own in values])
         for name in spec.parameter_names
     }
-    h = samples.window.history
     return Windows(
         fields=whole[:, :h],
-        known=mask[:, :h],
+        known=torch.stack(known).cpu(),
         parameters=parameters,
         encoded=spec.encode_parameters(parameters).expand(len(places), -1),
-        truth=torch.where(mask[:, h:, None], whole[:, h:], torch.nan),
+        truth=torch.where(truth_known[:, :, None], whole[:, h:], torch.nan),
     )
 
 

@@ -221,7 +221,8 @@ class Trusted:
             places = torch.arange(done, done + count).clamp(max=len(quantiles) - 1)
             scales = difficulty.scales(part, spec, done)
             half = quantiles[places].to(scales)[..., None, None] * scales
-            prediction, half = (regridding.to_caller(f, seen) for f in (part.prediction, half))
+            prediction = regridding.to_caller(part.prediction, seen)
+            half = regridding.to_caller(half, seen, bounded=True)
             yield prediction, torch.where(known[:, None, None], half, torch.nan)
             done += count
 

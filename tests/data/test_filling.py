@@ -70,6 +70,7 @@ def test_missing_vectors_are_filled_and_all_others_keep_their_bits(tmp_path: Pat
     expected = torch.where(gaps[:, None], 7.0, states)
     assert torch.equal(written.read(), expected)
     assert written.valid is None
+    assert torch.equal(written.measured(), ~gaps)
     assert (report.vectors, report.missing, report.flagged, report.filled) == (5 * 216, 11, 0, 11)
     assert written.local["filling"] == {"missing": 11, "flagged": 0, "filled": 11, "noise": None}
     assert written.local["stride"] == 1 and written.local["file"] == "piv.h5"
@@ -222,3 +223,28 @@ def test_noise_that_makes_no_sense_is_refused() -> None:
     scalar = replace(trajectory.spec, channels=("p", "T"), family=None)
     with pytest.raises(ValueError, match="among the vectors"):
         settings(trajectory, noise=0.1, spec=scalar)
+
+
+def test_a_filled_file_that_is_filled_again_keeps_its_marks(tmp_path: Path) -> None:
+    valid = torch.ones(5, *SHAPE, dtype=torch.bool)
+    valid[1, 3:5, 4:9] = False
+    fill(make_trajectory(states=smooth(), valid=valid), tmp_path / "once.h5")
+    with Reader(tmp_path / "once.h5") as reader:
+        once = reader["a"].load()
+    later = torch.ones_like(valid)
+    later[3, 8, 8] = False
+    _, twice = fill(replace(once, valid=later), tmp_path / "twice.h5")
+    assert torch.equal(twice.measured(), valid & later)
+
+
+def test_only_the_recordings_with_gaps_are_marked(tmp_path: Path) -> None:
+    valid = torch.ones(5, *SHAPE, dtype=torch.bool)
+    valid[2, 5, 5] = False
+    whole, gappy = (
+        make_trajectory("whole", states=smooth()),
+        make_trajectory("b", states=smooth(), valid=valid),
+    )
+    out = tmp_path / "out.h5"
+    fill_recordings(recorded(whole, gappy), out, settings(whole))
+    assert Reader(out)["whole"].filled is None
+    assert torch.equal(Reader(out)["b"].measured(), valid)

@@ -394,8 +394,8 @@ def constant_v(states: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("spoil", "topic", "words"),
     [
-        (with_isolated_zeros, "zero vectors", "missing vectors stored as zeros"),
-        (with_a_body_of_zeros, "zero vectors", "body stored as zeros"),
+        (with_isolated_zeros, "zero vectors", "at points that move in other frames"),
+        (with_a_body_of_zeros, "zero vectors", "exactly 0 at 100 points (5.00% of the grid)"),
         (with_outliers, "outliers", "spurious"),
         (with_a_fill_value, "fill value", "-999"),
         (with_some_huge_values, "huge values", "900"),
@@ -410,6 +410,36 @@ def test_wrong_values_are_found(spoil: Callable[[Tensor], Tensor], topic: str, w
     found = inspect(recordings_of(flow(spoil(vortices()))))
     finding = next(problem for problem in found.problems if problem.topic == topic)
     assert words in finding.seen + finding.why
+
+
+@pytest.mark.parametrize("channels", [("u", "v"), ("u", "v", "p")])
+def test_all_zeros_of_a_body_are_counted_and_the_command_is_named(
+    channels: tuple[str, ...],
+) -> None:
+    x, y = Grid((60, 80), 1.0, 1.0).coordinates()
+    inside = torch.hypot(x - 30, y - 25) <= 12.3
+    states = torch.where(inside, 0.0, vortices(4, (60, 80)))
+    if len(channels) == 3:  # a pressure that is not zero inside
+        states = torch.cat((states, 1 + states[:, :1]), dim=1)
+    units = ("m/s", "m/s", "Pa")[: len(channels)]
+    whole = flow(states, units=units)
+    found = inspect(recordings_of(whole))
+    assert found.facts.zeros_static == int(inside.sum())
+    assert found.facts.zeros_varying == 0
+    (finding,) = [problem for problem in found.problems if problem.topic == "zero vectors"]
+    assert "OUT.h5 --body zeros" in finding.advice
+    # A vector more that is missing in one frame, and points of the body that are flagged in some.
+    states[2, :2, 50, 60] = 0
+    valid = torch.rand(4, 60, 80, generator=torch.Generator().manual_seed(0)) > 0.1
+    flagged = replace(whole, valid=valid)
+    for own in (whole, flagged):
+        assert inspect(recordings_of(own)).facts.zeros_static == int(inside.sum())
+
+
+def test_walls_of_exact_zeros_at_the_edges_are_no_body() -> None:
+    states = vortices()
+    states[..., [0, -1], :] = 0
+    assert "zero vectors" not in topics(inspect(recordings_of(flow(states))))
 
 
 def test_fluid_at_rest_is_no_missing_vector() -> None:

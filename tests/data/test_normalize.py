@@ -63,7 +63,7 @@ def test_statistics_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="'a': values that are not finite at known points of"):
         fit_normalizer([make_trajectory(states=states)])
     nowhere = torch.ones(5, 7, dtype=torch.bool)
-    with pytest.raises(ValueError, match="no known point"):
+    with pytest.raises(ValueError, match="no measured point"):
         fit_normalizer([make_trajectory(body=nowhere)])
 
 

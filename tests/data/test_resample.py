@@ -117,15 +117,55 @@ def test_masked_resizing_keeps_a_constant_for_any_ratio() -> None:
         torch.testing.assert_close(values, torch.full_like(values, 3.0))
 
 
-def test_a_new_point_is_known_if_all_that_it_is_made_of_is() -> None:
-    known = torch.ones(6, 8, dtype=torch.bool)
-    known[3, 5] = False
-    halved = Resizer(Grid((6, 8)), (3, 4)).resize_known(known)
-    assert (~halved).nonzero().tolist() == [[1, 2]]
-    doubled = Resizer(Grid((6, 8)), (12, 16)).resize_known(known)
-    # Linear between neighbours: two new points on either side of the old one, in both directions.
-    places = [[row, column] for row in range(5, 9) for column in range(9, 13)]
-    assert (~doubled).nonzero().tolist() == places
+@pytest.mark.parametrize("periodic", [False, True])
+@pytest.mark.parametrize("size", [(64, 128), (48, 64), (61, 60), (31, 178)])
+def test_scattered_gaps_do_not_spread_and_constants_stay(
+    size: tuple[int, int], periodic: bool
+) -> None:
+    shape = (61, 89)
+    grid = Grid.periodic(shape) if periodic else Grid(shape)
+    known = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0)) > 0.011
+    resizer = Resizer(grid, size)
+    valid = resizer.resize_valid(known, None)
+    assert float((~valid).double().mean()) < 1.1 * float((~known).double().mean())
+    constant = torch.where(known[:, None], 3.25, math.nan)
+    found = resizer.resize(constant, known)[:, 0]
+    torch.testing.assert_close(found[valid], torch.full_like(found[valid], 3.25))
+
+
+@pytest.mark.parametrize("size", [(12, 27), (16, 36), (4, 9), (6, 11)])
+def test_affine_fields_are_kept_around_a_gap(size: tuple[int, int]) -> None:
+    resizer = Resizer(grid_of(), size)
+    known = torch.ones(1, 8, 18, dtype=torch.bool)
+    known[0, 3, 5] = known[0, 0, 17] = known[0, 5, 9] = False
+    field = torch.where(known[:, None], affine(grid_of()), math.nan)
+    found, valid = resizer.resize(field, known), resizer.resize_valid(known, None)
+    exact = affine(resizer.new_grid)
+    torch.testing.assert_close(found[valid[:, None]], exact[valid[:, None]])
+    within = resizer.average(field, known)[valid[:, None]]
+    assert float(within.min()) >= float(field[known[:, None]].min())
+    assert float(within.max()) <= float(field[known[:, None]].max())
+
+
+def test_the_error_around_gaps_falls_with_the_square_of_the_spacing() -> None:
+    errors = []
+    for factor in (1, 2):
+        shape = (40 * factor, 60 * factor)
+        grid = Grid(shape, dx=1 / factor, dy=1 / factor, origin=(0.5 / factor, 0.5 / factor))
+        resizer = Resizer(grid, (52 * factor, 47 * factor))
+
+        def wave(own: Grid) -> torch.Tensor:
+            x, y = own.coordinates(torch.float64)
+            return (torch.sin(0.3 * x) * torch.cos(0.2 * y))[None, None]
+
+        known = torch.rand(1, *shape, generator=torch.Generator().manual_seed(1)) > 0.02
+        found = resizer.resize(wave(grid), known)
+        valid = resizer.resize_valid(known, None)
+        exact, here = wave(resizer.new_grid), valid[:, None]
+        away = [(own - exact)[here] for own in (found, resizer.resize(wave(grid)))]
+        errors.append([float(own.square().mean().sqrt()) for own in away])
+        assert errors[-1][0] < 2 * errors[-1][1]
+    assert errors[1][0] < 0.3 * errors[0][0]
 
 
 def test_frames_and_channels_of_a_view() -> None:

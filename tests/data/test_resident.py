@@ -83,7 +83,7 @@ def test_a_file_is_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     samples = samples_of(list(Reader(tmp_path / "flow.h5")), Window(history=2))
     counts, read = [], samples.read
 
-    def watched(trajectory: int, frames: slice) -> tuple[Tensor, Tensor]:
+    def watched(trajectory: int, frames: slice) -> tuple[Tensor, Tensor, Tensor]:
         counts.append(frames.stop - frames.start)
         return read(trajectory, frames)
 

@@ -328,3 +328,19 @@ def test_predictors_of_different_histories_begin_at_the_same_frames_across_a_gap
         assert mine["fields"].shape[1] == 1 and other["fields"].shape[1] == 2
         assert torch.equal(mine["fields"][:, -1], other["fields"][:, -1])
     assert torch.equal(scores[0].terms, scores[1].terms)
+
+
+def test_filled_points_are_given_but_not_scored() -> None:
+    filled = torch.rand(60, *SHAPE, generator=torch.Generator().manual_seed(0)) < 0.2
+    filled[[0, 11]] = False  # the starts
+    clean = travelling(filled=filled)
+    wild = replace(clean, states=torch.where(filled[:, None], 1e3, clean.read()))
+    found = [
+        score_rollouts(Moves(by=2), samples_of(trajectory), [0, 11]).terms
+        for trajectory in (clean, wild)
+    ]
+    assert torch.equal(found[0], found[1])
+    predictor = Moves()
+    score_rollouts(predictor, samples_of(wild), [4])
+    assert bool(predictor.seen[0]["mask"].all())
+    assert torch.equal(predictor.seen[0]["fields"][0], wild.read(slice(4, 5)))

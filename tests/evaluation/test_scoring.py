@@ -10,7 +10,7 @@ from torch import Tensor
 from pibert.data.dataset import Samples, Window
 from pibert.data.splits import Segment
 from pibert.evaluation import scoring
-from pibert.evaluation.scoring import Judged, judge, sequences
+from pibert.evaluation.scoring import Judged, judge, seen_by, sequences
 from pibert.fields import FieldSpec, Normalizer, Trajectory
 from pibert.predictor import Predictor
 from tests.data.helpers import make_trajectory
@@ -351,3 +351,19 @@ def test_frames_in_pairs_are_judged_together_as_they_are_one_by_one(
         torch.testing.assert_close(
             found.arrays[name], values, rtol=1e-4, atol=1e-5, equal_nan=True, msg=name
         )
+
+
+def test_filled_points_are_input_but_not_scored() -> None:
+    filled = torch.rand(9, *SHAPE, generator=torch.Generator().manual_seed(3)) < 0.2
+    plain = flow("a", 9, 0)
+    # The same input for every prediction, another truth where it was filled.
+    samples = [samples_of([replace(plain, filled=mask)], history=1) for mask in (None, filled)]
+    predictor = predictor_of(samples[0])
+    seen = [seen_by(predictor, own, list(range(8))) for own in samples]
+    assert torch.equal(seen[0].x, seen[1].x) and torch.equal(seen[0].mask, seen[1].mask)
+    assert torch.equal(seen[1].known, ~filled[1:])
+    found = judge(predictor, samples[1])
+    prediction, truth, _, _ = answers(predictor, samples[1])
+    here = (~filled[1:])[:, None].expand_as(truth)
+    nmse = (prediction - truth)[here].square().sum() / truth[here].square().sum()
+    assert value(found, "physical/pointwise", "nmse", "all") == pytest.approx(nmse.item(), rel=1e-4)

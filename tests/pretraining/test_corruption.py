@@ -162,3 +162,18 @@ def test_nothing_but_removal_needs_no_noise(monkeypatch: pytest.MonkeyPatch) -> 
     hidden = choose(batch, masking, SPEC, NORMALIZER)
     seen = corrupt(batch, hidden, masking, SPEC, NORMALIZER)
     assert torch.equal(~seen.mask, hidden.points)
+
+
+def test_filled_points_may_be_hidden_but_are_not_asked_for() -> None:
+    batch = make_batch(rough())
+    filled = torch.zeros_like(batch.mask)
+    filled[:, ::2] = True
+    masking = Masking(ratio=0.6)
+    hidden = choose(batch, masking, SPEC, NORMALIZER)
+    plain, marked = (
+        corrupt(own, hidden, masking, SPEC, NORMALIZER)
+        for own in (batch, replace(batch, filled=filled))
+    )
+    assert torch.equal(plain.x, marked.x) and torch.equal(plain.mask, marked.mask)
+    assert torch.equal(marked.hidden, hidden.points & ~filled)
+    assert bool(marked.hidden.any()) and bool((hidden.points & filled).any())

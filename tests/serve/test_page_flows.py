@@ -13,12 +13,13 @@ import torch
 from safetensors import safe_open
 
 from pibert import Grid, Parameter
+from pibert.data.format import write
 from pibert.predictor import save_model
 from tests.helpers import randomise, tiny_model
 from tests.serve.files import as_npy, frames, stating
 from tests.serve.server_process import ServerProcess
 from tests.serve.visit import Visit, browser, expect, lonely, visit
-from tests.trust.flows import BODY, spec_of, unit
+from tests.trust.flows import BODY, flows, spec_of, unit
 
 __all__ = ["browser", "lonely", "visit"]
 
@@ -221,6 +222,24 @@ def test_a_file_unlike_the_model_works_or_says_why_not(lonely: Visit, name: str)
     expect(lonely.find("#badges")).to_contain_text(re.compile(re.escape(remark or ""), re.I))
     canvas = lonely.find("figure[data-panel=prediction0] canvas").first
     expect(canvas).to_have_attribute("aria-label", re.compile(r"^Prediction .*: \S+ to \S+"))
+
+
+def test_filled_points_do_not_count_in_the_error(lonely: Visit, tmp_path: Path):
+    filled = torch.rand(6, *BODY.shape, generator=torch.Generator().manual_seed(0)) < 0.3
+    found = []
+    for wild in (False, True):
+        # From the fourth frame on the rollout does not see them: they are truth or nothing.
+        flow = flows(1, seed=5, frames=6)[0]
+        late = filled & (torch.arange(6) >= 3)[:, None, None]
+        states = torch.where(late[:, None] & torch.tensor(wild), 50.0, flow.read())
+        write(tmp_path / "own.h5", [replace(flow, states=states, filled=late)])
+        lonely.send("own.h5", (tmp_path / "own.h5").read_bytes())
+        lonely.run()
+        found.append(lonely.table("error"))
+    expect(lonely.find("#badges")).to_contain_text("were filled, not measured")
+    for name, values in found[0].items():
+        assert found[1][name] == pytest.approx(values, rel=1e-6, nan_ok=True), name
+    assert float(np.nanmax(found[1]["persistence"])) < 20
 
 
 def test_without_truth_the_panels_say_so(lonely: Visit):

@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 
 from pibert.data.format import write
 from pibert.serve.arrays import read_safetensors
@@ -182,6 +183,18 @@ def test_a_native_file_is_opened(alive: ServerProcess, tmp_path: Path):
     status, found = opened(alive, data, trajectory="wave-9")
     assert status == 422 and "no trajectory 'wave-9'" in found["error"]["message"]
     assert str(tmp_path) not in found["error"]["message"]
+
+
+def test_filled_points_of_a_native_file_are_told(alive: ServerProcess, tmp_path: Path):
+    filled = torch.zeros(12, *BODY.shape, dtype=torch.bool)
+    filled[3, 0, :4] = True
+    filled[:, BODY] = True  # inside the body nothing is known
+    write(tmp_path / "own.h5", [replace(flows(1)[0], filled=filled)])
+    status, found = opened(alive, (tmp_path / "own.h5").read_bytes())
+    assert status == 200 and found["filled"] == (filled & ~BODY).int().tolist()
+    assert found["known"] == (~BODY).int().expand(12, *BODY.shape).tolist()
+    (remark,) = found["remarks"]
+    assert remark.startswith("0.36% of the known vectors were filled, not measured")
 
 
 class Evil:

@@ -205,8 +205,8 @@ def test_the_draw_of_a_sample_does_not_depend_on_its_batch() -> None:
     batch = make_batch(draw(16, 3, 4, 8, 8), NORMALIZER)
     spec = FieldSpec(channels=CHANNELS, grid=SQUARE)
     change = augmenter(Augmentation(reflect_x=True, rotate=True), spec, NORMALIZER)
-    tensors: dict[str, Any] = {n: v[5:7] for n, v in vars(batch).items() if n != "place"}
-    assert torch.equal(change(Batch(**tensors)).x, change(batch).x[5:7])
+    part = batch.map(lambda tensor: tensor[5:7])
+    assert torch.equal(change(part).x, change(batch).x[5:7])
     other = change(batch.reseeded(0, 1))
     assert not torch.equal(other.x, change(batch.reseeded(0, 2)).x)
 
@@ -329,3 +329,16 @@ def test_settings_are_read_strictly() -> None:
     assert read == Augmentation(reflect_x=True, reflect_y="auto")
     with pytest.raises(ValueError, match="rotate"):
         config.parse(Augmentation, {"rotate": "always"})
+
+
+@pytest.mark.parametrize(("name", "grid"), EACH)
+def test_filled_points_move_with_the_fields(name: str, grid: Grid) -> None:
+    _, augment = setting(name, grid)
+    filled = torch.zeros(16, *grid.shape, dtype=torch.bool)
+    filled[:, 1, 2:5] = True
+    batch = make_batch(
+        draw(16, 3, 4, *grid.shape), NORMALIZER, known=~filled[:, None].expand(16, 3, *grid.shape)
+    )
+    moved = augment(replace(batch, filled=filled))
+    assert moved.filled is not None and torch.equal(moved.filled, ~moved.mask)
+    assert not torch.equal(moved.filled, filled)

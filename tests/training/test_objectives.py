@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -59,8 +58,7 @@ def make_batch(size: int = 3, history: int = 1, frames: int = 1, channels: int =
 
 
 def part(batch: Batch, where: slice) -> Batch:
-    tensors: dict[str, Any] = {n: v[where] for n, v in vars(batch).items() if n != "place"}
-    return Batch(**tensors)
+    return batch.map(lambda tensor: tensor[where])
 
 
 def by_hand(prediction: Tensor, batch: Batch, frames: slice) -> Tensor:

@@ -23,7 +23,7 @@ from pibert.data.format.layout import (
     keeps_step,
 )
 from pibert.data.format.storage import Storage
-from pibert.fields import FieldSpec, FrameSource, Grid, Parameter, Sides, Trajectory
+from pibert.fields import MASKS, FieldSpec, FrameSource, Grid, Parameter, Sides, Trajectory
 from pibert.physics import find_family
 
 
@@ -50,7 +50,7 @@ class Parser:
                 f"the frames of 'time' are not dt = {numbers['dt']:g} apart ({GAPS}; without the "
                 "attribute dt any increasing time is right)"
             )
-        body, valid = self.mask("body", states.shape), self.mask("valid", states.shape)
+        masks = {key: self.mask(key, states.shape) for key in MASKS}
         parameters = self.json("parameters", dict)
         series = {key: torch.from_numpy(self.axis(f"series/{key}", t)) for key in self.series()}
         with self.stated():
@@ -79,13 +79,12 @@ class Parser:
                     for key, entry in parameters.items()
                     if entry["value"] is not None
                 },
-                body=body,
-                valid=valid,
                 series=series,
                 source=self.json("source", dict),
                 local=self.json("local", dict),
                 length_unit=self.unit("x"),
                 time_unit=self.unit("time"),
+                **masks,
             )
 
     def fail(self, problem: str, remedy: str = REWRITE) -> FormatError:

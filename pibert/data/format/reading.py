@@ -9,17 +9,17 @@ import h5py
 from pibert.data.format.layout import REWRITE, FormatError, blocks, find_not_finite
 from pibert.data.format.parsing import Parser
 from pibert.data.format.storage import Storage
-from pibert.fields import Trajectory, read_mask
+from pibert.fields import MASKS, Trajectory, read_mask
 
 
 def check(path: Path | str) -> None:
     """Read a whole file and raise a ``FormatError`` that names the first broken thing."""
     with Reader(path) as reader:
         for trajectory in reader:
-            for mask in (trajectory.body, trajectory.valid):
-                for frames in blocks(trajectory):
-                    if mask is not None:
-                        read_mask(mask, frames)
+            for key in MASKS:
+                mask = getattr(trajectory, key)
+                for frames in blocks(trajectory) if mask is not None else ():
+                    read_mask(mask, frames)
             for frames in blocks(trajectory):
                 block = trajectory.read(frames)
                 problem = find_not_finite(trajectory, frames, block)

@@ -34,7 +34,7 @@ from pibert.data.partial import (
     refuse_no_place,
     remove_leftovers,
 )
-from pibert.fields import FrameSource, Trajectory, read_mask
+from pibert.fields import MASKS, FrameSource, Trajectory, read_mask
 from pibert.physics import find_family
 
 # Object headers of this version have checksums; HDF5 1.10 and later read it.
@@ -131,7 +131,8 @@ class Writer:
                 series.create_dataset(
                     _checked_name(key), data=data, chunks=data.shape, fletcher32=True
                 )
-        for key, mask in (("body", trajectory.body), ("valid", trajectory.valid)):
+        for key in MASKS:
+            mask = getattr(trajectory, key)
             if mask is not None:
                 _write_mask(group, key, mask, trajectory)
         t, c, ny, nx = states.shape

@@ -5,6 +5,7 @@ wrong and what to do; nothing is changed. The limits were set on simulated wakes
 measured jets (tests/data/test_inspection.py): what these contain is not called wrong.
 """
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -166,15 +167,16 @@ def _points(facts: Survey) -> Iterator[Finding]:
             else "check that the mask or the flag is read the right way round",
             serious=not scattered,
         )
-    if facts.zeros > _ZEROS:
+    if facts.filled_share:
         yield Finding(
-            "zero vectors",
-            f"every channel is exactly 0 at {facts.zeros:.2%} of the points, next to moving fluid",
-            "the rim of a body stored as zeros: it counts as fluid"
-            if facts.zeros_static
-            else "missing vectors stored as zeros: they count as measured",
-            "mark them (body or valid), or set them to NaN in the source",
+            "filled vectors",
+            f"{facts.filled_share:.2%} of the vectors outside bodies were not measured: a program "
+            "or a model put them in",
+            "they serve as input of a model, but not as targets or ground truth",
+            "nothing: training, scores and calibration leave them out",
+            serious=False,
         )
+    yield from _zeros(facts)
     if facts.outliers is not None and facts.outliers > _OUTLIERS:
         yield Finding(
             "outliers",
@@ -201,6 +203,31 @@ def _points(facts: Survey) -> Iterator[Finding]:
             "a model is trained on one grid",
             "convert with one size (--size) and one choice of channels (--keep)",
             serious=False,
+        )
+
+
+def _zeros(facts: Survey) -> Iterator[Finding]:
+    """Exact zeros beside moving fluid: bodies and missing vectors that count as measured."""
+    convert = f"pibert convert {shlex.quote(facts.path)} OUT.h5"
+    again = "with the options that you gave here"
+    share = facts.zeros_static / (facts.shape[0] * facts.shape[1])
+    if share > _ZEROS:
+        when = "the only frame" if facts.frames[1] == 1 else "all frames that were read"
+        yield Finding(
+            "zero vectors",
+            f"the velocity is exactly 0 at {counted(facts.zeros_static, 'point')} ({share:.2%} of "
+            f"the grid) in {when}",
+            "a body or missing vectors, stored as zeros, count as measured fluid",
+            f"{convert} --body zeros if they are a solid body, or --mask zeros if vectors are "
+            f"missing, {again}",
+        )
+    if facts.zeros_varying > _ZEROS:
+        yield Finding(
+            "zero vectors",
+            f"{facts.zeros_varying:.2%} of the vectors are exactly 0, at points that move in other "
+            "frames",
+            "missing vectors, or a moving body, stored as zeros, count as measured fluid",
+            f"{convert} --mask zeros, {again}",
         )
 
 

@@ -30,6 +30,7 @@ class Survey:
     """Plain facts about recordings; grid, channels and provenance are those of the first."""
 
     kind: str
+    path: str
     name: str
     trajectories: int
     opened: int
@@ -60,13 +61,15 @@ class Survey:
     body_share: float
     missing_share: float
     """Of the points outside bodies, those that are marked as not valid."""
+    filled_share: float
+    """Of the points outside bodies, those that hold a value which was not measured."""
     not_finite: int
     """Values that are NaN or infinite although their points count as known."""
-    zeros: float
-    """Share of the known points, off the outermost rows and columns, where every channel is exactly
-    0 although a neighbour is not small."""
-    zeros_static: bool
-    """They are the same points in all frames of a trajectory."""
+    zeros_static: int
+    """Points of a trajectory whose velocity is exactly 0 in all frames that were read (where it is
+    known), in regions that touch moving fluid; of the trajectory that has most of them."""
+    zeros_varying: float
+    """Share of the known vectors that are exactly 0 in some frames alone, likewise."""
     repeated: int
     """Pairs of neighbouring frames that are identical."""
     pairs: int
@@ -109,6 +112,7 @@ def survey(recordings: Recordings) -> Survey:
     grid, spec = first.spec.grid, first.spec
     return Survey(
         kind=recordings.kind,
+        path=str(recordings.path),
         name=recordings.path.name,
         trajectories=len(recordings),
         opened=len(opened),

@@ -11,6 +11,7 @@ from torch.nn.functional import max_pool2d
 
 from pibert.data.inspection.divergence import DivergenceTally
 from pibert.data.normalize import flag_outliers
+from pibert.data.sources.marking import velocity_channels
 from pibert.data.units import find_conversion, in_consistent_units
 from pibert.fields import Trajectory, read_mask
 
@@ -53,9 +54,10 @@ class Tally:
         # Count, sum and sum of squares in float64, about the first value seen.
         self.base: Tensor | None = None
         self.sums = torch.zeros(3, c, dtype=torch.float64)
-        self.points = self.body = self.fluid = self.known = self.not_finite = 0
-        self.zeros = self.inner = 0
-        self.zeros_static = True
+        self.points = self.body = self.fluid = self.known = self.filled = self.not_finite = 0
+        self.zeros_static, self.zeros_varying = 0, 0
+        """Points of the trajectory that has most of them; vectors of all that were read."""
+        self.moving = velocity_channels(like.spec.channels)
         self.repeated = self.pairs = self.frames = 0
         self.outliers = self.judged = 0
         # Derivatives need units that fit together.
@@ -67,7 +69,7 @@ class Tally:
 
     def add(self, trajectory: Trajectory, pairs: Iterable[slice]) -> None:
         """Some pairs of neighbouring frames, or single ones."""
-        zero_before: Tensor | None = None
+        zeros, vectors = torch.zeros(2, *self.spec.grid.shape, dtype=torch.int64)
         read: set[int] = set()  # pairs may share a frame
         for frames in pairs:
             fields = trajectory.read(frames).to("cpu", torch.float32)
@@ -78,13 +80,8 @@ class Tally:
             known = known & finite.all(1)
             fields = torch.where(known[:, None], fields, 0.0)
             self._add_values(fields.movedim(1, 0)[:, known])
-            zero = _lonely_zeros(fields) & known
-            self.zeros += int(zero[..., 1:-1, 1:-1].sum())
-            self.inner += int(known[..., 1:-1, 1:-1].sum())
-            here = zero.any(0)
-            if zero_before is not None and not torch.equal(zero_before, here):
-                self.zeros_static = False
-            zero_before = here
+            zero = _zero_regions(fields[:, self.moving], known)
+            zeros, vectors = zeros + zero.sum(0), vectors + known.sum(0)
             if len(fields) > 1 and known.any():  # frames without a value are not the same
                 self.pairs += 1
                 self.repeated += torch.equal(fields[0], fields[1])
@@ -92,6 +89,9 @@ class Tally:
                 self._add_vectors(fields[:1], known[:1])
             read |= set(range(frames.start, frames.start + len(fields)))
         self.frames += len(read)
+        static = (zeros == vectors) & (zeros > 0)
+        self.zeros_static = max(self.zeros_static, int(static.sum()))
+        self.zeros_varying += int(zeros[~static].sum())
 
     def _count_masks(self, trajectory: Trajectory, frames: slice, known: Tensor) -> None:
         body = torch.zeros_like(known)
@@ -101,6 +101,8 @@ class Tally:
         self.body += int(body.sum())
         self.fluid += int((~body).sum())
         self.known += int(known.sum())
+        if trajectory.filled is not None:
+            self.filled += int((known & read_mask(trajectory.filled, frames).cpu()).sum())
 
     def _add_values(self, values: Tensor) -> None:
         """Values (c, points) at known points."""
@@ -158,9 +160,10 @@ class Tally:
             "frames_read": self.frames,
             "body_share": self.body / max(1, self.points),
             "missing_share": (self.fluid - self.known) / fluid,
+            "filled_share": self.filled / fluid,
             "not_finite": self.not_finite,
-            "zeros": self.zeros / max(1, self.inner),
             "zeros_static": self.zeros_static,
+            "zeros_varying": self.zeros_varying / max(1, self.known),
             "repeated": self.repeated,
             "pairs": self.pairs,
             "outliers": self.outliers / self.judged if self.judged else None,
@@ -168,14 +171,24 @@ class Tally:
         }
 
 
-def _lonely_zeros(fields: Tensor) -> Tensor:
-    """Points (t, y, x) where every channel is 0 next to one that is not small.
+def _zero_regions(fields: Tensor, known: Tensor) -> Tensor:
+    """Known points (t, y, x) where every channel is 0, in regions that touch moving fluid.
 
-    Fluid that is still at rest is no such point: what surrounds it is almost at rest too.
+    Fluid that is still at rest is no such region: what surrounds it is almost at rest too. Nor is a
+    wall in the outermost rows and columns. The touching points are grown over all zeros that are
+    connected to them, so that the inside of a body counts and not its rim alone.
     """
     scale = fields.movedim(1, 0).flatten(1).std(1).clamp(min=torch.finfo(fields.dtype).tiny)
     size = (fields.abs() / scale[:, None, None]).amax(1)
-    return (size == 0) & (max_pool2d(size, 3, 1, 1) > _NOT_SMALL)
+    zero = (size == 0) & known
+    region = zero & (max_pool2d(size, 3, 1, 1) > _NOT_SMALL)
+    region[..., [0, -1], :] = False
+    region[..., :, [0, -1]] = False
+    while True:
+        grown = (max_pool2d(region.float(), 3, 1, 1) > 0) & zero
+        if torch.equal(grown, region):
+            return region
+        region = grown
 
 
 def _fill_value(values: Tensor) -> float | None:

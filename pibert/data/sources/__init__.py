@@ -28,6 +28,7 @@ from pibert.data.sources import (
     vtk,
     well,
 )
+from pibert.data.sources.marking import mark_recordings
 from pibert.data.sources.metadata import STATED_HERE, state_recordings
 from pibert.data.sources.numbered import expand_pattern
 from pibert.data.sources.orientation import flip_recordings
@@ -118,7 +119,8 @@ def open_recordings(
     _require(path)
     seen = _for_reader(hints, kind)
     recordings: Recordings = SOURCES[kind].open_recordings(path, seen, **options)
-    return flip_recordings(state_recordings(recordings, hints), hints.flip)
+    stated = flip_recordings(state_recordings(recordings, hints), hints.flip)
+    return mark_recordings(stated, hints.body, hints.mask)
 
 
 def _for_reader(hints: Hints, kind: str) -> Hints:
@@ -129,7 +131,7 @@ def _for_reader(hints: Hints, kind: str) -> Hints:
     steps = ("dt", "dx", "dy")
     here = [name for name in STATED_HERE if kind == "native" or name not in steps]
     nothing: dict[str, Any] = dict.fromkeys(here)
-    return replace(hints, flip=(), override_units=False, **nothing)
+    return replace(hints, flip=(), body=(), mask=(), override_units=False, **nothing)
 
 
 def options_of(kind: str) -> tuple[str, ...]:

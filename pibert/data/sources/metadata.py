@@ -78,11 +78,12 @@ def state(trajectory: Trajectory, hints: Hints) -> tuple[Trajectory, tuple[str, 
 
 
 def _recorded(hints: Hints) -> dict[str, Any]:
-    """What the user states, as plain values; what is turned round is recorded where it is done."""
+    """What the user states, as plain values; flips and masks are recorded elsewhere."""
     said = {field.name: getattr(hints, field.name) for field in fields(hints)}
     said |= {"channels": dict(hints.channels), "parameters": dict(hints.parameters)}
     said["shape"] = list(hints.shape or ())
-    return {name: value for name, value in said.items() if value and name != "flip"}
+    elsewhere = ("flip", "body", "mask")
+    return {name: value for name, value in said.items() if value and name not in elsewhere}
 
 
 def _spelled(hints: Hints) -> Hints:

@@ -7,11 +7,12 @@ first row of the result lies at the origin, and a side keeps to its row or colum
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
 from pibert.data.sources.recordings import Recordings
-from pibert.fields import FrameSource, Sides, Trajectory, read_mask
+from pibert.fields import MASKS, FrameSource, Sides, Trajectory, read_mask
 
 FLIPS = ("x", "y", "u", "v")
 _AXES = {"x": -1, "y": -2}
@@ -50,13 +51,13 @@ def flip_trajectory(trajectory: Trajectory, flip: tuple[str, ...]) -> Trajectory
     if "y" in flip:
         bottom, top = top, bottom
     grid = replace(spec.grid, body=None, sides=Sides(left, right, bottom, top))
+    masks: dict[str, Any] = {n: _flip_mask(getattr(trajectory, n), axes) for n in MASKS}
     return replace(
         trajectory,
         states=_FlippedFields(trajectory, axes, signs),
         spec=replace(spec, grid=grid),
-        body=_flip_mask(trajectory.body, axes),
-        valid=_flip_mask(trajectory.valid, axes),
         local={**trajectory.local, "flip": list(flip)},
+        **masks,
     )
 
 

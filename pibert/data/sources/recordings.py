@@ -54,6 +54,10 @@ class Hints:
     flip: tuple[str, ...] = ()
     """What to turn round: the order of the columns (``x``) or rows (``y``), the sign of ``u`` or
     ``v``; ``open_recordings`` of the package does it for every reader."""
+    body: tuple[str, ...] = ()
+    """Regions that are solid, as ``pibert.data.sources.regions`` describes them; likewise."""
+    mask: tuple[str, ...] = ()
+    """Regions where nothing was measured; likewise."""
 
 
 def check_channels(path: Path, hints: Hints, stored: Mapping[str, str]) -> None:

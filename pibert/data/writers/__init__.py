@@ -3,10 +3,11 @@
 from pibert.data.writers.frames import Block, Description, FrameWriter
 from pibert.data.writers.native import NativeWriter
 from pibert.data.writers.netcdf import NetcdfWriter
+from pibert.data.writers.recorded import blocks_of, describe
 from pibert.data.writers.vtk import VtkWriter
 from pibert.data.writers.xdmf import XdmfWriter
 
-__all__ = ["WRITERS", "Block", "Description", "FrameWriter"]
+__all__ = ["WRITERS", "Block", "Description", "FrameWriter", "blocks_of", "describe"]
 
 WRITERS: dict[str, type[FrameWriter]] = {
     ".h5": NativeWriter,

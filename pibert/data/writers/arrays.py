@@ -4,7 +4,7 @@ The velocity is one array of vectors (u, v, w), w zero where there is none; in a
 normal to z its components are along the axes of space that the source had. Every other channel is
 an array of scalars, and so are the ends of error bars, ``u_low`` and ``u_high`` ... All are NaN
 where the fields mean nothing, and ``valid`` is 0 there. ``body`` is 1 inside a body that the grid
-states.
+states, ``filled`` where a value was put in and not measured, if there are such values.
 """
 
 import numpy as np
@@ -40,6 +40,9 @@ def point_arrays(block: Block, about: Description) -> dict[str, np.ndarray]:
         for place, name in enumerate(about.bar_units):
             found[name] = ends[:, place].contiguous().numpy()
     found["valid"] = block.known.to(torch.uint8).numpy()
+    if about.marks_filled:
+        assert block.filled is not None
+        found["filled"] = block.filled.to(torch.uint8).numpy()
     if spec.grid.body is not None:
         found["body"] = about.body.to(torch.uint8).expand_as(block.known).contiguous().numpy()
     return found

@@ -59,6 +59,8 @@ class Description:
     """What ``Block.number`` counts: steps of a rollout, or frames of the source."""
     bars: float | None = None
     """Level of the error bars that go with the fields; None: there are none."""
+    marks_filled: bool = False
+    """Whether blocks say which values were filled, not measured."""
 
     @property
     def placement(self) -> Placement:
@@ -96,6 +98,8 @@ class Block:
     low: Float[Tensor, "t c y x"] | None = None
     """Ends of the error bars, if there are any; NaN where none can be told."""
     high: Float[Tensor, "t c y x"] | None = None
+    filled: Bool[Tensor, "t y x"] | None = None
+    """Known points whose value was put in, not measured, where ``Description.marks_filled``."""
 
     @property
     def bars(self) -> Float[Tensor, "t c2 y x"]:

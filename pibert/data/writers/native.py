@@ -23,6 +23,7 @@ class NativeWriter(FrameWriter):
 
     _fields: Spool | None = None
     _valid: Spool | None = None
+    _filled: Spool | None = None
 
     @property
     def _spec(self) -> FieldSpec:
@@ -38,6 +39,8 @@ class NativeWriter(FrameWriter):
         self._gaps = False
         self._fields = Spool(folder, (len(spec.channels), *spec.grid.shape))
         self._valid = Spool(folder, spec.grid.shape, torch.bool)
+        if self.about.marks_filled:
+            self._filled = Spool(folder, spec.grid.shape, torch.bool)
 
     def _append(self, block: Block) -> None:
         assert self._fields is not None and self._valid is not None
@@ -51,6 +54,9 @@ class NativeWriter(FrameWriter):
         valid = known | self.about.body
         self._valid.append(valid)
         self._gaps = self._gaps or not bool(valid.all())
+        if self._filled is not None:
+            assert block.filled is not None
+            self._filled.append(block.filled)
 
     def _finish(self) -> None:
         about = self.about
@@ -62,6 +68,7 @@ class NativeWriter(FrameWriter):
             spec=self._spec,
             parameters=about.parameters,
             valid=self._valid if self._gaps else None,
+            filled=self._filled,
             source=about.source,
             local=about.local,
             length_unit=about.length_unit,
@@ -70,6 +77,6 @@ class NativeWriter(FrameWriter):
         native.write(self.path, [trajectory])
 
     def _discard(self) -> None:
-        for spool in (self._fields, self._valid):
+        for spool in (self._fields, self._valid, self._filled):
             if spool is not None:
                 spool.close()

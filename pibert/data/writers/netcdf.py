@@ -1,8 +1,9 @@
 """NetCDF 4 with the attributes of the CF conventions.
 
 Channels are variables (time, y, x) in float32, NaN where they mean nothing; the ends of error bars,
-``u_low`` and ``u_high``, are ancillary variables of theirs. What was done to make them stands in
-the attributes ``source`` and ``pibert`` (JSON).
+``u_low`` and ``u_high``, are ancillary variables of theirs; so is the flag ``filled``, 1 where a
+value was put in, not measured. What was done to make them stands in the attributes ``source`` and
+``pibert`` (JSON).
 """
 
 import json
@@ -65,19 +66,23 @@ class NetcdfWriter(FrameWriter):
                 name, ("time", "y", "x"), "f4", chunks=chunks, fillvalue=np.float32(np.nan)
             )
             variable.attrs.update({"units": unit, "long_name": self._long_name(name)})
-            if about.bars is not None and name in about.spec.channels:
-                variable.attrs["ancillary_variables"] = " ".join(f"{name}_{end}" for end in ENDS)
+            beside = [f"{name}_{end}" for end in ENDS] if about.bars is not None else []
+            beside += ["filled"] if about.marks_filled else []
+            if beside and name in about.spec.channels:
+                variable.attrs["ancillary_variables"] = " ".join(beside)
+        if about.marks_filled:
+            filled = file.create_variable("filled", ("time", "y", "x"), "u1", chunks=chunks)
+            _describe_flag(filled, "value put in by a program or a model", "measured filled")
         if grid.body is not None:
             body = file.create_variable("body", ("y", "x"), "u1", data=grid.body.numpy())
-            body.attrs["long_name"] = "inside a solid body"
-            body.attrs["flag_values"] = np.array([0, 1], "u1")
-            body.attrs["flag_meanings"] = "fluid body"
+            _describe_flag(body, "inside a solid body", "fluid body")
         facts = {"parameters": dict(about.parameters), "source": dict(about.source)}
         facts["local"] = dict(about.local)
         file.attrs["Conventions"] = "CF-1.11"
         file.attrs["title"] = about.name
         made = predicted_by(about.source)
-        file.attrs["source"] = "PIBERT, predicted fields" if made is None else f"PIBERT, {made}"
+        what = made or ("with filled vectors" if about.marks_filled else "")
+        file.attrs["source"] = f"PIBERT, {what}" if what else "PIBERT"
         file.attrs["pibert"] = json.dumps(facts, ensure_ascii=False)
 
     def _long_name(self, name: str) -> str:
@@ -97,6 +102,9 @@ class NetcdfWriter(FrameWriter):
         if self.about.bars is not None:
             ends = block.bars.movedim(1, 0).numpy()
             values.update(zip(self.about.bar_units, ends, strict=True))
+        if self.about.marks_filled:
+            assert block.filled is not None
+            values["filled"] = block.filled.numpy().astype("u1")
         with self._output.changed() as file:
             file.resize_dimension("time", new)
             file["time"][old:new] = block.time.double().numpy()
@@ -111,6 +119,12 @@ class NetcdfWriter(FrameWriter):
     def _discard(self) -> None:
         if self._output is not None:
             self._output.discard()
+
+
+def _describe_flag(variable: Any, long_name: str, meanings: str) -> None:
+    variable.attrs["long_name"] = long_name
+    variable.attrs["flag_values"] = np.array([0, 1], "u1")
+    variable.attrs["flag_meanings"] = meanings
 
 
 def _units(unit: str | None) -> dict[str, str]:

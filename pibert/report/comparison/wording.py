@@ -215,6 +215,8 @@ def data_facts(board: Board) -> Facts:
         ("Parameters", parameters or "none"),
         ("Intervals", _intervals(board)),
     ]
+    if filled := card.get("filled_points"):
+        facts.insert(3, ("Filled points", f"{integer(filled)} of the test frames are not scored"))
     if set(spec.units) == {"1"}:
         facts.insert(4, ("Units", "dimensionless: velocity over the reference velocity"))
     return facts

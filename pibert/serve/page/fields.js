@@ -66,12 +66,12 @@ export class Recording {
 
   /** Take the frames of an answer. */
   add({ arrays }) {
-    const { fields, known, body } = arrays;
+    const { fields, known, body, filled } = arrays;
     const size = this.channels.length * this.cells;
     for (let t = 0; t < fields.shape[0]; t++) {
       const of = (array) =>
         array && (array.shape.length === 2 ? array.data : cut(array.data, t, this.cells));
-      const own = { known: of(known), body: of(body) };
+      const own = { known: of(known), body: of(body), filled: of(filled) };
       this.all.push({ values: cut(fields.data, t, size), ...own, own });
     }
   }
@@ -83,6 +83,12 @@ export class Recording {
   /** What is known at a frame; after the last one, what was known there. */
   known(index) {
     return this.nearest(index).known;
+  }
+
+  /** The points at a frame that are ground truth: known, and not put in by a program or model. */
+  measured(index) {
+    const { known, filled } = this.nearest(index);
+    return filled ? known.map((is, i) => is & !filled[i]) : known;
   }
 
   body(index) {

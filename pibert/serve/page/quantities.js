@@ -125,8 +125,8 @@ function vorticityAt(recording, run, index) {
 
 /** Error of a run at a frame, or null. */
 function errorAt(recording, run, index) {
-  const [made, truth] = [valuesAt(recording, run, index), valuesAt(recording, null, index)];
-  return made && truth ? difference(made, truth) : null;
+  const [made, recorded] = [valuesAt(recording, run, index), valuesAt(recording, null, index)];
+  return made && recorded ? difference(made, masked(recorded, recording.measured(index))) : null;
 }
 
 /** The component that is chosen at one point, of the truth or of a run; NaN if not known. */
@@ -147,10 +147,10 @@ export function pointBars(run, index, place) {
   return bars ? [bars.low[own] ?? NaN, bars.high[own] ?? NaN] : [NaN, NaN];
 }
 
-/** The share of known points whose truth lies within the bars, or null. */
+/** The share of measured points whose truth lies within the bars, or null. */
 export function coverageAt(run, index) {
   if (run.recording.predicted) return null;
-  const [bars, truth] = [run.barsAt(index), run.picked(index)];
+  const [bars, truth] = [run.barsAt(index), run.truth(index)];
   if (!bars || !truth) return null;
   let [inside, count] = [0, 0];
   for (let i = 0; i < truth.length; i++) {

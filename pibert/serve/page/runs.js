@@ -151,11 +151,15 @@ export class Run {
     return frames;
   }
 
-  /** A true frame with the channels of the model. */
-  picked(index) {
+  /** What a prediction of this time is compared with: a recorded frame where it was measured. */
+  truth(index) {
+    return this.recording.at(index) && this.picked(index, this.recording.measured(index));
+  }
+
+  /** A recorded frame with the channels of the model. */
+  picked(index, known = this.recording.known(index)) {
     const [whole, { cells }] = [this.recording.at(index), this.recording];
     if (!whole) return null;
-    const known = this.recording.known(index);
     const frame = new Float32Array(this.places.length * cells);
     this.places.forEach((place, i) => {
       const values = whole.subarray(place * cells, (place + 1) * cells);

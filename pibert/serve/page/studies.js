@@ -150,7 +150,7 @@ export function errorStudy() {
 function scores(run, lead) {
   run.scores ??= new Map();
   if (!run.scores.has(lead)) {
-    const truth = run.picked(run.start + lead);
+    const truth = run.truth(run.start + lead);
     const last = run.picked(run.isForced ? run.start + lead - 1 : run.start);
     const score = (frame) => (truth && frame ? nmse(frame, truth) : NaN);
     run.scores.set(lead, { own: score(run.frames[lead - 1]), persistence: score(last) });

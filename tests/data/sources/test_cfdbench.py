@@ -26,6 +26,7 @@ from pibert.data.sources.cfdbench.reader import (
 )
 from pibert.data.sources.recordings import Hints, SourceError
 from pibert.fields import Boundary, Normalizer, Sides, Trajectory
+from pibert.remarks import InputWarning
 from tests.data.helpers import make_trajectory, random_states
 from tests.lookalikes.cfdbench import CASES, write_all, write_case
 
@@ -450,3 +451,11 @@ def test_a_case_that_vanishes_is_named_when_it_is_read(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "tube")
     with pytest.raises(SourceError, match="u.npy: there is no such file"):
         trajectory.read()
+
+
+def test_filled_points_are_told_because_the_layout_cannot_mark_them(tmp_path: Path) -> None:
+    whole = flow()
+    filled = torch.zeros(whole.spec.grid.shape, dtype=torch.bool)
+    filled[: filled.shape[0] // 2] = True
+    with pytest.warns(InputWarning, match="were filled, not measured"):
+        write_cfdbench(tmp_path, "tube", "prop", [replace(whole, filled=filled)])

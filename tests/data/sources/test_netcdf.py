@@ -10,6 +10,7 @@ import torch
 
 from pibert.data.sources import netcdf, open_recordings
 from pibert.data.sources.recordings import Hints, SourceError
+from pibert.fields import read_mask
 from tests.lookalikes.flow import T, X, Y, assert_flow, fields
 
 xarray = pytest.importorskip("xarray")
@@ -165,6 +166,9 @@ def test_choice_codes_above_zero_are_valid(
     (trajectory,) = open_recordings(path)
     assert (~trajectory.known()).nonzero().tolist() == [[0, 1, 2], [0, 2, 3], [3, 4, 5]]
     assert torch.equal(trajectory.read()[:, 0], torch.from_numpy(fields()["u"]))
+    assert trajectory.filled is not None  # code 2: interpolated
+    filled = read_mask(trajectory.filled, slice(None))
+    assert bool(filled[4].all()) and int(filled.sum()) == filled[4].numel()
 
 
 def test_choice_codes_of_no_stated_meaning(tmp_path: Path) -> None:

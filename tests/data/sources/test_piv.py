@@ -47,12 +47,18 @@ def assert_is_sample(trajectory: Any, invalid: list[tuple[int, int]], frame: int
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
+def filled_points(trajectory: Any) -> list[list[int]]:
+    """Frame, row and column of the vectors that a program interpolated."""
+    return (trajectory.known() & ~trajectory.measured()).nonzero().tolist()
+
+
 def test_openpiv_flags_say_what_is_valid(tmp_path: Path) -> None:
     flags = np.zeros((4, 6))
     flags[0, 5], flags[2, 2] = 1, 2
     write_openpiv(tmp_path / "exp1_001.txt", sample(), flags, MASK)
     trajectory, remarks = only(tmp_path / "exp1_001.txt")
     assert_is_sample(trajectory, [(0, 5), (3, 1)])
+    assert filled_points(trajectory) == [[0, 2, 2]]
     assert trajectory.spec.grid.shape == (4, 6)
     assert (trajectory.spec.grid.dx, trajectory.spec.grid.dy) == pytest.approx((16, 8))
     assert trajectory.source["program"] == "OpenPIV" and trajectory.length_unit is None
@@ -73,6 +79,7 @@ def test_pivlab_text_in_pixels(tmp_path: Path, separator: str) -> None:
     write_pivlab(tmp_path / "PIVlab_0001.txt", sample(), KINDS, separator=separator)
     trajectory, remarks = only(tmp_path / "PIVlab_0001.txt")
     assert_is_sample(trajectory, [(0, 5)])
+    assert filled_points(trajectory) == np.argwhere(KINDS[None] == 2).tolist() != []
     assert trajectory.spec.units == ("px/frame", "px/frame") and trajectory.length_unit == "px"
     assert trajectory.source == {"program": "PIVlab", "files": ["PIVlab_0001.txt"] * 2}
     assert "4.2 % of the vectors were interpolated by the program" in remarks
@@ -98,6 +105,7 @@ def test_the_choice_code_of_insight_files(tmp_path: Path) -> None:
     write_tsi(path, sample(), chc)
     trajectory, remarks = only(path)
     assert_is_sample(trajectory, [(0, 0), (1, 1), (3, 5)])
+    assert filled_points(trajectory) == [[0, 2, 3]]
     assert trajectory.length_unit == "mm" and trajectory.spec.units == ("m/s", "m/s")
     assert trajectory.source["program"] == "TSI Insight"
     assert trajectory.source["seconds_between_images"] == pytest.approx(50e-6)
@@ -337,6 +345,7 @@ def test_pivlab_mat_files(tmp_path: Path, v73: bool, filtered: bool) -> None:
     recordings = piv.open_recordings(path, Hints(dt=0.01))
     trajectory = recordings[0]
     assert_is_sample(trajectory, [(0, 5)])
+    assert filled_points(trajectory) == np.argwhere(KINDS[None] == 2).tolist()  # of frame 0 alone
     torch.testing.assert_close(trajectory.read()[1, 0], 2 * trajectory.read()[0, 0])
     assert bool(trajectory.known()[1].all())
     assert trajectory.length_unit == "px" and trajectory.spec.units == ("px/frame", "px/frame")

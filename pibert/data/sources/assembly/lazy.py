@@ -92,10 +92,10 @@ class ArraySource:
 
 
 class FlagSource:
-    """A flag per point and frame: True where a number is above 0; inverted, where it is 0."""
+    """A flag per point and frame, as ``is_marked`` reads it off numbers."""
 
-    def __init__(self, flags: ArraySource, *, invert: bool = False) -> None:
-        self.flags, self.invert = flags, invert
+    def __init__(self, flags: ArraySource, marks: bool | int = True) -> None:
+        self.flags, self.marks = flags, marks
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -103,8 +103,14 @@ class FlagSource:
 
     def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
         assert channels is None
-        flags = self.flags.read(frames)[:, 0]
-        return flags == 0 if self.invert else flags > 0
+        return is_marked(self.flags.read(frames)[:, 0], self.marks)
+
+
+def is_marked(flags: Tensor, marks: bool | int) -> Tensor:
+    """Where numbers mark a point: above 0 (True), at 0 (False), or at a code of their own."""
+    if marks is True:
+        return flags > 0
+    return flags == int(marks)
 
 
 class KnownSource:

@@ -47,6 +47,8 @@ FLAGS = {
     "obstacle": ("body", True),
     "fluid": ("body", False),
     "fluidmask": ("body", False),
+    "filled": ("filled", True),
+    "interpolated": ("filled", True),
     "mask": ("mask", True),
     "chc": ("chc", True),
 }
@@ -93,7 +95,8 @@ class Roles:
     steps: Mapping[str, Variable]
     """The single numbers dt, dx, dy and Re."""
     flags: Mapping[str, tuple[Piece, bool]]
-    """``valid``, ``body``, ``mask`` or ``chc``: where it lies; whether numbers above 0 mark it."""
+    """``valid``, ``body``, ``filled``, ``mask`` or ``chc``: where it lies; whether numbers above
+    0 mark it."""
     unused: tuple[str, ...]
     remarks: tuple[str, ...]
 

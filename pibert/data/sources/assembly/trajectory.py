@@ -13,12 +13,22 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pibert.data.sources.assembly.lazy import ArraySource, FlagSource, KnownSource, Piece, Store
+from pibert.data.sources.assembly.lazy import (
+    ArraySource,
+    FlagSource,
+    KnownSource,
+    Piece,
+    Store,
+    is_marked,
+)
 from pibert.data.sources.assembly.roles import Roles, Variable, find_roles, meaning
 from pibert.data.sources.gridding.layout import Layout, find_layout, percent
 from pibert.data.sources.gridding.uniform import describe, on_uniform_grid
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
 from pibert.fields import FrameSource, Trajectory
+
+_INTERPOLATED = 2
+"""The choice code of vectors that TSI Insight interpolated."""
 
 
 def make_recordings(
@@ -116,7 +126,7 @@ class Plan:
 
     store: Store
     pieces: Mapping[str, Piece]
-    flags: Mapping[str, tuple[Piece, bool]]
+    flags: Mapping[str, tuple[Piece, bool | int]]
     x: np.ndarray
     y: np.ndarray
     shape: tuple[int, ...]
@@ -147,7 +157,7 @@ class Plan:
         masks: dict[str, Tensor | FrameSource] = {}
         remarks = list(layout.remarks)
         for role, (piece, marks) in self._decided(states, member, flips, remarks).items():
-            flags = FlagSource(self._source([piece], member, **flips), invert=not marks)
+            flags = FlagSource(self._source([piece], member, **flips), marks)
             moving = "t" in piece.axes
             masks[role] = flags if moving else flags.read(slice(0, 1))[0]
         trajectory = describe(
@@ -157,6 +167,7 @@ class Plan:
             channels=tuple(self.pieces),
             valid=KnownSource(states, masks.get("valid")),
             body=masks.get("body"),
+            filled=masks.get("filled"),
             hints=self.hints,
             **self._told(layout.notes),
         )
@@ -169,8 +180,8 @@ class Plan:
         remarks: list[str] = []
         masks: dict[str, np.ndarray] = {}
         for role, (piece, marks) in self._decided(states, member, {}, remarks).items():
-            values = self._source([piece], member).read(slice(None)).numpy()[:, 0]
-            masks[role] = values > 0 if marks else values == 0
+            values = self._source([piece], member).read(slice(None))[:, 0]
+            masks[role] = is_marked(values, marks).numpy()
         trajectory, noticed = on_uniform_grid(
             name,
             {channel: fields[:, place] for place, channel in enumerate(self.pieces)},
@@ -178,6 +189,7 @@ class Plan:
             self.y,
             valid=masks.get("valid"),
             body=masks.get("body"),
+            filled=masks.get("filled"),
             hints=replace(self.hints, channels={}),
             **self._told({}),
         )
@@ -192,13 +204,16 @@ class Plan:
 
     def _decided(
         self, states: ArraySource, member: int, flips: Mapping[str, bool], remarks: list[str]
-    ) -> dict[str, tuple[Piece, bool]]:
+    ) -> dict[str, tuple[Piece, bool | int]]:
         """The flags by role. Of ``mask`` and ``chc`` the first frame tells what they mark."""
         flags = dict(self.flags)
         if "chc" in flags:
             piece, marks = flags.pop("chc")
             self._check_chc(self._source([piece], member).read(slice(0, 1)), piece.key)
             flags.setdefault("valid", (piece, marks))
+        valid = flags.get("valid")
+        if valid is not None and valid[0].key.lower() == "chc":
+            flags.setdefault("filled", (valid[0], _INTERPOLATED))
         if "mask" not in flags:
             return flags
         piece, _ = flags.pop("mask")

@@ -21,10 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pibert.data.gaps import count_filled
 from pibert.data.partial import partial_path
 from pibert.data.resample import represent
 from pibert.data.sources.cfdbench.case_files import BARRIER_START, PROBLEMS, body_of
 from pibert.fields import Trajectory
+from pibert.remarks import warn
 
 SIZE = (64, 64)
 """Rows and columns of every field of CFDBench."""
@@ -160,6 +162,11 @@ def _velocities(trajectory: Trajectory) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(
             f"trajectory {trajectory.name!r}: {missing} values are missing or not finite, which "
             "CFDBench's layout cannot say; fill them or leave the trajectory out"
+        )
+    if filled := count_filled(view)[0]:
+        warn(
+            f"trajectory {trajectory.name!r}: {filled} of its vectors were filled, not measured, "
+            "which CFDBench's layout cannot say: readers will take them for simulated or measured"
         )
     u, v = torch.where(solid, 0.0, fields).unbind(1)
     return u.numpy(), v.numpy()

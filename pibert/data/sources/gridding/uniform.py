@@ -34,6 +34,7 @@ def on_uniform_grid(
     time: np.ndarray | None = None,
     valid: np.ndarray | None = None,
     body: np.ndarray | None = None,
+    filled: np.ndarray | None = None,
     units: Mapping[str, str] = {},
     length_unit: str | None = None,
     time_unit: str | None = None,
@@ -55,6 +56,7 @@ def on_uniform_grid(
         time: Of the frames; without it they are counted.
         valid: False where a value is missing or wrong: like one field, or without t.
         body: True inside a solid body, likewise.
+        filled: True where a program put in a value that was not measured, likewise.
         units: Of the channels; what is not named is dimensionless.
         length_unit: Of x and y.
         time_unit: Of time.
@@ -85,6 +87,10 @@ def on_uniform_grid(
         remarks.append(error_in_words(notes["error"]))
     if placed_body is not None:
         placed_valid |= placed_body
+    placed_filled = None
+    if filled is not None:
+        put_in = _flat_mask(name, "filled", filled, frames) & known
+        placed_filled = layout.place_mask(put_in) if put_in.any() else None
     trajectory = describe(
         name,
         torch.from_numpy(states),
@@ -93,6 +99,7 @@ def on_uniform_grid(
         time=time,
         valid=_as_mask(placed_valid) if not placed_valid.all() else None,
         body=None if placed_body is None else _as_mask(placed_body),
+        filled=None if placed_filled is None else _as_mask(placed_filled),
         units=units,
         length_unit=length_unit,
         time_unit=time_unit,
@@ -116,6 +123,7 @@ def describe(
     time: np.ndarray | None = None,
     valid: Tensor | FrameSource | None = None,
     body: Tensor | FrameSource | None = None,
+    filled: Tensor | FrameSource | None = None,
     units: Mapping[str, str] = {},
     length_unit: str | None = None,
     time_unit: str | None = None,
@@ -158,6 +166,7 @@ def describe(
         parameters={key: float(value) for key, value in parameters.items()},
         valid=valid,
         body=body,
+        filled=filled,
         source=dict(source),
         local=dict(local),
         length_unit=length_unit,

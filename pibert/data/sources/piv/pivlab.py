@@ -78,12 +78,13 @@ def _trajectory(
         )
     stacked = {name: np.stack(cell) for name, cell in fields.items()}
     types = np.stack(kinds) if len(kinds) == len(u) else np.ones(stacked["u"].shape)
-    filled = float(((types == 2) & np.isfinite(stacked["u"]) & np.isfinite(stacked["v"])).mean())
+    filled = (types == 2) & np.isfinite(stacked["u"]) & np.isfinite(stacked["v"])
     text = str(cells.get("units") or "")
     length, velocity = ("px", "px/frame") if "px" in text else ("m", "m/s")
     remarks = [f"PIVlab's {kind} vectors; y runs down the image unless it was set up otherwise"]
-    if filled > 0:
-        remarks.append(f"{percent(filled)} of the vectors were interpolated by PIVlab")
+    if filled.any():
+        share = percent(float(filled.mean()))
+        remarks.append(f"{share} of the vectors were interpolated by PIVlab")
     if len(u) > 1 and hints.dt is None:
         remarks.append("the file states no time between the frames; give dt (--dt)")
     try:
@@ -93,6 +94,7 @@ def _trajectory(
             x[0],
             y[0],
             valid=types != 0,
+            filled=filled,
             units={"u": velocity, "v": velocity} if text else {},
             length_unit=length if text else None,
             source={"program": "PIVlab", "file": path.name, "vectors": kind, "units": text or None},

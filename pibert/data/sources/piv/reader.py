@@ -10,7 +10,7 @@ No header states the time between vector fields: without a hint the frames are c
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ TITLE = "PIV vectors (OpenPIV, PIVlab, TSI Insight, DaVis, Tecplot)"
 
 _SUFFIXES = (".txt", ".vec", ".dat", ".csv")
 _KEPT_FRAMES = 16
+_FLAGGING = ("OpenPIV", "PIVlab", "TSI Insight")
+"""Programs that flag the vectors they interpolated."""
 
 
 def recognise(path: Path) -> bool:
@@ -94,7 +96,8 @@ def _trajectory(
         layout,
         channels=tuple(first.fields),
         time=time,
-        valid=ValidVectors(frames),
+        valid=VectorMask(frames, "valid"),
+        filled=VectorMask(frames, "filled") if program in _FLAGGING else None,
         units=first.units,
         length_unit=first.length_unit,
         source={"program": program, "files": [files[0].name, files[-1].name], **first.facts},
@@ -125,6 +128,17 @@ def _stated(vectors: VectorField) -> dict[str, Any]:
     return {"length": vectors.length_unit, **vectors.units, **facts}
 
 
+class _Frame(NamedTuple):
+    """One file on the grid."""
+
+    states: Tensor
+    """(c, y, x)."""
+    valid: Tensor
+    """(y, x)."""
+    filled: Tensor
+    """(y, x), True where the program interpolated."""
+
+
 class VectorFiles:
     """Frames of a trajectory, each in a file of its own that is parsed on demand."""
 
@@ -139,7 +153,7 @@ class VectorFiles:
         self.files, self.names = tuple(file.absolute() for file in files), dict(names)
         self.program, self.layout, self.points = program, layout, (first.x, first.y)
         self.channels, self.stated = tuple(first.fields), _stated(first)
-        self._kept: OrderedDict[int, tuple[Tensor, Tensor]] = OrderedDict()
+        self._kept: OrderedDict[int, _Frame] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_kept": OrderedDict()}
@@ -152,18 +166,18 @@ class VectorFiles:
         numbers = range(*frames.indices(len(self.files)))
         if not numbers:
             return torch.empty(0, len(channels or self.channels), *self.layout.shape)
-        states = torch.stack([self.frame(number)[0] for number in numbers])
+        states = torch.stack([self.frame(number).states for number in numbers])
         return states if channels is None else states[:, list(channels)]
 
-    def frame(self, number: int) -> tuple[Tensor, Tensor]:
-        """States (c, y, x) and valid points (y, x) of one frame; the last few are kept."""
+    def frame(self, number: int) -> _Frame:
+        """One frame; the last few are kept."""
         if number not in self._kept:
             self._kept[number] = self._parse(self.files[number])
             if len(self._kept) > _KEPT_FRAMES:
                 self._kept.popitem(last=False)
         return self._kept[number]
 
-    def _parse(self, file: Path) -> tuple[Tensor, Tensor]:
+    def _parse(self, file: Path) -> _Frame:
         vectors = read_vectors(file, self.program, self.names)
         points = zip(self.points, (vectors.x, vectors.y), strict=True)
         if not all(np.array_equal(ours, theirs) for ours, theirs in points):
@@ -182,14 +196,15 @@ class VectorFiles:
             raise SourceError(f"{file}: no column {missing[0]}, which {self.files[0].name} has")
         fields = {name: vectors.fields[name][None] for name in self.channels}
         states, valid = self.layout.place(fields, vectors.valid[None])
-        return torch.from_numpy(states[0]), torch.from_numpy(valid[0])
+        filled = self.layout.place_mask(vectors.interpolated[None])
+        return _Frame(*(torch.from_numpy(part[0]) for part in (states, valid, filled)))
 
 
-class ValidVectors:
-    """Which vectors of the same files are valid."""
+class VectorMask:
+    """Which vectors of the same files are valid, or filled."""
 
-    def __init__(self, frames: VectorFiles) -> None:
-        self.frames = frames
+    def __init__(self, frames: VectorFiles, kind: Literal["valid", "filled"]) -> None:
+        self.frames, self.kind = frames, kind
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -201,4 +216,4 @@ class ValidVectors:
         numbers = range(*frames.indices(len(self.frames.files)))
         if not numbers:
             return torch.empty(0, *self.shape[1:], dtype=torch.bool)
-        return torch.stack([self.frames.frame(number)[1] for number in numbers])
+        return torch.stack([getattr(self.frames.frame(number), self.kind) for number in numbers])

@@ -224,7 +224,7 @@ def _learning(experiment: Experiment, model: Any, scales: LossScales, steps: int
             scales,
             losses,
             rollout,
-            weight=config.pde_weight if scales.has_velocity else 0.0,
+            weight=config.pde_weight if scales.is_solenoidal else 0.0,
             transport=config.transport,
             steps=steps,
         )
@@ -232,14 +232,14 @@ def _learning(experiment: Experiment, model: Any, scales: LossScales, steps: int
 
 
 def _published_losses(experiment: Experiment, scales: LossScales) -> LossWeights:
-    """Those of the preset of PIBERT, without the terms of a velocity where there is none.
+    """The weights of PIBERT's preset; the regularisers are those of incompressible flow alone.
 
     All other models learn from the squared error alone, as they were published.
     """
     if experiment.model.name != "pibert":
         return LossWeights(reg=0.0, bnd=0.0)
     published = PAPER_WEIGHTS.get(experiment.model.preset or "base", PAPER_WEIGHTS["base"])
-    return published if scales.has_velocity else replace(published, reg=0.0)
+    return published if scales.is_solenoidal else replace(published, reg=0.0)
 
 
 def _need(model: nn.Module, method: str, weight: str) -> None:

@@ -79,8 +79,8 @@ class FieldSpec:
     dt: float | None = None
     """Time between two frames; None where it is not known."""
     grid: Grid = field(default_factory=lambda: Grid((64, 64)))
-    family: str | None = "incompressible"
-    """The PDE family that governs the flow, a key of ``pibert.physics.FAMILIES``, if known."""
+    family: str | None = None
+    """The PDE family that governs the flow, a key of ``pibert.physics.FAMILIES``; None: unknown."""
     reference_velocity: float | None = None
     """U in Re = U D / nu; with ``reference_length`` it turns a Reynolds number into a viscosity."""
     reference_length: float | None = None

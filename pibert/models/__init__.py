@@ -70,7 +70,8 @@ def build_model(
         name: A key of ``MODELS``.
         preset: A key of ``PRESETS[name]``; None is the first.
         spec: What the fields are. None: dimensionless channels on a 64 x 64 unit grid, of which
-            the first two are the velocity (u, v); one channel alone has no PDE family.
+            the first two are the velocity (u, v) of an incompressible flow; one channel alone has
+            no PDE family.
         overrides: Fields of the model's config.
     """
     if name not in MODELS:

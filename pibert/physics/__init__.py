@@ -8,13 +8,16 @@ from pibert.physics.families import (
     magnitude,
     masked_residuals,
 )
+from pibert.physics.velocity import is_solenoidal, velocity_of
 
 __all__ = [
     "FAMILIES",
     "Family",
     "Order",
     "find_family",
+    "is_solenoidal",
     "magnitude",
     "masked_residuals",
+    "velocity_of",
     "where_defined",
 ]

@@ -65,12 +65,8 @@ def pde_residual(
     """
     if not (math.isfinite(weight) and weight >= 0):
         raise ValueError(f"weight of the PDE residual must be zero or positive, found {weight}")
-    if weight and not scales.has_velocity:
-        raise ValueError(
-            f"expected a velocity (u, v) for the PDE residual, found channels "
-            f"{list(scales.spec.channels)} of family {scales.spec.family!r}; set its weight to 0, "
-            f"which makes the model a pointwise MLP"
-        )
+    if weight:
+        scales.refuse_divergence("the PDE residual")
     if weight and transport and scales.spec.dt is None:
         raise ValueError(
             "expected a time between frames for the transport of vorticity, found dt=None"

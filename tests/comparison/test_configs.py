@@ -101,7 +101,10 @@ def test_a_study_has_persistence_and_the_unet_and_one_skip_for_all(file: Path) -
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_models_of_a_study_are_small_and_can_be_built(file: Path) -> None:
     spec = FieldSpec(
-        grid=Grid((64, 64), dx=0.3, dy=0.2), parameters=(Parameter(name="viscosity"),), dt=0.1
+        family="incompressible",
+        grid=Grid((64, 64), dx=0.3, dy=0.2),
+        parameters=(Parameter(name="viscosity"),),
+        dt=0.1,
     )
     for key, entrant in load_comparison(file).entrants.items():
         chosen = entrant.model

@@ -17,7 +17,7 @@ from tests.helpers import randomise, tiny_model, tiny_spec
 
 WEIGHTS = LossWeights(reg=0.5, div=2.0, lap=3.0, bnd=0.7)
 SHAPE = (5, 7)
-SPEC = FieldSpec(grid=Grid(SHAPE, dx=0.5, dy=0.2))
+SPEC = FieldSpec(family="incompressible", grid=Grid(SHAPE, dx=0.5, dy=0.2))
 SCALES = LossScales.from_training(SPEC, Normalizer((0.3, -0.1), (0.5, 2.0)))
 
 
@@ -101,7 +101,7 @@ def test_several_frames_ahead_are_unfolded_frame_by_frame() -> None:
 
 
 def test_targets_may_be_other_channels_than_the_inputs_in_one_step() -> None:
-    spec = FieldSpec(channels=("p",), grid=SPEC.grid)
+    spec = FieldSpec(family="incompressible", channels=("p",), grid=SPEC.grid)
     scales = LossScales.from_training(spec, Normalizer.identity(1))
     model, batch = Mixer(outputs=1), make_batch(channels=1, frames=2)
     loss, _ = supervised(scales, LossWeights(bnd=1.0))(model, batch)

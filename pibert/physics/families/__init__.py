@@ -1,6 +1,6 @@
 """PDE families: for each governing equation, the residuals that vanish on its solutions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -47,6 +47,24 @@ class Family(Protocol):
     @property
     def terms(self) -> tuple[str, ...]:
         """Names of the residuals."""
+        ...
+
+    @property
+    def velocity(self) -> tuple[str, str] | None:
+        """The channels of the velocity along x and y; None where the family is not a flow."""
+        ...
+
+    @property
+    def is_solenoidal(self) -> bool:
+        """Whether the divergence of the velocity is zero."""
+        ...
+
+    def frames_to_judge(self, channels: Sequence[str]) -> int:
+        """Frames of these channels that a window needs before it can break the equation."""
+        ...
+
+    def is_reversible(self, channels: Sequence[str]) -> bool:
+        """Whether frames of these channels also obey the equation in reverse order."""
         ...
 
     def residuals(

@@ -14,7 +14,7 @@ from torch import nn
 
 from pibert import config
 from pibert.data.dataset import Samples, Window
-from pibert.experiments.experiment import Experiment, Pretraining, Weights
+from pibert.experiments.experiment import Experiment, ModelConfig, Pretraining, Weights
 from pibert.experiments.flows import Flows
 from pibert.experiments.record import Stage
 from pibert.models import build_model
@@ -122,6 +122,7 @@ def _make_model(experiment: Experiment, flows: Flows, start: str | None) -> tupl
     """The model before training, and the flows in its units."""
     options, chosen = experiment.model.options, experiment.model
     torch.manual_seed(experiment.seed)
+    flows = with_family_of_model(chosen, flows)
     begun = None if start is None else load(start)
     if begun is not None and start is not None:
         flows = _in_units_of(begun, flows, start)
@@ -143,6 +144,14 @@ def _make_model(experiment: Experiment, flows: Flows, start: str | None) -> tupl
     return flows, model
 
 
+def with_family_of_model(model: ModelConfig, flows: Flows) -> Flows:
+    """Flows of no stated family have the one that is an option of the model."""
+    family = model.options.get("family")
+    if family is None or flows.spec.family is not None:
+        return flows
+    return replace(flows, spec=replace(flows.spec, family=family))
+
+
 def _in_units_of(begun: Predictor, flows: Flows, start: str) -> Flows:
     """A model that is trained further keeps its scaling of fields and parameters."""
     mine, theirs = flows.spec, begun.spec
@@ -157,8 +166,13 @@ def _in_units_of(begun: Predictor, flows: Flows, start: str) -> Flows:
                 f"{start} was trained on {what.replace('_', ' ')} {getattr(theirs, what)}, but "
                 f"these data have {getattr(mine, what)}; {remedy}, or choose another start"
             )
-    # Measurements rarely state their equation.
-    spec = replace(mine, parameters=theirs.parameters, family=mine.family or theirs.family)
+    if theirs.family is not None and mine.family not in (None, theirs.family):
+        raise ValueError(
+            f"{start} was trained for the family {theirs.family!r}, but these data are of "
+            f"{mine.family!r}; choose another start, or state data.hints.family"
+        )
+    # The bias of a model is a part of it: one that began without a family goes on without.
+    spec = replace(mine, parameters=theirs.parameters, family=theirs.family)
     return replace(flows, normalizer=begun.normalizer, spec=spec)
 
 

@@ -20,6 +20,7 @@ from pibert.data.provenance import predicted_by
 from pibert.data.resample import represent
 from pibert.data.sources import open_recordings
 from pibert.data.sources.recordings import Hints
+from pibert.data.sources.stated import family_note
 from pibert.data.splits import (
     PARTS,
     Segment,
@@ -137,6 +138,9 @@ def _trajectories(
     if made := sorted({text for t in trajectories if (text := predicted_by(t.source))}):
         source["predicted"] = made
         warn(f"{path}: these flows are no truth, but {'; '.join(made)}")
+    stated = [trajectory for trajectory in trajectories if trajectory.spec.family is not None]
+    for note in sorted({note for trajectory in stated if (note := family_note(trajectory))}):
+        warn(f"{path}: {note}")
     return trajectories, source
 
 

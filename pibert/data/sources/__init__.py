@@ -31,6 +31,7 @@ from pibert.data.sources import (
 from pibert.data.sources.assembly.naming import standard_unit
 from pibert.data.sources.orientation import flip_recordings
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
+from pibert.data.sources.stated import STATED, state_facts
 from pibert.data.units import doubt_unit
 from pibert.remarks import warn
 
@@ -117,9 +118,12 @@ def open_recordings(
             f"it has: {', '.join(options_of(kind)) or 'none'}"
         )
     _require(path)
-    for_reader = replace(hints, flip=(), **_units(hints))
+    plain = vars(Hints())
+    stated_here = {name: plain[name] for name in ("flip", *STATED)}
+    for_reader = replace(hints, **stated_here, **_units(hints))
     recordings: Recordings = SOURCES[kind].open_recordings(path, for_reader, **options)
-    return flip_recordings(recordings, hints.flip)
+    # After the flip: sides are those of the fields as they come out.
+    return state_facts(flip_recordings(recordings, hints.flip), hints)
 
 
 def _units(hints: Hints) -> dict[str, Any]:

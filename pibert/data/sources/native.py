@@ -31,8 +31,9 @@ def recognise(path: Path) -> bool:
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     if hints != Hints():
         raise SourceError(
-            f"{path}: files of this format say everything themselves; leave dt, spacing, units, "
-            "channels and the other hints out, or convert the original file anew"
+            f"{path}: files of this format state dt, spacing, units and channels themselves; leave "
+            "these options out, or convert the original file again (family, sides and parameters "
+            "can be added)"
         )
     readers = [Reader(file) for file in ([path] if path.is_file() else _files(path))]
     if not readers:

@@ -115,7 +115,6 @@ class _Loader:
             time, dt = hints.dt * np.arange(len(time)), hints.dt
         constant = {key: row for key, row in data.scalars.items() if row.shape[1] == 1}
         parameters = {key: float(row[number, 0]) for key, row in constant.items()}
-        parameters |= dict(hints.parameters)
         channels = tuple(data.pieces)
         spec = FieldSpec(
             channels=channels,
@@ -126,7 +125,6 @@ class _Loader:
             ),
             dt=dt,
             grid=data.grid,
-            family=hints.family,
         )
         return Trajectory(
             name=name,

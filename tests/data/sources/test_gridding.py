@@ -308,8 +308,6 @@ def test_hints_win_over_the_file_and_are_recorded() -> None:
         length_unit="m",
         time_unit="s",
         unit="m/s",
-        parameters={"Re": 50.0},
-        family="heat",
     )
     trajectory, _ = on_uniform_grid(
         "a",
@@ -319,8 +317,6 @@ def test_hints_win_over_the_file_and_are_recorded() -> None:
         time=np.array([3.0, 3.25]),
         units={"u": "px/frame"},
         length_unit="px",
-        parameters={"Re": 100.0, "St": 0.2},
-        family="incompressible",
         hints=hints,
     )
     grid = trajectory.spec.grid
@@ -328,7 +324,6 @@ def test_hints_win_over_the_file_and_are_recorded() -> None:
     assert trajectory.spec.channels == ("v", "u") and trajectory.spec.units == ("m/s", "m/s")
     assert trajectory.time.tolist() == [0.0, 0.5] and trajectory.spec.dt == 0.5
     assert (trajectory.length_unit, trajectory.time_unit) == ("m", "s")
-    assert trajectory.parameters == {"Re": 50.0, "St": 0.2} and trajectory.spec.family == "heat"
     assert trajectory.local["hints"]["channels"] == {"u": "v", "v": "u"}
     assert trajectory.local["hints"]["dx"] == 0.25
 
@@ -349,7 +344,7 @@ def test_uneven_times_leave_the_time_step_unknown() -> None:
 def test_what_it_makes_can_be_written(tmp_path: Path) -> None:
     x, y = scattered(300)
     trajectory, _ = on_uniform_grid(
-        "a", frames(x, y), x, y, hints=Hints(shape=(7, 9), parameters={"Re": 3.0})
+        "a", frames(x, y), x, y, parameters={"Re": 3.0}, hints=Hints(shape=(7, 9))
     )
     write(tmp_path / "a.h5", [trajectory])
     check(tmp_path / "a.h5")
@@ -371,7 +366,6 @@ def test_what_it_makes_can_be_written(tmp_path: Path) -> None:
             {"hints": Hints(channels={"u": "Vx", "T": "temp"})},
             "no field 'temp'",
         ),
-        (on_grid(X, Y), X, Y, {"hints": Hints(family="magic")}, "unknown PDE family"),
         (on_grid(X, Y), X, Y, {"hints": Hints(shape=(1, 5))}, "two rows and columns"),
         ({"u": np.ones((1, 9))}, np.arange(9.0), np.zeros(9), {}, "this is a curve"),
         ({"u": np.ones((1, 40))}, np.arange(40.0), 2 * np.arange(40.0), {}, "this is a curve"),

@@ -14,6 +14,7 @@ import torch
 
 from pibert.data.dataset import Samples, Window
 from pibert.data.format import Reader, check, write
+from pibert.data.sources import open_recordings as open_any
 from pibert.data.sources.realpdebench import reader as realpdebench
 from pibert.data.sources.realpdebench.arrow import ArrowRows
 from pibert.data.sources.realpdebench.index import official_samples, read_index, read_parameters
@@ -319,13 +320,10 @@ def test_swapped_and_uneven_coordinates_are_noticed(tmp_path: Path) -> None:
 
 
 def test_what_the_user_says_wins(tmp_path: Path) -> None:
-    hints = Hints(
-        dt=0.1, dx=2.0, dy=3.0, length_unit="mm", unit="m/s", parameters={"Re": 7.0, "gap": 2.5}
-    )
+    hints = Hints(dt=0.1, dx=2.0, dy=3.0, length_unit="mm", unit="m/s")
     trajectory = open_recordings(arrow(tmp_path, flows(["1800"], SHAPE)), hints)[0]
     assert (trajectory.spec.dt, trajectory.spec.grid.dx, trajectory.spec.grid.dy) == (0.1, 2.0, 3.0)
     assert trajectory.spec.units == ("m/s", "m/s") and trajectory.length_unit == "mm"
-    assert trajectory.parameters == {"Re": 7.0, "gap": 2.5}
     assert trajectory.local["hints"]["dt"] == 0.1
 
 
@@ -334,6 +332,9 @@ def test_an_unknown_scenario_leaves_everything_unknown(tmp_path: Path) -> None:
     trajectory = open_recordings(tmp_path / "mine")[0]
     assert trajectory.parameters == {} and trajectory.spec.dt is None and trajectory.body is None
     assert trajectory.source["kind"] is None and trajectory.length_unit == "px"
+    assert trajectory.spec.family is None
+    burning = open_any(tmp_path / "mine", options={"scenario": "combustion"})[0]
+    assert burning.spec.family is None and burning.local["family"].startswith("none")
     named = open_recordings(tmp_path / "mine", scenario="cylinder", kind="real")[0]
     assert named.parameters == {"Re": 1800.0} and named.spec.dt == 2.5e-3
 

@@ -68,7 +68,7 @@ def test_a_folder_of_native_files_is_one_set(tmp_path: Path) -> None:
 
 def test_hints_are_refused_where_the_file_says_everything(tmp_path: Path) -> None:
     write(tmp_path / "a.h5", [make_trajectory()])
-    with pytest.raises(SourceError, match=r"a\.h5: files of this format say everything"):
+    with pytest.raises(SourceError, match=r"a\.h5: files of this format state dt, spacing"):
         open_recordings(tmp_path / "a.h5", hints=Hints(dt=0.1))
 
 

@@ -81,10 +81,10 @@ def test_a_folder_of_files(tmp_path: Path) -> None:
 
 
 def test_what_the_user_says_wins(path: Path) -> None:
-    hints = Hints(channels={"s": "tracer"}, dt=2.0, unit="m/s", family="incompressible")
+    hints = Hints(channels={"s": "tracer"}, dt=2.0, unit="m/s")
     trajectory = open_recordings(path, hints)[0]
     assert trajectory.spec.channels[0] == "s" and trajectory.spec.dt == 2.0
-    assert trajectory.spec.units[4] == "m/s" and trajectory.spec.family == "incompressible"
+    assert trajectory.spec.units[4] == "m/s"
     with pytest.raises(SourceError, match="there is no 'dye'; the channels are: .*'tracer'"):
         open_recordings(path, Hints(channels={"s": "dye"}))
     with pytest.raises(SourceError, match="there is 'u' already"):

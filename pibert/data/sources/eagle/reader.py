@@ -49,7 +49,7 @@ def open_recordings(path: Path, hints: Hints = Hints(), *, box: Box | None = Non
 
     Args:
         path: The folder.
-        hints: ``shape`` of the grid, ``dt``, ``family`` and units.
+        hints: ``shape`` of the grid, ``dt`` and units.
         box: Left, right, bottom and top of the grid; the box of each mesh over all its frames if
             not given.
     """
@@ -199,7 +199,7 @@ def _load(name: str, *, folders: Mapping[str, Path], hints: Hints, box: Box | No
     return replace(
         trajectory,
         time=trajectory.time * (hints.dt or 1.0),
-        spec=replace(trajectory.spec, units=units, dt=hints.dt, family=hints.family),
+        spec=replace(trajectory.spec, units=units, dt=hints.dt),
         local=local,
         length_unit=hints.length_unit,
         time_unit=hints.time_unit,

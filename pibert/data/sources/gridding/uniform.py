@@ -20,7 +20,6 @@ from pibert.data.sources.gridding.lattice import find_uniform
 from pibert.data.sources.gridding.layout import Layout, find_layout, percent
 from pibert.data.sources.recordings import Hints, SourceError
 from pibert.fields import FieldSpec, FrameSource, Grid, Parameter, Sides, Trajectory
-from pibert.physics import find_family
 
 VELOCITY = ("u", "v", "w")
 _COORDINATES = ("x", "y", "z", "t")
@@ -126,10 +125,6 @@ def describe(
     hints: Hints = Hints(),
 ) -> Trajectory:
     """The trajectory of states that lie on the layout's grid already; hints win."""
-    family = hints.family or family
-    if family is not None:
-        find_family(family)
-    parameters = {**parameters, **hints.parameters}
     times, dt = _times(name, time, states.shape[0], hints.dt)
     unit = {channel: hints.unit for channel in VELOCITY if hints.unit is not None}
     spec = FieldSpec(

@@ -52,6 +52,7 @@ class Scenario(NamedTuple):
     body: Disc | None = None
     name: str = ""
     """Pattern of the names, with a group per parameter."""
+    family: str | None = "incompressible"
 
 
 SCENARIOS: Mapping[str, Scenario] = {
@@ -63,7 +64,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     ),
     "controlled_cylinder": Scenario(),
     "foil": Scenario(),
-    "combustion": Scenario(),
+    "combustion": Scenario(family=None),
 }
 
 
@@ -78,14 +79,14 @@ def describe(
     source: Mapping[str, Any],
 ) -> tuple[Trajectory, tuple[str, ...]]:
     """The trajectory of a row and, in words, what was noticed and assumed; no field is read."""
-    facts = SCENARIOS[scenario] if scenario else Scenario()
+    facts = SCENARIOS[scenario] if scenario else Scenario(family=None)
     names = _channels(row, channels)
     time = _Time(row, facts, hints)
     place = _Place(row, facts, hints)
     body, body_note = _body(row.shape[1:], facts.body)
     stated = parse_name(name, facts)
     repeat = stated.pop("repeat", None)
-    parameters = stated | dict(hints.parameters)
+    parameters = stated
     fields = ArraySource(
         row,
         [Piece(STORED_AS[n], "tyx") for n in names],
@@ -103,7 +104,7 @@ def describe(
         ),
         dt=time.dt,
         grid=Grid(row.shape[1:], place.dx, place.dy, origin=place.origin),
-        family=hints.family or "incompressible",
+        family=facts.family,
     )
     trajectory = Trajectory(
         name=name,
@@ -132,6 +133,7 @@ def describe(
             "coordinates": place.note,
             "body": body_note,
             "hints": _used_hints(hints),
+            **({"family": "none: a gas that burns"} if scenario == "combustion" else {}),
         },
         length_unit=place.unit,
         time_unit=time.unit,
@@ -292,8 +294,6 @@ def _flipped(mask: Tensor, place: _Place) -> Tensor:
 
 def _used_hints(hints: Hints) -> dict[str, Any]:
     used = {
-        key: getattr(hints, key)
-        for key in ("dt", "dx", "dy", "length_unit", "time_unit", "unit", "family")
+        key: getattr(hints, key) for key in ("dt", "dx", "dy", "length_unit", "time_unit", "unit")
     }
-    used["parameters"] = dict(hints.parameters)
     return {key: value for key, value in used.items() if value}

@@ -128,8 +128,9 @@ def _note_physics(comparison: Comparison, flows: Mapping[str, Flows]) -> None:
                 pretraining=Pretraining() if entrant.pretraining else None,
                 pretraining_weights=entrant.pretraining_weights,
             )
-            for note in physics_notes(experiment, own, "train"):
-                affected.setdefault(note, []).append(name)
+            with contextlib.suppress(ValueError):  # the run itself will tell
+                for note in physics_notes(experiment, own, "train"):
+                    affected.setdefault(note, []).append(name)
         for note, names in affected.items():
             warn(f"{data}, {', '.join(names)}: {note}")
 

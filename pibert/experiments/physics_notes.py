@@ -31,12 +31,13 @@ def physics_notes(experiment: Experiment, flows: Flows, stage: Stage) -> tuple[s
         flows: What it learns from; as they are, or in the units of the model.
         stage: ``train`` counts the pretraining of the experiment in.
     """
-    spec = with_family_of_model(experiment.model, flows).spec
+    flows = with_family_of_model(experiment.model, flows)
+    spec = flows.spec
     stages = [experiment.pretraining_weights] if experiment.pretraining or stage != "train" else []
     stages += [experiment.weights] if stage == "train" else []
     reasons: dict[str, list[str]] = {}
     for weights in stages:
-        for feature, reason in _off(experiment, flows, spec, weights):
+        for feature, reason in _off(experiment, flows, weights):
             features = reasons.setdefault(reason, [])
             features += [feature] if feature not in features else []
     notes = [
@@ -45,11 +46,9 @@ def physics_notes(experiment: Experiment, flows: Flows, stage: Stage) -> tuple[s
     return (*notes, *_incomplete(experiment, spec, stages))
 
 
-def _off(
-    experiment: Experiment, flows: Flows, spec: FieldSpec, weights: Weights
-) -> Iterator[tuple[str, str]]:
+def _off(experiment: Experiment, flows: Flows, weights: Weights) -> Iterator[tuple[str, str]]:
     """Features that are off, each with the reason."""
-    name, config = experiment.model.name, _config(experiment)
+    spec, name, config = flows.spec, experiment.model.name, _config(experiment)
     unstated = _UNSTATED if experiment.start is None else f"{experiment.start} has no PDE family"
     if getattr(config, "attention_bias", 0) and spec.family is None:
         yield "the attention bias", unstated

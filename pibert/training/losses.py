@@ -162,6 +162,26 @@ def reconstruction(prediction: State, target: State, known: Known | None = None)
     return _mean(_squared_error(prediction, target, known), known)
 
 
+def persistence(
+    x: Float[Tensor, "b hc y x"],
+    target: Float[Tensor, "b s c y x"],
+    known: Known | None = None,
+    scales: LossScales | None = None,
+) -> Scalar:
+    """The reconstruction error of the newest input frame as the prediction of every target frame.
+
+    Args:
+        x: Standardised input, with the channels of the target; the newest frame comes last.
+        target: Standardised.
+        known: True where the target is known.
+        scales: With these, points inside the body do not count.
+    """
+    newest = x[:, None, -target.shape[2] :].expand_as(target)
+    return reconstruction(
+        newest, target, known if scales is None else _fluid(known, scales, target)
+    )
+
+
 def divergence(prediction: State, scales: LossScales, known: Known | None = None) -> Scalar:
     """Mean squared divergence of the predicted velocity, of an incompressible flow alone."""
     scales.refuse_divergence("the divergence loss")

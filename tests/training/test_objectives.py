@@ -80,6 +80,16 @@ def gradient(loss: Tensor, model: Mixer) -> Tensor:
 # One call
 
 
+def test_a_validation_has_the_error_of_persistence_on_the_same_frames() -> None:
+    model, batch = Mixer(history=2).eval(), make_batch(history=2, frames=2)
+    _, logs = supervised(SCALES, WEIGHTS, RolloutConfig(steps=2))(model, batch)
+    newest = batch.x[:, -2:].unsqueeze(1).expand_as(batch.y)
+    expected = losses.reconstruction(newest, batch.y, batch.target_mask)
+    torch.testing.assert_close(logs["persistence"], expected)
+    other = replace(SCALES, spec=replace(SPEC, channels=("v", "u")))
+    assert "persistence" not in supervised(other, WEIGHTS)(model, batch)[1]
+
+
 def test_one_step_is_the_plain_loss_of_one_call() -> None:
     model, batch = Mixer(), make_batch()
     loss, logs = supervised(SCALES, WEIGHTS)(model, batch)

@@ -133,7 +133,7 @@ def _show_skill(console: Console, metrics: Mapping[str, float]) -> None:
     if skill <= 0:
         say(
             console,
-            "The model is no better than persistence, which predicts no change: train longer, raise "
-            "training.learning_rate, or take frames further apart (data.stride).",
+            "The model is no better than persistence, which predicts no change: train longer, "
+            "raise training.learning_rate, or take frames further apart (data.stride).",
             "yellow",
         )

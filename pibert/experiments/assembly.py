@@ -17,8 +17,9 @@ from pibert.data.dataset import Samples, Window
 from pibert.experiments.experiment import Experiment, ModelConfig, Pretraining, Weights
 from pibert.experiments.flows import Flows
 from pibert.experiments.record import Stage
+from pibert.experiments.starting import in_units_of
 from pibert.models import build_model
-from pibert.predictor import Predictor, load
+from pibert.predictor import load
 from pibert.pretraining.negatives import Negatives
 from pibert.training.augmentation import augmented
 from pibert.training.consistency import equation_consistency
@@ -125,7 +126,7 @@ def _make_model(experiment: Experiment, flows: Flows, start: str | None) -> tupl
     flows = with_family_of_model(chosen, flows)
     begun = None if start is None else load(start)
     if begun is not None and start is not None:
-        flows = _in_units_of(begun, flows, start)
+        flows = in_units_of(begun, flows, start, experiment.start_scaling)
     try:
         model = build_model(chosen.name, preset=chosen.preset, spec=flows.spec, **options)
     except ValueError as error:
@@ -141,6 +142,8 @@ def _make_model(experiment: Experiment, flows: Flows, start: str | None) -> tupl
             f"the weights of {start} do not fit this experiment's model: "
             f"{' '.join(first).strip()}; give both the same [model]"
         ) from None
+    if experiment.start_scaling == "data":
+        _calibrate(model, flows)
     return flows, model
 
 
@@ -150,30 +153,6 @@ def with_family_of_model(model: ModelConfig, flows: Flows) -> Flows:
     if family is None or flows.spec.family is not None:
         return flows
     return replace(flows, spec=replace(flows.spec, family=family))
-
-
-def _in_units_of(begun: Predictor, flows: Flows, start: str) -> Flows:
-    """A model that is trained further keeps its scaling of fields and parameters."""
-    mine, theirs = flows.spec, begun.spec
-    remedies = {
-        "channels": "choose the same with data.channels",
-        "units": "convert the data",
-        "parameter_names": "state the same parameters of every flow",
-    }
-    for what, remedy in remedies.items():
-        if getattr(mine, what) != getattr(theirs, what):
-            raise ValueError(
-                f"{start} was trained on {what.replace('_', ' ')} {getattr(theirs, what)}, but "
-                f"these data have {getattr(mine, what)}; {remedy}, or choose another start"
-            )
-    if theirs.family is not None and mine.family not in (None, theirs.family):
-        raise ValueError(
-            f"{start} was trained for the family {theirs.family!r}, but these data are of "
-            f"{mine.family!r}; choose another start, or state data.hints.family"
-        )
-    # The bias of a model is a part of it: one that began without a family goes on without.
-    spec = replace(mine, parameters=theirs.parameters, family=theirs.family)
-    return replace(flows, normalizer=begun.normalizer, spec=spec)
 
 
 def _calibrate(model: Any, flows: Flows) -> None:

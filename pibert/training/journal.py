@@ -6,9 +6,10 @@
      "valid": {"loss": ...}, "best": true, "seconds": 0.6, "samples_per_second": 24000.0}
 
 Epochs are counted from 1, steps are those done since the start. The validation of a model that
-predicts frames has the error of persistence on the same frames and the skill against it. JSON has no NaN: a value that is
-not finite is null. A run that resumes drops the lines of epochs that its state does not know, and
-writes them again: the finished log is that of a run that was never interrupted, apart from times.
+predicts frames has the error of persistence on the same frames and the skill against it. JSON has
+no NaN: a value that is not finite is null. A run that resumes drops the lines of epochs that its
+state does not know, and writes them again: the finished log is that of a run that was never
+interrupted, apart from times.
 """
 
 import json

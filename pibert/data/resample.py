@@ -150,7 +150,9 @@ class Resizer:
     def _average(self, fields: Tensor, known: Tensor) -> Tensor:
         fields = torch.where(known, fields, 0.0)
         share = self._apply(1, known.double())
-        average = (self._apply(1, fields.double()) / share).to(fields)  # NaN: nothing is known
+        # Never a division by zero, whose gradient is NaN: it is NaN where nothing is known.
+        average = self._apply(1, fields.double()) / torch.where(share > 0, share, 1.0)
+        average = torch.where(share > 0, average, torch.nan).to(fields)
         if self._is_average:  # of known points alone too
             return average
         touched = self._apply(2, (~known).double()) > 0

@@ -92,6 +92,7 @@ def prepare(
         on_progress: Told how many of them are done.
     """
     trajectories, source = _trajectories(config, device, on_progress)
+    _note_family(trajectories)
     split = _part(trajectories, config)
     spec = common_spec(trajectories)
     spec = replace(spec, parameters=fit_parameters(trajectories, split.train))
@@ -107,6 +108,7 @@ def outline(
     """
     unread = replace(config, in_memory=False, outlier_noise=None)
     trajectories, source = _trajectories(unread, device, on_progress)
+    _note_family(trajectories)
     spec = common_spec(trajectories)
     unscaled = Normalizer.identity(len(spec.channels))
     return Flows(trajectories, _part(trajectories, config), unscaled, spec, source)
@@ -138,10 +140,14 @@ def _trajectories(
     if made := sorted({text for t in trajectories if (text := predicted_by(t.source))}):
         source["predicted"] = made
         warn(f"{path}: these flows are no truth, but {'; '.join(made)}")
+    return trajectories, source
+
+
+def _note_family(trajectories: Sequence[Trajectory]) -> None:
+    """Say that a family was inferred; of flows without any, ``physics_notes`` tells."""
     stated = [trajectory for trajectory in trajectories if trajectory.spec.family is not None]
     for note in sorted({note for trajectory in stated if (note := family_note(trajectory))}):
-        warn(f"{path}: {note}")
-    return trajectories, source
+        warn(note)
 
 
 def cache_folder() -> Path:

@@ -59,13 +59,9 @@ def test_a_group_stays_together() -> None:
 
 
 def test_an_empty_part_is_an_error() -> None:
-    with pytest.raises(
-        ValueError, match=r"one for each of train, valid, test, found 2 traj.* time"
-    ):
+    with pytest.raises(ValueError, match=r"for each of train, valid, test, found 2 traj.* time"):
         split_trajectories(range(2), Shares(), seed=0)
-    with pytest.raises(
-        ValueError, match=r"6 trajectories in 1 group: nothing is left for valid, t"
-    ):
+    with pytest.raises(ValueError, match=r"6 trajectories in 1 group: nothing is left for valid"):
         split_trajectories(["a"] * 6, Shares(), seed=0)
     with pytest.raises(ValueError, match="sum to at most 1"):
         Shares(train=0.9, valid=0.2)

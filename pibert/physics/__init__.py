@@ -5,10 +5,10 @@ from pibert.physics.families import (
     FAMILIES,
     Family,
     find_family,
+    is_solenoidal,
     magnitude,
     masked_residuals,
 )
-from pibert.physics.velocity import is_solenoidal, velocity_of
 
 __all__ = [
     "FAMILIES",
@@ -18,6 +18,5 @@ __all__ = [
     "is_solenoidal",
     "magnitude",
     "masked_residuals",
-    "velocity_of",
     "where_defined",
 ]

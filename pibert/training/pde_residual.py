@@ -32,8 +32,9 @@ from torch import Tensor, nn
 
 from pibert.fields import Batch
 from pibert.models.baselines.pinn import FieldDerivatives
-from pibert.physics import find_family, masked_residuals
+from pibert.physics import masked_residuals
 from pibert.physics.coefficients import known_coefficients
+from pibert.physics.families import Incompressible
 from pibert.training.losses import LossScales, LossWeights, divergence
 from pibert.training.objectives import ONE_STEP, Objective, RolloutConfig, supervised
 
@@ -122,7 +123,7 @@ def vorticity_transport(frames: Frames, batch: Batch, scales: LossScales) -> Sca
     last = batch.x[:, -count:].unsqueeze(1)
     u, v = scales.velocity(torch.cat((last, frames.to(last.dtype)), dim=1))
     known = torch.cat((batch.mask[:, None], batch.target_mask[:, :steps]), dim=1)
-    family = find_family("incompressible")
+    family = Incompressible()
     found = known_coefficients(family, spec, batch.parameters)
     coefficients = {
         name: (value[:, None].expand(-1, steps) if isinstance(value, Tensor) else value)

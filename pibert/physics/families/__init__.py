@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pibert.fields import Grid
+from pibert.fields import FieldSpec, Grid
 from pibert.physics.derivatives import Order, evaluate_known
 from pibert.physics.families.euler import Euler
 from pibert.physics.families.frames import Coefficient, Frames, Residuals
@@ -50,13 +50,8 @@ class Family(Protocol):
         ...
 
     @property
-    def velocity(self) -> tuple[str, str] | None:
-        """The channels of the velocity along x and y; None where the family is not a flow."""
-        ...
-
-    @property
     def is_solenoidal(self) -> bool:
-        """Whether the divergence of the velocity is zero."""
+        """Whether it is a flow whose velocity has no divergence."""
         ...
 
     def frames_to_judge(self, channels: Sequence[str]) -> int:
@@ -103,6 +98,13 @@ def find_family(name: str) -> Family:
     if name not in FAMILIES:
         raise ValueError(f"unknown PDE family {name!r}; choose from: {', '.join(FAMILIES)}")
     return FAMILIES[name]
+
+
+def is_solenoidal(spec: FieldSpec) -> bool | None:
+    """Whether the fields are a velocity without divergence; None where no family is stated."""
+    if spec.velocity is None:
+        return False
+    return None if spec.family is None else find_family(spec.family).is_solenoidal
 
 
 def masked_residuals(
@@ -180,6 +182,7 @@ __all__ = [
     "Residuals",
     "Wave",
     "find_family",
+    "is_solenoidal",
     "magnitude",
     "masked_residuals",
 ]

@@ -46,7 +46,6 @@ class Euler:
     frames = 2
     coefficients = {"gamma": AIR}
     terms = ("mass", "momentum", "energy")
-    velocity = ("u", "v")
     is_solenoidal = False
 
     def __post_init__(self) -> None:

@@ -35,7 +35,6 @@ class Heat:
     frames = 2
     coefficients = {"diffusivity": 0.0}
     terms = ("heat",)
-    velocity = None
     is_solenoidal = False
 
     @property

@@ -58,7 +58,7 @@ class Incompressible:
 
     form: Literal["vorticity", "momentum"] = "vorticity"
 
-    channels = velocity = ("u", "v")
+    channels = ("u", "v")
     is_solenoidal = True
     frames = 2
 

@@ -85,7 +85,6 @@ class ReactionDiffusion:
     optional_channels = ()
     frames = 2
     terms = ("reaction_diffusion",)
-    velocity = None
     is_solenoidal = False
 
     @property

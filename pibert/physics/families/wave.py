@@ -43,7 +43,6 @@ class Wave:
     form: Literal["second-order", "first-order"] = "second-order"
 
     coefficients = {"speed": 0.0}
-    velocity = None
     is_solenoidal = False
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@
 import sys
 import traceback
 import warnings
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -108,13 +108,18 @@ class _Commands(TyperGroup):
 
 
 def _show_in_a_line(
-    message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
 ) -> None:
     """Show a warning as a note; one of another package with the package's name."""
     if not is_first_process():
         return
-    _, installed, place = filename.replace("\\", "/").rpartition("/site-packages/")
-    package = place.partition("/")[0] if installed else ""
+    _, installed, inside = filename.replace("\\", "/").rpartition("/site-packages/")
+    package = inside.partition("/")[0] if installed else ""
     is_own = issubclass(category, InputWarning) or package in ("", "pibert")
     text = " ".join(str(message).split())
     say(Console(stderr=True), f"note: {text}" if is_own else f"note from {package}: {text}")

@@ -21,7 +21,7 @@ from tests.data.helpers import make_trajectory
 def arrays(path: Path, *names: str) -> Path:
     """An archive of random fields of these names, which states nothing else."""
     generator = np.random.default_rng(0)
-    fields = {name: generator.normal(size=(3, 4, 6)) for name in names}
+    fields: dict[str, Any] = {name: generator.normal(size=(3, 4, 6)) for name in names}
     np.savez(path, **fields, x=np.arange(6.0), y=np.arange(4.0), t=np.arange(3.0))
     return path
 

@@ -68,16 +68,16 @@ def convert(
             report = _share_of(on_progress, done, len(names))
             original = recordings[name] if region is None else crop(recordings[name], region)
             scaled = original if units == "keep" else in_consistent_units(original)
-            notes = [family_note(original)]
+            view = represent(
+                scaled, stride=stride, max_frames=max_frames, frames=frames, channels=channels
+            )
+            notes = [family_note(view)]
             if scaled is not original:
                 notes.append(_remark_on_units(scaled))
             for note in notes:
                 if note is not None and on_remark is not None and note not in said:
                     on_remark(note)
                     said.add(note)
-            view = represent(
-                scaled, stride=stride, max_frames=max_frames, frames=frames, channels=channels
-            )
             view = _with_finite_values(view, report)
             if on_remark is not None and "not_finite" in view.local:
                 count = view.local["not_finite"]

@@ -22,6 +22,7 @@ from torch import Tensor
 from pibert.data.splits import Segment, split_at_gaps
 from pibert.data.wording import counted
 from pibert.fields import FrameSource, Grid, Trajectory, read_mask
+from pibert.physics import find_family
 
 _TOGETHER = 1 << 19
 """Values that are resized around unknown points at once: few enough to stay in the cache."""
@@ -78,6 +79,11 @@ def represent(
     local["channels"] = list(names)
     if max_frames is not None:
         local["max_frames"] = max_frames
+    if spec.family is not None and "family" in local:
+        if not set(find_family(spec.family).channels) <= set(names):
+            # It was inferred from channels that are left out.
+            spec = replace(spec, family=None)
+            del local["family"]
     resizer = None
     grid = replace(spec.grid, body=None)
     if size is not None and size != grid.shape:

@@ -42,6 +42,20 @@ def test_velocity_channels_are_taken_as_incompressible_flow_and_the_file_says_so
     assert stored.local["family"] == "inferred from the velocity channels u, v"
 
 
+def test_an_inferred_family_goes_with_the_channels_that_it_was_inferred_from(
+    tmp_path: Path,
+) -> None:
+    notes: list[str] = []
+    path = arrays(tmp_path / "a.npz", "u", "v", "p")
+    kept: dict[str, Any] = {"channels": ("v",), "on_remark": notes.append}
+    convert(open_recordings(path), tmp_path / "v.h5", **kept)
+    stored = Reader(tmp_path / "v.h5")[0]
+    assert stored.spec.family is None and "family" not in stored.local
+    assert any("no PDE family is stated" in note for note in notes)
+    convert(open_recordings(path), tmp_path / "uv.h5", channels=("v", "u"))
+    assert Reader(tmp_path / "uv.h5")[0].spec.family == "incompressible"
+
+
 @pytest.mark.parametrize(
     "channels", [("T",), ("T", "p"), ("u", "v", "rho"), ("u", "v", "T"), ("u", "v", "rho", "p")]
 )

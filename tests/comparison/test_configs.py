@@ -85,7 +85,10 @@ def test_a_study_has_persistence_and_the_unet_and_one_skip_for_all(file: Path) -
     assert plan.reference == "persistence"
     (data,) = plan.data.values()
     assert set(data.shares.positive()) == {"train", "valid", "test"}
-    hints: dict[str, Any] = {name: tuple(value) for name, value in data.hints.items()}
+    hints: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in data.hints.items()
+    }
     Hints(**hints)
     knows = "plasma" in file.stem or "cfdbench" in file.stem
     for entrant in plan.entrants.values():

@@ -26,6 +26,8 @@ _REASON = "inferred from the velocity channels u, v"
 _OTHER_FLOWS = ("rho", "density", "t", "temperature", "energy", "buoyancy", "h", "height")
 """Channels, in lower case, of flows that may be compressible or driven by buoyancy or waves."""
 _LOGARITHMIC = ("Re",)
+_VISCOSITY = "viscosity"
+"""A parameter that a spec may state for all samples, which then comes first."""
 _REMEDY = f"set --family (hint family in a configuration), {NO_FAMILY} where no family fits"
 
 
@@ -77,6 +79,7 @@ def _load(name: str, *, recordings: Recordings, hints: Hints, infers: bool) -> T
             family=family,
             grid=replace(spec.grid, sides=sides),
             parameters=tuple(declared.values()),
+            viscosity=spec.viscosity and hints.parameters.get(_VISCOSITY, spec.viscosity),
         ),
         parameters=parameters,
         local=local,
@@ -111,6 +114,8 @@ def _check(trajectory: Trajectory, hints: Hints, family: str | None, sides: Side
             changes[f"side {name}"] = (str(old), str(new))
     for name, value in hints.parameters.items():
         known = trajectory.parameters.get(name, math.nan)
+        if name == _VISCOSITY and spec.viscosity is not None:
+            known = spec.viscosity
         if not (math.isnan(known) or math.isclose(known, value, rel_tol=1e-6)):
             changes[name] = (f"{known:g}", f"{value:g}")
     if not changes:

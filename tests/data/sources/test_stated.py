@@ -133,6 +133,16 @@ def test_what_contradicts_a_file_is_refused_unless_it_is_to_be_replaced(
         assert found.spec.family == (None if hints["family"] == "none" else "heat")
 
 
+def test_a_viscosity_that_the_file_states_for_all_is_replaced_too(tmp_path: Path) -> None:
+    plain = make_trajectory()
+    write(tmp_path / "a.h5", [replace(plain, spec=replace(plain.spec, viscosity=1e-6))])
+    with pytest.raises(ValueError, match="viscosity is 1e-06 in the file, but you state 2e-06"):
+        opened(tmp_path / "a.h5", parameters={"viscosity": 2e-6})
+    with pytest.warns(InputWarning, match="viscosity 1e-06 -> 2e-06"):
+        found = opened(tmp_path / "a.h5", parameters={"viscosity": 2e-6}, override_metadata=True)
+    assert found.spec.viscosity == found.parameters["viscosity"] == 2e-6
+
+
 def test_what_agrees_with_a_file_is_no_contradiction(tmp_path: Path) -> None:
     write(tmp_path / "a.h5", [make_trajectory()])
     stated = {"parameters": {"Re": 1800.0}, "sides": "left=inflow", "family": "incompressible"}

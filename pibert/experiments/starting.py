@@ -38,13 +38,14 @@ def in_units_of(begun: Predictor, flows: Flows, start: str, scaling: Scaling) ->
                 f"{start} was trained on {what.replace('_', ' ')} {getattr(theirs, what)}, but "
                 f"these data have {getattr(mine, what)}; {remedy}, or choose another start"
             )
-    if theirs.family is not None and mine.family not in (None, theirs.family):
+    family = theirs.family or getattr(begun.model.config, "family", None)
+    if family is not None and mine.family not in (None, family):
         raise ValueError(
-            f"{start} was trained for the family {theirs.family!r}, but these data are of "
+            f"{start} was trained for the family {family!r}, but these data are of "
             f"{mine.family!r}; choose another start, or state data.hints.family"
         )
     # The bias is a part of the model: one that began without a family goes on without.
-    flows = replace(flows, spec=replace(mine, family=theirs.family))
+    flows = replace(flows, spec=replace(mine, family=family))
     if scaling == "data":
         return flows
     if differences := list(_differences(begun, flows)):

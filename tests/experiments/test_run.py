@@ -18,6 +18,7 @@ from pibert.experiments import Experiment, load_experiment, resume, run
 from pibert.experiments.flows import prepare
 from pibert.experiments.record import only_one
 from pibert.fields import Parameter
+from pibert.predictor import save_model
 from pibert.remarks import InputWarning
 from pibert.training import engine
 from pibert.training.settings import Fitted
@@ -172,6 +173,14 @@ def test_a_model_goes_on_with_the_family_that_it_began_with(go: Go, tmp_path: Pa
     with pytest.warns(InputWarning, match="off, because .*unstated has no PDE family"):
         go("without", f"start={tmp_path / 'unstated'}", *data("incompressible"))
     assert pibert.load(tmp_path / "without").spec.family is None
+    go("option", "model.options.family=incompressible", *data(None))
+    saved = pibert.load(tmp_path / "option")
+    older = replace(saved.spec, family=None)  # as models with this option used to be saved
+    saved.model.spec = older  # type: ignore[assignment]
+    save_model(tmp_path / "older", saved.model, saved.normalizer, trained={"forward": True})
+    family = "model.options.family=incompressible"
+    go("newer", f"start={tmp_path / 'older'}", family, *data("incompressible"))
+    assert pibert.load(tmp_path / "newer").spec.family == "incompressible"
 
 
 def test_another_model_to_start_from_is_noticed_when_a_run_goes_on(go: Go, tmp_path: Path) -> None:

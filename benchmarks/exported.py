@@ -29,6 +29,7 @@ SPEC = FieldSpec(
     parameters=(Parameter(name="Re", scaling="log", mean=3.5, std=0.3),),
     dt=0.01,
     grid=Grid((64, 64), dx=0.002, dy=0.002),
+    family="incompressible",
     reference_velocity=1.0,
     reference_length=0.02,
 )

@@ -69,6 +69,7 @@ def wakes() -> tuple[FieldSpec, Normalizer, Batch]:
     spec = FieldSpec(
         grid=grid,
         dt=0.5,
+        family="incompressible",
         parameters=(Parameter(name="Re", scaling="log", mean=2.0, std=0.2),),
         reference_velocity=1.0,
         reference_length=1.0,

@@ -25,7 +25,7 @@ from pibert.fields import Batch, FieldSpec, Grid, Trajectory
 def wakes(count: int, frames: int, shape: tuple[int, int]) -> list[Trajectory]:
     body = torch.zeros(shape, dtype=torch.bool)
     body[shape[0] // 3 : shape[0] // 2, shape[1] // 6 : shape[1] // 4] = True
-    spec = FieldSpec(grid=Grid(shape, body=body), dt=1.0)
+    spec = FieldSpec(grid=Grid(shape, body=body), dt=1.0, family="incompressible")
     generator = torch.Generator().manual_seed(0)
     return [
         Trajectory(

@@ -42,7 +42,12 @@ def make_model(folder: Path, preset: str) -> Path:
     from pibert.predictor import save_model
 
     torch.manual_seed(0)
-    spec = FieldSpec(units=("m/s", "m/s"), dt=0.01, grid=Grid((64, 64), dx=0.002, dy=0.002))
+    spec = FieldSpec(
+        units=("m/s", "m/s"),
+        dt=0.01,
+        grid=Grid((64, 64), dx=0.002, dy=0.002),
+        family="incompressible",
+    )
     model = build_model("pibert", preset=preset, spec=spec)
     save_model(
         folder / "wake", model, Normalizer((1.0, 0.0), (0.5, 0.3)), trained={"forward": True}

@@ -43,6 +43,7 @@ def make_samples(steps: int) -> Samples:
         grid=Grid((64, 64), dx=0.05, dy=0.05),
         parameters=(Parameter(name="Re", scaling="log", mean=3.5, std=0.3),),
         dt=0.1,
+        family="incompressible",
         reference_velocity=1.0,
         reference_length=1.0,
     )

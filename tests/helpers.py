@@ -62,6 +62,7 @@ TINY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
 def tiny_spec(shape: tuple[int, int] = (16, 16), **changes: Any) -> FieldSpec:
     """A velocity field with a Reynolds number, on non-square cells."""
     spec = FieldSpec(
+        family="incompressible",
         grid=Grid(shape, dx=0.3, dy=0.2),  # not exact in binary
         parameters=(Parameter(name="Re", scaling="log", mean=3.0, std=0.5),),
         reference_velocity=1.0,

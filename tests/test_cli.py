@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import resource
 import shlex
 import signal
@@ -111,6 +112,28 @@ def test_convert_makes_a_native_file(tmp_path: Path) -> None:
     assert trajectory.states.shape == (2, 1, 8, 12)
     assert trajectory.spec.channels == ("v",) and trajectory.spec.dt == pytest.approx(0.2)
     assert trajectory.local["file"] == "shear.flow.npz"
+
+
+def test_convert_states_family_sides_and_parameters_also_of_its_own_files(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.h5", tmp_path / "second.h5"
+    result = run("convert", save_flow(tmp_path), first, "--dt", "0.1")
+    assert "note: family not stated; assuming incompressible flow" in result.stdout
+    stated = ("--parameter", "Re=3000", "--sides", "periodic", "--family", "incompressible")
+    assert run("convert", first, second, *stated).exit_code == 0
+    (trajectory,) = Reader(second)
+    assert trajectory.parameters == {"Re": 3000.0} and trajectory.spec.grid.periodic_x
+    assert trajectory.spec.family == "incompressible" and "family" not in trajectory.local
+    shown = run("inspect", second, "--picture", tmp_path / "a.png").stdout
+    assert re.search(r"sides +periodic", shown) and re.search(r"family +incompressible", shown)
+    other = tmp_path / "other.h5"
+    again = ("convert", second, other, "--parameter", "Re=100")
+    assert "Re is 3000 in the file, but you state 100" in refusal(*again)
+    assert not other.exists()
+    replaced = run(*again, "--override-metadata")
+    assert replaced.exit_code == 0 and "Re 3000 -> 100" in replaced.stderr
+    assert Reader(other)[0].parameters == {"Re": 100.0}
+    assert "--family takes one of incompressible" in refusal(*again, "--family", "stokes")
+    assert "sides: expected one of periodic, wall" in refusal(*again, "--sides", "x=perodic")
 
 
 def test_inspect_of_files_that_do_not_belong_together_says_why(tmp_path: Path) -> None:

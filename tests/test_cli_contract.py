@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -266,3 +267,20 @@ def test_every_variable_that_is_read_is_on_the_page() -> None:
     names = set(re.findall(r"[\"'](PIBERT_[A-Z_]+)[\"']", text))
     assert {"PIBERT_CACHE", "PIBERT_TOKEN", "PIBERT_TRACEBACK"} <= names
     assert [name for name in sorted(names) if f"`{name}`" not in PAGE] == []
+
+
+def test_a_warning_of_another_package_is_one_line_with_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def warns(*_: object) -> None:
+        text = "\nOnline softmax is disabled,\nCut an issue to PyTorch\n"
+        warnings.warn_explicit(text, UserWarning, "/x/site-packages/torch/_inductor/a.py", 7)
+        warnings.warn_explicit("no compiler found", UserWarning, "/x/pibert/compilation.py", 20)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("pibert.data.sources.identify", warns)
+    assert run("inspect", "x.h5").stderr.splitlines() == [
+        "note from torch: Online softmax is disabled, Cut an issue to PyTorch",
+        "note: no compiler found",
+        "error: enough",
+    ]

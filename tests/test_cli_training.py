@@ -207,6 +207,21 @@ def test_the_first_process_is_known(
 # Runs
 
 
+def test_a_model_that_is_no_better_than_persistence_is_told(tiny: Path, tmp_path: Path) -> None:
+    """A learning rate of zero leaves persistence as it is."""
+    still = ("--set", "training.learning_rate=0", "--set", "training.min_learning_rate=0")
+    output = succeed("train", "--config", tiny, "--out", tmp_path / "run", *still)
+    assert "on the validation part: 0 (" in output or "on the validation part: -" in output
+    assert "no better than persistence" in output
+
+
+def test_a_model_in_closed_form_announces_no_curves(tiny: Path, tmp_path: Path) -> None:
+    dmd = ("--set", "model.name=dmd", "--set", "model.options={rank=2}")
+    output = succeed("train", "--config", tiny, "--out", tmp_path / "run", *dmd)
+    assert "Fitted in closed form" in output and "model.safetensors" in output
+    assert "curves.png" not in output and not (tmp_path / "run" / "curves.png").exists()
+
+
 def test_a_run_is_trained_repeated_and_protected(tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     output = succeed("train", "--config", tiny, "--out", out)
@@ -214,6 +229,11 @@ def test_a_run_is_trained_repeated_and_protected(tiny: Path, tmp_path: Path) -> 
     names = {"config.json", "log.jsonl", "model.safetensors", "model.json", "curves.png"}
     assert names | {"state.safetensors"} <= {entry.name for entry in out.iterdir()}
     assert [line["kind"] for line in read_log(out)] == ["start", "epoch", "epoch"]
+    best = [line["valid"] for line in read_log(out) if line.get("best")][-1]
+    assert best["skill"] == pytest.approx(1 - best["reconstruction"] / best["persistence"])
+    assert f"Skill against persistence on the validation part: {best['skill']:.3g}" in output
+    card = json.loads((out / "model.json").read_text())
+    assert card["metrics"]["skill"] == pytest.approx(best["skill"])
     stored = json.loads((out / "config.json").read_text())
     assert config.parse(Experiment, stored["experiment"]) == load_experiment(tiny)
 

@@ -113,11 +113,13 @@ def test_the_example_of_predicting_runs(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     standins.trained_model(tmp_path)
     fields = np.load("fields.npy")
-    (code,) = python_blocks("docs/predicting.md")
+    code, gradients = python_blocks("docs/predicting.md")
     names: Any = run_python(
         "docs/predicting.md", code, fields=fields, known=np.isfinite(fields).all((1, 2))
     )
     assert names["frames"].shape == (3, 50, 2, 16, 16)
+    names = run_python("docs/predicting.md", gradients)
+    assert names["by_fields"].any() and names["by_reynolds"].any()
 
 
 def test_the_example_of_a_writer_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

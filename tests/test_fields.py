@@ -191,6 +191,10 @@ def test_a_wrong_spec_says_what_is_wrong(settings_: dict[str, Any], message: str
         FieldSpec(**settings_)
 
 
+def test_the_family_is_unknown_unless_it_is_stated() -> None:
+    assert FieldSpec(channels=("u", "v")).family is None
+
+
 def test_units_default_to_dimensionless() -> None:
     assert FieldSpec(channels=("u", "v", "p")).units == ("1", "1", "1")
 

@@ -6,8 +6,7 @@
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -92,7 +91,7 @@ class _Commands(TyperGroup):
         self._traceback = ctx.params["traceback"]
         try:
             with warnings.catch_warnings():
-                warnings.showwarning = _shown_in_a_line(warnings.showwarning)
+                warnings.showwarning = _show_in_a_line
                 return super().invoke(ctx)
         except BrokenPipeError:
             raise
@@ -108,16 +107,22 @@ class _Commands(TyperGroup):
             raise typer.Exit(130) from None
 
 
-def _shown_in_a_line(others: Callable[..., None]) -> Callable[..., None]:
-    """How warnings are shown: those of an input as notes, other ones as ever."""
-
-    def show(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> None:
-        if not issubclass(category, InputWarning):
-            return others(message, category, *place, **rest)
-        if is_first_process():
-            say(Console(stderr=True), f"note: {message}")
-
-    return show
+def _show_in_a_line(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Show a warning as a note; one of another package with the package's name."""
+    if not is_first_process():
+        return
+    _, installed, inside = filename.replace("\\", "/").rpartition("/site-packages/")
+    package = inside.partition("/")[0] if installed else ""
+    is_own = issubclass(category, InputWarning) or package in ("", "pibert")
+    text = " ".join(str(message).split())
+    say(Console(stderr=True), f"note: {text}" if is_own else f"note from {package}: {text}")
 
 
 def _in_words(error: Exception) -> str:

@@ -156,6 +156,34 @@ Mask = Annotated[
     ),
 ]
 
+Family = Annotated[
+    str | None,
+    typer.Option(
+        help="State the governing equations, a name such as incompressible, heat or euler; none "
+        "if no known ones fit.",
+        metavar="NAME",
+        rich_help_panel=_HINTS,
+    ),
+]
+Sides = Annotated[
+    str | None,
+    typer.Option(
+        "--sides",
+        help="State what bounds the grid: periodic (all sides), x=periodic, or "
+        "left=inflow,right=outflow,bottom=wall,top=wall.",
+        metavar="KIND|NAME=KIND,...",
+        rich_help_panel=_HINTS,
+    ),
+]
+OverrideMetadata = Annotated[
+    bool | None,
+    typer.Option(
+        "--override-metadata",
+        help="Let --parameter, --sides and --family replace what the file states.",
+        rich_help_panel=_HINTS,
+    ),
+]
+
 
 def with_source(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of flow data; it takes them together, as ``source``.
@@ -202,10 +230,16 @@ class SourceOptions:
         parameter: list[str] | None,
         body: list[str] | None,
         mask: list[str] | None,
+        family: str | None,
+        sides: str | None,
+        override_metadata: bool | None,
         **as_given: Any,
     ) -> None:
-        from pibert.data.sources.recordings import Hints
+        from pibert.data.sources.recordings import NO_FAMILY, Hints
+        from pibert.physics import FAMILIES
 
+        if family is not None:
+            choice("--family", family, (*FAMILIES, NO_FAMILY))
         self.path, self.kind, self.scenario, self.type = path, kind, scenario, type_
         for name in ("dt", "dx", "dy"):
             if (value := as_given[name]) is not None and not 0 < value < math.inf:
@@ -215,6 +249,9 @@ class SourceOptions:
             shape=two_numbers("shape", shape),
             flip=tuple(flip.split(",")) if flip else (),
             parameters=numbers("parameter", parameter or []),
+            family=family,
+            sides=sides or "",
+            override_metadata=bool(override_metadata),
             override_units=bool(as_given.pop("override_units")),
             body=tuple(body or ()),
             mask=tuple(mask or ()),
@@ -278,6 +315,9 @@ _OF_SOURCES: dict[str, Any] = {
     "parameter": Parameters,
     "body": Body,
     "mask": Mask,
+    "family": Family,
+    "sides": Sides,
+    "override_metadata": OverrideMetadata,
 }
 
 

@@ -1,5 +1,6 @@
 """What an inspection found, as tables and sentences."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,8 @@ def show_facts(console: Console, facts: "Survey") -> None:
         "time": "one frame"
         if facts.frames[1] == 1
         else f"{facts.time[0]:g} to {facts.time[1]:g}{clock}, dt {dt}",
+        "sides": _sides_in_words(facts.sides),
+        "family": facts.family or "not stated",
         "points": f"body {facts.body_share:.1%}, missing {facts.missing_share:.1%} of the rest",
     }
     if facts.filled_share:
@@ -67,6 +70,14 @@ def show_facts(console: Console, facts: "Survey") -> None:
     console.print(table)
     for remark in facts.remarks:
         say(console, f"note: {remark}")
+
+
+def _sides_in_words(sides: Sequence[str]) -> str:
+    """One word where all are alike; an open side is one of which nothing is stated."""
+    left, right, bottom, top = ("not stated" if kind == "open" else kind for kind in sides)
+    if left == right == bottom == top:
+        return left
+    return f"left {left}, right {right}, bottom {bottom}, top {top}"
 
 
 def show_findings(console: Console, findings: "tuple[Finding, ...]") -> None:

@@ -1,7 +1,7 @@
 """``pibert train``, ``pretrain`` and ``resume``: from an experiment to a run folder."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -87,13 +87,16 @@ def _summarise(finished: "Finished") -> None:
 
     console, folder = Console(), finished.folder
     numbers = ", ".join(f"{name} {value:.4g}" for name, value in finished.metrics.items())
-    if finished.validated:
+    if not finished.fitted.epochs:
+        say(console, "Fitted in closed form: there are no epochs and no learning curves.")
+    elif finished.validated:
         say(console, f"Best epoch {finished.best_epoch}: {numbers}")
     else:
         say(
             console,
             f"Last epoch {finished.best_epoch}, in training (no validation part): {numbers}",
         )
+    _show_skill(console, finished.metrics)
     if not finished.fitted.state_saved:
         say(
             console,
@@ -102,7 +105,9 @@ def _summarise(finished: "Finished") -> None:
             "yellow",
         )
     trained = load(folder).card["trained"]  # and see that the model can be read
-    say(console, f"Model: {folder / 'model.safetensors'}  Curves: {folder / 'curves.png'}")
+    curves = folder / "curves.png"
+    drawn = f"  Curves: {curves}" if curves.exists() else ""
+    say(console, f"Model: {folder / 'model.safetensors'}{drawn}")
     name = shlex.quote(str(folder))
     if trained["forward"]:
         say(console, f"See how good it is: pibert evaluate {name} --rollout 20")
@@ -116,3 +121,19 @@ def _summarise(finished: "Finished") -> None:
         )
     if trained["reconstruct"]:
         say(console, f"Fill gaps in a measurement: pibert fill FILE --model {name} --out OUT")
+
+
+def _show_skill(console: Console, metrics: Mapping[str, float]) -> None:
+    """How much better than persistence the kept weights are on the validation part."""
+    skill = metrics.get("skill")
+    if skill is None:
+        return
+    errors = f"1 - {metrics['reconstruction']:.4g} / {metrics['persistence']:.4g}"
+    say(console, f"Skill against persistence on the validation part: {skill:.3g} ({errors})")
+    if skill <= 0:
+        say(
+            console,
+            "The model is no better than persistence, which predicts no change: train longer, "
+            "raise training.learning_rate, or take frames further apart (data.stride).",
+            "yellow",
+        )

@@ -33,9 +33,11 @@ from pibert.comparison.plan import Comparison, Job, experiment_of
 from pibert.data.dataset import Window
 from pibert.data.partial import replace_file
 from pibert.evaluation.scores import read_card, read_scores
+from pibert.experiments.experiment import Experiment, Pretraining
 from pibert.experiments.flows import Flows, outline, prepare
+from pibert.experiments.physics_notes import physics_notes
 from pibert.experiments.run import run
-from pibert.remarks import InputWarning
+from pibert.remarks import InputWarning, warn
 from pibert.training.engine import Silent
 
 COMPANY = ".runs_at_a_time"
@@ -95,6 +97,7 @@ def carry_out(
     for name, own in flows.items():
         refuse_short_flows(name, own, comparison.history, comparison.rollout)
     settle(comparison, out)  # not before all of it can run
+    _note_physics(comparison, flows)
     jobs = comparison.jobs()
     for job in jobs:
         watcher.update(job, "waiting")
@@ -115,6 +118,27 @@ def carry_out(
             failed[job] = _explained(error, job.folder(out))
             watcher.update(job, "failed")
     return failed
+
+
+def _note_physics(comparison: Comparison, flows: Mapping[str, Flows]) -> None:
+    """Say once which physics is off, and for which models."""
+    for data, own in flows.items():
+        affected: dict[str, list[str]] = {}
+        for name, entrant in comparison.entrants.items():
+            if entrant.run is not None:
+                continue
+            experiment = Experiment(
+                data=comparison.data[data],
+                model=entrant.model,
+                losses=entrant.losses,
+                pretraining=Pretraining() if entrant.pretraining else None,
+                pretraining_weights=entrant.pretraining_weights,
+            )
+            with contextlib.suppress(ValueError):  # the run itself will tell
+                for note in physics_notes(experiment, own, "train"):
+                    affected.setdefault(note, []).append(name)
+        for note, names in affected.items():
+            warn(f"{data}, {', '.join(names)}: {note}")
 
 
 def _one(

@@ -104,7 +104,7 @@ _GPU = FitConfig(
 )
 _JET = DataConfig(
     path="data/jet_piv_train.npz",
-    hints={"unit": "m/s"},
+    hints={"unit": "m/s", "family": "incompressible"},
     split="time",
     guard=40,
     shares=Shares(train=0.7, valid=0.15),

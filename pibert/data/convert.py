@@ -20,6 +20,7 @@ from pibert.data.generate import IDENTITY
 from pibert.data.resample import represent
 from pibert.data.sources.numbered import expand_pattern
 from pibert.data.sources.recordings import Recordings
+from pibert.data.sources.stated import family_note
 from pibert.data.units import in_consistent_units
 from pibert.data.wording import counted
 from pibert.fields import Trajectory, read_mask
@@ -56,7 +57,8 @@ def convert(
         size: Rows and columns to bring the fields to.
         units: ``keep`` leaves lengths, times and velocities in the units of the source.
         on_progress: Called with the share that is done, 0 to 1.
-        on_remark: Called with what was done to the units, in words, once for all that are alike.
+        on_remark: Called with what was done to the units and what is assumed of the family, in
+            words, once for all that are alike.
     """
     out = Path(out)
     refuse_overwriting(recordings.path, out)
@@ -67,14 +69,16 @@ def convert(
             report = _share_of(on_progress, done, len(names))
             original = recordings[name] if region is None else crop(recordings[name], region)
             scaled = original if units == "keep" else in_consistent_units(original)
-            if scaled is not original and on_remark is not None:
-                remark = _remark_on_units(scaled)
-                if remark not in said:
-                    on_remark(remark)
-                    said.add(remark)
             view = represent(
                 scaled, stride=stride, max_frames=max_frames, frames=frames, channels=channels
             )
+            notes = [family_note(view)]
+            if scaled is not original:
+                notes.append(_remark_on_units(scaled))
+            for note in notes:
+                if note is not None and on_remark is not None and note not in said:
+                    on_remark(note)
+                    said.add(note)
             view = _with_finite_values(view, report)
             if on_remark is not None and "not_finite" in view.local:
                 count = view.local["not_finite"]

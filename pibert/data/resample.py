@@ -26,6 +26,7 @@ from torch import Tensor
 from pibert.data.splits import Segment, split_at_gaps
 from pibert.data.wording import counted
 from pibert.fields import MASKS, FrameSource, Grid, Trajectory, read_mask
+from pibert.physics import find_family
 
 _TOGETHER = 1 << 19
 """Values that are resized around unknown points at once: few enough to stay in the cache."""
@@ -82,6 +83,11 @@ def represent(
     local["channels"] = list(names)
     if max_frames is not None:
         local["max_frames"] = max_frames
+    if spec.family is not None and "family" in local:
+        if not set(find_family(spec.family).channels) <= set(names):
+            # It was inferred from channels that are left out.
+            spec = replace(spec, family=None)
+            del local["family"]
     resizer = None
     grid = replace(spec.grid, body=None)
     if size is not None and size != grid.shape:
@@ -155,7 +161,7 @@ class Resizer:
         """Fields on the new grid within the range of the known points; of first order."""
         here = known[:, None]
         total = self._apply("plain", torch.where(here, fields, 0.0).double())
-        return (total / self._apply("plain", here.double())).to(fields)
+        return _shared(total, self._apply("plain", here.double())).to(fields)
 
     def _around_gaps(self, fields: Tensor, known: Tensor) -> Tensor:
         values = torch.where(known, fields, 0.0).double()
@@ -166,7 +172,7 @@ class Resizer:
         total = self._apply("plain", values)
         total += self._apply("plain", slopes[0], y="way")
         total += self._apply("plain", slopes[1], x="way")
-        moved = (total / self._apply("plain", known.double())).to(fields)  # NaN: nothing is known
+        moved = _shared(total, self._apply("plain", known.double())).to(fields)
         touched = self._apply("support", (~known).double()) > 0
         return torch.where(touched, moved, self._apply("exact", values).to(fields))
 
@@ -222,6 +228,12 @@ def _known_slopes(values: Tensor, known: Tensor, axis: int, periodic: bool) -> T
         step = shift * (values - values.roll(shift, axis))
         total, count = total + torch.where(there, step, 0.0), count + there
     return total / count.clamp(min=1)
+
+
+def _shared(total: Tensor, share: Tensor) -> Tensor:
+    """Sums over known points by their share of the weight; NaN where nothing is known."""
+    # Never a division by zero, whose gradient is NaN.
+    return torch.where(share > 0, total / torch.where(share > 0, share, 1.0), torch.nan)
 
 
 def _shrink(n: int, m: int) -> tuple[Tensor, Tensor]:

@@ -80,7 +80,9 @@ def split_trajectories(groups: Sequence[Hashable], shares: Shares, *, seed: int)
     """Whole trajectories, drawn at random; those of one group go to the same part.
 
     Groups are dealt in random order, each part being filled until the next group would miss its
-    count by more than stopping does. Published splits that name only a seed cannot be reproduced
+    count by more than stopping does. Of a small set every part gets at least one group, as long as
+    there are as many groups as parts: 8 trajectories with the default shares give 6, 1 and 1.
+    Published splits that name only a seed cannot be reproduced
     from it (their permutation is not known); their counts can: 92 single trajectories with shares
     0.8 and 0.1 give 73, 9 and 10.
 
@@ -95,25 +97,48 @@ def split_trajectories(groups: Sequence[Hashable], shares: Shares, *, seed: int)
     dealt = list(members.values())
     order = torch.randperm(len(dealt), generator=torch.Generator().manual_seed(seed)).tolist()
 
-    counts = shares.counts(len(groups))
+    counts = _at_least_one(shares, len(groups))
     filled: dict[str, list[int]] = {part: [] for part in PARTS}
     place = 0
-    for group_members in (dealt[i] for i in order):
+    for number, group_members in enumerate(dealt[i] for i in order):
+        left = len(dealt) - number
         while place < len(PARTS) - 1:
             have, want = len(filled[PARTS[place]]), counts[PARTS[place]]
             too_many = have + len(group_members) - want
-            if want and (not have or too_many < want - have):
+            spare = left - sum(counts[part] > 0 for part in PARTS[place + 1 :])
+            if want and (not have or (too_many < want - have and spare > 0)):
                 break
             place += 1
         filled[PARTS[place]] += group_members
     empty = [part for part in shares.positive() if not filled[part]]
     if empty:
+        used = shares.positive()
         raise ValueError(
-            f"nothing is left for {empty} of {counted(len(groups), 'trajectory')} in "
-            f"{counted(len(dealt), 'group')}; raise their shares or add data (shares: {shares})"
+            f"expected at least {len(used)} trajectories or groups of them, one for each of "
+            f"{', '.join(used)}, found {counted(len(groups), 'trajectory')} in "
+            f"{counted(len(dealt), 'group')}: nothing is left for {', '.join(empty)}; add data, "
+            "split each trajectory in time (data.split = 'time'), or set the share of a part to 0"
         )
     parts = (tuple(Segment(index) for index in sorted(filled[part])) for part in PARTS)
     return Split(*parts)
+
+
+def _at_least_one(shares: Shares, total: int) -> dict[str, int]:
+    """The counts of the shares, but none of the parts is empty where there is enough for all.
+
+    What an empty part gets is taken from the part that is furthest above its share.
+    """
+    counts, used = shares.counts(total), shares.positive()
+    rest = 1 - shares.train - shares.valid - shares.calibration
+    above = {part: counts[part] - total * getattr(shares, part, rest) for part in PARTS}
+    for part in used:
+        givers = [other for other in PARTS if counts[other] > (other in used)]
+        if not counts[part] and givers:
+            giver = max(givers, key=lambda other: above[other])
+            above[giver] -= 1
+            counts[giver] -= 1
+            counts[part] = 1
+    return counts
 
 
 def label_split(trajectories: Sequence[Trajectory], split: Split, *, seed: int) -> list[Trajectory]:

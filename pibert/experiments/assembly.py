@@ -14,11 +14,12 @@ from torch import nn
 
 from pibert import config
 from pibert.data.dataset import Samples, Window
-from pibert.experiments.experiment import Experiment, Pretraining, Weights
+from pibert.experiments.experiment import Experiment, ModelConfig, Pretraining, Weights
 from pibert.experiments.flows import Flows
 from pibert.experiments.record import Stage
+from pibert.experiments.starting import in_units_of
 from pibert.models import build_model
-from pibert.predictor import Predictor, load
+from pibert.predictor import load
 from pibert.pretraining.negatives import Negatives
 from pibert.training.augmentation import augmented
 from pibert.training.consistency import equation_consistency
@@ -122,9 +123,10 @@ def _make_model(experiment: Experiment, flows: Flows, start: str | None) -> tupl
     """The model before training, and the flows in its units."""
     options, chosen = experiment.model.options, experiment.model
     torch.manual_seed(experiment.seed)
+    flows = with_family_of_model(chosen, flows)
     begun = None if start is None else load(start)
     if begun is not None and start is not None:
-        flows = _in_units_of(begun, flows, start)
+        flows = in_units_of(begun, flows, start, experiment.start_scaling)
     try:
         model = build_model(chosen.name, preset=chosen.preset, spec=flows.spec, **options)
     except ValueError as error:
@@ -140,26 +142,17 @@ def _make_model(experiment: Experiment, flows: Flows, start: str | None) -> tupl
             f"the weights of {start} do not fit this experiment's model: "
             f"{' '.join(first).strip()}; give both the same [model]"
         ) from None
+    if experiment.start_scaling == "data":
+        _calibrate(model, flows)
     return flows, model
 
 
-def _in_units_of(begun: Predictor, flows: Flows, start: str) -> Flows:
-    """A model that is trained further keeps its scaling of fields and parameters."""
-    mine, theirs = flows.spec, begun.spec
-    remedies = {
-        "channels": "choose the same with data.channels",
-        "units": "convert the data",
-        "parameter_names": "state the same parameters of every flow",
-    }
-    for what, remedy in remedies.items():
-        if getattr(mine, what) != getattr(theirs, what):
-            raise ValueError(
-                f"{start} was trained on {what.replace('_', ' ')} {getattr(theirs, what)}, but "
-                f"these data have {getattr(mine, what)}; {remedy}, or choose another start"
-            )
-    # Measurements rarely state their equation.
-    spec = replace(mine, parameters=theirs.parameters, family=mine.family or theirs.family)
-    return replace(flows, normalizer=begun.normalizer, spec=spec)
+def with_family_of_model(model: ModelConfig, flows: Flows) -> Flows:
+    """Flows of no stated family have the one that is an option of the model."""
+    family = model.options.get("family")
+    if family is None or flows.spec.family is not None:
+        return flows
+    return replace(flows, spec=replace(flows.spec, family=family))
 
 
 def _calibrate(model: Any, flows: Flows) -> None:
@@ -224,7 +217,7 @@ def _learning(experiment: Experiment, model: Any, scales: LossScales, steps: int
             scales,
             losses,
             rollout,
-            weight=config.pde_weight if scales.has_velocity else 0.0,
+            weight=config.pde_weight if scales.is_solenoidal else 0.0,
             transport=config.transport,
             steps=steps,
         )
@@ -232,14 +225,14 @@ def _learning(experiment: Experiment, model: Any, scales: LossScales, steps: int
 
 
 def _published_losses(experiment: Experiment, scales: LossScales) -> LossWeights:
-    """Those of the preset of PIBERT, without the terms of a velocity where there is none.
+    """The weights of PIBERT's preset; the regularisers are those of incompressible flow alone.
 
     All other models learn from the squared error alone, as they were published.
     """
     if experiment.model.name != "pibert":
         return LossWeights(reg=0.0, bnd=0.0)
     published = PAPER_WEIGHTS.get(experiment.model.preset or "base", PAPER_WEIGHTS["base"])
-    return published if scales.has_velocity else replace(published, reg=0.0)
+    return published if scales.is_solenoidal else replace(published, reg=0.0)
 
 
 def _need(model: nn.Module, method: str, weight: str) -> None:

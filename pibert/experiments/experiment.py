@@ -122,6 +122,9 @@ class Pretraining(FitConfig):
     epochs: int = 50
 
 
+Scaling = Literal["start", "data"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """Everything that decides a run."""
@@ -132,6 +135,9 @@ class Experiment:
     """Of the weights, of the order of samples, and of what is random about them."""
     start: str | None = None
     """A run or model whose weights to begin with."""
+    start_scaling: Scaling = "start"
+    """Whose mean and deviation of fields and parameters a model that begins with ``start`` uses:
+    those that it was trained with, or those of these data, which its weights then adapt to."""
     heads_only: bool = False
     """Pretraining of a model that steps already: its heads for gaps and consistency learn from what
     it knows, all else, and so its stepping, stays as it is."""
@@ -156,6 +162,11 @@ class Experiment:
                 "expected a model to start from or a pretraining, found both: "
                 f"start {self.start!r} and a section [pretraining]; leave one out: --set "
                 "pretraining=none or --set start=none"
+            )
+        if self.start_scaling == "data" and (self.start is None or self.heads_only):
+            raise ValueError(
+                "start_scaling = 'data': expected a model to start from, all of whose weights are "
+                f"trained, found start {self.start!r} and heads_only = {self.heads_only}"
             )
         if self.heads_only and (self.start is None or self.pretraining_weights.supervised):
             raise ValueError(

@@ -20,6 +20,7 @@ from pibert.data.resample import represent
 from pibert.data.sources import open_recordings
 from pibert.data.sources.numbered import expand_pattern
 from pibert.data.sources.recordings import Hints
+from pibert.data.sources.stated import family_note
 from pibert.data.splits import (
     PARTS,
     Segment,
@@ -92,6 +93,7 @@ def prepare(
     """
     trajectories, source = _trajectories(config, device, on_progress)
     _warn_of_filled(trajectories)
+    _note_family(trajectories)
     split = _part(trajectories, config)
     spec = common_spec(trajectories)
     spec = replace(spec, parameters=fit_parameters(trajectories, split.train))
@@ -107,6 +109,7 @@ def outline(
     """
     unread = replace(config, in_memory=False, outlier_noise=None)
     trajectories, source = _trajectories(unread, device, on_progress)
+    _note_family(trajectories)
     spec = common_spec(trajectories)
     unscaled = Normalizer.identity(len(spec.channels))
     return Flows(trajectories, _part(trajectories, config), unscaled, spec, source)
@@ -150,6 +153,13 @@ def _warn_of_filled(trajectories: Sequence[Trajectory]) -> None:
             f"{filled:,} of {known:,} vectors ({filled / known:.2%}) were filled, not measured: "
             "models take them as input, but training targets, scores and calibration leave them out"
         )
+
+
+def _note_family(trajectories: Sequence[Trajectory]) -> None:
+    """Say that a family was inferred; of flows without any, ``physics_notes`` tells."""
+    stated = [trajectory for trajectory in trajectories if trajectory.spec.family is not None]
+    for note in sorted({note for trajectory in stated if (note := family_note(trajectory))}):
+        warn(note)
 
 
 def cache_folder() -> Path:

@@ -26,6 +26,7 @@ from pibert.data.dataset import BatchOrder, make_loader
 from pibert.experiments.assembly import Parts, assemble
 from pibert.experiments.experiment import Experiment
 from pibert.experiments.flows import Flows, prepare
+from pibert.experiments.physics_notes import physics_notes
 from pibert.experiments.record import (
     Stage,
     commit,
@@ -38,6 +39,7 @@ from pibert.experiments.record import (
 )
 from pibert.models.references.simple import Reference
 from pibert.predictor import read_model, save_model
+from pibert.remarks import warn
 from pibert.report.curves import draw_curves
 from pibert.training import engine
 from pibert.training.engine import Fitted, Reporter
@@ -92,6 +94,8 @@ def run(
     first_does(fabric, lambda: refuse_other(experiment, out, stage))
     flows = flows or _flows_of_all(experiment, fabric, reporter)
     parts = assemble(experiment, flows, stage, experiment.start)
+    for note in physics_notes(experiment, parts.flows, stage):
+        warn(note)
     if stage == "train" and experiment.pretraining is not None:
         before = assemble(experiment, flows, "pretrain", None)
         folder = out / PRETRAINING

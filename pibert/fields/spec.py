@@ -15,6 +15,9 @@ from pibert.fields.grid import Grid
 PARAMETER_WIDTH = 16
 """Length of the parameter vector that a model sees (the paper's parameter-token width)."""
 
+FLOWS = ("incompressible", "incompressible-momentum", "euler")
+"""The PDE families of ``pibert.physics`` whose channels u and v are a velocity."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
@@ -79,8 +82,8 @@ class FieldSpec:
     dt: float | None = None
     """Time between two frames; None where it is not known."""
     grid: Grid = field(default_factory=lambda: Grid((64, 64)))
-    family: str | None = "incompressible"
-    """The PDE family that governs the flow, a key of ``pibert.physics.FAMILIES``, if known."""
+    family: str | None = None
+    """The PDE family that governs the flow, a key of ``pibert.physics.FAMILIES``; None: unknown."""
     reference_velocity: float | None = None
     """U in Re = U D / nu; with ``reference_length`` it turns a Reynolds number into a viscosity."""
     reference_length: float | None = None
@@ -123,7 +126,7 @@ class FieldSpec:
 
         Other families use these names for something else: concentrations, a displacement.
         """
-        is_flow = self.family is None or self.family.startswith(("incompressible", "euler"))
+        is_flow = self.family is None or self.family in FLOWS
         if not is_flow or not {"u", "v"} <= set(self.channels):
             return None
         return self.channels.index("u"), self.channels.index("v")

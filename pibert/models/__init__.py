@@ -70,9 +70,16 @@ def build_model(
         name: A key of ``MODELS``.
         preset: A key of ``PRESETS[name]``; None is the first.
         spec: What the fields are. None: dimensionless channels on a 64 x 64 unit grid, of which
-            the first two are the velocity (u, v); one channel alone has no PDE family.
+            the first two are the velocity (u, v) of an incompressible flow; one channel alone has
+            no PDE family.
         overrides: Fields of the model's config.
     """
+    config = make_config(name, preset, **overrides)
+    return MODELS[name](config, spec or _default_spec(config))
+
+
+def make_config(name: str, preset: str | None = None, **overrides: Any) -> StepperConfig:
+    """The configuration of a model; arguments as for ``build_model``."""
     if name not in MODELS:
         raise ValueError(f"unknown model {name!r}; choose from: {', '.join(MODELS)}")
     presets = PRESETS[name]
@@ -87,8 +94,7 @@ def build_model(
             raise ValueError(
                 f"unknown option {key!r} of {name}; {hint}choose from: {', '.join(known)}"
             )
-    config = replace(presets[preset], **overrides)
-    return MODELS[name](config, spec or _default_spec(config))
+    return replace(presets[preset], **overrides)
 
 
 def _default_spec(config: StepperConfig) -> FieldSpec:

@@ -9,7 +9,6 @@ Normaliser, spacing, scales and weights are buffers: a saved or exported model c
 """
 
 import math
-import warnings
 from dataclasses import replace
 
 import torch
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from pibert.fields import FieldSpec, Grid, Normalizer
 from pibert.physics import find_family, magnitude, masked_residuals
 from pibert.physics.coefficients import known_coefficients
+from pibert.remarks import warn
 
 
 class PhysicsBias(nn.Module):
@@ -178,10 +178,9 @@ def _keep_spacing(module: PhysicsBias, _: object) -> None:
     """After loading weights from another grid, tell it: the field spec holds, not the weights."""
     own = torch.tensor([module.spec.grid.dy, module.spec.grid.dx]).to(module.spacing)
     if not torch.allclose(module.spacing, own, rtol=1e-6, atol=0.0):
-        warnings.warn(
+        warn(
             f"the weights belong to a grid of spacing (dy, dx) = {module.spacing.tolist()}, this "
-            f"model has {own.tolist()}: it keeps its own; calibrate it on its own data",
-            stacklevel=2,
+            f"model has {own.tolist()}: it keeps its own; calibrate it on its own data"
         )
         module.spacing.copy_(own)
 

@@ -5,6 +5,7 @@ from pibert.physics.families import (
     FAMILIES,
     Family,
     find_family,
+    is_solenoidal,
     magnitude,
     masked_residuals,
 )
@@ -14,6 +15,7 @@ __all__ = [
     "Family",
     "Order",
     "find_family",
+    "is_solenoidal",
     "magnitude",
     "masked_residuals",
     "where_defined",

@@ -80,7 +80,7 @@ def take_arrays(
     fields: Any, mask: Mask | None, grid: Grid | None, spec: FieldSpec, history: int
 ) -> Taken:
     """Arrays as a batch, checked for their type and shape."""
-    values = as_tensor(fields, "fields").detach()
+    values = as_tensor(fields, "fields")
     missing = 5 - values.ndim
     shape = tuple(values.shape)
     full = values[(None,) * missing] if missing in (1, 2) else values

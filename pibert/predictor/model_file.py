@@ -7,6 +7,7 @@ weights, as the one in the header has. ``docs/model-file.md`` specifies the form
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from pibert import __version__
 from pibert.config import parse
 from pibert.fields import FieldSpec, Normalizer
 from pibert.models import MODELS, PRESETS
@@ -94,10 +96,7 @@ def read_model(name_or_path: Path | str, device: torch.device | str = "cpu") -> 
     try:
         name = card["model"]["name"]
         if name not in MODELS:
-            raise ValueError(
-                f"expected a model among {', '.join(MODELS)}, found {name!r}; it may need a newer "
-                "pibert"
-            )
+            raise ValueError(_unknown_model(name, card))
         spec, scaling = FieldSpec.from_dict(card["spec"]), card["normalizer"]
         normalizer = Normalizer(tuple(scaling["mean"]), tuple(scaling["std"]))
         check_channels(normalizer, spec)
@@ -116,6 +115,20 @@ def read_model(name_or_path: Path | str, device: torch.device | str = "cpu") -> 
         raise ValueError(f"{weights}: {error}") from error
     model.load_state_dict(tensors)
     return SavedModel(model=model.to(device).eval(), normalizer=normalizer, card=card)
+
+
+def _unknown_model(name: str, card: Card) -> str:
+    """Why the model of a card cannot be built, and what to do."""
+    by = ""
+    with suppress(LookupError, TypeError):
+        written = card["provenance"]["versions"]["pibert"]
+        by = f" It was saved by pibert {written}, this is {__version__}."
+    return (
+        f"the model {name!r} is not known here; known: {', '.join(MODELS)}. If it is a model of "
+        "your own, import the module that adds it to pibert.models.MODELS before you load it (on "
+        "the command line, run that module in place of pibert). A model of a newer pibert needs "
+        f"that version.{by}"
+    )
 
 
 def _replace(path: Path, content: bytes) -> None:

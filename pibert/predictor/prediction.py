@@ -4,6 +4,10 @@ Fields are in the units of ``Predictor.spec``, the newest frame last, as NumPy a
 xarray, float32 or float64; answers are of the same kind, grid, type and device. The model itself
 computes in float32, on its own grid. ``docs/predicting.md`` has the layouts that are taken.
 
+Where a tensor that is given, of fields or of a parameter, requires a gradient, answers can be
+differentiated by it. The gradient also reaches the weights: ``torch.autograd.grad`` of the input
+alone leaves those as they are.
+
 What is not known is False in a mask; values there may be NaN and are not looked at. Points of a
 body that the grid states are never known. The mask holds for all steps of a rollout, as in
 training: what is predicted at unknown points is handed out as the model makes it, but not fed back.
@@ -273,12 +277,19 @@ class Predictor:
             chunk=self.chunk,
         )
 
-    @torch.no_grad()
     def _run(self, function: Callable[..., Tensor], window: Tensor, given: Given) -> Tensor:
-        """A function of the model over the batch, some samples at a time, in full precision."""
+        """A function of the model over the batch, some samples at a time, in full precision.
+
+        Gradients are kept where what was given has them.
+        """
         x, device, parts = window.flatten(1, 2), self.device, []
         full = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
-        with torch.autocast(device.type, enabled=False), full:
+        wanted = x.requires_grad or given.parameters.requires_grad
+        with (
+            torch.set_grad_enabled(torch.is_grad_enabled() and wanted),
+            torch.autocast(device.type, enabled=False),
+            full,
+        ):
             for start in range(0, len(x), self.chunk):
                 part = slice(start, start + self.chunk)
                 inputs = (v[part].to(device) for v in (x, given.parameters, given.seen))

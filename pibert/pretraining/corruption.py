@@ -32,7 +32,7 @@ from torch import Tensor
 
 from pibert import draws
 from pibert.fields import Batch, FieldSpec, Normalizer
-from pibert.physics import find_family
+from pibert.physics import is_solenoidal
 from pibert.pretraining.masks import Hidden, Masking
 
 _TINY = 1e-30
@@ -85,18 +85,11 @@ def surrogate(batch: Batch, spec: FieldSpec, normalizer: Normalizer) -> Float[Te
     white = draws.normal(batch.seeds, "phases of noise", ny, nx).to(x.dtype)
     turns = _phase(torch.fft.rfft2(white))[:, None, None]
     turned = modes * turns
-    if _is_solenoidal(spec):
+    if is_solenoidal(spec):
         turned = _without_divergence(turned, nx, spec, normalizer)
     # What the unknown points lack in variance is made up for.
     fill = (ny * nx / count).sqrt()
     return (mean + fill * torch.fft.irfft2(turned, s=(ny, nx))).flatten(1, 2)
-
-
-def _is_solenoidal(spec: FieldSpec) -> bool:
-    """Whether the channels hold a velocity that should have no divergence."""
-    if spec.velocity is None:
-        return False
-    return spec.family is None or "divergence" in find_family(spec.family).terms
 
 
 def _without_divergence(

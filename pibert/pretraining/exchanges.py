@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pibert.fields import FieldSpec
+from pibert.physics import find_family
 
 ALL_ORDERS = 4
 """Histories up to this are shuffled to any other order; longer ones have two frames exchanged."""
@@ -16,8 +17,7 @@ ALL_ORDERS = 4
 def wrong_orders(history: int, spec: FieldSpec) -> Int[Tensor, "n h"]:
     """Orders of the frames of a window that break its equation.
 
-    The true order is not among them. Neither is the reverse of three frames or more of a wave's
-    displacement, which is the wave that runs backwards.
+    The true order is not among them, nor the reverse order where the equation allows it.
     """
     true = tuple(range(history))
     if history <= ALL_ORDERS:
@@ -29,7 +29,7 @@ def wrong_orders(history: int, spec: FieldSpec) -> Int[Tensor, "n h"]:
             exchanged[i], exchanged[j] = j, i
             orders.append(tuple(exchanged))
     allowed = {true}
-    if spec.family == "wave" and "u_t" not in spec.channels:
+    if spec.family is not None and find_family(spec.family).is_reversible(spec.channels):
         allowed.add(true[::-1])
     return torch.tensor([order for order in orders if order not in allowed])
 

@@ -106,11 +106,7 @@ class NegativesConfig:
 
 def required_history(spec: FieldSpec) -> int:
     """Frames that a window must have for its equation to be judged."""
-    if spec.family is None or spec.family.startswith("incompressible"):
-        return 1
-    if spec.family == "wave" and "u_t" in spec.channels:
-        return 2
-    return find_family(spec.family).frames
+    return 1 if spec.family is None else find_family(spec.family).frames_to_judge(spec.channels)
 
 
 class Negatives:

@@ -31,7 +31,14 @@ from pibert.fields import PARAMETER_WIDTH, FieldSpec, Grid, Normalizer
 from pibert.physics import find_family, where_defined
 from pibert.physics.coefficients import known_coefficients
 from pibert.physics.derivatives import divergence, gradient, laplacian
-from pibert.physics.families import Family, ReactionDiffusion
+from pibert.physics.families import (
+    Euler,
+    Family,
+    Heat,
+    Incompressible,
+    ReactionDiffusion,
+    Wave,
+)
 from pibert.pretraining.stepping import ORDER, StepPlan, plan_steps, step, step_in_box
 
 State = Float[Tensor, "b c y x"]
@@ -69,7 +76,7 @@ class Omission:
         if missing:
             raise ValueError(f"family {self.family.name!r} needs channels {missing}")
         self.spec, self.normalizer = spec, normalizer
-        incompressible = self.family.name.startswith("incompressible")
+        incompressible = isinstance(self.family, Incompressible)
         self.single = incompressible and (history < 2 or spec.dt is None)
         """Whether the last frame alone is changed, by an amount that is asked for."""
         if spec.dt is None and not self.single:
@@ -83,14 +90,20 @@ class Omission:
         self._plan = None if self.single else self._make_plan(coefficients)
 
     def _terms(self, known: tuple[str, ...]) -> tuple[str, ...]:
-        family = self.family
-        if family.name.startswith("incompressible"):
-            stepped = not self.single and "viscosity" in known
-            return ("pressure", "advection", "diffusion") if stepped else ("pressure",)
-        if isinstance(family, ReactionDiffusion):
-            needs = {"reaction": family.diffusivities, "diffusion": family.reaction.coefficients}
-            return tuple(term for term, names in needs.items() if set(names) <= set(known))
-        return {"heat": ("diffusion",), "euler": ("pressure",)}.get(family.name, ("restoring",))
+        match self.family:
+            case Incompressible():
+                stepped = not self.single and "viscosity" in known
+                return ("pressure", "advection", "diffusion") if stepped else ("pressure",)
+            case ReactionDiffusion(diffusivities=spreading, reaction=reaction):
+                needs = {"reaction": spreading, "diffusion": reaction.coefficients}
+                return tuple(term for term, names in needs.items() if set(names) <= set(known))
+            case Heat():
+                return ("diffusion",)
+            case Euler():
+                return ("pressure",)
+            case Wave():
+                return ("restoring",)
+        raise ValueError(f"no term of {self.family.name!r} can be left out")
 
     def _make_plan(self, coefficients: Mapping[str, Any]) -> StepPlan:
         """Sub-steps for the fastest of the training data."""
@@ -120,18 +133,19 @@ class Omission:
         factors = known_coefficients(self.family, self.spec, parameters)
         lot = draws.whole(seeds, "omitted", len(self.terms))
         keep = {term: (lot != i).to(frames.dtype) for i, term in enumerate(self.terms)}
-        if self.single:
-            change = self._without_pressure(physical, factors, known)
-        elif self.family.name.startswith("incompressible"):
-            change = self._incompressible(physical, factors, known, keep)
-        elif isinstance(self.family, ReactionDiffusion):
-            change = self._reaction_diffusion(physical, factors, known, keep)
-        elif self.family.name == "heat":
-            change = physical[:, -2] - physical[:, -1]
-        elif self.family.name == "euler":
-            change = self._euler(physical, factors, known)
-        else:
-            change = self._wave(physical)
+        match self.family:
+            case Incompressible() if self.single:
+                change = self._without_pressure(physical, factors, known)
+            case Incompressible():
+                change = self._incompressible(physical, factors, known, keep)
+            case ReactionDiffusion():
+                change = self._reaction_diffusion(physical, factors, known, keep)
+            case Heat():
+                change = physical[:, -2] - physical[:, -1]
+            case Euler():
+                change = self._euler(physical, factors, known)
+            case _:
+                change = self._wave(physical)
         scaled = torch.stack([change[:, i] / std[i] for i in range(change.shape[1])], dim=1)
         return torch.where(known[:, None], scaled, 0.0)
 

@@ -96,7 +96,8 @@ def best_epoch(epochs: Sequence[dict[str, Any]]) -> int | None:
 def _panels(epochs: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
     """Quantities by panel; the loss comes first, then those that are validated.
 
-    What is the same as the loss throughout (its only part) is not drawn again.
+    What is the same as the loss throughout (its only part) is not drawn again, nor is the error of
+    persistence, which does not change.
     """
     names: dict[str, None] = {}
     for part in ("valid", "train"):
@@ -106,6 +107,8 @@ def _panels(epochs: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
     means = [part for e in epochs for part in (e.get("train"), e.get("valid")) if part]
     panels: dict[str, list[str]] = {}
     for name in ordered:
+        if name == "persistence":
+            continue
         if name != "loss" and all(part.get(name) == part.get("loss") for part in means):
             continue
         panels.setdefault(name.split("/")[0], []).append(name)
@@ -135,7 +138,8 @@ def _draw_panel(
             ax.plot(x, y, dashes, color=shade, lw=width, marker=marker, ms=3, label=label)
             if part == "valid" and best is not None and best in x:
                 ax.plot(best, y[x == best][0], "o", mfc="white", mec=shade, mew=1.4, ms=6, zorder=5)
-    _set_scale(ax, drawn)
+    if title != "skill":
+        _set_scale(ax, drawn)
     _finish(ax, title, epochs)
     if best is not None:
         ax.axvline(best, color="0.6", lw=0.8, ls=":", zorder=0)

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from pibert import draws
 from pibert.fields import Batch
 from pibert.models.baselines.fourierflow import FLOOR, FourierFlow
-from pibert.training.losses import reconstruction
+from pibert.training.losses import persistence, reconstruction
 from pibert.training.objectives import Objective
 
 
@@ -64,6 +64,7 @@ def flow_matching(align: float, *, judge_draws: int = 2, judge_steps: int = 5) -
             )
             prediction = drawn.mean(1).unflatten(1, (horizon, -1))
             logs["reconstruction"] = reconstruction(prediction, target, known).detach()
+            logs["persistence"] = persistence(batch.x, target, known).detach()
         return loss, logs | {"loss": loss.detach()}
 
     return objective

@@ -5,9 +5,11 @@
     {"kind": "epoch", "epoch": 1, "step": 57, "learning_rate": 1.7e-05, "train": {"loss": ...},
      "valid": {"loss": ...}, "best": true, "seconds": 0.6, "samples_per_second": 24000.0}
 
-Epochs are counted from 1, steps are those done since the start. JSON has no NaN: a value that is
-not finite is null. A run that resumes drops the lines of epochs that its state does not know, and
-writes them again: the finished log is that of a run that was never interrupted, apart from times.
+Epochs are counted from 1, steps are those done since the start. The validation of a model that
+predicts frames has the error of persistence on the same frames and the skill against it. JSON has
+no NaN: a value that is not finite is null. A run that resumes drops the lines of epochs that its
+state does not know, and writes them again: the finished log is that of a run that was never
+interrupted, apart from times.
 """
 
 import json
@@ -120,6 +122,13 @@ def means(parts: Sequence[list[Any]]) -> dict[str, float]:
                 counts[name] = counts.get(name, 0) + count
     ordered = ["loss"] + [name for name in sums if name != "loss"]
     return {name: sums[name] / counts[name] for name in ordered if counts.get(name)}
+
+
+def with_skill(values: dict[str, float]) -> dict[str, float]:
+    """Validation values with the skill, 1 - reconstruction / persistence, where both are there."""
+    if not values.get("persistence") or "reconstruction" not in values:
+        return values
+    return {**values, "skill": 1 - values["reconstruction"] / values["persistence"]}
 
 
 class Journal:

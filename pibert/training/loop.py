@@ -19,7 +19,7 @@ from pibert.fields import Batch
 from pibert.training.best import BestWeights, SaveBest
 from pibert.training.checkpoints import Checkpoints
 from pibert.training.guards import LateCheck, StopSignals, Stopwatch, seed_generators
-from pibert.training.journal import Journal, LogSums, Reporter, Silent, means
+from pibert.training.journal import Journal, LogSums, Reporter, Silent, means, with_skill
 from pibert.training.objectives import Objective
 from pibert.training.optimizers import (
     RunningMean,
@@ -317,7 +317,7 @@ class Run:
             batch = batch.to(self.device).reseeded(self.seed, 0, start)
             loss, values = self.recorder.judge(judge, batch)
             logs.add(loss, values, stop - start)
-        return means(self.processes.gather(logs.to_plain()))
+        return with_skill(means(self.processes.gather(logs.to_plain())))
 
     def _monitored(self, valid: Mapping[str, float]) -> float:
         if self.config.monitor not in valid:

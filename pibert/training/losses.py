@@ -3,7 +3,8 @@
     total = recon + reg (div L_div + lap L_lap) + bnd L_bnd
 
 - recon: mean over channels and points of the squared error of standardised fields.
-- L_div: mean over points of (u_x + v_y)^2 of the prediction.
+- L_div: mean over points of (u_x + v_y)^2 of the prediction, where the family of the flow says that
+  its divergence is zero (``Family.is_solenoidal``).
 - L_lap: mean over points of (lap u)^2 + (lap v)^2 of the prediction.
 - L_bnd: like recon, over the points of a boundary mask M alone. The published figures divide a sum
   over samples and channels by |M|, which grows with the batch.
@@ -35,7 +36,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert.fields import FieldSpec, Grid, Normalizer
-from pibert.physics import derivatives
+from pibert.physics import derivatives, is_solenoidal
 
 State = Float[Tensor, "*batch c y x"]
 Known = Bool[Tensor, "*#batch y x"]
@@ -103,8 +104,17 @@ class LossScales:
         return cls(spec=spec, normalizer=normalizer, reference_velocity=velocity)
 
     @property
-    def has_velocity(self) -> bool:
-        return self.spec.velocity is not None
+    def is_solenoidal(self) -> bool | None:
+        """Whether the velocity has no divergence; None where no family is stated."""
+        return is_solenoidal(self.spec)
+
+    def refuse_divergence(self, what: str) -> None:
+        """Refuse a penalty of the divergence where the family has no such constraint."""
+        if self.is_solenoidal is False:
+            raise ValueError(
+                f"{what} needs a velocity whose divergence is zero, found channels "
+                f"{list(self.spec.channels)} of family {self.spec.family!r}; set its weight to 0"
+            )
 
     @property
     def unit_grid(self) -> Grid:
@@ -152,8 +162,29 @@ def reconstruction(prediction: State, target: State, known: Known | None = None)
     return _mean(_squared_error(prediction, target, known), known)
 
 
+def persistence(
+    x: Float[Tensor, "b hc y x"],
+    target: Float[Tensor, "b s c y x"],
+    known: Known | None = None,
+    scales: LossScales | None = None,
+) -> Scalar:
+    """The reconstruction error of the newest input frame as the prediction of every target frame.
+
+    Args:
+        x: Standardised input, with the channels of the target; the newest frame comes last.
+        target: Standardised.
+        known: True where the target is known.
+        scales: With these, points inside the body do not count.
+    """
+    newest = x[:, None, -target.shape[2] :].expand_as(target)
+    return reconstruction(
+        newest, target, known if scales is None else _fluid(known, scales, target)
+    )
+
+
 def divergence(prediction: State, scales: LossScales, known: Known | None = None) -> Scalar:
-    """Mean squared divergence of the predicted velocity."""
+    """Mean squared divergence of the predicted velocity, of an incompressible flow alone."""
+    scales.refuse_divergence("the divergence loss")
     u, v = scales.velocity(prediction)
     grid = scales.unit_grid
     known = _fluid(known, scales, prediction)

@@ -31,11 +31,8 @@ def masked_physics(
         normalizer: Of the input channels.
         scales: Of the input channels; used for the divergence alone.
     """
-    if masking.divergence and not scales.has_velocity:
-        raise ValueError(
-            f"expected a velocity (u, v) for the divergence of the reconstruction, found channels "
-            f"{list(spec.channels)} of family {spec.family!r}; set the divergence weight to 0"
-        )
+    if masking.divergence:
+        scales.refuse_divergence("the divergence of the reconstruction")
     count = len(spec.channels)
 
     def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

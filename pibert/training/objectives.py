@@ -17,7 +17,13 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from pibert.fields import Batch
-from pibert.training.losses import PAPER_WEIGHTS, LossScales, LossWeights, total_loss
+from pibert.training.losses import (
+    PAPER_WEIGHTS,
+    LossScales,
+    LossWeights,
+    persistence,
+    total_loss,
+)
 from pibert.training.rollout import RolloutConfig, noisy, roll_out
 
 Objective = Callable[[nn.Module, Batch], tuple[Tensor, dict[str, Tensor]]]
@@ -38,8 +44,8 @@ def supervised(
     """The paper's loss of predicted frames, averaged over the frames.
 
     In training the input is made noisy and gradients flow as ``rollout`` says. In evaluation
-    (``model.eval()``) the input is as it is and every frame of the rollout counts. Target frames
-    beyond those of the rollout are not used.
+    (``model.eval()``) the input is as it is, every frame of the rollout counts, and the log has the
+    error of persistence on the same frames. Target frames beyond those of the rollout are not used.
 
     Args:
         scales: Of the channels to predict.
@@ -60,13 +66,11 @@ def supervised(
             batch = noisy(batch, rollout.noise)
         prediction, first = roll_out(model, batch, count, mode)
         frames = slice(first, first + prediction.shape[1])
-        return total_loss(
-            prediction,
-            batch.y[:, frames],
-            scales=scales,
-            weights=weights,
-            known=batch.target_mask[:, frames],
-        )
+        target, known = batch.y[:, frames], batch.target_mask[:, frames]
+        loss, logs = total_loss(prediction, target, scales=scales, weights=weights, known=known)
+        if not model.training and _takes_channels(model, scales):
+            logs["persistence"] = persistence(batch.x, target, known, scales).detach()
+        return loss, logs
 
     return objective
 
@@ -113,9 +117,15 @@ def period_of(objective: Objective) -> int:
 
 def _check_channels(model: nn.Module, scales: LossScales) -> None:
     """Predictions that are fed back must be what the model takes."""
-    spec = getattr(model, "spec", None)
-    if spec is not None and spec.channels != scales.spec.channels:
+    if not _takes_channels(model, scales):
+        taken = cast(Any, model).spec.channels
         raise ValueError(
-            f"expected a rollout to predict the channels that the model takes, {spec.channels}, "
-            f"found {scales.spec.channels}; set the rollout to one step"
+            f"expected a rollout to predict the channels that the model takes, {taken}, found "
+            f"{scales.spec.channels}; set the rollout to one step"
         )
+
+
+def _takes_channels(model: nn.Module, scales: LossScales) -> bool:
+    """Whether a model takes the channels that it predicts."""
+    spec = getattr(model, "spec", None)
+    return spec is None or spec.channels == scales.spec.channels

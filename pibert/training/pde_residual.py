@@ -32,8 +32,9 @@ from torch import Tensor, nn
 
 from pibert.fields import Batch
 from pibert.models.baselines.pinn import FieldDerivatives
-from pibert.physics import find_family, masked_residuals
+from pibert.physics import masked_residuals
 from pibert.physics.coefficients import known_coefficients
+from pibert.physics.families import Incompressible
 from pibert.training.losses import LossScales, LossWeights, divergence
 from pibert.training.objectives import ONE_STEP, Objective, RolloutConfig, supervised
 
@@ -65,12 +66,8 @@ def pde_residual(
     """
     if not (math.isfinite(weight) and weight >= 0):
         raise ValueError(f"weight of the PDE residual must be zero or positive, found {weight}")
-    if weight and not scales.has_velocity:
-        raise ValueError(
-            f"expected a velocity (u, v) for the PDE residual, found channels "
-            f"{list(scales.spec.channels)} of family {scales.spec.family!r}; set its weight to 0, "
-            f"which makes the model a pointwise MLP"
-        )
+    if weight:
+        scales.refuse_divergence("the PDE residual")
     if weight and transport and scales.spec.dt is None:
         raise ValueError(
             "expected a time between frames for the transport of vorticity, found dt=None"
@@ -126,7 +123,7 @@ def vorticity_transport(frames: Frames, batch: Batch, scales: LossScales) -> Sca
     last = batch.x[:, -count:].unsqueeze(1)
     u, v = scales.velocity(torch.cat((last, frames.to(last.dtype)), dim=1))
     known = torch.cat((batch.mask[:, None], batch.target_mask[:, :steps]), dim=1)
-    family = find_family("incompressible")
+    family = Incompressible()
     found = known_coefficients(family, spec, batch.parameters)
     coefficients = {
         name: (value[:, None].expand(-1, steps) if isinstance(value, Tensor) else value)

@@ -17,6 +17,7 @@ from pibert.data.format import write
 from pibert.evaluation.scores import read_card, read_scores
 from pibert.experiments.experiment import DataConfig, Experiment
 from pibert.experiments.run import run
+from pibert.remarks import InputWarning
 from pibert.training import engine
 from tests.comparison.conftest import Carried
 from tests.comparison.setups import Told, comparison_of, entrant, wave, write_waves
@@ -33,6 +34,20 @@ def test_every_run_is_trained_judged_and_told(carried: Carried) -> None:
         assert error is not None and 0 < error < 1
     trained = carried.told.states[Job("waves", "fno2d", 1)]
     assert "training 100 %" in trained
+
+
+def test_physics_that_is_off_is_told_once_with_the_models_that_it_concerns(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = replace(wave(0).spec, family=None)
+    data = write_waves(tmp_path / "waves.h5", spec=spec)
+    monkeypatch.setattr(jobs, "_one", lambda *_, **__: 0.5)
+    monkeypatch.setattr(jobs, "_price", lambda *_: None)
+    with pytest.warns(InputWarning) as notes:
+        carry_out(comparison_of(data), tmp_path / "out", Told())
+    texts = [str(note.message) for note in notes]
+    assert len(texts) == 1 and texts[0].startswith("waves, pibert: the attention bias, the div")
+    assert "data.hints.family" in texts[0]
 
 
 def test_all_are_judged_on_frames_that_the_longest_history_allows(carried: Carried) -> None:

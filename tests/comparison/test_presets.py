@@ -72,6 +72,7 @@ def test_the_flow_trains_its_auto_encoder_first_and_no_other_part_of_it(name: st
 def _spec(channels: int = 2) -> FieldSpec:
     body = torch.zeros(64, 64, dtype=torch.bool)
     return FieldSpec(
+        family="incompressible",
         grid=Grid((64, 64), dx=0.3, dy=0.2, body=body),
         parameters=(Parameter(name="Re", scaling="log"),),
         dt=0.1,

@@ -30,6 +30,7 @@ def make_trajectory(
     if states is None:
         states = random_states(frames, len(channels), *SHAPE, seed=seed)
     spec = FieldSpec(
+        family="incompressible",
         channels=channels,
         units=("m/s",) * len(channels),
         parameters=(Parameter(name="Re", scaling="log"), Parameter(name="damping")),

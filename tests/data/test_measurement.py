@@ -29,7 +29,9 @@ def still(frames: int = 20, shape: tuple[int, int] = (30, 40), **changes: Any) -
 def periodic(states: Tensor) -> Trajectory:
     grid = Grid.periodic((states.shape[2], states.shape[3]), dx=0.5, dy=0.2)
     time = torch.arange(float(len(states)))
-    return Trajectory(name="box", states=states, time=time, spec=FieldSpec(grid=grid))
+    return Trajectory(
+        name="box", states=states, time=time, spec=FieldSpec(family="incompressible", grid=grid)
+    )
 
 
 # Averaging
@@ -233,7 +235,7 @@ def test_the_median_test_finds_most_outliers_and_little_else(share: float) -> No
     u, v = vortex_street(grid, time, spacing=3.0, circulation=3.0, dtype=torch.float32)
     body = torch.zeros(64, 128, dtype=torch.bool)
     body[24:40, 10:26] = True
-    spec = FieldSpec(grid=grid, dt=0.2, reference_velocity=1.0)
+    spec = FieldSpec(family="incompressible", grid=grid, dt=0.2, reference_velocity=1.0)
     states = torch.stack((u, v), 1)
     trajectory = Trajectory(name="street", states=states, time=time, spec=spec, body=body)
     model = Measurement(window=3, noise=0.02, outliers=share, missing=0.05, missing_near_body=0.3)

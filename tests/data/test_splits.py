@@ -59,12 +59,37 @@ def test_a_group_stays_together() -> None:
 
 
 def test_an_empty_part_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"left for \['valid'\] of 5 trajectories in 5 groups"):
-        split_trajectories(range(5), Shares(), seed=0)
-    with pytest.raises(ValueError, match=r"of 6 trajectories in 1 group; raise"):
+    with pytest.raises(ValueError, match=r"for each of train, valid, test, found 2 traj.* time"):
+        split_trajectories(range(2), Shares(), seed=0)
+    with pytest.raises(ValueError, match=r"6 trajectories in 1 group: nothing is left for valid"):
         split_trajectories(["a"] * 6, Shares(), seed=0)
     with pytest.raises(ValueError, match="sum to at most 1"):
         Shares(train=0.9, valid=0.2)
+
+
+@pytest.mark.parametrize(
+    ("total", "shares", "sizes"),
+    [
+        (3, Shares(), [1, 1, 0, 1]),
+        (4, Shares(), [2, 1, 0, 1]),
+        (5, Shares(), [3, 1, 0, 1]),
+        (8, Shares(), [6, 1, 0, 1]),
+        (9, Shares(), [7, 1, 0, 1]),
+        (10, Shares(), [8, 1, 0, 1]),
+        (92, Shares(), [73, 9, 0, 10]),
+        (4, Shares(calibration=0.05), [1, 1, 1, 1]),
+        (6, Shares(train=0.9, valid=0.1), [5, 1, 0, 0]),
+    ],
+)
+def test_no_part_of_a_small_set_is_empty(total: int, shares: Shares, sizes: list[int]) -> None:
+    parts = indices(split_trajectories(range(total), shares, seed=0))
+    assert [len(parts[part]) for part in PARTS] == sizes
+    assert sorted(sum(parts.values(), [])) == list(range(total))
+
+
+def test_few_groups_are_dealt_to_all_parts() -> None:
+    parts = indices(split_trajectories([0, 0, 1, 1, 2, 2, 3, 3], Shares(), seed=0))
+    assert [len(parts[part]) for part in PARTS] == [4, 2, 0, 2]
 
 
 def test_shares_that_floats_cannot_hold_are_counted_right() -> None:

@@ -108,6 +108,7 @@ def recording(
     if states is None:
         states = random_states(4, len(channels), *SHAPE)
     spec = FieldSpec(
+        family="incompressible",
         channels=channels,
         units=units,
         dt=50.0,

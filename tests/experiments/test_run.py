@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ from torch import Tensor, nn
 
 import pibert
 from pibert.data.dataset import Samples, Window
+from pibert.data.format import write
 from pibert.data.normalize import fit_normalizer
 from pibert.experiments import Experiment, load_experiment, resume, run
 from pibert.experiments.flows import prepare
 from pibert.experiments.record import only_one
+from pibert.fields import Parameter
+from pibert.predictor import save_model
+from pibert.remarks import InputWarning
 from pibert.training import engine
 from pibert.training.settings import Fitted
 
@@ -110,6 +115,72 @@ def test_training_begins_with_the_pretrained_weights_and_units(go: Go, tmp_path:
     first, second = go("both", "pretraining.epochs=1", "pretraining_weights.ecp=0")
     assert first["folder"] == tmp_path / "both" / "pretraining"
     assert all(torch.equal(weight, first["after"][n]) for n, weight in second["before"].items())
+
+
+def scaled(folder: Path, factor: float, re: float, family: str | None) -> str:
+    """The flows of the experiment, as data of another size, Reynolds number and family."""
+    made = []
+    for flow in prepare(tiny(folder).data).trajectories:
+        spec = replace(flow.spec, family=family, parameters=(Parameter(name="Re", scaling="log"),))
+        states = factor * flow.read()
+        made.append(replace(flow, states=states, spec=spec, parameters={"Re": re}))
+    write(folder / "scaled.h5", made)
+    return str(folder / "scaled.h5")
+
+
+def test_a_scaling_that_does_not_fit_new_data_is_told_and_can_be_replaced(
+    go: Go, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    def data(path: str) -> tuple[str, ...]:
+        return ("data.case=none", "data.recipe={}", f"data.path={path}")
+
+    go("first", *data(scaled(tmp_path, 1.0, 100.0, "incompressible")))
+    start = f"start={tmp_path / 'first'}"
+    recwarn.clear()
+    go("alike", start, *data(scaled(tmp_path, 1.2, 100.0, "incompressible")))
+    assert not [note for note in recwarn if "scaling" in str(note.message)]
+    large = data(scaled(tmp_path, 6.0, 900.0, "incompressible"))
+    with pytest.warns(InputWarning, match="scaling of .* is kept") as told:
+        (kept,) = go("kept", start, *large)
+    (text,) = (str(note.message) for note in told if "is kept" in str(note.message))
+    first = pibert.load(tmp_path / "first").normalizer
+    assert f"standard deviation {6 * first.std[0]:.3g}, scaled by" in text
+    assert f"{first.std[0]:.3g}; v has" in text and "Re is 900 to 900, and was 100 to 100" in text
+    assert "start_scaling = 'data'" in text and kept["train"].normalizer == first
+    (own,) = go("own", start, "start_scaling=data", *large)
+    assert own["train"].normalizer.std == pytest.approx([6 * s for s in first.std], rel=1e-5)
+    assert own["before"]["physics_bias.std"].tolist() == pytest.approx(
+        list(own["train"].normalizer.std)
+    )
+    assert own["before"]["positions"].equal(kept["before"]["positions"])
+    assert pibert.load(tmp_path / "own").spec.parameters[0].lowest == 900
+    with pytest.raises(ValueError, match="start_scaling = 'data': expected a model to start from"):
+        tiny(tmp_path, "start_scaling=data")
+
+
+def test_a_model_goes_on_with_the_family_that_it_began_with(go: Go, tmp_path: Path) -> None:
+    def data(family: str | None) -> tuple[str, ...]:
+        path = scaled(tmp_path, 1.0, 100.0, family)
+        return ("data.case=none", "data.recipe={}", f"data.path={path}")
+
+    go("stated", *data("incompressible"))
+    go("goes on", f"start={tmp_path / 'stated'}", *data(None))
+    assert pibert.load(tmp_path / "goes on").spec.family == "incompressible"
+    with pytest.raises(ValueError, match="trained for the family 'incompressible', but these data"):
+        go("other", f"start={tmp_path / 'stated'}", *data("incompressible-momentum"))
+    with pytest.warns(InputWarning, match="attention bias.*: off, because no PDE family is stated"):
+        go("unstated", *data(None))
+    with pytest.warns(InputWarning, match="off, because .*unstated has no PDE family"):
+        go("without", f"start={tmp_path / 'unstated'}", *data("incompressible"))
+    assert pibert.load(tmp_path / "without").spec.family is None
+    go("option", "model.options.family=incompressible", *data(None))
+    saved = pibert.load(tmp_path / "option")
+    older = replace(saved.spec, family=None)  # as models with this option used to be saved
+    saved.model.spec = older  # type: ignore[assignment]
+    save_model(tmp_path / "older", saved.model, saved.normalizer, trained={"forward": True})
+    family = "model.options.family=incompressible"
+    go("newer", f"start={tmp_path / 'older'}", family, *data("incompressible"))
+    assert pibert.load(tmp_path / "newer").spec.family == "incompressible"
 
 
 def test_another_model_to_start_from_is_noticed_when_a_run_goes_on(go: Go, tmp_path: Path) -> None:

@@ -42,7 +42,9 @@ def test_changing_the_units_changes_nothing_after_calibration() -> None:
     x = torch.randn(4, 2, 16, 16)
     results = []
     for length, speed in ((1.0, 1.0), (1e-3, 40.0)):
-        spec = FieldSpec(grid=Grid((16, 16), dx=0.5 * length, dy=0.25 * length))
+        spec = FieldSpec(
+            family="incompressible", grid=Grid((16, 16), dx=0.5 * length, dy=0.25 * length)
+        )
         bias = PhysicsBias(spec, 4)
         bias.set_normalizer(Normalizer((0.3 * speed, 0.1 * speed), (1.0 * speed, 2.0 * speed)))
         bias.calibrate(x)
@@ -52,7 +54,7 @@ def test_changing_the_units_changes_nothing_after_calibration() -> None:
 
 def test_before_calibration_the_scales_have_the_right_units() -> None:
     """A model in millimetres must not be swamped by residuals of a million per second."""
-    spec = FieldSpec(grid=Grid((16, 16), dx=1e-3, dy=1e-3))
+    spec = FieldSpec(family="incompressible", grid=Grid((16, 16), dx=1e-3, dy=1e-3))
     bias = PhysicsBias(spec, 4)
     x = torch.randn(2, 2, 16, 16)
     assert bias(x).mean() < 5
@@ -90,18 +92,21 @@ def test_stencils_that_touch_a_masked_pixel_do_not_count() -> None:
 def test_the_body_does_not_count() -> None:
     body = torch.zeros(16, 16, dtype=torch.bool)
     body[6:9, 6:9] = True
-    spec = FieldSpec(grid=Grid((16, 16), body=body))
+    spec = FieldSpec(family="incompressible", grid=Grid((16, 16), body=body))
     bias = PhysicsBias(spec, 4)
     x = torch.randn(1, 2, 16, 16)
     spoiled = torch.where(body, 1e4, x)
     assert torch.equal(bias(x), bias(spoiled))
-    masked = PhysicsBias(FieldSpec(grid=Grid((16, 16))), 4)
+    masked = PhysicsBias(FieldSpec(family="incompressible", grid=Grid((16, 16))), 4)
     masked.scales.copy_(bias.scales)
     assert torch.allclose(bias(x), masked(x, mask=~body))
 
 
 def test_the_same_flow_at_twice_the_resolution_has_nearly_the_same_residual() -> None:
-    spec = FieldSpec(grid=Grid.periodic((32, 32), dx=2 * math.pi / 32, dy=2 * math.pi / 32))
+    spec = FieldSpec(
+        family="incompressible",
+        grid=Grid.periodic((32, 32), dx=2 * math.pi / 32, dy=2 * math.pi / 32),
+    )
     bias = PhysicsBias(spec, 8)
     results = []
     for n in (32, 64):
@@ -199,7 +204,9 @@ def test_the_bias_takes_the_newest_frames_their_time_step_and_optional_channels(
 def test_on_another_resolution_each_spacing_scales_by_itself_and_the_body_stays() -> None:
     body = torch.zeros(64, 64, dtype=torch.bool)
     body[0, 0] = body[33, 35] = True
-    bias = PhysicsBias(FieldSpec(grid=Grid((64, 64), dx=0.5, dy=0.25, body=body)), 4)
+    bias = PhysicsBias(
+        FieldSpec(family="incompressible", grid=Grid((64, 64), dx=0.5, dy=0.25, body=body)), 4
+    )
     grid = bias._grid(16, 32)
     assert (grid.dx, grid.dy) == (1.0, 1.0)
     assert grid.body is not None and grid.body.nonzero().tolist() == [[0, 0], [8, 17]]

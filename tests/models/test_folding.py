@@ -17,8 +17,14 @@ CASES: dict[str, dict[str, Any]] = {
     "renormalised frame": {"frame": "renormalised"},
     "three channels of two frames": {"history": 2},
     "all modes": {"modes": 8},
-    "odd number of tokens": {"spec": FieldSpec(grid=Grid((20, 12))), "modes": 5},
-    "grid no multiple of the patch": {"spec": FieldSpec(grid=Grid((18, 13))), "modes": 6},
+    "odd number of tokens": {
+        "spec": FieldSpec(family="incompressible", grid=Grid((20, 12))),
+        "modes": 5,
+    },
+    "grid no multiple of the patch": {
+        "spec": FieldSpec(family="incompressible", grid=Grid((18, 13))),
+        "modes": 6,
+    },
 }
 
 

@@ -56,7 +56,7 @@ def test_other_grids_than_the_models_own_work(shape: tuple[int, int]) -> None:
 
 
 def test_a_grid_that_is_no_multiple_of_the_patch_is_padded_by_repetition_and_cropped() -> None:
-    spec = FieldSpec(grid=Grid((14, 18)))
+    spec = FieldSpec(family="incompressible", grid=Grid((14, 18)))
     model = randomise(tiny_model(spec=spec, attention_bias=0.0, refine=False))
     x = torch.randn(2, 2, 14, 18)
     padded = torch.nn.functional.pad(x, (0, 2, 0, 2), mode="replicate")
@@ -158,7 +158,11 @@ def test_an_empty_batch_gives_an_empty_batch() -> None:
 
 
 def test_parameters_reach_the_output_and_unknown_ones_are_zero_in_the_token() -> None:
-    spec = FieldSpec(grid=Grid((16, 16)), parameters=(Parameter(name="a"), Parameter(name="b")))
+    spec = FieldSpec(
+        family="incompressible",
+        grid=Grid((16, 16)),
+        parameters=(Parameter(name="a"), Parameter(name="b")),
+    )
     model = randomise(tiny_model(spec=spec))
     x = torch.randn(2, 2, 16, 16)
     known = spec.encode_parameters({"a": torch.tensor([0.5, -1.0]), "b": 2.0})
@@ -214,14 +218,20 @@ def test_the_model_transfers_to_a_finer_grid() -> None:
         ({"depth": 0}, "depth must be at least 1, found 0"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), found 1.0"),
         ({"patch": 65}, "at least one patch of 65 x 65, found 64 x 64"),
-        ({"spec": FieldSpec(channels=("p",))}, r"needs channels \['u', 'v'\], found \['p'\]"),
+        (
+            {"spec": FieldSpec(family="incompressible", channels=("p",))},
+            r"needs channels \['u', 'v'\], found \['p'\]",
+        ),
         ({"family_weights": (1.0,)}, "a weight, zero or positive, for each of"),
         ({"family_weights": (1.0, math.nan)}, "a weight, zero or positive, for each of"),
         ({"relative_bias": True, "attention_bias": 0.0}, "relative_bias needs attention_bias > 0"),
         ({"family": "magnetic", "attention_bias": 0.0}, "unknown PDE family 'magnetic'"),
         ({"in_channels": 3, "history": 2}, r"history x channels = 2 x 2.*found 3"),
         ({"out_channels": 5, "horizon": 2}, "multiple of horizon=2, found 5"),
-        ({"spec": FieldSpec(grid=Grid((30, 30)))}, "a 30 x 30 grid supports 1 to 15 modes"),
+        (
+            {"spec": FieldSpec(family="incompressible", grid=Grid((30, 30)))},
+            "a 30 x 30 grid supports 1 to 15 modes",
+        ),
         ({"family_weights": (1.0, -1.0)}, "a weight, zero or positive, for each of"),
     ],
 )

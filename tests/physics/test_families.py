@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pibert.fields import Boundary, Grid, Sides
+from pibert.fields import Boundary, FieldSpec, Grid, Sides
+from pibert.fields.spec import FLOWS
 from pibert.physics import FAMILIES, Family, exact, find_family, magnitude, masked_residuals
 from pibert.physics.derivatives import Order, laplacian, vorticity
 from pibert.physics.families import ReactionDiffusion
@@ -403,3 +404,16 @@ def test_the_incompressible_residual_exports_to_onnx(tmp_path: Path) -> None:
     expected = module(*model_inputs())
     tolerance = 1e-6 * expected.max().item()
     torch.testing.assert_close(torch.from_numpy(found), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_says_whether_it_is_a_flow_and_free_of_divergence(name: str) -> None:
+    """The vocabulary lies below the families and lists the flows; both must agree."""
+    family = FAMILIES[name]
+    is_flow = {"u", "v"} <= set(family.channels)
+    assert (name in FLOWS) is is_flow
+    spec = FieldSpec(channels=("u", "v"), family=name)
+    assert (spec.velocity is not None) is is_flow
+    assert family.is_solenoidal is ("divergence" in family.terms)
+    assert 1 <= family.frames_to_judge(family.channels) <= family.frames
+    assert family.is_reversible(family.channels) is (name == "wave")

@@ -15,7 +15,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from pibert.fields import Boundary, Normalizer, Sides
+from pibert.models import MODELS, PRESETS, build_model
 from pibert.models.pibert import PIBERT
+from pibert.models.references.simple import Persistence
 from pibert.predictor import read_model, save_model
 from pibert.predictor.card import fingerprint
 from tests.helpers import randomise, tiny_model, tiny_spec
@@ -284,7 +286,11 @@ def test_weights_that_do_not_fit_are_named(
 @pytest.mark.parametrize(
     ("part", "value", "message"),
     [
-        ("model", {"name": "bert", "config": {}}, "a model among pibert.*, found 'bert'"),
+        (
+            "model",
+            {"name": "bert", "config": {}},
+            "model 'bert' is not known here",
+        ),
         ("model", {"name": "pibert", "config": {"widht": 3}}, r"widht.*did you mean"),
         ("model", {"name": "pibert"}, "complete pibert-model card, .*'config'"),
         ("normalizer", {"mean": [0.0], "std": [1.0]}, "normalizer of 2 channels .*found 1"),
@@ -317,3 +323,17 @@ def test_a_model_that_could_not_be_read_again_is_not_saved(tmp_path: Path) -> No
     with pytest.raises(ValueError, match="normalizer of 2 channels .* found 3"):
         save_model(tmp_path / "run", made(), Normalizer.identity(3), trained=TRAINED)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_of_the_users_own_is_told_to_be_imported_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setitem(MODELS, "mine", type("Mine", (Persistence,), {}))
+        patch.setitem(PRESETS, "mine", PRESETS["persistence"])
+        model = build_model("mine", spec=tiny_spec())
+        versions = {"versions": {"pibert": "0.0.1"}}
+        save_model(tmp_path, model, Normalizer.identity(2), trained={}, provenance=versions)
+    with pytest.raises(ValueError, match=r"'mine' is not known .* saved by pibert 0\.0\.1") as told:
+        read_model(tmp_path)
+    assert "import the module that adds it to pibert.models.MODELS" in str(told.value)

@@ -124,8 +124,47 @@ def test_the_answer_is_of_the_kind_and_type_of_the_input() -> None:
         assert np.allclose(found, expected.numpy(), atol=1e-5)
     double = predict.step(x.double())
     assert double.dtype == torch.float64 and torch.allclose(double.float(), expected, atol=1e-5)
-    assert predict.step(x.requires_grad_()).requires_grad is False
-    assert predict.consistency(x.detach().numpy()).dtype == np.float32
+    assert predict.consistency(x.numpy()).dtype == np.float32
+
+
+@pytest.mark.parametrize("shape", [SHAPE, (8, 15)], ids=["own grid", "another grid"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_answers_can_be_differentiated_by_fields_and_parameters(
+    shape: tuple[int, int], masked: bool
+) -> None:
+    """Gradients of a rollout against central differences along random directions."""
+    predict = predictor()
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(3, 2, 1, 2, *shape, generator=generator, dtype=torch.float64)
+    mask = torch.ones(shape, dtype=torch.bool)
+    if masked:
+        mask[2:6, 3:8] = False
+    x, along, weight = NORMALIZER.invert(z[0]).requires_grad_(), z[1] * mask, z[2]
+    reynolds = torch.tensor([800.0, 1500.0], requires_grad=True)
+    steps = torch.tensor([60.0, -100.0])
+
+    def loss(move: float = 0.0, turn: float = 0.0) -> Tensor:
+        found = predict.rollout(x + move * along, 2, {"Re": reynolds + turn * steps}, mask)
+        return (found * weight).sum()
+
+    by_fields, by_reynolds = torch.autograd.grad(loss(), (x, reynolds))
+    assert by_fields.isfinite().all()
+    assert not by_fields[:, :, :, ~mask].any()  # what is not known has no influence
+    h = 1e-2  # the model computes in float32
+    with torch.no_grad():
+        assert not loss().requires_grad
+        slope = (loss(move=h) - loss(move=-h)) / (2 * h)
+        other = (loss(turn=1) - loss(turn=-1)) / 2
+    assert (by_fields * along).sum().item() == pytest.approx(slope.item(), rel=0.02)
+    assert (by_reynolds * steps).sum().item() == pytest.approx(other.item(), rel=0.05)
+
+
+def test_without_a_gradient_to_take_the_answer_has_none() -> None:
+    predict, x = predictor(), frames()
+    assert not predict.step(x, {"Re": 900.0}).requires_grad
+    assert predict.step(x.requires_grad_()).requires_grad
+    with torch.no_grad():
+        assert not predict.step(x).requires_grad
 
 
 def test_autocast_around_a_prediction_changes_nothing() -> None:

@@ -42,7 +42,7 @@ def test_an_addition_to_a_velocity_has_no_divergence_and_fades_out(where: str) -
     sides = {"body": Sides(), "left": Sides(left=Boundary.INFLOW), "top": Sides(top=Boundary.WALL)}
     body = round_body() if where == "body" else None
     grid = replace(GRID, body=body, sides=sides[where])
-    spec = FieldSpec(grid=grid, channels=("p", "u", "v"))
+    spec = FieldSpec(family="incompressible", grid=grid, channels=("p", "u", "v"))
     normalizer = Normalizer((0.3, 1.0, 0.0), (2.0, 0.5, 0.25))
     broken = BrokenBoundaries(spec, normalizer)
     assert broken.targets == (where,)
@@ -70,7 +70,7 @@ def test_an_addition_to_a_velocity_has_no_divergence_and_fades_out(where: str) -
 
 def test_both_slip_and_leak_appear_at_a_wall() -> None:
     grid = replace(GRID, sides=Sides(bottom=Boundary.WALL))
-    broken = BrokenBoundaries(FieldSpec(grid=grid), Normalizer.identity(2))
+    broken = BrokenBoundaries(FieldSpec(family="incompressible", grid=grid), Normalizer.identity(2))
     known = torch.ones(12, *grid.shape, dtype=torch.bool)
     wall = broken.addition(known, SEEDS)[:, :, 0].square().mean(-1).sqrt()  # (b, 2)
     assert wall.amin() > 1e-3
@@ -79,7 +79,7 @@ def test_both_slip_and_leak_appear_at_a_wall() -> None:
 
 def test_a_wall_slips_by_a_steady_velocity_along_it() -> None:
     grid = replace(GRID, sides=Sides(bottom=Boundary.WALL))
-    broken = BrokenBoundaries(FieldSpec(grid=grid), Normalizer.identity(2))
+    broken = BrokenBoundaries(FieldSpec(family="incompressible", grid=grid), Normalizer.identity(2))
     known = torch.ones(400, *grid.shape, dtype=torch.bool)
     u = broken.addition(known, sample_seeds(0, 0, torch.arange(400)))[:, 0, 0]
     # A wave alone would hardly leave a mean.
@@ -105,11 +105,18 @@ def test_a_periodic_box_gets_a_jump_where_it_closes() -> None:
 
 def test_open_and_outflow_sides_have_nothing_to_break() -> None:
     grid = replace(GRID, sides=Sides(right=Boundary.OUTFLOW))
-    assert BrokenBoundaries(FieldSpec(grid=grid), Normalizer.identity(2)).targets == ()
+    assert (
+        BrokenBoundaries(
+            FieldSpec(family="incompressible", grid=grid), Normalizer.identity(2)
+        ).targets
+        == ()
+    )
 
 
 def test_each_sample_may_have_its_own_body() -> None:
-    broken = BrokenBoundaries(FieldSpec(grid=GRID), Normalizer.identity(2), solid_unknown=True)
+    broken = BrokenBoundaries(
+        FieldSpec(family="incompressible", grid=GRID), Normalizer.identity(2), solid_unknown=True
+    )
     bodies = torch.stack((round_body(), round_body(centre=(3.0, 1.2))))
     changed = broken.addition(~bodies, SEEDS[:2]).square().sum(1) > 0
     for body, change in zip(bodies, changed, strict=True):

@@ -14,7 +14,7 @@ from pibert.pretraining.masks import Masking, choose
 from tests.pretraining.batches import make_batch
 
 GRID = Grid.periodic((24, 36), dx=0.3, dy=0.2)
-SPEC = FieldSpec(channels=("p", "v", "u"), grid=GRID)
+SPEC = FieldSpec(family="incompressible", channels=("p", "v", "u"), grid=GRID)
 NORMALIZER = Normalizer((0.2, 1.0, -0.5), (3.0, 0.5, 2.0))
 
 

@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-SPEC = FieldSpec(grid=Grid((24, 40), dx=0.3, dy=0.2), dt=0.1)
+SPEC = FieldSpec(family="incompressible", grid=Grid((24, 40), dx=0.3, dy=0.2), dt=0.1)
 NORMALIZER = Normalizer((0.1, 0.0), (2.0, 0.5))
 
 

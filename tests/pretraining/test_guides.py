@@ -7,7 +7,7 @@ from pibert.pretraining.guides import residual, vorticity
 from tests.pretraining.batches import make_batch
 from tests.pretraining.windows import solver_set
 
-SPEC = FieldSpec(grid=Grid((8, 12), dx=0.3, dy=0.2))
+SPEC = FieldSpec(family="incompressible", grid=Grid((8, 12), dx=0.3, dy=0.2))
 NORMALIZER = Normalizer((0.1, 0.0), (2.0, 0.5))
 
 

@@ -12,7 +12,7 @@ from pibert.pretraining.masks import KINDS, Masking, choose
 from tests.pretraining.batches import make_batch
 
 SHAPE = (24, 40)
-SPEC = FieldSpec(grid=Grid(SHAPE, dx=0.3, dy=0.2), dt=0.1)
+SPEC = FieldSpec(family="incompressible", grid=Grid(SHAPE, dx=0.3, dy=0.2), dt=0.1)
 NORMALIZER = Normalizer((0.1, 0.0), (2.0, 0.5))
 
 

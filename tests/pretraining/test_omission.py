@@ -61,7 +61,7 @@ def test_without_advection_or_diffusion_the_other_is_left() -> None:
     nu, dt = 0.1, 0.05
     times = torch.tensor([0.0, dt], dtype=torch.float64)
     u, v, _ = exact.taylor_green(BOX, times, nu, modes=(2, 1), stream=(0.5, 0.0))
-    spec = FieldSpec(grid=BOX, dt=dt, viscosity=nu)
+    spec = FieldSpec(family="incompressible", grid=BOX, dt=dt, viscosity=nu)
     omission, change = change_of(spec, [u, v], 2)
     still, _, _ = exact.taylor_green(BOX, times[1:], nu, modes=(2, 1))  # decays, does not move
     inviscid, _, _ = exact.taylor_green(BOX, times[1:], 1e-12, modes=(2, 1), stream=(0.5, 0.0))
@@ -76,7 +76,9 @@ def test_without_advection_or_diffusion_the_other_is_left() -> None:
 
 def test_one_frame_loses_its_continuity() -> None:
     u, v, _ = exact.taylor_green(BOX, torch.zeros(1).double(), 0.05, modes=(2, 1))
-    omission, change = change_of(FieldSpec(grid=BOX, viscosity=0.05), [u, v], 1)
+    omission, change = change_of(
+        FieldSpec(family="incompressible", grid=BOX, viscosity=0.05), [u, v], 1
+    )
     assert omission.single and omission.terms == ("pressure",)
     spread = divergence(change[0, 0], change[0, 1], BOX, 4)
     assert spread.square().mean().sqrt() > 0.1 * change[0].square().mean().sqrt()
@@ -193,7 +195,7 @@ def test_points_beside_a_body_and_the_rim_follow_the_truth() -> None:
     u, v = exact.vortex_street(grid, torch.tensor([0.0, 0.4]).double(), spacing=1.5)
     known = torch.ones(9, 24, 32, dtype=torch.bool)
     known[:, 8:12, 6:10] = False
-    spec = FieldSpec(grid=grid, dt=0.4, viscosity=0.01)
+    spec = FieldSpec(family="incompressible", grid=grid, dt=0.4, viscosity=0.01)
     omission, change = change_of(spec, [u, v], 2, known)
     stepped = [i for i, lot in enumerate(lots(omission)) if lot != "diffusion"]
     part = change[stepped]

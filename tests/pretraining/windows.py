@@ -109,6 +109,7 @@ def street_set(history: int = 1, count: int = 8, frames: int = 16) -> WindowSet:
                 states=torch.stack((u, v), 1).float(),
                 time=time - time[0],
                 spec=FieldSpec(
+                    family="incompressible",
                     grid=replace(grid, body=body),
                     dt=0.2,
                     parameters=(Parameter(name="strength"),),

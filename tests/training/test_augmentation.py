@@ -55,7 +55,7 @@ def only(name: str, value: Any = True) -> Augmentation:
 
 
 def setting(name: str, grid: Grid) -> tuple[FieldSpec, Callable[[Batch], Batch]]:
-    spec = FieldSpec(channels=CHANNELS, grid=grid)
+    spec = FieldSpec(family="incompressible", channels=CHANNELS, grid=grid)
     return spec, augmenter(only(name), spec, NORMALIZER)
 
 
@@ -141,7 +141,7 @@ def test_a_quarter_turn_is_counter_clockwise_and_turns_the_arrows() -> None:
     fields = torch.zeros(16, 3, 2, 5, 5, dtype=torch.float64)
     fields[:, :, 0, 2, 4] = 1.0
     normalizer = Normalizer((0.5, -1.0), (2.0, 3.0))
-    spec = FieldSpec(grid=Grid.periodic((5, 5)))
+    spec = FieldSpec(family="incompressible", grid=Grid.periodic((5, 5)))
     after = physical(
         augmenter(only("rotate"), spec, normalizer)(make_batch(fields, normalizer)), normalizer
     )
@@ -203,7 +203,7 @@ def test_unknown_points_stay_zero_and_move_along(name: str, grid: Grid) -> None:
 
 def test_the_draw_of_a_sample_does_not_depend_on_its_batch() -> None:
     batch = make_batch(draw(16, 3, 4, 8, 8), NORMALIZER)
-    spec = FieldSpec(channels=CHANNELS, grid=SQUARE)
+    spec = FieldSpec(family="incompressible", channels=CHANNELS, grid=SQUARE)
     change = augmenter(Augmentation(reflect_x=True, rotate=True), spec, NORMALIZER)
     part = batch.map(lambda tensor: tensor[5:7])
     assert torch.equal(change(part).x, change(batch).x[5:7])
@@ -212,7 +212,7 @@ def test_the_draw_of_a_sample_does_not_depend_on_its_batch() -> None:
 
 
 def test_inputs_and_targets_may_be_some_of_the_channels() -> None:
-    spec = FieldSpec(channels=CHANNELS, grid=BOX)
+    spec = FieldSpec(family="incompressible", channels=CHANNELS, grid=BOX)
     fields = draw(8, 3, 4, *BOX.shape)
     whole = make_batch(fields, NORMALIZER)
     some = replace(
@@ -222,7 +222,7 @@ def test_inputs_and_targets_may_be_some_of_the_channels() -> None:
     expected, found = augmenter(only("reflect_y"), spec, NORMALIZER)(whole), change(some)
     assert torch.equal(found.x, expected.x.unflatten(1, (2, 4))[:, :, [2, 1]].flatten(1, 2))
     assert torch.equal(found.y, expected.y[:, :, [3]])
-    square = FieldSpec(channels=CHANNELS, grid=SQUARE)
+    square = FieldSpec(family="incompressible", channels=CHANNELS, grid=SQUARE)
     with pytest.raises(ValueError, match=r"both components of the velocity to turn them, found"):
         augmenter(only("rotate"), square, NORMALIZER, inputs=("u",))
 
@@ -247,7 +247,7 @@ def test_an_augmented_objective_keeps_its_period() -> None:
     def inner(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         return batch.x.sum(), {}
 
-    spec = FieldSpec(channels=CHANNELS, grid=BOX)
+    spec = FieldSpec(family="incompressible", channels=CHANNELS, grid=BOX)
     for settings in (Augmentation(), only("reflect_y")):
         assert period_of(augmented(in_turns(inner, 6), settings, spec, NORMALIZER)) == 6
 
@@ -278,7 +278,7 @@ def body(*points: tuple[int, int], shape: tuple[int, int] = (6, 9)) -> Tensor:
     ],
 )
 def test_what_a_set_up_has(grid: Grid, expected: tuple[str, ...]) -> None:
-    spec = FieldSpec(grid=grid)
+    spec = FieldSpec(family="incompressible", grid=grid)
     assert allowed(spec) == expected
     auto = Augmentation(reflect_x="auto", reflect_y="auto", rotate="auto")
     assert auto.chosen(spec) == expected
@@ -289,22 +289,36 @@ def test_what_a_set_up_has(grid: Grid, expected: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("name", "spec", "reason"),
     [
-        ("reflect_x", FieldSpec(grid=Grid((6, 9), sides=CHANNEL)), "found inflow and outflow"),
+        (
+            "reflect_x",
+            FieldSpec(family="incompressible", grid=Grid((6, 9), sides=CHANNEL)),
+            "found inflow and outflow",
+        ),
         (
             "reflect_y",
-            FieldSpec(grid=Grid((6, 9), sides=CHANNEL, body=body((2, 3)))),
+            FieldSpec(family="incompressible", grid=Grid((6, 9), sides=CHANNEL, body=body((2, 3)))),
             "the body is not the same after reflect_y",
         ),
-        ("rotate", FieldSpec(grid=Grid((8, 8), sides=WALLS)), "needs a doubly periodic box"),
-        ("rotate", FieldSpec(grid=BOX), "needs a square box with dx = dy, found 6 x 9"),
         (
             "rotate",
-            FieldSpec(grid=replace(SQUARE, body=body((3, 3), shape=(8, 8)))),
+            FieldSpec(family="incompressible", grid=Grid((8, 8), sides=WALLS)),
+            "needs a doubly periodic box",
+        ),
+        (
+            "rotate",
+            FieldSpec(family="incompressible", grid=BOX),
+            "needs a square box with dx = dy, found 6 x 9",
+        ),
+        (
+            "rotate",
+            FieldSpec(
+                family="incompressible", grid=replace(SQUARE, body=body((3, 3), shape=(8, 8)))
+            ),
             "needs a box without a body",
         ),
         (
             "reflect_x",
-            FieldSpec(channels=("p", "u"), grid=BOX),
+            FieldSpec(family="incompressible", channels=("p", "u"), grid=BOX),
             "expected both components of the velocity or none",
         ),
     ],
@@ -317,9 +331,9 @@ def test_a_symmetry_that_is_not_there_is_refused(name: str, spec: FieldSpec, rea
 
 def test_a_user_may_vouch_for_what_the_grid_cannot_tell() -> None:
     for spec in (
-        FieldSpec(grid=Grid((6, 9))),
+        FieldSpec(family="incompressible", grid=Grid((6, 9))),
         FieldSpec(grid=BOX, family=None),
-        FieldSpec(grid=Grid((6, 9), sides=Sides(*[Boundary.WALL] * 4))),
+        FieldSpec(family="incompressible", grid=Grid((6, 9), sides=Sides(*[Boundary.WALL] * 4))),
     ):
         assert only("reflect_y").chosen(spec) == ("reflect_y",)
 

@@ -1,6 +1,7 @@
 """The paper's losses: values by hand and by brute force, units, masks, gradients."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,13 +22,15 @@ def random_state(*shape: int, seed: int = 0) -> Tensor:
 def plain_scales(grid: Grid) -> LossScales:
     """Standardised data of mean 0 and std 1: physical and standardised fields are the same."""
     return LossScales(
-        spec=FieldSpec(grid=grid), normalizer=Normalizer.identity(2), reference_velocity=1.0
+        spec=FieldSpec(family="incompressible", grid=grid),
+        normalizer=Normalizer.identity(2),
+        reference_velocity=1.0,
     )
 
 
 def uneven_scales(grid: Grid, velocity: float = 1.0) -> LossScales:
     normalizer = Normalizer((0.3 * velocity, -0.1 * velocity), (0.5 * velocity, 2.0 * velocity))
-    return LossScales.from_training(FieldSpec(grid=grid), normalizer)
+    return LossScales.from_training(FieldSpec(family="incompressible", grid=grid), normalizer)
 
 
 def polynomial_state(grid: Grid, scales: LossScales) -> Tensor:
@@ -56,13 +59,17 @@ def test_a_wrong_weight_is_named() -> None:
 
 def test_wrong_scales_are_named() -> None:
     with pytest.raises(ValueError, match=r"each of \('u', 'v'\), found 3"):
-        LossScales.from_training(FieldSpec(), Normalizer.identity(3))
+        LossScales.from_training(FieldSpec(family="incompressible"), Normalizer.identity(3))
     with pytest.raises(ValueError, match="reference velocity must be positive and finite, found 0"):
-        LossScales(spec=FieldSpec(), normalizer=Normalizer.identity(2), reference_velocity=0.0)
+        LossScales(
+            spec=FieldSpec(family="incompressible"),
+            normalizer=Normalizer.identity(2),
+            reference_velocity=0.0,
+        )
 
 
 def test_the_reference_velocity_is_the_rms_of_the_components() -> None:
-    spec = FieldSpec(channels=("p", "v", "u"))
+    spec = FieldSpec(family="incompressible", channels=("p", "v", "u"))
     scales = LossScales.from_training(spec, Normalizer((9.0, 9.0, 9.0), (100.0, 3.0, 1.0)))
     assert math.isclose(scales.reference_velocity, math.sqrt(5.0))
 
@@ -97,7 +104,7 @@ def test_swapped_velocity_channels_are_found_by_name() -> None:
     state = polynomial_state(grid, scales)
     mean, std = scales.normalizer.mean, scales.normalizer.std
     swapped = LossScales.from_training(
-        FieldSpec(channels=("p", "v", "u"), grid=grid),
+        FieldSpec(family="incompressible", channels=("p", "v", "u"), grid=grid),
         Normalizer((1.0, mean[1], mean[0]), (7.0, std[1], std[0])),
     )
     other = torch.cat((random_state(1, 1, 5, 9), state.flip(1)), 1)
@@ -406,8 +413,39 @@ def test_without_velocity_only_zero_weights_are_accepted(
     z, target = random_state(2, count, 6, 8), random_state(2, count, 6, 8, seed=1)
     _, logs = losses.total_loss(z, target, weights=LossWeights(bnd=1.0), scales=scales)
     assert set(logs) == {"loss", "reconstruction", "boundary"}
-    with pytest.raises(ValueError, match=r"need a velocity, channels 'u' and 'v' of a flow, found"):
+    with pytest.raises(ValueError, match=r"the divergence loss needs a velocity .* set its weight"):
         losses.total_loss(z, target, weights=ALL, scales=scales)
+    with pytest.raises(ValueError, match=r"need a velocity, channels 'u' and 'v' of a flow, found"):
+        losses.total_loss(z, target, weights=replace(ALL, div=0.0), scales=scales)
+
+
+def test_a_compressible_flow_has_no_divergence_loss() -> None:
+    spec = FieldSpec(channels=("rho", "u", "v", "p"), grid=Grid((6, 8)), family="euler")
+    scales = LossScales.from_training(spec, Normalizer.identity(4))
+    z, target = random_state(2, 4, 6, 8), random_state(2, 4, 6, 8, seed=1)
+    _, logs = losses.total_loss(z, target, weights=replace(ALL, div=0.0), scales=scales)
+    assert set(logs) == {"loss", "reconstruction", "laplacian", "boundary"}
+    with pytest.raises(ValueError, match="divergence is zero, found .* of family 'euler'"):
+        losses.total_loss(z, target, weights=ALL, scales=scales)
+
+
+@pytest.mark.parametrize(
+    ("channels", "family", "expected"),
+    [
+        (("u", "v"), "incompressible", True),
+        (("u", "v", "p"), "incompressible-momentum", True),
+        (("rho", "u", "v", "p"), "euler", False),
+        (("u",), "heat", False),
+        (("u", "v"), None, None),  # nobody says
+        (("T",), None, False),
+    ],
+)
+def test_the_family_says_whether_the_divergence_is_zero(
+    channels: tuple[str, ...], family: str | None, expected: bool | None
+) -> None:
+    spec = FieldSpec(channels=channels, family=family)
+    scales = LossScales.from_training(spec, Normalizer.identity(len(channels)))
+    assert scales.is_solenoidal is expected
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

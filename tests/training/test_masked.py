@@ -92,7 +92,7 @@ def test_the_divergence_of_a_known_flow_is_added_in_units_of_the_cell() -> None:
 def test_a_divergence_without_a_velocity_is_refused() -> None:
     spec = FieldSpec(channels=("T",), family="heat", grid=SPEC.grid)
     scales = LossScales.from_training(spec, Normalizer.identity(1))
-    with pytest.raises(ValueError, match="set the divergence weight to 0"):
+    with pytest.raises(ValueError, match="divergence of the reconstruction needs a velocity"):
         masked_physics(Masking(divergence=0.1), spec, Normalizer.identity(1), scales)
 
 

@@ -16,7 +16,7 @@ from tests.helpers import randomise, tiny_model, tiny_spec
 
 WEIGHTS = LossWeights(reg=0.5, div=2.0, lap=3.0, bnd=0.7)
 SHAPE = (5, 7)
-SPEC = FieldSpec(grid=Grid(SHAPE, dx=0.5, dy=0.2))
+SPEC = FieldSpec(family="incompressible", grid=Grid(SHAPE, dx=0.5, dy=0.2))
 SCALES = LossScales.from_training(SPEC, Normalizer((0.3, -0.1), (0.5, 2.0)))
 
 
@@ -78,6 +78,16 @@ def gradient(loss: Tensor, model: Mixer) -> Tensor:
 # One call
 
 
+def test_a_validation_has_the_error_of_persistence_on_the_same_frames() -> None:
+    model, batch = Mixer(history=2).eval(), make_batch(history=2, frames=2)
+    _, logs = supervised(SCALES, WEIGHTS, RolloutConfig(steps=2))(model, batch)
+    newest = batch.x[:, -2:].unsqueeze(1).expand_as(batch.y)
+    expected = losses.reconstruction(newest, batch.y, batch.target_mask)
+    torch.testing.assert_close(logs["persistence"], expected)
+    other = replace(SCALES, spec=replace(SPEC, channels=("v", "u")))
+    assert "persistence" not in supervised(other, WEIGHTS)(model, batch)[1]
+
+
 def test_one_step_is_the_plain_loss_of_one_call() -> None:
     model, batch = Mixer(), make_batch()
     loss, logs = supervised(SCALES, WEIGHTS)(model, batch)
@@ -99,7 +109,7 @@ def test_several_frames_ahead_are_unfolded_frame_by_frame() -> None:
 
 
 def test_targets_may_be_other_channels_than_the_inputs_in_one_step() -> None:
-    spec = FieldSpec(channels=("p",), grid=SPEC.grid)
+    spec = FieldSpec(family="incompressible", channels=("p",), grid=SPEC.grid)
     scales = LossScales.from_training(spec, Normalizer.identity(1))
     model, batch = Mixer(outputs=1), make_batch(channels=1, frames=2)
     loss, _ = supervised(scales, LossWeights(bnd=1.0))(model, batch)

@@ -15,6 +15,7 @@ from pibert.data.inspection.survey import Survey, survey
 from pibert.data.provenance import predicted_by
 from pibert.data.sources.recordings import Recordings
 from pibert.data.wording import counted
+from pibert.physics import find_family
 
 _FLIPPED = 1.12
 """Cancellation above which the terms of the divergence grow together; noise has 1."""
@@ -59,7 +60,8 @@ def _origin(facts: Survey) -> Iterator[Finding]:
 
 def _axes(facts: Survey) -> Iterator[Finding]:
     divergence = facts.divergence
-    if divergence is None or facts.family == "euler":
+    stated = None if facts.family is None else find_family(facts.family)
+    if divergence is None or (stated is not None and not stated.is_solenoidal):
         return
     now, exchanged = divergence.as_is, divergence.exchanged
     turned = min(exchanged, divergence.both, key=lambda pair: pair.cancellation)

@@ -15,6 +15,7 @@ from torch import Tensor
 from pibert.data.inspection.divergence import DivergenceFacts
 from pibert.data.inspection.tally import ChannelFacts, Tally
 from pibert.data.sources.recordings import Recordings
+from pibert.data.sources.stated import family_note
 from pibert.data.units import Conversion, find_conversion
 from pibert.fields import Trajectory
 
@@ -136,7 +137,7 @@ def survey(recordings: Recordings) -> Survey:
         series=tuple(first.series),
         source=dict(first.source),
         local=dict(first.local),
-        remarks=recordings.remarks,
+        remarks=(*recordings.remarks, *filter(None, [family_note(first)])),
         **tally.facts(),
     )
 

@@ -33,6 +33,7 @@ from pibert.data.sources.metadata import STATED_HERE, state_recordings
 from pibert.data.sources.numbered import expand_pattern
 from pibert.data.sources.orientation import flip_recordings
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
+from pibert.data.sources.stated import STATED, state_facts
 
 SOURCES: dict[str, Any] = {
     "native": native,
@@ -119,8 +120,9 @@ def open_recordings(
     _require(path)
     seen = _for_reader(hints, kind)
     recordings: Recordings = SOURCES[kind].open_recordings(path, seen, **options)
-    stated = flip_recordings(state_recordings(recordings, hints), hints.flip)
-    return mark_recordings(stated, hints.body, hints.mask)
+    # After the flip: sides and regions are those of the fields as they come out.
+    flipped = flip_recordings(state_recordings(recordings, hints), hints.flip)
+    return mark_recordings(state_facts(flipped, hints), hints.body, hints.mask)
 
 
 def _for_reader(hints: Hints, kind: str) -> Hints:
@@ -130,7 +132,8 @@ def _for_reader(hints: Hints, kind: str) -> Hints:
     """
     steps = ("dt", "dx", "dy")
     here = [name for name in STATED_HERE if kind == "native" or name not in steps]
-    nothing: dict[str, Any] = dict.fromkeys(here)
+    plain = vars(Hints())
+    nothing: dict[str, Any] = {name: plain[name] for name in (*here, *STATED)}
     return replace(hints, flip=(), body=(), mask=(), override_units=False, **nothing)
 
 

@@ -32,8 +32,8 @@ def recognise(path: Path) -> bool:
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     if hints != Hints():
         raise SourceError(
-            f"{path}: files of this format say everything themselves; leave "
-            "channels, axes, shape, parameters and family out, or convert the original file anew"
+            f"{path}: files of this format say everything themselves; leave channels, axes and "
+            "shape out, or convert the original file again"
         )
     readers = [Reader(file) for file in ([path] if path.is_file() else _files(path))]
     if not readers:

@@ -6,11 +6,50 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pibert.data.units import parse_duration, parse_scale
-from pibert.fields import Trajectory
+from pibert.fields import Boundary, Sides, Trajectory
 
 
 class SourceError(ValueError):
     """A file that does not hold what its format promises; the message says what to do."""
+
+
+NO_FAMILY = "none"
+"""What a user writes where no PDE family fits the data."""
+_SIDES = {
+    "x": ("left", "right"),
+    "y": ("bottom", "top"),
+    **{side: (side,) for side in Sides._fields},
+}
+
+
+def read_sides(stated: str | Mapping[str, str]) -> dict[str, str]:
+    """The boundary of each side that is stated, by its name.
+
+    Args:
+        stated: One boundary for all sides, or ``left=inflow,right=outflow``, ``x=periodic``: also
+            as a mapping.
+    """
+    if isinstance(stated, str):
+        parts = [text.partition("=") for text in stated.split(",") if text.strip()]
+        if len(parts) == 1 and not parts[0][1]:
+            stated = dict.fromkeys(("x", "y"), parts[0][0])
+        else:
+            stated = {name: kind for name, _, kind in parts}
+    sides: dict[str, str] = {}
+    for name, kind in ((name.strip(), kind.strip()) for name, kind in stated.items()):
+        if name not in _SIDES or kind not in tuple(Boundary):
+            raise ValueError(
+                f"sides: expected one of {', '.join(Boundary)}, for all sides or as "
+                f"NAME=KIND,... with names among {', '.join(_SIDES)}; found {name}={kind}"
+            )
+        sides |= dict.fromkeys(_SIDES[name], str(kind))
+    for a, b in (_SIDES["x"], _SIDES["y"]):
+        periodic = [side for side in (a, b) if sides.get(side) == Boundary.PERIODIC]
+        if len(periodic) == 1:
+            raise ValueError(
+                f"sides: {a} and {b} must both be periodic or neither, found {periodic[0]} alone"
+            )
+    return sides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +79,21 @@ class Hints:
     parameters: Mapping[str, float] = field(default_factory=dict)
     """Such as ``{"Re": 100.0}``."""
     family: str | None = None
+    """A key of ``pibert.physics.FAMILIES``, or ``none``: no known one."""
+    sides: str | Mapping[str, str] = ""
+    """What bounds the grid, as ``read_sides`` takes it."""
+    override_metadata: bool = False
+    """Whether family, sides and parameters may replace what the file states."""
 
     def __post_init__(self) -> None:
         for name in ("dt", "dx", "dy"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be positive, found {value}")
+        for name, value in self.parameters.items():
+            if not math.isfinite(value):
+                raise ValueError(f"parameter {name!r} must be a finite number, found {value}")
+        read_sides(self.sides)
         if self.scale is not None:
             parse_scale(self.scale)
         if self.pulse_delay is not None:

@@ -109,11 +109,10 @@ class _Loader:
     hints: Hints
 
     def load(self, name: str) -> Trajectory:
-        (data, number), hints = self.places[name], self.hints
+        data, number = self.places[name]
         time, dt = smooth_time(data.time if data.time.ndim == 1 else data.time[number])
         constant = {key: row for key, row in data.scalars.items() if row.shape[1] == 1}
         parameters = {key: float(row[number, 0]) for key, row in constant.items()}
-        parameters |= dict(hints.parameters)
         channels = tuple(data.pieces)
         spec = FieldSpec(
             channels=channels,
@@ -124,7 +123,6 @@ class _Loader:
             ),
             dt=dt,
             grid=data.grid,
-            family=hints.family,
         )
         return Trajectory(
             name=name,

@@ -1,13 +1,13 @@
 """PDE families: for each governing equation, the residuals that vanish on its solutions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pibert.fields import Grid
+from pibert.fields import FieldSpec, Grid
 from pibert.physics.derivatives import Order, evaluate_known
 from pibert.physics.families.euler import Euler
 from pibert.physics.families.frames import Coefficient, Frames, Residuals
@@ -49,6 +49,19 @@ class Family(Protocol):
         """Names of the residuals."""
         ...
 
+    @property
+    def is_solenoidal(self) -> bool:
+        """Whether it is a flow whose velocity has no divergence."""
+        ...
+
+    def frames_to_judge(self, channels: Sequence[str]) -> int:
+        """Frames of these channels that a window needs before it can break the equation."""
+        ...
+
+    def is_reversible(self, channels: Sequence[str]) -> bool:
+        """Whether frames of these channels also obey the equation in reverse order."""
+        ...
+
     def residuals(
         self,
         fields: Frames,
@@ -85,6 +98,13 @@ def find_family(name: str) -> Family:
     if name not in FAMILIES:
         raise ValueError(f"unknown PDE family {name!r}; choose from: {', '.join(FAMILIES)}")
     return FAMILIES[name]
+
+
+def is_solenoidal(spec: FieldSpec) -> bool | None:
+    """Whether the fields are a velocity without divergence; None where no family is stated."""
+    if spec.velocity is None:
+        return False
+    return None if spec.family is None else find_family(spec.family).is_solenoidal
 
 
 def masked_residuals(
@@ -162,6 +182,7 @@ __all__ = [
     "Residuals",
     "Wave",
     "find_family",
+    "is_solenoidal",
     "magnitude",
     "masked_residuals",
 ]

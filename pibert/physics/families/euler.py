@@ -14,6 +14,7 @@ the exact solution. Residuals are therefore weighted by 1 - s with a smooth sens
 ``conservation``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,12 +46,19 @@ class Euler:
     frames = 2
     coefficients = {"gamma": AIR}
     terms = ("mass", "momentum", "energy")
+    is_solenoidal = False
 
     def __post_init__(self) -> None:
         if self.shock_threshold is not None and not self.shock_threshold > 0:
             raise ValueError(
                 f"shock_threshold must be positive or None, found {self.shock_threshold}"
             )
+
+    def frames_to_judge(self, channels: Sequence[str]) -> int:
+        return self.frames
+
+    def is_reversible(self, channels: Sequence[str]) -> bool:
+        return False
 
     def residuals(
         self,

@@ -6,6 +6,7 @@ Evaluated midway between the last two frames, second order in dt and of the chos
 space (compact Laplacian). With one frame, or without dt, the time derivative is left out.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,10 +35,17 @@ class Heat:
     frames = 2
     coefficients = {"diffusivity": 0.0}
     terms = ("heat",)
+    is_solenoidal = False
 
     @property
     def channels(self) -> tuple[str, ...]:
         return (self.channel,)
+
+    def frames_to_judge(self, channels: Sequence[str]) -> int:
+        return self.frames
+
+    def is_reversible(self, channels: Sequence[str]) -> bool:
+        return False
 
     def residuals(
         self,

@@ -17,6 +17,7 @@ Derivatives of the vorticity are taken from the velocity with stencils of full o
 next to sides that are not periodic.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,6 +59,7 @@ class Incompressible:
     form: Literal["vorticity", "momentum"] = "vorticity"
 
     channels = ("u", "v")
+    is_solenoidal = True
     frames = 2
 
     def __post_init__(self) -> None:
@@ -80,6 +82,12 @@ class Incompressible:
     @property
     def terms(self) -> tuple[str, ...]:
         return ("divergence", self.form)
+
+    def frames_to_judge(self, channels: Sequence[str]) -> int:
+        return 1  # continuity holds in every frame
+
+    def is_reversible(self, channels: Sequence[str]) -> bool:
+        return False
 
     def residuals(
         self,

@@ -85,6 +85,7 @@ class ReactionDiffusion:
     optional_channels = ()
     frames = 2
     terms = ("reaction_diffusion",)
+    is_solenoidal = False
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -100,6 +101,12 @@ class ReactionDiffusion:
     @property
     def coefficients(self) -> dict[str, float]:
         return dict.fromkeys(self.diffusivities + self.reaction.coefficients, 0.0)
+
+    def frames_to_judge(self, channels: Sequence[str]) -> int:
+        return self.frames
+
+    def is_reversible(self, channels: Sequence[str]) -> bool:
+        return False
 
     def residuals(
         self,

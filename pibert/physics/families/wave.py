@@ -10,6 +10,7 @@ the last frame).
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -42,6 +43,7 @@ class Wave:
     form: Literal["second-order", "first-order"] = "second-order"
 
     coefficients = {"speed": 0.0}
+    is_solenoidal = False
 
     def __post_init__(self) -> None:
         if self.form not in ("second-order", "first-order"):
@@ -66,6 +68,12 @@ class Wave:
     @property
     def terms(self) -> tuple[str, ...]:
         return ("wave",) if self.form == "second-order" else ("rate", "wave")
+
+    def frames_to_judge(self, channels: Sequence[str]) -> int:
+        return 2 if "u_t" in channels else self.frames
+
+    def is_reversible(self, channels: Sequence[str]) -> bool:
+        return "u_t" not in channels  # the displacement of the wave that runs backwards
 
     def residuals(
         self,

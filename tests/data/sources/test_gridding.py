@@ -299,19 +299,16 @@ def test_time_units_and_parameters_are_those_of_the_file() -> None:
     assert trajectory.source == {"title": "t"} and trajectory.local["stride"] == 2
 
 
-def test_parameters_family_and_channels_of_the_hints_win_over_the_file() -> None:
-    hints = Hints(channels={"u": "v", "v": "u"}, parameters={"Re": 50.0}, family="heat")
+def test_channels_of_the_hints_win_over_the_file() -> None:
+    hints = Hints(channels={"u": "v", "v": "u"})
     trajectory, _ = on_uniform_grid(
         "a",
         on_grid(X, Y),
         X,
         Y,
-        parameters={"Re": 100.0, "St": 0.2},
-        family="incompressible",
         hints=hints,
     )
     assert trajectory.spec.channels == ("v", "u")
-    assert trajectory.parameters == {"Re": 50.0, "St": 0.2} and trajectory.spec.family == "heat"
 
 
 def test_a_field_whose_name_the_user_gives_to_another_makes_way() -> None:
@@ -330,7 +327,7 @@ def test_uneven_times_leave_the_time_step_unknown() -> None:
 def test_what_it_makes_can_be_written(tmp_path: Path) -> None:
     x, y = scattered(300)
     trajectory, _ = on_uniform_grid(
-        "a", frames(x, y), x, y, hints=Hints(shape=(7, 9), parameters={"Re": 3.0})
+        "a", frames(x, y), x, y, parameters={"Re": 3.0}, hints=Hints(shape=(7, 9))
     )
     write(tmp_path / "a.h5", [trajectory])
     check(tmp_path / "a.h5")
@@ -352,7 +349,6 @@ def test_what_it_makes_can_be_written(tmp_path: Path) -> None:
             {"hints": Hints(channels={"u": "Vx"})},
             "no field 'Vx'; there are: u, v",
         ),
-        (on_grid(X, Y), X, Y, {"hints": Hints(family="magic")}, "unknown PDE family"),
         (on_grid(X, Y), X, Y, {"hints": Hints(shape=(1, 5))}, "two rows and columns"),
         ({"u": np.ones((1, 9))}, np.arange(9.0), np.zeros(9), {}, "this is a curve"),
         ({"u": np.ones((1, 40))}, np.arange(40.0), 2 * np.arange(40.0), {}, "this is a curve"),

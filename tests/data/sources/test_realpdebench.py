@@ -326,14 +326,12 @@ def test_what_the_user_says_wins(tmp_path: Path) -> None:
         dy=3.0,
         length_unit="mm",
         unit="m/s",
-        parameters={"Re": 7.0, "gap": 2.5},
         override_units=True,
     )
     path = arrow(tmp_path, flows(["1800"], SHAPE))
     trajectory = sources.open_recordings(path, "realpdebench", hints)[0]
     assert (trajectory.spec.dt, trajectory.spec.grid.dx, trajectory.spec.grid.dy) == (0.1, 2.0, 3.0)
     assert trajectory.spec.units == ("m/s", "m/s") and trajectory.length_unit == "mm"
-    assert trajectory.parameters == {"Re": 7.0, "gap": 2.5}
     assert trajectory.local["hints"]["dt"] == 0.1
     with pytest.raises(
         SourceError, match="--dt 0.1 was given, but the data state steps of 0.0025 s"
@@ -348,6 +346,9 @@ def test_an_unknown_scenario_leaves_everything_unknown(tmp_path: Path) -> None:
     trajectory = open_recordings(tmp_path / "mine")[0]
     assert trajectory.parameters == {} and trajectory.spec.dt is None and trajectory.body is None
     assert trajectory.source["kind"] is None and trajectory.length_unit == "px"
+    assert trajectory.spec.family is None
+    burning = sources.open_recordings(tmp_path / "mine", options={"scenario": "combustion"})[0]
+    assert burning.spec.family is None and burning.local["family"].startswith("none")
     named = open_recordings(tmp_path / "mine", scenario="cylinder", kind="real")[0]
     assert named.parameters == {"Re": 1800.0} and named.spec.dt == 2.5e-3
 

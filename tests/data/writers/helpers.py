@@ -20,6 +20,7 @@ BODY[1:3, 2:4] = True
 def description(**changes: Any) -> Description:
     """A flow with pressure on non-square cells, off the origin, around a body."""
     spec = FieldSpec(
+        family="incompressible",
         channels=("u", "v", "p"),
         units=("m/s", "m/s", "m^2/s^2"),
         dt=0.5,

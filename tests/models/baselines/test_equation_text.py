@@ -118,13 +118,13 @@ def test_coefficients_come_from_where_the_spec_tells_them() -> None:
     assert "& nu + 2 . 0 0 0 E - 2 & Re + 5 . 0 0 0 E + 1 &" in read(viscous, viscosity=0.02)
     fixed = tiny_spec(viscosity=0.25, parameters=())
     assert "& nu + 2 . 5 0 0 E - 1 & Re + 4 . 0 0 0 E + 0 &" in read(fixed)
-    silent = FieldSpec()
+    silent = FieldSpec(family="incompressible")
     assert read(silent) == f"{NAVIER_STOKES} & nu unknown & open open open open"
 
 
 def test_other_parameters_follow_by_their_place_as_far_as_there_is_room() -> None:
     parameters = tuple(Parameter(name=n) for n in ("mass", "viscosity", "angle", "height"))
-    spec = FieldSpec(parameters=parameters, grid=Grid.periodic((8, 9)))
+    spec = FieldSpec(family="incompressible", parameters=parameters, grid=Grid.periodic((8, 9)))
     values: dict[str, Any] = {"mass": 3.0, "viscosity": 1.0, "angle": -0.5, "height": 2.0}
     assert EquationText(spec).left_out == ("height",)
     assert read(spec, **values).endswith(
@@ -146,4 +146,4 @@ def test_wrong_choices_are_named() -> None:
     with pytest.raises(ValueError, match="written in EQUATIONS, found 'magnetic'.*incompressible"):
         EquationText(FieldSpec(family="magnetic"))
     with pytest.raises(ValueError, match="21 words, found 20; take more tokens"):
-        EquationText(FieldSpec(), 20)
+        EquationText(FieldSpec(family="incompressible"), 20)

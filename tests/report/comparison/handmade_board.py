@@ -114,7 +114,9 @@ def _run(name: str, model: str, seed: int) -> dict[str, Any]:
 
 def _scores() -> Scores:
     grid = Grid((12, 20), dx=0.1, dy=0.2)
-    spec = FieldSpec(channels=("u", "v"), units=("m/s", "m/s"), grid=grid, dt=0.25)
+    spec = FieldSpec(
+        family="incompressible", channels=("u", "v"), units=("m/s", "m/s"), grid=grid, dt=0.25
+    )
     card = {
         "data": {
             "spec": spec.to_dict(),

@@ -61,7 +61,9 @@ def spec() -> FieldSpec:
     rows, columns = torch.meshgrid(torch.arange(ny), torch.arange(nx), indexing="ij")
     body = ((rows - 12) * 0.12) ** 2 + ((columns - 8) * 0.1) ** 2 < 0.4**2
     grid = Grid((ny, nx), 0.1, 0.12, body=body, origin=(-0.8, -1.4))
-    return FieldSpec(channels=("u", "v"), grid=grid, units=("m/s", "m/s"), dt=0.25)
+    return FieldSpec(
+        family="incompressible", channels=("u", "v"), grid=grid, units=("m/s", "m/s"), dt=0.25
+    )
 
 
 def flow(times: Tensor, own: FieldSpec) -> Tensor:

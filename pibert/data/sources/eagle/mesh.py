@@ -93,7 +93,6 @@ def rasterise(mesh: MeshTrajectory, shape: tuple[int, int], box: Box | None = No
             channels=mesh.channels,
             units=("unknown",) * len(mesh.channels),
             grid=grid,
-            family=None,
         ),
         body=~known & inside,
         valid=(finite | ~known) & (known | inside),

@@ -49,7 +49,7 @@ def open_recordings(path: Path, hints: Hints = Hints(), *, box: Box | None = Non
 
     Args:
         path: The folder.
-        hints: ``shape`` of the grid, ``dt``, ``family`` and units.
+        hints: ``shape`` of the grid, ``dt`` and units.
         box: Left, right, bottom and top of the grid; the box of each mesh over all its frames if
             not given.
     """
@@ -191,6 +191,4 @@ def _read_triangles(path: Path, t: int, n: int) -> np.ndarray:
 def _load(name: str, *, folders: Mapping[str, Path], hints: Hints, box: Box | None) -> Trajectory:
     trajectory = rasterise(read_mesh(folders[name]), hints.shape or SHAPE, box)
     units = ("unknown",) * len(trajectory.spec.channels)
-    return replace(
-        trajectory, spec=replace(trajectory.spec, units=units, dt=None, family=hints.family)
-    )
+    return replace(trajectory, spec=replace(trajectory.spec, units=units, dt=None))

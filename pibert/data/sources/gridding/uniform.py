@@ -19,7 +19,6 @@ from pibert.data.sources.gridding.lattice import find_uniform
 from pibert.data.sources.gridding.layout import Layout, find_layout, percent
 from pibert.data.sources.recordings import Hints, SourceError
 from pibert.fields import FieldSpec, FrameSource, Grid, Parameter, Sides, Trajectory
-from pibert.physics import find_family
 
 _COORDINATES = ("x", "y", "z", "t")
 _LOGARITHMIC = ("Re",)
@@ -137,14 +136,8 @@ def describe(
 ) -> Trajectory:
     """The trajectory of states that lie on the layout's grid already.
 
-    Parameters and family of the hints win; units and steps are the business of ``metadata``.
+    Units and steps are the business of ``metadata``, family, sides and parameters of ``stated``.
     """
-    family = hints.family or family
-    if family is not None:
-        find_family(family)
-    if viscosity is not None:
-        viscosity = hints.parameters.get("viscosity", viscosity)
-    parameters = {**parameters, **hints.parameters}
     times, dt = _times(name, time, states.shape[0])
     spec = FieldSpec(
         channels=channels,

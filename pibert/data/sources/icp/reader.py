@@ -279,7 +279,6 @@ def _load_image(name: str, *, pairs: Pairs) -> Trajectory:
             channels=("red", "green", "blue"),
             parameters=tuple(Parameter(name=key) for key in pairs.columns),
             grid=Grid(IMAGE[:2]),
-            family=None,
         ),
         parameters=values,
         valid=_Finite(states),

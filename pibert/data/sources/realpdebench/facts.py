@@ -52,6 +52,7 @@ class Scenario(NamedTuple):
     body: Disc | None = None
     name: str = ""
     """Pattern of the names, with a group per parameter."""
+    family: str | None = "incompressible"
 
 
 SCENARIOS: Mapping[str, Scenario] = {
@@ -63,7 +64,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     ),
     "controlled_cylinder": Scenario(),
     "foil": Scenario(),
-    "combustion": Scenario(),
+    "combustion": Scenario(family=None),
 }
 
 
@@ -78,14 +79,14 @@ def describe(
     source: Mapping[str, Any],
 ) -> tuple[Trajectory, tuple[str, ...]]:
     """The trajectory of a row and, in words, what was noticed and assumed; no field is read."""
-    facts = SCENARIOS[scenario] if scenario else Scenario()
+    facts = SCENARIOS[scenario] if scenario else Scenario(family=None)
     names = _channels(row, channels)
     time = _Time(row, facts)
     place = _Place(row, facts, hints)
     body, body_note = _body(row.shape[1:], facts.body)
     stated = parse_name(name, facts)
     repeat = stated.pop("repeat", None)
-    parameters = stated | dict(hints.parameters)
+    parameters = stated
     fields = ArraySource(
         row,
         [Piece(STORED_AS[n], "tyx") for n in names],
@@ -102,7 +103,7 @@ def describe(
         ),
         dt=time.dt,
         grid=Grid(row.shape[1:], place.dx, place.dy, origin=place.origin),
-        family=hints.family or "incompressible",
+        family=facts.family,
     )
     trajectory = Trajectory(
         name=name,
@@ -130,6 +131,7 @@ def describe(
             "time": time.note,
             "coordinates": place.note,
             "body": body_note,
+            **({"family": "none: a gas that burns"} if scenario == "combustion" else {}),
         },
         length_unit=place.unit,
         time_unit=time.unit,

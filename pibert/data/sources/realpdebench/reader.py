@@ -97,7 +97,7 @@ def open_recordings(
 
     Args:
         path: The root of the data, a scenario's folder, a folder of trajectories, or one file.
-        hints: Steps, units, parameters and family, where the user knows better.
+        hints: Steps and units, where the user knows better.
         scenario: Which one, where the path holds several or its name does not say.
         kind: Measured or simulated, likewise.
         channels: Among u, v, p and omega; if not given u, v, and p where the row has it.

@@ -5,8 +5,9 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +17,8 @@ from pibert.predictor import save_model
 from tests.predictor.small import predictor
 
 ROOT = Path(__file__).parents[2]
+PATIENCE = 60.0
+"""Seconds after which a test gives up: many times what a loaded machine needs."""
 
 
 def save_small(folder: Path, *, consistency: bool = True, **overrides: Any) -> Path:
@@ -24,33 +27,40 @@ def save_small(folder: Path, *, consistency: bool = True, **overrides: Any) -> P
     return save_model(folder, made.model, made.normalizer, trained=trained, metrics={"error": 0.25})
 
 
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < end, f"still not so after {PATIENCE:g} s"
+        time.sleep(0.05)
+
+
 class ServerProcess:
     """``pibert serve``, from its first line to its end."""
 
     def __init__(self, arguments: Sequence[Any], **environment: str) -> None:
         command = [sys.executable, "-m", "pibert.cli", "serve", *map(str, arguments)]
+        # A pipe that nobody reads would fill up, and the server would wait for ever.
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             [*command, "--port", "0"],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self.errors,
             text=True,
             cwd=ROOT,
             env=os.environ | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"} | environment,
         )
-        assert self.process.stdout is not None and self.process.stderr is not None
+        assert self.process.stdout is not None
         first = self.process.stdout.readline()
         found = re.search(r"http://127\.0\.0\.1:(\d+)/", first)
         if found is None:
-            raise AssertionError(f"no address: {first!r} {self.process.stderr.read()}")
+            self.errors.seek(0)
+            raise AssertionError(f"no address: {first!r} {self.errors.read()}")
         self.port = int(found[1])
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=PATIENCE)
 
     def wait_until_ready(self) -> Self:
-        for _ in range(600):
-            if self.client.get("/ready").status_code == 200:
-                return self
-            time.sleep(0.05)
-        raise AssertionError("not ready in 30 s")
+        wait_until(lambda: self.client.get("/ready").status_code == 200)
+        return self
 
     @property
     def is_alive(self) -> bool:
@@ -60,8 +70,8 @@ class ServerProcess:
         self.client.close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(30)
-        for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
-            stream.close()
+        code = self.process.wait(PATIENCE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.errors.close()
         return code

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from pibert.cli import app
 from tests.predictor.small import frames
-from tests.serve.server_process import ServerProcess
+from tests.serve.server_process import PATIENCE, ServerProcess
 
 
 def test_a_rollout_under_way_is_finished_after_sigterm(models: Path):
@@ -23,7 +23,7 @@ def test_a_rollout_under_way_is_finished_after_sigterm(models: Path):
         rest = [json.loads(line) for line in lines]
     assert first["start"] == 0 and len(rest) == 60
     assert rest[-1] == {"end": True, "frames": 60}
-    assert server.process.wait(20) == 0
+    assert server.process.wait(PATIENCE) == 0
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"http://127.0.0.1:{server.port}/health")
     server.stop()

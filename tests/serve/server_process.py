@@ -6,32 +6,23 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 
 from pibert.predictor import save_model
+from tests.helpers import PATIENCE, wait_until
 from tests.predictor.small import predictor
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60.0
-"""Seconds after which a test gives up: many times what a loaded machine needs."""
 
 
 def save_small(folder: Path, *, consistency: bool = True, **overrides: Any) -> Path:
     made = predictor(**overrides)
     trained = {"forward": True, "reconstruct": True, "consistency": consistency}
     return save_model(folder, made.model, made.normalizer, trained=trained, metrics={"error": 0.25})
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < end, f"still not so after {PATIENCE:g} s"
-        time.sleep(0.05)
 
 
 class ServerProcess:

@@ -16,9 +16,10 @@ import uvicorn
 from typer.testing import CliRunner
 
 from pibert.cli import app
+from tests.helpers import PATIENCE, wait_until
 from tests.predictor.small import frames
 from tests.serve.conftest import TOKEN
-from tests.serve.server_process import PATIENCE, ServerProcess, wait_until
+from tests.serve.server_process import ServerProcess
 
 AUTHORISED = {"authorization": f"Bearer {TOKEN}"}
 NPY = {"content-type": "application/x-npy"}
@@ -74,9 +75,7 @@ def test_a_half_sent_body_leaves_the_server_as_it_was(alive: ServerProcess):
         assert b"200" not in connection.recv(100)
 
 
-def test_a_body_that_does_not_come_runs_out_of_time(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_body_that_does_not_come_runs_out_of_time(models: Path, monkeypatch: pytest.MonkeyPatch):
     """Without a socket: a server with so short a time would refuse sound requests under load."""
     request = {
         "type": "http",

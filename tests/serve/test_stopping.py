@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from pibert.cli import app
+from tests.helpers import PATIENCE
 from tests.predictor.small import frames
-from tests.serve.server_process import PATIENCE, ServerProcess
+from tests.serve.server_process import ServerProcess
 
 
 def test_a_rollout_under_way_is_finished_after_sigterm(models: Path):

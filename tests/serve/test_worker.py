@@ -15,8 +15,8 @@ from pibert.serve.metrics import Metrics
 from pibert.serve.models import Served
 from pibert.serve.refusal import Refusal
 from pibert.serve.worker import AHEAD, Job, Worker
+from tests.helpers import PATIENCE
 from tests.predictor.small import frames, predictor
-from tests.serve.server_process import PATIENCE
 
 
 def rollout(seed: int = 0, steps: int = 3, **changes: Any) -> Asked:

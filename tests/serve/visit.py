@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from tests.serve.server_process import PATIENCE, ServerProcess
+from tests.helpers import PATIENCE
+from tests.serve.server_process import ServerProcess
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
 expect = sync_api.expect

@@ -103,7 +103,7 @@ def assert_close(actual: Any, expected: Any, *, rtol: float = 1e-5) -> None:
     Sums of large terms leave an error of their size where the result is small: there a tolerance
     relative to each value, or an absolute one, fails by chance.
     """
-    actual, expected = torch.as_tensor(actual), torch.as_tensor(expected)
+    actual, expected = torch.as_tensor(actual).detach(), torch.as_tensor(expected).detach()
     finite = expected[torch.isfinite(expected)]
     scale = float(finite.abs().max()) if finite.numel() else 0.0
     torch.testing.assert_close(actual, expected, rtol=0, atol=rtol * scale, equal_nan=True)

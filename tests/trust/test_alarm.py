@@ -9,6 +9,7 @@ from pibert.evaluation.consistency import auc
 from pibert.trust.alarm import NEGLIGIBLE, Surprise, Watch
 from pibert.trust.conformal import summarise
 from pibert.trust.oddity import Looks, Typical, part_names, part_scores, window_features
+from tests.helpers import assert_close
 from tests.trust.flows import BODY, flows, spec_of, unit
 
 
@@ -121,4 +122,4 @@ def test_parts_see_wrong_units_wrong_signs_and_single_wrong_vectors():
     spurious[:, -1, :, 6, 8] += 20.0
     assert float(scores(spurious)["extremes"].min()) > float(sound["extremes"].max())
     assert float(scores(spurious)["divergence peak"].min()) > float(sound["divergence peak"].max())
-    torch.testing.assert_close(sound["consistency"], torch.full((30,), -math.log(9)).double())
+    assert_close(sound["consistency"], torch.full((30,), -math.log(9)).double())

@@ -10,7 +10,7 @@ import torch
 from pibert import FieldSpec, Grid, Parameter, build_model
 from pibert.models.pibert import PIBERT
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds after which a test gives up: many times what a loaded machine needs."""
 
 TINY: dict[str, Any] = {

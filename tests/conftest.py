@@ -71,7 +71,8 @@ def pytest_fixture_setup(
     if fixturedef.scope == "function":
         return (yield)
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    seed_all(request.config, f"{fixturedef.baseid}::{fixturedef.argname} {request.param_index}")
+    number = getattr(request, "param_index", 0)
+    seed_all(request.config, f"{fixturedef.baseid}::{fixturedef.argname} {number}")
     try:
         return (yield)
     finally:

@@ -220,7 +220,7 @@ def test_reconstruction_is_the_auto_encoders_frame_by_frame() -> None:
     assert model.autoencoder is not None
     for frame in (slice(0, 2), slice(2, 4)):
         expected = model.autoencoder(x[:, frame], mask)
-        assert torch.allclose(found[:, frame], expected, atol=1e-6)
+        assert_close(found[:, frame], expected)
     hidden = torch.where(mask[:, None], x, 7.0)
     assert torch.equal(model.reconstruct(hidden, None, mask), found)
 
@@ -239,7 +239,7 @@ def test_nothing_branches_on_values(no_shape_checks: None) -> None:
     model = random()
     traced: Any = torch.compile(model, backend="eager", fullgraph=True)
     with torch.no_grad():
-        assert torch.allclose(traced(fields()), model(fields()), atol=1e-5)
+        assert_close(traced(fields()), model(fields()))
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ class ServerProcess:
     def __init__(self, arguments: Sequence[Any], **environment: str) -> None:
         command = [sys.executable, "-m", "pibert.cli", "serve", *map(str, arguments)]
         # A pipe that nobody reads would fill up, and the server would wait for ever.
-        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [*command, "--port", "0"],
             stdout=subprocess.PIPE,

@@ -19,7 +19,7 @@ demo: $(READY) ## Roll out shipped weights, train and compare small models, writ
 	$(BIN)/pibert demo --out $(DEMO)
 
 test: $(READY) ## Run the tests (fast ones; WORKERS=4 for more processes)
-	$(BIN)/pytest -q -n $(WORKERS)
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal
 
 lint: $(READY) ## Check style and types
 	$(BIN)/ruff check .

@@ -4,8 +4,13 @@ Nothing of pibert is imported here: it would be loaded before the checker is in 
 """
 
 import os
+import random
+import zlib
+from collections.abc import Iterator
 from typing import Any, Self
 
+import numpy as np
+import pytest
 import torch
 
 try:
@@ -19,7 +24,58 @@ else:
     check = beartype(conf=BeartypeConf(hint_overrides=FrozenDict({Self: Any})))
 
 
-def pytest_configure() -> None:
-    if "PYTEST_XDIST_WORKER" in os.environ:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("pibert")
+    group.addoption(
+        "--seed", type=int, default=0, help="Draw other random numbers in the tests (default: 0)"
+    )
+    group.addoption(
+        "--threads",
+        type=int,
+        help="Set the threads of torch, also in the processes that tests start "
+        "(default: 1 with pytest-xdist, else torch's own choice)",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    threads = config.getoption("threads")
+    if threads is None and "PYTEST_XDIST_WORKER" in os.environ:
         # Worker processes share the cores; threads on top of them only fight.
-        torch.set_num_threads(1)
+        threads = 1
+    if threads is not None:
+        torch.set_num_threads(threads)
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+    if getattr(config.option, "hypothesis_seed", "") is None:
+        config.option.hypothesis_seed = str(config.getoption("seed"))
+
+
+def seed_all(config: pytest.Config, name: str) -> None:
+    """Seed torch, NumPy and random by a name and ``--seed``: the order of tests has no effect."""
+    seed = zlib.crc32(f"{config.getoption('seed')} {name}".encode())
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+@pytest.fixture(autouse=True)
+def seeded(request: pytest.FixtureRequest) -> None:
+    seed_all(request.config, request.node.nodeid)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """Seed what several tests share by its own name, and not by the first test that needs it."""
+    if fixturedef.scope == "function":
+        return (yield)
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    number = getattr(request, "param_index", 0)
+    seed_all(request.config, f"{fixturedef.baseid}::{fixturedef.argname} {number}")
+    try:
+        return (yield)
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])

@@ -1,6 +1,7 @@
-"""Small specs and models that tests share."""
+"""Small specs and models that tests share, and how they compare and wait."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,9 @@ import torch
 
 from pibert import FieldSpec, Grid, Parameter, build_model
 from pibert.models.pibert import PIBERT
+
+PATIENCE = 120.0
+"""Seconds after which a test gives up: many times what a loaded machine needs."""
 
 TINY: dict[str, Any] = {
     "width": 32,
@@ -92,3 +96,22 @@ def randomise(model: PIBERT, seed: int = 0) -> PIBERT:
             else:
                 parameter.copy_(noise * parameter[0].numel() ** -0.5)
     return model
+
+
+def assert_close(actual: Any, expected: Any, *, rtol: float = 1e-5) -> None:
+    """All differences are at most ``rtol`` of the largest value that is expected.
+
+    Sums of large terms leave an error of their size where the result is small: there a tolerance
+    relative to each value, or an absolute one, fails by chance.
+    """
+    actual, expected = torch.as_tensor(actual).detach(), torch.as_tensor(expected).detach()
+    finite = expected[torch.isfinite(expected)]
+    scale = float(finite.abs().max()) if finite.numel() else 0.0
+    torch.testing.assert_close(actual, expected, rtol=0, atol=rtol * scale, equal_nan=True)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < end, f"still not so after {PATIENCE:g} s"
+        time.sleep(0.02)

@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +22,7 @@ from pibert.cli import app
 from pibert.data.download import size_text
 from pibert.data.format import Reader, check
 from pibert.data.sources import open_recordings
+from tests.helpers import PATIENCE, wait_until
 from tests.lookalikes.piv import sample, write_openpiv
 from tests.lookalikes.realpdebench import TANDEMS, write_root
 
@@ -290,12 +290,11 @@ def test_an_interrupted_generation_says_what_is_there_and_goes_on(tmp_path: Path
         # Tests that run in the background ignore interrupts, and would hand that on.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    parts, deadline = tmp_path / "flow.h5.parts", time.monotonic() + 60
+    parts = tmp_path / "flow.h5.parts"
     try:
-        while not (parts / "group-000000.json").exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until((parts / "group-000000.json").exists)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     assert process.returncode == 130, said

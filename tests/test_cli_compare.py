@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from typer.testing import CliRunner
 from pibert.cli import app
 from pibert.cli.compare import _show_ranking
 from pibert.comparison import FILES
+from pibert.report.comparison import page as page_module
+from pibert.report.comparison.gallery import FIGURES
+from pibert.report.comparison.page import write_report
 
 SMALL = (
     "data.wakes.recipe.frames=20",
@@ -99,15 +103,27 @@ def test_another_plan_in_the_same_folder_is_refused(compared: Path) -> None:
     assert "samples is 128 there and 129 here" in text
 
 
-def test_the_report_is_one_page_with_tables_and_pictures(compared: Path) -> None:
+def test_the_report_is_one_page_with_tables_and_pictures(
+    compared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = list({section: (section, make) for section, make in reversed(FIGURES)}.values())
+    monkeypatch.setattr(page_module, "write_report", partial(write_report, figures=first))
     code, text = pibert("report", str(compared))
     assert code == 0, text
     page = (compared / "report.html").read_text()
-    for word in ("persistence", "unet", "data:image/png;base64", "<table", "validation"):
+    for word in ("persistence", "unet", "data:image/webp;base64", "<table", "validation"):
         assert word in page
     assert "http://" not in page.replace("http://www.w3.org", "") and "https://" not in page
+    assert "could not be drawn" not in page
     assert "| model |" in (compared / "tables.md").read_text().replace("| rank ", "")
     assert "\\toprule" in (compared / "tables.tex").read_text()
+
+
+@pytest.mark.slow
+def test_every_figure_of_the_report_can_be_drawn(compared: Path) -> None:
+    code, text = pibert("report", str(compared))
+    assert code == 0, text
+    assert "could not be drawn" not in (compared / "report.html").read_text()
 
 
 def test_one_run_is_scored_on_its_own_test_part(compared: Path, tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ LEAST = 10
 """Trajectories or blocks below which no interval is given."""
 MOST_SILENT = 0.1
 """Share of draws without a value above which there is no interval."""
+ROUND_OFF = 1e-12
+"""By how much of itself a value may lie outside its interval."""
 
 
 class TooFew(ValueError):
@@ -195,8 +197,10 @@ def ends(values: Float[Tensor, "draws *extra entry"], level: float) -> tuple[Ten
 
 
 def holding(value: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """The ends where they hold the value; NaN where they do not."""
-    outside = (value < low) | (value > high)
+    """The ends where they hold the value up to round-off; NaN where they do not."""
+    # Where all rows are alike, sums over draws and over all rows differ in their last digits alone.
+    slack = ROUND_OFF * value.abs()
+    outside = (value < low - slack) | (value > high + slack)
     return low.masked_fill(outside, math.nan), high.masked_fill(outside, math.nan)
 
 

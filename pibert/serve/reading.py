@@ -94,6 +94,7 @@ def _read(path: Path, limit: int, wanted: str | None, units: Units, hints: Hints
     if wanted is None and len(recordings) > 1:
         remarks.append(f"the first of {len(recordings)} trajectories")
     answer = take_frames(fit, 0, None, limit, remarks)
+    remarks = answer.facts["remarks"]
     if answer.facts["stop"] < found.num_frames:
         remarks.append(f"the first {answer.facts['stop']} of {found.num_frames} frames")
     return Answer(

@@ -199,7 +199,7 @@ def test_a_record_of_several_frames_has_both_probes() -> None:
     records = judge_consistency(data.model(), data.samples, negatives)
     shuffled, parameters = ((record.probe_auc, record.frame_probe_auc) for record in records)
     assert parameters == (None, None)
-    assert shuffled[0] == pytest.approx(0.5, abs=1e-6)
+    assert shuffled[0] == pytest.approx(0.5, abs=0.01)
     assert shuffled[1] == pytest.approx(1.0, abs=0.02)
 
 

@@ -190,6 +190,13 @@ def test_an_infinite_value_has_an_infinite_end() -> None:
     assert all(bool(part.isinf()) for part in found)
 
 
+def test_rows_that_are_all_alike_have_an_interval_of_round_off() -> None:
+    for value in (0.1, 3.3):
+        rows = terms(torch.full((100,), value, dtype=torch.float64))
+        found = interval(Ratio(), rows, draw_trajectories(torch.arange(100), draws=100, seed=0))
+        assert [float(end) for end in found] == pytest.approx([value] * 3, rel=1e-12)
+
+
 def test_an_interval_that_leaves_out_its_own_value_is_none() -> None:
     class Distance(Ratio):
         """Of the mean from zero: in every draw it is larger than over all rows, where it is 0."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from pibert.fields import Normalizer
 from pibert.models import MODELS, PRESETS
 from pibert.models.references.simple import Reference
-from tests.helpers import TINY_OPTIONS, randomise, tiny_model, tiny_spec
+from tests.helpers import TINY_OPTIONS, assert_close, randomise, tiny_model, tiny_spec
 from tests.models.recordings import batches_of
 
 SHAPE = (12, 16)
@@ -110,7 +110,8 @@ def test_the_embedding_is_a_map_of_points_or_patches_that_says_which_layer_it_is
         moved = x.clone()
         moved[:, :, 10, 14] += 1.0
         other = model.embed(moved, parameters, mask)
-    assert torch.allclose(alone, found[1:2], atol=1e-4) and torch.equal(hidden, found)
+    assert_close(alone, found[1:2])
+    assert torch.equal(hidden, found)
     size = SHAPE[0] // found.shape[-2]
     assert (other - found)[..., 10 // size, 14 // size].abs().max() > 1e-3
 
@@ -120,9 +121,7 @@ def test_samples_do_not_leak_into_each_other(name: str) -> None:
     model = make(name)
     x, parameters = fields(model, 4), torch.randn(4, 1)
     alone = torch.cat([model(x[i : i + 1], parameters[i : i + 1]) for i in range(4)])
-    # Products of a batch round otherwise, and FourierFlow's many norms make more of that.
-    tolerance = 1e-5 if name.startswith("fourierflow") else 2e-6
-    assert torch.allclose(model(x, parameters), alone, atol=tolerance)
+    assert_close(model(x, parameters), alone)
     x.requires_grad_()
     answer = model(x, parameters)
     if name == "training-mean":  # whatever the input

@@ -11,6 +11,7 @@ from torch import Tensor
 from pibert.fields import Boundary, Grid, Sides
 from pibert.physics import derivatives as d
 from pibert.physics.derivatives import Order, where_defined
+from tests.helpers import assert_close
 from tests.physics.helpers import measured_order, noise, unchecked
 
 WALLS = Sides(*[Boundary.WALL] * 4)
@@ -69,7 +70,7 @@ def test_spectral_derivatives_are_exact_to_round_off(name: str, shape: tuple[int
     grid = box(*shape, periodic=True)
     exact = wavy(grid)
     found = SINGLE[name](exact["f"], grid, "spectral")
-    assert (found - exact[name]).abs().max() < 1e-12 * exact[name].abs().max()
+    assert (found - exact[name]).abs().max() < 1e-11 * exact[name].abs().max()
 
 
 def test_spectral_first_derivative_drops_the_nyquist_mode_and_the_second_keeps_it() -> None:
@@ -189,7 +190,7 @@ def test_a_batch_equals_its_samples(order: Order) -> None:
     for operator in SINGLE.values():
         whole = operator(batch, grid, order)
         parts = torch.stack([operator(f, grid, order) for f in batch.flatten(0, 1)])
-        torch.testing.assert_close(whole.flatten(0, 1), parts, rtol=1e-14, atol=1e-13)
+        assert_close(whole.flatten(0, 1), parts, rtol=1e-13)
 
 
 @pytest.mark.parametrize("order", [2, 4, "spectral"])

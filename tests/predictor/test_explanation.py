@@ -13,7 +13,7 @@ from pibert.data.resample import Resizer
 from pibert.evaluation.tokens import token_diagnostics
 from pibert.models.pibert import PIBERT
 from pibert.predictor import InputWarning, Predictor
-from tests.helpers import tiny_model, tiny_spec
+from tests.helpers import assert_close, tiny_model, tiny_spec
 from tests.predictor.small import NORMALIZER, SHAPE, frames, predictor
 
 GRID = Grid(SHAPE, dx=0.3, dy=0.2)
@@ -103,7 +103,7 @@ def test_an_explanation_is_of_the_callers_kind(batch: int) -> None:
         for all_, single in pairs:
             if isinstance(all_, torch.Tensor):
                 assert isinstance(single, np.ndarray) and single.dtype == np.float32
-                assert np.allclose(single, all_[1].numpy(), atol=1e-3, equal_nan=True)
+                assert_close(single, all_[1], rtol=1e-4)
 
 
 def test_points_are_those_of_the_callers_grid() -> None:

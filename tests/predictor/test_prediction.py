@@ -15,7 +15,7 @@ import pibert
 from pibert.fields import Normalizer, Parameter
 from pibert.models.pibert import PIBERT
 from pibert.predictor import InputWarning, Predictor, save_model
-from tests.helpers import tiny_model, tiny_spec
+from tests.helpers import assert_close, tiny_model, tiny_spec
 from tests.predictor.small import NORMALIZER, SHAPE, frames, predictor
 
 ALL = {"forward": True, "reconstruct": True, "consistency": True}
@@ -181,7 +181,7 @@ def test_a_large_batch_in_parts_is_the_same_prediction() -> None:
     reynolds = {"Re": torch.linspace(300.0, 900.0, 5)}
     mask = torch.rand(5, *SHAPE, generator=torch.Generator().manual_seed(1)) > 0.2
     found = parted.rollout(x, 2, reynolds, mask)
-    assert torch.allclose(found, whole.rollout(x, 2, reynolds, mask), atol=1e-5)
+    assert_close(found, whole.rollout(x, 2, reynolds, mask))
     assert sizes == [2, 2, 1] * 2
 
 

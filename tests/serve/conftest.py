@@ -80,7 +80,7 @@ def alone(models: Path) -> Iterator[ServerProcess]:
 @pytest.fixture(scope="session")
 def strict(models: Path) -> Iterator[ServerProcess]:
     """One model, a token and tight limits."""
-    limits = {"body": 0.2, "steps": 20, "samples": 4, "queue": 2, "timeout": 3, "wait": 0}
+    limits = {"body": 0.2, "steps": 20, "samples": 4, "queue": 2, "wait": 0}
     options = [text for name, value in limits.items() for text in (f"--{name}", value)]
     started = ServerProcess([models / "wake", *options], PIBERT_TOKEN=TOKEN)
     yield started.wait_until_ready()

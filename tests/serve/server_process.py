@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -13,6 +13,7 @@ from typing import Any, Self
 import httpx
 
 from pibert.predictor import save_model
+from tests.helpers import PATIENCE, wait_until
 from tests.predictor.small import predictor
 
 ROOT = Path(__file__).parents[2]
@@ -29,28 +30,28 @@ class ServerProcess:
 
     def __init__(self, arguments: Sequence[Any], **environment: str) -> None:
         command = [sys.executable, "-m", "pibert.cli", "serve", *map(str, arguments)]
+        # A pipe that nobody reads would fill up, and the server would wait for ever.
+        self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [*command, "--port", "0"],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self.errors,
             text=True,
             cwd=ROOT,
             env=os.environ | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"} | environment,
         )
-        assert self.process.stdout is not None and self.process.stderr is not None
+        assert self.process.stdout is not None
         first = self.process.stdout.readline()
         found = re.search(r"http://127\.0\.0\.1:(\d+)/", first)
         if found is None:
-            raise AssertionError(f"no address: {first!r} {self.process.stderr.read()}")
+            self.errors.seek(0)
+            raise AssertionError(f"no address: {first!r} {self.errors.read()}")
         self.port = int(found[1])
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=PATIENCE)
 
     def wait_until_ready(self) -> Self:
-        for _ in range(600):
-            if self.client.get("/ready").status_code == 200:
-                return self
-            time.sleep(0.05)
-        raise AssertionError("not ready in 30 s")
+        wait_until(lambda: self.client.get("/ready").status_code == 200)
+        return self
 
     @property
     def is_alive(self) -> bool:
@@ -60,8 +61,8 @@ class ServerProcess:
         self.client.close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(30)
-        for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
-            stream.close()
+        code = self.process.wait(PATIENCE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.errors.close()
         return code

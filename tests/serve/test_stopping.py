@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pibert.cli import app
+from tests.helpers import PATIENCE
 from tests.predictor.small import frames
 from tests.serve.server_process import ServerProcess
 
@@ -23,7 +24,7 @@ def test_a_rollout_under_way_is_finished_after_sigterm(models: Path):
         rest = [json.loads(line) for line in lines]
     assert first["start"] == 0 and len(rest) == 60
     assert rest[-1] == {"end": True, "frames": 60}
-    assert server.process.wait(20) == 0
+    assert server.process.wait(PATIENCE) == 0
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"http://127.0.0.1:{server.port}/health")
     server.stop()

@@ -15,6 +15,7 @@ from pibert.serve.metrics import Metrics
 from pibert.serve.models import Served
 from pibert.serve.refusal import Refusal
 from pibert.serve.worker import AHEAD, Job, Worker
+from tests.helpers import PATIENCE
 from tests.predictor.small import frames, predictor
 
 
@@ -35,7 +36,7 @@ def worker(joint: JointPredictor) -> Iterator[Worker]:
     started.start()
     yield started
     started.stop()
-    started.join(10)
+    started.join(PATIENCE)
     assert not started.is_alive()
 
 
@@ -73,7 +74,7 @@ def test_a_rollout_that_diverges_ends_alone_and_says_where(worker: Worker, joint
         return output
 
     sound = joint.rollout(frames(1, seed=1).numpy(), 3)
-    assert worker.is_warm.wait(10)
+    assert worker.is_warm.wait(PATIENCE)
     hook = joint.model.register_forward_hook(spoil)
 
     async def ask() -> list[Any]:
@@ -95,7 +96,7 @@ def test_a_fault_of_the_model_is_not_told_and_does_not_end_the_thread(
     def fail(module: Any, inputs: Any) -> None:
         raise RuntimeError("secret of the machine")
 
-    assert worker.is_warm.wait(10)
+    assert worker.is_warm.wait(PATIENCE)
     hook = joint.model.register_forward_pre_hook(fail)
 
     async def ask() -> None:

@@ -9,14 +9,18 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
+from tests.helpers import PATIENCE
 from tests.serve.server_process import ServerProcess
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
 expect = sync_api.expect
+expect.set_options(timeout=1000 * PATIENCE)
 
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SHAPE = (8, 12)
+# The page draws what has changed before the next picture; drawing may change something once more.
+DRAWN = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +42,7 @@ class Visit:
     ) -> None:
         self.site, self.address = site, f"http://127.0.0.1:{site.port}/"
         self.context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}} | options)
+        self.context.set_default_timeout(1000 * PATIENCE)
         self.page = self.context.new_page()
         self.page.add_init_script(script)
         self.complaints: list[str] = []
@@ -55,11 +60,20 @@ class Visit:
         return self.page.locator(selector)
 
     def wait(self) -> "Visit":
-        """Until no run goes on and there are frames of one."""
+        """Until no run goes on and there are frames of one, which are drawn."""
+        self.wait_until_idle()
         expect(self.find("#save-frames")).to_be_enabled()
-        expect(self.find("#status")).to_be_empty()
         expect(self.find("#stop")).to_be_disabled()
         return self
+
+    def wait_until_idle(self) -> None:
+        """Until all that was asked for is done and drawn: the status says what is under way."""
+        expect(self.find("#status")).to_be_empty()
+        self.settle()
+
+    def settle(self) -> None:
+        """Until what has changed is drawn."""
+        self.page.evaluate(DRAWN)
 
     def run(self) -> "Visit":
         self.page.click("#run")
@@ -71,6 +85,7 @@ class Visit:
 
     def at(self, x: float, y: float, panel: str = "truth") -> tuple[float, float]:
         """Where a place in cells lies in the window."""
+        self.settle()
         canvas = self.find(f"figure[data-panel={panel}] canvas").first
         canvas.scroll_into_view_if_needed()
         box = canvas.bounding_box()
@@ -80,6 +95,7 @@ class Visit:
 
     def read(self, title: str) -> str:
         """What the readout says of a panel."""
+        self.settle()
         spans = self.find("#readout span").all_inner_texts()
         return next(text[len(title) :].strip() for text in spans if text.startswith(title))
 
@@ -101,8 +117,7 @@ class Visit:
         """Choose a file; the page has opened it, or says why not."""
         sent = {"name": name, "mimeType": "application/octet-stream", "buffer": data}
         self.find("#file").set_input_files(sent)
-        # The first native file waits for the process that reads it: it imports the package.
-        expect(self.find("#status")).to_be_empty(timeout=20_000)
+        self.wait_until_idle()
 
     def close(self) -> None:
         """Nothing may have gone wrong, and no other host been asked."""

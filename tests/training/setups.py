@@ -24,7 +24,7 @@ from pibert.data.dataset import Samples, Window
 from pibert.fields import Batch, Normalizer, Trajectory
 from pibert.training.engine import FitConfig, Fitted, Hardware, fit
 from pibert.training.objectives import Objective
-from tests.helpers import randomise, tiny_model, tiny_spec
+from tests.helpers import PATIENCE, randomise, tiny_model, tiny_spec
 
 SHAPE = (8, 12)
 # Without the physics bias, which the engine does not feel and which takes most of the time.
@@ -251,7 +251,7 @@ def run_worker(folder: Path, processes: int = 1, **options: Any) -> list[int | N
         workers.append(_WORKERS.Process(target=work, args=(folder, options, place)))
         workers[-1].start()
     for worker in workers:
-        worker.join(60)
+        worker.join(PATIENCE)
         if worker.is_alive():
             worker.kill()
             worker.join()

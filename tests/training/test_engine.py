@@ -103,7 +103,7 @@ def test_the_log_is_the_mean_over_the_samples_of_the_epoch(tmp_path: Path) -> No
     for epoch, record in enumerate(listener.records):
         own = losses[4 * epoch : 4 * epoch + 4]
         mean = sum(n * loss for n, loss in zip(sizes, own, strict=True)) / 13
-        assert record["train"]["loss"] == pytest.approx(mean, rel=1e-6)
+        assert record["train"]["loss"] == pytest.approx(mean, rel=1e-5)
     assert [done for done, _ in listener.steps] == list(range(1, 13))
     assert listener.started == (12, 0)
     assert [line for line in timeless(tmp_path) if line["kind"] == "epoch"] == [
@@ -155,7 +155,7 @@ def test_with_a_running_mean_it_is_what_is_validated_and_kept(tmp_path: Path) ->
     batch = samples(6, seed=70).batch(range(5)).reseeded(5, 0)
     with torch.no_grad():
         loss, _ = objective(judged, batch)
-    assert loss.item() == pytest.approx(fitted.metrics["loss"], rel=1e-6)
+    assert loss.item() == pytest.approx(fitted.metrics["loss"], rel=1e-5)
 
 
 def test_bf16_trains_float32_weights(tmp_path: Path) -> None:

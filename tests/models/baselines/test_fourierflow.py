@@ -18,7 +18,7 @@ from pibert.models.baselines.fourierflow import (
     FourierFlowDet,
     draw,
 )
-from tests.helpers import randomise, tiny_spec
+from tests.helpers import assert_close, randomise, tiny_spec
 
 SHAPE = (12, 20)
 SIZES: dict[str, Any] = {
@@ -129,8 +129,8 @@ def test_the_samples_of_a_batch_may_be_permuted_and_parted(kind: str) -> None:
     model: Any = random(parameters=True) if kind == "flow" else random_det(parameters=True)
     x, parameters = fields(4), torch.randn(4, 1)
     whole, order = model(x, parameters), [2, 0, 3, 1]
-    assert torch.allclose(model(x[order], parameters[order]), whole[order], atol=1e-5)
-    assert torch.allclose(model(x[1:2], parameters[1:2]), whole[1:2], atol=1e-5)
+    assert_close(model(x[order], parameters[order]), whole[order])
+    assert_close(model(x[1:2], parameters[1:2]), whole[1:2])
     assert not torch.allclose(whole, model(x, parameters.flip(0)), atol=1e-3)
 
 
@@ -140,8 +140,8 @@ def test_a_call_is_the_mean_of_draws_that_depend_on_nothing_but_the_input() -> N
     first = model.samples(fields(), draws=3)
     torch.manual_seed(2)
     assert torch.equal(model.samples(fields(), draws=3), first)
-    assert torch.allclose(first.mean(1), model(fields()), atol=1e-5)
-    assert torch.allclose(model.samples(fields(), draws=5)[:, :3], first, atol=1e-5)
+    assert_close(first.mean(1), model(fields()))
+    assert_close(model.samples(fields(), draws=5)[:, :3], first)
     assert first.std(1).mean() > 1e-2
     assert first.shape == (2, 3, 2, *SHAPE)
 
@@ -220,7 +220,7 @@ def test_reconstruction_is_the_auto_encoders_frame_by_frame() -> None:
     assert model.autoencoder is not None
     for frame in (slice(0, 2), slice(2, 4)):
         expected = model.autoencoder(x[:, frame], mask)
-        assert torch.allclose(found[:, frame], expected, atol=1e-6)
+        assert_close(found[:, frame], expected)
     hidden = torch.where(mask[:, None], x, 7.0)
     assert torch.equal(model.reconstruct(hidden, None, mask), found)
 
@@ -239,7 +239,7 @@ def test_nothing_branches_on_values(no_shape_checks: None) -> None:
     model = random()
     traced: Any = torch.compile(model, backend="eager", fullgraph=True)
     with torch.no_grad():
-        assert torch.allclose(traced(fields()), model(fields()), atol=1e-5)
+        assert_close(traced(fields()), model(fields()))
 
 
 @pytest.mark.parametrize(

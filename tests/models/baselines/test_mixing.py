@@ -32,8 +32,8 @@ def test_mixing_is_two_weighted_maps_of_the_waves(kind: FreqWeight) -> None:
     )
     frequency = spectrum.abs()
     if kind == "wavenumber":
-        ky, kx = torch.tensor([0, 1, 1]) / 3, torch.tensor([0, 1, 2, 2, 1]) / 5
-        frequency = 2 * (ky[:, None] ** 2 + kx**2).sqrt()[..., None].double()
+        ky, kx = torch.tensor([0, 1, 1]).double() / 3, torch.tensor([0, 1, 2, 2, 1]).double() / 5
+        frequency = 2 * (ky[:, None] ** 2 + kx**2).sqrt()[..., None]
     first, second = (matrix_of(part) for part in layer.maps)
     hidden = spectrum @ first[0] * (1 + 0.7 * frequency) + first[1]
     hidden = torch.complex(hidden.real.relu(), hidden.imag.relu())

@@ -12,7 +12,7 @@ from pibert.fields import FieldSpec, Grid, Parameter
 from pibert.models import count_parameters
 from pibert.models.baselines.equation_text import PAD
 from pibert.models.baselines.pitt import PITT, PRESETS, PITTConfig, PITTConstant, Update
-from tests.helpers import randomise, tiny_spec
+from tests.helpers import assert_close, randomise, tiny_spec
 
 SHAPE = (20, 26)
 SMALL: dict[str, Any] = {
@@ -68,7 +68,7 @@ def test_the_increment_is_the_same_with_and_without_the_skip() -> None:
         x = fields(2, 2, *SHAPE)
         model(x)
         expected = model.base_only(x) - x
-        torch.testing.assert_close(seen[-1], expected, rtol=0, atol=1e-5)
+        assert_close(seen[-1], expected)
 
 
 def test_a_digit_of_the_reynolds_number_changes_the_output() -> None:
@@ -193,7 +193,7 @@ def test_samples_do_not_leak_into_each_other_and_every_weight_learns() -> None:
     parameters[2] = math.nan
     whole = model(x, parameters)
     alone = torch.cat([model(x[i : i + 1], parameters[i : i + 1]) for i in range(3)])
-    torch.testing.assert_close(whole, alone, rtol=1e-5, atol=1e-5)
+    assert_close(whole, alone)
     whole.square().mean().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None and torch.isfinite(parameter.grad).all(), name
@@ -209,9 +209,9 @@ def test_double_weights_autocast_and_one_graph(no_shape_checks: None) -> None:
             half = model(x, parameters)
         assert (half - expected).norm() < 3e-2 * expected.norm()
         program = torch.export.export(model, (x, parameters))
-        torch.testing.assert_close(program.module()(x, parameters), expected)
+        assert_close(program.module()(x, parameters), expected)
         double = model.double()(x.double(), parameters.double())
-        torch.testing.assert_close(double.float(), expected, rtol=1e-4, atol=1e-4)
+        assert_close(double.float(), expected, rtol=1e-4)
 
 
 def test_wrong_choices_are_named() -> None:

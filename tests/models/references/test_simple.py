@@ -20,6 +20,7 @@ from pibert.models.references.simple import (
     ReferenceConfig,
     TrainingMean,
 )
+from tests.helpers import assert_close
 from tests.models.recordings import batches_of
 
 SPEC = FieldSpec(channels=("p", "u", "v"), grid=Grid((6, 9), dx=0.3, dy=0.2), dt=0.1)
@@ -136,7 +137,7 @@ def test_frames_ahead_are_answered_in_one_shape_and_precision(
     x = torch.randn(2, 6, 6, 9)
     y = model(x)
     assert y.shape == (2, 9, 6, 9) and torch.isfinite(y).all()
-    assert torch.allclose(model.double()(x.double()), y.double(), atol=1e-5)
+    assert_close(model.double()(x.double()), y.double())
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(model.float()(x), y)
 

@@ -164,10 +164,11 @@ def _labels(part: dict[str, Any]) -> str:
     return (
         f"""## Fine-tuning with and without pretraining (RQ3)
 
-All training trajectories are there to pretrain on, a share of them has labels
-(`configs/labels.toml`). Every training takes about {part["steps"]} steps; the validation
-trajectories choose the epoch; error of the next frame on the test trajectories (NMSE: squared error
-over squared field, standardised), mean ± standard deviation over
+All training trajectories are used for pretraining; a share of them has labels
+(`configs/labels.toml`). Each training takes about {part["steps"]} steps. Pretraining comes on
+top: its samples are not taken from this budget, so a ratio below 1 does not say that pretraining
+pays for itself. The validation trajectories choose the epoch. Error of the next frame on the test
+trajectories (NMSE: squared error over squared field, standardised), mean ± standard deviation over
 {len({r["seed"] for r in part["rows"]})} seeds, which have the same labelled
 trajectories. {_circumstances(part)}
 

@@ -57,8 +57,8 @@ Type = Annotated[
 Dt = Annotated[
     float | None,
     typer.Option(
-        help="Time between frames (vector fields), in --time-unit or else seconds; for the time "
-        "between the two images of a pair see --pulse-delay.",
+        help="Time between frames (vector fields), in --time-unit (default: the file's unit, or "
+        "seconds); for the time between the two images of a pair see --pulse-delay.",
         rich_help_panel=_HINTS,
     ),
 ]

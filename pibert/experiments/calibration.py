@@ -9,7 +9,7 @@ from typing import Any
 from pibert import config
 from pibert.data.dataset import Window, common_spec
 from pibert.data.provenance import predicted_by
-from pibert.data.sources import identify, options_of
+from pibert.data.sources import identify, idle_hints, options_of
 from pibert.data.units import assume_units, in_consistent_units
 from pibert.experiments.experiment import DataConfig, Experiment
 from pibert.experiments.flows import IDENTITIES, Flows, prepare, prepare_test
@@ -191,11 +191,11 @@ def as_trained(
         parsed = config.parse(DataConfig, trained, "the data of the model's training")
         plan = replace(parsed, path=str(data), case=None, measurement=None)
     kind = stated.get("kind") or identify(data)
+    left_out = {*_OF_ONE_RECORDING, *stated.get("hints", {}), *idle_hints(kind, plan.hints)}
     inherited = {
         name: value
         for name, value in plan.hints.items()
-        # A native file says everything itself.
-        if kind != "native" and name not in (*_OF_ONE_RECORDING, *stated.get("hints", {}))
+        if kind != "native" and name not in left_out  # a native file says everything itself
     }
     if inherited:
         told = ", ".join(f"{name} = {value}" for name, value in inherited.items())

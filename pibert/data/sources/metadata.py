@@ -24,8 +24,6 @@ from pibert.data.units import (
 from pibert.fields import Trajectory
 from pibert.remarks import warn
 
-STATED_HERE = ("dt", "dx", "dy", "unit", "length_unit", "time_unit", "scale", "pulse_delay")
-"""The hints that this module applies."""
 _FRAMES = (*UNKNOWN, "frame", "frames")
 _MEASURED = ("piv", "native", "netcdf", "table", "arrays", "hdf5", "matlab")
 """Kinds that may hold pixels; their first trajectory costs nothing to load."""

@@ -18,8 +18,6 @@ from pibert.fields import Boundary, FieldSpec, Parameter, Sides, Trajectory
 from pibert.physics import find_family
 from pibert.remarks import warn
 
-STATED = ("family", "sides", "parameters", "override_metadata")
-"""The hints that are applied here, and not by a reader."""
 _INFERRED = "incompressible"
 _REASON = "inferred from the velocity channels u, v"
 _OTHER_FLOWS = ("rho", "density", "t", "temperature", "energy", "buoyancy", "h", "height")

@@ -132,6 +132,8 @@ def test_an_image_is_a_trajectory_of_one_frame(tmp_path: Path) -> None:
     assert list(trajectory.parameters.values()) == pairs.settings[6].tolist()
     assert trajectory.source["split"] == "train"
     assert torch.equal(pickle.loads(pickle.dumps(trajectory)).read(), trajectory.read())
+    with pytest.raises(SourceError, match="no channel u=red; data of this kind have: red=red"):
+        open_recordings(tmp_path / "pairs", Hints(channels={"u": "red"}))
 
 
 def test_settings_map_to_images_but_no_next_frame_exists(tmp_path: Path) -> None:

@@ -86,7 +86,6 @@ def describe(
     body, body_note = _body(row.shape[1:], facts.body)
     stated = parse_name(name, facts)
     repeat = stated.pop("repeat", None)
-    parameters = stated
     fields = ArraySource(
         row,
         [Piece(STORED_AS[n], "tyx") for n in names],
@@ -99,7 +98,7 @@ def describe(
         units=(UNKNOWN_UNIT,) * len(names),
         parameters=tuple(
             Parameter(name=key, scaling="log" if key in _LOGARITHMIC else "linear")
-            for key in parameters
+            for key in stated
         ),
         dt=time.dt,
         grid=Grid(row.shape[1:], place.dx, place.dy, origin=place.origin),
@@ -110,7 +109,7 @@ def describe(
         states=fields,
         time=torch.from_numpy(time.values),
         spec=spec,
-        parameters=parameters,
+        parameters=stated,
         body=None if body is None else _flipped(body, place),
         valid=KnownSource(fields) if kind == "real" else None,
         source=_SOURCE

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -224,7 +225,12 @@ def test_hints_on_the_training_data_are_told_and_facts_of_one_recording_do_not_c
     said = call("evaluate", in_metres, "--data", data, "--dt", "0.1", "--out", tmp_path).output
     assert "as stated of the training data: unit = m/s, length_unit = m;" in said
     predictor = load(in_metres)
-    of_one = {"parameters": {"Re": 100.0}, "body": ["zeros"], "mask": ["zeros"], "scale": "1mm/px"}
+    of_one: dict[str, Any] = {
+        "parameters": {"Re": 100.0},
+        "body": ["zeros"],
+        "mask": ["zeros"],
+        "scale": "1mm/px",
+    }
     of_one |= {"pulse_delay": "1ms", "override_units": True, "override_metadata": True}
     predictor.card["provenance"]["experiment"]["data"]["hints"] |= of_one
     with pytest.warns(InputWarning, match="length_unit = m; give"):
@@ -242,7 +248,7 @@ def test_notes_of_the_reader_are_told_in_training_and_evaluation(
     with pytest.warns(InputWarning, match="whole numbers without a unit, 16 x 16 apart"):
         prepare(config)
     refused = call("evaluate", in_metres, "--data", tmp_path / "a.npz", "--out", tmp_path / "s")
-    assert "look like pixels, but were stated to be in m" in refused.output
+    assert "look like pixels, but lengths were stated in m" in refused.output
 
 
 def test_every_component_has_its_own_unit(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_pixels_are_noted_with_what_would_calibrate_them(tmp_path: Path) -> None
     assert "whole numbers without a unit, 16 x 16 apart" in note
     assert "--scale" in note and "--pulse-delay" in note
     declared = opened(FILES / "openpiv.txt", unit="m/s", length_unit="mm").remarks
-    assert any("look like pixels, but were stated to be in mm" in note for note in declared)
+    assert any("look like pixels, but lengths were stated in mm" in note for note in declared)
     write_openpiv(tmp_path / "a.txt", sample(step=1.7))
     assert not any("pixels" in note for note in opened(tmp_path / "a.txt").remarks)
 

@@ -264,7 +264,7 @@ def _in_words(
     record: Mapping[str, Any], origin: Mapping[str, str], changes: Mapping[str, str]
 ) -> str:
     known = ", ".join(f"{_amounts({fact: record[fact]})} ({origin[fact]})" for fact in record)
-    return f"pixels were calibrated with {known}: {', '.join(dict.fromkeys(changes.values()))}"
+    return f"calibrated with {known}: {', '.join(dict.fromkeys(changes.values()))}"
 
 
 def _amounts(facts: Mapping[str, Any]) -> str:

@@ -89,8 +89,10 @@ def _spelled(hints: Hints) -> Hints:
     quantities = {"unit": "velocity", "length_unit": "length", "time_unit": "time"}
     units = {name: standard_unit(text) for name in quantities if (text := getattr(hints, name))}
     for name, text in units.items():
-        doubt = doubt_unit(text, quantities[name])
-        if doubt is not None:
+        doubt, found = doubt_unit(text, quantities[name]), parse_unit(text)
+        # The pulse delay makes a velocity of a displacement.
+        moves = name == "unit" and found is not None and found.is_like(1, 0)
+        if doubt is not None and not (moves and hints.pulse_delay):
             warn(f"{_option(name)}: {doubt}; it is kept, and nothing is converted")
     return replace(hints, **units)  # type: ignore[arg-type]
 

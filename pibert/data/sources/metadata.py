@@ -163,7 +163,8 @@ def _with_time_step(trajectory: Trajectory, hints: Hints, notes: list[str]) -> T
     found = _with_unit(found, trajectory.time_unit)
     if not hints.override_units:
         raise _contradiction(trajectory, f"--dt {dt:g}", found)
-    notes.append(f"--dt {dt:g} replaced {found}")
+    given = _with_unit(f"--dt {dt:g}", hints.time_unit or trajectory.time_unit)
+    notes.append(f"{given} replaced {found}")
     return replaced
 
 

@@ -84,6 +84,12 @@ class Hints:
     """What bounds the grid, as ``read_sides`` takes it."""
     override_metadata: bool = False
     """Whether family, sides and parameters may replace what the file states."""
+    flip: tuple[str, ...] = ()
+    """What to reverse: the order of columns (``x``) or rows (``y``), the sign of ``u`` or ``v``."""
+    body: tuple[str, ...] = ()
+    """Regions that are solid, as ``pibert.data.sources.regions`` describes them."""
+    mask: tuple[str, ...] = ()
+    """Regions where nothing was measured, likewise."""
 
     def __post_init__(self) -> None:
         for name in ("dt", "dx", "dy"):
@@ -98,14 +104,6 @@ class Hints:
             parse_scale(self.scale)
         if self.pulse_delay is not None:
             parse_duration(self.pulse_delay)
-
-    flip: tuple[str, ...] = ()
-    """What to turn round: the order of the columns (``x``) or rows (``y``), the sign of ``u`` or
-    ``v``; ``open_recordings`` of the package does it for every reader."""
-    body: tuple[str, ...] = ()
-    """Regions that are solid, as ``pibert.data.sources.regions`` describes them; likewise."""
-    mask: tuple[str, ...] = ()
-    """Regions where nothing was measured; likewise."""
 
 
 def check_channels(path: Path, hints: Hints, stored: Mapping[str, str]) -> None:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from pibert.data.amounts import parse_duration, parse_scale
 from pibert.data.sources.recordings import Hints, SourceError
 from pibert.data.units import (
     UNKNOWN,
@@ -23,8 +24,6 @@ from pibert.data.units import (
     Unit,
     looks_like_pixels,
     names_pixels,
-    parse_duration,
-    parse_scale,
     parse_unit,
     rescale,
 )

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pibert.data.units import parse_duration, parse_scale
-from pibert.fields import Boundary, Sides, Trajectory
+from pibert.data.amounts import parse_duration, parse_scale
+from pibert.fields import Boundary, Parameter, Sides, Trajectory
 
 
 class SourceError(ValueError):
@@ -104,6 +104,11 @@ class Hints:
             parse_scale(self.scale)
         if self.pulse_delay is not None:
             parse_duration(self.pulse_delay)
+
+
+def describe_parameter(name: str) -> Parameter:
+    """A parameter that a file or the user states; models see the logarithm of a Reynolds number."""
+    return Parameter(name=name, scaling="log" if name == "Re" else "linear")
 
 
 def check_channels(path: Path, hints: Hints, stored: Mapping[str, str]) -> None:

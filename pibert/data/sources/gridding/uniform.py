@@ -17,11 +17,10 @@ from torch import Tensor
 
 from pibert.data.sources.gridding.lattice import find_uniform
 from pibert.data.sources.gridding.layout import Layout, find_layout, percent
-from pibert.data.sources.recordings import Hints, SourceError
-from pibert.fields import FieldSpec, FrameSource, Grid, Parameter, Sides, Trajectory
+from pibert.data.sources.recordings import Hints, SourceError, describe_parameter
+from pibert.fields import FieldSpec, FrameSource, Grid, Sides, Trajectory
 
 _COORDINATES = ("x", "y", "z", "t")
-_LOGARITHMIC = ("Re",)
 
 
 def on_uniform_grid(
@@ -142,10 +141,7 @@ def describe(
     spec = FieldSpec(
         channels=channels,
         units=tuple(units.get(channel) or "1" for channel in channels),
-        parameters=tuple(
-            Parameter(name=key, scaling="log" if key in _LOGARITHMIC else "linear")
-            for key in parameters
-        ),
+        parameters=tuple(map(describe_parameter, parameters)),
         dt=dt,
         grid=Grid(layout.shape, layout.dx, layout.dy, sides, origin=layout.origin),
         family=family,

@@ -16,8 +16,8 @@ from torch import Tensor
 from pibert.data.sources.assembly.axes import smooth_time, uniform_step
 from pibert.data.sources.assembly.lazy import ArraySource, KnownSource, Piece
 from pibert.data.sources.realpdebench.rows import Row
-from pibert.data.sources.recordings import Hints, SourceError
-from pibert.fields import FieldSpec, Grid, Parameter, Trajectory
+from pibert.data.sources.recordings import Hints, SourceError, describe_parameter
+from pibert.fields import FieldSpec, Grid, Trajectory
 
 STORED_AS = {"u": "u", "v": "v", "p": "p", "omega": "vo"}
 """Our channels and the names of the stored fields."""
@@ -29,7 +29,6 @@ _SOURCE = {
     "url": "https://huggingface.co/datasets/AI4Science-WestlakeU/RealPDEBench",
     "licence": "CC BY-NC 4.0",
 }
-_LOGARITHMIC = ("Re",)
 
 
 class Disc(NamedTuple):
@@ -96,10 +95,7 @@ def describe(
     spec = FieldSpec(
         channels=names,
         units=(UNKNOWN_UNIT,) * len(names),
-        parameters=tuple(
-            Parameter(name=key, scaling="log" if key in _LOGARITHMIC else "linear")
-            for key in stated
-        ),
+        parameters=tuple(map(describe_parameter, stated)),
         dt=time.dt,
         grid=Grid(row.shape[1:], place.dx, place.dy, origin=place.origin),
         family=facts.family,

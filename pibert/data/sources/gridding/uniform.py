@@ -37,7 +37,6 @@ def on_uniform_grid(
     length_unit: str | None = None,
     time_unit: str | None = None,
     sides: Sides = Sides(),
-    family: str | None = None,
     viscosity: float | None = None,
     parameters: Mapping[str, float] = {},
     source: Mapping[str, Any] = {},
@@ -59,12 +58,11 @@ def on_uniform_grid(
         length_unit: Of x and y.
         time_unit: Of time.
         sides: What bounds the grid.
-        family: The governing equation, if known.
         viscosity: The kinematic one, if known.
         parameters: Of the flow.
         source: Source facts.
         local: What was done to the data before.
-        hints: Channels, shape, parameters and family that the user states.
+        hints: Channels and shape that the user states.
 
     Returns:
         The trajectory, and in words what was noticed and done.
@@ -102,12 +100,10 @@ def on_uniform_grid(
         length_unit=length_unit,
         time_unit=time_unit,
         sides=sides,
-        family=family,
         viscosity=viscosity,
         parameters=parameters,
         source=source,
         local={**local, "gridding": notes},
-        hints=hints,
     )
     return trajectory, tuple(remarks)
 
@@ -126,12 +122,10 @@ def describe(
     length_unit: str | None = None,
     time_unit: str | None = None,
     sides: Sides = Sides(),
-    family: str | None = None,
     viscosity: float | None = None,
     parameters: Mapping[str, float] = {},
     source: Mapping[str, Any] = {},
     local: Mapping[str, Any] = {},
-    hints: Hints = Hints(),
 ) -> Trajectory:
     """The trajectory of states that lie on the layout's grid already.
 
@@ -144,7 +138,6 @@ def describe(
         parameters=tuple(map(describe_parameter, parameters)),
         dt=dt,
         grid=Grid(layout.shape, layout.dx, layout.dy, sides, origin=layout.origin),
-        family=family,
         viscosity=viscosity,
     )
     return Trajectory(

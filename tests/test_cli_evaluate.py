@@ -120,7 +120,7 @@ def test_scores_on_predicted_flows_are_told_to_be_no_truth(folder: Path, tmp_pat
     write(tmp_path / "made.h5", made)
     result = call("evaluate", folder, "--data", tmp_path / "made.h5", "--out", tmp_path)
     assert result.exit_code == 0, result.output
-    assert "no truth, but predicted by other (weights abababababab)" in result.stderr
+    assert "not ground truth, but predicted by other (weights abababababab)" in result.stderr
     refused = call("calibrate", folder, "--data", tmp_path / "made.h5", "--out", tmp_path / "c")
     assert refused.exit_code == 2 and "measured or simulated flows" in refused.stderr
     assert not (tmp_path / "c").exists()

@@ -143,7 +143,7 @@ def _trajectories(
         source["group_by"] = list(config.group_by)
     if made := sorted({text for t in trajectories if (text := predicted_by(t.source))}):
         source["predicted"] = made
-        warn(f"{path}: these flows are no truth, but {'; '.join(made)}")
+        warn(f"{path}: these flows are not ground truth, but {'; '.join(made)}")
     return trajectories, source
 
 

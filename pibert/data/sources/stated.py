@@ -127,4 +127,4 @@ def _check(trajectory: Trajectory, hints: Hints, family: str | None, sides: Side
             "it with --override-metadata (hint override_metadata in a configuration)"
         )
     replaced = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in changes.items())
-    warn(f"metadata replaced as you ask: {replaced}")
+    warn(f"metadata of the file replaced: {replaced}")

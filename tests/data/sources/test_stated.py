@@ -123,7 +123,7 @@ def test_what_contradicts_a_file_is_refused_unless_it_is_to_be_replaced(
     write(tmp_path / "a.h5", [make_trajectory()])
     with pytest.raises(ValueError, match=f"{message}.*--override-metadata"):
         opened(tmp_path / "a.h5", **hints)
-    with pytest.warns(InputWarning, match="metadata replaced as you ask"):
+    with pytest.warns(InputWarning, match="metadata of the file replaced"):
         found = opened(tmp_path / "a.h5", override_metadata=True, **hints)
     if "parameters" in hints:
         assert found.parameters == {"Re": 100.0}

@@ -98,7 +98,9 @@ def randomise(model: PIBERT, seed: int = 0) -> PIBERT:
     return model
 
 
-def assert_close(actual: Any, expected: Any, *, rtol: float = 1e-5) -> None:
+def assert_close(
+    actual: Any, expected: Any, *, rtol: float = 1e-5, equal_nan: bool = False
+) -> None:
     """All differences are at most ``rtol`` of the largest value that is expected.
 
     Sums of large terms leave an error of their size where the result is small: there a tolerance
@@ -107,7 +109,7 @@ def assert_close(actual: Any, expected: Any, *, rtol: float = 1e-5) -> None:
     actual, expected = torch.as_tensor(actual).detach(), torch.as_tensor(expected).detach()
     finite = expected[torch.isfinite(expected)]
     scale = float(finite.abs().max()) if finite.numel() else 0.0
-    torch.testing.assert_close(actual, expected, rtol=0, atol=rtol * scale, equal_nan=True)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=rtol * scale, equal_nan=equal_nan)
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,11 @@ from pibert.data.provenance import predicted_source
 from pibert.data.resample import represent
 from pibert.evaluation.rollouts import score_rollouts, spread_starts
 from pibert.experiments import load_experiment, run
+from pibert.experiments.calibration import as_trained
+from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import prepare
 from pibert.predictor import load, shipped
+from pibert.remarks import InputWarning
 from tests.data.helpers import SHAPE, make_trajectory, random_states
 
 PLAN = """
@@ -116,7 +120,7 @@ def test_scores_on_predicted_flows_are_told_to_be_no_truth(folder: Path, tmp_pat
     write(tmp_path / "made.h5", made)
     result = call("evaluate", folder, "--data", tmp_path / "made.h5", "--out", tmp_path)
     assert result.exit_code == 0, result.output
-    assert "no truth, but predicted by other (weights abababababab)" in result.stderr
+    assert "not ground truth, but predicted by other (weights abababababab)" in result.stderr
     refused = call("calibrate", folder, "--data", tmp_path / "made.h5", "--out", tmp_path / "c")
     assert refused.exit_code == 2 and "measured or simulated flows" in refused.stderr
     assert not (tmp_path / "c").exists()
@@ -210,6 +214,41 @@ def test_files_that_say_everything_need_nothing_of_what_the_training_data_lacked
     assert call("convert", in_metres.parent / "bare.npz", native, *hints).exit_code == 0
     result = call("evaluate", in_metres, "--data", native, "--out", tmp_path)
     assert result.exit_code == 0, result.output
+
+
+def test_hints_on_the_training_data_are_told_and_facts_of_one_recording_do_not_carry_over(
+    in_metres: Path, tmp_path: Path
+) -> None:
+    data = in_metres.parent / "bare.npz"
+    said = call("evaluate", in_metres, "--data", data, "--out", tmp_path).output
+    assert "as stated of the training data: unit = m/s, dt = 0.1, length_unit = m" in said
+    said = call("evaluate", in_metres, "--data", data, "--dt", "0.1", "--out", tmp_path).output
+    assert "as stated of the training data: unit = m/s, length_unit = m;" in said
+    predictor = load(in_metres)
+    of_one: dict[str, Any] = {
+        "parameters": {"Re": 100.0},
+        "body": ["zeros"],
+        "mask": ["zeros"],
+        "scale": "1mm/px",
+    }
+    of_one |= {"pulse_delay": "1ms", "override_units": True, "override_metadata": True}
+    predictor.card["provenance"]["experiment"]["data"]["hints"] |= of_one
+    with pytest.warns(InputWarning, match="length_unit = m; give"):
+        plan = as_trained(predictor, data, {"hints": {"dt": 0.2}})
+    assert plan.hints == {"unit": "m/s", "dt": 0.2, "length_unit": "m"}
+
+
+def test_notes_of_the_reader_are_told_in_training_and_evaluation(
+    in_metres: Path, tmp_path: Path
+) -> None:
+    x, y = np.meshgrid(16.0 * np.arange(1, 13), 16.0 * np.arange(1, 9))
+    waves = np.sin(np.arange(40)[:, None, None] + 0.1 * x + 0.05 * y)
+    np.savez(tmp_path / "a.npz", u=waves, v=np.cos(waves), x=x[0], y=y[:, 0])
+    config = DataConfig(path=str(tmp_path / "a.npz"), split="time")
+    with pytest.warns(InputWarning, match="whole numbers without a unit, 16 x 16 apart"):
+        prepare(config)
+    refused = call("evaluate", in_metres, "--data", tmp_path / "a.npz", "--out", tmp_path / "s")
+    assert "look like pixels, but lengths were stated in m" in refused.output
 
 
 def test_every_component_has_its_own_unit(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_what_is_predicted_is_not_taken_for_measured_or_simulated(
     told = well("inspect", outs[0], "--picture", tmp_path / "a.png")
     assert "stated kind predicted" in told and "mind predicted: predicted by run" in told
     again = well("rollout", outs[0], "--model", model, "--steps", 1, "--out", tmp_path / "b.h5")
-    assert "predicted by run" in again and "no truth to compare with" in again
+    assert "predicted by run" in again and "they are not ground truth" in again
 
 
 def test_a_parameter_far_from_the_training_is_noted_on_standard_error(
@@ -329,7 +329,7 @@ def test_predicted_fields_are_no_truth_to_score_with(tmp_path: Path, model: Path
         result = run(command, made, "--model", model, *outs)
         assert result.exit_code == 0, result.output
         assert "NMSE" not in result.output and "skill" not in result.output
-        assert "was predicted itself and is no truth" in " ".join(result.output.split())
+        assert "is itself a prediction, not ground truth" in " ".join(result.output.split())
 
 
 def test_bodies_and_gaps_are_empty_in_every_format(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ _CONTENTS: dict[str, dict[str, tuple[Any, str]]] = {
     "Data": {
         "generate": (generate.generate, "Simulate flows with the built-in solvers"),
         "download": (download.app, "Fetch published data sets, sizes first"),
-        "inspect": (inspect.inspect, "Say what flow data hold and what looks wrong; draw it"),
+        "inspect": (inspect.inspect, "Summarise flow data, flag problems, plot a preview"),
         "convert": (convert.convert, "Bring files of many kinds into PIBERT's format"),
     },
     "Training": {

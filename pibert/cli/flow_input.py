@@ -42,7 +42,7 @@ Start = Annotated[
         metavar="FRAME",
     ),
 ]
-Stride = Annotated[int, typer.Option(min=1, help="Every how many frames one is taken.")]
+Stride = Annotated[int, typer.Option(min=1, help="Use every Nth frame.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 
 
@@ -241,7 +241,7 @@ def open_flow(
         remark(text)
     chosen = _choose(recordings, trajectory, remark)
     if (made := predicted_by(chosen.source)) is not None:
-        remark(f"these fields were {made}: they are no truth to compare with")
+        remark(f"these fields were {made}: they are not ground truth")
     spec, where = predictor.spec, f"trajectory {chosen.name!r}"
     missing = [name for name in spec.channels if name not in chosen.spec.channels]
     if missing:

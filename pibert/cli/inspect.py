@@ -22,7 +22,7 @@ def inspect(
     *,
     source: options.SourceOptions,
 ) -> None:
-    """Say what a file or folder of flow data holds and what looks wrong, and draw it.
+    """Summarise a file or folder of flow data, flag problems and plot a preview.
 
     Example: pibert inspect recording.mat --dt 0.01 --length-unit mm
 

@@ -36,20 +36,20 @@ def json_option(text: str) -> Any:
 
 Json = Annotated[bool, json_option("Print the result as JSON, all else to standard error.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it is there.")]
-_READER, _HINTS = "Which data", "What the data do not say"
+_READER, _HINTS = "Data source", "Metadata overrides"
 Kind = Annotated[
     str | None,
-    typer.Option(help="The kind of the data, where they do not tell.", rich_help_panel=_READER),
+    typer.Option(help="Name the kind of data; default: recognised.", rich_help_panel=_READER),
 ]
 Scenario = Annotated[
     str | None,
-    typer.Option(help="Of RealPDEBench: cylinder, fsi ...", rich_help_panel=_READER),
+    typer.Option(help="Choose a RealPDEBench scenario, such as cylinder.", rich_help_panel=_READER),
 ]
 Type = Annotated[
     str | None,
     typer.Option(
         "--type",
-        help="Of RealPDEBench: measured or simulated.",
+        help="Choose measured or simulated RealPDEBench data.",
         metavar="real|numerical",
         rich_help_panel=_READER,
     ),
@@ -57,30 +57,38 @@ Type = Annotated[
 Dt = Annotated[
     float | None,
     typer.Option(
-        help="Time between frames (vector fields), in --time-unit or else seconds; for the time "
-        "between the two images of a pair see --pulse-delay.",
+        help="State the time between frames (vector fields), in --time-unit (default: the file's "
+        "unit, or seconds). For the time between the two images of a pair use --pulse-delay.",
         rich_help_panel=_HINTS,
     ),
 ]
-Dx = Annotated[float | None, typer.Option(help="Spacing along x.", rich_help_panel=_HINTS)]
-Dy = Annotated[float | None, typer.Option(help="Spacing along y.", rich_help_panel=_HINTS)]
+Dx = Annotated[
+    float | None, typer.Option(help="State the grid spacing in x.", rich_help_panel=_HINTS)
+]
+Dy = Annotated[
+    float | None, typer.Option(help="State the grid spacing in y.", rich_help_panel=_HINTS)
+]
+_VELOCITY_UNIT = "State the unit of velocities, such as m/s."
 Unit = Annotated[
     str | None,
-    typer.Option("--unit", "--units", help="Of velocities, as m/s.", rich_help_panel=_HINTS),
+    typer.Option("--unit", "--units", help=_VELOCITY_UNIT, rich_help_panel=_HINTS),
 ]
 _ONLY_UNIT = Annotated[
-    str | None, typer.Option("--unit", help="Of velocities, as m/s.", rich_help_panel=_HINTS)
+    str | None, typer.Option("--unit", help=_VELOCITY_UNIT, rich_help_panel=_HINTS)
 ]
 """For a command with an option ``--units`` of its own."""
 LengthUnit = Annotated[
-    str | None, typer.Option(help="Of coordinates, such as mm.", rich_help_panel=_HINTS)
+    str | None,
+    typer.Option(help="State the unit of coordinates, such as mm.", rich_help_panel=_HINTS),
 ]
-TimeUnit = Annotated[str | None, typer.Option(help="Of time, such as s.", rich_help_panel=_HINTS)]
+TimeUnit = Annotated[
+    str | None, typer.Option(help="State the unit of time, such as s.", rich_help_panel=_HINTS)
+]
 Scale = Annotated[
     str | None,
     typer.Option(
-        help="Size of a pixel, 0.05mm/px or 20px/mm: turns pixels into metres. Default: what the "
-        "file states.",
+        help="State the size of a pixel, such as 0.05mm/px or 20px/mm, to convert pixels to "
+        "metres. Default: what the file states.",
         metavar="LENGTH/px",
         rich_help_panel=_HINTS,
     ),
@@ -88,8 +96,8 @@ Scale = Annotated[
 PulseDelay = Annotated[
     str | None,
     typer.Option(
-        help="Time between the two images of a PIV pair, 27ms: with --scale it turns "
-        "displacements into m/s. Default: what the file states.",
+        help="State the time between the two images of a PIV pair, such as 27ms, to convert "
+        "displacements to m/s. Default: what the file states.",
         metavar="TIME",
         rich_help_panel=_HINTS,
     ),
@@ -98,16 +106,16 @@ OverrideUnits = Annotated[
     bool,
     typer.Option(
         "--override-units",
-        help="Let units, --dt, --dx, --dy, --scale and --pulse-delay replace what the file states; "
-        "without it a contradiction is an error.",
+        help="Let units, --dt, --dx, --dy, --scale and --pulse-delay replace what the file "
+        "states. Without this option, a contradiction is an error.",
         rich_help_panel=_HINTS,
     ),
 ]
 Channels = Annotated[
     str | None,
     typer.Option(
-        help="Name the file's columns or arrays: u=Vx,v=Vy; coordinates (x, y, t) and flags "
-        "(valid, invalid) too.",
+        help="Name columns or arrays of the file, such as u=Vx,v=Vy; also coordinates (x, y, t) "
+        "and flags (valid, invalid).",
         metavar="NAME=THEIRS,...",
         rich_help_panel=_HINTS,
     ),
@@ -115,19 +123,19 @@ Channels = Annotated[
 Flip = Annotated[
     str | None,
     typer.Option(
-        help="Turn round the order of columns (x) or rows (y), the sign of u or v: y,v.",
+        help="Reverse the order of columns (x) or rows (y), or the sign of u or v.",
         metavar="x,y,u,v",
         rich_help_panel=_HINTS,
     ),
 ]
 Axes = Annotated[
     str | None,
-    typer.Option(help="Order of the axes of an array, such as tcyx.", rich_help_panel=_HINTS),
+    typer.Option(help="State the order of array axes, such as tcyx.", rich_help_panel=_HINTS),
 ]
 Shape = Annotated[
     str | None,
     typer.Option(
-        help="Rows x columns to resample points to.",
+        help="Resample points to this grid.",
         metavar="ROWSxCOLUMNS",
         rich_help_panel=_HINTS,
     ),
@@ -135,12 +143,14 @@ Shape = Annotated[
 Parameters = Annotated[
     list[str] | None,
     typer.Option(
-        help="A parameter of the flow: Re=100.", metavar="NAME=NUMBER", rich_help_panel=_HINTS
+        help="State a flow parameter, such as Re=100. Repeatable.",
+        metavar="NAME=NUMBER",
+        rich_help_panel=_HINTS,
     ),
 ]
 _REGIONS = (
     "zeros, circle:X,Y,R, polygon:X,Y,X,Y,..., a .csv file of corners, or an image (white pixels; "
-    "black ones with dark:IMAGE). May be given several times."
+    "black ones with dark:IMAGE). Repeatable."
 )
 Body = Annotated[
     list[str] | None,
@@ -149,7 +159,7 @@ Body = Annotated[
 Mask = Annotated[
     list[str] | None,
     typer.Option(
-        help="Mark a region where nothing was measured, in the same ways; zeros: all vectors that "
+        help="Mark a region without measurements, given in the same ways. zeros: all vectors that "
         "are exactly zero, frame by frame.",
         metavar="REGION",
         rich_help_panel=_HINTS,
@@ -159,8 +169,8 @@ Mask = Annotated[
 Family = Annotated[
     str | None,
     typer.Option(
-        help="State the governing equations, a name such as incompressible, heat or euler; none "
-        "if no known ones fit.",
+        help="State the PDE family, such as incompressible, heat or euler; none if no known "
+        "family fits.",
         metavar="NAME",
         rich_help_panel=_HINTS,
     ),
@@ -169,7 +179,7 @@ Sides = Annotated[
     str | None,
     typer.Option(
         "--sides",
-        help="State what bounds the grid: periodic (all sides), x=periodic, or "
+        help="State the boundaries of the grid: periodic (all sides), x=periodic, or "
         "left=inflow,right=outflow,bottom=wall,top=wall.",
         metavar="KIND|NAME=KIND,...",
         rich_help_panel=_HINTS,

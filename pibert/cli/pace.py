@@ -86,7 +86,7 @@ class Pace:
     def why_no_truth(self, newest: int, stop: int) -> str:
         """Why nothing predicted from a frame on can be compared."""
         if self._flow.is_predicted:
-            return "the recording was predicted itself and is no truth: nothing to compare with"
+            return "the recording is itself a prediction, not ground truth: nothing to compare with"
         if newest + 1 >= stop:
             return "the recording ends at the start: nothing to compare with"
         if self.fits:

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert.data.normalize import flag_outliers
-from pibert.data.units import in_consistent_units
+from pibert.data.units import assume_units, in_consistent_units
 from pibert.data.wording import counted
 from pibert.fields import FieldSpec, Grid, Trajectory, read_mask
 
@@ -127,6 +127,7 @@ def fitting(
             f"{where}: expected at least {counted(settings.history, 'frame')}, which the model "
             f"takes, found {trajectory.num_frames}"
         )
+    assume_units(trajectory, spec.units, remark)  # a note or a refusal; the file states none
     scaled = in_consistent_units(trajectory)
     fit = trajectory if trajectory.spec.units == spec.units else scaled
     for name, mine, theirs in zip(spec.channels, spec.units, fit.spec.units, strict=True):

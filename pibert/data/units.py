@@ -5,8 +5,8 @@ velocities are in units of one system; measured fields often have coordinates in
 in m/s. Where these units are known, ``in_consistent_units`` brings lengths, times and every channel
 that is a product of powers of length and time (velocity, vorticity, kinematic pressure) to metres
 and seconds. The rest is left alone: diameters, channels in Pa or K or without a unit. Pixels need a
-calibration (``pibert.data.sources.metadata``): the size of a pixel and, for displacements, the time
-between the two images of a pair.
+calibration (``pibert.data.sources.calibration``): the size of a pixel and, for displacements, the
+time between the two images of a pair.
 """
 
 import difflib
@@ -45,8 +45,7 @@ _SCALE = re.compile(
 )
 """A word that may stand for a scale: of the flow (``D``, ``U_inf``, ``u_tau``), of a recording."""
 _FACTOR = re.compile(r"\s*([*·.]|/|)\s*(?:1|([a-z]+)(?:\^?(-?\d+))?)\s*", re.IGNORECASE)
-_PIXEL = re.compile(r"\b(?:px|pix|pixels?)\b", re.IGNORECASE)
-_AMOUNT = re.compile(r"\s*([\d.]+(?:[eE][-+]?\d+)?)\s*([^\s\d].*)")
+PIXEL = re.compile(r"\b(?:px|pix|pixels?)\b", re.IGNORECASE)
 
 
 class Unit(NamedTuple):
@@ -117,7 +116,7 @@ def parse_unit(text: str | None, more: Mapping[str, Unit] = {}) -> Unit | None:
 
 def names_pixels(unit: str | None) -> bool:
     """Whether a unit is made of pixels: ``px``, ``px/frame``, ``pixel/s``."""
-    return _PIXEL.search(unit or "") is not None
+    return PIXEL.search(unit or "") is not None
 
 
 def looks_like_pixels(steps: Sequence[float], origin: Sequence[float], least: int = 2) -> bool:
@@ -142,43 +141,6 @@ def same_unit(first: str, second: str) -> bool:
     if one is None or other is None:
         return first == second
     return one.is_like(other.length, other.time) and math.isclose(one.factor, other.factor)
-
-
-def parse_scale(text: str) -> float:
-    """Metres per pixel of a scale such as ``0.05 mm/px``, ``50um/px`` or ``20px/mm``."""
-    amount = _AMOUNT.fullmatch(text)
-    above, slash, below = amount[2].partition("/") if amount else ("", "", "")
-    inverse = _PIXEL.fullmatch(above.strip()) is not None
-    pixel, length = (above, below) if inverse else (below, above)
-    unit = parse_unit(length)
-    fits = slash and _PIXEL.fullmatch(pixel.strip()) and unit is not None and unit.is_like(1, 0)
-    value = _positive(amount[1]) if amount and fits else None
-    if value is None or unit is None:
-        raise ValueError(
-            "--scale takes the size of a pixel, such as 0.05mm/px, 50um/px or 20px/mm, "
-            f"found {text!r}"
-        )
-    return unit.factor / value if inverse else unit.factor * value
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of a time such as ``27ms`` or ``500 us``."""
-    amount = _AMOUNT.fullmatch(text)
-    unit = parse_unit(amount[2]) if amount else None
-    value = _positive(amount[1]) if amount and unit is not None and unit.is_like(0, 1) else None
-    if value is None or unit is None:
-        raise ValueError(
-            f"--pulse-delay takes a time with its unit, such as 27ms or 500us, found {text!r}"
-        )
-    return unit.factor * value
-
-
-def _positive(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if 0 < value < math.inf else None
 
 
 class Quantity(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 from pibert import config
 from pibert.data.dataset import Window, common_spec
 from pibert.data.provenance import predicted_by
-from pibert.data.sources import identify, options_of
+from pibert.data.sources import identify, idle_hints, options_of
 from pibert.data.units import assume_units, in_consistent_units
 from pibert.experiments.experiment import DataConfig, Experiment
 from pibert.experiments.flows import IDENTITIES, Flows, prepare, prepare_test
@@ -27,6 +27,11 @@ HOW_TO_STATE = (
     "state what the file does not say (--channels, --unit; with --length-unit and --time-unit too, "
     "all is brought to metres and seconds), or convert the data"
 )
+_OF_ONE_RECORDING = (
+    *("parameters", "body", "mask", "scale", "pulse_delay"),
+    *("override_units", "override_metadata"),
+)
+"""Hints on training data that say nothing about other data."""
 
 
 def calibrate_run(
@@ -176,8 +181,9 @@ def as_trained(
     Args:
         predictor: The model.
         data: Where they are.
-        stated: What they do not say: ``kind``, ``hints`` and ``options`` of ``DataConfig``. What
-            the training data did not say, and is not stated, is as it was there.
+        stated: What they do not say: ``kind``, ``hints`` and ``options`` of ``DataConfig``. Other
+            hints of the training data hold for them too, with a note, except those that are facts
+            of one recording.
     """
     trained = predictor.card.get("provenance", {}).get("experiment", {}).get("data")
     plan, stated = DataConfig(path=str(data)), stated or {}
@@ -185,12 +191,20 @@ def as_trained(
         parsed = config.parse(DataConfig, trained, "the data of the model's training")
         plan = replace(parsed, path=str(data), case=None, measurement=None)
     kind = stated.get("kind") or identify(data)
-    hints = {} if kind == "native" else plan.hints  # those say everything themselves
+    left_out = {*_OF_ONE_RECORDING, *stated.get("hints", {}), *idle_hints(kind, plan.hints)}
+    inherited = {
+        name: value
+        for name, value in plan.hints.items()
+        if kind != "native" and name not in left_out  # a native file says everything itself
+    }
+    if inherited:
+        told = ", ".join(f"{name} = {value}" for name, value in inherited.items())
+        warn(f"as stated of the training data: {told}; give the option where it is another")
     options = {name: value for name, value in plan.options.items() if name in options_of(kind)}
     return replace(
         plan,
         kind=kind,
-        hints={**hints, **stated.get("hints", {})},
+        hints={**inherited, **stated.get("hints", {})},
         options={**options, **stated.get("options", {})},
         channels=predictor.spec.channels,
         size=predictor.spec.grid.shape,

@@ -136,12 +136,14 @@ def _trajectories(
     path, source = _locate(config, device, on_progress)
     hints = Hints(**_tuples(config.hints))
     recordings = open_recordings(path, config.kind, hints, _tuples(config.options))
+    for remark in recordings.remarks:
+        warn(remark)
     trajectories = tuple(_represented(trajectory, config) for trajectory in recordings)
     if config.group_by:
         source["group_by"] = list(config.group_by)
     if made := sorted({text for t in trajectories if (text := predicted_by(t.source))}):
         source["predicted"] = made
-        warn(f"{path}: these flows are no truth, but {'; '.join(made)}")
+        warn(f"{path}: these flows are not ground truth, but {'; '.join(made)}")
     return trajectories, source
 
 

@@ -63,7 +63,8 @@ class Grid:
         for a, b in (("left", "right"), ("bottom", "top")):
             kinds = {getattr(sides, a), getattr(sides, b)}
             if Boundary.PERIODIC in kinds and len(kinds) > 1:
-                raise ValueError(f"{a} and {b} must both be periodic or neither, found {sides}")
+                found = ", ".join(f"{side} {kind}" for side, kind in sides._asdict().items())
+                raise ValueError(f"{a} and {b} must both be periodic or neither, found {found}")
         object.__setattr__(self, "sides", sides)
         if self.body is not None:
             if tuple(self.body.shape) != tuple(self.shape):

@@ -50,6 +50,15 @@ def test_the_papers_baselines_and_the_rivals_take_part(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
+def test_models_that_can_take_parameters_and_coordinates_are_given_them(name: str) -> None:
+    for key, entrant in PRESETS[name].entrants.items():
+        model, chosen = entrant.model, entrant.model.options
+        known = next(iter(MODEL_PRESETS[model.name].values())).__dataclass_fields__
+        for fact in {"parameters", "coordinates"} & set(known):
+            assert chosen.get(fact) is True, (key, fact)
+
+
+@pytest.mark.parametrize("name", PRESETS)
 def test_all_entrants_keep_the_skip_and_the_plans_history(name: str) -> None:
     """What a model gains by another skip or more frames would not be the model's."""
     plan = PRESETS[name]

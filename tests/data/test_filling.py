@@ -190,6 +190,24 @@ def test_units_are_brought_to_those_of_the_model(tmp_path: Path) -> None:
     assert remarks == ["a: points are (0.2, 0.3) apart, those of the model (0.1, 0.3)"]
 
 
+def test_units_that_are_not_stated_are_noted_and_pixels_refused(tmp_path: Path) -> None:
+    valid = torch.ones(SHAPE, dtype=torch.bool)
+    valid[2, 2] = False
+    known = make_trajectory(states=smooth(), valid=valid)
+    spec, remarks = replace(known.spec, units=("1", "1")), list[str]()
+    bare = replace(known, spec=spec, length_unit=None)
+    how = settings(known)
+    fill_recordings(recorded(bare), tmp_path / "a.h5", how, on_remark=remarks.append)
+    (note,) = remarks
+    assert "no unit is stated: it is assumed that the model's fit, u in m/s" in note
+    assert Reader(tmp_path / "a.h5")["a"].spec.units == ("1", "1")
+    grid = replace(spec.grid, dx=16.0, dy=16.0, origin=(8.0, 8.0))
+    pixels = replace(bare, spec=replace(spec, grid=grid))
+    with pytest.raises(ValueError, match="look like pixels; give --scale and --pulse-delay"):
+        fill_recordings(recorded(pixels), tmp_path / "b.h5", how)
+    assert not (tmp_path / "b.h5").exists()
+
+
 def test_what_does_not_fit_the_model_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     valid = torch.ones(SHAPE, dtype=torch.bool)
     valid[2, 2] = False

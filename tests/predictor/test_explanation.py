@@ -103,7 +103,7 @@ def test_an_explanation_is_of_the_callers_kind(batch: int) -> None:
         for all_, single in pairs:
             if isinstance(all_, torch.Tensor):
                 assert isinstance(single, np.ndarray) and single.dtype == np.float32
-                assert_close(single, all_[1], rtol=1e-4)
+                assert_close(single, all_[1], rtol=1e-4, equal_nan=True)
 
 
 def test_points_are_those_of_the_callers_grid() -> None:

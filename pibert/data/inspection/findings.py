@@ -74,7 +74,7 @@ def _judge_pixels(facts: Survey, velocity: str) -> Finding | None:
     why = "derivatives and a Reynolds number of pixels mean nothing physical"
     stated = names_pixels(length) or names_pixels(velocity)
     original = stated or facts.kind != "native"
-    convert = f"pibert convert {shlex.quote(facts.name) if original else 'ORIGINAL'} OUT.h5"
+    convert = f"pibert convert {shlex.quote(facts.path) if original else 'ORIGINAL'} OUT.h5"
     convert += "" if SCALE in facts.source else " --scale LENGTH/px"
     convert += "" if DELAY in facts.source else " --pulse-delay TIME"
     advice = f"{advise(facts.source)}: {convert}"

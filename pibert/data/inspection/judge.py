@@ -52,7 +52,7 @@ def _origin(facts: Survey) -> Iterator[Finding]:
         yield Finding(
             "predicted",
             made,
-            "these fields are no truth: errors of that model are in them",
+            "these fields are not ground truth: they contain the errors of that model",
             "do not train, calibrate or score on them as if they were measured or simulated",
             serious=False,
         )
@@ -173,7 +173,7 @@ def _points(facts: Survey) -> Iterator[Finding]:
         yield Finding(
             "filled vectors",
             f"{facts.filled_share:.2%} of the vectors outside bodies were not measured: a program "
-            "or a model put them in",
+            "or a model filled them",
             "they serve as input of a model, but not as targets or ground truth",
             "nothing: training, scores and calibration leave them out",
             serious=False,

@@ -7,7 +7,6 @@ reads.
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -29,11 +28,11 @@ from pibert.data.sources import (
     well,
 )
 from pibert.data.sources.marking import mark_recordings
-from pibert.data.sources.metadata import STATED_HERE, state_recordings
+from pibert.data.sources.metadata import state_recordings
 from pibert.data.sources.numbered import expand_pattern
 from pibert.data.sources.orientation import flip_recordings
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
-from pibert.data.sources.stated import STATED, state_facts
+from pibert.data.sources.stated import state_facts
 
 SOURCES: dict[str, Any] = {
     "native": native,
@@ -52,6 +51,14 @@ SOURCES: dict[str, Any] = {
     "table": table,
 }
 """The kinds by name; particular ones come before general ones."""
+
+_ARRAYS = ("matlab", "netcdf", "hdf5", "arrays")
+_LAYOUT = {
+    "channels": tuple(kind for kind in SOURCES if kind != "native"),
+    "axes": _ARRAYS,
+    "shape": ("eagle", "icp", "piv", "vtk", "openfoam", "table", *_ARRAYS),
+}
+"""Hints on the layout of arrays, and the kinds that need them."""
 
 _ADVICE = {
     (".pt", ".pth", ".pkl", ".pickle"): "it may hold code, so it is not opened; save the arrays "
@@ -118,23 +125,28 @@ def open_recordings(
             f"it has: {', '.join(options_of(kind)) or 'none'}"
         )
     _require(path)
-    seen = _for_reader(hints, kind)
-    recordings: Recordings = SOURCES[kind].open_recordings(path, seen, **options)
+    for name in idle_hints(kind, vars(hints)):
+        raise SourceError(
+            f"{path}: --{name} means nothing for files of kind {kind!r}, which state it "
+            "themselves; leave it out"
+        )
+    recordings: Recordings = SOURCES[kind].open_recordings(path, _for_reader(hints), **options)
     # After the flip: sides and regions are those of the fields as they come out.
     flipped = flip_recordings(state_recordings(recordings, hints), hints.flip)
     return mark_recordings(state_facts(flipped, hints), hints.body, hints.mask)
 
 
-def _for_reader(hints: Hints, kind: str) -> Hints:
-    """The hints without those that are applied here, the same way for every kind of data.
+def _for_reader(hints: Hints) -> Hints:
+    """The hints that readers see; the others are applied here, the same way for every kind.
 
-    Readers see dt, dx and dy: they may stand in for what a file does not state.
+    dt, dx and dy may stand in for what a file does not state.
     """
-    steps = ("dt", "dx", "dy")
-    here = [name for name in STATED_HERE if kind == "native" or name not in steps]
-    plain = vars(Hints())
-    nothing: dict[str, Any] = {name: plain[name] for name in (*here, *STATED)}
-    return replace(hints, flip=(), body=(), mask=(), override_units=False, **nothing)
+    return Hints(**{name: getattr(hints, name) for name in (*_LAYOUT, "dt", "dx", "dy")})
+
+
+def idle_hints(kind: str, given: Mapping[str, Any]) -> list[str]:
+    """Names of those given hints on the layout of arrays that files of a kind do not need."""
+    return [name for name, kinds in _LAYOUT.items() if given.get(name) and kind not in kinds]
 
 
 def options_of(kind: str) -> tuple[str, ...]:

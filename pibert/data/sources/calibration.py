@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from pibert.data.amounts import parse_duration, parse_scale
 from pibert.data.sources.recordings import Hints, SourceError
 from pibert.data.units import (
     UNKNOWN,
@@ -23,8 +24,6 @@ from pibert.data.units import (
     Unit,
     looks_like_pixels,
     names_pixels,
-    parse_duration,
-    parse_scale,
     parse_unit,
     rescale,
 )
@@ -112,7 +111,8 @@ def doubt_pixels(trajectory: Trajectory, hints: Hints) -> list[str]:
         return [f"{_closeness(trajectory)} (--unit and --length-unit with --override-units)"]
     if names_pixels(length) or names_pixels(units.get("u")):
         advice = advise(trajectory.source)
-        return [f"lengths are in {length}, velocities in {units.get('u')}: {advice}"]
+        where = f"lengths {_in_unit(length)}, velocities {_in_unit(units.get('u'))}"
+        return [f"{where}: {advice}"]
     steps, origin = (spec.grid.dx, spec.grid.dy), spec.grid.origin
     if length in UNKNOWN and units.get("u") in UNKNOWN and looks_like_pixels(steps, origin):
         return [
@@ -122,11 +122,15 @@ def doubt_pixels(trajectory: Trajectory, hints: Hints) -> list[str]:
     declared = hints.length_unit or (hints.unit and length in UNKNOWN)
     if declared and not (hints.scale or hints.dx) and looks_like_pixels(steps, origin, least=4):
         return [
-            f"positions {steps[0]:g} x {steps[1]:g} apart look like pixels, but were "
-            f"stated to be in {length or 'no unit'}, velocities in {units.get('u', 'no unit')}: if "
-            f"they are pixels, {advise({})} instead"
+            f"positions {steps[0]:g} x {steps[1]:g} apart look like pixels, but lengths were "
+            f"stated {_in_unit(length)}, velocities {_in_unit(units.get('u'))}; if they are "
+            f"pixels, {advise({})} instead"
         ]
     return []
+
+
+def _in_unit(unit: str | None) -> str:
+    return "without a unit" if unit in UNKNOWN else f"in {unit}"
 
 
 def advise(source: Mapping[str, Any]) -> str:
@@ -259,7 +263,7 @@ def _in_words(
     record: Mapping[str, Any], origin: Mapping[str, str], changes: Mapping[str, str]
 ) -> str:
     known = ", ".join(f"{_amounts({fact: record[fact]})} ({origin[fact]})" for fact in record)
-    return f"pixels were calibrated with {known}: {', '.join(dict.fromkeys(changes.values()))}"
+    return f"calibrated with {known}: {', '.join(dict.fromkeys(changes.values()))}"
 
 
 def _amounts(facts: Mapping[str, Any]) -> str:

@@ -24,8 +24,6 @@ from pibert.data.units import (
 from pibert.fields import Trajectory
 from pibert.remarks import warn
 
-STATED_HERE = ("dt", "dx", "dy", "unit", "length_unit", "time_unit", "scale", "pulse_delay")
-"""The hints that this module applies."""
 _FRAMES = (*UNKNOWN, "frame", "frames")
 _MEASURED = ("piv", "native", "netcdf", "table", "arrays", "hdf5", "matlab")
 """Kinds that may hold pixels; their first trajectory costs nothing to load."""
@@ -91,8 +89,10 @@ def _spelled(hints: Hints) -> Hints:
     quantities = {"unit": "velocity", "length_unit": "length", "time_unit": "time"}
     units = {name: standard_unit(text) for name in quantities if (text := getattr(hints, name))}
     for name, text in units.items():
-        doubt = doubt_unit(text, quantities[name])
-        if doubt is not None:
+        doubt, found = doubt_unit(text, quantities[name]), parse_unit(text)
+        # The pulse delay makes a velocity of a displacement.
+        moves = name == "unit" and found is not None and found.is_like(1, 0)
+        if doubt is not None and not (moves and hints.pulse_delay):
             warn(f"{_option(name)}: {doubt}; it is kept, and nothing is converted")
     return replace(hints, **units)  # type: ignore[arg-type]
 
@@ -145,34 +145,35 @@ def _with_time_step(trajectory: Trajectory, hints: Hints, notes: list[str]) -> T
     dt, time, spec = hints.dt, trajectory.time, trajectory.spec
     if dt is None:
         return trajectory
-    steps, even = time.diff(), replace(spec, dt=dt)
-    if not len(steps) and spec.dt is None:
-        return replace(trajectory, spec=even)
-    uniform = bool((steps == steps[0]).all())
-    if _counts_frames(trajectory, uniform):
-        step = dt * float(steps[0]) if uniform else None
+    steps = time.diff()
+    if _counts_frames(trajectory):
+        if spec.dt not in (None, dt):
+            notes.append(f"--dt {dt:g}: the times, {spec.dt:g} apart, were taken as frame numbers")
+        step = dt * float(steps[0]) if bool((steps == steps[0]).all()) else None
         numbered = replace(trajectory, time=dt * (time - time[0]), time_unit=None)
         return replace(numbered, spec=replace(spec, dt=step))
     if spec.dt is not None and math.isclose(spec.dt, dt, rel_tol=_SAME_STEP):
         return trajectory
-    replaced = replace(trajectory, time=time[0] + dt * time.new_tensor(range(len(time))), spec=even)
+    even = time[0] + dt * time.new_tensor(range(len(time)))
+    replaced = replace(trajectory, time=even, spec=replace(spec, dt=dt))
     if spec.dt is None and bool(((steps / dt - 1).abs() <= _SAME_STEP).all()):
         return replaced
-    low, high = float(steps.min()), float(steps.max())
-    found = f"time steps from {low:g} to {high:g}" if spec.dt is None else f"steps of {spec.dt:g}"
+    low, high = (spec.dt, spec.dt) if spec.dt is not None else (steps.min(), steps.max())
+    found = f"steps of {low:g}" if low == high else f"time steps from {low:g} to {high:g}"
     found = _with_unit(found, trajectory.time_unit)
     if not hints.override_units:
         raise _contradiction(trajectory, f"--dt {dt:g}", found)
-    notes.append(f"--dt {dt:g} replaced {found}")
+    given = _with_unit(f"--dt {dt:g}", hints.time_unit or trajectory.time_unit)
+    notes.append(f"{given} replaced {found}")
     return replaced
 
 
-def _counts_frames(trajectory: Trajectory, uniform: bool) -> bool:
+def _counts_frames(trajectory: Trajectory) -> bool:
     """Whether its times are numbers of frames, some of which may be missing."""
-    steps = trajectory.time.diff()
-    if trajectory.time_unit not in _FRAMES or bool((steps != steps.round()).any()):
+    steps, unit = trajectory.time.diff(), trajectory.time_unit
+    if not len(steps) or unit not in _FRAMES or bool((steps != steps.round()).any()):
         return False
-    return trajectory.time_unit not in UNKNOWN or not uniform or float(steps[0]) == 1
+    return unit not in UNKNOWN or bool((steps != steps[0]).any()) or float(steps[0]) == 1
 
 
 def _with_seconds(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:

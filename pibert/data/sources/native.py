@@ -30,11 +30,6 @@ def recognise(path: Path) -> bool:
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
-    if hints != Hints():
-        raise SourceError(
-            f"{path}: files of this format say everything themselves; leave channels, axes and "
-            "shape out, or convert the original file again"
-        )
     readers = [Reader(file) for file in ([path] if path.is_file() else _files(path))]
     if not readers:
         raise SourceError(f"{path}: the folder holds no .h5 file; name the file or its folder")

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pibert.data.units import parse_duration, parse_scale
-from pibert.fields import Boundary, Sides, Trajectory
+from pibert.data.amounts import parse_duration, parse_scale
+from pibert.fields import Boundary, Parameter, Sides, Trajectory
 
 
 class SourceError(ValueError):
@@ -84,6 +84,12 @@ class Hints:
     """What bounds the grid, as ``read_sides`` takes it."""
     override_metadata: bool = False
     """Whether family, sides and parameters may replace what the file states."""
+    flip: tuple[str, ...] = ()
+    """What to reverse: the order of columns (``x``) or rows (``y``), the sign of ``u`` or ``v``."""
+    body: tuple[str, ...] = ()
+    """Regions that are solid, as ``pibert.data.sources.regions`` describes them."""
+    mask: tuple[str, ...] = ()
+    """Regions where nothing was measured, likewise."""
 
     def __post_init__(self) -> None:
         for name in ("dt", "dx", "dy"):
@@ -99,13 +105,10 @@ class Hints:
         if self.pulse_delay is not None:
             parse_duration(self.pulse_delay)
 
-    flip: tuple[str, ...] = ()
-    """What to turn round: the order of the columns (``x``) or rows (``y``), the sign of ``u`` or
-    ``v``; ``open_recordings`` of the package does it for every reader."""
-    body: tuple[str, ...] = ()
-    """Regions that are solid, as ``pibert.data.sources.regions`` describes them; likewise."""
-    mask: tuple[str, ...] = ()
-    """Regions where nothing was measured; likewise."""
+
+def describe_parameter(name: str) -> Parameter:
+    """A parameter that a file or the user states; models see the logarithm of a Reynolds number."""
+    return Parameter(name=name, scaling="log" if name == "Re" else "linear")
 
 
 def check_channels(path: Path, hints: Hints, stored: Mapping[str, str]) -> None:

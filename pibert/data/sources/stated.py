@@ -12,19 +12,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pibert.data.sources.recordings import NO_FAMILY, Hints, Recordings, read_sides
+from pibert.data.sources.recordings import (
+    NO_FAMILY,
+    Hints,
+    Recordings,
+    describe_parameter,
+    read_sides,
+)
 from pibert.data.units import doubt_unit
-from pibert.fields import Boundary, FieldSpec, Parameter, Sides, Trajectory
+from pibert.fields import Boundary, FieldSpec, Sides, Trajectory
 from pibert.physics import find_family
 from pibert.remarks import warn
 
-STATED = ("family", "sides", "parameters", "override_metadata")
-"""The hints that are applied here, and not by a reader."""
 _INFERRED = "incompressible"
 _REASON = "inferred from the velocity channels u, v"
 _OTHER_FLOWS = ("rho", "density", "t", "temperature", "energy", "buoyancy", "h", "height")
 """Channels, in lower case, of flows that may be compressible or driven by buoyancy or waves."""
-_LOGARITHMIC = ("Re",)
 _VISCOSITY = "viscosity"
 """A parameter that a spec may state for all samples, which then comes first."""
 _REMEDY = f"set --family (hint family in a configuration), {NO_FAMILY} where no family fits"
@@ -65,8 +68,7 @@ def _load(name: str, *, recordings: Recordings, hints: Hints, infers: bool) -> T
     _check(trajectory, hints, family, sides)
     declared = {parameter.name: parameter for parameter in spec.parameters}
     for key in hints.parameters:
-        scaling: Any = "log" if key in _LOGARITHMIC else "linear"
-        declared.setdefault(key, Parameter(name=key, scaling=scaling))
+        declared.setdefault(key, describe_parameter(key))
     return replace(
         trajectory,
         spec=replace(
@@ -125,4 +127,4 @@ def _check(trajectory: Trajectory, hints: Hints, family: str | None, sides: Side
             "it with --override-metadata (hint override_metadata in a configuration)"
         )
     replaced = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in changes.items())
-    warn(f"metadata replaced as you ask: {replaced}")
+    warn(f"metadata of the file replaced: {replaced}")

@@ -56,7 +56,7 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     }
     if not places:
         raise SourceError(f"{path}: it holds no trajectory of The Well")
-    loader = _Loader(places, hints)
+    loader = _Loader(places)
     remarks = dict.fromkeys(remark for data in sets for remark in data.remarks)
     return Recordings(
         kind="well", path=path, names=tuple(places), load=loader.load, remarks=tuple(remarks)
@@ -106,7 +106,6 @@ class _Loader:
     """Makes trajectories; may be pickled."""
 
     places: Mapping[str, tuple[_Set, int]]
-    hints: Hints
 
     def load(self, name: str) -> Trajectory:
         data, number = self.places[name]

@@ -1,5 +1,6 @@
 """Pixels into metres: by the user's scale and pulse delay, and by those of a header."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pibert.data.sources import open_recordings
 from pibert.data.sources.metadata import state
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
 from pibert.fields import Trajectory
+from pibert.remarks import InputWarning
 from tests.data.sources.test_metadata import trajectory_of
 from tests.lookalikes.piv import sample, write_openpiv, write_pivlab, write_tsi
 
@@ -156,7 +158,7 @@ def test_pixels_are_noted_with_what_would_calibrate_them(tmp_path: Path) -> None
     assert "whole numbers without a unit, 16 x 16 apart" in note
     assert "--scale" in note and "--pulse-delay" in note
     declared = opened(FILES / "openpiv.txt", unit="m/s", length_unit="mm").remarks
-    assert any("look like pixels, but were stated to be in mm" in note for note in declared)
+    assert any("look like pixels, but lengths were stated in mm" in note for note in declared)
     write_openpiv(tmp_path / "a.txt", sample(step=1.7))
     assert not any("pixels" in note for note in opened(tmp_path / "a.txt").remarks)
 
@@ -188,6 +190,19 @@ def test_displacements_in_millimetres_need_the_delay_alone() -> None:
     flow, _ = state(moved, Hints(pulse_delay="2ms"))
     assert flow.spec.units == ("m/s", "m/s") and flow.length_unit == "mm"
     torch.testing.assert_close(flow.read(), moved.read() * 1e-3 / 2e-3)
+
+
+def test_displacements_that_the_user_states_are_not_doubted_with_a_delay(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", u=np.ones((2, 4, 5)), v=np.ones((2, 4, 5)))
+    stated: dict[str, Any] = {"unit": "mm", "length_unit": "mm", "dx": 1.5, "dy": 1.5}
+    with pytest.warns(InputWarning, match="'mm' is no known unit of velocity"):
+        opened(tmp_path / "a.npz", **stated)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InputWarning)
+        recordings = opened(tmp_path / "a.npz", **stated, pulse_delay="2ms")
+    assert recordings[0].read()[0, 0, 0, 0].item() == pytest.approx(0.5)
+    told = recordings.remarks
+    assert any(note.startswith("calibrated with a pulse delay of 2 ms") for note in told)
 
 
 def test_other_channels_in_pixels_go_with_the_velocity() -> None:

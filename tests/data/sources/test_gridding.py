@@ -287,7 +287,6 @@ def test_time_units_and_parameters_are_those_of_the_file() -> None:
         length_unit="mm",
         time_unit="s",
         parameters={"Re": 100.0},
-        family="incompressible",
         source={"title": "t"},
         local={"stride": 2},
     )
@@ -295,7 +294,7 @@ def test_time_units_and_parameters_are_those_of_the_file() -> None:
     assert trajectory.spec.units == ("m/s", "1")
     assert (trajectory.length_unit, trajectory.time_unit) == ("mm", "s")
     assert trajectory.spec.parameters[0].scaling == "log"
-    assert trajectory.parameters == {"Re": 100.0} and trajectory.spec.family == "incompressible"
+    assert trajectory.parameters == {"Re": 100.0} and trajectory.spec.family is None
     assert trajectory.source == {"title": "t"} and trajectory.local["stride"] == 2
 
 

@@ -25,6 +25,7 @@ from pibert.data.sources.icp.reader import (
     split_pairs,
 )
 from pibert.data.sources.recordings import Hints, SourceError
+from pibert.data.sources.stated import family_note
 from pibert.data.splits import Shares
 from pibert.fields import Normalizer
 from tests.lookalikes.icp import SPECIES, write_pair, write_pairs, write_run
@@ -132,6 +133,10 @@ def test_an_image_is_a_trajectory_of_one_frame(tmp_path: Path) -> None:
     assert list(trajectory.parameters.values()) == pairs.settings[6].tolist()
     assert trajectory.source["split"] == "train"
     assert torch.equal(pickle.loads(pickle.dumps(trajectory)).read(), trajectory.read())
+    opened = sources.open_recordings(tmp_path / "pairs", "icp")[0]
+    assert "no PDE family is stated" in str(family_note(opened))
+    with pytest.raises(SourceError, match="no channel u=red; data of this kind have: red=red"):
+        open_recordings(tmp_path / "pairs", Hints(channels={"u": "red"}))
 
 
 def test_settings_map_to_images_but_no_next_frame_exists(tmp_path: Path) -> None:

@@ -141,6 +141,23 @@ def test_units_that_a_file_does_not_state_are_taken(tmp_path: Path) -> None:
     assert opened(tmp_path / "a.npz", unit="U", dt=0.1)[0].time_unit is None
 
 
+def test_the_time_step_of_a_single_frame_is_checked() -> None:
+    unknown, known = trajectory_of(time=[0.0]), trajectory_of(time=[0.0], dt=0.1, time_unit="s")
+    assert state(unknown, Hints(dt=0.2))[0].spec.dt == 0.2
+    assert state(known, Hints(dt=0.1))[0].spec.dt == 0.1
+    with pytest.raises(SourceError, match="--dt 0.2 was given, but the data state steps of 0.1 s"):
+        state(known, Hints(dt=0.2))
+    replaced, notes = state(known, Hints(dt=0.2, override_units=True))
+    assert replaced.spec.dt == 0.2
+    assert any("--dt 0.2 s replaced steps of 0.1 s" in note for note in notes)
+
+
+def test_a_time_step_of_one_without_a_unit_is_replaced_with_a_note() -> None:
+    flow, notes = state(trajectory_of(dt=1.0), Hints(dt=0.5))
+    assert flow.spec.dt == 0.5 and flow.time.tolist() == [0.0, 0.5, 1.0]
+    assert any("1 apart, were taken as frame numbers" in note for note in notes)
+
+
 def test_a_spacing_that_contradicts_coordinates_is_refused(tmp_path: Path) -> None:
     path = netcdf(tmp_path / "a.nc")
     told = "--dx 2 was given, but the data state a spacing of 0.5 mm along x"
@@ -170,7 +187,7 @@ def test_a_time_step_that_contradicts_the_times_is_refused(tmp_path: Path) -> No
         opened(path, dt=0.2)
     recordings = opened(path, dt=0.2, override_units=True)
     assert recordings[0].time.tolist() == pytest.approx([0.0, 0.2, 0.4])
-    assert any("--dt 0.2 replaced steps of 0.1 s" in remark for remark in recordings.remarks)
+    assert any("--dt 0.2 s replaced steps of 0.1 s" in remark for remark in recordings.remarks)
     assert opened(path, dt=0.1)[0].spec.dt == pytest.approx(0.1)
 
 

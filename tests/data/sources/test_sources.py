@@ -4,6 +4,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,10 +67,23 @@ def test_a_folder_of_native_files_is_one_set(tmp_path: Path) -> None:
     assert torch.equal(again.read(), last.read())
 
 
-def test_hints_are_refused_where_the_file_says_everything(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hint", [{"axes": "tyx"}, {"shape": (4, 4)}, {"channels": {"u": "v"}}])
+def test_hints_are_refused_where_the_file_says_everything(
+    tmp_path: Path, hint: dict[str, Any]
+) -> None:
     write(tmp_path / "a.h5", [make_trajectory()])
-    with pytest.raises(SourceError, match=r"a\.h5: files of this format say everything"):
-        open_recordings(tmp_path / "a.h5", hints=Hints(axes="tyx"))
+    (name,) = hint
+    with pytest.raises(SourceError, match=rf"a\.h5: --{name} means nothing for files of kind"):
+        open_recordings(tmp_path / "a.h5", hints=Hints(family="incompressible", **hint))
+
+
+def test_hints_that_a_kind_does_not_need_are_refused(tmp_path: Path) -> None:
+    rows = "".join(f"{x},{y},1,2\n" for y in range(4) for x in range(5))
+    (tmp_path / "a.csv").write_text("x,y,u,v\n" + rows)
+    with pytest.raises(SourceError, match="--axes means nothing for files of kind 'table'"):
+        open_recordings(tmp_path / "a.csv", hints=Hints(axes="tyx"))
+    told = open_recordings(tmp_path / "a.csv", hints=Hints(shape=(7, 9))).remarks
+    assert "the grid is uniform and was kept, whatever size was asked for" in told
 
 
 def test_a_kind_can_be_named(tmp_path: Path) -> None:

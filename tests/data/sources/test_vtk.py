@@ -311,6 +311,21 @@ def test_a_hole_in_a_mesh_is_a_body_and_cells_around_it_keep_their_values(tmp_pa
     np.testing.assert_allclose(states[~body.numpy()], u[~body.numpy()], rtol=1e-5)
 
 
+def test_frames_of_a_mesh_that_moves_are_sampled_from_their_own_mesh(tmp_path: Path) -> None:
+    for frame, shift in enumerate((0.0, 0.0, 0.2)):
+        moved = X + shift
+        write_xml(tmp_path / f"a{frame}.vtu", (moved, Y, Z), data(moved))
+    recordings = vtk.open_recordings(tmp_path)
+    assert "the mesh moves: each frame is sampled from its own mesh" in recordings.remarks
+    (trajectory,) = recordings
+    x, y = (axis.numpy() for axis in trajectory.spec.grid.coordinates())
+    u, known = velocity(x, y)[0], trajectory.known().numpy()
+    assert known[:2].all() and not known[2][x < X[0] + 0.19].any()
+    assert known[2][x > X[0] + 0.21].all()
+    for states, there in zip(trajectory.read()[:, 0].numpy(), known, strict=True):
+        np.testing.assert_allclose(states[there], u[there], rtol=1e-4)
+
+
 def test_sizes_that_openfoam_overstates_are_put_right(tmp_path: Path) -> None:
     path = tmp_path / "flow.vtp"
     write_xml(path, (X, Y, Z), data(), form="binary", header="UInt64")

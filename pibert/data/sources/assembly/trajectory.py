@@ -168,7 +168,6 @@ class Plan:
             valid=KnownSource(states, masks.get("valid")),
             body=masks.get("body"),
             filled=masks.get("filled"),
-            hints=self.hints,
             **self._told(layout.notes),
         )
         return trajectory, tuple(remarks)

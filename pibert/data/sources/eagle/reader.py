@@ -14,7 +14,6 @@ trajectory is loaded, because the box and the interpolation error are known only
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -189,6 +188,4 @@ def _read_triangles(path: Path, t: int, n: int) -> np.ndarray:
 
 
 def _load(name: str, *, folders: Mapping[str, Path], hints: Hints, box: Box | None) -> Trajectory:
-    trajectory = rasterise(read_mesh(folders[name]), hints.shape or SHAPE, box)
-    units = ("unknown",) * len(trajectory.spec.channels)
-    return replace(trajectory, spec=replace(trajectory.spec, units=units, dt=None))
+    return rasterise(read_mesh(folders[name]), hints.shape or SHAPE, box)

@@ -17,11 +17,10 @@ from torch import Tensor
 
 from pibert.data.sources.gridding.lattice import find_uniform
 from pibert.data.sources.gridding.layout import Layout, find_layout, percent
-from pibert.data.sources.recordings import Hints, SourceError
-from pibert.fields import FieldSpec, FrameSource, Grid, Parameter, Sides, Trajectory
+from pibert.data.sources.recordings import Hints, SourceError, describe_parameter
+from pibert.fields import FieldSpec, FrameSource, Grid, Sides, Trajectory
 
 _COORDINATES = ("x", "y", "z", "t")
-_LOGARITHMIC = ("Re",)
 
 
 def on_uniform_grid(
@@ -38,7 +37,6 @@ def on_uniform_grid(
     length_unit: str | None = None,
     time_unit: str | None = None,
     sides: Sides = Sides(),
-    family: str | None = None,
     viscosity: float | None = None,
     parameters: Mapping[str, float] = {},
     source: Mapping[str, Any] = {},
@@ -60,12 +58,11 @@ def on_uniform_grid(
         length_unit: Of x and y.
         time_unit: Of time.
         sides: What bounds the grid.
-        family: The governing equation, if known.
         viscosity: The kinematic one, if known.
         parameters: Of the flow.
         source: Source facts.
         local: What was done to the data before.
-        hints: Channels, shape, parameters and family that the user states.
+        hints: Channels and shape that the user states.
 
     Returns:
         The trajectory, and in words what was noticed and done.
@@ -103,12 +100,10 @@ def on_uniform_grid(
         length_unit=length_unit,
         time_unit=time_unit,
         sides=sides,
-        family=family,
         viscosity=viscosity,
         parameters=parameters,
         source=source,
         local={**local, "gridding": notes},
-        hints=hints,
     )
     return trajectory, tuple(remarks)
 
@@ -127,12 +122,10 @@ def describe(
     length_unit: str | None = None,
     time_unit: str | None = None,
     sides: Sides = Sides(),
-    family: str | None = None,
     viscosity: float | None = None,
     parameters: Mapping[str, float] = {},
     source: Mapping[str, Any] = {},
     local: Mapping[str, Any] = {},
-    hints: Hints = Hints(),
 ) -> Trajectory:
     """The trajectory of states that lie on the layout's grid already.
 
@@ -142,13 +135,9 @@ def describe(
     spec = FieldSpec(
         channels=channels,
         units=tuple(units.get(channel) or "1" for channel in channels),
-        parameters=tuple(
-            Parameter(name=key, scaling="log" if key in _LOGARITHMIC else "linear")
-            for key in parameters
-        ),
+        parameters=tuple(map(describe_parameter, parameters)),
         dt=dt,
         grid=Grid(layout.shape, layout.dx, layout.dy, sides, origin=layout.origin),
-        family=family,
         viscosity=viscosity,
     )
     return Trajectory(

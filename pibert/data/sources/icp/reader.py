@@ -29,13 +29,14 @@ from torch import Tensor
 from pibert.data.sources.arrays import open_array
 from pibert.data.sources.icp.fields import AUTHORS, FieldKeys, open_fields
 from pibert.data.sources.icp.named_arrays import read_named
-from pibert.data.sources.recordings import Hints, Recordings, SourceError
+from pibert.data.sources.recordings import Hints, Recordings, SourceError, check_channels
 from pibert.data.splits import Shares, Split, split_trajectories
 from pibert.fields import FieldSpec, Grid, Parameter, Trajectory
 
 TITLE = "ICP plasma (images and spectra, or fields by name)"
 
 IMAGE = (96, 128, 3)
+COLOURS = ("red", "green", "blue")
 SPECTRUM = 3072
 SETTINGS = ("coil_power", "table_power", "Ar", "O2", "CF4", "SF6", "pressure")
 """The seven settings, in the order that a third party reports; not confirmed by the publishers."""
@@ -145,6 +146,7 @@ def open_recordings(
     """
     if next(_sample_names(Path(path)), None) is None:
         return open_fields(path, keys, hints)
+    check_channels(Path(path), hints, {name: name for name in COLOURS})
     pairs = open_pairs(path, settings)
     return Recordings(
         kind="icp",
@@ -276,7 +278,7 @@ def _load_image(name: str, *, pairs: Pairs) -> Trajectory:
         states=states,
         time=torch.zeros(1, dtype=torch.float64),
         spec=FieldSpec(
-            channels=("red", "green", "blue"),
+            channels=COLOURS,
             parameters=tuple(Parameter(name=key) for key in pairs.columns),
             grid=Grid(IMAGE[:2]),
         ),

@@ -233,7 +233,7 @@ def _viscosity(case: Path, remarks: list[str]) -> float | None:
         return None
     try:
         value = float(fluid["nu"][-1])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, LookupError):
         return None
     return value if value > 0 else None
 

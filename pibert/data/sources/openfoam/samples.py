@@ -24,8 +24,8 @@ COLUMNS = (".raw", ".xy")
 _SURFACES = (".vtk", ".vtp")
 _FIELD = re.compile(r"#\s*(\S+)\s+(POINT|FACE)_DATA\s+\d+")
 _NOT_INTERPOLATED = (
-    "sampled without interpolation: faces have the value of their cell, which is off by about 10 % "
-    "of the fluctuation; sample with 'interpolate true', or give the case itself"
+    "sampled without interpolation: each face has the value of its cell, which differs most near "
+    "walls; sample with 'interpolate true', or give the case itself"
 )
 
 

@@ -102,7 +102,6 @@ def _trajectory(
         length_unit=first.length_unit,
         source={"program": program, "files": [files[0].name, files[-1].name], **first.facts},
         local={"gridding": notes},
-        hints=hints,
     )
     return trajectory, tuple(remarks)
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from pibert.data.sources.assembly.axes import smooth_time, uniform_step
 from pibert.data.sources.assembly.lazy import ArraySource, KnownSource, Piece
 from pibert.data.sources.realpdebench.rows import Row
-from pibert.data.sources.recordings import Hints, SourceError
-from pibert.fields import FieldSpec, Grid, Parameter, Trajectory
+from pibert.data.sources.recordings import Hints, SourceError, describe_parameter
+from pibert.fields import FieldSpec, Grid, Trajectory
 
 STORED_AS = {"u": "u", "v": "v", "p": "p", "omega": "vo"}
 """Our channels and the names of the stored fields."""
@@ -29,7 +29,6 @@ _SOURCE = {
     "url": "https://huggingface.co/datasets/AI4Science-WestlakeU/RealPDEBench",
     "licence": "CC BY-NC 4.0",
 }
-_LOGARITHMIC = ("Re",)
 
 
 class Disc(NamedTuple):
@@ -86,7 +85,6 @@ def describe(
     body, body_note = _body(row.shape[1:], facts.body)
     stated = parse_name(name, facts)
     repeat = stated.pop("repeat", None)
-    parameters = stated
     fields = ArraySource(
         row,
         [Piece(STORED_AS[n], "tyx") for n in names],
@@ -97,10 +95,7 @@ def describe(
     spec = FieldSpec(
         channels=names,
         units=(UNKNOWN_UNIT,) * len(names),
-        parameters=tuple(
-            Parameter(name=key, scaling="log" if key in _LOGARITHMIC else "linear")
-            for key in parameters
-        ),
+        parameters=tuple(map(describe_parameter, stated)),
         dt=time.dt,
         grid=Grid(row.shape[1:], place.dx, place.dy, origin=place.origin),
         family=facts.family,
@@ -110,7 +105,7 @@ def describe(
         states=fields,
         time=torch.from_numpy(time.values),
         spec=spec,
-        parameters=parameters,
+        parameters=stated,
         body=None if body is None else _flipped(body, place),
         valid=KnownSource(fields) if kind == "real" else None,
         source=_SOURCE

@@ -27,7 +27,10 @@ _OTHER_FLOWS = ("rho", "density", "t", "temperature", "energy", "buoyancy", "h",
 _LOGARITHMIC = ("Re",)
 _VISCOSITY = "viscosity"
 """A parameter that a spec may state for all samples, which then comes first."""
-_REMEDY = f"set --family (hint family in a configuration), {NO_FAMILY} where no family fits"
+_REMEDY = (
+    "state the governing equations with --family (hint family in a configuration), or "
+    f"{NO_FAMILY} if no family fits"
+)
 
 
 def state_facts(recordings: Recordings, hints: Hints) -> Recordings:
@@ -44,7 +47,9 @@ def family_note(trajectory: Trajectory) -> str | None:
     """In words, that no family is stated and what is assumed, or what its equations lack."""
     spec, family = trajectory.spec, trajectory.spec.family
     if family is None and trajectory.local.get("hints", {}).get("family") != NO_FAMILY:
-        return f"no PDE family is stated, so training has no physics terms; {_REMEDY}"
+        reason = trajectory.local.get("family")
+        known = f"assumed, because {reason}" if reason else "stated"
+        return f"no PDE family is {known}; training then has no physics terms; {_REMEDY}"
     if family is not None and "family" in trajectory.local:
         return (
             f"family not stated; assuming {family} flow without forces because the channels u and "

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pibert.data.sources.assembly.frames import CellPlane, Series
+from pibert.data.sources.assembly.space import describe_plane
 from pibert.data.sources.gridding.cells import CellMesh
 from pibert.data.sources.openfoam.boundaries import find_sides
 from pibert.data.sources.openfoam.fields import NotEvaluated, is_field, read_field
@@ -225,10 +226,7 @@ def _without_holes(storage: Storage, time: str, mesh: PolyMesh) -> CellMesh:
 
 
 def _describe(mesh: PolyMesh) -> tuple[str, ...]:
-    remarks = []
-    if mesh.normal != 2:
-        first, second = ("xyz"[axis] for axis in mesh.axes)
-        remarks.append(f"the plane is {first}{second}: {first} became x and {second} became y")
+    remarks = describe_plane(mesh.normal)
     if mesh.is_wedge:
         remarks.append("a wedge, so the flow is axisymmetric: equations for plane flow do not hold")
     return tuple(remarks)

@@ -173,8 +173,8 @@ def _note_time_steps(trajectories: Sequence[Trajectory], spec: FieldSpec) -> Non
         found += [f"not stated in {t.name!r}" for t in trajectories if t.spec.dt is None][:1]
         warn(
             f"the time step differs between trajectories ({', '.join(found)}): the model learns "
-            "one step for all of them and states no time step; bring them to one with pibert convert "
-            "--stride or --dt, or train on those that agree"
+            "one step for all of them and states no time step; bring them to one with pibert "
+            "convert --stride or --dt, or train on those that agree"
         )
     for trajectory in trajectories:
         apart = trajectory.time.diff()

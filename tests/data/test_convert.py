@@ -289,10 +289,10 @@ def test_steps_that_are_not_positive_are_refused() -> None:
     ("hints", "told"), [({}, True), ({"unit": "m/s", "length_unit": "m"}, False)]
 )
 def test_a_velocity_without_units_is_reported_as_dimensionless(
-    tmp_path: Path, hints: dict[str, str], told: bool
+    tmp_path: Path, hints: dict[str, Any], told: bool
 ) -> None:
     fields = np.random.default_rng(0).normal(size=(2, 3, 4, 6))
-    axes = {"x": 0.1 * np.arange(6), "y": 0.1 * np.arange(4), "t": np.arange(3.0)}
+    axes: dict[str, Any] = {"x": 0.1 * np.arange(6), "y": 0.1 * np.arange(4), "t": np.arange(3.0)}
     np.savez(tmp_path / "a.npz", u=fields[0], v=fields[1], **axes)
     notes: list[str] = []
     recordings = open_recordings(tmp_path / "a.npz", hints=Hints(**hints))

@@ -53,7 +53,7 @@ def family_note(trajectory: Trajectory) -> str | None:
     if family is None and trajectory.local.get("hints", {}).get("family") != NO_FAMILY:
         reason = trajectory.local.get("family")
         known = f"assumed, because {reason}" if reason else "stated"
-        return f"no PDE family is {known}; training then has no physics terms; {_REMEDY}"
+        return f"no PDE family is {known}. Training then has no physics terms: {_REMEDY}"
     if family is not None and "family" in trajectory.local:
         return (
             f"family not stated; assuming {family} flow without forces because the channels u and "

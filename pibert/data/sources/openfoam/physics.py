@@ -73,20 +73,20 @@ def pseudo_time_scheme(stated: CaseDictionaries) -> str | None:
 def _reasons(stated: CaseDictionaries) -> Iterator[str]:
     """Why the equations of incompressible flow without forces do not describe a case."""
     if (scheme := pseudo_time_scheme(stated)) is not None:
-        yield f"its times are not physical ({scheme})"
+        yield f"the times of the case are not physical ({scheme})"
     if stated.read("constant/thermophysicalProperties"):
-        yield "it has a thermophysical model"
+        yield "the case has a thermophysical model"
     fluids = [stated.read(f"constant/{name}Properties") for name in ("transport", "phase")]
     if any("phases" in fluid for fluid in fluids):
-        yield "it has several phases"
+        yield "the case has several phases"
     if _is_nonzero(stated.read("constant/g").get("value")):
         yield "gravity acts (constant/g)"
     for name in _SOURCES:
         for folder in ("constant", "system"):
             if active := _active(stated.read(f"{folder}/{name}")):
-                yield f"it has source terms ({folder}/{name}: {', '.join(active)})"
+                yield f"the case has source terms ({folder}/{name}: {', '.join(active)})"
     if active := _active(stated.read("constant/MRFProperties")):
-        yield f"it has rotating zones ({', '.join(active)})"
+        yield f"the case has rotating zones ({', '.join(active)})"
     if (model := _stress_model(stated)) is not None:
         yield f"the fluid is not Newtonian ({model})"
 

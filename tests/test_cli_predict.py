@@ -68,7 +68,7 @@ def recorded(path: Path, count: int = 6, **changes: Any) -> Path:
 
 
 def saved(folder: Path, name: str = "pibert", **options: Any) -> Path:
-    net = tiny_model(name, spec=SPEC, **options)
+    net = tiny_model(name, **({"spec": SPEC} | options))
     if name == "pibert":
         net = randomise(net)
     return save_model(folder, net, NORMALIZER, trained={"forward": True})
@@ -319,6 +319,11 @@ def test_times_that_are_not_even_are_met_or_not_compared(tmp_path: Path) -> None
     result = run("rollout", *given)
     assert list(json.loads(result.stdout)["scores"]) == ["1", "3", "5"]
     assert "the frames are not evenly apart" in result.stderr
+    stepless = saved(tmp_path / "stepless", "persistence", spec=spec)
+    for own in (model, stepless):
+        well("predict", source, "--model", own, "--out", tmp_path / f"{own.name}.h5")
+        (found,) = Reader(tmp_path / f"{own.name}.h5")
+        assert found.num_frames == 6 and found.spec.dt is None
 
 
 def test_predicted_fields_are_no_truth_to_score_with(tmp_path: Path, model: Path) -> None:

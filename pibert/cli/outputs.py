@@ -156,27 +156,26 @@ def describe(
         trusted: The model with its calibration, where there are error bars.
         level: Of the bars.
     """
-    import torch
+    import numpy as np
 
     from pibert.cli.bars import describe_bars
     from pibert.data.counted import counts_frames
+    from pibert.data.format.layout import keeps_step
     from pibert.data.generate import IDENTITY
     from pibert.data.provenance import predicted_source
-    from pibert.data.splits import find_gaps
     from pibert.data.writers import Description
 
     trajectory, spec = flow.trajectory, flow.predictor.spec
     grid, dt = trajectory.spec.grid, dt or flow.dt
     if grid.body is None and spec.grid.body is not None and spec.grid.shape == grid.shape:
         grid = replace(grid, body=spec.grid.body)
-    # A time step that no two frames keep is none.
-    scattered = len(times) > 1 and bool(find_gaps(torch.tensor(times).double(), dt).all())
+    is_even = len(times) < 2 or keeps_step(np.asarray(times), dt)
     units = [b if a == "1" else a for a, b in zip(trajectory.spec.units, spec.units, strict=True)]
     own = replace(
         trajectory.spec,
         grid=grid,
         parameters=spec.parameters,
-        dt=None if scattered or counts_frames(trajectory) else dt,
+        dt=None if counts_frames(trajectory) or not is_even else dt,
         units=tuple(units),
     )
     weights = flow.predictor.card.get("weights", {}).get("sha256")

@@ -21,7 +21,7 @@ from pibert.data.resample import represent
 from pibert.data.sources.numbered import expand_pattern
 from pibert.data.sources.recordings import Recordings
 from pibert.data.sources.stated import family_note
-from pibert.data.units import in_consistent_units
+from pibert.data.units import UNKNOWN, in_consistent_units
 from pibert.data.wording import counted
 from pibert.fields import Trajectory, read_mask
 
@@ -75,6 +75,8 @@ def convert(
             notes = [family_note(view)]
             if scaled is not original:
                 notes.append(_remark_on_units(scaled))
+            elif recordings.kind != "native":
+                notes.append(_missing_units(view))
             for note in notes:
                 if note is not None and on_remark is not None and note not in said:
                     on_remark(note)
@@ -113,6 +115,19 @@ def _remark_on_units(trajectory: Trajectory) -> str:
         if values
     ]
     return f"units: {changes}" + (f"; {' and '.join(kept)} keep their numbers" if kept else "")
+
+
+def _missing_units(trajectory: Trajectory) -> str | None:
+    """A note on a velocity field without any unit."""
+    spec = trajectory.spec
+    if spec.velocity is None or trajectory.length_unit not in UNKNOWN:
+        return None
+    if any(spec.units[place] not in UNKNOWN for place in spec.velocity):
+        return None
+    return (
+        "coordinates and velocity have no unit and are taken as dimensionless; if they are not, "
+        "pass --unit and --length-unit"
+    )
 
 
 def _share_of(

@@ -37,6 +37,8 @@ from pibert.solver.presets import find_preset
 
 IDENTITIES = ("fingerprint", "recipe_hash")
 """What data are known by in ``Flows.source``: that of files, or of the recipe of simulated ones."""
+_SAME_STEP = 0.01
+"""Relative: time steps that differ by less count as even."""
 CACHE = "PIBERT_CACHE"
 """Environment variable: where simulated data are kept, instead of ``~/.cache/pibert``."""
 
@@ -96,6 +98,7 @@ def prepare(
     _note_family(trajectories)
     split = _part(trajectories, config)
     spec = common_spec(trajectories)
+    _note_time_steps(trajectories, spec)
     spec = replace(spec, parameters=fit_parameters(trajectories, split.train))
     return Flows(trajectories, split, fit_normalizer(trajectories, split.train), spec, source)
 
@@ -162,6 +165,31 @@ def _note_family(trajectories: Sequence[Trajectory]) -> None:
     stated = [trajectory for trajectory in trajectories if trajectory.spec.family is not None]
     for note in sorted({note for trajectory in stated if (note := family_note(trajectory))}):
         warn(note)
+
+
+def _note_time_steps(trajectories: Sequence[Trajectory], spec: FieldSpec) -> None:
+    """Say that frames are not one time step apart, though a model learns a single step."""
+    steps = {t.spec.dt: t.name for t in reversed(trajectories) if t.spec.dt is not None}
+    if spec.dt is None and steps:
+        found = [f"{step:.6g} in {steps[step]!r}" for step in sorted({min(steps), max(steps)})]
+        found += [f"not stated in {t.name!r}" for t in trajectories if t.spec.dt is None][:1]
+        warn(
+            f"the time step differs between trajectories ({', '.join(found)}): the model learns "
+            "one step for all of them and states no time step; bring them to one with pibert "
+            "convert --stride or --dt, or train on those that agree"
+        )
+    for trajectory in trajectories:
+        apart = trajectory.time.diff()
+        if trajectory.spec.dt is not None or len(apart) < 2:
+            continue
+        low, high = float(apart.min()), float(apart.max())
+        if high > (1 + _SAME_STEP) * low:
+            warn(
+                f"trajectory {trajectory.name!r}: its frames are not evenly spaced in time, but "
+                f"{low:g} to {high:g} apart. The model learns them as one step; resample in time, "
+                "or state the step with --dt if the times are wrong"
+            )
+            return
 
 
 def cache_folder() -> Path:

@@ -54,6 +54,12 @@ def _off(experiment: Experiment, flows: Flows, weights: Weights) -> Iterator[tup
         yield "the attention bias", unstated
     if name == "pitt" and spec.family is None:
         yield "the equation that PITT reads", unstated
+    losses = experiment.losses
+    if weights.supervised and losses is not None and not losses.reg and (losses.div or losses.lap):
+        yield (
+            "the divergence and Laplacian regularisers (losses.div, losses.lap)",
+            "losses.reg, the factor of both, is 0",
+        )
     if weights.supervised and not is_solenoidal(spec):
         reason = f"family {spec.family!r} is not a flow without divergence"
         reason = unstated if spec.family is None else reason

@@ -1,11 +1,12 @@
 """Training that begins with another model: whose channels, family and scaling it keeps."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 from pibert.experiments.experiment import Scaling
 from pibert.experiments.flows import Flows
-from pibert.fields import Parameter
+from pibert.fields import FieldSpec, Parameter
 from pibert.predictor import Predictor
 from pibert.remarks import warn
 
@@ -14,6 +15,8 @@ _ALIKE = 1.5
 scalings count as alike."""
 _MARGIN = 0.1
 """Share of a parameter's range by which values may lie beyond it."""
+_SAME_STEP = 0.01
+"""Relative: grid spacings and time steps that differ by less are the same."""
 _REMEDIES = {
     "channels": "choose the same with data.channels",
     "units": "convert the data",
@@ -44,6 +47,13 @@ def in_units_of(begun: Predictor, flows: Flows, start: str, scaling: Scaling) ->
             f"{start} was trained for the family {family!r}, but these data are of "
             f"{mine.family!r}; choose another start, or state data.hints.family"
         )
+    if family is not None and mine.family is None:
+        warn(
+            f"these data state no PDE family; that of {start} is kept, {family!r}, with its "
+            "physics terms"
+        )
+    if changes := list(_other_steps(mine, theirs)):
+        warn(f"{start} was trained on another grid spacing or time step: {'; '.join(changes)}")
     # The bias is a part of the model: one that began without a family goes on without.
     flows = replace(flows, spec=replace(mine, family=family))
     if scaling == "data":
@@ -55,6 +65,22 @@ def in_units_of(begun: Predictor, flows: Flows, start: str, scaling: Scaling) ->
         )
     spec = replace(flows.spec, parameters=theirs.parameters)
     return replace(flows, normalizer=begun.normalizer, spec=spec)
+
+
+def _other_steps(mine: FieldSpec, theirs: FieldSpec) -> Iterator[str]:
+    """Steps in space and time that differ from those of the earlier training, with both."""
+    steps = {
+        "dx": (mine.grid.dx, theirs.grid.dx),
+        "dy": (mine.grid.dy, theirs.grid.dy),
+        "dt": (mine.dt, theirs.dt),
+    }
+    for name, (own, known) in steps.items():
+        if own is None or known is None:
+            if own is not known:
+                found = ["not stated" if step is None else f"{step:g}" for step in (own, known)]
+                yield f"{name} is {found[0]}, and was {found[1]}"
+        elif not math.isclose(own, known, rel_tol=_SAME_STEP):
+            yield f"{name} is {own:g}, and was {known:g}"
 
 
 def _differences(begun: Predictor, flows: Flows) -> Iterator[str]:

@@ -283,3 +283,21 @@ def test_steps_that_are_not_positive_are_refused() -> None:
     for name in ("dt", "dx", "dy"):
         with pytest.raises(ValueError, match=f"{name} must be positive, found 0"):
             Hints(**{name: 0.0})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("hints", "told"), [({}, True), ({"unit": "m/s", "length_unit": "m"}, False)]
+)
+def test_a_velocity_without_units_is_reported_as_dimensionless(
+    tmp_path: Path, hints: dict[str, Any], told: bool
+) -> None:
+    fields = np.random.default_rng(0).normal(size=(2, 3, 4, 6))
+    axes: dict[str, Any] = {"x": 0.1 * np.arange(6), "y": 0.1 * np.arange(4), "t": np.arange(3.0)}
+    np.savez(tmp_path / "a.npz", u=fields[0], v=fields[1], **axes)
+    notes: list[str] = []
+    recordings = open_recordings(tmp_path / "a.npz", hints=Hints(**hints))
+    convert(recordings, tmp_path / "a.h5", on_remark=notes.append)
+    assert any("taken as dimensionless" in note for note in notes) is told
+    again: list[str] = []
+    convert(open_recordings(tmp_path / "a.h5"), tmp_path / "b.h5", on_remark=again.append)
+    assert not any("taken as dimensionless" in note for note in again)

@@ -449,6 +449,21 @@ def test_fluid_at_rest_is_no_missing_vector() -> None:
     assert "zero vectors" not in topics(inspect(recordings_of(flow(states))))
 
 
+def test_a_start_from_rest_is_no_missing_vector() -> None:
+    states = vortices()
+    states[0] = 0
+    states[0, 0, -1] = 1  # a lid that moves
+    assert "zero vectors" not in topics(inspect(recordings_of(flow(states))))
+
+
+def test_zeros_in_the_cells_of_an_openfoam_case_are_fluid() -> None:
+    measured = flow(with_a_body_of_zeros(vortices()))
+    converted = replace(measured, local={"kind": "openfoam"})
+    assert "zero vectors" in topics(inspect(recordings_of(measured, kind="native")))
+    assert "zero vectors" not in topics(inspect(recordings_of(converted, kind="native")))
+    assert "zero vectors" not in topics(inspect(recordings_of(measured, kind="openfoam")))
+
+
 def test_grids_that_differ_are_named() -> None:
     found = inspect(recordings_of(flow(), flow(vortices(3, (20, 30)), name="small")))
     (finding,) = found.problems

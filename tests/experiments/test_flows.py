@@ -1,5 +1,6 @@
 """The flows of an experiment: where they come from, how they are parted, what is left out."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,39 @@ def test_flows_that_diverged_in_the_simulation_are_told(
             "noise-2",
             "noise-4",
         ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ((0.05, 0.05), None),
+        ((0.05, 0.1), r"differs between trajectories \(0.05 in 't0', 0.1 in 't1'\)"),
+        ((0.05, None), r"differs between trajectories \(0.05 in 't0', not stated in 't1'\)"),
+    ],
+)
+def test_time_steps_that_differ_are_reported(
+    tmp_path: Path, steps: tuple[float | None, float | None], message: str | None
+) -> None:
+    flows = [
+        make_trajectory(f"t{i}", frames=9, seed=i, dt=dt)
+        for i, dt in enumerate([*steps, steps[0], steps[0]])
+    ]
+    write(tmp_path / "flows.h5", flows)
+    config = DataConfig(path=str(tmp_path / "flows.h5"), shares=SHARES)
+    if message is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert prepare(config).spec.dt == 0.05
+    else:
+        with pytest.warns(InputWarning, match=message):
+            assert prepare(config).spec.dt is None
+
+
+def test_frames_that_are_not_evenly_spaced_are_reported(tmp_path: Path) -> None:
+    time = torch.tensor([0, 1, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5], dtype=torch.float64)
+    config = save(tmp_path, dt=None, time=time)
+    with pytest.warns(InputWarning, match="'t0': its frames are not evenly .* 1 to 1.5 apart"):
+        prepare(config)
 
 
 def test_repetitions_of_a_condition_stay_together(tmp_path: Path) -> None:

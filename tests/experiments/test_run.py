@@ -164,7 +164,8 @@ def test_a_model_goes_on_with_the_family_that_it_began_with(go: Go, tmp_path: Pa
         return ("data.case=none", "data.recipe={}", f"data.path={path}")
 
     go("stated", *data("incompressible"))
-    go("goes on", f"start={tmp_path / 'stated'}", *data(None))
+    with pytest.warns(InputWarning, match="state no PDE family; that of .*'incompressible'"):
+        go("goes on", f"start={tmp_path / 'stated'}", *data(None))
     assert pibert.load(tmp_path / "goes on").spec.family == "incompressible"
     with pytest.raises(ValueError, match="trained for the family 'incompressible', but these data"):
         go("other", f"start={tmp_path / 'stated'}", *data("incompressible-momentum"))
@@ -181,6 +182,33 @@ def test_a_model_goes_on_with_the_family_that_it_began_with(go: Go, tmp_path: Pa
     family = "model.options.family=incompressible"
     go("newer", f"start={tmp_path / 'older'}", family, *data("incompressible"))
     assert pibert.load(tmp_path / "newer").spec.family == "incompressible"
+
+
+def test_another_time_step_or_spacing_than_that_of_the_start_is_reported(
+    go: Go, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    def data(*, stretch: float) -> tuple[str, ...]:
+        flows = prepare(tiny(tmp_path).data).trajectories
+        spec = flows[0].spec
+        assert spec.dt is not None
+        grid = replace(spec.grid, dx=stretch * spec.grid.dx, dy=stretch * spec.grid.dy)
+        spec = replace(spec, dt=stretch * spec.dt, grid=grid)
+        path = tmp_path / "stretched.h5"
+        write(path, [replace(flow, spec=spec, time=stretch * flow.time) for flow in flows])
+        return ("data.case=none", "data.recipe={}", f"data.path={path}")
+
+    go("first")
+    start = f"start={tmp_path / 'first'}"
+    recwarn.clear()
+    go("same", start, *data(stretch=1.001))
+    assert not [note for note in recwarn if "another grid spacing" in str(note.message)]
+    with pytest.warns(InputWarning, match="another grid spacing or time step") as told:
+        go("other", start, *data(stretch=2.0))
+    (text,) = (str(note.message) for note in told if "another grid" in str(note.message))
+    known = pibert.load(tmp_path / "first").spec
+    assert known.dt is not None
+    for name, step in (("dx", known.grid.dx), ("dy", known.grid.dy), ("dt", known.dt)):
+        assert f"{name} is {2 * step:g}, and was {step:g}" in text
 
 
 def test_another_model_to_start_from_is_noticed_when_a_run_goes_on(go: Go, tmp_path: Path) -> None:

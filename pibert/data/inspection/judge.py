@@ -209,7 +209,13 @@ def _points(facts: Survey) -> Iterator[Finding]:
 
 
 def _zeros(facts: Survey) -> Iterator[Finding]:
-    """Exact zeros beside moving fluid: bodies and missing vectors that count as measured."""
+    """Exact zeros beside moving fluid: bodies and missing vectors that count as measured.
+
+    An OpenFOAM case has no such points: what has no cell is not fluid, and its zeros are fluid at
+    rest.
+    """
+    if "openfoam" in (facts.kind, facts.local.get("kind")):
+        return
     convert = f"pibert convert {shlex.quote(facts.path)} OUT.h5"
     again = "with the options that you gave here"
     share = facts.zeros_static / (facts.shape[0] * facts.shape[1])

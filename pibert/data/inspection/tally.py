@@ -174,8 +174,9 @@ class Tally:
 def _zero_regions(fields: Tensor, known: Tensor) -> Tensor:
     """Known points (t, y, x) where every channel is 0, in regions that touch moving fluid.
 
-    Fluid that is still at rest is no such region: what surrounds it is almost at rest too. Nor is a
-    wall in the outermost rows and columns. The touching points are grown over all zeros that are
+    Fluid that is still at rest is no such region: what surrounds it is almost at rest too, or it
+    fills the frame up to its outermost rows and columns, as at the start of a simulation. Nor is a
+    wall in these rows and columns. The touching points are grown over all zeros that are
     connected to them, so that the inside of a body counts and not its rim alone.
     """
     scale = fields.movedim(1, 0).flatten(1).std(1).clamp(min=torch.finfo(fields.dtype).tiny)
@@ -184,6 +185,8 @@ def _zero_regions(fields: Tensor, known: Tensor) -> Tensor:
     region = zero & (max_pool2d(size, 3, 1, 1) > _NOT_SMALL)
     region[..., [0, -1], :] = False
     region[..., :, [0, -1]] = False
+    moves = ((size > 0) & known)[..., 1:-1, 1:-1].flatten(1).any(1)
+    region &= moves[:, None, None]
     while True:
         grown = (max_pool2d(region.float(), 3, 1, 1) > 0) & zero
         if torch.equal(grown, region):

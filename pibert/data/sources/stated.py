@@ -8,6 +8,8 @@ knows better writes the reason there itself.
 """
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,9 +30,14 @@ _INFERRED = "incompressible"
 _REASON = "inferred from the velocity channels u, v"
 _OTHER_FLOWS = ("rho", "density", "t", "temperature", "energy", "buoyancy", "h", "height")
 """Channels, in lower case, of flows that may be compressible or driven by buoyancy or waves."""
+_PRESSURE = re.compile(r"[hkMm]?Pa|m?bar|atm|psi|N/m(2|\^2)")
+_DENSITY = "density"
 _VISCOSITY = "viscosity"
 """A parameter that a spec may state for all samples, which then comes first."""
-_REMEDY = f"set --family (hint family in a configuration), {NO_FAMILY} where no family fits"
+_REMEDY = (
+    "state the governing equations with --family (hint family in a configuration), or "
+    f"{NO_FAMILY} if no family fits"
+)
 
 
 def state_facts(recordings: Recordings, hints: Hints) -> Recordings:
@@ -47,7 +54,9 @@ def family_note(trajectory: Trajectory) -> str | None:
     """In words, that no family is stated and what is assumed, or what its equations lack."""
     spec, family = trajectory.spec, trajectory.spec.family
     if family is None and trajectory.local.get("hints", {}).get("family") != NO_FAMILY:
-        return f"no PDE family is stated, so training has no physics terms; {_REMEDY}"
+        reason = trajectory.local.get("family")
+        known = f"assumed, because {reason}" if reason else "stated"
+        return f"no PDE family is {known}. Training then has no physics terms: {_REMEDY}"
     if family is not None and "family" in trajectory.local:
         return (
             f"family not stated; assuming {family} flow without forces because the channels u and "
@@ -66,6 +75,8 @@ def _load(name: str, *, recordings: Recordings, hints: Hints, infers: bool) -> T
     sides = Sides(**{**spec.grid.sides._asdict(), **read_sides(hints.sides)})
     parameters = {**trajectory.parameters, **hints.parameters}
     _check(trajectory, hints, family, sides)
+    if hints.family is not None:
+        _check_pressure(trajectory, family, parameters)
     declared = {parameter.name: parameter for parameter in spec.parameters}
     for key in hints.parameters:
         declared.setdefault(key, describe_parameter(key))
@@ -99,6 +110,22 @@ def _looks_incompressible(spec: FieldSpec) -> bool:
     if not {"u", "v"} <= set(units) or any(name.lower() in _OTHER_FLOWS for name in units):
         return False
     return all(doubt_unit(units[name], "velocity") is None for name in ("u", "v"))
+
+
+def _check_pressure(
+    trajectory: Trajectory, family: str | None, parameters: Mapping[str, float]
+) -> None:
+    """Refuse pressure in Pa without the density that the equations divide it by."""
+    unit = dict(zip(trajectory.spec.channels, trajectory.spec.units, strict=True)).get("p", "1")
+    if family is None or _DENSITY in parameters or not _PRESSURE.fullmatch(unit):
+        return
+    if _DENSITY in find_family(family).coefficients:
+        raise ValueError(
+            f"trajectory {trajectory.name!r}: p is in {unit}, and the equations of family "
+            f"{family!r} take it as kinematic (divided by the density, m2/s2) if no density is "
+            f"stated; add --parameter {_DENSITY}=NUMBER, or state --family {_INFERRED}, which "
+            "needs no pressure"
+        )
 
 
 def _check(trajectory: Trajectory, hints: Hints, family: str | None, sides: Sides) -> None:

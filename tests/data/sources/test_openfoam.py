@@ -316,7 +316,8 @@ def test_a_case_in_the_plane_of_x_and_z(tmp_path: Path) -> None:
     recordings = openfoam.open_recordings(case)
     assert_flow(recordings[0], frames=1, dt=None)
     assert recordings[0].local["plane"] == {"normal": "y", "position": pytest.approx(0.5)}
-    assert any("the plane is xz" in note for note in recordings.remarks)
+    (note,) = (note for note in recordings.remarks if "the plane is xz" in note)
+    assert "vorticity dv/dx - du/dy is minus its y component" in note
 
 
 def test_a_flow_in_space_is_refused_with_advice(tmp_path: Path) -> None:

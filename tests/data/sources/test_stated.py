@@ -181,3 +181,21 @@ def test_wrong_sides_are_named(stated: str, message: str) -> None:
 def test_a_parameter_that_is_not_finite_is_refused() -> None:
     with pytest.raises(ValueError, match="parameter 'Re' must be a finite number, found nan"):
         Hints(parameters={"Re": float("nan")})
+
+
+@pytest.mark.parametrize(("unit", "refused"), [("Pa", True), ("kPa", True), ("m2/s2", False)])
+def test_the_momentum_equations_take_kinematic_pressure_only(
+    tmp_path: Path, unit: str, refused: bool
+) -> None:
+    flow = make_trajectory(channels=("u", "v", "p"))
+    spec = replace(flow.spec, family=None, units=("m/s", "m/s", unit))
+    write(tmp_path / "a.h5", [replace(flow, spec=spec)])
+    assert opened(tmp_path / "a.h5", family="incompressible").spec.family == "incompressible"
+    if refused:
+        with pytest.raises(ValueError, match=f"p is in {unit}, .*--parameter density=NUMBER"):
+            opened(tmp_path / "a.h5", family="incompressible-momentum")
+        density = {"density": 1000.0}
+        stated = opened(tmp_path / "a.h5", family="incompressible-momentum", parameters=density)
+        assert stated.parameters["density"] == 1000
+    else:
+        assert opened(tmp_path / "a.h5", family="incompressible-momentum").spec.family is not None

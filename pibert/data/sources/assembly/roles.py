@@ -54,6 +54,8 @@ FLAGS = {
 }
 """Names of flags: what they mark, and whether by numbers above 0 or by 0. What ``mask`` and ``chc``
 mark the fields and the flags themselves decide."""
+_TURBULENCE = ("k", "tke", "nut", "mut", "epsilon")
+"""Fields of a turbulence model; an ``omega`` beside them is its dissipation rate."""
 _NUMBERED = re.compile(r"([a-z]+)[_-]?\d+")
 
 
@@ -230,9 +232,16 @@ class _Finder:
     def find_channels(self, fields: Sequence[Variable]) -> dict[str, Choice]:
         chosen: dict[str, Choice] = {}
         packed = self.packed(fields)
+        turbulence = [v.key for v in fields if v.plain in _TURBULENCE]
         for variable in fields:
             name = self.names[variable.key][0]
             if name not in CHANNELS or variable in packed or len(variable.shape) < 1:
+                continue
+            if variable.plain == "omega" and turbulence:
+                self.remarks.append(
+                    f"{variable.key!r} was not taken for the vorticity, because it stands beside "
+                    f"{', '.join(turbulence)}: a turbulence model calls its dissipation rate so"
+                )
                 continue
             if name in chosen:
                 kept = chosen[name][0].key

@@ -70,7 +70,7 @@ def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
     below = np.flatnonzero(np.abs(height) <= _FLAT * np.ptp(mesh.points, axis=0).max())
     if len(levels) == 2 and not mesh.cell_data:
         remarks.append(f"two layers along {AXES[normal]}: the first was taken")
-    _name_plane(normal, remarks)
+    remarks += describe_plane(normal)
     first, second = (axis for axis in range(3) if axis != normal)
     at_points, vectors = _components(mesh.point_data, len(mesh.points), (first, second), path)
     at_points = {name: values[below] for name, values in at_points.items()}
@@ -130,7 +130,7 @@ def _cut_axes(mesh: SpaceMesh, path: Path) -> Plane:
         dims, axes = _cell_dims(dims), [_centres(axis) for axis in axes]
         remarks.append("the values are those of cells, at their centres")
     normal = _thin_axis(dims, path, remarks)
-    _name_plane(normal, remarks)
+    remarks += describe_plane(normal)
     first, second = (axis for axis in range(3) if axis != normal)
     data = mesh.cell_data if on_cells else mesh.point_data
     flat, vectors = _components(data, int(np.prod(dims)), (first, second), path)
@@ -203,10 +203,15 @@ def _no_plane(extent: np.ndarray, path: Path) -> SourceError:
     )
 
 
-def _name_plane(normal: int, remarks: list[str]) -> None:
-    if normal != 2:
-        first, second = (AXES[axis] for axis in range(3) if axis != normal)
-        remarks.append(f"the plane is {first}{second}: {first} became x and {second} became y")
+def describe_plane(normal: int) -> list[str]:
+    """A note on a plane that is not normal to z; empty for one that is."""
+    if normal == 2:
+        return []
+    first, second = (AXES[axis] for axis in range(3) if axis != normal)
+    note = f"the plane is {first}{second}: {first} became x and {second} became y"
+    # x, z and y, in this order, are left-handed.
+    turned = "; the vorticity dv/dx - du/dy is minus its y component in space"
+    return [note + (turned if normal == 1 else "")]
 
 
 def _find_normal(points: np.ndarray, path: Path) -> tuple[int, np.ndarray]:

@@ -4,7 +4,6 @@ Frames are the times with a velocity ``U``. A time that only the processors have
 folders. The mesh may move.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,19 @@ from typing import Any
 import numpy as np
 
 from pibert.data.sources.assembly.frames import CellPlane, Series
-from pibert.data.sources.assembly.naming import standard_name
+from pibert.data.sources.assembly.space import describe_plane
 from pibert.data.sources.gridding.cells import CellMesh
 from pibert.data.sources.openfoam.boundaries import find_sides
 from pibert.data.sources.openfoam.fields import NotEvaluated, is_field, read_field
+from pibert.data.sources.openfoam.physics import CaseDictionaries, case_facts, pseudo_time_scheme
 from pibert.data.sources.openfoam.polymesh import MeshReader, PolyMesh
 from pibert.data.sources.openfoam.storage import Storage, find_storages
-from pibert.data.sources.openfoam.topology import first_word
 from pibert.data.sources.recordings import Hints, SourceError
 
 VELOCITY = "U"
+_KNOWN = (VELOCITY, "p", "T", "rho")
+"""Fields that are read without being named. OpenFOAM's ``omega`` is no vorticity, but a property of
+the turbulence, and ``Ux``, ``Uy``, ``Uz`` repeat the velocity."""
 _OVERSET = "cellTypes"
 _RANKS = {0: 1, 1: 0}
 """Rank of solved (0) and interpolated (1) cells of an overset mesh; other cells are holes."""
@@ -34,8 +36,10 @@ _Frames = list[tuple[Storage, str]]
 class CaseReader:
     """Reads frames of a case, given as paths of their time folders. It can be pickled."""
 
-    def __init__(self, storages: list[Storage], fields: tuple[str, ...]) -> None:
-        self.fields = fields
+    def __init__(
+        self, storages: list[Storage], fields: tuple[str, ...], *, has_seconds: bool = True
+    ) -> None:
+        self.fields, self.has_seconds = fields, has_seconds
         self.meshes = {storage.folders[0]: MeshReader(storage) for storage in storages}
 
     def __call__(self, folder: Path) -> CellPlane:
@@ -57,7 +61,7 @@ class CaseReader:
                 cells[key], edges[key] = values[:, column], on_edges[:, column]
                 units |= {} if field.unit is None else {key: field.unit}
         if units.get(f"{VELOCITY}_x") == "m/s":
-            units |= {"@x": "m", "@y": "m", "@t": "s"}
+            units |= {"@x": "m", "@y": "m"} | ({"@t": "s"} if self.has_seconds else {})
         return CellPlane(
             mesh=_without_holes(reader.storage, time, mesh),
             cells=cells,
@@ -85,6 +89,12 @@ def open_case(path: Path, hints: Hints) -> Series:
                 )
             remarks.append(f"left out, as not all processors have them: the times {listed}")
     if not frames:
+        if regions := sorted(mesh.parent.name for mesh in (case / "constant").glob("*/polyMesh")):
+            raise SourceError(
+                f"{path}: the case has several regions ({', '.join(regions)}), which are not read; "
+                "sample a plane of one region (postProcess -region NAME, function object "
+                "'surfaces' with 'interpolate true') and give the folder of the samples"
+            )
         raise SourceError(
             f"{path}: found no time folders with a field {VELOCITY}, and no sampled surfaces "
             "(postProcessing/NAME/TIME/*.raw, .xy, .vtk, .vtp); give the folder of a case"
@@ -96,14 +106,15 @@ def open_case(path: Path, hints: Hints) -> Series:
     is_overset = any(storage.has(f"{time}/{_OVERSET}") for storage, time in frames)
     if is_overset:
         frames = _with_holes(frames, remarks)
-    read = CaseReader(storages, fields)
+    stated = CaseDictionaries(case, remarks)
+    read = CaseReader(storages, fields, has_seconds=pseudo_time_scheme(stated) is None)
     frames = _evaluated(frames, read, remarks)
     box, moves = _extent(frames, read)
     return Series(
         files=[storage.folders[0] / time for storage, time in frames],
         read=read,
         times=[float(time) for _, time in frames],
-        facts=_facts(case, frames[-1], read, box, remarks),
+        facts=_facts(frames[-1], read, box, stated),
         moves=moves or is_overset,
         box=box if moves else None,
         remarks=tuple(remarks),
@@ -135,14 +146,22 @@ def _fields(frames: _Frames, hints: Hints, remarks: list[str]) -> tuple[str, ...
             continue
         if not all(name in there for there in names):
             partial.append(name)
-        elif name in named or standard_name(name)[0] is not None:
+        elif name in named or name in _KNOWN:
             wanted.append(name)
         else:
             others.append(name)
     if partial:
-        remarks.append(f"not read, as not all times have them: {', '.join(partial)}")
+        lacking = [t for (_, t), there in zip(frames, names, strict=True) if set(partial) - there]
+        more = " ..." if len(lacking) > 8 else ""
+        remarks.append(
+            f"not read, because they are missing at the times {', '.join(lacking[:8])}{more}: "
+            f"{', '.join(partial)}"
+        )
     if others:
-        remarks.append(f"not read: {', '.join(others)}")
+        remarks.append(
+            f"not read: {', '.join(others)}; to keep one, name all channels, such as --channels "
+            f"u={VELOCITY}_x,v={VELOCITY}_y,{others[0]}={others[0]}"
+        )
     return tuple(wanted)
 
 
@@ -187,55 +206,15 @@ def _extent(frames: _Frames, read: CaseReader) -> tuple[np.ndarray, bool]:
 
 
 def _facts(
-    case: Path, frame: tuple[Storage, str], read: CaseReader, box: np.ndarray, remarks: list[str]
+    frame: tuple[Storage, str], read: CaseReader, box: np.ndarray, stated: CaseDictionaries
 ) -> dict[str, Any]:
-    """Sides and viscosity, as ``Series.facts``."""
+    """Sides and physics, as ``Series.facts``."""
     storage, time = frame
     mesh = read.meshes[storage.folders[0]].read(time)
     velocity = read_field(storage, f"{time}/{VELOCITY}")
     sides, note = find_sides(mesh, velocity, velocity.cells(mesh.cells), box)
-    remarks.append(note)
-    return {"sides": sides, **fluid_facts(case, remarks)}
-
-
-def fluid_facts(case: Path, remarks: list[str]) -> dict[str, Any]:
-    """The viscosity of a case, as ``Series.facts``.
-
-    It is also a parameter, which tells cases of different viscosity apart when they are joined.
-    """
-    viscosity = _viscosity(case, remarks)
-    if viscosity is None:
-        return {}
-    return {"viscosity": viscosity, "parameters": {"viscosity": viscosity}}
-
-
-def _viscosity(case: Path, remarks: list[str]) -> float | None:
-    """The kinematic viscosity of a Newtonian fluid in laminar flow; None in other cases."""
-    constant = Storage((case / "constant",))
-
-    def stated(*names: str) -> Mapping[str, Any]:
-        name = next((name for name in names if constant.has(name)), None)
-        try:
-            return {} if name is None else constant.read(name)[0].entries()
-        except ValueError as error:
-            remarks.append(f"constant/{name} was not read: {error}")
-            return {}
-
-    fluid = stated("transportProperties", "physicalProperties")
-    model = first_word(fluid, "transportModel") or first_word(fluid, "viscosityModel")
-    if model not in ("", "Newtonian", "constant") or "nu" not in fluid:
-        return None
-    turbulence = first_word(stated("turbulenceProperties", "momentumTransport"), "simulationType")
-    if turbulence not in ("", "laminar"):
-        remarks.append(
-            f"the viscosity is not set, as the case has a turbulence model ({turbulence})"
-        )
-        return None
-    try:
-        value = float(fluid["nu"][-1])
-    except (TypeError, ValueError, LookupError):
-        return None
-    return value if value > 0 else None
+    stated.remarks.append(note)
+    return {"sides": sides, **case_facts(stated, is_wedge=mesh.is_wedge)}
 
 
 def _without_holes(storage: Storage, time: str, mesh: PolyMesh) -> CellMesh:
@@ -247,10 +226,7 @@ def _without_holes(storage: Storage, time: str, mesh: PolyMesh) -> CellMesh:
 
 
 def _describe(mesh: PolyMesh) -> tuple[str, ...]:
-    remarks = []
-    if mesh.normal != 2:
-        first, second = ("xyz"[axis] for axis in mesh.axes)
-        remarks.append(f"the plane is {first}{second}: {first} became x and {second} became y")
+    remarks = describe_plane(mesh.normal)
     if mesh.is_wedge:
         remarks.append("a wedge, so the flow is axisymmetric: equations for plane flow do not hold")
     return tuple(remarks)

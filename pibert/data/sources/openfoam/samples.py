@@ -15,7 +15,7 @@ import numpy as np
 
 from pibert.data.sources.assembly.frames import CellPlane, Plane, Series
 from pibert.data.sources.assembly.space import SpaceMesh, cut_plane
-from pibert.data.sources.openfoam.case import fluid_facts
+from pibert.data.sources.openfoam.physics import CaseDictionaries, case_facts
 from pibert.data.sources.openfoam.storage import time_folders
 from pibert.data.sources.recordings import SourceError
 from pibert.data.sources.vtk.reader import read_plane
@@ -41,7 +41,7 @@ def find_samples(folder: Path) -> dict[str, Series]:
     found: dict[str, Series] = {}
     case = next((f for f in folder.absolute().parents[:2] if (f / "constant").is_dir()), None)
     remarks: list[str] = []
-    facts = {} if case is None else fluid_facts(case, remarks)
+    facts = {} if case is None else case_facts(CaseDictionaries(case, remarks))
     names = [folder] if any(time_folders(folder)) else sorted(folder.iterdir())
     for name in names:
         times = time_folders(name)

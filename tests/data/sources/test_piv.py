@@ -239,8 +239,8 @@ def test_a_folder_of_numbered_files_is_a_trajectory_in_their_order(tmp_path: Pat
     assert trajectory.known()[:, 1, 1].tolist() == [True, False] + [True] * 10
     assert trajectory.known(slice(0, 0)).shape == (0, 4, 6)
     assert trajectory.read(slice(3, 9, 2), [1]).shape == (3, 1, 4, 6)
-    assert not any("give dt" in remark for remark in remarks)
-    assert any("give dt" in remark for remark in only(tmp_path / "run")[1])
+    assert not any("no time between the frames" in remark for remark in remarks)
+    assert any("no time between the frames" in remark for remark in only(tmp_path / "run")[1])
 
 
 def test_a_pattern_chooses_files(tmp_path: Path) -> None:

@@ -85,8 +85,6 @@ def _trajectory(
     if filled.any():
         share = percent(float(filled.mean()))
         remarks.append(f"{share} of the vectors were interpolated by PIVlab")
-    if len(u) > 1 and hints.dt is None:
-        remarks.append("the file states no time between the frames; give dt (--dt)")
     try:
         trajectory, notices = on_uniform_grid(
             path.stem,

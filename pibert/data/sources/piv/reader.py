@@ -117,8 +117,6 @@ def _noticed(first: VectorField, hints: Hints, count: int) -> list[str]:
         remarks.append(f"{share} of the vectors{where} were interpolated by the program")
     if first.others:
         remarks.append(left_out(first.others))
-    if count > 1 and hints.dt is None:
-        remarks.append("the files state no time between the frames; give dt (--dt)")
     return remarks
 
 

@@ -303,6 +303,16 @@ def test_wrong_or_missing_descriptions_are_found(changes: dict[str, Any], topic:
     assert topic in topics(inspect(recordings_of(flow(**changes))))
 
 
+@pytest.mark.parametrize("velocity", ["px", "mm"])
+def test_pixels_that_are_too_close_are_wrong_units(velocity: str) -> None:
+    """PIVPy labels positions in mm as pixels; a scale would make wrong numbers of them."""
+    like = replace_units(flow(vortices(), length_unit="px"), velocity)
+    found = {finding.topic: finding for finding in inspect(recordings_of(like)).problems}
+    assert not {"pixels", "unknown unit"} & set(found)
+    assert "--override-units" in found["wrong units"].advice
+    assert "--scale" not in found["wrong units"].advice
+
+
 def test_mixed_units_are_told_and_serious_only_where_nothing_converts_them() -> None:
     mixed = flow(length_unit="mm", time_unit=None, dt=1e-4)
     (finding,) = inspect(recordings_of(mixed)).problems

@@ -173,6 +173,15 @@ def test_units_that_cannot_be_pixels_are_doubted() -> None:
     assert flow.spec.units == ("m/s", "m/s") and flow.length_unit == "mm"
 
 
+def test_a_scale_is_refused_for_positions_closer_than_a_pixel(tmp_path: Path) -> None:
+    """OpenPIV text that was scaled to mm looks like that which holds pixels."""
+    write_openpiv(tmp_path / "mm.txt", sample(step=0.5))
+    with pytest.raises(SourceError, match=r"only 0.5 x 0.25 apart.*instead of --scale"):
+        opened(tmp_path / "mm.txt", **SCALED)
+    forced = opened(tmp_path / "mm.txt", **SCALED, override_units=True)
+    assert forced[0].spec.grid.dx == pytest.approx(0.5 * 5e-5)
+
+
 def test_pivlab_pixels_and_metres(tmp_path: Path) -> None:
     write_pivlab(tmp_path / "px.txt", sample())
     flow = opened(tmp_path / "px.txt", scale="0.05mm/px", pulse_delay="1ms")[0]

@@ -207,10 +207,12 @@ def _davis(path: Path, table: Table, columns: Any) -> VectorField:
     units = re.findall(r'"([^"]*)"', table.comments[0])[1::2]
     for name, unit in zip(("x", "y", "u"), units, strict=False):
         columns[name] = (columns[name][0], standard_unit(unit))
+    check_axis_units(path, columns["x"][1], columns["y"][1])
     for name in ("v", "w"):
         if name in columns:
             columns[name] = (columns[name][0], columns["u"][1])
-    return _vectors(columns, valid=_not_zero(columns), facts={})
+    valid, remarks = _not_zero(columns)
+    return _vectors(columns, valid=valid, facts={}, remarks=remarks)
 
 
 def _tecplot(path: Path, table: Table, columns: Any) -> VectorField:
@@ -222,17 +224,19 @@ def _tecplot(path: Path, table: Table, columns: Any) -> VectorField:
         _check_size(path, int(size[0][1]) * int(size[1][1]), len(table.values))  # type: ignore
     title = re.search(r'TITLE\s*=\s*"([^"]*)"', header, re.IGNORECASE)
     flag = next((columns[name][0] for name in ("isvalid", "valid") if name in columns), None)
+    remarks: list[str] = []
     if "chc" in columns:
         flag = columns["chc"][0] > 0
     elif flag is not None:
         flag = flag != 0
     elif title and re.match(r"B\d{3,}", Path(title[1]).name):
-        flag = _not_zero(columns)
+        flag, remarks = _not_zero(columns)
     return _vectors(
         columns,
         valid=flag,
         interpolated=columns["chc"][0] == 2 if "chc" in columns else None,
         facts={"title": title[1] if title else None, **_tsi_calibration(header)},
+        remarks=remarks,
     )
 
 
@@ -246,8 +250,11 @@ def _tsi_calibration(header: str) -> dict[str, Any]:
     return facts
 
 
-def _not_zero(columns: Mapping[str, tuple[np.ndarray, str | None]]) -> np.ndarray:
-    return (columns["u"][0] != 0) | (columns["v"][0] != 0)
+def _not_zero(columns: Mapping[str, tuple[np.ndarray, str | None]]) -> tuple[np.ndarray, list[str]]:
+    """Vectors other than 0, and a note on the others."""
+    valid = (columns["u"][0] != 0) | (columns["v"][0] != 0)
+    note = "vectors that are exactly zero count as invalid: DaVis exports missing vectors like this"
+    return valid, [] if valid.all() else [note]
 
 
 def _stated(header: str, before: str) -> float | None:

@@ -1,8 +1,8 @@
 """xarray in and out: axes and channels by name, in the caller's units, order and directions.
 
 Dimensions are y, x, time or t (which may be absent for a history of one frame) and at most one
-more, of any name, for the samples. A Dataset has a variable per channel, a DataArray a dimension ``channel``
-or ``variable``. Falling coordinates are turned round for the model, and back.
+more, of any name, for the samples. A Dataset has a variable per channel, a DataArray a dimension
+``channel`` or ``variable``. Falling coordinates are turned round for the model, and back.
 
 Imported only for labelled fields: xarray is an extra.
 """

@@ -49,7 +49,7 @@ def judge_units(facts: Survey) -> Iterator[Finding]:
     if names_pixels(facts.length_unit) and too_close(*facts.spacing):
         yield Finding(
             "wrong units",
-            "spacing {:g} x {:g} px, velocity in {}".format(*facts.spacing, velocity),
+            f"spacing {facts.spacing[0]:g} x {facts.spacing[1]:g} px, velocity in {velocity}",
             "no vectors of an image are closer than a pixel, so these positions are not in pixels",
             "give the right units with --unit and --length-unit, and add --override-units",
         )

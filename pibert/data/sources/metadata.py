@@ -49,7 +49,7 @@ def state_recordings(recordings: Recordings, hints: Hints) -> Recordings:
         notes += ("the data state no time between the frames; give it (--dt)",)
     return replace(
         recordings,
-        load=_Loader(recordings, hints, first),
+        load=_Loader(recordings, hints, first, notes),
         remarks=tuple(dict.fromkeys((*recordings.remarks, *notes))),
     )
 
@@ -61,11 +61,17 @@ class _Loader:
     recordings: Recordings
     hints: Hints
     first: Trajectory
+    notes: tuple[str, ...]
+    """Those on the first trajectory; of the others, other notes are told as they are loaded."""
 
     def __call__(self, name: str) -> Trajectory:
         if name == self.recordings.names[0]:
             return self.first
-        return state(self.recordings[name], self.hints)[0]
+        trajectory, notes = state(self.recordings[name], self.hints)
+        for note in notes:
+            if note not in self.notes:
+                warn(f"{name}: {note}")
+        return trajectory
 
 
 def state(trajectory: Trajectory, hints: Hints) -> tuple[Trajectory, tuple[str, ...]]:

@@ -12,6 +12,7 @@ from pibert.data.sources import open_recordings
 from pibert.data.sources.metadata import state
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
 from pibert.fields import Trajectory
+from pibert.remarks import InputWarning
 from tests.data.sources.test_metadata import trajectory_of
 from tests.lookalikes.piv import sample, write_openpiv, write_pivlab, write_tsi
 
@@ -231,6 +232,17 @@ def test_a_native_file_in_pixels_can_be_calibrated_later(tmp_path: Path) -> None
     again = opened(tmp_path / "m.h5")[0]
     assert_velocity(again, read_columns("tsi_pixels.vec"), 6, 5e-5 / 0.055)
     assert again.local["calibration"]["metres_per_pixel"] == pytest.approx(5e-5)
+
+
+def test_another_calibration_of_a_later_trajectory_is_told(tmp_path: Path) -> None:
+    for name, delay in (("a", "55000"), ("b", "11000")):
+        text = (FILES / "tsi_pixels.vec").read_text()
+        (tmp_path / f"{name}_1.vec").write_text(text.replace('DeltaT="55000', f'DeltaT="{delay}'))
+    recordings = opened(tmp_path, scale="0.05mm/px")
+    assert any("55 ms (header)" in note for note in recordings.remarks)
+    with pytest.warns(InputWarning, match=r"b.*: pixels were .* 11 ms \(header\)"):
+        second = recordings[1]
+    torch.testing.assert_close(second.read(), 5 * recordings[0].read())
 
 
 def test_frames_of_another_calibration_are_refused(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from pibert.data.sources.assembly.naming import (
     left_out,
     name_columns,
     split_unit,
+    take_flags,
 )
 from pibert.data.sources.columns import Table, has_rows, read_columns, read_head
 from pibert.data.sources.gridding.lattice import find_lattice
@@ -221,6 +222,7 @@ def _trajectory(
         times = None  # a count of frames states no time step
     if time is not None and times is None:
         x, y, fields, times = _by_time(x, y, time, fields)
+    valid = take_flags(fields, hints.channels)
     stated = {
         match[1]: match[2] for line in table.comments if (match := _STATED.match(line)) is not None
     }
@@ -231,6 +233,7 @@ def _trajectory(
         x,
         y,
         time=times,
+        valid=valid,
         units={key: unit for key, unit in units.items() if unit is not None},
         length_unit=None if length == "null" else length,
         time_unit=_unit(columns, "t"),

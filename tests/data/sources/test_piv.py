@@ -373,6 +373,14 @@ def test_pivlab_mat_files_in_metres(tmp_path: Path) -> None:
     assert trajectory.length_unit == "m" and trajectory.spec.units == ("m/s", "m/s")
 
 
+def test_pivlab_mat_files_have_flags_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.mat"
+    write_pivlab_mat(path, [sample()], [KINDS], filtered=False)
+    trajectory = piv.open_recordings(path, Hints(channels={"invalid": "typevector_original"}))[0]
+    assert trajectory.spec.channels == ("u", "v")
+    assert not bool(trajectory.known().any())  # no type is 0 and valid for PIVlab too
+
+
 def test_pivlab_mat_files_in_other_units(tmp_path: Path) -> None:
     path = tmp_path / "a.mat"
     write_pivlab_mat(path, [sample()], [KINDS], filtered=True, units="[mm] respectively [mm/s]")

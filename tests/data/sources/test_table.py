@@ -128,6 +128,19 @@ def test_numbered_files_state_no_time_step(tmp_path: Path) -> None:
         open_recordings(tmp_path)
 
 
+def test_columns_of_flags_mark_vectors_by_the_users_name(tmp_path: Path) -> None:
+    flags = np.array([1.0, 0.0, 1.0, -1.0, 1.0, 2.0])
+    path = tmp_path / "a.csv"
+    path.write_text("x,y,u [m/s],v [m/s],isValid,corr\n" + text_of([X, Y, X, Y, flags, Y]))
+    (note,) = (note for note in open_recordings(path).remarks if "left out" in note)
+    assert "--channels 'valid=isValid'" in note and "--channels 'corr=corr'" in note
+    (flow,) = open_recordings(path, hints=Hints(channels={"valid": "isValid", "corr": "corr"}))
+    assert flow.spec.channels == ("u", "v", "corr")
+    assert flow.known()[0].flatten().tolist() == (flags > 0).tolist()
+    (flow,) = open_recordings(path, hints=Hints(channels={"invalid": "isValid"}))
+    assert flow.known()[0].flatten().tolist() == (flags == 0).tolist()
+
+
 def test_hints_name_the_columns(tmp_path: Path) -> None:
     path = tmp_path / "a.dat"
     path.write_text("a b c\n" + text_of([X, Y, X - Y], " "))

@@ -16,7 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from pibert.data.sources.assembly.naming import standard_unit
+from pibert.data.sources.assembly.naming import standard_unit, take_flags
 from pibert.data.sources.gridding.layout import percent
 from pibert.data.sources.gridding.uniform import on_uniform_grid
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
@@ -79,6 +79,7 @@ def _trajectory(
             "of one region of interest"
         )
     stacked = {name: np.stack(cell) for name, cell in fields.items()}
+    flagged = take_flags(stacked, hints.channels)
     types = np.stack(kinds) if len(kinds) == len(u) else np.ones(stacked["u"].shape)
     filled = (types == 2) & np.isfinite(stacked["u"]) & np.isfinite(stacked["v"])
     text = str(cells.get("units") or "")
@@ -95,7 +96,7 @@ def _trajectory(
             stacked,
             x[0],
             y[0],
-            valid=types != 0,
+            valid=types != 0 if flagged is None else (types != 0) & flagged,
             filled=filled,
             units={"u": velocity, "v": velocity} if velocity else {},
             length_unit=length,

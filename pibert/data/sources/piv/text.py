@@ -30,7 +30,9 @@ from typing import Any
 import numpy as np
 
 from pibert.data.sources.assembly.naming import (
+    FLAGS,
     check_axis_units,
+    marks_valid,
     name_columns,
     split_unit,
     standard_unit,
@@ -41,8 +43,6 @@ from pibert.data.sources.recordings import SourceError
 from pibert.data.units import VELOCITY
 
 _COORDINATES = ("x", "y", "z", "t")
-_FLAGS = ("valid", "invalid", "outlier")
-"""Names that a user may give to a column of flags: above 0 marks valid vectors, 1 invalid ones."""
 _CHANNELS: tuple[str, ...] = (*VELOCITY, "p")
 _FLAGS_OF = {
     "OpenPIV": ("flags", "mask"),
@@ -108,11 +108,11 @@ def read_vectors(path: Path, program: str, channels: Mapping[str, str] = {}) -> 
             f"among: {', '.join(table.names)}"
         )
     vectors = PROGRAMS[program](path, table, columns)
-    named = [name for name in channels if name not in (*_COORDINATES, *_FLAGS)]
+    named = [name for name in channels if name not in (*_COORDINATES, *FLAGS)]
     fields = {**vectors.fields, **{name: columns[name][0] for name in named}}
     valid = np.logical_and.reduce([np.isfinite(values) for values in fields.values()])
-    for name in set(channels) & set(_FLAGS):
-        valid &= (columns[name][0] > 0) if name == "valid" else (columns[name][0] == 0)
+    for name in set(channels) & set(FLAGS):
+        valid &= marks_valid(name, columns[name][0])
     return replace(
         vectors,
         fields=fields,

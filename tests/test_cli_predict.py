@@ -484,7 +484,7 @@ def test_pixels_are_not_predicted_as_metres_per_second(tmp_path: Path, model: Pa
     assert "found px/frame; give --scale and --pulse-delay" in message
     well(*arguments, "--scale", "20px/mm", "--pulse-delay", "1ms", "--dt", "0.1")
     with h5py.File(tmp_path / "r.nc") as file:
-        assert file["time"].attrs["units"] in ("s", b"s") and file["u"].attrs["units"] == "m/s"
+        assert file["t"].attrs["units"] in ("s", b"s") and file["u"].attrs["units"] == "m/s"
 
 
 @pytest.mark.parametrize("command", ["predict", "rollout"])

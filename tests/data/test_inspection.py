@@ -277,7 +277,8 @@ def test_a_wrong_ratio_of_the_steps_is_found() -> None:
 @pytest.mark.parametrize(
     ("changes", "topic"),
     [
-        ({"length_unit": "px"}, "pixels"),
+        ({"length_unit": "px"}, "wrong units"),
+        ({"length_unit": "px", "spacing": (16.0, 24.0)}, "pixels"),
         ({"units": ("px/frame", "px/frame")}, "pixels"),
         ({"length_unit": None, "spacing": (16.0, 24.0)}, "pixels"),
         ({"length_unit": "m", "spacing": (16.0, 24.0)}, "pixels"),

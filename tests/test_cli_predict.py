@@ -216,6 +216,17 @@ def test_missing_points_are_hidden_and_stay_unknown(tmp_path: Path) -> None:
     assert torch.equal(Reader(out)["a"].known(), valid.expand(2, *SHAPE))
 
 
+def test_measured_points_that_the_input_lacks_are_counted(tmp_path: Path, model: Path) -> None:
+    fields, valid = states(4), torch.ones(4, *SHAPE, dtype=torch.bool)
+    valid[0, 3, 5:8] = False  # missing in the first frame, measured in the second
+    source = recorded(tmp_path / "a.h5", 4, states=fields, valid=valid)
+    for command in (["predict"], ["rollout", "--steps", 1, "--start", 0]):
+        said = well(*command, source, "--model", model, "--out", tmp_path / f"{command[0]}.h5")
+        assert "Not scored: 3 measured points that are missing in the input" in said
+    whole = recorded(tmp_path / "whole.h5", 4)
+    assert "Not scored" not in well("predict", whole, "--model", model, "--out", tmp_path / "b.h5")
+
+
 def with_a_lost_frame(path: Path) -> Path:
     """Of six frames the third."""
     fields, valid = states(6), torch.ones(6, *SHAPE, dtype=torch.bool)
@@ -478,7 +489,7 @@ def test_pixels_are_not_predicted_as_metres_per_second(tmp_path: Path, model: Pa
     assert "found px/frame; give --scale and --pulse-delay" in message
     well(*arguments, "--scale", "20px/mm", "--pulse-delay", "1ms", "--dt", "0.1")
     with h5py.File(tmp_path / "r.nc") as file:
-        assert file["time"].attrs["units"] in ("s", b"s") and file["u"].attrs["units"] == "m/s"
+        assert file["t"].attrs["units"] in ("s", b"s") and file["u"].attrs["units"] == "m/s"
 
 
 @pytest.mark.parametrize("command", ["predict", "rollout"])

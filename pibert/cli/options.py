@@ -39,11 +39,16 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it 
 _READER, _HINTS = "Data source", "Metadata overrides"
 Kind = Annotated[
     str | None,
-    typer.Option(help="Name the kind of data; default: recognised.", rich_help_panel=_READER),
+    typer.Option(
+        help="Choose the reader, such as piv or netcdf, for data that are not recognised.",
+        rich_help_panel=_READER,
+    ),
 ]
 Scenario = Annotated[
     str | None,
-    typer.Option(help="Choose a RealPDEBench scenario, such as cylinder.", rich_help_panel=_READER),
+    typer.Option(
+        help="Choose the scenario of RealPDEBench data: cylinder, fsi ...", rich_help_panel=_READER
+    ),
 ]
 Type = Annotated[
     str | None,
@@ -57,38 +62,39 @@ Type = Annotated[
 Dt = Annotated[
     float | None,
     typer.Option(
-        help="State the time between frames (vector fields), in --time-unit (default: the file's "
+        help="Set the time between frames (vector fields), in --time-unit (default: the file's "
         "unit, or seconds). For the time between the two images of a pair use --pulse-delay.",
         rich_help_panel=_HINTS,
     ),
 ]
 Dx = Annotated[
-    float | None, typer.Option(help="State the grid spacing in x.", rich_help_panel=_HINTS)
+    float | None,
+    typer.Option(help="Set the spacing along x, in --length-unit.", rich_help_panel=_HINTS),
 ]
 Dy = Annotated[
-    float | None, typer.Option(help="State the grid spacing in y.", rich_help_panel=_HINTS)
+    float | None,
+    typer.Option(help="Set the spacing along y, in --length-unit.", rich_help_panel=_HINTS),
 ]
-_VELOCITY_UNIT = "State the unit of velocities, such as m/s."
+_UNIT_HELP = "Set the unit of velocities, such as m/s."
 Unit = Annotated[
     str | None,
-    typer.Option("--unit", "--units", help=_VELOCITY_UNIT, rich_help_panel=_HINTS),
+    typer.Option("--unit", "--units", help=_UNIT_HELP, rich_help_panel=_HINTS),
 ]
-_ONLY_UNIT = Annotated[
-    str | None, typer.Option("--unit", help=_VELOCITY_UNIT, rich_help_panel=_HINTS)
-]
+_ONLY_UNIT = Annotated[str | None, typer.Option("--unit", help=_UNIT_HELP, rich_help_panel=_HINTS)]
 """For a command with an option ``--units`` of its own."""
 LengthUnit = Annotated[
     str | None,
-    typer.Option(help="State the unit of coordinates, such as mm.", rich_help_panel=_HINTS),
+    typer.Option(help="Set the unit of coordinates, such as mm.", rich_help_panel=_HINTS),
 ]
 TimeUnit = Annotated[
-    str | None, typer.Option(help="State the unit of time, such as s.", rich_help_panel=_HINTS)
+    str | None,
+    typer.Option(help="Set the unit of times and of --dt, such as ms.", rich_help_panel=_HINTS),
 ]
 Scale = Annotated[
     str | None,
     typer.Option(
-        help="State the size of a pixel, such as 0.05mm/px or 20px/mm, to convert pixels to "
-        "metres. Default: what the file states.",
+        help="Convert pixels to metres: the size of a pixel, such as 0.05mm/px or 20px/mm. "
+        "Default: what the file states.",
         metavar="LENGTH/px",
         rich_help_panel=_HINTS,
     ),
@@ -96,8 +102,8 @@ Scale = Annotated[
 PulseDelay = Annotated[
     str | None,
     typer.Option(
-        help="State the time between the two images of a PIV pair, such as 27ms, to convert "
-        "displacements to m/s. Default: what the file states.",
+        help="Convert displacements to m/s, with --scale: the time between the two images of a "
+        "PIV pair, such as 27ms. Default: what the file states.",
         metavar="TIME",
         rich_help_panel=_HINTS,
     ),
@@ -123,19 +129,19 @@ Channels = Annotated[
 Flip = Annotated[
     str | None,
     typer.Option(
-        help="Reverse the order of columns (x) or rows (y), or the sign of u or v.",
+        help="Reverse the order of columns (x) or rows (y), or the sign of u or v, such as y,v.",
         metavar="x,y,u,v",
         rich_help_panel=_HINTS,
     ),
 ]
 Axes = Annotated[
     str | None,
-    typer.Option(help="State the order of array axes, such as tcyx.", rich_help_panel=_HINTS),
+    typer.Option(help="Set the order of axes of an array, such as tcyx.", rich_help_panel=_HINTS),
 ]
 Shape = Annotated[
     str | None,
     typer.Option(
-        help="Resample points to this grid.",
+        help="Resample points to a grid of so many rows and columns, such as 64x128.",
         metavar="ROWSxCOLUMNS",
         rich_help_panel=_HINTS,
     ),
@@ -143,7 +149,7 @@ Shape = Annotated[
 Parameters = Annotated[
     list[str] | None,
     typer.Option(
-        help="State a flow parameter, such as Re=100. Repeatable.",
+        help="Set a parameter of the flow, such as Re=100. May be given several times.",
         metavar="NAME=NUMBER",
         rich_help_panel=_HINTS,
     ),

@@ -28,6 +28,8 @@ class Scoring:
         self.measure = Pointwise(spec=spec, normalizer=normalizer)
         self.numbers: list[int] = []
         self.times: list[float] = []
+        self.unseen = 0
+        """Measured points that the input lacks: nothing is predicted there, and nothing scored."""
         self._rows: list[Tensor] = []
         self._inside: list[Tensor] = []
         """Of every frame with error bars: values inside them, and values, (t, 2, channel)."""
@@ -40,7 +42,9 @@ class Scoring:
 
         if block.truth is None:
             return
-        known = block.truth.isfinite().all(1) & block.known
+        measured = block.truth.isfinite().all(1)
+        known = measured & block.known
+        self.unseen += int((measured & ~block.known).sum())
         there = known.flatten(1).any(1)
         if not bool(there.any()):
             return
@@ -103,6 +107,17 @@ def show_overall(console: Console, scoring: Scoring) -> None:
     for component in scoring.components:
         table.add_row(component, f"{errors[component]:.3g}", f"{skills[component]:.3f}")
     console.print(table)
+    show_unseen(console, scoring)
+
+
+def show_unseen(console: Console, scoring: Scoring) -> None:
+    """How many measured points are not scored because the input lacks them."""
+    if scoring.unseen:
+        say(
+            console,
+            f"Not scored: {scoring.unseen:,} measured points that are missing in the input; pibert "
+            "evaluate scores those of the next frame too.",
+        )
 
 
 def show_coverage(console: Console, scoring: Scoring, level: float | None) -> None:
@@ -129,3 +144,4 @@ def show_by_lead(console: Console, scoring: Scoring, time_unit: str | None) -> N
                 values = found[number][metric].values()
                 table.add_row(str(number), f"{time:.4g}", *(f"{value:.3g}" for value in values))
         console.print(table)
+    show_unseen(console, scoring)

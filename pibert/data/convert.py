@@ -21,7 +21,7 @@ from pibert.data.resample import represent
 from pibert.data.sources.numbered import expand_pattern
 from pibert.data.sources.recordings import Recordings
 from pibert.data.sources.stated import family_note
-from pibert.data.units import UNKNOWN, in_consistent_units
+from pibert.data.units import UNKNOWN, describe_conversion, in_consistent_units
 from pibert.data.wording import counted
 from pibert.fields import Trajectory, read_mask
 
@@ -74,7 +74,7 @@ def convert(
             )
             notes = [family_note(view)]
             if scaled is not original:
-                notes.append(_remark_on_units(scaled))
+                notes.append(describe_conversion(scaled))
             elif recordings.kind != "native":
                 notes.append(_missing_units(view))
             for note in notes:
@@ -105,16 +105,6 @@ def refuse_overwriting(path: Path, out: Path) -> None:
     files = [path] if path.exists() else expand_pattern(path)
     if inside or any(os.path.samefile(file, out) for file in files):
         raise ValueError(f"{out} is the input or a part of it; choose another name for the output")
-
-
-def _remark_on_units(trajectory: Trajectory) -> str:
-    changes = ", ".join(f"{what} {change}" for what, change in trajectory.local["units"].items())
-    kept = [
-        what
-        for what, values in (("parameters", trajectory.parameters), ("series", trajectory.series))
-        if values
-    ]
-    return f"units: {changes}" + (f"; {' and '.join(kept)} keep their numbers" if kept else "")
 
 
 def _missing_units(trajectory: Trajectory) -> str | None:

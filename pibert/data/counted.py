@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # the command line imports this module before it needs torch
     from pibert.fields import Trajectory
 
+FRAMES = ("frame", "frames")
+"""Units of times that count frames in a file's own words."""
+
 
 def counts_points(trajectory: "Trajectory") -> bool:
     """Whether its coordinates are the numbers of the points."""

@@ -293,6 +293,17 @@ def in_consistent_units(trajectory: Trajectory) -> Trajectory:
     )
 
 
+def describe_conversion(trajectory: Trajectory) -> str:
+    """What ``in_consistent_units`` did to a trajectory that it changed, in words."""
+    changes = ", ".join(f"{what} {change}" for what, change in trajectory.local["units"].items())
+    kept = [
+        what
+        for what, values in (("parameters", trajectory.parameters), ("series", trajectory.series))
+        if values
+    ]
+    return f"units: {changes}" + (f"; {' and '.join(kept)} keep their numbers" if kept else "")
+
+
 def rescale(
     trajectory: Trajectory,
     *,

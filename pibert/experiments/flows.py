@@ -29,7 +29,7 @@ from pibert.data.splits import (
     split_in_time,
     split_trajectories,
 )
-from pibert.data.units import in_consistent_units
+from pibert.data.units import describe_conversion, in_consistent_units
 from pibert.experiments.experiment import DataConfig
 from pibert.fields import FieldSpec, Normalizer, Trajectory
 from pibert.remarks import warn
@@ -139,8 +139,8 @@ def _trajectories(
     path, source = _locate(config, device, on_progress)
     hints = Hints(**_tuples(config.hints))
     recordings = open_recordings(path, config.kind, hints, _tuples(config.options))
-    for remark in recordings.remarks:
-        warn(remark)
+    for note in recordings.remarks:
+        warn(note)
     trajectories = tuple(_represented(trajectory, config) for trajectory in recordings)
     if config.group_by:
         source["group_by"] = list(config.group_by)
@@ -246,7 +246,9 @@ def _fingerprint(path: Path) -> str | None:
 
 
 def _represented(trajectory: Trajectory, config: DataConfig) -> Trajectory:
-    trajectory = in_consistent_units(trajectory)
+    stored, trajectory = trajectory, in_consistent_units(trajectory)
+    if trajectory is not stored:
+        warn(describe_conversion(trajectory))
     if config.measurement is not None:
         trajectory = measure(trajectory, config.measurement)
     view = represent(

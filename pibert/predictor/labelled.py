@@ -1,8 +1,8 @@
 """xarray in and out: axes and channels by name, in the caller's units, order and directions.
 
-Dimensions are y, x, time (which may be absent for a history of one frame) and at most one more, of
-any name, for the samples. A Dataset has a variable per channel, a DataArray a dimension ``channel``
-or ``variable``. Falling coordinates are turned round for the model, and back.
+Dimensions are y, x, time or t (which may be absent for a history of one frame) and at most one
+more, of any name, for the samples. A Dataset has a variable per channel, a DataArray a dimension
+``channel`` or ``variable``. Falling coordinates are turned round for the model, and back.
 
 Imported only for labelled fields: xarray is an extra.
 """
@@ -19,8 +19,11 @@ from torch import Tensor
 from pibert.fields import FieldSpec, Grid
 from pibert.predictor.arrays import Mask, Taken, as_tensor, check_frames, known_of
 from pibert.predictor.labels import Clock, channel_factor, even_step, length_factor
+from pibert.remarks import warn
 
 CHANNEL_AXES = ("channel", "variable")
+_CHC = "chc"
+"""PIVPy's choice codes: above 0 at valid vectors."""
 Labelled = xr.Dataset | xr.DataArray
 
 
@@ -42,14 +45,16 @@ class Labels:
         self._axis, self._arrays = _by_channel(fields, spec)
         dims = {name: tuple(map(str, array.dims)) for name, array in self._arrays.items()}
         first = next(iter(dims.values()))
-        others = [dim for dim in first if dim not in ("time", "y", "x")]
+        called = {*first, *map(str, fields.coords)}
+        self._time = "t" if "t" in called and "time" not in called else "time"
+        others = [dim for dim in first if dim not in (self._time, "y", "x")]
         same = all(set(own) == set(first) for own in dims.values())
         if not {"y", "x"} <= set(first) or len(others) > 1 or not same:
             raise ValueError(
-                "expected channels with the dimensions y, x, time and at most one more for "
+                "expected channels with the dimensions y, x, time (or t) and at most one more for "
                 f"samples, the same for all, found {first if same else dims}; rename or select"
             )
-        self._sample, self._has_time = others[0] if others else None, "time" in first
+        self._sample, self._has_time = others[0] if others else None, self._time in first
         self._turned = tuple(
             place for place, axis in ((-2, "y"), (-1, "x")) if self._step(axis) < 0
         )
@@ -59,8 +64,8 @@ class Labels:
             for (name, array), unit in zip(self._arrays.items(), spec.units, strict=True)
         ]
         self._clock = None
-        if "time" in fields.coords:
-            time = fields.coords["time"]
+        if self._time in fields.coords:
+            time = fields.coords[self._time]
             self._clock = Clock(time.values, time.attrs.get("units"), spec)
 
     def values(self) -> Float[Tensor, "b h c y x"]:
@@ -75,6 +80,11 @@ class Labels:
         )
 
     def known(self, mask: Mask | None, values: Tensor) -> Bool[Tensor, "b h y x"]:
+        if mask is None and isinstance(self._fields, xr.Dataset) and _CHC in self._fields:
+            warn(
+                f"the dataset marks invalid vectors in {_CHC!r}, but all finite values are used; "
+                f"give mask=dataset.{_CHC} > 0 to leave out the invalid ones"
+            )
         if not isinstance(mask, xr.Dataset | xr.DataArray):
             known = known_of(mask, values, self._sample is None)
             return known.flip(self._turned)
@@ -110,12 +120,13 @@ class Labels:
         times = None if self._clock is None else self._clock.after(start, values.shape[1])
         time = {}
         if times is not None:
-            time["time"] = xr.Variable(("time",), times, self._fields.coords["time"].attrs)
+            attrs = self._fields.coords[self._time].attrs
+            time[self._time] = xr.Variable((self._time,), times, attrs)
         return self._rebuilt(values, True, time)
 
     def window(self, values: Float[Tensor, "b h c y x"]) -> Any:
-        coords = self._fields.coords
-        time = {n: c.variable for n, c in coords.items() if n == "time" or "time" in c.dims}
+        coords, axis = self._fields.coords, self._time
+        time = {n: c.variable for n, c in coords.items() if n == axis or axis in c.dims}
         return self._rebuilt(values, self._has_time, time)
 
     def map(self, values: Shaped[Tensor, "b ..."], axes: tuple[str, ...]) -> Any:
@@ -131,7 +142,7 @@ class Labels:
 
     def _in_order(self, array: xr.DataArray) -> np.ndarray:
         """(sample, time, y, x), growing; with the axes that the caller left out."""
-        order = [dim for dim in (self._sample, "time", "y", "x") if dim in array.dims]
+        order = [dim for dim in (self._sample, self._time, "y", "x") if dim in array.dims]
         data = np.asarray(array.transpose(*order).values)
         if not self._has_time:
             data = np.expand_dims(data, -3)
@@ -144,7 +155,7 @@ class Labels:
         data = np.flip(values.numpy(), self._turned)
         data = data if self._sample else data[0]
         data = data if has_time else data.take(0, axis=-4)
-        dims = [d for d in (self._sample, "time" if has_time else None, "y", "x") if d]
+        dims = [d for d in (self._sample, self._time if has_time else None, "y", "x") if d]
         named = {}
         for place, (name, array) in enumerate(self._arrays.items()):
             part = data[..., place, :, :]
@@ -175,8 +186,8 @@ class Labels:
     def _dims(self, array: xr.DataArray, has_time: bool) -> list[Hashable]:
         """Of an answer: those of the fields, and time where they had none."""
         dims = list(array.dims)
-        if has_time and "time" not in dims:
-            dims.insert(0 if self._sample is None else 1 + dims.index(self._sample), "time")
+        if has_time and self._time not in dims:
+            dims.insert(0 if self._sample is None else 1 + dims.index(self._sample), self._time)
         return dims
 
     def _kept(self, array: Labelled, dims: Sequence[Hashable | None]) -> dict[Any, Any]:
@@ -184,7 +195,7 @@ class Labels:
         return {
             name: coord.variable  # alone: as a DataArray it would bring others with it
             for name, coord in array.coords.items()
-            if name not in ("time", self._axis) and set(coord.dims) <= set(dims) - {"time"}
+            if name not in (self._time, self._axis) and set(coord.dims) <= set(dims) - {self._time}
         }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pibert.data.counted import FRAMES
 from pibert.data.units import VELOCITY, Unit, parse_unit
 from pibert.fields import FieldSpec
 from pibert.remarks import warn
@@ -116,6 +117,12 @@ def _model_step(times: np.ndarray, stated: Any, spec: FieldSpec) -> Any:
                 f"found {times.dtype}: the model does not count seconds; replace the coordinate"
             )
         return np.timedelta64(round(spec.dt * system.of_time * 1e9), "ns")
+    if str(stated).strip() in FRAMES:
+        warn(
+            f"times count frames: predicted frames are numbered on, as if frames were {spec.dt:g} "
+            "apart, the model's time step"
+        )
+        return 1.0
     unit = parse_unit(None if stated is None else str(stated))
     if system is None or unit is None or not unit.is_like(0, 1):
         return spec.dt

@@ -109,13 +109,24 @@ def test_facts_are_those_of_the_data() -> None:
     assert facts.source == {"title": "t"} and facts.remarks == ("rows were flipped",)
     u, v = facts.channels
     assert (u.name, u.unit, u.low, u.high) == ("u", "m/s", 0.0, 3.0)
-    # Pairs of frames (0, 1), (1, 2), (2, 3): their mean is 1.5, their mean square 19/6.
+    # Pairs share frames, but each of the frames 0 to 3 counts once.
     assert u.mean == pytest.approx(1.5)
-    assert u.std == pytest.approx(math.sqrt(19 / 6 - 2.25))
+    assert u.std == pytest.approx(math.sqrt(1.25))
     assert (v.low, v.high) == pytest.approx((0.0, 1.2))
     assert facts.divergence is not None
     assert facts.divergence.rms == pytest.approx(0.0, abs=1e-6)
     assert facts.divergence.gradient == pytest.approx(3.0, rel=1e-5)
+
+
+def test_shares_count_every_frame_once() -> None:
+    valid = torch.ones(5, 40, 50, dtype=torch.bool)
+    valid[2, :20] = False  # half of a frame that two pairs share
+    filled = torch.zeros(5, 40, 50, dtype=torch.bool)
+    filled[0] = True  # a frame of one pair alone
+    facts = survey(recordings_of(flow(vortices(frames=5), valid=valid, filled=filled)))
+    assert facts.frames_read == 5
+    assert facts.missing_share == pytest.approx(1 / 10)
+    assert facts.filled_share == pytest.approx(1 / 5)
 
 
 def test_the_divergence_of_a_linear_flow_is_exact_away_from_unknown_points() -> None:
@@ -266,7 +277,8 @@ def test_a_wrong_ratio_of_the_steps_is_found() -> None:
 @pytest.mark.parametrize(
     ("changes", "topic"),
     [
-        ({"length_unit": "px"}, "pixels"),
+        ({"length_unit": "px"}, "wrong units"),
+        ({"length_unit": "px", "spacing": (16.0, 24.0)}, "pixels"),
         ({"units": ("px/frame", "px/frame")}, "pixels"),
         ({"length_unit": None, "spacing": (16.0, 24.0)}, "pixels"),
         ({"length_unit": "m", "spacing": (16.0, 24.0)}, "pixels"),
@@ -290,6 +302,16 @@ def test_a_wrong_ratio_of_the_steps_is_found() -> None:
 )
 def test_wrong_or_missing_descriptions_are_found(changes: dict[str, Any], topic: str) -> None:
     assert topic in topics(inspect(recordings_of(flow(**changes))))
+
+
+@pytest.mark.parametrize("velocity", ["px", "mm"])
+def test_pixels_that_are_too_close_are_wrong_units(velocity: str) -> None:
+    """PIVPy labels positions in mm as pixels; a scale would make wrong numbers of them."""
+    like = replace_units(flow(vortices(), length_unit="px"), velocity)
+    found = {finding.topic: finding for finding in inspect(recordings_of(like)).problems}
+    assert not {"pixels", "unknown unit"} & set(found)
+    assert "--override-units" in found["wrong units"].advice
+    assert "--scale" not in found["wrong units"].advice
 
 
 def test_mixed_units_are_told_and_serious_only_where_nothing_converts_them() -> None:

@@ -21,6 +21,7 @@ from pibert.remarks import InputWarning
 from tests.data.helpers import make_trajectory
 from tests.data.test_generate import Noise
 from tests.helpers import tiny_spec
+from tests.lookalikes.piv import sample, write_openpiv
 
 SHARES = Shares(train=0.6, valid=0.2)
 
@@ -68,6 +69,26 @@ def test_units_that_are_assumed_take_lengths_and_times_along(tmp_path: Path) -> 
     assert found.spec.dt == pytest.approx(0.002)
     assert found.spec.grid.dx == pytest.approx(1e-3 * bare.grid.dx)
     assert torch.equal(found.trajectories[0].read(), given.trajectories[0].read())
+
+
+def test_notes_of_the_reader_are_told_of_other_programs_files(tmp_path: Path) -> None:
+    """Units, calibration and time step that are assumed or missing, as convert tells them."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for number in range(10):
+        write_openpiv(folder / f"f{number}.txt", sample(rows=8, columns=12))
+    plan = DataConfig(path=str(folder), split="time", shares=SHARES)
+    with pytest.warns(InputWarning) as told:
+        prepare(plan)
+    notes = [str(note.message) for note in told]
+    assert any("no time between the frames" in note for note in notes)
+    assert any("positions are whole numbers without a unit" in note for note in notes)
+    scaled = replace(plan, hints={"scale": "0.05mm/px", "pulse_delay": "1ms", "dt": 0.01})
+    with pytest.warns(InputWarning, match="pixels were calibrated with 50 um/px"):
+        prepare_test(scaled, prepare(scaled).spec, Normalizer.identity(2))
+    named = replace(plan, hints={"unit": "m/s", "length_unit": "mm", "dt": 0.01})
+    with pytest.warns(InputWarning, match="units: length mm -> m"):
+        prepare(named)
 
 
 def test_flows_that_diverged_in_the_simulation_are_told(

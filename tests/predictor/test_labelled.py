@@ -93,6 +93,33 @@ def test_blocks_go_on_in_time_where_the_last_one_ended() -> None:
     assert predict.step(fields).equals(blocks[0])
 
 
+@pytest.mark.parametrize("history", [1, 2])
+def test_times_may_be_called_t(history: int) -> None:
+    """PIVPy's datasets have the dimensions y, x and t."""
+    predict, x = PREDICTORS[history], frames(1, history).numpy()
+    fields = labelled(x).isel(sample=0)
+    expected = predict.rollout(fields, 3).rename(time="t")
+    named = fields.rename(time="t").transpose("y", "x", "t")
+    assert predict.rollout(named, 3).transpose(*expected.u.dims).identical(expected)
+    if history == 1:
+        assert predict.rollout(named.isel(t=-1), 3).t.values.tolist() == expected.t.values.tolist()
+
+
+def test_times_in_frames_are_numbered_on() -> None:
+    fields = labelled(frames(1, 2).numpy(), time=[3.0, 4.0])
+    fields.time.attrs["units"] = "frame"
+    with pytest.warns(InputWarning, match="times count frames"):
+        assert PREDICTORS[2].rollout(fields, 3).time.values.tolist() == [5.0, 6.0, 7.0]
+
+
+def test_choice_codes_without_a_mask_are_told() -> None:
+    fields = labelled(frames(1, 1).numpy())
+    fields["chc"] = xr.ones_like(fields.u)
+    with pytest.warns(InputWarning, match="mask=dataset.chc > 0"):
+        PREDICTORS[1].step(fields)
+    PREDICTORS[1].step(fields, mask=fields.chc > 0)
+
+
 @pytest.mark.parametrize(
     ("units", "last", "expected"),
     [
@@ -260,7 +287,7 @@ def test_consistency_is_labelled_by_sample() -> None:
             lambda d: d.to_array("channel").drop_vars("channel")[[0, 1, 1]],
             r"2 channels \['u', 'v'\] along 'channel', found 3",
         ),
-        (lambda d: d.rename(y="z"), "dimensions y, x, time and at most one more"),
+        (lambda d: d.rename(y="z"), "dimensions y, x, time .* and at most one more"),
         (lambda d: d.expand_dims(member=[0]), "at most one more for samples"),
         (lambda d: d.assign(v=d["v"].isel(sample=0)), "the same for all, found {'u'"),
         (lambda d: d.astype(int), "channel 'u' in float32 or float64, found int64"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pibert.data.inspection.survey import Survey
-from pibert.data.sources.calibration import DELAY, SCALE, advise
+from pibert.data.sources.calibration import DELAY, SCALE, advise, too_close
 from pibert.data.units import (
     QUANTITIES,
     UNKNOWN,
@@ -46,7 +46,14 @@ def judge_units(facts: Survey) -> Iterator[Finding]:
     velocity, conversion = units["u"], facts.conversion
     mistyped = list(_mistyped_units(facts, velocity))
     pixels = _judge_pixels(facts, velocity)
-    if mistyped:
+    if names_pixels(facts.length_unit) and too_close(*facts.spacing):
+        yield Finding(
+            "wrong units",
+            f"spacing {facts.spacing[0]:g} x {facts.spacing[1]:g} px, velocity in {velocity}",
+            "no vectors of an image are closer than a pixel, so these positions are not in pixels",
+            "give the right units with --unit and --length-unit, and add --override-units",
+        )
+    elif mistyped:
         yield from mistyped
     elif pixels is not None:
         yield pixels

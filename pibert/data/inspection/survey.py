@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torch import Tensor
-
+from pibert.data.counted import FRAMES
 from pibert.data.inspection.divergence import DivergenceFacts
 from pibert.data.inspection.tally import ChannelFacts, Tally
 from pibert.data.sources.recordings import Recordings
@@ -126,7 +125,7 @@ def survey(recordings: Recordings) -> Survey:
         time_unit=first.time_unit,
         dt=spec.dt,
         time=(min(t[0].item() for t in times), max(t[-1].item() for t in times)),
-        frame_numbers=all(_is_count(t.time) and t.spec.dt is None for t in opened),
+        frame_numbers=all(map(_counts, opened)),
         steps=(
             min((s.min().item() for s in steps), default=1.0),
             max((s.max().item() for s in steps), default=1.0),
@@ -169,8 +168,10 @@ def _layout(trajectory: Trajectory) -> tuple[Any, ...]:
     return spec.channels, spec.grid.shape, round(spec.grid.dx, 12), round(spec.grid.dy, 12)
 
 
-def _is_count(time: Tensor) -> bool:
-    return bool((time.diff() == 1).all())
+def _counts(trajectory: Trajectory) -> bool:
+    """Whether its times are the numbers of its frames: 0, 1, 2 ..."""
+    stated = trajectory.spec.dt is not None and trajectory.time_unit not in FRAMES
+    return not stated and bool((trajectory.time.diff() == 1).all())
 
 
 def _plain(value: Any) -> Any:

@@ -75,34 +75,40 @@ class Tally:
             fields = trajectory.read(frames).to("cpu", torch.float32)
             known = trajectory.known(frames).cpu()
             finite = fields.isfinite()
-            self.not_finite += int((~finite & known[:, None]).sum())
-            self._count_masks(trajectory, frames, known)
+            numbers = range(frames.start, frames.start + len(fields))
+            new = torch.tensor([number not in read for number in numbers])
+            read |= set(numbers)
+            self.not_finite += int((~finite & known[:, None])[new].sum())
+            self._count_masks(trajectory, frames, known, new)
             known = known & finite.all(1)
             fields = torch.where(known[:, None], fields, 0.0)
-            self._add_values(fields.movedim(1, 0)[:, known])
-            zero = _zero_regions(fields[:, self.moving], known)
-            zeros, vectors = zeros + zero.sum(0), vectors + known.sum(0)
+            self._add_values(fields[new].movedim(1, 0)[:, known[new]])
+            zero = _zero_regions(fields[:, self.moving], known)[new]
+            zeros, vectors = zeros + zero.sum(0), vectors + known[new].sum(0)
             if len(fields) > 1 and known.any():  # frames without a value are not the same
                 self.pairs += 1
                 self.repeated += torch.equal(fields[0], fields[1])
             if {"u", "v"} <= set(self.spec.channels):
                 self._add_vectors(fields[:1], known[:1])
-            read |= set(range(frames.start, frames.start + len(fields)))
         self.frames += len(read)
         static = (zeros == vectors) & (zeros > 0)
         self.zeros_static = max(self.zeros_static, int(static.sum()))
         self.zeros_varying += int(zeros[~static].sum())
 
-    def _count_masks(self, trajectory: Trajectory, frames: slice, known: Tensor) -> None:
+    def _count_masks(
+        self, trajectory: Trajectory, frames: slice, known: Tensor, new: Tensor
+    ) -> None:
+        """Counts of the frames that were not read before."""
         body = torch.zeros_like(known)
         if trajectory.body is not None:
             body = body | read_mask(trajectory.body, frames).cpu()
-        self.points += known.numel()
-        self.body += int(body.sum())
-        self.fluid += int((~body).sum())
-        self.known += int(known.sum())
+        self.points += known[new].numel()
+        self.body += int(body[new].sum())
+        self.fluid += int((~body)[new].sum())
+        self.known += int(known[new].sum())
         if trajectory.filled is not None:
-            self.filled += int((known & read_mask(trajectory.filled, frames).cpu()).sum())
+            filled = known & read_mask(trajectory.filled, frames).cpu()
+            self.filled += int(filled[new].sum())
 
     def _add_values(self, values: Tensor) -> None:
         """Values (c, points) at known points."""

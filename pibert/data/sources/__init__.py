@@ -64,7 +64,8 @@ _ADVICE = {
     (".pt", ".pth", ".pkl", ".pickle"): "it may hold code, so it is not opened; save the arrays "
     "with numpy.savez",
     (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar", ".bz2", ".xz"): "unpack it first",
-    (".im7", ".vc7", ".set"): "DaVis's binary files are not read; export the vectors as text",
+    (".im7", ".vc7", ".set"): "DaVis's binary files are not read; export the vectors as "
+    "text in DaVis, or save them as NetCDF with PIVPy and lvpyio",
     (".plt", ".szplt"): "Tecplot's binary files are not read; export them as text, VTK or MATLAB",
     (".cgns", ".cas", ".case", ".encas"): "export it as VTK (ParaView does)",
     (".xlsx", ".xls", ".ods"): "save the sheet as .csv",
@@ -85,9 +86,12 @@ def identify(path: Path | str) -> str:
         if source.recognise(path):
             return kind
     known = "; ".join(f"{kind}: {source.TITLE}" for kind, source in SOURCES.items())
+    inside = {file.suffix.lower() for file in path.iterdir()} if path.is_dir() else set()
     for suffixes, advice in _ADVICE.items():
         if path.suffix.lower() in suffixes:
             raise SourceError(f"{path}: not a file that can be read here: {advice}. Known: {known}")
+        if held := sorted(inside & {*suffixes}):
+            raise SourceError(f"{path}: a folder of {held[0]} files: {advice}. Known: {known}")
     if not path.exists():
         raise SourceError(
             f"{path}: the files of this pattern are no PIV vectors, text in columns or files of "

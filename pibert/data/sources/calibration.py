@@ -78,10 +78,18 @@ def calibrate(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Traject
         )
     if missing or not known:
         return trajectory
-    if _too_close(trajectory) and not hints.override_units:
+    grid = trajectory.spec.grid
+    if names_pixels(units["x"]) and too_close(grid.dx, grid.dy) and not hints.override_units:
+        if names_pixels(trajectory.length_unit):
+            raise SourceError(
+                f"{trajectory.name}: {_closeness(trajectory)}; give the right ones (--unit, "
+                "--length-unit) with --override-units"
+            )
         raise SourceError(
-            f"{trajectory.name}: {_closeness(trajectory)}; give the right ones (--unit, "
-            "--length-unit) with --override-units"
+            f"{trajectory.name}: --scale takes positions as pixels, but these are only "
+            f"{_spacing(trajectory)} apart, closer than any vectors of an image; if they are "
+            "calibrated already, give their units (--unit, --length-unit) instead of --scale, if "
+            "they are pixels in truth add --override-units"
         )
     found = {what: unit for what in units if (unit := _in_metres(what, units[what], known))}
     scaled = rescale(
@@ -107,7 +115,7 @@ def doubt_pixels(trajectory: Trajectory, hints: Hints) -> list[str]:
     """Notes on lengths and velocities that are pixels, or look like them."""
     spec, length = trajectory.spec, trajectory.length_unit
     units = dict(zip(spec.channels, spec.units, strict=True))
-    if _too_close(trajectory):
+    if names_pixels(length) and too_close(spec.grid.dx, spec.grid.dy):
         return [f"{_closeness(trajectory)} (--unit and --length-unit with --override-units)"]
     if names_pixels(length) or names_pixels(units.get("u")):
         advice = advise(trajectory.source)
@@ -148,18 +156,20 @@ def _wants_pixels(trajectory: Trajectory, hints: Hints) -> bool:
     return any(map(names_pixels, stated))
 
 
-def _too_close(trajectory: Trajectory) -> bool:
-    """Whether positions that are stated to be pixels are closer than one."""
-    grid = trajectory.spec.grid
-    return names_pixels(trajectory.length_unit) and min(grid.dx, grid.dy) < 0.99
+def too_close(dx: float, dy: float) -> bool:
+    """Whether positions are closer than a pixel, so that they cannot be in pixels."""
+    return min(dx, dy) < 0.99
 
 
 def _closeness(trajectory: Trajectory) -> str:
-    grid = trajectory.spec.grid
     return (
-        f"positions are stated to be in {trajectory.length_unit}, but {grid.dx:g} x {grid.dy:g} of "
+        f"positions are stated to be in {trajectory.length_unit}, but {_spacing(trajectory)} of "
         "them apart: no vectors are so close, so the units of the data seem to be wrong"
     )
+
+
+def _spacing(trajectory: Trajectory) -> str:
+    return f"{trajectory.spec.grid.dx:g} x {trajectory.spec.grid.dy:g}"
 
 
 def _doubt_delay(trajectory: Trajectory, delay: Numbers | None) -> list[str]:

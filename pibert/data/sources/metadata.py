@@ -10,12 +10,14 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from pibert.data.counted import FRAMES, counts_frames
 from pibert.data.sources.assembly.naming import standard_unit
 from pibert.data.sources.calibration import advise, calibrate, doubt_pixels
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
 from pibert.data.units import (
     UNKNOWN,
     VELOCITY,
+    Unit,
     doubt_unit,
     names_pixels,
     parse_unit,
@@ -24,7 +26,7 @@ from pibert.data.units import (
 from pibert.fields import Trajectory
 from pibert.remarks import warn
 
-_FRAMES = (*UNKNOWN, "frame", "frames")
+_FRAMES = (*UNKNOWN, *FRAMES)
 _MEASURED = ("piv", "native", "netcdf", "table", "arrays", "hdf5", "matlab")
 """Kinds that may hold pixels; their first trajectory costs nothing to load."""
 _SAME = 1e-3
@@ -41,9 +43,11 @@ def state_recordings(recordings: Recordings, hints: Hints) -> Recordings:
     if not recordings.names:
         return recordings
     first, notes = state(recordings[0], hints)
+    if recordings.kind != "native" and first.num_frames > 1 and _lacks_time_step(first):
+        notes += ("the data state no time between the frames; give it (--dt)",)
     return replace(
         recordings,
-        load=_Loader(recordings, hints, first),
+        load=_Loader(recordings, hints, first, notes),
         remarks=tuple(dict.fromkeys((*recordings.remarks, *notes))),
     )
 
@@ -55,18 +59,25 @@ class _Loader:
     recordings: Recordings
     hints: Hints
     first: Trajectory
+    notes: tuple[str, ...]
+    """Those on the first trajectory; of the others, other notes are told as they are loaded."""
 
     def __call__(self, name: str) -> Trajectory:
         if name == self.recordings.names[0]:
             return self.first
-        return state(self.recordings[name], self.hints)[0]
+        trajectory, notes = state(self.recordings[name], self.hints)
+        for note in notes:
+            if note not in self.notes:
+                warn(f"{name}: {note}")
+        return trajectory
 
 
 def state(trajectory: Trajectory, hints: Hints) -> tuple[Trajectory, tuple[str, ...]]:
     """The trajectory with the user's metadata, and notes on what was done and what looks wrong."""
     notes: list[str] = []
     stated = trajectory
-    for step in (_with_spacing, _with_time_step, _with_units, calibrate, _with_seconds):
+    steps = (_with_spacing, _with_time_step, _with_units, calibrate, _without_frames, _with_seconds)
+    for step in steps:
         stated = step(stated, hints, notes)
     notes += doubt_pixels(stated, hints)
     if said := _recorded(hints):
@@ -176,15 +187,34 @@ def _counts_frames(trajectory: Trajectory) -> bool:
     return unit not in UNKNOWN or bool((steps != steps[0]).any()) or float(steps[0]) == 1
 
 
+def _lacks_time_step(trajectory: Trajectory) -> bool:
+    """Whether its times are only counted, in the file's words or ours."""
+    return trajectory.time_unit in FRAMES or counts_frames(trajectory)
+
+
+def _without_frames(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:
+    """Times in frames are mere counts where velocities are per second: they have no time step."""
+    speeds = _speeds(trajectory)
+    if trajectory.time_unit not in FRAMES or not speeds or None in speeds:
+        return trajectory
+    return replace(trajectory, time_unit=None, spec=replace(trajectory.spec, dt=None))
+
+
 def _with_seconds(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:
     """A time step without a unit is in seconds where velocities are per second."""
-    if hints.dt is None or trajectory.time_unit not in UNKNOWN:
+    speeds = _speeds(trajectory)
+    if hints.dt is None or trajectory.time_unit not in UNKNOWN or not speeds:
         return trajectory
-    units = dict(zip(trajectory.spec.channels, trajectory.spec.units, strict=True))
-    speeds = [parse_unit(units[channel]) for channel in VELOCITY if channel in units]
-    if not speeds or any(unit is None or (unit.time, unit.of_time) != (-1, 1) for unit in speeds):
+    if any(unit is None or (unit.time, unit.of_time) != (-1, 1) for unit in speeds):
         return trajectory
     return replace(trajectory, time_unit="s")
+
+
+def _speeds(trajectory: Trajectory) -> list[Unit | None]:
+    """The units of the velocity channels; None for those that are not lengths over times."""
+    units = dict(zip(trajectory.spec.channels, trajectory.spec.units, strict=True))
+    found = [parse_unit(units[channel]) for channel in VELOCITY if channel in units]
+    return [unit if unit is not None and unit.is_like(1, -1) else None for unit in found]
 
 
 def _with_unit(text: str, unit: str | None) -> str:

@@ -22,6 +22,7 @@ from pibert.data.sources.assembly.naming import (
     left_out,
     name_columns,
     split_unit,
+    take_flags,
 )
 from pibert.data.sources.columns import Table, has_rows, read_columns, read_head
 from pibert.data.sources.gridding.lattice import find_lattice
@@ -68,11 +69,14 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         file = next(iter(members.values()))
         table = read_columns(file)
         columns, notices = _columns(file, table, hints)
+        numbered = False
         if len(members) > 1:
-            columns = _joined(members, columns, hints)
+            columns, numbered = _joined(members, columns, hints, notices)
         for name, parameters in _flows(title, columns).items():
             try:
-                flows[name], more = _trajectory(name, file, columns, parameters, table, hints)
+                flows[name], more = _trajectory(
+                    name, file, columns, parameters, table, hints, numbered=numbered
+                )
             except SourceError as error:
                 raise SourceError(f"{file}: {error}") from error
             notices += more
@@ -106,11 +110,21 @@ def _columns(path: Path, table: Table, hints: Hints) -> tuple[list[_Column], lis
     return columns, remarks
 
 
-def _joined(members: Mapping[int, Path], first: list[_Column], hints: Hints) -> list[_Column]:
-    """The columns of all files of a flow, a time for each: what it states, or else its number."""
+def _joined(
+    members: Mapping[int, Path], first: list[_Column], hints: Hints, notices: list[str]
+) -> tuple[list[_Column], bool]:
+    """The columns of all files of a flow, a time for each: what it states, or else its number.
+
+    Returns:
+        The columns, and whether their times are numbers of files.
+    """
+    numbered = not any(column.name == "t" for column in first)
     axes = [column for column in first if column.name in "xyz"]
     columns = list(axes)
-    for number, file in zip(_places(tuple(members)), members.values(), strict=True):
+    places = _places(tuple(members))
+    if numbered and places[-1] != len(places) - 1:
+        notices.append("frames are missing between the numbers of the files")
+    for number, file in zip(places, members.values(), strict=True):
         own, _ = _columns(file, read_columns(file), hints)
         for axis in axes:
             theirs = next((column.values for column in own if column.name == axis.name), None)
@@ -121,6 +135,11 @@ def _joined(members: Mapping[int, Path], first: list[_Column], hints: Hints) -> 
                     "one flow in a folder"
                 )
         stated = next((column.values for column in own if column.name == "t"), None)
+        if (stated is None) != numbered:
+            raise SourceError(
+                f"{file}: expected a column of time in all files of a series or in none, but only "
+                f"one of this file and {next(iter(members.values())).name} has it"
+            )
         if stated is not None and np.ptp(stated) > 0:
             raise SourceError(f"{file}: several times in a file of a series; name it alone")
         time = float(number if stated is None else stated[0])
@@ -129,7 +148,7 @@ def _joined(members: Mapping[int, Path], first: list[_Column], hints: Hints) -> 
             for column in own
             if column.name not in "xyzt"
         ]
-    return columns
+    return columns, numbered
 
 
 def _places(numbers: tuple[int, ...]) -> tuple[int, ...]:
@@ -180,6 +199,8 @@ def _trajectory(
     parameters: Mapping[str, float],
     table: Table,
     hints: Hints,
+    *,
+    numbered: bool,
 ) -> tuple[Trajectory, tuple[str, ...]]:
     x, y, time = (
         next((c.values for c in columns if c.name == axis), None) for axis in ("x", "y", "t")
@@ -197,8 +218,11 @@ def _trajectory(
         raise SourceError(f"not every channel has a column for each time of {moments}")
     fields = {key: np.stack([frames[t] for t in moments]) for key, frames in series.items()}
     times = np.array(moments) if len(moments) > 1 else None
+    if numbered and times is not None and (np.diff(times) == 1).all():
+        times = None  # a count of frames states no time step
     if time is not None and times is None:
         x, y, fields, times = _by_time(x, y, time, fields)
+    valid = take_flags(fields, hints.channels)
     stated = {
         match[1]: match[2] for line in table.comments if (match := _STATED.match(line)) is not None
     }
@@ -209,6 +233,7 @@ def _trajectory(
         x,
         y,
         time=times,
+        valid=valid,
         units={key: unit for key, unit in units.items() if unit is not None},
         length_unit=None if length == "null" else length,
         time_unit=_unit(columns, "t"),

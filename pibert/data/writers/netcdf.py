@@ -1,6 +1,6 @@
 """NetCDF 4 with the attributes of the CF conventions.
 
-Channels are variables (time, y, x) in float32, NaN where they mean nothing; the ends of error bars,
+Channels are variables (t, y, x) in float32, NaN where they mean nothing; the ends of error bars,
 ``u_low`` and ``u_high``, are ancillary variables of theirs; so is the flag ``filled``, 1 where a
 value was put in, not measured. What was done to make them stands in the attributes ``source`` and
 ``pibert`` (JSON).
@@ -46,8 +46,9 @@ class NetcdfWriter(FrameWriter):
     def _describe(self, file: Any) -> None:
         about, grid = self.about, self.about.spec.grid
         (ny, nx), (left, bottom) = grid.shape, grid.origin
-        file.dimensions = {"time": None, "y": ny, "x": nx}
-        time = file.create_variable("time", ("time",), "f8", chunks=(1024,))
+        file.dimensions = {"t": None, "y": ny, "x": nx}
+        time = file.create_variable("t", ("t",), "f8", chunks=(1024,))
+        # PIVPy reads times under this name alone; CF knows them by their axis, whatever their name.
         # A symbol: of "seconds", spelled out, older versions of xarray make time differences.
         time.attrs.update({"units": about.time_unit or "1", "axis": "T", "long_name": "time"})
         for name, points in (
@@ -63,7 +64,7 @@ class NetcdfWriter(FrameWriter):
         chunks = (frames_per_chunk(4 * ny * nx), ny, nx)
         for name, unit in units.items():
             variable = file.create_variable(
-                name, ("time", "y", "x"), "f4", chunks=chunks, fillvalue=np.float32(np.nan)
+                name, ("t", "y", "x"), "f4", chunks=chunks, fillvalue=np.float32(np.nan)
             )
             variable.attrs.update({"units": unit, "long_name": self._long_name(name)})
             beside = [f"{name}_{end}" for end in ENDS] if about.bars is not None else []
@@ -71,7 +72,7 @@ class NetcdfWriter(FrameWriter):
             if beside and name in about.spec.channels:
                 variable.attrs["ancillary_variables"] = " ".join(beside)
         if about.marks_filled:
-            filled = file.create_variable("filled", ("time", "y", "x"), "u1", chunks=chunks)
+            filled = file.create_variable("filled", ("t", "y", "x"), "u1", chunks=chunks)
             _describe_flag(filled, "value put in by a program or a model", "measured filled")
         if grid.body is not None:
             body = file.create_variable("body", ("y", "x"), "u1", data=grid.body.numpy())
@@ -106,8 +107,8 @@ class NetcdfWriter(FrameWriter):
             assert block.filled is not None
             values["filled"] = block.filled.numpy().astype("u1")
         with self._output.changed() as file:
-            file.resize_dimension("time", new)
-            file["time"][old:new] = block.time.double().numpy()
+            file.resize_dimension("t", new)
+            file["t"][old:new] = block.time.double().numpy()
             for name, array in values.items():
                 file[name][old:new] = array
 

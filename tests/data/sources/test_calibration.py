@@ -175,6 +175,15 @@ def test_units_that_cannot_be_pixels_are_doubted() -> None:
     assert flow.spec.units == ("m/s", "m/s") and flow.length_unit == "mm"
 
 
+def test_a_scale_is_refused_for_positions_closer_than_a_pixel(tmp_path: Path) -> None:
+    """OpenPIV text that was scaled to mm looks like that which holds pixels."""
+    write_openpiv(tmp_path / "mm.txt", sample(step=0.5))
+    with pytest.raises(SourceError, match=r"only 0.5 x 0.25 apart.*instead of --scale"):
+        opened(tmp_path / "mm.txt", **SCALED)
+    forced = opened(tmp_path / "mm.txt", **SCALED, override_units=True)
+    assert forced[0].spec.grid.dx == pytest.approx(0.5 * 5e-5)
+
+
 def test_pivlab_pixels_and_metres(tmp_path: Path) -> None:
     write_pivlab(tmp_path / "px.txt", sample())
     flow = opened(tmp_path / "px.txt", scale="0.05mm/px", pulse_delay="1ms")[0]
@@ -237,6 +246,17 @@ def test_a_native_file_in_pixels_can_be_calibrated_later(tmp_path: Path) -> None
     again = opened(tmp_path / "m.h5")[0]
     assert_velocity(again, read_columns("tsi_pixels.vec"), 6, 5e-5 / 0.055)
     assert again.local["calibration"]["metres_per_pixel"] == pytest.approx(5e-5)
+
+
+def test_another_calibration_of_a_later_trajectory_is_told(tmp_path: Path) -> None:
+    for name, delay in (("a", "55000"), ("b", "11000")):
+        text = (FILES / "tsi_pixels.vec").read_text()
+        (tmp_path / f"{name}_1.vec").write_text(text.replace('DeltaT="55000', f'DeltaT="{delay}'))
+    recordings = opened(tmp_path, scale="0.05mm/px")
+    assert any("55 ms (header)" in note for note in recordings.remarks)
+    with pytest.warns(InputWarning, match=r"b.*: pixels were .* 11 ms \(header\)"):
+        second = recordings[1]
+    torch.testing.assert_close(second.read(), 5 * recordings[0].read())
 
 
 def test_frames_of_another_calibration_are_refused(tmp_path: Path) -> None:

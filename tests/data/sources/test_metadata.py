@@ -1,5 +1,6 @@
 """Units, spacing and time step of the user beside those of the file."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pibert.data.format import write
 from pibert.data.sources import open_recordings
 from pibert.data.sources.metadata import state
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
+from pibert.data.units import in_consistent_units
 from pibert.fields import FieldSpec, Grid, Trajectory
 from tests.lookalikes.piv import sample, write_tsi
 
@@ -46,7 +48,7 @@ def netcdf(path: Path, velocity: str = "m/s", length: str = "mm", clock: str = "
     axes = {
         "x": ("x", 0.5 * np.arange(5), {"units": length}),
         "y": ("y", 0.25 * np.arange(4), {"units": length}),
-        "time": ("time", 0.1 * np.arange(3), {"units": clock}),
+        "time": ("time", (1 if clock == "frame" else 0.1) * np.arange(3), {"units": clock}),
     }
     fields = {name: (("time", "y", "x"), values, {"units": velocity}) for name in "uv"}
     xarray.Dataset(fields, axes).to_netcdf(path, engine="h5netcdf")
@@ -206,6 +208,26 @@ def test_a_time_step_goes_with_numbers_of_frames() -> None:
     assert gaps.time.tolist() == [0.0, 0.5, 2.0] and gaps.spec.dt is None
     with pytest.raises(SourceError, match="times in frame; give the time between frames"):
         state(trajectory_of(time_unit="frame", dt=1.0), Hints(time_unit="s"))
+
+
+def test_times_in_frames_are_counts_where_velocities_are_per_second() -> None:
+    counted = trajectory_of(
+        units=("m/s", "m/s"), length_unit="mm", time=[0.0, 1.0, 2.0], dt=1.0, time_unit="frame"
+    )
+    flow, _ = state(counted, Hints())
+    assert flow.spec.dt is None and flow.time_unit is None
+    metres = in_consistent_units(flow)
+    assert metres.length_unit == "m" and metres.spec.grid.dx == pytest.approx(0.016)
+    pixels = replace(counted, spec=replace(counted.spec, units=("px", "px")), length_unit="px")
+    assert state(pixels, Hints())[0].time_unit == "frame"
+
+
+@pytest.mark.parametrize("clock", ["frame", "s"])
+def test_frames_without_a_time_step_are_noted(tmp_path: Path, clock: str) -> None:
+    path = netcdf(tmp_path / "a.nc", clock=clock)
+    told = [note for note in opened(path).remarks if "no time between the frames" in note]
+    assert len(told) == (clock == "frame")
+    assert not any("no time between" in note for note in opened(path, dt=0.1).remarks)
 
 
 def test_rounded_times_agree_with_a_time_step() -> None:

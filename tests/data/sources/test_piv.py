@@ -129,14 +129,24 @@ def test_davis_text_has_zeros_for_missing_vectors(tmp_path: Path, decimal_comma:
     assert_is_sample(trajectory, [(1, 4)])
     assert trajectory.length_unit == "mm" and trajectory.spec.units == ("m/s", "m/s")
     assert "4.2 % of the vectors are invalid" in remarks
+    assert any("exactly zero count as invalid" in remark for remark in remarks)
 
 
 def test_one_component_of_zero_is_a_davis_vector(tmp_path: Path) -> None:
     field = sample()
     field["u"][2, 2] = 0.0
     write_davis(tmp_path / "B00002.txt", field, decimal_comma=False)
-    trajectory, _ = only(tmp_path / "B00002.txt")
+    trajectory, remarks = only(tmp_path / "B00002.txt")
     assert bool(trajectory.known().all())
+    assert not any("exactly zero" in remark for remark in remarks)
+
+
+def test_davis_axes_in_different_units_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "B00002.txt"
+    write_davis(path, sample(), decimal_comma=False)
+    path.write_text(path.read_text().replace('"position" "mm"', '"position" "m"', 1))
+    with pytest.raises(SourceError, match="x and y are in m and mm"):
+        only(path)
 
 
 def test_davis_tecplot_files_by_flag_or_by_zeros(tmp_path: Path) -> None:
@@ -239,8 +249,8 @@ def test_a_folder_of_numbered_files_is_a_trajectory_in_their_order(tmp_path: Pat
     assert trajectory.known()[:, 1, 1].tolist() == [True, False] + [True] * 10
     assert trajectory.known(slice(0, 0)).shape == (0, 4, 6)
     assert trajectory.read(slice(3, 9, 2), [1]).shape == (3, 1, 4, 6)
-    assert not any("give dt" in remark for remark in remarks)
-    assert any("give dt" in remark for remark in only(tmp_path / "run")[1])
+    assert not any("no time between the frames" in remark for remark in remarks)
+    assert any("no time between the frames" in remark for remark in only(tmp_path / "run")[1])
 
 
 def test_a_pattern_chooses_files(tmp_path: Path) -> None:
@@ -361,6 +371,25 @@ def test_pivlab_mat_files_in_metres(tmp_path: Path) -> None:
     )
     trajectory = piv.open_recordings(tmp_path / "a.mat")[0]
     assert trajectory.length_unit == "m" and trajectory.spec.units == ("m/s", "m/s")
+
+
+def test_pivlab_mat_files_have_flags_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.mat"
+    write_pivlab_mat(path, [sample()], [KINDS], filtered=False)
+    trajectory = piv.open_recordings(path, Hints(channels={"invalid": "typevector_original"}))[0]
+    assert trajectory.spec.channels == ("u", "v")
+    assert not bool(trajectory.known().any())  # no type is 0 and valid for PIVlab too
+
+
+def test_pivlab_mat_files_in_other_units(tmp_path: Path) -> None:
+    path = tmp_path / "a.mat"
+    write_pivlab_mat(path, [sample()], [KINDS], filtered=True, units="[mm] respectively [mm/s]")
+    trajectory = piv.open_recordings(path)[0]
+    assert trajectory.length_unit == "mm" and trajectory.spec.units == ("mm/s", "mm/s")
+    write_pivlab_mat(path, [sample()], [KINDS], filtered=True, units="furlongs")
+    recordings = piv.open_recordings(path)
+    assert recordings[0].length_unit is None and recordings[0].spec.units == ("1", "1")
+    assert any("'furlongs' were not understood" in note for note in recordings.remarks)
 
 
 def test_pivlab_mat_files_have_channels_by_name(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_what_is_not_known_is_refused_with_the_known_kinds(tmp_path: Path) -> No
     [
         ("index.pkl", "may hold code"),
         ("data.zip", "unpack it first"),
-        ("B00001.vc7", "export the vectors as text"),
+        ("B00001.vc7", "export the vectors as text in DaVis"),
         ("frame.png", "an image is not a flow field"),
     ],
 )
@@ -122,6 +122,8 @@ def test_formats_that_are_not_read_come_with_advice(tmp_path: Path, name: str, a
     (tmp_path / name).write_bytes(b"\x00\x01something")
     with pytest.raises(SourceError, match=advice):
         identify(tmp_path / name)
+    with pytest.raises(SourceError, match=rf"a folder of \{Path(name).suffix} files: .*{advice}"):
+        identify(tmp_path)
 
 
 def test_the_table_imports_no_extra() -> None:

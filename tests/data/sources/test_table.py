@@ -113,6 +113,34 @@ def test_numbered_files_are_frames_of_a_flow(tmp_path: Path) -> None:
         table.open_recordings(folder)
 
 
+def test_numbered_files_state_no_time_step(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        (tmp_path / f"f_{number}.csv").write_text("x,y,u [m/s]\n" + text_of([X, Y, X + number]))
+    recordings = open_recordings(tmp_path)
+    assert recordings[0].spec.dt is None and recordings[0].time.tolist() == [0.0, 1.0, 2.0]
+    assert any("no time between the frames" in note for note in recordings.remarks)
+    (tmp_path / "f_2.csv").rename(tmp_path / "f_6.csv")
+    recordings = open_recordings(tmp_path)
+    assert recordings[0].spec.dt is None and recordings[0].time.tolist() == [0.0, 2.0, 5.0]
+    assert any("frames are missing" in note for note in recordings.remarks)
+    (tmp_path / "f_6.csv").write_text("x,y,u [m/s],t\n" + text_of([X, Y, X, 0 * X]))
+    with pytest.raises(SourceError, match=r"f_6.csv: expected a column of time in all files"):
+        open_recordings(tmp_path)
+
+
+def test_columns_of_flags_mark_vectors_by_the_users_name(tmp_path: Path) -> None:
+    flags = np.array([1.0, 0.0, 1.0, -1.0, 1.0, 2.0])
+    path = tmp_path / "a.csv"
+    path.write_text("x,y,u [m/s],v [m/s],isValid,corr\n" + text_of([X, Y, X, Y, flags, Y]))
+    (note,) = (note for note in open_recordings(path).remarks if "left out" in note)
+    assert "--channels 'valid=isValid'" in note and "--channels 'corr=corr'" in note
+    (flow,) = open_recordings(path, hints=Hints(channels={"valid": "isValid", "corr": "corr"}))
+    assert flow.spec.channels == ("u", "v", "corr")
+    assert flow.known()[0].flatten().tolist() == (flags > 0).tolist()
+    (flow,) = open_recordings(path, hints=Hints(channels={"invalid": "isValid"}))
+    assert flow.known()[0].flatten().tolist() == (flags == 0).tolist()
+
+
 def test_hints_name_the_columns(tmp_path: Path) -> None:
     path = tmp_path / "a.dat"
     path.write_text("a b c\n" + text_of([X, Y, X - Y], " "))

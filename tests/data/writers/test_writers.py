@@ -55,9 +55,9 @@ def test_points_that_mean_nothing_are_not_valid_in_the_native_file(tmp_path: Pat
 def test_xarray_finds_coordinates_units_and_gaps(tmp_path: Path) -> None:
     written(tmp_path / "flow.nc", gap=True, vorticity=True)
     with xarray.open_dataset(tmp_path / "flow.nc") as found:
-        assert found.u.dims == ("time", "y", "x") and found.u.attrs["units"] == "m/s"
-        assert found.time.values.tolist() == [10.0, 10.5, 11.0, 11.5, 12.0]
-        assert found.time.attrs["units"] == "s"
+        assert found.u.dims == ("t", "y", "x") and found.u.attrs["units"] == "m/s"
+        assert found.t.values.tolist() == [10.0, 10.5, 11.0, 11.5, 12.0]
+        assert found.t.attrs["units"] == "s" and found.t.attrs["axis"] == "T"
         np.testing.assert_allclose(found.x, -1.0 + 0.1 * np.arange(SHAPE[1]))
         np.testing.assert_allclose(found.y, 2.0 + 0.3 * np.arange(SHAPE[0]))
         assert found.x.attrs["units"] == "m" and found.vorticity.attrs["units"] == "1/s"
@@ -75,7 +75,7 @@ def test_times_without_a_unit_stay_without_one_in_netcdf(tmp_path: Path) -> None
     with WRITERS[".nc"](tmp_path / "flow.nc", description(time_unit=None)) as writer:
         writer.append(block(0, FRAMES))
     with xarray.open_dataset(tmp_path / "flow.nc") as found:
-        assert found.time.attrs["units"] == "1" and found.time.dtype == np.float64
+        assert found.t.attrs["units"] == "1" and found.t.dtype == np.float64
     again = open_recordings(tmp_path / "flow.nc")[0]
     assert again.time_unit is None and again.length_unit == "m"
 

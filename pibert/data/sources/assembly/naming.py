@@ -10,8 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from pibert.data.sources.recordings import SourceError
 
+FLAGS = ("valid", "invalid", "outlier")
+"""Names that a user may give to flags: above 0 marks valid vectors; other than 0 invalid ones."""
+_LIKE_FLAGS = (*FLAGS, "isvalid", "chc", "flag", "flags", "mask", "status", "vectortype")
 _AXES = "xyz"
 _COMPONENTS = "uvw"
 _SCALARS = {
@@ -103,13 +108,32 @@ def check_axis_units(path: Path, *units: str | None) -> None:
         )
 
 
+def take_flags(fields: dict[str, np.ndarray], channels: Mapping[str, str]) -> np.ndarray | None:
+    """Remove columns that the user named as flags from fields; where they mark vectors as valid."""
+    found = [name for name in FLAGS if name in channels and name in fields]
+    marks = [marks_valid(name, fields.pop(name)) for name in found]
+    return np.logical_and.reduce(marks) if marks else None
+
+
+def marks_valid(flag: str, values: np.ndarray) -> np.ndarray:
+    """True where a column of flags, by its name of ``FLAGS``, marks vectors as valid."""
+    return values > 0 if flag == "valid" else values == 0
+
+
 def left_out(names: Sequence[str]) -> str:
     """A note on columns that were not read, and how to keep one."""
-    kept = re.sub(r"\W+", "_", split_unit(names[0])[0]).strip("_").lower() or "field"
-    return (
-        f"columns left out: {', '.join(names)}; keep one as a channel by naming it, such as "
-        f"--channels '{kept}={split_unit(names[0])[0]}'"
-    )
+    told = f"columns left out: {', '.join(names)}"
+    bare = [split_unit(name)[0] for name in names]
+    flags = [name for name in bare if re.sub(r"\W|_", "", name).lower() in _LIKE_FLAGS]
+    if flags:
+        told += (
+            f"; if {flags[0]!r} marks invalid vectors, give --channels 'valid={flags[0]}' where "
+            f"numbers above 0 are valid, or 'invalid={flags[0]}' where 0 is valid"
+        )
+    if others := [name for name in bare if name not in flags]:
+        kept = re.sub(r"\W+", "_", others[0]).strip("_").lower() or "field"
+        told += f"; keep one as a channel by naming it, such as --channels '{kept}={others[0]}'"
+    return told
 
 
 def _numbered_components(names: Sequence[str]) -> dict[str, str]:

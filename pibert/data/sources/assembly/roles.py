@@ -371,9 +371,12 @@ def _frames(fields: Sequence[Variable]) -> str:
     if not numbered:
         return ""
     some = ", ".join(v.key for v in numbered[:4])
+    stem = re.sub(r"\d+$", "", numbered[0].key)
     return (
-        f"; {some} look like frames, an array each: stack those of a component along a time axis, "
-        "or name those of one frame"
+        f"; {some} look like frames, an array each, but they might also be passes or planes. If "
+        "they are frames, stack those of each component and save the result, in Python: "
+        f"np.savez('stacked.npz', u=np.stack([data[f'{stem}{{i}}'] for i in range(N)]), v=...). To "
+        "convert one of them, name its arrays in --channels"
     )
 
 

@@ -6,6 +6,7 @@ the original ones; smoothed ones never. The types are those of PIVlab's text: 0 
 rejected and, where it has a value, interpolated, 3 a second peak.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from pibert.data.sources.assembly.naming import standard_unit, take_flags
 from pibert.data.sources.gridding.layout import percent
 from pibert.data.sources.gridding.uniform import on_uniform_grid
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
@@ -77,32 +79,39 @@ def _trajectory(
             "of one region of interest"
         )
     stacked = {name: np.stack(cell) for name, cell in fields.items()}
+    flagged = take_flags(stacked, hints.channels)
     types = np.stack(kinds) if len(kinds) == len(u) else np.ones(stacked["u"].shape)
     filled = (types == 2) & np.isfinite(stacked["u"]) & np.isfinite(stacked["v"])
     text = str(cells.get("units") or "")
-    length, velocity = ("px", "px/frame") if "px" in text else ("m", "m/s")
+    length, velocity = _units(text)
     remarks = [f"PIVlab's {kind} vectors; y runs down the image unless it was set up otherwise"]
+    if text and length is None:
+        remarks.append(f"the units {text!r} were not understood; give --length-unit and --unit")
     if filled.any():
         share = percent(float(filled.mean()))
         remarks.append(f"{share} of the vectors were interpolated by PIVlab")
-    if len(u) > 1 and hints.dt is None:
-        remarks.append("the file states no time between the frames; give dt (--dt)")
     try:
         trajectory, notices = on_uniform_grid(
             path.stem,
             stacked,
             x[0],
             y[0],
-            valid=types != 0,
+            valid=types != 0 if flagged is None else (types != 0) & flagged,
             filled=filled,
-            units={"u": velocity, "v": velocity} if text else {},
-            length_unit=length if text else None,
+            units={"u": velocity, "v": velocity} if velocity else {},
+            length_unit=length,
             source={"program": "PIVlab", "file": path.name, "vectors": kind, "units": text or None},
             hints=replace(hints, channels={}),
         )
     except SourceError as error:
         raise SourceError(f"{path}: {error}") from error
     return trajectory, (*remarks, *notices)
+
+
+def _units(text: str) -> tuple[str | None, str | None]:
+    """Units of positions and velocities: those of ``[px] respectively [px/frame]``."""
+    found = [standard_unit(unit) for unit in re.findall(r"\[([^\[\]]+)\]", text)]
+    return (found[0], found[1]) if len(found) == 2 else (None, None)
 
 
 def _complete(cells: Mapping[str, Any], kind: str) -> bool:

@@ -79,7 +79,7 @@ def _trajectory(
     assert program is not None
     first = read_vectors(files[0], program, hints.channels)
     layout = find_layout(str(files[0]), first.x, first.y, first.x.shape, hints)
-    notes, remarks = dict(layout.notes), [*layout.remarks, *_noticed(first, hints, len(files))]
+    notes, remarks = dict(layout.notes), [*layout.remarks, *_noticed(first, len(files))]
     if layout.check is not None:
         fields = {key: values[None] for key, values in first.fields.items()}
         notes["error"] = layout.estimate_error(fields, first.valid[None])
@@ -106,7 +106,7 @@ def _trajectory(
     return trajectory, tuple(remarks)
 
 
-def _noticed(first: VectorField, hints: Hints, count: int) -> list[str]:
+def _noticed(first: VectorField, count: int) -> list[str]:
     where = "" if count == 1 else " of the first frame"
     remarks = list(first.remarks)
     if not first.valid.all():
@@ -116,8 +116,6 @@ def _noticed(first: VectorField, hints: Hints, count: int) -> list[str]:
         remarks.append(f"{share} of the vectors{where} were interpolated by the program")
     if first.others:
         remarks.append(left_out(first.others))
-    if count > 1 and hints.dt is None:
-        remarks.append("the files state no time between the frames; give dt (--dt)")
     return remarks
 
 

@@ -30,7 +30,9 @@ from typing import Any
 import numpy as np
 
 from pibert.data.sources.assembly.naming import (
+    FLAGS,
     check_axis_units,
+    marks_valid,
     name_columns,
     split_unit,
     standard_unit,
@@ -41,8 +43,6 @@ from pibert.data.sources.recordings import SourceError
 from pibert.data.units import VELOCITY
 
 _COORDINATES = ("x", "y", "z", "t")
-_FLAGS = ("valid", "invalid", "outlier")
-"""Names that a user may give to a column of flags: above 0 marks valid vectors, 1 invalid ones."""
 _CHANNELS: tuple[str, ...] = (*VELOCITY, "p")
 _FLAGS_OF = {
     "OpenPIV": ("flags", "mask"),
@@ -108,11 +108,11 @@ def read_vectors(path: Path, program: str, channels: Mapping[str, str] = {}) -> 
             f"among: {', '.join(table.names)}"
         )
     vectors = PROGRAMS[program](path, table, columns)
-    named = [name for name in channels if name not in (*_COORDINATES, *_FLAGS)]
+    named = [name for name in channels if name not in (*_COORDINATES, *FLAGS)]
     fields = {**vectors.fields, **{name: columns[name][0] for name in named}}
     valid = np.logical_and.reduce([np.isfinite(values) for values in fields.values()])
-    for name in set(channels) & set(_FLAGS):
-        valid &= (columns[name][0] > 0) if name == "valid" else (columns[name][0] == 0)
+    for name in set(channels) & set(FLAGS):
+        valid &= marks_valid(name, columns[name][0])
     return replace(
         vectors,
         fields=fields,
@@ -207,10 +207,12 @@ def _davis(path: Path, table: Table, columns: Any) -> VectorField:
     units = re.findall(r'"([^"]*)"', table.comments[0])[1::2]
     for name, unit in zip(("x", "y", "u"), units, strict=False):
         columns[name] = (columns[name][0], standard_unit(unit))
+    check_axis_units(path, columns["x"][1], columns["y"][1])
     for name in ("v", "w"):
         if name in columns:
             columns[name] = (columns[name][0], columns["u"][1])
-    return _vectors(columns, valid=_not_zero(columns), facts={})
+    valid, remarks = _not_zero(columns)
+    return _vectors(columns, valid=valid, facts={}, remarks=remarks)
 
 
 def _tecplot(path: Path, table: Table, columns: Any) -> VectorField:
@@ -222,17 +224,19 @@ def _tecplot(path: Path, table: Table, columns: Any) -> VectorField:
         _check_size(path, int(size[0][1]) * int(size[1][1]), len(table.values))  # type: ignore
     title = re.search(r'TITLE\s*=\s*"([^"]*)"', header, re.IGNORECASE)
     flag = next((columns[name][0] for name in ("isvalid", "valid") if name in columns), None)
+    remarks: list[str] = []
     if "chc" in columns:
         flag = columns["chc"][0] > 0
     elif flag is not None:
         flag = flag != 0
     elif title and re.match(r"B\d{3,}", Path(title[1]).name):
-        flag = _not_zero(columns)
+        flag, remarks = _not_zero(columns)
     return _vectors(
         columns,
         valid=flag,
         interpolated=columns["chc"][0] == 2 if "chc" in columns else None,
         facts={"title": title[1] if title else None, **_tsi_calibration(header)},
+        remarks=remarks,
     )
 
 
@@ -246,8 +250,11 @@ def _tsi_calibration(header: str) -> dict[str, Any]:
     return facts
 
 
-def _not_zero(columns: Mapping[str, tuple[np.ndarray, str | None]]) -> np.ndarray:
-    return (columns["u"][0] != 0) | (columns["v"][0] != 0)
+def _not_zero(columns: Mapping[str, tuple[np.ndarray, str | None]]) -> tuple[np.ndarray, list[str]]:
+    """Vectors other than 0, and a note on the others."""
+    valid = (columns["u"][0] != 0) | (columns["v"][0] != 0)
+    note = "vectors that are exactly zero count as invalid: DaVis exports missing vectors like this"
+    return valid, [] if valid.all() else [note]
 
 
 def _stated(header: str, before: str) -> float | None:

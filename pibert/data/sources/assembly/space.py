@@ -6,6 +6,7 @@ A plane flow has one point along one axis, or one layer of cells; a plane normal
 the velocity go with them. What VTK hides or could not probe is not valid.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +31,8 @@ _HIDING = {_PROBED: 1, "vtkGhostType": 2 | 32}
 """Flags of VTK: 1 where a probe met the flow; bits of hidden points and of hidden cells."""
 _FLAT = 1e-6
 """Points lie in a plane where their extent along its normal is this share of the largest."""
+_FARTHEST = 1e30
+"""Coordinates beyond it are damaged; squares of areas would overflow."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -65,6 +68,7 @@ def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
     assert mesh.points is not None
     if not len(mesh.points):
         raise SourceError(f"{path}: it holds no points; export it with its mesh")
+    _check_coordinates(mesh.points, path)
     normal, levels = _find_normal(mesh.points, path)
     height = mesh.points[:, normal] - levels[0]
     below = np.flatnonzero(np.abs(height) <= _FLAT * np.ptp(mesh.points, axis=0).max())
@@ -124,6 +128,8 @@ def _cut_axes(mesh: SpaceMesh, path: Path) -> Plane:
     """The plane of a grid with straight axes."""
     assert mesh.dims is not None and mesh.axes is not None
     dims, axes = mesh.dims, list(mesh.axes)
+    for axis in axes:
+        _check_coordinates(axis, path)
     on_cells = not mesh.point_data or (bool(mesh.cell_data) and min(dims) == 2)
     remarks: list[str] = []
     if on_cells:
@@ -133,7 +139,7 @@ def _cut_axes(mesh: SpaceMesh, path: Path) -> Plane:
     _name_plane(normal, remarks)
     first, second = (axis for axis in range(3) if axis != normal)
     data = mesh.cell_data if on_cells else mesh.point_data
-    flat, vectors = _components(data, int(np.prod(dims)), (first, second), path)
+    flat, vectors = _components(data, math.prod(dims), (first, second), path)
     return Plane(
         x=axes[first],
         y=axes[second],
@@ -171,6 +177,15 @@ def _as_cells(mesh: SpaceMesh, path: Path, remarks: list[str]) -> SpaceMesh:
         )
     except ValueError as error:
         raise SourceError(f"{path}: the file is damaged ({error}); export it again") from error
+
+
+def _check_coordinates(values: np.ndarray, path: Path) -> None:
+    largest = float(np.abs(values).max())
+    if not largest <= _FARTHEST:
+        raise SourceError(
+            f"{path}: its coordinates reach {largest:g}, expected finite numbers below "
+            f"{_FARTHEST:g}; the file is damaged: export it again"
+        )
 
 
 def _thin_axis(dims: tuple[int, ...], path: Path, remarks: list[str]) -> int:

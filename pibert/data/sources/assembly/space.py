@@ -22,7 +22,7 @@ from pibert.data.sources.assembly.polygons import (
     merge_points,
     quadrilaterals,
 )
-from pibert.data.sources.gridding.cells import CellMesh
+from pibert.data.sources.gridding.cells import CellMesh, check_coordinates
 from pibert.data.sources.recordings import SourceError
 
 AXES = "xyz"
@@ -31,8 +31,6 @@ _HIDING = {_PROBED: 1, "vtkGhostType": 2 | 32}
 """Flags of VTK: 1 where a probe met the flow; bits of hidden points and of hidden cells."""
 _FLAT = 1e-6
 """Points lie in a plane where their extent along its normal is this share of the largest."""
-_FARTHEST = 1e30
-"""Coordinates beyond it are damaged; squares of areas would overflow."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -180,12 +178,10 @@ def _as_cells(mesh: SpaceMesh, path: Path, remarks: list[str]) -> SpaceMesh:
 
 
 def _check_coordinates(values: np.ndarray, path: Path) -> None:
-    largest = float(np.abs(values).max())
-    if not largest <= _FARTHEST:
-        raise SourceError(
-            f"{path}: its coordinates reach {largest:g}, expected finite numbers below "
-            f"{_FARTHEST:g}; the file is damaged: export it again"
-        )
+    try:
+        check_coordinates(values)
+    except ValueError as error:
+        raise SourceError(f"{path}: the file is damaged ({error}); export it again") from error
 
 
 def _thin_axis(dims: tuple[int, ...], path: Path, remarks: list[str]) -> int:

@@ -23,7 +23,7 @@ from pibert.data.sources.recordings import Hints, SourceError
 
 VELOCITY = "U"
 _OVERSET = "cellTypes"
-_RANKS = {0: 1, 1: 0}
+_RANKS = {0.0: 1, 1.0: 0}
 """Rank of solved (0) and interpolated (1) cells of an overset mesh; other cells are holes."""
 _GEOMETRY = ("C", "Cx", "Cy", "Cz", "V", _OVERSET)
 
@@ -211,7 +211,7 @@ def fluid_facts(case: Path, remarks: list[str]) -> dict[str, Any]:
 
 def _viscosity(case: Path, remarks: list[str]) -> float | None:
     """The kinematic viscosity of a Newtonian fluid in laminar flow; None in other cases."""
-    constant = Storage((case / "constant",))
+    constant = Storage(case, (case / "constant",))
 
     def stated(*names: str) -> Mapping[str, Any]:
         name = next((name for name in names if constant.has(name)), None)
@@ -243,7 +243,8 @@ def _without_holes(storage: Storage, time: str, mesh: PolyMesh) -> CellMesh:
     if not storage.has(f"{time}/{_OVERSET}"):
         return mesh.mesh
     kinds = read_field(storage, f"{time}/{_OVERSET}").cells(mesh.cells)[:, 0]
-    return replace(mesh.mesh, rank=np.array([_RANKS.get(round(kind), -1) for kind in kinds]))
+    ranks = [_RANKS.get(float(kind), -1) for kind in np.rint(kinds)]
+    return replace(mesh.mesh, rank=np.array(ranks))
 
 
 def _describe(mesh: PolyMesh) -> tuple[str, ...]:

@@ -67,7 +67,9 @@ def has_samples(folder: Path) -> bool:
 
 def _sample_files(folder: Path) -> list[Path]:
     return sorted(
-        file for file in folder.iterdir() if file.suffix.lower() in (*COLUMNS, *_SURFACES)
+        file
+        for file in folder.iterdir()
+        if file.suffix.lower() in (*COLUMNS, *_SURFACES) and file.is_file()
     )
 
 

@@ -12,9 +12,6 @@ from pibert.data.sources.recordings import SourceError
 
 _FARTHEST = 1e30
 """Coordinates beyond it are damaged; squares of areas would overflow."""
-_ALWAYS = 1 << 18
-_PER_CELL = 16
-"""A grid that no one asked for may have so many points per cell, or ``_ALWAYS`` if that is more."""
 
 
 def check_coordinates(values: np.ndarray) -> None:
@@ -150,27 +147,12 @@ def choose_axes(
                 return Axes(x, y), True
     (left, bottom), (right, top) = [used.min(0), used.max(0)] if box is None else box
     if shape is None:
-        shape = _choose_shape(name, mesh, right - left, top - bottom)
+        step = math.sqrt(mesh.areas().sum() / len(mesh.ends))
+        shape = max(2, round((top - bottom) / step) + 1), max(2, round((right - left) / step) + 1)
     rows, columns = shape
     x = np.linspace(left, right, columns, endpoint=not periodic[0])
     y = np.linspace(bottom, top, rows, endpoint=not periodic[1])
     return Axes(x, y), False
-
-
-def _choose_shape(name: str, mesh: CellMesh, width: float, height: float) -> tuple[int, int]:
-    """Rows and columns of square cells that are as large as those of the mesh are on average."""
-    count = len(mesh.ends)
-    step = math.sqrt(float(mesh.areas().sum()) / count)
-    if not step > 0:
-        raise SourceError(f"{name}: the {count} cells of its mesh have no area")
-    rows, columns = height / step + 1, width / step + 1
-    if rows * columns > max(_ALWAYS, _PER_CELL * count):
-        raise SourceError(
-            f"{name}: its {count} cells cover a small part of {width:g} x {height:g}, so that a "
-            f"grid with their spacing would have {rows * columns:.2g} points; choose the grid "
-            "with --shape ROWSxCOLUMNS, or cut the mesh to the part of interest"
-        )
-    return max(2, round(rows)), max(2, round(columns))
 
 
 def _uniform(levels: np.ndarray) -> np.ndarray | None:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _TOLERANCE = 1e-9
-_BLOCK = 1 << 20
+_BLOCK = 1 << 18
 """Pairs of a triangle and a grid point in its box that are compared at once."""
-_MOST_PAIRS = 32
+_MOST_PAIRS = 16
 """Per triangle and grid point. Meshes have a few; slanted slivers, one on the other, have more."""
 
 

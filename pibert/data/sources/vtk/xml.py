@@ -263,10 +263,11 @@ class _Document:
                 if len(stored) == _encoded(word + size // item):
                     # OpenFOAM v1912 states the corners of sampled surfaces so many times too large.
                     size //= item
-                self.spend(size)
-                return _take(stored, word + size, True)[0][word:]
+                values = _take(stored, word + size, True)[0][word:]
+            else:
+                values = _take(rest, size, encoded)[0]
             self.spend(size)
-            return _take(rest, size, encoded)[0]
+            return values
         count = int(np.frombuffer(_take(stored, word, encoded)[0], self.header)[0])
         head, rest = _take(stored, (3 + count) * word, encoded)
         _, block, last, *sizes = (int(n) for n in np.frombuffer(head, self.header))

@@ -22,7 +22,7 @@ def parse_numbers(text: bytes, dtype: str) -> np.ndarray:
         # Of text that is no number some versions of NumPy warn; others raise ValueError.
         warnings.simplefilter("error", DeprecationWarning)
         try:
-            values = np.fromstring(text, f"{kind.kind}8", sep=" ")  # type: ignore[call-overload]
+            values = np.fromstring(text, f"{kind.kind}8", sep=" ")
         except (DeprecationWarning, ValueError):
             raise ValueError("a list of numbers holds something else") from None
     if len(values) != count:  # NumPy takes 1-2 for two numbers

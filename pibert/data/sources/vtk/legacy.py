@@ -111,10 +111,10 @@ class _Parser:
         elif keyword == "DIMENSIONS":
             self.found["dims"] = int(words[1]), int(words[2]), int(words[3])
         elif keyword in ("ORIGIN", "SPACING", "ASPECT_RATIO"):
-            values = [float(words[place]) for place in (1, 2, 3)]
-            if not all(math.isfinite(value) for value in values):
-                raise self.fail(f"{keyword} {values} is not finite")
-            self.found["ORIGIN" if keyword == "ORIGIN" else "SPACING"] = values
+            three = [float(words[place]) for place in (1, 2, 3)]
+            if not all(math.isfinite(number) for number in three):
+                raise self.fail(f"{keyword} {three} is not finite")
+            self.found["ORIGIN" if keyword == "ORIGIN" else "SPACING"] = three
         elif keyword in ("X_COORDINATES", "Y_COORDINATES", "Z_COORDINATES"):
             self.found[keyword[0]] = self.numbers(int(words[1]), self.type_of(words[2]))
         elif keyword == "POINTS":

@@ -7,8 +7,10 @@ from random import Random
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _NAME = re.compile(rb"[A-Za-z_]{2,}")
 _EXTREMES = (b"-1", b"3", b"1e15", b"1e-30", b"4294967296", b"18446744073709551616", b"9" * 40)
-_WORDS = (b"{", b"}", b"(", b";", b"<a>", b'"', b"/*", b"#{", b"$a", b"${", b'#include "U"', b"\0")
-_WORDS += (b"string", b"uniform", b"List<vector> 3{(0 0 0)}", b'"(.*)*"', b"CELLS 1 4\n")
+_WORDS = (
+    *(b"{", b"}", b"(", b";", b"<a>", b'"', b"/*", b"#{", b"$a", b"${", b'#include "U"', b"\0"),
+    *(b"string", b"uniform", b"List<vector> 3{(0 0 0)}", b'"(.*)*"', b"CELLS 1 4\n"),
+)
 
 
 def repeat_lines(data: bytearray, rng: Random) -> None:

@@ -93,7 +93,7 @@ def open_series(
         local["plane"] = dict(frame.place)
     read: Callable[[Path], Any] = series.read
     if isinstance(frame, CellPlane):
-        read, frame, notes, noticed = open_mesh(name or path.stem, series, frame, hints.shape)
+        read, frame, notes, noticed = open_mesh(f"{series.files[0]}", series, frame, hints.shape)
         hints = replace(hints, shape=None)
         local["gridding"] = notes
         remarks += noticed

@@ -1,5 +1,6 @@
 """Cells of a plane as polygons: from lists of points, from structured grids, from one layer."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -31,7 +32,8 @@ def find_polygons(
     if not len(ends):
         return None
     sizes = np.diff(ends, prepend=0)
-    if sizes.min() < 1 or ends[-1] != len(corners):
+    # Differences of damaged ends may overflow and look small in sum.
+    if sizes.min() < 1 or ends.max() > len(corners) or ends[-1] != len(corners):
         raise ValueError(f"cells end at {ends[-1]} of {len(corners)} points")
     if corners.min() < 0 or corners.max() >= count:
         raise ValueError(f"cells name the points {corners.min()} to {corners.max()} of {count}")
@@ -82,7 +84,7 @@ def first_layer(
     """
     found = {}
     for name, values in data.items():
-        if len(values) != int(np.prod(dims)):
+        if len(values) != math.prod(dims):
             raise ValueError(f"{name!r} has {len(values)} values, the grid {dims}")
         grid = values.reshape(*dims[::-1], *values.shape[1:])
         layer = np.take(grid, 0, axis=2 - thin)

@@ -47,7 +47,13 @@ class MeshSampler:
         """A frame on the grid with the masks ``body`` and ``valid``; NaN where no cell is."""
         before = self._sampler
         if before is None or not frame.mesh.same_as(before.mesh):
-            self._sampler = CellSampler(frame.mesh, self.axes)
+            try:
+                self._sampler = CellSampler(frame.mesh, self.axes)
+            except ValueError as error:
+                raise SourceError(
+                    f"{path}: {error}; give a coarser grid with --shape ROWSxCOLUMNS, or mend the "
+                    "mesh and export it again"
+                ) from error
         sampler = self._sampler
         assert sampler is not None
         if before and not self.moves and not np.array_equal(before.fluid, sampler.fluid):
@@ -75,7 +81,7 @@ def open_mesh(
     """Choose the grid for the frames of a mesh.
 
     Args:
-        name: Of the flow.
+        name: Of the first file, for messages.
         series: Its files.
         frame: The first frame.
         shape: Rows and columns that the user asks for.

@@ -6,6 +6,7 @@ A plane flow has one point along one axis, or one layer of cells; a plane normal
 the velocity go with them. What VTK hides or could not probe is not valid.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from pibert.data.sources.assembly.polygons import (
     merge_points,
     quadrilaterals,
 )
-from pibert.data.sources.gridding.cells import CellMesh
+from pibert.data.sources.gridding.cells import CellMesh, check_coordinates
 from pibert.data.sources.recordings import SourceError
 
 AXES = "xyz"
@@ -65,6 +66,7 @@ def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
     assert mesh.points is not None
     if not len(mesh.points):
         raise SourceError(f"{path}: it holds no points; export it with its mesh")
+    _check_coordinates(mesh.points, path)
     normal, levels = _find_normal(mesh.points, path)
     height = mesh.points[:, normal] - levels[0]
     below = np.flatnonzero(np.abs(height) <= _FLAT * np.ptp(mesh.points, axis=0).max())
@@ -124,6 +126,8 @@ def _cut_axes(mesh: SpaceMesh, path: Path) -> Plane:
     """The plane of a grid with straight axes."""
     assert mesh.dims is not None and mesh.axes is not None
     dims, axes = mesh.dims, list(mesh.axes)
+    for axis in axes:
+        _check_coordinates(axis, path)
     on_cells = not mesh.point_data or (bool(mesh.cell_data) and min(dims) == 2)
     remarks: list[str] = []
     if on_cells:
@@ -133,7 +137,7 @@ def _cut_axes(mesh: SpaceMesh, path: Path) -> Plane:
     remarks += describe_plane(normal)
     first, second = (axis for axis in range(3) if axis != normal)
     data = mesh.cell_data if on_cells else mesh.point_data
-    flat, vectors = _components(data, int(np.prod(dims)), (first, second), path)
+    flat, vectors = _components(data, math.prod(dims), (first, second), path)
     return Plane(
         x=axes[first],
         y=axes[second],
@@ -169,6 +173,13 @@ def _as_cells(mesh: SpaceMesh, path: Path, remarks: list[str]) -> SpaceMesh:
             point_data=first_layer(mesh.point_data, dims, thin),
             cell_data=first_layer(mesh.cell_data, inner, thin),
         )
+    except ValueError as error:
+        raise SourceError(f"{path}: the file is damaged ({error}); export it again") from error
+
+
+def _check_coordinates(values: np.ndarray, path: Path) -> None:
+    try:
+        check_coordinates(values)
     except ValueError as error:
         raise SourceError(f"{path}: the file is damaged ({error}); export it again") from error
 

@@ -153,15 +153,14 @@ def _nearest_edge(targets: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 def _connected_to_border(mask: np.ndarray) -> np.ndarray:
     """The part of a mask that is connected to the border of the grid."""
-    reached = np.zeros_like(mask)
-    reached[[0, -1]], reached[:, [0, -1]] = mask[[0, -1]], mask[:, [0, -1]]
-    while True:
-        grown = reached.copy()
-        grown[1:] |= reached[:-1]
-        grown[:-1] |= reached[1:]
-        grown[:, 1:] |= reached[:, :-1]
-        grown[:, :-1] |= reached[:, 1:]
-        grown &= mask
-        if (grown == reached).all():
-            return reached
-        reached = grown
+    # A frame of False around it, so that every point has four neighbours.
+    left, columns = np.pad(mask, 1).ravel(), mask.shape[1] + 2
+    border = np.pad(np.zeros((mask.shape[0] - 2, mask.shape[1] - 2), bool), 1, constant_values=True)
+    front = np.flatnonzero(np.pad(mask & border, 1))
+    reached = np.zeros_like(left)
+    while len(front):
+        # Only from the points reached last: long winding gaps take no longer than wide ones.
+        reached[front], left[front] = True, False
+        near = (front[:, None] + [-columns, -1, 1, columns]).ravel()
+        front = np.unique(near[left[near]])
+    return reached.reshape(-1, columns)[1:-1, 1:-1]

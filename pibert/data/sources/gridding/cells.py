@@ -10,6 +10,18 @@ import numpy as np
 from pibert.data.sources.gridding.lattice import find_lattice, find_uniform
 from pibert.data.sources.recordings import SourceError
 
+_FARTHEST = 1e30
+"""Coordinates beyond it are damaged; squares of areas would overflow."""
+
+
+def check_coordinates(values: np.ndarray) -> None:
+    """Raise ValueError unless coordinates are finite and of a size to compute areas with."""
+    largest = float(np.abs(values).max(initial=0.0))
+    if not largest <= _FARTHEST:
+        raise ValueError(
+            f"its coordinates reach {largest:g}, expected finite numbers below {_FARTHEST:g}"
+        )
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CellMesh:

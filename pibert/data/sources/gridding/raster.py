@@ -8,6 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _TOLERANCE = 1e-9
+_BLOCK = 1 << 18
+"""Pairs of a triangle and a grid point in its box that are compared at once."""
+_MOST_PAIRS = 16
+"""Per triangle and grid point. Meshes have a few; slanted slivers, one on the other, have more."""
 
 
 class Cover(NamedTuple):
@@ -27,17 +31,42 @@ def cover(corners: np.ndarray, shape: tuple[int, int], tolerance: float | None =
         corners: (triangles, 3, 2).
         shape: Rows and columns of the grid.
         tolerance: How far outside a point may lie; None allows for rounding alone.
+
+    Raises:
+        ValueError: If the triangles overlap so much that comparing them would take too long.
     """
-    whole = np.flatnonzero(_area(corners) != 0)
-    corners = corners[whole]
-    a, b, c = corners[:, 0], corners[:, 1], corners[:, 2]
-    area = _area(corners)
     reach = _TOLERANCE if tolerance is None else tolerance
     limits = np.array(shape[::-1]) - 1
     low = np.clip(np.ceil(corners.min(1) - reach), 0, limits + 1).astype(np.int64)
     high = np.clip(np.floor(corners.max(1) + reach), -1, limits).astype(np.int64)
-    wide, tall = np.maximum(high - low + 1, 0).T
-    count = wide * tall
+    size = np.maximum(high - low + 1, 0)
+    pairs = np.cumsum(size.prod(1))
+    total = int(pairs[-1]) if len(pairs) else 0
+    if total > max(_BLOCK, _MOST_PAIRS * (len(corners) + shape[0] * shape[1])):
+        raise ValueError(
+            f"the cells of its mesh overlap or are slivers: {total:.2g} comparisons for a grid of "
+            f"{shape[0]} x {shape[1]} points"
+        )
+    whole = np.flatnonzero((_area(corners) != 0) & (size.min(1) > 0))
+    starts = np.searchsorted(pairs[whole], np.arange(_BLOCK, total, _BLOCK))
+    found = [
+        _cover_block(which, corners[which], low[which], size[which], tolerance)
+        for which in np.split(whole, np.unique(starts))
+    ]
+    return Cover(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+
+def _cover_block(
+    which: np.ndarray,
+    corners: np.ndarray,
+    low: np.ndarray,
+    size: np.ndarray,
+    tolerance: float | None,
+) -> Cover:
+    """The grid points in some triangles, whose numbers, first grid points and boxes are given."""
+    a, b, c = corners[:, 0], corners[:, 1], corners[:, 2]
+    area = _area(corners)
+    wide, count = size[:, 0], size.prod(1)
     owner = np.repeat(np.arange(len(corners)), count)
     place = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
     columns = low[owner, 0] + place % wide[owner]
@@ -52,7 +81,7 @@ def cover(corners: np.ndarray, shape: tuple[int, int], tolerance: float | None =
         sides = np.linalg.norm(np.stack([c - b, a - c, b - a], 1), axis=-1)
         slack = (-tolerance * sides / np.abs(area)[:, None])[owner]
     inside = (weights >= slack).all(1)
-    return Cover(rows[inside], columns[inside], whole[owner[inside]], weights[inside])
+    return Cover(rows[inside], columns[inside], which[owner[inside]], weights[inside])
 
 
 def _area(corners: np.ndarray) -> np.ndarray:

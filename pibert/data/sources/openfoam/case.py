@@ -25,7 +25,7 @@ _KNOWN = (VELOCITY, "p", "T", "rho")
 """Fields that are read without being named. OpenFOAM's ``omega`` is no vorticity, but a property of
 the turbulence, and ``Ux``, ``Uy``, ``Uz`` repeat the velocity."""
 _OVERSET = "cellTypes"
-_RANKS = {0: 1, 1: 0}
+_RANKS = {0.0: 1, 1.0: 0}
 """Rank of solved (0) and interpolated (1) cells of an overset mesh; other cells are holes."""
 _GEOMETRY = ("C", "Cx", "Cy", "Cz", "V", _OVERSET)
 
@@ -222,7 +222,8 @@ def _without_holes(storage: Storage, time: str, mesh: PolyMesh) -> CellMesh:
     if not storage.has(f"{time}/{_OVERSET}"):
         return mesh.mesh
     kinds = read_field(storage, f"{time}/{_OVERSET}").cells(mesh.cells)[:, 0]
-    return replace(mesh.mesh, rank=np.array([_RANKS.get(round(kind), -1) for kind in kinds]))
+    ranks = [_RANKS.get(float(kind), -1) for kind in np.rint(kinds)]
+    return replace(mesh.mesh, rank=np.array(ranks))
 
 
 def _describe(mesh: PolyMesh) -> tuple[str, ...]:

@@ -1,28 +1,37 @@
 """OpenFOAM's file format: keywords and values, lists, nested dictionaries, macros and includes.
 
-``$name`` refers to an entry of the enclosing dictionaries; ``#include`` inserts another file. Lists
-of numbers become arrays, from ASCII or binary. Code (``#calc``, ``#codeStream``) is not run: such a
-value is ``UNKNOWN``.
+``$name`` refers to an entry of the enclosing dictionaries; ``#include`` inserts another file of the
+case. Lists of numbers become arrays, from ASCII or binary. Code (``#calc``, ``#codeStream``) is not
+run: such a value is ``UNKNOWN``. Depth, and what macros and included files add, are limited.
 """
 
-import contextlib
+import os
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pibert.data.sources.number_text import parse_numbers
+from pibert.data.sources.openfoam.patterns import matches
+
 UNKNOWN = "#unknown"
 """Value of an entry that only OpenFOAM can evaluate."""
 
-_SPACE = re.compile(rb"(?:\s+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
+# What has no end goes to that of the file: it is looked for once, not at every later word.
+_SPACE = re.compile(rb"(?:\s+|//[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
 _TOKEN = re.compile(
-    rb'#\{.*?#\}|"(?:[^"\\]|\\.)*"|[{}()\[\];]|\$\{[^}]*\}|[^\s{}()\[\];"]+', re.DOTALL
+    rb'#\{.*?(?:#\}|\Z)|"(?:[^"\\]|\\.)*"|[{}()\[\];]|\$\{[^{}]*\}|[^\s{}()\[\];"]+', re.DOTALL
 )
 _LIST = re.compile(rb"List<(\w+)>")
 _COUNT = re.compile(rb"\s*(\d+)\s*([({])|\s*([({])")
 _WIDTHS = {"scalar": 1, "vector": 3, "symmTensor": 6, "tensor": 9, "label": 1}
 _WITHOUT_BRACKETS = bytes.maketrans(b"(){}", b"    ")
+_MOST_VALUES = 1 << 40
+_DEEPEST = 100
+_MOST_FILES = 100
+_MOST_WORDS = 1_000_000
 
 
 class Dictionary(dict[str, Any]):
@@ -42,9 +51,8 @@ class Dictionary(dict[str, Any]):
             if keyword in self:
                 return self[keyword]
         for pattern, value in reversed(self.patterns):
-            with contextlib.suppress(re.error):
-                if re.fullmatch(pattern, keywords[0]):
-                    return value
+            if matches(pattern, keywords[0]):
+                return value
         return None
 
     def resolve(self, name: str) -> Any:
@@ -54,6 +62,8 @@ class Dictionary(dict[str, Any]):
             while scope is not None and scope.parent is not None:
                 scope = scope.parent
         name = name.lstrip(":.")
+        if name.count(".") > _DEEPEST:
+            return [UNKNOWN]
         first, _, rest = name.partition(".")
         while scope is not None:
             if name in scope:
@@ -64,6 +74,22 @@ class Dictionary(dict[str, Any]):
         return [UNKNOWN]
 
 
+@dataclass
+class _Expansion:
+    """What the macros and included files of a file have added to it so far."""
+
+    open: list[Path] = field(default_factory=list)
+    """The files being read, each included by the one before."""
+    files: int = 0
+    words: int = 0
+    depth: int = 0
+
+    def add_words(self, count: int) -> None:
+        self.words += count
+        if self.words > _MOST_WORDS:
+            raise ValueError(f"its macros expand to more than {_MOST_WORDS} words")
+
+
 class Parser:
     """Parses one file.
 
@@ -71,10 +97,22 @@ class Parser:
         data: Its bytes.
         path: Its path, for the files that it includes.
         head: The header (``FoamFile``) for a block of a file that has none.
+        case: The folder that included files must be in; default: that of the file's folder.
+        expansion: Of the file that includes this one.
     """
 
-    def __init__(self, data: bytes, path: Path, head: Dictionary | None = None) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        path: Path,
+        head: Dictionary | None = None,
+        *,
+        case: Path | None = None,
+        expansion: _Expansion | None = None,
+    ) -> None:
         self.data, self.path, self.place = data, path, 0
+        self.case = case or path.absolute().parent.parent
+        self._expansion = expansion or _Expansion([path.absolute()])
         self.head = head or Dictionary()
         self._skip()
         if data.startswith(b"FoamFile", self.place):
@@ -100,10 +138,7 @@ class Parser:
 
     def entries(self) -> Dictionary:
         """The rest of the file as a dictionary."""
-        try:
-            return self._entries(Dictionary(), b"")
-        except RecursionError:
-            raise ValueError("it is nested too deeply, or includes itself") from None
+        return self._entries(Dictionary(), b"")
 
     def named(self) -> dict[str, Dictionary]:
         """A list of named dictionaries, such as the patches of a mesh."""
@@ -118,14 +153,26 @@ class Parser:
             found[name.decode()] = self._entries(Dictionary(), b"}")
         return found
 
+    def stored(self, dtype: str, width: int = 1) -> np.ndarray:
+        """The next list of numbers, as ``numbers``, of a file that is as long as its list.
+
+        A uniform list, ``1000{0}``, may be any number of values; nothing else vouches for it here.
+        """
+        values = self.numbers(dtype, width)
+        if len(values) > len(self.data):
+            raise ValueError(f"it declares {len(values)} values in {len(self.data)} bytes")
+        return values
+
     def numbers(self, dtype: str, width: int = 1) -> np.ndarray:
-        """The next list of numbers, (n,) or (n, width)."""
+        """The next list of numbers, (n,) or (n, width); that of a uniform list takes no memory."""
         found = _COUNT.match(self.data, self._skip())
         if found is None:
             raise ValueError("expected a list of numbers")
         self.place = found.end()
         kind = "f" if "f" in dtype else "i"
         count = None if found[1] is None else int(found[1])
+        if count is not None and count > _MOST_VALUES:
+            raise ValueError(f"it declares a list of {count} values")
         if (found[2] or found[3]) == b"{":
             one = _shaped(_parse_numbers(self._until(b"}"), kind), 1, width)
             return np.broadcast_to(one, (count or 0, *one.shape[1:]))
@@ -154,13 +201,17 @@ class Parser:
             raise ValueError(f"{len(flat)} numbers where {found[1].decode()} lists were announced")
         heads = [0]
         for _ in range(int(found[1])):
-            heads.append(heads[-1] + 1 + int(flat[heads[-1]]))
+            size = int(flat[heads[-1]]) if heads[-1] < len(flat) else -1
+            if size < 0:
+                raise ValueError(f"list {len(heads)} of {found[1].decode()} has no length")
+            heads.append(heads[-1] + 1 + size)
         if heads[-1] != len(flat):
             raise ValueError(f"{len(flat)} numbers where {heads[-1]} were announced")
         ends = np.array(heads[1:]) - np.arange(1, len(heads))
         return np.delete(flat, heads[:-1]), ends
 
     def _entries(self, scope: Dictionary, end: bytes) -> Dictionary:
+        self._descend()
         while (keyword := self._next(end == b"")) != end:
             if keyword == b";":
                 continue
@@ -171,7 +222,13 @@ class Parser:
                 self._merge(scope, scope.resolve(_macro(text)))
             else:
                 self._entry(scope, text)
+        self._expansion.depth -= 1
         return scope
+
+    def _descend(self) -> None:
+        self._expansion.depth += 1
+        if self._expansion.depth > _DEEPEST:
+            raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
 
     def _entry(self, scope: Dictionary, keyword: str) -> None:
         value: Any
@@ -189,6 +246,7 @@ class Parser:
 
     def _value(self, scope: Dictionary, end: bytes) -> list[Any]:
         words: list[Any] = []
+        self._descend()
         while (word := self._next()) != end:
             typed = _LIST.fullmatch(word)
             if typed:
@@ -198,12 +256,15 @@ class Parser:
                 words.append(self._value(scope, closing))
             elif word.startswith(b"$"):
                 found = scope.resolve(_macro(word.decode("latin-1")))
-                words += found if isinstance(found, list) else [found]
+                more = found if isinstance(found, list) else [found]
+                self._expansion.add_words(len(more))
+                words += more
             elif word.startswith(b"#"):
                 self._skip_code()
                 words.append(UNKNOWN)
             else:
                 words.append(word.decode("latin-1").strip('"'))
+        self._expansion.depth -= 1
         return words
 
     def _typed(self, kind: str) -> Any:
@@ -214,22 +275,57 @@ class Parser:
     def _directive(self, word: str, scope: Dictionary) -> None:
         if word in ("#include", "#includeIfPresent", "#sinclude"):
             name = self._next().decode().strip('"')
-            # "$FOAM_CASE/constant/a" and "<constant>/a" start in the case.
-            plain = re.sub(r"^(\$FOAM_CASE|<case>)/|[<>]", "", name)
-            for path in (self.path.parent / plain, self.path.parent.parent / plain):
-                if path.is_file():
-                    included = Parser(path.read_bytes(), path)
-                    included._entries(scope, b"")
-                    return
-            if word == "#include":
+            path = self._find(name)
+            if path is not None:
+                self._include(path, scope)
+            elif word == "#include":
                 raise ValueError(f"it includes {name!r}, which is not there")
         elif word in ("#codeStream", "#calc", "#eval"):
             self._skip_code()
         else:  # such as '#includeEtc "..."', '#inputMode merge': skip the line
             self.place = max(self.place, self.data.find(b"\n", self.place))
 
+    def _find(self, name: str) -> Path | None:
+        """The included file of this name, which must be in the case."""
+        # "$FOAM_CASE/constant/a" and "<constant>/a" start in the case.
+        plain = re.sub(r"^(\$FOAM_CASE|<case>)/|[<>]", "", name)
+        case, outside = os.path.normpath(self.case), False
+        for folder in (self.path.parent, self.path.parent.parent, self.case):
+            # Without "..", so that the place that is checked is the place that is read.
+            path = Path(os.path.normpath(folder.absolute() / plain))
+            try:
+                if not path.is_file():
+                    continue
+            except OSError as error:  # such as a name that is too long
+                raise ValueError(f"it includes {name[:80]!r}: {error.strerror}") from error
+            if path.is_relative_to(case):
+                return path
+            outside = True
+        if outside:
+            raise ValueError(
+                f"it includes {name!r}, which is outside the case and is not read; copy that file "
+                "into the case"
+            )
+        return None
+
+    def _include(self, path: Path, scope: Dictionary) -> None:
+        expansion = self._expansion
+        expansion.files += 1
+        if path in expansion.open:
+            raise ValueError(f"it includes itself, as {path.name!r}")
+        if expansion.files > _MOST_FILES:
+            raise ValueError(f"it includes more than {_MOST_FILES} files")
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise ValueError(f"it includes {path.name!r}: {error.strerror}") from error
+        expansion.open.append(path)
+        Parser(data, path, case=self.case, expansion=expansion)._entries(scope, b"")
+        expansion.open.pop()
+
     def _merge(self, scope: Dictionary, found: Any) -> None:
         if isinstance(found, Dictionary):
+            self._expansion.add_words(len(found) + len(found.patterns))
             scope.update(found)
             scope.patterns += found.patterns
 
@@ -279,8 +375,7 @@ def _macro(word: str) -> str:
 
 
 def _parse_numbers(text: bytes, kind: str) -> np.ndarray:
-    plain = text.translate(_WITHOUT_BRACKETS)
-    return np.fromstring(plain.decode("latin-1"), kind + "8", sep=" ")
+    return parse_numbers(text.translate(_WITHOUT_BRACKETS), kind + "8")
 
 
 def _shaped(values: np.ndarray, count: int | None, width: int) -> np.ndarray:

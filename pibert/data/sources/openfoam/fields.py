@@ -17,7 +17,7 @@ from pibert.data.sources.recordings import SourceError
 SLIP = ("slip", "symmetry", "symmetryPlane", "basicSymmetry")
 """Conditions, and types of patches, that remove the normal velocity alone."""
 _WIDTHS = {"volScalarField": 1, "volVectorField": 3}
-_UNITS: dict[tuple[int, ...], str] = {
+_UNITS: dict[tuple[float, ...], str] = {
     (0, 0, 0, 0): "1",
     (0, 1, 0, 0): "m",
     (0, 1, -1, 0): "m/s",
@@ -69,7 +69,10 @@ class FoamField:
     def condition(self, patch: Patch) -> Dictionary:
         """The boundary condition on a patch; empty if none is stated."""
         boundary = self.parts[patch.part].get("boundaryField")
-        found = boundary.find(*patch.keys) if isinstance(boundary, Dictionary) else None
+        try:
+            found = boundary.find(*patch.keys) if isinstance(boundary, Dictionary) else None
+        except ValueError as error:
+            raise SourceError(broken(self.path, error)) from error
         return found if isinstance(found, Dictionary) else Dictionary()
 
     def edges(self, mesh: PolyMesh, cells: np.ndarray) -> np.ndarray:
@@ -134,6 +137,8 @@ def _values(entry: object, count: int, width: int) -> np.ndarray | None:
     words = entry[1] if isinstance(entry[1], list) else entry[1:2]
     if entry[0] != "uniform" or UNKNOWN in words:
         return None
+    if not all(isinstance(word, str) for word in words):
+        raise ValueError("a uniform value holds something other than numbers")
     numbers = np.array([float(word) for word in words])
     if len(numbers) != width:
         raise ValueError(f"a uniform value has {len(numbers)} numbers, expected {width}")
@@ -143,9 +148,11 @@ def _values(entry: object, count: int, width: int) -> np.ndarray | None:
 def _unit(stated: Dictionary) -> str | None:
     listed = stated.get("dimensions")
     words = listed[0] if isinstance(listed, list) and listed else []
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        return None
     if len(words) == 1:
         return _NAMED_UNITS.get(words[0])
     try:
-        return _UNITS.get(tuple(int(float(word)) for word in words[:4]))
+        return _UNITS.get(tuple(float(word) for word in words[:4]))
     except ValueError:
         return None

@@ -23,7 +23,7 @@ class CaseDictionaries:
 
     def __init__(self, case: Path, remarks: list[str]) -> None:
         self.remarks = remarks
-        self._storage = Storage((case,))
+        self._storage = Storage(case, (case,))
         self._found: dict[str, Mapping[str, Any]] = {}
 
     def read(self, *names: str) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pibert.data.sources.gridding.cells import CellMesh
+from pibert.data.sources.gridding.cells import CellMesh, check_coordinates
 from pibert.data.sources.openfoam.storage import Storage, broken
 from pibert.data.sources.openfoam.topology import (
     SHEETS,
@@ -61,7 +61,8 @@ class Patch:
         """Names under which a field may state its condition: the patch's, and its groups'."""
         listed = self.patch.stated.get("inGroups")
         words = listed[-1] if isinstance(listed, list) and listed else []
-        return (self.name, *(words if isinstance(words, list) else [words]))
+        names = words if isinstance(words, list) else [words]
+        return (self.name, *(name for name in names if isinstance(name, str)))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -157,7 +158,10 @@ class MeshReader:
         """The points (n, 3) of every part."""
         name = f"{folder}/polyMesh/points"
         try:
-            return [parser.numbers(parser.scalar, 3) for parser in self.storage.read(name)]
+            parts = [parser.stored(parser.scalar, 3) for parser in self.storage.read(name)]
+            for part in parts:
+                check_coordinates(part)
+            return parts
         except ValueError as error:
             if isinstance(error, SourceError):
                 raise
@@ -176,7 +180,7 @@ def _assemble(folder: Path, boundary: BoundaryFaces, parts: list[np.ndarray]) ->
     num_low = np.bincount(of_corner[low], minlength=len(ends))
     lower = sheets[num_low[sheets] == sizes[sheets]]
     count = sum(boundary.cells)
-    if not np.array_equal(np.sort(owners[lower]), np.arange(count)):
+    if len(lower) != count or not np.array_equal(np.sort(owners[lower]), np.arange(count)):
         raise SourceError(
             f"{folder}: a 3-D mesh: its {count} cells are not one layer. {_SAMPLE_IT}"
         )

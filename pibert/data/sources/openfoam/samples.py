@@ -67,7 +67,9 @@ def has_samples(folder: Path) -> bool:
 
 def _sample_files(folder: Path) -> list[Path]:
     return sorted(
-        file for file in folder.iterdir() if file.suffix.lower() in (*COLUMNS, *_SURFACES)
+        file
+        for file in folder.iterdir()
+        if file.suffix.lower() in (*COLUMNS, *_SURFACES) and file.is_file()
     )
 
 
@@ -83,7 +85,7 @@ def _field_of(file: Path) -> str:
     """The field in a file of one: stated in the head of raw columns; of VTK the first word."""
     if file.suffix.lower() == ".raw":
         with file.open(errors="replace") as lines:
-            found = _FIELD.match(lines.readline())
+            found = _FIELD.match(lines.readline(1000))
         if found:
             return found[1]
     return file.stem.split("_")[0] if "_" in file.stem else ""

@@ -5,7 +5,6 @@ folder ``processorsN`` whose files hold one block per processor. Any file may be
 (``.gz``).
 """
 
-import gzip
 import re
 import zlib
 from dataclasses import dataclass
@@ -13,15 +12,18 @@ from pathlib import Path
 
 from pibert.data.sources.openfoam.dictionary import Dictionary, Parser
 from pibert.data.sources.recordings import SourceError
+from pibert.data.sources.unpacking import unpack_gzip
 
 _TIME = re.compile(r"\d+(\.\d+)?([eE][+-]?\d+)?")
-_BLOCK = re.compile(rb"\s*(?://[^\n]*\s*)*(\d+)\s*\(")
+_BLOCK = re.compile(rb"\s*(?://[^\n]*\n\s*)*(\d+)\s*\(")
 
 
 @dataclass(frozen=True)
 class Storage:
     """The folders of a case or of its parts."""
 
+    case: Path
+    """Files outside this folder are not read."""
     folders: tuple[Path, ...]
     collated: int = 0
     """Number of parts in the only folder, in the collated format; 0 otherwise."""
@@ -57,26 +59,26 @@ class Storage:
         paths = [(folder / name, _load(folder / name)) for folder in self.folders]
         try:
             if not self.collated:
-                return [Parser(data, path) for path, data in paths]
+                return [Parser(data, path, case=self.case) for path, data in paths]
             ((path, data),) = paths
-            return _blocks(data, path, self.collated)
+            return _blocks(data, path, self.collated, self.case)
         except ValueError as error:
             raise SourceError(broken(self.folders[0] / name, error)) from error
 
 
 def find_storages(case: Path) -> list[Storage]:
     """The case itself and, if it is decomposed, its parts."""
-    found = [Storage((case,))]
+    found = [Storage(case, (case,))]
     parts = [folder for folder in case.glob("processor[0-9]*") if folder.name[9:].isdecimal()]
     if parts:
-        found.append(Storage(tuple(sorted(parts, key=lambda folder: int(folder.name[9:])))))
+        found.append(Storage(case, tuple(sorted(parts, key=lambda folder: int(folder.name[9:])))))
     for folder in sorted(case.glob("processors[0-9]*")):
         if not folder.name[10:].isdecimal():
             raise SourceError(
                 f"{folder}: the results of groups of processors are not supported; run "
                 "reconstructPar in the case"
             )
-        found.append(Storage((folder,), int(folder.name[10:])))
+        found.append(Storage(case, (folder,), int(folder.name[10:])))
     return found
 
 
@@ -103,15 +105,14 @@ def _load(path: Path) -> bytes:
     if found is None:
         raise SourceError(f"{path}: this file of the case is missing; copy it too.")
     try:
-        data = found.read_bytes()
-        return gzip.decompress(data) if found.suffix == ".gz" else data
-    except (OSError, EOFError, zlib.error) as error:
+        return unpack_gzip(found) if found.suffix == ".gz" else found.read_bytes()
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         raise SourceError(broken(found, error)) from error
 
 
-def _blocks(data: bytes, path: Path, count: int) -> list[Parser]:
+def _blocks(data: bytes, path: Path, count: int, case: Path) -> list[Parser]:
     """The parts of a collated file; only the first has a header."""
-    outer = Parser(data, path)
+    outer = Parser(data, path, case=case)
     if outer.head.get("class") != ["decomposedBlockData"]:
         raise ValueError("it is not in the collated format, unlike its folder")
     parts: list[Parser] = []
@@ -121,7 +122,7 @@ def _blocks(data: bytes, path: Path, count: int) -> list[Parser]:
         end = found.end() + int(found[1])
         if data[end : end + 1] != b")":
             raise ValueError("it ends within a processor's block")
-        parts.append(Parser(data[found.end() : end], path, head))
+        parts.append(Parser(data[found.end() : end], path, head, case=case))
         head, place = parts[0].head, end + 1
     if len(parts) != count:
         raise ValueError(f"found the blocks of {len(parts)} processors, expected {count}")

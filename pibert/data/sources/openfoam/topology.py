@@ -54,7 +54,10 @@ class BoundaryFaces:
         if self.numbers is not None:
             if [len(part) for part in parts] != [len(part) for part in self.numbers]:
                 raise ValueError("their number does not fit pointProcAddressing")
-            points = np.zeros((max(int(part.max()) for part in self.numbers) + 1, 3))
+            count = max(int(part.max(initial=-1)) for part in self.numbers) + 1
+            if count > sum(len(part) for part in parts):
+                raise ValueError(f"pointProcAddressing names point {count - 1}, of fewer points")
+            points = np.zeros((count, 3))
             for number, part in zip(self.numbers, parts, strict=True):
                 points[number] = part
         if self.corners.max(initial=-1) >= len(points):
@@ -83,10 +86,10 @@ def read_boundary(storage: Storage, folder: str) -> BoundaryFaces:
 
     try:
         patches = [parser.named() for parser in read("boundary")]
-        owners = [parser.numbers(parser.label) for parser in read("owner")]
+        owners = [_whole(parser) for parser in read("owner")]
         numbers = None
         if storage.parts > 1:
-            numbers = [parser.numbers(parser.label) for parser in read("pointProcAddressing")]
+            numbers = [_whole(parser) for parser in read("pointProcAddressing")]
         faces = [_faces(parser) for parser in read("faces")]
         return _join(storage.parts, patches, owners, faces, numbers)
     except SourceError as error:
@@ -119,6 +122,12 @@ def _join(
         last = max((_span(patch).stop for patch in named.values()), default=0)
         if not 0 <= first <= last <= len(stops) == len(owner):
             raise ValueError(f"{len(stops)} faces, {len(owner)} owners, patches up to {last}")
+        if owner.max(initial=0) >= len(owner):
+            raise ValueError(f"owner names cell {owner.max()} of a mesh with {len(owner)} faces")
+        if sum(len(_span(patch)) for patch in named.values()) > last - first:
+            raise ValueError("its patches overlap")
+        if numbers is not None and points.max(initial=-1) >= len(numbers[part]):
+            raise ValueError(f"faces name point {points.max()} of {len(numbers[part])}")
         start = int(stops[first - 1]) if first else 0
         own = points[start:]
         before = sum(len(array) for array in ends)
@@ -145,15 +154,32 @@ def _join(
 def _faces(parser: Parser) -> tuple[np.ndarray, np.ndarray]:
     """Point numbers of all faces, and where each face ends among them."""
     if parser.head.get("class") == ["faceCompactList"]:
-        ends = parser.numbers(parser.label)
-        return parser.numbers(parser.label), ends[1:]
-    return parser.counted_lists()
+        ends = _whole(parser)
+        corners, ends = _whole(parser), ends[1:]
+    else:
+        corners, ends = parser.counted_lists()
+        _check_whole(corners)
+    if np.diff(ends, prepend=0).min(initial=0) < 0 or ends.max(initial=0) != len(corners):
+        raise ValueError(f"its faces end at {ends.max(initial=0)} of {len(corners)} points")
+    return corners, ends
+
+
+def _whole(parser: Parser) -> np.ndarray:
+    """The next list of numbers of points, faces or cells."""
+    return _check_whole(parser.stored(parser.label))
+
+
+def _check_whole(values: np.ndarray) -> np.ndarray:
+    if values.min(initial=0) < 0:
+        raise ValueError(f"it names number {values.min()}, but numbers start from 0")
+    return values
 
 
 def first_word(stated: Mapping[str, object], key: str) -> str:
     """The first word of an entry; empty if there is none."""
     value = stated.get(key)
-    return str(value[0]) if isinstance(value, list) and value else ""
+    word = value[0] if isinstance(value, list) and value else ""
+    return word if isinstance(word, str) else ""
 
 
 def _span(stated: Mapping[str, object]) -> range:

@@ -5,6 +5,8 @@ is the flow; the others are patches.
 """
 
 import json
+import math
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,6 +21,8 @@ def read_collection(path: Path) -> list[tuple[float, Path]]:
     named = _named_in_series(path) if path.suffix.lower() == ".series" else _named_in_pvd(path)
     times: dict[float, Path] = {}
     for time, file in named:
+        if not math.isfinite(time):
+            raise SourceError(f"{path}: the time of {file!r} is {time}; write it again")
         if time in times:
             raise SourceError(
                 f"{path}: two files for time {time:g}; a flow in several parts is not read: merge "
@@ -55,7 +59,7 @@ def _named_in_series(path: Path) -> Iterable[tuple[float, str | None]]:
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["files"]
         return [(float(entry["time"]), str(entry["name"])) for entry in entries]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise SourceError(
             f"{path}: expected JSON with the name and time of every file ({type(error).__name__}: "
             f"{error}); write it again"
@@ -63,6 +67,15 @@ def _named_in_series(path: Path) -> Iterable[tuple[float, str | None]]:
 
 
 def _existing(path: Path, file: str | None) -> Path:
-    if not file or not (path.parent / file).is_file():
+    """The file of an entry, which lies in the folder of the list or below it."""
+    folder = path.absolute().parent
+    # Without "..", so that the place that is checked is the place that is read.
+    found = Path(os.path.normpath(folder / (file or "")))
+    if not found.is_relative_to(os.path.normpath(folder)):
+        raise SourceError(
+            f"{path}: it names {file!r}, which is outside its folder and is not read; move the "
+            "data into the folder, and name it relative to the list"
+        )
+    if not file or not found.is_file():
         raise SourceError(f"{path}: it names {file!r}, which is not there; copy it too")
-    return path.parent / file
+    return found

@@ -3,8 +3,12 @@
 Binary numbers are big-endian. Read are STRUCTURED_POINTS, RECTILINEAR_GRID, STRUCTURED_GRID,
 UNSTRUCTURED_GRID and POLYDATA (the surfaces that OpenFOAM samples), with cells in the layout before
 and after version 5. Format: the VTK file formats chapter of the VTK User's Guide.
+
+Counts that a file declares are compared with what it holds before anything of that size is made.
 """
 
+import math
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -12,7 +16,9 @@ from urllib.parse import unquote
 import numpy as np
 
 from pibert.data.sources.assembly.space import SpaceMesh
+from pibert.data.sources.number_text import count_words, parse_numbers
 from pibert.data.sources.recordings import SourceError
+from pibert.data.sources.vtk.extent import Dims, check_dims
 
 HEAD = b"# vtk DataFile"
 
@@ -38,15 +44,20 @@ _KINDS = (
     "UNSTRUCTURED_GRID",
     "POLYDATA",
 )
+_LONG = 1 << 16
+"""The words of longer lines are counted without making them."""
+_NOT_BLANK = re.compile(rb"\S")
 
 
 def read_legacy(path: Path) -> SpaceMesh:
     parser = _Parser(path, path.read_bytes())
     try:
         return parser.mesh()
-    except (ValueError, IndexError, UnicodeDecodeError) as error:
-        if isinstance(error, SourceError):
-            raise
+    except SourceError:
+        raise
+    except IndexError as error:
+        raise parser.fail("a line or the file ends too early") from error
+    except (ValueError, ArithmeticError) as error:
         raise parser.fail(str(error)) from error
 
 
@@ -98,11 +109,12 @@ class _Parser:
                 raise self.fail(f"a data set of kind {kind}; read are {', '.join(_KINDS)}")
             self.found["kind"] = kind
         elif keyword == "DIMENSIONS":
-            self.found["dims"] = tuple(int(word) for word in words[1:4])
+            self.found["dims"] = int(words[1]), int(words[2]), int(words[3])
         elif keyword in ("ORIGIN", "SPACING", "ASPECT_RATIO"):
-            self.found["ORIGIN" if keyword == "ORIGIN" else "SPACING"] = [
-                float(word) for word in words[1:4]
-            ]
+            three = [float(words[place]) for place in (1, 2, 3)]
+            if not all(math.isfinite(number) for number in three):
+                raise self.fail(f"{keyword} {three} is not finite")
+            self.found["ORIGIN" if keyword == "ORIGIN" else "SPACING"] = three
         elif keyword in ("X_COORDINATES", "Y_COORDINATES", "Z_COORDINATES"):
             self.found[keyword[0]] = self.numbers(int(words[1]), self.type_of(words[2]))
         elif keyword == "POINTS":
@@ -122,16 +134,20 @@ class _Parser:
         words = self.line().split() if self.skip_blank() else []
         if words and words[0].upper() == "OFFSETS":
             # Since version 5: offsets from 0 to the end, then the point numbers.
-            offsets = self.numbers(count, self.type_of(words[1]))
+            offsets = self.numbers(count, self.whole_type(words[1]))
             words = self.line().split() if self.skip_blank() else []
             if not words or words[0].upper() != "CONNECTIVITY":
                 raise self.fail("CONNECTIVITY is missing after OFFSETS")
-            return self.numbers(size, self.type_of(words[1])), offsets[1:].astype(np.int64)
+            return self.numbers(size, self.whole_type(words[1])), offsets[1:].astype(np.int64)
         self.place = before
         # Before: every cell as its number of points followed by them.
         flat = self.numbers(size, "i4").astype(np.int64)
         keep, ends, start = np.ones(size, dtype=bool), [], 0
+        if not 0 <= count <= size:
+            raise self.fail(f"{count} cells in a list of {size} numbers")
         for index in range(count):
+            if flat[start] < 0:
+                raise self.fail(f"a cell of {flat[start]} points")
             keep[start] = False
             start += 1 + int(flat[start])
             ends.append(start - index - 1)
@@ -160,6 +176,7 @@ class _Parser:
                 words = self.line().split()
             name, width, tuples = unquote(words[0]), int(words[1]), int(words[2])
             if words[3].lower() == "string":
+                self.check_count(width * tuples, 1)
                 for _ in range(width * tuples):
                     self.skip_text()
                 continue
@@ -171,6 +188,8 @@ class _Parser:
 
     def skip_text(self) -> None:
         """Pass a text: a line, or in binary its length and so many bytes."""
+        if self.place >= len(self.data):
+            raise self.fail("it ends within a list of texts")
         if not self.binary:
             self.raw_line()
             return
@@ -180,6 +199,8 @@ class _Parser:
         self.place += size + (length & ((1 << (8 * size - 2)) - 1))
 
     def keep(self, name: str, width: int, values: np.ndarray) -> None:
+        if width < 1:
+            raise self.fail(f"{name!r} has {width} components")
         self.target[name] = values if width == 1 else values.reshape(-1, width)
 
     def assemble(
@@ -197,17 +218,22 @@ class _Parser:
         missing = [need for need in needs if need not in found]
         if missing:
             raise self.fail(f"a {kind} without {', '.join(missing)}")
-        dims: tuple[int, int, int] | None = found.get("dims")
+        # A mesh of cells has no dimensions, whatever its file says.
+        dims: Dims | None = found["dims"] if "dims" in needs else None
         axes: Any = None
+        if dims is not None:
+            check_dims(dims, point_data, cell_data)
         if kind == "RECTILINEAR_GRID":
             axes = tuple(found[letter].astype(np.float64) for letter in "XYZ")
             if tuple(len(axis) for axis in axes) != dims:
                 raise self.fail(f"DIMENSIONS {dims} do not fit the coordinates")
         elif kind == "STRUCTURED_POINTS":
             assert dims is not None
+            if not point_data and not cell_data:
+                return SpaceMesh(dims=dims)  # nothing vouches for its size
             origin, spacing = found.get("ORIGIN", [0.0] * 3), found.get("SPACING", [1.0] * 3)
             axes = tuple(origin[i] + spacing[i] * np.arange(dims[i]) for i in range(3))
-        elif dims is not None and int(np.prod(dims)) != len(found["points"]):
+        elif dims is not None and math.prod(dims) != len(found["points"]):
             raise self.fail(f"DIMENSIONS {dims} do not fit {len(found['points'])} points")
         points = found["points"].astype(np.float64) if axes is None else None
         return SpaceMesh(
@@ -226,32 +252,47 @@ class _Parser:
             raise self.fail(f"an unknown type {word!r}")
         return _TYPES[word.lower()]
 
+    def whole_type(self, word: str) -> str:
+        kind = self.type_of(word)
+        if kind.startswith("f"):
+            raise self.fail(f"cells given as {word}, not as whole numbers")
+        return kind
+
+    def check_count(self, count: int, size: int) -> None:
+        """Refuse a count of items that take more bytes than are left."""
+        left = max(0, len(self.data) - self.place)
+        if not 0 <= count * size <= left + 1:
+            raise self.fail(f"it declares {count} values where {left} bytes are left")
+
     def numbers(self, count: int, kind: str) -> np.ndarray:
         """The next numbers; binary ones follow the keyword's line at once."""
-        if count < 0:
-            raise self.fail(f"a count of {count}")
         if self.binary:
             dtype = np.dtype(">" + kind)
+            self.check_count(count, dtype.itemsize)
             end = self.place + count * dtype.itemsize
             if end > len(self.data):
                 raise self.fail(f"it ends within an array, {end - len(self.data)} bytes early")
             values = np.frombuffer(self.data, dtype, count, self.place)
             self.place = end
             return values.astype(dtype.newbyteorder("="))
-        words: list[bytes] = []
-        while len(words) < count:
+        self.check_count(count, 2)  # a digit and white space, save after the last
+        lines: list[bytes] = []
+        found = 0
+        while found < count:
             if self.place >= len(self.data):
-                raise self.fail(f"it ends after {len(words)} of {count} numbers")
-            words += self.raw_line().split()
-        if len(words) > count:
-            raise self.fail(f"an array of {len(words)} numbers where {count} were announced")
-        return np.array(words, dtype="S").astype(kind)
+                raise self.fail(f"it ends after {found} of {count} numbers")
+            line = self.raw_line()
+            lines.append(line)
+            found += len(line.split()) if len(line) < _LONG else count_words(line)
+        if found > count:
+            raise self.fail(f"an array of {found} numbers where {count} were announced")
+        return parse_numbers(b"\n".join(lines), kind)
 
     def skip_blank(self) -> bool:
         """Go to the next line that is not empty; False at the end of the file."""
-        while self.place < len(self.data) and self.data[self.place : self.place + 1].isspace():
-            self.place += 1
-        return self.place < len(self.data)
+        found = _NOT_BLANK.search(self.data, self.place)
+        self.place = len(self.data) if found is None else found.start()
+        return found is not None
 
     def raw_line(self) -> bytes:
         end = self.data.find(b"\n", self.place)

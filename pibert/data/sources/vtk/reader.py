@@ -6,7 +6,7 @@ states; else the frames are counted.
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pibert.data.provenance import own_facts
@@ -32,7 +32,7 @@ _PARTS = (".pvti", ".pvtr", ".pvts", ".pvtu", ".pvtp")
 def recognise(path: Path) -> bool:
     if path.is_dir():
         try:
-            return any(entry.suffix.lower() in (*_FRAMES, *_SERIES) for entry in path.iterdir())
+            return any(_files(path, *_FRAMES, *_SERIES))
         except OSError:
             return False
     return path.suffix.lower() in (*_FRAMES, *_PARTS, *_SERIES) and path.is_file()
@@ -40,7 +40,7 @@ def recognise(path: Path) -> bool:
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     if path.is_dir():
-        collections = [entry for entry in path.iterdir() if entry.suffix.lower() in _SERIES]
+        collections = list(_files(path, *_SERIES))
         # Of a case there may be series of its patches, too: that of the blocks holds the flow.
         blocks = [entry for entry in collections if entry.name.lower().endswith(".vtm.series")]
         for found in (collections, blocks):
@@ -65,17 +65,27 @@ def read_plane(path: Path) -> Plane | CellPlane:
     return cut_plane(mesh, path)
 
 
+def _files(folder: Path, *suffixes: str) -> Iterator[Path]:
+    """The files of a folder with these suffixes; no pipes, whose reading might never end."""
+    for entry in folder.iterdir():
+        if entry.suffix.lower() in suffixes and entry.is_file():
+            yield entry
+
+
 def _open_collection(path: Path, hints: Hints) -> Recordings:
-    times, files = zip(*read_collection(path), strict=True)
+    try:
+        times, files = zip(*read_collection(path), strict=True)
+    except OSError as error:
+        raise SourceError(f"{path}: it cannot be read ({error.strerror})") from error
     return _open(files, path, hints, times=times, name=path.name.partition(".")[0])
 
 
 def _open_folder(path: Path, hints: Hints) -> Recordings:
     """The files of a folder as frames, in the order of the number that ends their names."""
-    files = [entry for entry in path.iterdir() if entry.suffix.lower() in _FRAMES]
     series: dict[tuple[str, str], list[tuple[int, Path]]] = {}
-    for file in files:
-        stem, number = re.fullmatch(r"(.*?)(\d*)", file.stem).groups()  # type: ignore[union-attr]
+    for file in _files(path, *_FRAMES):
+        stem = file.stem.rstrip("0123456789")
+        number = file.stem[len(stem) :]
         series.setdefault((stem, file.suffix), []).append((int(number or 0), file))
     if len(series) > 1:
         names = ", ".join(f"{stem}*{suffix}" for stem, suffix in sorted(series)[:8])

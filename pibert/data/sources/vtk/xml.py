@@ -4,11 +4,13 @@ An array is text, base64 after a header of its length, or lies in one appended b
 at an offset. A compressed array is a header (number of blocks, size of a block, size of the last
 one or 0, compressed sizes) and the blocks; in base64 the header is encoded apart from them. Format:
 "VTK XML formats" of the VTK documentation.
+
+Sizes that a file declares are compared with what it holds before anything of that size is made.
 """
 
 import base64
-import binascii
 import lzma
+import math
 import re
 import zlib
 from collections.abc import Callable
@@ -18,7 +20,10 @@ from xml.etree import ElementTree
 import numpy as np
 
 from pibert.data.sources.assembly.space import SpaceMesh
+from pibert.data.sources.number_text import parse_numbers
 from pibert.data.sources.recordings import SourceError
+from pibert.data.sources.unpacking import unpack_lzma, unpack_zlib, unpacked_limit
+from pibert.data.sources.vtk.extent import Dims, check_dims
 
 KINDS = ("ImageData", "RectilinearGrid", "StructuredGrid", "UnstructuredGrid", "PolyData")
 
@@ -34,11 +39,13 @@ _TYPES = {
     "Float32": "f4",
     "Float64": "f8",
 }
-_DECOMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    "vtkZLibDataCompressor": zlib.decompress,
-    "vtkLZMADataCompressor": lzma.decompress,
+_DECOMPRESS: dict[str, Callable[[bytes | memoryview, int], bytes]] = {
+    "vtkZLibDataCompressor": unpack_zlib,
+    "vtkLZMADataCompressor": unpack_lzma,
 }
-_APPENDED = re.compile(rb"<AppendedData[^>]*>\s*_")
+_APPENDED = re.compile(rb"<AppendedData[^<>]*>\s*_")
+_MOST_TAGS = 500_000
+"""An element takes about 100 bytes of memory, and four bytes of a file."""
 
 
 def read_xml(path: Path) -> SpaceMesh:
@@ -46,8 +53,16 @@ def read_xml(path: Path) -> SpaceMesh:
 
 
 def parse(path: Path, text: bytes) -> ElementTree.Element:
-    if b"<!ENTITY" in text:
-        raise SourceError(f"{path}: a VTK file defines no entities; this one is not read")
+    # A text in UTF-16, where entities would be spelt in another way, has zero bytes.
+    if b"<!DOCTYPE" in text or b"<!ENTITY" in text or b"\0" in text:
+        raise SourceError(
+            f"{path}: VTK files are UTF-8 text without a document type or entities, but this one "
+            "has them or zero bytes; the file is damaged or no VTK file: export it again"
+        )
+    if text.count(b"<") > _MOST_TAGS:
+        raise SourceError(
+            f"{path}: its XML has more than {_MOST_TAGS} tags; save it in fewer pieces or files"
+        )
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
@@ -63,14 +78,15 @@ class _Document:
     """One file: its XML, and the block of appended data where it has one."""
 
     def __init__(self, path: Path, data: bytes) -> None:
-        self.path, self.appended = path, b""
+        self.path, self.appended = path, memoryview(b"")
+        self.left = unpacked_limit(len(data))
         found = _APPENDED.search(data)
         if found:
             # Raw bytes are no XML: they are cut out before it is parsed.
             end = data.rfind(b"</AppendedData>")
             if end < found.end():
                 raise self.fail("it ends within its appended data")
-            self.appended = data[found.end() : end]
+            self.appended = memoryview(data)[found.end() : end]
             data = data[: found.end()] + data[end:]
         self.root = parse(path, data)
         head = self.root.find("AppendedData")
@@ -113,28 +129,29 @@ class _Document:
                     f"{self.path}: a grid in {len(pieces)} pieces is not read; merge them first"
                 )
             return self.structured(kind, body, pieces[0])
-        except (binascii.Error, zlib.error, lzma.LZMAError, ValueError, KeyError) as error:
-            if isinstance(error, SourceError):
-                raise
-            raise self.fail(f"{type(error).__name__}: {error}") from error
+        except SourceError:
+            raise
+        except KeyError as error:
+            raise self.fail(f"{error} is missing") from error
+        except (zlib.error, lzma.LZMAError, ValueError, ArithmeticError) as error:
+            raise self.fail(str(error)) from error
 
     def structured(
         self, kind: str, body: ElementTree.Element, piece: ElementTree.Element
     ) -> SpaceMesh:
         extent = [int(word) for word in (piece.get("Extent") or body.attrib["WholeExtent"]).split()]
+        if len(extent) != 6:
+            raise ValueError(f"an extent of {len(extent)} numbers, expected 6")
         low, high = extent[::2], extent[1::2]
         dims = (high[0] - low[0] + 1, high[1] - low[1] + 1, high[2] - low[2] + 1)
+        point_data = self.arrays(piece.find("PointData"))
+        cell_data = self.arrays(piece.find("CellData"))
+        check_dims(dims, point_data, cell_data)
         axes, points = None, None
-        if kind == "ImageData":
-            origin = [float(word) for word in body.get("Origin", "0 0 0").split()]
-            spacing = [float(word) for word in body.get("Spacing", "1 1 1").split()]
-            steps = [np.arange(low[i], high[i] + 1) for i in range(3)]
-            axes = tuple(origin[i] + spacing[i] * steps[i] for i in range(3))
-            turn = np.array(body.get("Direction", "1 0 0 0 1 0 0 0 1").split(), float)
-            if (turn != np.eye(3).ravel()).any():
-                along = np.meshgrid(*(spacing[i] * steps[i] for i in range(3)), indexing="ij")
-                places = np.stack([part.ravel("F") for part in along], -1)
-                axes, points = None, origin + places @ turn.reshape(3, 3).T
+        if not point_data and not cell_data:
+            pass  # nothing vouches for the extent
+        elif kind == "ImageData":
+            axes, points = _image_points(body, (low[0], low[1], low[2]), dims)
         elif kind == "RectilinearGrid":
             arrays = [self.array(entry) for entry in piece.findall("Coordinates/DataArray")]
             axes = tuple(array.reshape(-1).astype(np.float64) for array in arrays)
@@ -142,14 +159,14 @@ class _Document:
                 raise self.fail(f"its extent {dims} does not fit its coordinates")
         else:
             points = self.points(piece)
-            if len(points) != dims[0] * dims[1] * dims[2]:
+            if len(points) != math.prod(dims):
                 raise self.fail(f"its extent {dims} does not fit {len(points)} points")
         return SpaceMesh(
             dims=dims,
             axes=axes,  # type: ignore[arg-type]
             points=points,
-            point_data=self.arrays(piece.find("PointData")),
-            cell_data=self.arrays(piece.find("CellData")),
+            point_data=point_data,
+            cell_data=cell_data,
             time=self.time(),
         )
 
@@ -160,8 +177,11 @@ class _Document:
         for piece in pieces:
             points.append(self.points(piece))
             cells = self.arrays(piece.find(cells_in))
-            connectivity.append(cells["connectivity"].astype(np.int64) + points_before)
-            ends.append(cells["offsets"].astype(np.int64) + links_before)
+            corners, stops = cells["connectivity"], cells["offsets"]
+            if corners.dtype.kind not in "iu" or stops.dtype.kind not in "iu":
+                raise self.fail("its cells are not given as whole numbers")
+            connectivity.append(corners.reshape(-1).astype(np.int64) + points_before)
+            ends.append(stops.reshape(-1).astype(np.int64) + links_before)
             points_before += len(points[-1])
             links_before += len(connectivity[-1])
             for where, found in data.items():
@@ -201,22 +221,32 @@ class _Document:
         return {entry.get("Name", ""): self.array(entry) for entry in found}
 
     def array(self, entry: ElementTree.Element) -> np.ndarray:
-        dtype = np.dtype(self.order + _TYPES[entry.attrib["type"]])
+        kind = entry.get("type", "")
+        if kind not in _TYPES:
+            raise ValueError(f"an array of type {kind!r}; read are {', '.join(_TYPES)}")
+        dtype = np.dtype(self.order + _TYPES[kind])
         form = entry.get("format", "ascii")
         if form == "ascii":
-            values = np.array((entry.text or "").split(), dtype="S").astype(dtype)
+            values = parse_numbers((entry.text or "").encode(), _TYPES[kind])
         else:
+            encoded = True
             if form == "appended":
                 start, encoded = int(entry.attrib["offset"]), self.encoding == "base64"
+                if not 0 <= start <= len(self.appended):
+                    raise ValueError(
+                        f"an array at byte {start} of {len(self.appended)} appended bytes"
+                    )
                 stored = self.appended[start:]
             else:
-                stored, encoded = "".join((entry.text or "").split()).encode(), True
+                stored = memoryview("".join((entry.text or "").split()).encode())
             values = np.frombuffer(self.unpack(stored, encoded, dtype.itemsize), dtype)
         width = int(entry.get("NumberOfComponents") or 1)
         values = values.astype(dtype.newbyteorder("="))
+        if width < 1 or len(values) % width:
+            raise ValueError(f"{len(values)} numbers are no array of {width} components")
         return values if width == 1 else values.reshape(-1, width)
 
-    def unpack(self, stored: bytes, encoded: bool, item: int) -> bytes:
+    def unpack(self, stored: memoryview, encoded: bool, item: int) -> bytes:
         """The bytes of an array that is stored with its header.
 
         Args:
@@ -228,22 +258,65 @@ class _Document:
         if self.decompress is None:
             head, rest = _take(stored, word, encoded)
             (size,) = (int(n) for n in np.frombuffer(head, self.header))
-            if encoded and b"=" not in stored[: _encoded(word)]:
+            if encoded and b"=" not in bytes(stored[: _encoded(word)]):
                 # Header and data are one text, unless the header ends with padding.
                 if len(stored) == _encoded(word + size // item):
                     # OpenFOAM v1912 states the corners of sampled surfaces so many times too large.
                     size //= item
-                return _take(stored, word + size, True)[0][word:]
-            return _take(rest, size, encoded)[0]
+                values = _take(stored, word + size, True)[0][word:]
+            else:
+                values = _take(rest, size, encoded)[0]
+            self.spend(size)
+            return values
         count = int(np.frombuffer(_take(stored, word, encoded)[0], self.header)[0])
         head, rest = _take(stored, (3 + count) * word, encoded)
-        sizes = [int(n) for n in np.frombuffer(head, self.header)[3:]]
-        packed, _ = _take(rest, sum(sizes), encoded)
+        _, block, last, *sizes = (int(n) for n in np.frombuffer(head, self.header))
+        packed = memoryview(_take(rest, sum(sizes), encoded)[0])
+        unpacked = [block] * count
+        if last and count:
+            unpacked[-1] = last
+        self.spend(sum(unpacked))
         blocks, start = [], 0
-        for size in sizes:
-            blocks.append(self.decompress(packed[start : start + size]))
+        for size, whole in zip(sizes, unpacked, strict=True):
+            blocks.append(self.decompress(packed[start : start + size], whole))
             start += size
         return b"".join(blocks)
+
+    def spend(self, size: int) -> None:
+        """Take so many bytes off what the arrays of the file may unpack to."""
+        self.left -= size
+        if self.left < 0:
+            raise ValueError(
+                "its arrays unpack to more than is plausible for its size; if they are real, save "
+                "the file without compression"
+            )
+
+
+def _image_points(
+    body: ElementTree.Element, low: Dims, dims: Dims
+) -> tuple[tuple[np.ndarray, ...] | None, np.ndarray | None]:
+    """The axes of an image or, if it is turned in space, its points (n, 3)."""
+    origin, spacing, turn = (
+        _floats(body.get(key, default), count)
+        for key, default, count in (
+            ("Origin", "0 0 0", 3),
+            ("Spacing", "1 1 1", 3),
+            ("Direction", "1 0 0 0 1 0 0 0 1", 9),
+        )
+    )
+    steps = [spacing[i] * np.arange(low[i], low[i] + dims[i]) for i in range(3)]
+    if (turn == np.eye(3).ravel()).all():
+        return tuple(origin[i] + steps[i] for i in range(3)), None
+    along = np.meshgrid(*steps, indexing="ij")
+    places = np.stack([part.ravel("F") for part in along], -1)
+    return None, origin + places @ turn.reshape(3, 3).T
+
+
+def _floats(text: str, count: int) -> np.ndarray:
+    values = parse_numbers(text.encode(), "f8")
+    if len(values) != count or not np.isfinite(values).all():
+        raise ValueError(f"expected {count} finite numbers, found {text[:60]!r}")
+    return values
 
 
 def _encoded(size: int) -> int:
@@ -251,10 +324,10 @@ def _encoded(size: int) -> int:
     return (size + 2) // 3 * 4
 
 
-def _take(stored: bytes, size: int, encoded: bool) -> tuple[bytes, bytes]:
+def _take(stored: memoryview, size: int, encoded: bool) -> tuple[bytes, memoryview]:
     """So many bytes from the start, and what is stored after them."""
     length = _encoded(size) if encoded else size
     if len(stored) < length:
         raise ValueError(f"an array ends {length - len(stored)} bytes too early")
-    part = stored[:length]
+    part = bytes(stored[:length])
     return (base64.b64decode(part, validate=True)[:size] if encoded else part), stored[length:]

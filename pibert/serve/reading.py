@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from pibert.data.counted import counts_frames, counts_points
-from pibert.data.foreign import check_foreign
 from pibert.data.format import FormatError
+from pibert.data.hdf5 import HDF5Error, check_foreign
 from pibert.data.sources import identify, open_recordings
 from pibert.data.sources.recordings import Hints, SourceError
 from pibert.fields import Trajectory
@@ -51,7 +51,7 @@ def read_file(
         data = _problem(refusal.code, refusal.message)
     except MemoryError:
         data = _problem("too_large", "reading the file takes too much memory; send fewer frames")
-    except (FormatError, OSError) as error:
+    except (FormatError, HDF5Error, OSError) as error:
         data = _problem("malformed", str(error))
     except (ValueError, ImportError) as error:
         data = _problem("invalid", str(error))

@@ -10,6 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from pibert.data.hdf5 import HDF5Error, open_hdf5
 from pibert.data.sources.assembly.lazy import Hdf5Store, Where, damaged
 from pibert.data.sources.assembly.roles import Variable
 from pibert.data.sources.assembly.trajectory import make_recordings
@@ -30,7 +31,7 @@ def recognise(path: Path) -> bool:
         return False
     try:
         return not _PIVLAB & {variable.key for variable in _survey(path)}
-    except (SourceError, ImportError):
+    except (ValueError, ImportError):
         # It is MATLAB's and broken, or scipy is missing: opening it says so.
         return True
 
@@ -84,7 +85,7 @@ def _survey(path: Path) -> list[Variable]:
 
 def _survey_hdf5(path: Path) -> list[Variable]:
     try:
-        with h5py.File(path, "r", locking=False) as file:
+        with open_hdf5(path) as file:
             return [
                 _described(
                     name,
@@ -96,7 +97,9 @@ def _survey_hdf5(path: Path) -> list[Variable]:
                 for name, item in file.items()
                 if not name.startswith("#")
             ]
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
+    except HDF5Error:
+        raise
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise damaged(path, error) from error
 
 

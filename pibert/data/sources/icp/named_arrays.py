@@ -7,6 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from pibert.data.hdf5 import HDF5Error, is_hdf5, open_hdf5
 from pibert.data.sources.arrays import open_archive, require_keys
 from pibert.data.sources.recordings import SourceError
 
@@ -33,12 +34,12 @@ def _opened(path: Path) -> Iterator[tuple[list[str], Callable[[str], np.ndarray]
     if path.suffix.lower() == ".npz":
         with open_archive(path) as archive:
             yield archive.files, archive.__getitem__
-    elif path.suffix.lower() == ".mat" and not h5py.is_hdf5(path):
+    elif path.suffix.lower() == ".mat" and not is_hdf5(path):
         arrays = _read_mat(path)
         yield list(arrays), arrays.__getitem__
     else:
         try:
-            with h5py.File(path, "r") as file:
+            with open_hdf5(path) as file:
                 names: list[str] = []
                 file.visititems(
                     lambda name, item: (
@@ -46,7 +47,7 @@ def _opened(path: Path) -> Iterator[tuple[list[str], Callable[[str], np.ndarray]
                     )
                 )
                 yield names, lambda name: _read_dataset(file[name], path)
-        except SourceError:
+        except (SourceError, HDF5Error):
             raise
         except (OSError, RuntimeError, KeyError, ValueError) as error:
             raise SourceError(

@@ -15,6 +15,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from pibert.data.hdf5 import HDF5Error, check_dataset, open_hdf5
 from pibert.data.sources.gridding.layout import percent
 from pibert.data.sources.gridding.uniform import on_uniform_grid
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
@@ -29,7 +30,7 @@ def recognise(path: Path) -> bool:
         return False
     try:
         return set(_names(path)) >= _NEEDED
-    except (SourceError, ImportError, OSError):
+    except (ValueError, ImportError, OSError):
         return False
 
 
@@ -132,7 +133,9 @@ def _read(path: Path, more: Iterable[str]) -> dict[str, Any]:
     with _opened(path) as file:
         try:
             return {name: _from_hdf5(file, file[name]) for name in wanted if name in file}
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        except HDF5Error:
+            raise
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise _damaged(path, error) from error
 
 
@@ -144,13 +147,15 @@ def _as_list(value: np.ndarray) -> list[np.ndarray]:
 
 def _from_hdf5(file: h5py.File, item: h5py.Dataset) -> Any:
     if item.dtype == h5py.ref_dtype:
-        return [_matrix(file[reference]) for reference in item[()].ravel()]
+        return [_matrix(file[reference], file) for reference in item[()].ravel()]
     if item.attrs.get("MATLAB_class") == b"char":
         return "".join(map(chr, item[()].ravel()))
-    return [_matrix(item)]
+    return [_matrix(item, file)]
 
 
-def _matrix(item: h5py.Dataset) -> np.ndarray:
+def _matrix(item: h5py.Dataset, file: h5py.File) -> np.ndarray:
+    # A reference may lead to a data set that no group lists.
+    check_dataset(file.filename, item)
     # An empty matrix is stored as its size; the others with their axes in reverse.
     return np.empty((0, 0)) if "MATLAB_empty" in item.attrs else item[()].T.astype(np.float64)
 
@@ -162,7 +167,7 @@ def _is_hdf5(path: Path) -> bool:
 
 def _opened(path: Path) -> h5py.File:
     try:
-        return h5py.File(path, "r")
+        return open_hdf5(path)
     except OSError as error:
         raise _damaged(path, error) from error
 

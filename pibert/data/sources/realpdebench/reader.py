@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import h5py
-
+from pibert.data.hdf5 import open_hdf5
 from pibert.data.sources.realpdebench.arrow import ArrowRows, shard_paths
 from pibert.data.sources.realpdebench.facts import SCENARIOS, STORED_AS, describe
 from pibert.data.sources.realpdebench.rows import ArrowRow, RawRow, Row
@@ -57,7 +56,7 @@ def _looks_right(part: Part) -> bool:
             head = file.read(1 << 16)
         return all(name in head for name in (b"sim_id", b"shape_t", b"shape_h"))
     path = part.path if part.path.is_file() else sorted(part.path.glob("*.h5"))[0]
-    with h5py.File(path, "r", locking=False) as h5:
+    with open_hdf5(path) as h5:
         return "measured_data/u" in h5 and "measured_data/v" in h5
 
 

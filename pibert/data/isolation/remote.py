@@ -127,6 +127,10 @@ class Child:
         self._connection: socket.socket | None = None
         self._lock, self._pid = threading.Lock(), -1
 
+    def __del__(self) -> None:
+        if getattr(self, "_connection", None) is not None:
+            self._close()
+
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "_opening": self._opening}
 
@@ -142,7 +146,9 @@ class Child:
 
     def ask(self, what: str, *arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         with self._lock:
-            if self._connection is None or self._pid != os.getpid():
+            if self._connection is not None and self._pid != os.getpid():
+                self._close()  # it came through a fork and is the parent's
+            if self._connection is None:
                 self._connection, self._pid = _SERVER.connect(), os.getpid()
                 if self._opening is not None:
                     self._exchange(*self._opening)
@@ -156,12 +162,17 @@ class Child:
             send_request(self._connection, (limits, what, self.path, *arguments))
             facts, arrays = receive_answer(self._connection)
         except (EOFError, OSError) as error:
-            self._connection.close()
-            self._connection = None
+            self._close()
             raise _died(self.path, time.monotonic() - begun >= limits.seconds) from error
         if "error" in facts:
             raise _error(facts)
         return facts, arrays
+
+    def _close(self) -> None:
+        """Let the child end: it waits for requests until then."""
+        assert self._connection is not None
+        self._connection.close()
+        self._connection = None
 
 
 def identify_apart(path: Path) -> str:

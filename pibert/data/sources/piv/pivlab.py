@@ -18,6 +18,7 @@ import numpy as np
 from pibert.data.hdf5 import HDF5Error, check_dataset, open_hdf5
 from pibert.data.sources.gridding.layout import percent
 from pibert.data.sources.gridding.uniform import on_uniform_grid
+from pibert.data.sources.matlab import call_scipy
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
 from pibert.fields import Trajectory
 
@@ -116,7 +117,7 @@ def _names(path: Path) -> list[str]:
     if _is_hdf5(path):
         with _opened(path) as file:
             return list(file)
-    return [name for name, *_ in _scipy(path, "whosmat")]
+    return [name for name, *_ in call_scipy(path, "whosmat")]
 
 
 def _read(path: Path, more: Iterable[str]) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def _read(path: Path, more: Iterable[str]) -> dict[str, Any]:
     wanted = ["x", "y", "units", *more]
     wanted += [f"{n}_{k}" for n in ("u", "v", "typevector") for k in ("original", "filtered")]
     if not _is_hdf5(path):
-        found = _scipy(path, "loadmat", variable_names=wanted)
+        found = call_scipy(path, "loadmat", variable_names=wanted)
         return {
             name: str(value.item()) if value.dtype.kind == "U" else _as_list(value)
             for name in wanted
@@ -172,20 +173,8 @@ def _opened(path: Path) -> h5py.File:
         raise _damaged(path, error) from error
 
 
-def _scipy(path: Path, function: str, **arguments: Any) -> Any:
-    try:
-        import scipy.io
-    except ImportError:
-        raise ImportError(
-            "reading MATLAB files needs scipy: pip install 'pibert-cfd[io]'"
-        ) from None
-    try:
-        return getattr(scipy.io, function)(path, **arguments)
-    except Exception as error:  # scipy meets a damaged file with errors of every kind
-        raise _damaged(path, error) from error
-
-
 def _damaged(path: Path, error: Exception) -> SourceError:
     return SourceError(
-        f"{path}: not a MATLAB file that can be read ({error}); get a new copy or export it again"
+        f"{path}: expected a MATLAB file, but it cannot be read ({error}); get a new copy, or "
+        "export it again"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import h5py
 
-from pibert.data.regular_files import require_regular
+from pibert.regular_files import require_regular
 
 MOST_OBJECTS = 100_000
 """In a file that a client sends."""
@@ -24,6 +24,10 @@ _REMEMBERED = 256
 _CHECKED: dict[tuple[int, ...], None] = {}
 """Files that passed: several readers look at a file before one of them takes it."""
 _WHOLE = "copy the data into this file (h5py, h5copy) and use that"
+
+
+DAMAGED = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError)
+"""What h5py raises when it reads a damaged file."""
 
 
 class HDF5Error(ValueError):
@@ -57,7 +61,7 @@ def open_hdf5(path: Path | str, *, limit: int | None = None, deep: bool = True) 
     except HDF5Error:
         file.close()
         raise
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+    except DAMAGED as error:
         file.close()
         raise OSError(f"damaged: {error}") from error
     return file
@@ -140,7 +144,7 @@ class _Walk:
                     )
                 try:
                     found = h5py.h5o.open(group.id, name)
-                except (OSError, RuntimeError, KeyError, ValueError, TypeError):
+                except DAMAGED:
                     continue  # damaged: readers cannot open it either
                 info = h5py.h5o.get_info(found)
                 if (info.fileno, info.addr) in self.seen:

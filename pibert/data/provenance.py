@@ -41,6 +41,6 @@ def own_facts(stated: Any) -> dict[str, Any]:
     """Source facts in the JSON that files of other formats carry if this package wrote them."""
     try:
         found = json.loads(str(stated)).get("source", {})
-    except (json.JSONDecodeError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return {}
     return dict(found) if isinstance(found, dict) else {}

@@ -82,7 +82,7 @@ class Storage:
             raise
         except hdf5.HDF5Error as error:
             raise FormatError(str(error)) from error
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        except hdf5.DAMAGED as error:
             raise FormatError(
                 f"{self.path}: {where} cannot be read ({error}); {_DAMAGED}"
             ) from error
@@ -116,7 +116,7 @@ def _open_checked(path: Path) -> h5py.File:
     except FormatError:
         file.close()
         raise
-    except (OSError, RuntimeError, ValueError, TypeError) as error:
+    except hdf5.DAMAGED as error:
         file.close()
         raise FormatError(f"{path}: its header cannot be read ({error}); {_DAMAGED}") from error
     return file

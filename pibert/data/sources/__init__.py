@@ -14,7 +14,6 @@ from typing import Any
 
 from pibert.data.hdf5 import is_hdf5
 from pibert.data.isolation import remote
-from pibert.data.regular_files import require_regular
 from pibert.data.sources import (
     arrays,
     cfdbench,
@@ -35,8 +34,15 @@ from pibert.data.sources.marking import mark_recordings
 from pibert.data.sources.metadata import STATED_HERE, state_recordings
 from pibert.data.sources.numbered import expand_pattern
 from pibert.data.sources.orientation import flip_recordings
-from pibert.data.sources.recordings import Hints, Recordings, SourceError
+from pibert.data.sources.recordings import (
+    Hints,
+    NamingLoader,
+    Recordings,
+    SourceError,
+    naming,
+)
 from pibert.data.sources.stated import STATED, state_facts
+from pibert.regular_files import require_regular
 
 SOURCES: dict[str, Any] = {
     "native": native,
@@ -139,14 +145,15 @@ def open_recordings(
         )
     _require(path)
     seen = _for_reader(hints, kind)
-    recordings: Recordings
-    if isolate and kind in ISOLATED and remote.is_available():
-        recordings = remote.open_apart(path, kind, seen, options)
-    else:
-        recordings = SOURCES[kind].open_recordings(path, seen, **options)
-    # After the flip: sides and regions are those of the fields as they come out.
-    flipped = flip_recordings(state_recordings(recordings, hints), hints.flip)
-    return mark_recordings(state_facts(flipped, hints), hints.body, hints.mask)
+    with naming(path):
+        if isolate and kind in ISOLATED and remote.is_available():
+            recordings = remote.open_apart(path, kind, seen, options)
+        else:
+            recordings = SOURCES[kind].open_recordings(path, seen, **options)
+        # After the flip: sides and regions are those of the fields as they come out.
+        flipped = flip_recordings(state_recordings(recordings, hints), hints.flip)
+        marked = mark_recordings(state_facts(flipped, hints), hints.body, hints.mask)
+    return replace(marked, load=NamingLoader(path, marked.load))
 
 
 def _for_reader(hints: Hints, kind: str) -> Hints:

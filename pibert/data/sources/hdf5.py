@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from pibert.data.hdf5 import is_hdf5, open_hdf5
+from pibert.data.hdf5 import DAMAGED, is_hdf5, open_hdf5
 from pibert.data.sources.assembly.lazy import Hdf5Store, damaged
 from pibert.data.sources.assembly.roles import STEPS, Variable
 from pibert.data.sources.assembly.trajectory import join, make_recordings
@@ -39,7 +39,7 @@ def recognise(path: Path) -> bool:
             return not any(name in file.attrs for name in _OWN_ATTRIBUTES) and not any(
                 name in file for name in _OWN_GROUPS
             )
-    except (OSError, RuntimeError, ValueError, KeyError):
+    except DAMAGED:
         # It is HDF5 and broken: opening it says so.
         return True
 
@@ -53,9 +53,10 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     file = store.open()
     try:
         variables, source = _survey(file)
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        is_pandas = any("pandas_type" in item.attrs for item in file.values())
+    except DAMAGED as error:
         raise damaged(path, error) from error
-    if any("pandas_type" in item.attrs for item in file.values()):
+    if is_pandas:
         raise SourceError(
             f"{path}: a table of pandas in HDF5 is not read; write it with DataFrame.to_csv"
         )

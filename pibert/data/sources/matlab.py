@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from pibert.data.hdf5 import HDF5Error, open_hdf5
+from pibert.data.hdf5 import DAMAGED, HDF5Error, open_hdf5
 from pibert.data.sources.assembly.lazy import Hdf5Store, Where, damaged
 from pibert.data.sources.assembly.roles import Variable
 from pibert.data.sources.assembly.trajectory import make_recordings
@@ -99,7 +99,7 @@ def _survey_hdf5(path: Path) -> list[Variable]:
             ]
     except HDF5Error:
         raise
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
+    except DAMAGED as error:
         raise damaged(path, error) from error
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pibert.data.format import FORMAT, Reader
 from pibert.data.format.layout import as_text
-from pibert.data.hdf5 import is_hdf5, open_hdf5
+from pibert.data.hdf5 import DAMAGED, is_hdf5, open_hdf5
 from pibert.data.sources.numbered import expand_pattern, shared_folder
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
 from pibert.fields import Trajectory
@@ -70,5 +70,5 @@ def _is_native(path: Path) -> bool:
         with open_hdf5(path, deep=False) as file:
             stated = file.attrs.get("format")
             return isinstance(stated, str | bytes) and as_text(stated) == FORMAT
-    except (OSError, RuntimeError, ValueError, TypeError, KeyError):
+    except DAMAGED:
         return False

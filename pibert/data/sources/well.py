@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pibert.data.hdf5 import open_hdf5
+from pibert.data.hdf5 import DAMAGED, open_hdf5
 from pibert.data.sources.assembly.axes import smooth_time, uniform_step
 from pibert.data.sources.assembly.lazy import Hdf5Store, damaged
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
@@ -41,7 +41,7 @@ def recognise(path: Path) -> bool:
     try:
         with open_hdf5(_files(path)[0]) as h5:
             return "dimensions" in h5 and "t0_fields" in h5 and "n_spatial_dims" in h5.attrs
-    except (OSError, RuntimeError, IndexError, ValueError):
+    except DAMAGED:
         return False
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pibert.data.hdf5 import open_hdf5
+from pibert.data.hdf5 import DAMAGED, HDF5Error, open_hdf5
 from pibert.data.sources.recordings import SourceError
 from pibert.fields import FrameSource
 
@@ -169,7 +169,9 @@ class Hdf5Store:
                 # A vector of MATLAB has two axes.
                 return np.asarray(np.asarray(dataset).reshape(-1)[where])
             return np.asarray(dataset[where[::-1]]).T
-        except (OSError, RuntimeError, KeyError) as error:
+        except HDF5Error:
+            raise
+        except DAMAGED as error:
             raise damaged(self.path, error) from error
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from pibert.data.hdf5 import HDF5Error, is_hdf5, open_hdf5
+from pibert.data.hdf5 import DAMAGED, HDF5Error, is_hdf5, open_hdf5
 from pibert.data.sources.arrays import open_archive, require_keys
 from pibert.data.sources.matlab import call_scipy
 from pibert.data.sources.recordings import SourceError
@@ -50,7 +50,7 @@ def _opened(path: Path) -> Iterator[tuple[list[str], Callable[[str], np.ndarray]
                 yield names, lambda name: _read_dataset(file[name], path)
         except (SourceError, HDF5Error):
             raise
-        except (OSError, RuntimeError, KeyError, ValueError) as error:
+        except DAMAGED as error:
             raise SourceError(
                 f"{path}: expected an HDF5 file, but it cannot be read ({error}); get a new copy"
             ) from error

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pibert.data.hdf5 import is_hdf5, open_hdf5
+from pibert.data.hdf5 import DAMAGED, is_hdf5, open_hdf5
 from pibert.data.sources.arrays import open_array
 from pibert.data.sources.icp.fields import AUTHORS, FieldKeys, open_fields
 from pibert.data.sources.icp.named_arrays import read_named
@@ -229,7 +229,7 @@ def _has_authors_keys(path: Path) -> bool:
     try:
         with open_hdf5(path) as file:
             return all(key in file for key in AUTHORS.single)
-    except (OSError, RuntimeError, ValueError):
+    except DAMAGED:
         return False
 
 

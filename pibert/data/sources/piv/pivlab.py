@@ -15,7 +15,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from pibert.data.hdf5 import HDF5Error, check_dataset, open_hdf5
+from pibert.data.hdf5 import DAMAGED, HDF5Error, check_dataset, open_hdf5
 from pibert.data.sources.gridding.layout import percent
 from pibert.data.sources.gridding.uniform import on_uniform_grid
 from pibert.data.sources.matlab import call_scipy
@@ -136,7 +136,7 @@ def _read(path: Path, more: Iterable[str]) -> dict[str, Any]:
             return {name: _from_hdf5(file, file[name]) for name in wanted if name in file}
         except HDF5Error:
             raise
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
+        except DAMAGED as error:
             raise _damaged(path, error) from error
 
 

@@ -34,7 +34,7 @@ def shard_paths(folder: Path) -> tuple[Path, ...]:
     try:
         names = [entry["filename"] for entry in json.loads(state.read_text())["_data_files"]]
         paths = tuple(folder / Path(name).name for name in names)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SourceError(
             f"{state}: expected JSON that lists '_data_files' with a 'filename' each ({error!r}); "
             "download it again, or remove it to read all data-*.arrow files"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pibert.data.hdf5 import open_hdf5
+from pibert.data.hdf5 import DAMAGED, open_hdf5
 from pibert.data.sources.realpdebench.arrow import ArrowRows, shard_paths
 from pibert.data.sources.realpdebench.facts import SCENARIOS, STORED_AS, describe
 from pibert.data.sources.realpdebench.rows import ArrowRow, RawRow, Row
@@ -45,7 +45,7 @@ class Part(NamedTuple):
 def recognise(path: Path) -> bool:
     try:
         return any(_looks_right(part) for part in find_parts(path)[:1])
-    except (OSError, RuntimeError, ValueError):
+    except DAMAGED:
         return False
 
 
@@ -190,7 +190,7 @@ def _version(part: Part) -> str | None:
         if path.is_file():
             try:
                 return str(json.loads(path.read_text())["data_version"])
-            except (ValueError, KeyError, TypeError):
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 return None
     return None
 

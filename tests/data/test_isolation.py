@@ -5,22 +5,27 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.io
 import torch
+from typer.testing import CliRunner
 
+from pibert.cli import app
 from pibert.data.isolation import remote
 from pibert.data.isolation.limits import Limits, limits_for
 from pibert.data.sources import ISOLATED, identify, open_recordings
-from pibert.data.sources.recordings import Hints, SourceError
+from pibert.data.sources.recordings import Hints, Recordings, SourceError
 from pibert.fields import MASKS, Trajectory, read_mask
 from tests.fuzz.corpus import CORPUS
 from tests.lookalikes.flow import assert_flow
 
-FILES = ("named.h5", "groups.h5", "run.h5", "new.mat", "pivlab73.mat", "flow.nc", "old.mat")
-FILES += ("pivlab.mat", "classic.nc", "openpiv.txt", "cells.vtk", "flow.vti", "series", "case")
+FILES = (
+    *("named.h5", "groups.h5", "run.h5", "new.mat", "pivlab73.mat", "flow.nc", "old.mat"),
+    *("pivlab.mat", "classic.nc", "openpiv.txt", "cells.vtk", "flow.vti", "series", "case"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -28,10 +33,13 @@ def isolated(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """What was opened in a child, from now on."""
     opened: list[Path] = []
     open_apart = remote.open_apart
+
+    def note(path: Path, *rest: Any) -> Recordings:
+        opened.append(path)
+        return open_apart(path, *rest)
+
     monkeypatch.delenv(remote.IN_PROCESS, raising=False)
-    monkeypatch.setattr(
-        remote, "open_apart", lambda path, *rest: opened.append(path) or open_apart(path, *rest)
-    )
+    monkeypatch.setattr(remote, "open_apart", note)
     return opened
 
 
@@ -100,6 +108,17 @@ def test_a_file_that_crashes_its_library_is_reported_as_damaged(place: int, tmp_
         open_recordings(path)[0].read()
     CORPUS["old.mat"](path)
     assert_flow(open_recordings(path)[0])  # the next one has a child of its own
+
+
+def test_convert_leaves_nothing_of_a_file_that_crashes_its_library(tmp_path: Path) -> None:
+    CORPUS["old.mat"](tmp_path / "old.mat")
+    data = bytearray((tmp_path / "old.mat").read_bytes())
+    data[184] = 0xFF
+    (tmp_path / "old.mat").write_bytes(data)
+    result = CliRunner().invoke(app, ["convert", str(tmp_path / "old.mat"), str(tmp_path / "o.h5")])
+    assert result.exit_code == 2
+    assert "the reader crashed: the file is damaged" in " ".join(result.output.split())
+    assert os.listdir(tmp_path) == ["old.mat"]
 
 
 def test_a_file_that_takes_too_long_is_given_up(

@@ -220,8 +220,10 @@ CORPUS: Mapping[str, Callable[[Path], Any]] = {
 }
 """By the name of the file or folder."""
 
-HDF5 = ("native.h5", "named.h5", "groups.h5", "well.hdf5", "10030.h5", "run.h5", "new.mat")
-HDF5 += ("pivlab73.mat", "flow.nc")
+HDF5 = (
+    *("native.h5", "named.h5", "groups.h5", "well.hdf5", "10030.h5", "run.h5", "new.mat"),
+    *("pivlab73.mat", "flow.nc"),
+)
 """Those that are HDF5 files."""
 SCIPY = ("old.mat", "packed.mat", "pivlab.mat")
 """Those that crash scipy when they are damaged: they are read in a child alone."""

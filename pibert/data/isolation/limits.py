@@ -1,6 +1,7 @@
 """How much memory and time a reading process gets: in proportion to the data that it reads."""
 
 import os
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +40,9 @@ def _size(path: Path) -> int:
     if path.suffix.lower() in _LISTS:
         path = path.absolute().parent
     if path.is_dir():
-        files = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+        files: Iterator[Path] = (
+            Path(folder, name) for folder, _, names in os.walk(path) for name in names
+        )
     else:
         files = iter([path] if path.exists() else path.parent.glob(path.name))
     total = 0

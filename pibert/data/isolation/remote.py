@@ -164,6 +164,9 @@ class Child:
         except (EOFError, OSError) as error:
             self._close()
             raise _died(self.path, time.monotonic() - begun >= limits.seconds) from error
+        except BaseException:  # such as Ctrl-C: the answer would be that of the next request
+            self._close()
+            raise
         if "error" in facts:
             raise _error(facts)
         return facts, arrays

@@ -80,7 +80,9 @@ def _survey(file: h5py.File) -> tuple[list[Variable], dict[str, Any]]:
         if name.lower() in STEPS and np.size(value) == 1
     ]
 
-    def visit(name: str, item: h5py.Dataset | h5py.Group) -> None:
+    def visit(name: str | bytes, item: h5py.Dataset | h5py.Group) -> None:
+        if isinstance(name, bytes):
+            raise ValueError(f"the name {name!r} is not text")
         if isinstance(item, h5py.Dataset) and item.shape is not None:
             unit = next((item.attrs[key] for key in ("units", "unit") if key in item.attrs), None)
             variables.append(

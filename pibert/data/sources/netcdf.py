@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pibert.data.hdf5 import HDF5Error, open_hdf5
+from pibert.data.hdf5 import DAMAGED, HDF5Error, open_hdf5
 from pibert.data.provenance import own_facts
 from pibert.data.sources.assembly.lazy import Where
 from pibert.data.sources.assembly.roles import Variable, meaning
@@ -149,7 +149,7 @@ def _open(path: Path) -> Any:
         )
     except HDF5Error:
         raise
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, IndexError, EOFError) as error:
+    except (*DAMAGED, EOFError, MemoryError) as error:  # no values are read yet
         if engine in str(error) and "engine" in str(error):
             raise ImportError(
                 f"reading this NetCDF file needs {engine}: pip install 'pibert-cfd[io]'"

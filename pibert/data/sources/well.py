@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pibert.data.hdf5 import DAMAGED, open_hdf5
+from pibert.data.hdf5 import DAMAGED, HDF5Error, open_hdf5
 from pibert.data.sources.assembly.axes import smooth_time, uniform_step
 from pibert.data.sources.assembly.lazy import Hdf5Store, damaged
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
@@ -174,11 +174,11 @@ class WellFields:
 def _describe(store: Hdf5Store, hints: Hints) -> _Set:
     try:
         return _parse(store, store.open(), hints)
-    except SourceError:
+    except (SourceError, HDF5Error):
         raise
     except (OSError, RuntimeError) as error:
         raise damaged(store.path, error) from error
-    except (KeyError, ValueError, TypeError, IndexError) as error:
+    except DAMAGED as error:
         raise SourceError(
             f"{store.path}: not the layout of The Well, or a damaged file ({error})"
         ) from error

@@ -72,7 +72,7 @@ def test_a_named_pipe_is_refused_at_once(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("vtk", "f0.vti"), ("piv", "a1.txt"), ("table", "a.csv")]
+    ("kind", "name"), [("realpdebench", "data-0.arrow"), ("piv", "a1.txt"), ("table", "a.csv")]
 )
 def test_a_named_pipe_among_the_files_of_a_folder_is_refused_at_once(
     kind: str, name: str, tmp_path: Path

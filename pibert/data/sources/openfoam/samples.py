@@ -19,7 +19,6 @@ from pibert.data.sources.openfoam.case import fluid_facts
 from pibert.data.sources.openfoam.storage import time_folders
 from pibert.data.sources.recordings import SourceError
 from pibert.data.sources.vtk.reader import read_plane
-from pibert.regular_files import require_regular
 
 COLUMNS = (".raw", ".xy")
 _SURFACES = (".vtk", ".vtp")
@@ -67,11 +66,9 @@ def has_samples(folder: Path) -> bool:
 
 
 def _sample_files(folder: Path) -> list[Path]:
-    suffixes = (*COLUMNS, *_SURFACES)
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in suffixes)
-    for file in files:
-        require_regular(file)
-    return files
+    return sorted(
+        file for file in folder.iterdir() if file.suffix.lower() in (*COLUMNS, *_SURFACES)
+    )
 
 
 def _surface(file: Path) -> str:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pibert.data.sources.recordings import SourceError
+from pibert.regular_files import require_regular
 
 # What closes a stream; without it the rest of the rows may be missing.
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
@@ -53,6 +54,8 @@ class ArrowRows:
 
     def __init__(self, shards: tuple[Path, ...]) -> None:
         self.shards = tuple(path.absolute() for path in shards)
+        for path in self.shards:
+            require_regular(path)
         self._stamps = [_stamp(path) for path in self.shards]
         self._tables: dict[int, Any] = {}
 

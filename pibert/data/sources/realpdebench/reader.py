@@ -25,6 +25,7 @@ from pibert.data.sources.realpdebench.facts import SCENARIOS, STORED_AS, describ
 from pibert.data.sources.realpdebench.rows import ArrowRow, RawRow, Row
 from pibert.data.sources.recordings import Hints, Recordings, SourceError, check_channels
 from pibert.fields import Trajectory
+from pibert.regular_files import require_regular
 
 TITLE = "RealPDEBench (Arrow or raw HDF5)"
 KINDS = ("real", "numerical")
@@ -52,6 +53,7 @@ def recognise(path: Path) -> bool:
 def _looks_right(part: Part) -> bool:
     if part.form == "arrow":
         shards = [part.path] if part.path.is_file() else sorted(part.path.glob("data-*.arrow"))
+        require_regular(shards[0])
         with shards[0].open("rb") as file:
             head = file.read(1 << 16)
         return all(name in head for name in (b"sim_id", b"shape_t", b"shape_h"))

@@ -17,7 +17,6 @@ from pibert.data.sources.recordings import Hints, Recordings, SourceError
 from pibert.data.sources.vtk.collections import find_flow, read_collection
 from pibert.data.sources.vtk.legacy import HEAD, read_legacy
 from pibert.data.sources.vtk.xml import read_xml
-from pibert.regular_files import require_regular
 
 TITLE = "VTK (.vtk, .vti, .vtr, .vts, .vtu, .vtp, .vtm, .pvd, .series)"
 
@@ -55,7 +54,6 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
 
 def read_plane(path: Path) -> Plane | CellPlane:
     """The plane in one file."""
-    require_regular(path)
     try:
         if path.suffix.lower() == ".vtm":
             path = find_flow(path)
@@ -101,7 +99,6 @@ def _open(
     times: Sequence[float] | None = None,
 ) -> Recordings:
     said = None
-    require_regular(files[0])
     with contextlib.suppress(OSError), files[0].open("rb") as file:  # reading it says what is wrong
         said = _OWN.search(file.read(_HEAD))
     source = {} if said is None else own_facts(said[1].decode("utf-8", "replace"))

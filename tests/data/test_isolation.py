@@ -23,7 +23,16 @@ from tests.fuzz.corpus import CORPUS
 from tests.lookalikes.flow import assert_flow
 
 FILES = (
-    *("named.h5", "groups.h5", "run.h5", "new.mat", "pivlab73.mat", "flow.nc", "old.mat"),
+    *(
+        "named.h5",
+        "groups.h5",
+        "well.hdf5",
+        "run.h5",
+        "new.mat",
+        "pivlab73.mat",
+        "flow.nc",
+        "old.mat",
+    ),
     *("pivlab.mat", "classic.nc", "openpiv.txt", "cells.vtk", "flow.vti", "series", "case"),
 )
 

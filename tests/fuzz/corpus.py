@@ -225,5 +225,8 @@ HDF5 = (
     *("pivlab73.mat", "flow.nc"),
 )
 """Those that are HDF5 files."""
-SCIPY = ("old.mat", "packed.mat", "pivlab.mat")
-"""Those that crash scipy when they are damaged: they are read in a child alone."""
+FRAGILE = (
+    *("named.h5", "groups.h5", "well.hdf5", "run.h5", "new.mat", "pivlab73.mat", "flow.nc"),
+    *("old.mat", "packed.mat", "pivlab.mat"),
+)
+"""Those on which HDF5 may hang and scipy may crash: they are read in a child alone."""

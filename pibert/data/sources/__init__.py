@@ -62,7 +62,7 @@ SOURCES: dict[str, Any] = {
 }
 """The kinds by name; particular ones come before general ones."""
 
-ISOLATED = ("icp", "piv", "matlab", "netcdf", "hdf5", "vtk", "openfoam")
+ISOLATED = ("icp", "well", "piv", "matlab", "netcdf", "hdf5", "vtk", "openfoam")
 """Kinds that are read in a process of their own. The others are NumPy's, text, or data sets that
 training reads as they are."""
 

@@ -42,6 +42,7 @@ class _Server:
         self.lock = threading.Lock()
         self.process: subprocess.Popen[bytes] | None = None
         self.control: socket.socket | None = None
+        self.is_ready = False
 
     def start(self) -> None:
         """Start the process; it imports while this one goes on."""

@@ -26,6 +26,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from pibert.regular_files import require_regular
+
 T = TypeVar("T")
 NONE_WORD = "none"
 """How None is written in a file or after ``--set``."""
@@ -77,6 +79,7 @@ def read(path: Path | str, kind: type[T], overrides: Sequence[str] = ()) -> T:
         kind: The dataclass.
         overrides: Changes such as ``training.epochs=3``, the last one wins.
     """
+    require_regular(path)
     try:
         data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:

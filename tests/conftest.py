@@ -46,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if threads is not None:
         torch.set_num_threads(threads)
         os.environ["OMP_NUM_THREADS"] = str(threads)
+    # The shape checker and patches of tests reach readers only in the process of the test.
+    os.environ.setdefault("PIBERT_READ_IN_PROCESS", "1")
     if getattr(config.option, "hypothesis_seed", "") is None:
         config.option.hypothesis_seed = str(config.getoption("seed"))
 

@@ -154,6 +154,8 @@ Parameters = Annotated[
         rich_help_panel=_HINTS,
     ),
 ]
+_READ_HERE = (".h5", ".npy", ".npz", ".csv", ".tsv", ".txt", ".dat", ".vec", ".arrow")
+"""Suffixes of files that are most often read without a process of their own."""
 _REGIONS = (
     "zeros, circle:X,Y,R, polygon:X,Y,X,Y,..., a .csv file of corners, or an image (white pixels; "
     "black ones with dark:IMAGE). Repeatable."
@@ -251,6 +253,10 @@ class SourceOptions:
         override_metadata: bool | None,
         **as_given: Any,
     ) -> None:
+        from pibert.data.isolation import remote
+
+        if path.suffix.lower() not in _READ_HERE:
+            remote.start()  # it imports while this process does
         from pibert.data.sources.recordings import NO_FAMILY, Hints
         from pibert.physics import FAMILIES
 

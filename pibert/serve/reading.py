@@ -5,7 +5,6 @@ to others is refused.
 """
 
 import json
-import resource
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from typing import Any
 import torch
 
 from pibert.data.counted import counts_frames, counts_points
-from pibert.data.foreign import check_foreign
 from pibert.data.format import FormatError
+from pibert.data.hdf5 import HDF5Error, check_foreign
+from pibert.data.isolation.limits import limit_memory
 from pibert.data.sources import identify, open_recordings
 from pibert.data.sources.recordings import Hints, SourceError
 from pibert.fields import Trajectory
@@ -27,7 +27,6 @@ from pibert.serve.refusal import Refusal
 
 PROBLEM = b"problem: "
 """Stands before the code and the message of a refusal, in place of frames."""
-_STATEMENTS = Path("/proc/self/statm")
 
 
 def read_file(
@@ -44,14 +43,14 @@ def read_file(
         hints: What the user states about the file.
     """
     torch.set_num_threads(1)
-    _limit_memory(8 * limit + 256 * MB)
+    limit_memory(8 * limit + 256 * MB)
     try:
         data = encode(_read(path, limit, wanted, units, hints), SAFETENSORS)
     except Refusal as refusal:
         data = _problem(refusal.code, refusal.message)
     except MemoryError:
         data = _problem("too_large", "reading the file takes too much memory; send fewer frames")
-    except (FormatError, OSError) as error:
+    except (FormatError, HDF5Error, OSError) as error:
         data = _problem("malformed", str(error))
     except (ValueError, ImportError) as error:
         data = _problem("invalid", str(error))
@@ -65,20 +64,12 @@ def _problem(code: str, message: str) -> bytes:
     return PROBLEM + json.dumps([code, " ".join(message.split())[:800]]).encode()
 
 
-def _limit_memory(more: int) -> None:
-    """Let this process take so many bytes more than it has, where the system can tell."""
-    if _STATEMENTS.exists():
-        used = int(_STATEMENTS.read_text().split()[5]) * resource.getpagesize()
-        _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (used + more, most))
-
-
 def _read(path: Path, limit: int, wanted: str | None, units: Units, hints: Hints) -> Answer:
     check_foreign(path, limit)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", InputWarning)
-        recordings = open_recordings(path, _kind_of(path), hints)
+        recordings = open_recordings(path, _kind_of(path), hints, isolate=False)
         if wanted is not None and wanted not in recordings.names:
             raise ValueError(f"{path}: there is no trajectory {wanted[:100]!r}")
         found = recordings[0 if wanted is None else wanted]
@@ -105,7 +96,7 @@ def _read(path: Path, limit: int, wanted: str | None, units: Units, hints: Hints
 
 def _kind_of(path: Path) -> str:
     try:
-        return identify(path)
+        return identify(path, isolate=False)
     except SourceError:
         raise Refusal(
             "malformed",

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-import h5py
-
 from pibert.data.format.layout import REWRITE, FormatError, blocks, find_not_finite
 from pibert.data.format.parsing import Parser
 from pibert.data.format.storage import Storage
@@ -59,10 +57,7 @@ class Reader:
             some = ", ".join(self.names[:8]) + (", ..." if len(self) > 8 else "")
             raise KeyError(f"{self.path}: no trajectory {name!r}; there are: {some}")
         with self._storage.blamed(f"trajectory {name!r}"):
-            group = self._storage.open()["trajectories"][name]
-            if not isinstance(group, h5py.Group):
-                raise FormatError(f"{self.path}: trajectory {name!r} is not a group; {REWRITE}")
-            return Parser(self._storage, name, group).trajectory()
+            return Parser(self._storage, name, self._storage.group(name)).trajectory()
 
     def __enter__(self) -> Self:
         return self

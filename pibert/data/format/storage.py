@@ -13,6 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from pibert.data import hdf5
 from pibert.data.format.layout import FORMAT, REWRITE, VERSION, FormatError, as_text
 
 _DAMAGED = "the file is damaged: get a new copy or write it again"
@@ -50,12 +51,23 @@ class Storage:
         self._file, self._pid = _open_checked(self.path), os.getpid()
         return self._file
 
+    def group(self, name: str) -> h5py.Group:
+        """The group of a trajectory, once it is known to lie in this file with all it holds."""
+        parent = self.open()["trajectories"]
+        if not isinstance(parent.get(name, getlink=True), h5py.HardLink):
+            raise FormatError(f"{self.path}: trajectory {name!r} is a link; {REWRITE}")
+        group = parent[name]
+        if not isinstance(group, h5py.Group):
+            raise FormatError(f"{self.path}: trajectory {name!r} is not a group; {REWRITE}")
+        hdf5.check_group(self.path, group)
+        return group
+
     def read(self, name: str, key: str, frames: slice, channels: Any = None) -> np.ndarray:
         """Frames of a dataset of a trajectory, of some of its channels; all if not given."""
-        file = self.open()
+        self.open()  # which forgets the datasets of another process
         with self.blamed(f"trajectory {name!r}: {key!r}"):
             if (name, key) not in self._datasets:
-                self._datasets[name, key] = file["trajectories"][name][key]
+                self._datasets[name, key] = self.group(name)[key]
             dataset = self._datasets[name, key]
             array = dataset[frames] if channels is None else dataset[frames, channels]
         assert isinstance(array, np.ndarray)
@@ -68,7 +80,9 @@ class Storage:
             yield
         except FormatError:
             raise
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        except hdf5.HDF5Error as error:
+            raise FormatError(str(error)) from error
+        except hdf5.DAMAGED as error:
             raise FormatError(
                 f"{self.path}: {where} cannot be read ({error}); {_DAMAGED}"
             ) from error
@@ -76,14 +90,15 @@ class Storage:
 
 def _open_checked(path: Path) -> h5py.File:
     """Open a file whose header says that it is ours and that we can read it."""
-    if not h5py.is_hdf5(path):
+    if not hdf5.is_hdf5(path):
         raise FormatError(
             f"{path}: this is not an HDF5 file, or its head is damaged; bring data of other kinds "
             f"into the format with: pibert convert {path.name} OUT.h5 (docs/data-format.md)"
         )
     try:
-        # Files are never changed in place, so readers need no lock (and read-only disks have none).
-        file = h5py.File(path, "r", locking=False)
+        file = hdf5.open_hdf5(path, deep=False)
+    except hdf5.HDF5Error as error:
+        raise FormatError(str(error)) from error
     except (OSError, RuntimeError) as error:
         problem = "truncated" if "truncated" in str(error) else f"not readable ({error})"
         raise FormatError(f"{path}: the file is {problem}: get a new copy of it") from error
@@ -101,7 +116,7 @@ def _open_checked(path: Path) -> h5py.File:
     except FormatError:
         file.close()
         raise
-    except (OSError, RuntimeError, ValueError, TypeError) as error:
+    except hdf5.DAMAGED as error:
         file.close()
         raise FormatError(f"{path}: its header cannot be read ({error}); {_DAMAGED}") from error
     return file

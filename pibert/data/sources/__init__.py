@@ -11,6 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pibert.data.hdf5 import is_hdf5
+from pibert.data.isolation import remote
 from pibert.data.sources import (
     arrays,
     cfdbench,
@@ -31,8 +33,15 @@ from pibert.data.sources.marking import mark_recordings
 from pibert.data.sources.metadata import state_recordings
 from pibert.data.sources.numbered import expand_pattern
 from pibert.data.sources.orientation import flip_recordings
-from pibert.data.sources.recordings import Hints, Recordings, SourceError
+from pibert.data.sources.recordings import (
+    Hints,
+    NamingLoader,
+    Recordings,
+    SourceError,
+    naming,
+)
 from pibert.data.sources.stated import state_facts
+from pibert.regular_files import require_regular
 
 SOURCES: dict[str, Any] = {
     "native": native,
@@ -60,6 +69,10 @@ _LAYOUT = {
 }
 """Hints on the layout of arrays, and the kinds that need them."""
 
+ISOLATED = ("icp", "well", "piv", "matlab", "netcdf", "hdf5", "vtk", "openfoam")
+"""Kinds that are read in a process of their own. The others are NumPy's, text, or data sets that
+training reads as they are."""
+
 _ADVICE = {
     (".pt", ".pth", ".pkl", ".pickle"): "it may hold code, so it is not opened; save the arrays "
     "with numpy.savez",
@@ -74,14 +87,23 @@ _ADVICE = {
 }
 
 
-def identify(path: Path | str) -> str:
-    """The kind of a file, a folder or the files of a pattern, a key of ``SOURCES``."""
+def identify(path: Path | str, *, isolate: bool = True) -> str:
+    """The kind of a file, a folder or the files of a pattern, a key of ``SOURCES``.
+
+    Args:
+        path: The file, folder or pattern.
+        isolate: Look into a file that HDF5 or scipy parses in a process of its own.
+    """
     path = Path(path)
     _require(path)
     if path.is_dir() and not any(path.iterdir()):
         raise SourceError(f"{path}: the folder is empty; name the folder that holds the data")
     if path.is_file() and not path.stat().st_size:
         raise SourceError(f"{path}: the file is empty; get a new copy of it")
+    if native.recognise(path):
+        return "native"
+    if isolate and remote.is_available() and _needs_parsing(path):
+        return remote.identify_apart(path)
     for kind, source in SOURCES.items():
         if source.recognise(path):
             return kind
@@ -109,6 +131,8 @@ def open_recordings(
     kind: str | None = None,
     hints: Hints = Hints(),
     options: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    isolate: bool = True,
 ) -> Recordings:
     """Open a file or folder of any known kind; no field is read yet.
 
@@ -118,10 +142,12 @@ def open_recordings(
         kind: A key of ``SOURCES``, where the data itself should not decide.
         hints: What the user knows and the file does not say.
         options: What the reader of this kind takes beyond that, see ``options_of``.
+        isolate: Read the kinds in ``ISOLATED`` in a process of their own, with limits on memory
+            and time; a damaged file may crash or hang the libraries that parse it.
     """
     path = Path(path)
     if kind is None:
-        kind = identify(path)
+        kind = identify(path, isolate=isolate)
     foreign = sorted(set(options) - set(options_of(kind)))
     if foreign:
         raise ValueError(
@@ -134,10 +160,16 @@ def open_recordings(
             f"{path}: --{name} means nothing for files of kind {kind!r}, which state it "
             "themselves; leave it out"
         )
-    recordings: Recordings = SOURCES[kind].open_recordings(path, _for_reader(hints), **options)
-    # After the flip: sides and regions are those of the fields as they come out.
-    flipped = flip_recordings(state_recordings(recordings, hints), hints.flip)
-    return mark_recordings(state_facts(flipped, hints), hints.body, hints.mask)
+    seen = _for_reader(hints)
+    with naming(path):
+        if isolate and kind in ISOLATED and remote.is_available():
+            recordings = remote.open_apart(path, kind, seen, options)
+        else:
+            recordings = SOURCES[kind].open_recordings(path, seen, **options)
+        # After the flip: sides and regions are those of the fields as they come out.
+        flipped = flip_recordings(state_recordings(recordings, hints), hints.flip)
+        marked = mark_recordings(state_facts(flipped, hints), hints.body, hints.mask)
+    return replace(marked, load=NamingLoader(path, marked.load))
 
 
 def _for_reader(hints: Hints) -> Hints:
@@ -160,7 +192,13 @@ def options_of(kind: str) -> tuple[str, ...]:
     return tuple(inspect.signature(SOURCES[kind].open_recordings).parameters)[2:]
 
 
+def _needs_parsing(path: Path) -> bool:
+    """Whether HDF5 or scipy must parse a file to tell what it is."""
+    return path.is_file() and (path.suffix.lower() == ".mat" or is_hdf5(path))
+
+
 def _require(path: Path) -> None:
+    require_regular(path)
     if not path.exists() and not expand_pattern(path):
         what = "file that fits" if set("*?[") & set(str(path)) else "file or folder"
         raise FileNotFoundError(f"{path}: there is no such {what}")

@@ -5,6 +5,7 @@ be compressed), so its arrays are read whole, but only those that are needed. Mo
 coefficients are a flow too: they are added up frame by frame.
 """
 
+import math
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -19,15 +20,19 @@ from pibert.data.sources.assembly.lazy import Where
 from pibert.data.sources.assembly.roles import Variable
 from pibert.data.sources.assembly.trajectory import make_recordings
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
+from pibert.regular_files import require_regular
 
 TITLE = "NumPy arrays (.npy, .npz)"
 
 # What NumPy makes of a damaged head, which is a Python literal.
 _UNREADABLE = (OSError, ValueError, EOFError, OverflowError, MemoryError, TokenError, SyntaxError)
+# Deflate packs a run of zeros to about a thousandth.
+_MOST_PACKED = 1100
 
 
 def open_array(path: Path) -> np.ndarray:
     """The array of a ``.npy`` file, mapped and read-only."""
+    require_regular(path)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
@@ -46,10 +51,12 @@ def open_array(path: Path) -> np.ndarray:
 @contextmanager
 def open_archive(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
     """A ``.npz`` file; whatever goes wrong with it in the block is told in our words."""
+    require_regular(path)
     try:
         with np.load(path, allow_pickle=False) as archive:
             if isinstance(archive, np.ndarray):
                 raise SourceError(f"{path}: expected an archive of arrays, found a single array")
+            _check_members(path, archive)
             yield archive
     except SourceError:
         raise
@@ -60,6 +67,35 @@ def open_archive(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
             f"{path}: expected an archive of arrays of numbers (.npz), but it cannot be read "
             f"({error}); fetch the file again (arrays of Python objects are never read)"
         ) from error
+
+
+def _check_members(path: Path, archive: np.lib.npyio.NpzFile) -> None:
+    """Refuse arrays that declare more than their member holds: NumPy would allocate it."""
+    assert archive.zip is not None
+    for member in archive.zip.infolist():
+        if not member.filename.endswith(".npy"):
+            continue
+        shape, dtype = _read_header(archive.zip, member)
+        declared, packed = math.prod(shape) * dtype.itemsize, member.compress_size
+        if declared > member.file_size or member.file_size > _MOST_PACKED * packed + 1024:
+            raise SourceError(
+                f"{path}: the array {member.filename.removesuffix('.npy')!r} of shape {shape} "
+                f"declares {declared} bytes, but only {packed} are stored; the file is damaged: "
+                "fetch it again"
+            )
+
+
+def _read_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], Any]:
+    """The shape and the type of an array in an archive."""
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        read = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
+        shape, _, dtype = read(file)
+    return shape, dtype
 
 
 def require_keys(path: Path, wanted: Sequence[str], found: Sequence[str]) -> None:
@@ -156,14 +192,7 @@ def _headers(path: Path) -> list[Variable]:
     with open_archive(path) as archive:
         assert archive.zip is not None
         for name in archive.files:
-            with archive.zip.open(f"{name}.npy") as file:
-                version = np.lib.format.read_magic(file)
-                read = (
-                    np.lib.format.read_array_header_1_0
-                    if version == (1, 0)
-                    else np.lib.format.read_array_header_2_0
-                )
-                shape, _, dtype = read(file)
+            shape, dtype = _read_header(archive.zip, archive.zip.getinfo(f"{name}.npy"))
             if dtype.hasobject:
                 raise SourceError(
                     f"{path}: {name!r} holds Python objects, which may carry code and are not "

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from pibert.data.sources.recordings import SourceError
+from pibert.regular_files import require_regular
 
 _COMMENT = re.compile(r"^\s*(?:[#%]+|//|!)\s?")
 _QUOTED = re.compile(r'"([^"]*)"')
@@ -55,9 +56,10 @@ _STYLES = (
 def read_head(path: Path) -> list[str] | None:
     """The first lines of a text file, whole ones; None where it is no text. Never raises."""
     try:
+        require_regular(path)
         with path.open("rb") as file:
             data = file.read(_HEAD_BYTES)
-    except OSError:
+    except (OSError, ValueError):
         return None
     if not data or b"\0" in data:
         return None
@@ -77,6 +79,7 @@ def has_rows(head: Sequence[str]) -> bool:
 
 def read_columns(path: Path) -> Table:
     """The columns of a text file; SourceError where there are none, or a row is broken."""
+    require_regular(path)
     try:
         text = path.read_bytes().decode("utf-8-sig", "replace")
     except OSError as error:

@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from pibert.data.hdf5 import DAMAGED, is_hdf5, open_hdf5
 from pibert.data.sources.assembly.lazy import Hdf5Store, damaged
 from pibert.data.sources.assembly.roles import STEPS, Variable
 from pibert.data.sources.assembly.trajectory import join, make_recordings
@@ -26,34 +27,36 @@ _OWN_GROUPS = ("measured_data", "t0_fields", "#refs#")
 
 
 def recognise(path: Path) -> bool:
-    if not path.is_file() or not has_hdf5_head(path):
+    if not path.is_file() or not is_hdf5(path):
         return path.suffix.lower() in _SUFFIXES and path.is_file()
     try:
         with path.open("rb") as file:
             if file.read(10) == b"MATLAB 7.3":
                 return False
-        with h5py.File(path, "r", locking=False) as file:
+        with open_hdf5(path) as file:
             if _text(file.attrs.get("format", "")) == "pibert-trajectories":
                 return False
             return not any(name in file.attrs for name in _OWN_ATTRIBUTES) and not any(
                 name in file for name in _OWN_GROUPS
             )
-    except (OSError, RuntimeError, ValueError, KeyError):
+    except DAMAGED:
         # It is HDF5 and broken: opening it says so.
         return True
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
-    if not has_hdf5_head(path):
+    if not is_hdf5(path):
         raise SourceError(
             f"{path}: this is not an HDF5 file, or its head is damaged: get a new copy of it"
         )
     store = Hdf5Store(path)
+    file = store.open()
     try:
-        variables, source = _survey(store.open())
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        variables, source = _survey(file)
+        is_pandas = any("pandas_type" in item.attrs for item in file.values())
+    except DAMAGED as error:
         raise damaged(path, error) from error
-    if any("pandas_type" in item.attrs for item in store.open().values()):
+    if is_pandas:
         raise SourceError(
             f"{path}: a table of pandas in HDF5 is not read; write it with DataFrame.to_csv"
         )
@@ -70,14 +73,6 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     return join("hdf5", store.path, parts)
 
 
-def has_hdf5_head(path: Path) -> bool:
-    """Whether HDF5's signature stands at the start or after a user block (512 bytes, 1024 ...)."""
-    try:
-        return bool(h5py.is_hdf5(path))
-    except (OSError, ValueError):
-        return False
-
-
 def _survey(file: h5py.File) -> tuple[list[Variable], dict[str, Any]]:
     variables = [
         Variable(key=f"@{name}", shape=(), dtype=np.asarray(value).dtype)
@@ -85,7 +80,9 @@ def _survey(file: h5py.File) -> tuple[list[Variable], dict[str, Any]]:
         if name.lower() in STEPS and np.size(value) == 1
     ]
 
-    def visit(name: str, item: h5py.Dataset | h5py.Group) -> None:
+    def visit(name: str | bytes, item: h5py.Dataset | h5py.Group) -> None:
+        if isinstance(name, bytes):
+            raise ValueError(f"the name {name!r} is not text")
         if isinstance(item, h5py.Dataset) and item.shape is not None:
             unit = next((item.attrs[key] for key in ("units", "unit") if key in item.attrs), None)
             variables.append(

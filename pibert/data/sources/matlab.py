@@ -10,6 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from pibert.data.hdf5 import DAMAGED, HDF5Error, open_hdf5
 from pibert.data.sources.assembly.lazy import Hdf5Store, Where, damaged
 from pibert.data.sources.assembly.roles import Variable
 from pibert.data.sources.assembly.trajectory import make_recordings
@@ -30,7 +31,7 @@ def recognise(path: Path) -> bool:
         return False
     try:
         return not _PIVLAB & {variable.key for variable in _survey(path)}
-    except (SourceError, ImportError):
+    except (ValueError, ImportError):
         # It is MATLAB's and broken, or scipy is missing: opening it says so.
         return True
 
@@ -60,7 +61,7 @@ class MatStore:
 
     def read(self, key: str, where: Where) -> np.ndarray:
         if key not in self._arrays:
-            found = _call(self.path, "loadmat", variable_names=[key])
+            found = call_scipy(self.path, "loadmat", variable_names=[key])
             self._arrays[key] = np.asarray(found[key])
         array = self._arrays[key]
         array = array if len(where) == array.ndim else array.reshape(-1)
@@ -79,12 +80,12 @@ def _survey(path: Path) -> list[Variable]:
     """Names, shapes and types; numbers are not read."""
     if _is_hdf5(path):
         return _survey_hdf5(path)
-    return [_described(name, shape, kind) for name, shape, kind in _call(path, "whosmat")]
+    return [_described(name, shape, kind) for name, shape, kind in call_scipy(path, "whosmat")]
 
 
 def _survey_hdf5(path: Path) -> list[Variable]:
     try:
-        with h5py.File(path, "r", locking=False) as file:
+        with open_hdf5(path) as file:
             return [
                 _described(
                     name,
@@ -96,7 +97,9 @@ def _survey_hdf5(path: Path) -> list[Variable]:
                 for name, item in file.items()
                 if not name.startswith("#")
             ]
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
+    except HDF5Error:
+        raise
+    except DAMAGED as error:
         raise damaged(path, error) from error
 
 
@@ -106,8 +109,8 @@ def _described(name: str, shape: tuple[int, ...], kind: str) -> Variable:
     return Variable(key=name, shape=tuple(shape), dtype=np.dtype(_CLASSES.get(kind, "O")))
 
 
-def _call(path: Path, function: str, **arguments: Any) -> Any:
-    """A function of scipy on a file; whatever it makes of a bad one is told in our words."""
+def call_scipy(path: Path, function: str, **arguments: Any) -> Any:
+    """What a function of ``scipy.io`` makes of a file; ``SourceError`` if that is damaged."""
     try:
         import scipy.io
     except ImportError as error:
@@ -116,8 +119,10 @@ def _call(path: Path, function: str, **arguments: Any) -> Any:
         ) from error
     try:
         return getattr(scipy.io, function)(path, **arguments)
+    except MemoryError:
+        raise
     except Exception as error:  # scipy meets a damaged file with errors of every kind
         raise SourceError(
-            f"{path}: this is not a MATLAB file that can be read ({error}); get a new copy, or "
+            f"{path}: expected a MATLAB file, but it cannot be read ({error}); get a new copy, or "
             "save it again with -v7 or -v7.3"
         ) from error

@@ -9,9 +9,9 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import h5py
-
 from pibert.data.format import FORMAT, Reader
+from pibert.data.format.layout import as_text
+from pibert.data.hdf5 import DAMAGED, is_hdf5, open_hdf5
 from pibert.data.sources.numbered import expand_pattern, shared_folder
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
 from pibert.fields import Trajectory
@@ -60,10 +60,10 @@ def _files(path: Path) -> list[Path]:
 
 def _is_native(path: Path) -> bool:
     try:
-        if not h5py.is_hdf5(path):
+        if not is_hdf5(path):
             return False
-        with h5py.File(path, "r", locking=False) as file:
+        with open_hdf5(path, deep=False) as file:
             stated = file.attrs.get("format")
-            return stated in (FORMAT, FORMAT.encode())
-    except (OSError, RuntimeError, ValueError, TypeError):
+            return isinstance(stated, str | bytes) and as_text(stated) == FORMAT
+    except DAMAGED:
         return False

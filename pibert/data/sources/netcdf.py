@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
+from pibert.data.hdf5 import DAMAGED, HDF5Error, open_hdf5
 from pibert.data.provenance import own_facts
 from pibert.data.sources.assembly.lazy import Where
 from pibert.data.sources.assembly.roles import Variable, meaning
@@ -141,13 +141,15 @@ def _open(path: Path) -> Any:
     try:
         if engine == "h5netcdf":
             # Damage is met here: h5netcdf leaves half-made objects that complain when they go.
-            with h5py.File(path, "r", locking=False) as file:
+            with open_hdf5(path) as file:
                 file.visititems(lambda name, item: None)
             options = {"driver_kwds": {"locking": False}}
         return xarray.open_dataset(
             path, engine=engine, decode_times=False, cache=False, backend_kwargs=options
         )
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, IndexError, EOFError) as error:
+    except HDF5Error:
+        raise
+    except (*DAMAGED, EOFError, MemoryError) as error:  # no values are read yet
         if engine in str(error) and "engine" in str(error):
             raise ImportError(
                 f"reading this NetCDF file needs {engine}: pip install 'pibert-cfd[io]'"

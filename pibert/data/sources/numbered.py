@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from pibert.data.sources.recordings import SourceError
+from pibert.regular_files import require_regular
 
 _FRAME_FOLDER = re.compile(r"(?:frame|step|time|t)?[ _-]?\d+", re.IGNORECASE)
 
@@ -24,12 +25,14 @@ def expand_pattern(path: Path) -> list[Path]:
 
 def find_files(path: Path, suffixes: Sequence[str]) -> list[Path]:
     """The file itself, the files of a folder, or those of a pattern such as ``run/B*.txt``."""
+    require_regular(path)
     if path.is_file():
         return [path]
     found = path.iterdir() if path.is_dir() else expand_pattern(path)
-    return sorted(
-        file for file in found if file.suffix.lower() in suffixes and not file.name[0] == "."
-    )
+    files = [file for file in found if file.suffix.lower() in suffixes and file.name[0] != "."]
+    for file in files:
+        require_regular(file)
+    return sorted(files)
 
 
 def shared_folder(files: Sequence[Path]) -> Path:

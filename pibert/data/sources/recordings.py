@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -125,6 +126,29 @@ def check_channels(path: Path, hints: Hints, stored: Mapping[str, str]) -> None:
             raise SourceError(
                 f"{path}: there is no channel {ours}={theirs}; data of this kind have: {known}"
             )
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Add the path to messages that do not name the file."""
+    try:
+        yield
+    except ValueError as error:
+        if path.name in str(error):
+            raise
+        raise SourceError(f"{path}: {error}") from error
+
+
+@dataclass(frozen=True)
+class NamingLoader:
+    """Makes trajectories; messages about them name the file."""
+
+    path: Path
+    load: Callable[[str], Trajectory]
+
+    def __call__(self, name: str) -> Trajectory:
+        with naming(self.path):
+            return self.load(name)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

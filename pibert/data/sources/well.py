@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pibert.data.hdf5 import DAMAGED, HDF5Error, open_hdf5
 from pibert.data.sources.assembly.axes import smooth_time, uniform_step
 from pibert.data.sources.assembly.lazy import Hdf5Store, damaged
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
@@ -38,9 +39,9 @@ _SIDES = {"x": ("left", "right"), "y": ("bottom", "top")}
 
 def recognise(path: Path) -> bool:
     try:
-        with h5py.File(_files(path)[0], "r", locking=False) as h5:
+        with open_hdf5(_files(path)[0]) as h5:
             return "dimensions" in h5 and "t0_fields" in h5 and "n_spatial_dims" in h5.attrs
-    except (OSError, RuntimeError, IndexError):
+    except DAMAGED:
         return False
 
 
@@ -172,11 +173,11 @@ class WellFields:
 def _describe(store: Hdf5Store, hints: Hints) -> _Set:
     try:
         return _parse(store, store.open(), hints)
-    except SourceError:
+    except (SourceError, HDF5Error):
         raise
     except (OSError, RuntimeError) as error:
         raise damaged(store.path, error) from error
-    except (KeyError, ValueError, TypeError, IndexError) as error:
+    except DAMAGED as error:
         raise SourceError(
             f"{store.path}: not the layout of The Well, or a damaged file ({error})"
         ) from error

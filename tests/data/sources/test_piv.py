@@ -409,7 +409,7 @@ def test_broken_mat_files_are_refused_in_words(tmp_path: Path, v73: bool) -> Non
     write_pivlab_mat(path, [sample()], [KINDS], filtered=True, v73=v73)
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
-    with pytest.raises(SourceError, match="a.mat: not a"):
+    with pytest.raises(SourceError, match="a.mat: expected a MATLAB file"):
         piv.open_recordings(path)
     other = sample(step=3.0)
     write_pivlab_mat(path, [sample(), other], [KINDS, KINDS], filtered=True, v73=v73)

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pibert.data.hdf5 import DAMAGED, HDF5Error, open_hdf5
 from pibert.data.sources.recordings import SourceError
 from pibert.fields import FrameSource
 
@@ -151,7 +152,7 @@ class Hdf5Store:
                 # It came through a fork: HDF5 would hand out the parent's descriptor again.
                 self._file.close()
             try:
-                self._file = h5py.File(self.path, "r", locking=False)
+                self._file = open_hdf5(self.path)
             except (OSError, RuntimeError) as error:
                 raise damaged(self.path, error) from error
             self._pid = os.getpid()
@@ -168,7 +169,9 @@ class Hdf5Store:
                 # A vector of MATLAB has two axes.
                 return np.asarray(np.asarray(dataset).reshape(-1)[where])
             return np.asarray(dataset[where[::-1]]).T
-        except (OSError, RuntimeError, KeyError) as error:
+        except HDF5Error:
+            raise
+        except DAMAGED as error:
             raise damaged(self.path, error) from error
 
 

@@ -310,6 +310,8 @@ class _Finder:
                 raise self.fail(f"{variable.key!r} is empty")
             self.check_channel(variable, axes, channel)
             pieces[our] = Piece(variable.key, axes, channel)
+        if not pieces:
+            raise self.fail("there is no field in it")
         return pieces
 
     def check_channel(self, variable: Variable, axes: str, channel: int | None) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from pibert.data.sources.arrays import require_keys
 from pibert.data.sources.recordings import SourceError
 from pibert.fields import Boundary, Grid, Sides
+from pibert.regular_files import require_regular
 
 SUBSETS = ("prop", "bc", "geo")
 """In the publishers' order, which their split depends on."""
@@ -118,9 +119,10 @@ def name_of(problem: str, folder: Path) -> str:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    require_regular(path)
     try:
         case = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SourceError(
             f"{path}: expected a JSON object of numbers, but it cannot be read ({error})"
         ) from error

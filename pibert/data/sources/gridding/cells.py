@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pibert.data.sources.gridding.lattice import find_lattice, find_uniform
-from pibert.data.sources.recordings import SourceError
+from pibert.data.sources.gridding.size import check_asked, even_size
 
 _FARTHEST = 1e30
 """Coordinates beyond it are damaged; squares of areas would overflow."""
@@ -135,8 +135,6 @@ def choose_axes(
     Returns:
         The grid, and whether its points are the points where the mesh has values.
     """
-    if shape is not None and min(shape) < 2:
-        raise SourceError(f"{name}: a grid needs two rows and two columns, found {shape}")
     used = mesh.points[np.unique(mesh.corners)]
     if shape is None and box is None:
         given = mesh.centres if on_cells else used
@@ -147,9 +145,10 @@ def choose_axes(
                 return Axes(x, y), True
     (left, bottom), (right, top) = [used.min(0), used.max(0)] if box is None else box
     if shape is None:
-        step = math.sqrt(mesh.areas().sum() / len(mesh.ends))
-        shape = max(2, round((top - bottom) / step) + 1), max(2, round((right - left) / step) + 1)
-    rows, columns = shape
+        count = len(mesh.ends)
+        step = math.sqrt(mesh.areas().sum() / count)
+        shape = even_size(name, np.array([right - left, top - bottom]), step, count)
+    rows, columns = check_asked(name, shape)
     x = np.linspace(left, right, columns, endpoint=not periodic[0])
     y = np.linspace(bottom, top, rows, endpoint=not periodic[1])
     return Axes(x, y), False

@@ -19,6 +19,7 @@ from pibert.data.sources.gridding.lattice import (
     fit_axis,
     without_every_second_line,
 )
+from pibert.data.sources.gridding.size import check_asked
 from pibert.data.sources.gridding.triangulation import Triangulation
 from pibert.data.sources.recordings import Hints, SourceError
 
@@ -90,8 +91,8 @@ def find_layout(
         shape: Of one frame of the fields: (y, x), (x, y) or (n,).
         hints: The size to resample to, where the user says so.
     """
-    if hints.shape is not None and min(hints.shape) < 2:
-        raise SourceError(f"{name}: a grid needs two rows and columns, asked for {hints.shape}")
+    if hints.shape is not None:
+        check_asked(name, hints.shape)
     x, y, remarks, notes = _as_points(name, np.asarray(x), np.asarray(y), shape)
     lattice = find_lattice(name, x, y)
     if lattice is None:
@@ -176,7 +177,7 @@ def _scattered(
     name: str, points: np.ndarray, remarks: list[str], notes: dict[str, Any], hints: Hints
 ) -> Layout:
     mesh = Triangulation(name, points)
-    rows, columns = shape = hints.shape or mesh.even_size()
+    rows, columns = shape = hints.shape or mesh.even_size(name)
     (left, bottom), (right, top) = mesh.low, mesh.high
     x, y = np.linspace(left, right, columns), np.linspace(bottom, top, rows)
     interpolation = mesh.interpolation(np.stack(np.meshgrid(x, y), -1).reshape(-1, 2))

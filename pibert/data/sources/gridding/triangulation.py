@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from pibert.data.sources.gridding.interpolation import Interpolation
+from pibert.data.sources.gridding.size import even_size
 from pibert.data.sources.recordings import SourceError
 
 # A hole's circumradius in units of the median edge around it. A regular mesh has 0.6 to 0.7; of
@@ -39,12 +40,11 @@ class Triangulation:
             ) from None
         self.holes = self._find_holes()
 
-    def even_size(self) -> tuple[int, int]:
+    def even_size(self, name: str) -> tuple[int, int]:
         """Rows and columns of a grid with square cells and as many points per area."""
+        count = len(self._mesh.points)
         area = self._areas()[~self.holes].sum() * self._scale**2
-        step = math.sqrt(area / len(self._mesh.points))
-        columns, rows = (self.high - self.low) / step
-        return max(2, round(rows) + 1), max(2, round(columns) + 1)
+        return even_size(name, self.high - self.low, math.sqrt(area / count), count)
 
     def interpolation(self, targets: np.ndarray) -> Interpolation:
         """From the points to the targets (m, 2); no weight outside and in holes."""

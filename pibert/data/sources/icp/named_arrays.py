@@ -7,7 +7,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from pibert.data.hdf5 import DAMAGED, HDF5Error, is_hdf5, open_hdf5
 from pibert.data.sources.arrays import open_archive, require_keys
+from pibert.data.sources.matlab import call_scipy
 from pibert.data.sources.recordings import SourceError
 
 
@@ -33,12 +35,12 @@ def _opened(path: Path) -> Iterator[tuple[list[str], Callable[[str], np.ndarray]
     if path.suffix.lower() == ".npz":
         with open_archive(path) as archive:
             yield archive.files, archive.__getitem__
-    elif path.suffix.lower() == ".mat" and not h5py.is_hdf5(path):
-        arrays = _read_mat(path)
-        yield list(arrays), arrays.__getitem__
+    elif path.suffix.lower() == ".mat" and not is_hdf5(path):
+        arrays = call_scipy(path, "loadmat")
+        yield [name for name in arrays if not name.startswith("__")], arrays.__getitem__
     else:
         try:
-            with h5py.File(path, "r") as file:
+            with open_hdf5(path) as file:
                 names: list[str] = []
                 file.visititems(
                     lambda name, item: (
@@ -46,9 +48,9 @@ def _opened(path: Path) -> Iterator[tuple[list[str], Callable[[str], np.ndarray]
                     )
                 )
                 yield names, lambda name: _read_dataset(file[name], path)
-        except SourceError:
+        except (SourceError, HDF5Error):
             raise
-        except (OSError, RuntimeError, KeyError, ValueError) as error:
+        except DAMAGED as error:
             raise SourceError(
                 f"{path}: expected an HDF5 file, but it cannot be read ({error}); get a new copy"
             ) from error
@@ -60,19 +62,3 @@ def _read_dataset(dataset: h5py.Dataset, path: Path) -> np.ndarray:
     array: np.ndarray = np.asarray(dataset[()])
     # MATLAB writes the axes in reverse.
     return array.T if path.suffix.lower() == ".mat" else array
-
-
-def _read_mat(path: Path) -> dict[str, np.ndarray]:
-    try:
-        from scipy.io import loadmat
-    except ImportError as error:
-        raise ImportError(
-            "reading MATLAB files needs scipy: pip install 'pibert-cfd[io]'"
-        ) from error
-    try:
-        arrays = loadmat(path)
-    except Exception as error:  # scipy raises whatever a damaged file makes it stumble on
-        raise SourceError(
-            f"{path}: expected a MATLAB file, but it cannot be read ({error}); get a new copy"
-        ) from error
-    return {key: array for key, array in arrays.items() if not key.startswith("__")}

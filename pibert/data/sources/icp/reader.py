@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import h5py
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from pibert.data.hdf5 import DAMAGED, is_hdf5, open_hdf5
 from pibert.data.sources.arrays import open_array
 from pibert.data.sources.icp.fields import AUTHORS, FieldKeys, open_fields
 from pibert.data.sources.icp.named_arrays import read_named
@@ -226,12 +226,12 @@ def _read_settings(settings: SettingsFile, names: Sequence[str]) -> Tensor:
 
 
 def _has_authors_keys(path: Path) -> bool:
-    if not path.is_file() or not h5py.is_hdf5(path):
+    if not path.is_file() or not is_hdf5(path):
         return False
     try:
-        with h5py.File(path, "r") as file:
+        with open_hdf5(path) as file:
             return all(key in file for key in AUTHORS.single)
-    except (OSError, RuntimeError, ValueError):
+    except DAMAGED:
         return False
 
 

@@ -16,9 +16,11 @@ from typing import Any
 import h5py
 import numpy as np
 
+from pibert.data.hdf5 import DAMAGED, HDF5Error, check_dataset, open_hdf5
 from pibert.data.sources.assembly.naming import standard_unit, take_flags
 from pibert.data.sources.gridding.layout import percent
 from pibert.data.sources.gridding.uniform import on_uniform_grid
+from pibert.data.sources.matlab import call_scipy
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
 from pibert.fields import Trajectory
 
@@ -31,7 +33,7 @@ def recognise(path: Path) -> bool:
         return False
     try:
         return set(_names(path)) >= _NEEDED
-    except (SourceError, ImportError, OSError):
+    except (ValueError, ImportError, OSError):
         return False
 
 
@@ -124,7 +126,7 @@ def _names(path: Path) -> list[str]:
     if _is_hdf5(path):
         with _opened(path) as file:
             return list(file)
-    return [name for name, *_ in _scipy(path, "whosmat")]
+    return [name for name, *_ in call_scipy(path, "whosmat")]
 
 
 def _read(path: Path, more: Iterable[str]) -> dict[str, Any]:
@@ -132,7 +134,7 @@ def _read(path: Path, more: Iterable[str]) -> dict[str, Any]:
     wanted = ["x", "y", "units", *more]
     wanted += [f"{n}_{k}" for n in ("u", "v", "typevector") for k in ("original", "filtered")]
     if not _is_hdf5(path):
-        found = _scipy(path, "loadmat", variable_names=wanted)
+        found = call_scipy(path, "loadmat", variable_names=wanted)
         return {
             name: str(value.item()) if value.dtype.kind == "U" else _as_list(value)
             for name in wanted
@@ -141,7 +143,9 @@ def _read(path: Path, more: Iterable[str]) -> dict[str, Any]:
     with _opened(path) as file:
         try:
             return {name: _from_hdf5(file, file[name]) for name in wanted if name in file}
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        except HDF5Error:
+            raise
+        except DAMAGED as error:
             raise _damaged(path, error) from error
 
 
@@ -153,13 +157,15 @@ def _as_list(value: np.ndarray) -> list[np.ndarray]:
 
 def _from_hdf5(file: h5py.File, item: h5py.Dataset) -> Any:
     if item.dtype == h5py.ref_dtype:
-        return [_matrix(file[reference]) for reference in item[()].ravel()]
+        return [_matrix(file[reference], file) for reference in item[()].ravel()]
     if item.attrs.get("MATLAB_class") == b"char":
         return "".join(map(chr, item[()].ravel()))
-    return [_matrix(item)]
+    return [_matrix(item, file)]
 
 
-def _matrix(item: h5py.Dataset) -> np.ndarray:
+def _matrix(item: h5py.Dataset, file: h5py.File) -> np.ndarray:
+    # A reference may lead to a data set that no group lists.
+    check_dataset(file.filename, item)
     # An empty matrix is stored as its size; the others with their axes in reverse.
     return np.empty((0, 0)) if "MATLAB_empty" in item.attrs else item[()].T.astype(np.float64)
 
@@ -171,25 +177,13 @@ def _is_hdf5(path: Path) -> bool:
 
 def _opened(path: Path) -> h5py.File:
     try:
-        return h5py.File(path, "r")
+        return open_hdf5(path)
     except OSError as error:
-        raise _damaged(path, error) from error
-
-
-def _scipy(path: Path, function: str, **arguments: Any) -> Any:
-    try:
-        import scipy.io
-    except ImportError:
-        raise ImportError(
-            "reading MATLAB files needs scipy: pip install 'pibert-cfd[io]'"
-        ) from None
-    try:
-        return getattr(scipy.io, function)(path, **arguments)
-    except Exception as error:  # scipy meets a damaged file with errors of every kind
         raise _damaged(path, error) from error
 
 
 def _damaged(path: Path, error: Exception) -> SourceError:
     return SourceError(
-        f"{path}: not a MATLAB file that can be read ({error}); get a new copy or export it again"
+        f"{path}: expected a MATLAB file, but it cannot be read ({error}); get a new copy, or "
+        "export it again"
     )

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pibert.data.sources.recordings import SourceError
+from pibert.regular_files import require_regular
 
 # What closes a stream; without it the rest of the rows may be missing.
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
@@ -34,7 +35,7 @@ def shard_paths(folder: Path) -> tuple[Path, ...]:
     try:
         names = [entry["filename"] for entry in json.loads(state.read_text())["_data_files"]]
         paths = tuple(folder / Path(name).name for name in names)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SourceError(
             f"{state}: expected JSON that lists '_data_files' with a 'filename' each ({error!r}); "
             "download it again, or remove it to read all data-*.arrow files"
@@ -53,6 +54,8 @@ class ArrowRows:
 
     def __init__(self, shards: tuple[Path, ...]) -> None:
         self.shards = tuple(path.absolute() for path in shards)
+        for path in self.shards:
+            require_regular(path)
         self._stamps = [_stamp(path) for path in self.shards]
         self._tables: dict[int, Any] = {}
 

@@ -192,7 +192,7 @@ def _entry(path: Path, number: int, item: Any) -> Entry:
 def _load_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SourceError(f"{path}: this is not JSON ({error}); download it again") from error
 
 

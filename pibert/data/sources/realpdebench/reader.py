@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import h5py
-
+from pibert.data.hdf5 import DAMAGED, open_hdf5
 from pibert.data.sources.realpdebench.arrow import ArrowRows, shard_paths
 from pibert.data.sources.realpdebench.facts import SCENARIOS, STORED_AS, describe
 from pibert.data.sources.realpdebench.rows import ArrowRow, RawRow, Row
 from pibert.data.sources.recordings import Hints, Recordings, SourceError, check_channels
 from pibert.fields import Trajectory
+from pibert.regular_files import require_regular
 
 TITLE = "RealPDEBench (Arrow or raw HDF5)"
 KINDS = ("real", "numerical")
@@ -46,18 +46,19 @@ class Part(NamedTuple):
 def recognise(path: Path) -> bool:
     try:
         return any(_looks_right(part) for part in find_parts(path)[:1])
-    except (OSError, RuntimeError, ValueError):
+    except DAMAGED:
         return False
 
 
 def _looks_right(part: Part) -> bool:
     if part.form == "arrow":
         shards = [part.path] if part.path.is_file() else sorted(part.path.glob("data-*.arrow"))
+        require_regular(shards[0])
         with shards[0].open("rb") as file:
             head = file.read(1 << 16)
         return all(name in head for name in (b"sim_id", b"shape_t", b"shape_h"))
     path = part.path if part.path.is_file() else sorted(part.path.glob("*.h5"))[0]
-    with h5py.File(path, "r", locking=False) as h5:
+    with open_hdf5(path) as h5:
         return "measured_data/u" in h5 and "measured_data/v" in h5
 
 
@@ -191,7 +192,7 @@ def _version(part: Part) -> str | None:
         if path.is_file():
             try:
                 return str(json.loads(path.read_text())["data_version"])
-            except (ValueError, KeyError, TypeError):
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 return None
     return None
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import h5py
 import numpy as np
 
+from pibert.data.hdf5 import DAMAGED, HDF5Error
 from pibert.data.sources.assembly.lazy import Hdf5Store, Where, damaged
 from pibert.data.sources.realpdebench.arrow import ArrowRows, Place
 from pibert.data.sources.recordings import SourceError
@@ -144,6 +145,8 @@ def _find(store: Hdf5Store, name: str) -> Any:
         for key in (f"measured_data/{name}", name):
             if isinstance(store.open().get(key), h5py.Dataset):
                 return store.open()[key]
-    except (OSError, RuntimeError, KeyError) as error:
+    except HDF5Error:
+        raise
+    except DAMAGED as error:
         raise damaged(store.path, error) from error
     return None

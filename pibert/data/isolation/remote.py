@@ -1,0 +1,265 @@
+"""Recordings that a reading process holds: trajectories and frames are asked of it.
+
+``PIBERT_READ_IN_PROCESS=1`` turns this off, to debug a reader or to read without limits; so does a
+system without processes that fork.
+"""
+
+import atexit
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pibert.data.isolation.limits import limits_for
+from pibert.data.isolation.wire import receive_answer, send_request
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pibert.data.sources.recordings import Hints, Recordings
+    from pibert.fields import Trajectory
+
+IN_PROCESS = "PIBERT_READ_IN_PROCESS"
+_MARGIN = 30.0
+"""Seconds beyond its limit after which a child that does not answer is given up."""
+
+
+def is_available() -> bool:
+    """Whether files are read in processes of their own."""
+    wanted = os.environ.get(IN_PROCESS, "") in ("", "0")
+    return wanted and hasattr(os, "fork") and bool(sys.executable)
+
+
+class _Server:
+    """The process that imports the readers; each process of a program has its own."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.control: socket.socket | None = None
+        self.is_ready = False
+
+    def start(self) -> None:
+        """Start the process; it imports while this one goes on."""
+        with self.lock:
+            if self.process is not None and self.process.poll() is None:
+                return
+            self.control, theirs = socket.socketpair()
+            threads = dict.fromkeys(
+                ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+            )
+            paths = os.pathsep.join(path for path in sys.path if path)
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "pibert.data.isolation.server", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=os.environ | threads | {"PYTHONPATH": paths},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                # Ctrl-C and Ctrl-Z are for the program; the reading process ends with it.
+                start_new_session=True,
+            )
+            theirs.close()
+            self.is_ready = False
+
+    def connect(self) -> socket.socket:
+        """A connection to a new child."""
+        self.start()
+        with self.lock:
+            assert self.control is not None and self.process is not None
+            ours, theirs = socket.socketpair()
+            with theirs:
+                try:
+                    if not self.is_ready and not self.control.recv(1):
+                        raise OSError("it ended at once")
+                    self.is_ready = True
+                    socket.send_fds(self.control, [b"c"], [theirs.fileno()])
+                except OSError as error:
+                    ours.close()
+                    self.stop()
+                    raise OSError(
+                        f"the process that reads foreign files did not start ({error}); set "
+                        f"{IN_PROCESS}=1 to read them without it"
+                    ) from error
+            if sys.platform != "linux":  # it serves one recording
+                self.process, self.control = None, None
+            return ours
+
+    def stop(self) -> None:
+        if self.control is not None:
+            self.control.close()
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait()
+        self.process, self.control = None, None
+
+    def forget(self) -> None:
+        """In a process that was forked: the server is the parent's."""
+        if self.control is not None:
+            self.control.close()
+        if self.process is not None:
+            self.process.returncode = 0  # not a child of this process
+        self.lock, self.process, self.control = threading.Lock(), None, None
+
+
+_SERVER = _Server()
+atexit.register(_SERVER.stop)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_SERVER.forget)
+
+
+def start() -> None:
+    """Start the reading process early: it imports the readers while the program imports its own."""
+    if is_available():
+        _SERVER.start()
+
+
+class Child:
+    """A process that reads one recording. It starts with the first request of each process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.limits = path, limits_for(path)
+        self._opening: tuple[Any, ...] | None = None
+        self._connection: socket.socket | None = None
+        self._lock, self._pid = threading.Lock(), -1
+
+    def __del__(self) -> None:
+        if getattr(self, "_connection", None) is not None:
+            self._close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "_opening": self._opening}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["path"])  # type: ignore[misc]
+        self._opening = state["_opening"]
+
+    def open(self, kind: str, hints: "Hints", options: Mapping[str, Any]) -> dict[str, Any]:
+        """What the recordings are; other processes open them the same way when they need to."""
+        facts, _ = self.ask("open", kind, hints, dict(options))
+        self._opening = ("open", kind, hints, dict(options))
+        return facts
+
+    def ask(self, what: str, *arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        with self._lock:
+            if self._connection is not None and self._pid != os.getpid():
+                self._close()  # it came through a fork and is the parent's
+            if self._connection is None:
+                self._connection, self._pid = _SERVER.connect(), os.getpid()
+                if self._opening is not None:
+                    self._exchange(*self._opening)
+            return self._exchange(what, *arguments)
+
+    def _exchange(self, what: str, *arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        assert self._connection is not None
+        limits, begun = self.limits, time.monotonic()
+        self._connection.settimeout(limits.seconds + _MARGIN)
+        try:
+            send_request(self._connection, (limits, what, self.path, *arguments))
+            facts, arrays = receive_answer(self._connection)
+        except (EOFError, OSError) as error:
+            self._close()
+            raise _died(self.path, time.monotonic() - begun >= limits.seconds) from error
+        except BaseException:  # such as Ctrl-C: the answer would be that of the next request
+            self._close()
+            raise
+        if "error" in facts:
+            raise _error(facts)
+        return facts, arrays
+
+    def _close(self) -> None:
+        """Let the child end: it waits for requests until then."""
+        assert self._connection is not None
+        self._connection.close()
+        self._connection = None
+
+
+def identify_apart(path: Path) -> str:
+    """The kind of a file, found in a process of its own."""
+    return str(Child(path).ask("identify")[0]["kind"])
+
+
+def open_apart(path: Path, kind: str, hints: "Hints", options: Mapping[str, Any]) -> "Recordings":
+    """The recordings of a file or folder, read in a process of their own."""
+    from pibert.data.sources.recordings import Recordings
+
+    child = Child(path)
+    facts = child.open(kind, hints, options)
+    return Recordings(
+        kind=facts["kind"],
+        path=path,
+        names=tuple(facts["names"]),
+        load=_Loader(child),
+        remarks=tuple(facts["remarks"]),
+    )
+
+
+class _Loader:
+    """Makes trajectories whose frames the child reads."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+
+    def __call__(self, name: str) -> "Trajectory":
+        import torch
+
+        from pibert.fields import MASKS, FieldSpec, Trajectory
+
+        facts, arrays = self.child.ask("load", name)
+        tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
+        values: dict[str, Any] = {
+            key: tensors.get(key)
+            if key not in facts["sources"]
+            else RemoteFrames(self.child, name, key, tuple(facts["sources"][key]))
+            for key in ("states", *MASKS)
+        }
+        series = {key[7:]: value for key, value in tensors.items() if key.startswith("series/")}
+        return Trajectory(
+            **facts["fields"],
+            **values,
+            spec=FieldSpec.from_dict(facts["spec"]),
+            time=tensors["time"],
+            series=series,
+        )
+
+
+class RemoteFrames:
+    """Frames of a trajectory, read by the child when they are asked for."""
+
+    def __init__(self, child: Child, name: str, key: str, shape: tuple[int, ...]) -> None:
+        self.child, self.name, self.key, self._shape = child, name, key, shape
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    def read(self, frames: slice, channels: Sequence[int] | None = None) -> "Tensor":
+        import torch
+
+        chosen = None if channels is None else list(channels)
+        _, arrays = self.child.ask("read", self.name, self.key, frames, chosen)
+        return torch.from_numpy(arrays["frames"])
+
+
+def _died(path: Path, is_late: bool) -> Exception:
+    from pibert.data.sources.recordings import SourceError
+
+    if is_late:
+        return SourceError(
+            f"{path}: it was not read in many times the time that data of this size take; it is "
+            "damaged: get a new copy of it"
+        )
+    return SourceError(f"{path}: the reader crashed: the file is damaged; get a new copy of it")
+
+
+def _error(facts: Mapping[str, Any]) -> Exception:
+    from pibert.data.sources.recordings import SourceError
+
+    kinds = (SourceError, FileNotFoundError, OSError, ImportError, ValueError)
+    chosen = next((kind for kind in kinds if kind.__name__ == facts["error"]), SourceError)
+    return chosen(facts["message"])

@@ -1,0 +1,141 @@
+"""The process that reads: imports the readers once and forks a child for each recording.
+
+It runs as ``python -m pibert.data.isolation.server DESCRIPTOR`` and ends when the program that
+started it does. Only Linux forks: other systems have threads in their libraries that do not survive
+it, so there the process serves one recording and ends.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pibert.data.isolation.limits import Limits, limit_memory
+from pibert.data.isolation.wire import receive_request, send_answer
+from pibert.data.sources import SOURCES, identify
+from pibert.data.sources.recordings import Recordings, SourceError
+from pibert.fields import MASKS, Trajectory
+
+READY = b"r"
+_Answer = tuple[dict[str, Any], dict[str, np.ndarray]]
+
+
+def main(descriptor: int) -> None:
+    with contextlib.suppress(ImportError):  # the reader says what is missing
+        import h5netcdf  # noqa: F401
+        import scipy.io  # noqa: F401
+        import xarray  # noqa: F401
+    torch.set_num_threads(1)
+    parent = socket.socket(fileno=descriptor)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the system buries children
+    parent.sendall(READY)
+    while True:
+        message, descriptors, *_ = socket.recv_fds(parent, 1, 1)
+        if not message:
+            return
+        if sys.platform == "linux" and os.fork():
+            os.close(descriptors[0])
+            continue
+        parent.close()
+        with contextlib.suppress(EOFError, OSError):
+            serve(socket.socket(fileno=descriptors[0]))
+        os._exit(0)
+
+
+def serve(connection: socket.socket) -> None:
+    """Answer the requests for one recording."""
+    reading = _Reading()
+    warnings.simplefilter("ignore")
+    while True:
+        limits, what, *arguments = receive_request(connection)
+        assert isinstance(limits, Limits)
+        if not reading.is_limited:
+            limit_memory(limits.memory)
+            reading.is_limited = True
+        # Nothing handles this signal: the system ends the process, whatever library it is in.
+        signal.setitimer(signal.ITIMER_REAL, limits.seconds)
+        try:
+            facts, arrays = getattr(reading, what)(*arguments)
+        except Exception as error:
+            facts, arrays = {"error": _kind(error), "message": _message(error, arguments)}, {}
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        send_answer(connection, facts, arrays)
+
+
+class _Reading:
+    """The recordings of one request and the trajectories that were loaded."""
+
+    def __init__(self) -> None:
+        self.is_limited = False
+        self.recordings: Recordings | None = None
+        self.loaded: dict[str, Trajectory] = {}
+
+    def identify(self, path: Path) -> _Answer:
+        return {"kind": identify(path, isolate=False)}, {}
+
+    def open(self, path: Path, kind: str, hints: Any, options: dict[str, Any]) -> _Answer:
+        found: Recordings = SOURCES[kind].open_recordings(path, hints, **options)
+        self.recordings = found
+        return {"kind": found.kind, "names": found.names, "remarks": found.remarks}, {}
+
+    def load(self, path: Path, name: str) -> _Answer:
+        flow = self._trajectory(name)
+        facts: dict[str, Any] = {
+            "spec": flow.spec.to_dict(),
+            "sources": {},
+            "fields": {
+                key: getattr(flow, key)
+                for key in ("name", "parameters", "source", "local", "length_unit", "time_unit")
+            },
+        }
+        arrays = {"time": flow.time.numpy()}
+        arrays |= {f"series/{key}": values.numpy() for key, values in flow.series.items()}
+        for key in ("states", *MASKS):
+            value = getattr(flow, key)
+            if isinstance(value, Tensor):
+                arrays[key] = value.numpy()
+            elif value is not None:
+                facts["sources"][key] = value.shape
+        return facts, arrays
+
+    def read(
+        self, path: Path, name: str, key: str, frames: slice, channels: list[int] | None
+    ) -> _Answer:
+        return {}, {"frames": getattr(self._trajectory(name), key).read(frames, channels).numpy()}
+
+    def _trajectory(self, name: str) -> Trajectory:
+        assert self.recordings is not None
+        if name not in self.loaded:
+            self.loaded[name] = self.recordings[name]
+        return self.loaded[name]
+
+
+def _kind(error: Exception) -> str:
+    known = (SourceError, FileNotFoundError, ValueError, OSError, ImportError)
+    return next((own.__name__ for own in known if isinstance(error, own)), SourceError.__name__)
+
+
+def _message(error: Exception, arguments: list[Any]) -> str:
+    if isinstance(error, MemoryError):
+        return (
+            f"{arguments[0]}: reading it takes much more memory than data of this size should; it "
+            "is damaged, or it unpacks to far more than it seems: get a new copy, or export less"
+        )
+    if isinstance(error, ValueError | OSError | ImportError):
+        return str(error)
+    return (
+        f"{arguments[0]}: it cannot be read ({type(error).__name__}: {error}); it is damaged: get "
+        "a new copy of it"
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

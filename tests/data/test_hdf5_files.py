@@ -1,0 +1,112 @@
+"""HDF5 files that lead to other files, or declare more than they store, in every reader."""
+
+import os
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from pibert.cli import app
+from pibert.data.format import FormatError, Reader
+from pibert.data.hdf5 import HDF5Error, check_foreign, open_hdf5
+from pibert.data.sources import open_recordings
+from tests.fuzz.corpus import CORPUS, HDF5
+from tests.fuzz.hdf5 import WAYS, lead_out, write_secret
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", HDF5)
+def test_no_reader_follows_an_hdf5_file_to_another_file(
+    name: str, way: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    CORPUS[name](path)
+    open_recordings(path)[0].read()
+    lead_out(path, way)
+    with pytest.raises(ValueError, match="another file|elsewhere in it|is a link") as found:
+        for trajectory in open_recordings(path):
+            trajectory.read()
+    assert str(path) in str(found.value)
+
+
+def test_a_reference_of_a_matlab_cell_to_external_storage_is_refused(tmp_path: Path) -> None:
+    """A reference may lead to a data set that no group lists."""
+    path = tmp_path / "pivlab.mat"
+    CORPUS["pivlab73.mat"](path)
+    write_secret(tmp_path / "secret")
+    with h5py.File(path, "r+") as file:
+        hidden = file.create_dataset(
+            "hidden", (6, 4), "f8", external=[(tmp_path / "secret", 0, 192)]
+        )
+        references = file["u_filtered"][()]
+        references[0, 0] = hidden.ref
+        file["u_filtered"][...] = references
+        del file["hidden"]
+        file.flush()
+        # While it is open the data set stays in the file.
+        shutil.copy(path, tmp_path / "hidden.mat")
+    with pytest.raises(HDF5Error, match="stored in another file"):
+        open_recordings(tmp_path / "hidden.mat", "piv")
+
+
+def test_a_native_sample_with_external_storage_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "sample.h5"
+    CORPUS["native.h5"](path)
+    lead_out(path, "external storage")
+    with Reader(path) as reader:
+        with pytest.raises(FormatError, match="'/trajectories/a/fields' is stored in another"):
+            reader["a"]
+        assert reader["b"].read().shape == (2, 2, 5, 7)  # the other one is whole
+
+
+def test_convert_writes_nothing_of_a_file_that_leads_out(tmp_path: Path) -> None:
+    path = tmp_path / "named.h5"
+    CORPUS["named.h5"](path)
+    lead_out(path, "external storage")
+    result = CliRunner().invoke(app, ["convert", str(path), str(tmp_path / "out.h5")])
+    assert result.exit_code == 2
+    assert "stored in another file" in " ".join(result.output.split())
+    assert not (tmp_path / "out.h5").exists()
+
+
+@pytest.mark.parametrize("chunks", [None, (1, 30_000)])
+def test_a_data_set_that_was_declared_and_not_written_is_refused(
+    chunks: tuple[int, int] | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "empty.h5"
+    with h5py.File(path, "w") as file:
+        for name in ("u", "v"):
+            file.create_dataset(name, (30_000, 30_000), "f4", chunks=chunks)
+    with pytest.raises(HDF5Error, match="declares 3600 MB, but the file stores 0 MB of it"):
+        open_recordings(path)
+
+
+def test_a_well_packed_mask_is_no_lie(tmp_path: Path) -> None:
+    """Zeros of a gzip filter take a thousandth."""
+    path = tmp_path / "mask.h5"
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset(
+            "mask", (300, 1 << 20), "u1", chunks=(1, 1 << 20), compression="gzip"
+        )
+        made[...] = np.zeros(made.shape, "u1")
+    open_hdf5(path).close()
+
+
+def test_a_sent_file_has_limits(tmp_path: Path) -> None:
+    path = tmp_path / "sent.h5"
+    with h5py.File(path, "w") as file:
+        file["u"] = np.zeros(1000)
+    check_foreign(path, 8000)
+    with pytest.raises(HDF5Error, match="expected at most 0 MB, found a data set of 0 MB"):
+        check_foreign(path, 7999)
+    (tmp_path / "text").write_text("no HDF5")
+    check_foreign(tmp_path / "text", 1)
+
+
+def test_a_named_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.h5")
+    with pytest.raises(ValueError, match="expected a file, found a named pipe"):
+        open_hdf5(tmp_path / "pipe.h5")

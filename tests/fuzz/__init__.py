@@ -1,0 +1,1 @@
+"""Damaged and hostile files for the readers."""

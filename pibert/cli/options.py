@@ -36,25 +36,20 @@ def json_option(text: str) -> Any:
 
 Json = Annotated[bool, json_option("Print the result as JSON, all else to standard error.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it is there.")]
-_READER, _HINTS = "Which data", "Metadata overrides"
+_READER, _HINTS = "Which data", "What the data do not say"
 Kind = Annotated[
     str | None,
-    typer.Option(
-        help="Choose the reader, such as piv or netcdf, for data that are not recognised.",
-        rich_help_panel=_READER,
-    ),
+    typer.Option(help="The kind of the data, where they do not tell.", rich_help_panel=_READER),
 ]
 Scenario = Annotated[
     str | None,
-    typer.Option(
-        help="Choose the scenario of RealPDEBench data: cylinder, fsi ...", rich_help_panel=_READER
-    ),
+    typer.Option(help="Of RealPDEBench: cylinder, fsi ...", rich_help_panel=_READER),
 ]
 Type = Annotated[
     str | None,
     typer.Option(
         "--type",
-        help="Choose measured or simulated RealPDEBench data.",
+        help="Of RealPDEBench: measured or simulated.",
         metavar="real|numerical",
         rich_help_panel=_READER,
     ),
@@ -62,39 +57,30 @@ Type = Annotated[
 Dt = Annotated[
     float | None,
     typer.Option(
-        help="Set the time between frames (vector fields), in --time-unit; by default in seconds "
-        "if velocities are per second. The time between the two images of a pair is --pulse-delay.",
+        help="Time between frames (vector fields), in --time-unit or else seconds; for the time "
+        "between the two images of a pair see --pulse-delay.",
         rich_help_panel=_HINTS,
     ),
 ]
-Dx = Annotated[
-    float | None,
-    typer.Option(help="Set the spacing along x, in --length-unit.", rich_help_panel=_HINTS),
-]
-Dy = Annotated[
-    float | None,
-    typer.Option(help="Set the spacing along y, in --length-unit.", rich_help_panel=_HINTS),
-]
-_UNIT_HELP = "Set the unit of velocities, such as m/s."
+Dx = Annotated[float | None, typer.Option(help="Spacing along x.", rich_help_panel=_HINTS)]
+Dy = Annotated[float | None, typer.Option(help="Spacing along y.", rich_help_panel=_HINTS)]
 Unit = Annotated[
     str | None,
-    typer.Option("--unit", "--units", help=_UNIT_HELP, rich_help_panel=_HINTS),
+    typer.Option("--unit", "--units", help="Of velocities, as m/s.", rich_help_panel=_HINTS),
 ]
-_ONLY_UNIT = Annotated[str | None, typer.Option("--unit", help=_UNIT_HELP, rich_help_panel=_HINTS)]
+_ONLY_UNIT = Annotated[
+    str | None, typer.Option("--unit", help="Of velocities, as m/s.", rich_help_panel=_HINTS)
+]
 """For a command with an option ``--units`` of its own."""
 LengthUnit = Annotated[
-    str | None,
-    typer.Option(help="Set the unit of coordinates, such as mm.", rich_help_panel=_HINTS),
+    str | None, typer.Option(help="Of coordinates, such as mm.", rich_help_panel=_HINTS)
 ]
-TimeUnit = Annotated[
-    str | None,
-    typer.Option(help="Set the unit of times and of --dt, such as ms.", rich_help_panel=_HINTS),
-]
+TimeUnit = Annotated[str | None, typer.Option(help="Of time, such as s.", rich_help_panel=_HINTS)]
 Scale = Annotated[
     str | None,
     typer.Option(
-        help="Convert pixels to metres: the size of a pixel, such as 0.05mm/px or 20px/mm. "
-        "Default: what the file states.",
+        help="Size of a pixel, 0.05mm/px or 20px/mm: turns pixels into metres. Default: what the "
+        "file states.",
         metavar="LENGTH/px",
         rich_help_panel=_HINTS,
     ),
@@ -102,8 +88,8 @@ Scale = Annotated[
 PulseDelay = Annotated[
     str | None,
     typer.Option(
-        help="Convert displacements to m/s, with --scale: the time between the two images of a "
-        "PIV pair, such as 27ms. Default: what the file states.",
+        help="Time between the two images of a PIV pair, 27ms: with --scale it turns "
+        "displacements into m/s. Default: what the file states.",
         metavar="TIME",
         rich_help_panel=_HINTS,
     ),
@@ -129,19 +115,19 @@ Channels = Annotated[
 Flip = Annotated[
     str | None,
     typer.Option(
-        help="Reverse the order of columns (x) or rows (y), or the sign of u or v, such as y,v.",
+        help="Turn round the order of columns (x) or rows (y), the sign of u or v: y,v.",
         metavar="x,y,u,v",
         rich_help_panel=_HINTS,
     ),
 ]
 Axes = Annotated[
     str | None,
-    typer.Option(help="Set the order of axes of an array, such as tcyx.", rich_help_panel=_HINTS),
+    typer.Option(help="Order of the axes of an array, such as tcyx.", rich_help_panel=_HINTS),
 ]
 Shape = Annotated[
     str | None,
     typer.Option(
-        help="Resample points to a grid of so many rows and columns, such as 64x128.",
+        help="Rows x columns to resample points to.",
         metavar="ROWSxCOLUMNS",
         rich_help_panel=_HINTS,
     ),
@@ -149,9 +135,7 @@ Shape = Annotated[
 Parameters = Annotated[
     list[str] | None,
     typer.Option(
-        help="Set a parameter of the flow, such as Re=100. May be given several times.",
-        metavar="NAME=NUMBER",
-        rich_help_panel=_HINTS,
+        help="A parameter of the flow: Re=100.", metavar="NAME=NUMBER", rich_help_panel=_HINTS
     ),
 ]
 _REGIONS = (

@@ -26,7 +26,7 @@ def flip_recordings(recordings: Recordings, flip: Sequence[str]) -> Recordings:
         )
     if not flip:
         return recordings
-    remark = f"reversed as requested: {', '.join(flip)}"
+    remark = f"flipped as stated: {', '.join(flip)}"
     return replace(
         recordings,
         load=lambda name: flip_trajectory(recordings.load(name), tuple(flip)),

@@ -28,7 +28,7 @@ def test_rows_and_masks_turn_and_sides_keep_to_them(tmp_path: Path) -> None:
     assert (after.sides.left, after.sides.right) == (before.sides.left, before.sides.right)
     assert after.origin == before.origin
     assert turned.local["flip"] == ["y"]
-    assert recordings.remarks[-1] == "reversed as requested: y"
+    assert recordings.remarks[-1] == "flipped as stated: y"
 
 
 def test_columns_turn_and_components_change_sign(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def convert(
             help="The file to write (.h5); with --to cfdbench the folder.", show_default=False
         ),
     ],
-    stride: Annotated[int, typer.Option(min=1, help="Use every Nth frame.")] = 1,
+    stride: Annotated[int, typer.Option(min=1, help="Every how many frames one is taken.")] = 1,
     max_frames: Annotated[
         int | None, typer.Option(min=1, help="At most so many frames of each trajectory.")
     ] = None,

@@ -42,7 +42,7 @@ Start = Annotated[
         metavar="FRAME",
     ),
 ]
-Stride = Annotated[int, typer.Option(min=1, help="Use every Nth frame.")]
+Stride = Annotated[int, typer.Option(min=1, help="Every how many frames one is taken.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 
 

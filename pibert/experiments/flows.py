@@ -139,8 +139,8 @@ def _trajectories(
     path, source = _locate(config, device, on_progress)
     hints = Hints(**_tuples(config.hints))
     recordings = open_recordings(path, config.kind, hints, _tuples(config.options))
-    for note in recordings.remarks:
-        warn(note)
+    for remark in recordings.remarks:
+        warn(remark)
     trajectories = tuple(_represented(trajectory, config) for trajectory in recordings)
     if config.group_by:
         source["group_by"] = list(config.group_by)

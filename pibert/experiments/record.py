@@ -17,6 +17,7 @@ import torch
 from pibert import __version__, config
 from pibert.data.partial import remove_leftovers, replace_file
 from pibert.experiments.experiment import Experiment
+from pibert.textfiles import read_json
 
 Stage = Literal["pretrain", "train"]
 T = TypeVar("T")
@@ -109,7 +110,7 @@ def _asked(experiment: Experiment, stage: Stage) -> dict[str, Any]:
 def read_record(path: Path) -> dict[str, Any]:
     """The content of a config.json."""
     try:
-        content = json.loads(path.read_text())
+        content = read_json(path)
         if not isinstance(content, dict) or not {"experiment", "stage"} <= set(content):
             raise ValueError("expected an experiment and a stage in it")
     except ValueError as error:

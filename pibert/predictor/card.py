@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from pibert.config import as_plain, first_difference
 from pibert.fields import FieldSpec, Normalizer
 from pibert.models import MODELS, count_parameters
+from pibert.textfiles import parse_json, read_text
 
 FORMAT, VERSION = "pibert-model", 1
 WEIGHTS, CARD = "model.safetensors", "model.json"
@@ -103,7 +104,7 @@ def choose_card(
     if header is not None:
         cards["header"] = _parse_card(header, f"header of {weights}")
     if beside is not None and beside.is_file():
-        cards["file"] = _parse_card(beside.read_text("utf-8", "replace"), str(beside))
+        cards["file"] = _parse_card(read_text(beside, errors="replace"), str(beside))
     if not cards:
         raise ValueError(
             f"{weights}: expected a pibert model, found weights without a card (no key "
@@ -125,8 +126,8 @@ def choose_card(
 
 def _parse_card(text: str, place: str) -> Card:
     try:
-        card = json.loads(text)
-    except json.JSONDecodeError as error:
+        card = parse_json(text)
+    except ValueError as error:
         raise ValueError(
             f"{place}: expected JSON, found {error}; mend it, or remove {CARD}: the weights carry "
             "a copy"

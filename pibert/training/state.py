@@ -22,6 +22,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,6 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from pibert.config import as_kind
 from pibert.data.partial import remove_leftovers, replace_file
 from pibert.tensorfiles import read_safetensors
 from pibert.textfiles import parse_json
@@ -180,11 +180,20 @@ def _read_state(path: Path, identity: str, seed: int) -> State:
         for place, tensor in tensors.items():
             prefix, _, name = place.partition("/")
             parts[_PARTS[prefix]][name] = tensor
-        known = {entry.name: header["progress"].get(entry.name) for entry in fields(Progress)}
-        progress = as_kind({k: v for k, v in known.items() if v is not None}, Progress)
-    except (LookupError, AttributeError, ValueError) as error:
+        progress = _progress(header["progress"])
+    except (LookupError, TypeError) as error:
         raise DamagedState(f"{path} is damaged: it lacks or garbles {error}") from None
     return State(identity=identity, seed=seed, progress=progress, path=path, **parts)
+
+
+def _progress(found: Mapping[str, Any]) -> Progress:
+    """The progress in a header, its values of the kinds that code relies on."""
+    values = {entry.name: found[entry.name] for entry in fields(Progress) if entry.name in found}
+    for name, default in vars(Progress()).items():
+        kinds = {"best_value": (float, int, NoneType), "seconds": (float, int)}
+        if name in values and type(values[name]) not in kinds.get(name, (type(default),)):
+            raise TypeError(f"{name}: {values[name]!r}")
+    return Progress(**values)
 
 
 def write_tensors(

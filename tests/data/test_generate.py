@@ -336,7 +336,7 @@ def test_two_processes_do_not_work_on_one_file(tmp_path: Path) -> None:
 
     def meddle(done: float) -> None:
         try:
-            generate(Noise(), path, patience=0)
+            generate(Noise(), path, patience=0.0)
         except BlockingIOError as error:
             problems.append(str(error))
 

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 
@@ -113,6 +113,10 @@ def read_record(path: Path) -> dict[str, Any]:
         content = read_json(path)
         if not isinstance(content, dict) or not {"experiment", "stage"} <= set(content):
             raise ValueError("expected an experiment and a stage in it")
+        if content["stage"] not in get_args(Stage):
+            raise ValueError(f"expected a stage of {', '.join(get_args(Stage))}")
+        if not isinstance(content.get("directory", ""), str):
+            raise ValueError("expected the path of a folder as directory")
     except ValueError as error:
         raise ValueError(
             f"{path}: not the record of a run ({error}); choose another folder"

@@ -99,22 +99,20 @@ class Checkpoints:
             set_moments(self.optimizers, self.model, stored.optimizer)
             if self.mean is not None:
                 self.mean.load(stored.mean)
-        except (RuntimeError, ValueError, LookupError) as error:
+            self._take_up(stored, logs)
+        except (RuntimeError, ValueError, LookupError, TypeError, OverflowError) as error:
             raise ValueError(
                 f"the state in {self.folder} does not fit this model ({error}); take another folder"
             ) from None
+        self._saved = time.perf_counter()
+        return replace(stored.progress, logs=[])
+
+    def _take_up(self, stored: State, logs: LogSums) -> None:
+        """The sums of the logs and the random generators."""
         sums, processes = stored.progress.logs, self.processes
         if len(sums) == processes.count:
             logs.load(sums[processes.rank])
         elif processes.is_first:
             logs.load(entry for part in sums for entry in part)
         if processes.is_first:
-            try:
-                set_generator_states(stored.generators, processes.device)
-            except (LookupError, TypeError, ValueError, RuntimeError) as error:
-                raise ValueError(
-                    f"the state in {self.folder} has no random generators to go on with ({error}); "
-                    "take another folder"
-                ) from None
-        self._saved = time.perf_counter()
-        return replace(stored.progress, logs=[])
+            set_generator_states(stored.generators, processes.device)

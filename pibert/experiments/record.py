@@ -113,6 +113,8 @@ def read_record(path: Path) -> dict[str, Any]:
         content = read_json(path)
         if not isinstance(content, dict) or not {"experiment", "stage"} <= set(content):
             raise ValueError("expected an experiment and a stage in it")
+        if not isinstance(content["experiment"], dict):
+            raise ValueError("expected a table of settings as experiment")
         if content["stage"] not in get_args(Stage):
             raise ValueError(f"expected a stage of {', '.join(get_args(Stage))}")
         if not isinstance(content.get("directory", ""), str):

@@ -7,7 +7,7 @@ that weights and card of two different saves are never taken for one model.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +27,9 @@ HEADS = ("forward", "reconstruct", "consistency")
 """What a model may have been trained for: stepping, filling gaps, judging consistency."""
 _FIXED = ("format", "version", "model", "spec", "normalizer", "units", "trained", "weights")
 """Parts that the weights depend on: an edit there is refused."""
+
+_TABLES = ("model", "spec", "normalizer", "units", "trained", "weights", "metrics", "provenance")
+"""Parts that are tables."""
 
 Card = dict[str, Any]
 
@@ -81,6 +84,14 @@ def in_a_line(card: Card, spec: FieldSpec, kind: str) -> str:
             "dt unknown" if spec.dt is None else f"dt {spec.dt:.4g}",
         )
     )
+
+
+def stated_in(card: Card, *path: str) -> dict[str, Any]:
+    """A table inside a card; empty where there is none, as in provenance of the user's own."""
+    part: Any = card
+    for key in path:
+        part = part.get(key) if isinstance(part, dict) else None
+    return part if isinstance(part, dict) else {}
 
 
 def as_text(card: Card) -> str:
@@ -140,7 +151,26 @@ def _parse_card(text: str, place: str) -> Card:
         raise ValueError(
             f"{place}: expected version 1 to {VERSION}, found {version!r}; update pibert to read it"
         )
+    for name in _TABLES:
+        if not isinstance(card.get(name, {}), dict):
+            raise ValueError(
+                f"{place}: expected a table {name}, found {str(card[name])[:40]!r}; save the model "
+                "again"
+            )
+    if large := next((n for n in _whole_numbers(card) if abs(n) >= 1 << 63), None):
+        raise ValueError(
+            f"{place}: expected numbers of at most 64 bits, found {str(large)[:20]} ...; the card "
+            "is damaged: save the model again"
+        )
     return card
+
+
+def _whole_numbers(plain: Any) -> Iterator[int]:
+    if isinstance(plain, dict | list):
+        for entry in plain.values() if isinstance(plain, dict) else plain:
+            yield from _whole_numbers(entry)
+    elif isinstance(plain, int):
+        yield plain
 
 
 def _stated(card: Card) -> Any:

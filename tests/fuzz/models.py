@@ -8,7 +8,7 @@ import copy
 import json
 import random
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from pibert.data.sources.realpdebench.index import read_index, read_parameters
 from pibert.experiments.experiment import DataConfig, Experiment, Pretraining
 from pibert.experiments.progress import unfinished
 from pibert.experiments.record import read_record
-from pibert.predictor import load
+from pibert.predictor import Predictor, load
 from pibert.report.curves import read_epochs
 from pibert.tensorfiles import read_safetensors
 from pibert.training.checkpoints import Checkpoints
@@ -106,13 +106,12 @@ def change_values(rng: Rng, plain: Any) -> Any:
     return plain
 
 
-def _places(plain: Any) -> Any:
-    keys = (
-        plain if isinstance(plain, dict) else range(len(plain)) if isinstance(plain, list) else ()
-    )
-    for key in keys:
-        yield plain, key
-        yield from _places(plain[key])
+def _places(plain: Any) -> Iterator[tuple[Any, Any]]:
+    """Every list or table with each key of it."""
+    if isinstance(plain, dict | list):
+        for key in plain if isinstance(plain, dict) else range(len(plain)):
+            yield plain, key
+            yield from _places(plain[key])
 
 
 def as_json(plain: Any) -> str:
@@ -204,7 +203,14 @@ def card_changed(rng: Rng, good: Good) -> None:
     data = save(good.tensors, {"pibert": as_json(card)})
     (good.folder / "model.safetensors").write_bytes(data)
     (good.folder / "model.json").unlink()
-    load(good.folder)
+    _use(load(good.folder))
+
+
+def _use(predictor: Predictor) -> None:
+    """A model that is read is named and used."""
+    repr(predictor)
+    spec = predictor.spec
+    predictor.step(torch.zeros(predictor.history, len(spec.channels), *spec.grid.shape))
 
 
 def card_file_changed(rng: Rng, good: Good) -> None:
@@ -264,7 +270,7 @@ def settings_changed(rng: Rng, good: Good) -> None:
         path.unlink()
 
 
-def _toml(plain: Mapping[str, Any], name: str = "") -> Any:
+def _toml(plain: Mapping[str, Any], name: str = "") -> Iterator[str]:
     if name:
         yield f"[{name}]"
     tables = {key: value for key, value in plain.items() if isinstance(value, dict)}
@@ -302,7 +308,7 @@ def fault(change: Callable[[Rng, Good], None], rng: Rng, good: Good) -> Exceptio
     try:
         with torch.random.fork_rng(devices=[]):
             change(rng, good)
-    except (ValueError, OSError):
+    except (ValueError, OSError, FloatingPointError):
         return None
     except Exception as error:
         return error

@@ -17,7 +17,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a file and the texts in its header.
 
     Raises:
-        ValueError: It is no whole safetensors file; says why, the caller names the file.
+        ValueError: It is no whole safetensors file; says what was found, the caller names the file.
         OSError: It cannot be read.
     """
     check_ordinary(path)
@@ -25,6 +25,6 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         tensors = load(data)
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
-        raise ValueError(f"not a whole safetensors file, {len(data):,} bytes: {error}") from None
+        raise ValueError(f"found {len(data):,} bytes that are not ({error})") from None
     header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
     return tensors, dict(header.get("__metadata__") or {})

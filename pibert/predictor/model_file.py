@@ -103,8 +103,8 @@ def read_model(name_or_path: Path | str, device: torch.device | str = "cpu") -> 
         check_channels(normalizer, spec)
         kind = type(next(iter(PRESETS[name].values())))
         config = parse(kind, card["model"]["config"], "model.config")
-        _check_weights(tensors)
         model = build_for(MODELS[name], config, spec, tensors)
+        _check_weights(tensors)
     except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise ValueError(
             f"{weights}: expected a complete {FORMAT} card, found one that lacks or garbles "
@@ -165,7 +165,7 @@ def _read_weights(path: Path) -> tuple[dict[str, Tensor], str | None]:
         tensors, metadata = read_safetensors(path)
     except ValueError as error:
         raise ValueError(
-            f"{path}: expected a whole safetensors file ({error}); it is cut short or of another "
+            f"{path}: expected a whole safetensors file, {error}; it is cut short or of another "
             "kind: copy or save it again"
         ) from error
     return tensors, metadata.get(HEADER_KEY)

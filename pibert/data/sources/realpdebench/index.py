@@ -204,7 +204,7 @@ def _load_json(path: Path) -> Any:
         raise SourceError(f"{path}: this is not JSON ({error}); download it again") from error
 
 
-def _load_torch(path: Path) -> dict[str, Any]:
+def _load_torch(path: Path) -> dict[Any, Any]:
     """A dictionary of plain values; what else a torch file may hold is not unpickled."""
     try:
         _check_torch_file(path)

@@ -10,7 +10,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from pibert.textfiles import check_ordinary, parse_json
+from pibert.regular_files import require_regular
+from pibert.textfiles import parse_json
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -20,7 +21,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         ValueError: It is no whole safetensors file; says what was found, the caller names the file.
         OSError: It cannot be read.
     """
-    check_ordinary(path)
+    require_regular(path)
     data = path.read_bytes()
     try:
         tensors = load(data)

@@ -8,10 +8,11 @@ calls itself once per level.
 
 import json
 import os
-import stat
 import tomllib
 from pathlib import Path
 from typing import Any
+
+from pibert.regular_files import require_regular
 
 LARGEST = 64 << 20
 """Bytes of the largest file that is read."""
@@ -21,16 +22,6 @@ DEEPEST = 64
 """Levels of lists and tables inside each other."""
 
 
-def check_ordinary(path: Path | str) -> None:
-    """Refuse a named pipe, a device or a socket; what is not there is left to the caller."""
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return
-    if not stat.S_ISREG(mode):
-        raise ValueError(_no_file(path))
-
-
 def read_text(path: Path | str, largest: int = LARGEST, errors: str = "strict") -> str:
     """The text of an ordinary file, UTF-8; ``errors`` as for ``bytes.decode``.
 
@@ -38,14 +29,13 @@ def read_text(path: Path | str, largest: int = LARGEST, errors: str = "strict") 
         ValueError: It is a pipe or a device, has more bytes than ``largest``, or is not UTF-8.
         OSError: It cannot be read.
     """
-    with open(path, "rb", opener=_open_without_waiting) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError(_no_file(path))
+    require_regular(path)
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
         content = file.read(largest + 1)
     if len(content) > largest:
         raise ValueError(
-            f"{path}: expected at most {largest >> 10:,} KiB of text, found {found.st_size:,} "
+            f"{path}: expected at most {largest >> 10:,} KiB of text, found {size:,} "
             "bytes; it is damaged or of another kind"
         )
     try:
@@ -85,10 +75,6 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     return value
 
 
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe without a writer would wait for one
-
-
 def _shallow(value: Any, level: int = 0) -> Any:
     if level > DEEPEST:
         raise ValueError(_too_deep())
@@ -101,10 +87,3 @@ def _shallow(value: Any, level: int = 0) -> Any:
 
 def _too_deep() -> str:
     return f"more than {DEEPEST} levels of lists and tables inside each other"
-
-
-def _no_file(path: Path | str) -> str:
-    return (
-        f"{path}: expected an ordinary file, found a pipe, a device or the like; copy its content "
-        "to a file"
-    )

@@ -147,9 +147,9 @@ class Good:
 def _write(folder: Path) -> None:
     predictor = saved(folder)
     settings = Settings(leads=2, starts=2)
-    windows = (Window(history=2), Window(history=2, horizon=settings.leads))
-    parts = [samples_of(flows(6, seed=seed), own) for seed, own in enumerate(windows)]
-    found = calibrate(predictor, *parts, settings)
+    fit = samples_of(flows(6, seed=0), Window(history=2))
+    held_out = samples_of(flows(6, seed=1), Window(history=2, horizon=settings.leads))
+    found = calibrate(predictor, fit, held_out, settings)
     save_calibration(folder, found, predictor.spec.channels)
     train(folder, epochs=1)
     experiment = Experiment(data=DataConfig(case="turbulence"), pretraining=Pretraining())

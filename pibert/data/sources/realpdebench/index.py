@@ -20,7 +20,8 @@ from pibert.data.sources.realpdebench.reader import KINDS, bare_name
 from pibert.data.sources.recordings import Recordings, SourceError
 from pibert.data.splits import Segment
 from pibert.fields import PARAMETER_WIDTH
-from pibert.textfiles import LARGEST, check_ordinary, parse_json, read_text
+from pibert.regular_files import require_regular
+from pibert.textfiles import LARGEST, parse_json, read_text
 
 PublishedSplit = Literal["train", "val", "test"]
 Mode = Literal["all", "seen", "in_dist", "out_dist", "unseen"]
@@ -222,7 +223,7 @@ def _load_torch(path: Path) -> dict[Any, Any]:
 
 def _check_torch_file(path: Path) -> None:
     """Refuse what would take more memory than the file has bytes, or is no ordinary file."""
-    check_ordinary(path)
+    require_regular(path)
     size = path.stat().st_size
     if size > LARGEST:
         raise ValueError(f"{size:,} bytes, more than a list of this kind has")

@@ -1,7 +1,7 @@
 """Hooks of the site (mkdocs.yml): pages that lie outside docs/, and links to them.
 
-The change log, the timings and the notebooks become pages; links such as ``../CHANGELOG.md``, which
-work in the repository, lead to these.
+The change log, the security policy, the timings and the notebooks become pages; links such as
+``../CHANGELOG.md``, which work in the repository, lead to these.
 """
 
 import json
@@ -15,6 +15,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {
     "../CHANGELOG.md": "changelog.md",
+    "../SECURITY.md": "security.md",
     "../benchmarks/README.md": "benchmarks.md",
     **{
         f"../notebooks/{path.name}": f"notebooks/{path.stem}.md"

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from pibert.regular_files import require_regular
+from pibert.textfiles import read_toml
 
 T = TypeVar("T")
 NONE_WORD = "none"
@@ -79,14 +79,7 @@ def read(path: Path | str, kind: type[T], overrides: Sequence[str] = ()) -> T:
         kind: The dataclass.
         overrides: Changes such as ``training.epochs=3``, the last one wins.
     """
-    require_regular(path)
-    try:
-        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path}: not valid TOML: {error}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{path}: expected a TOML file in UTF-8, found other bytes") from None
-    changed = overridden(kind, data, overrides)
+    changed = overridden(kind, read_toml(path), overrides)
     try:
         return parse(kind, changed)
     except ValueError as error:

@@ -235,7 +235,7 @@ def test_a_file_is_read_and_changed(tmp_path: Path) -> None:
     [
         (b"title = \n", r"study.toml: not valid TOML: .*line 1"),
         (b'title = "a"\n[training]\nepochs = 3\nepochs = 4\n', "line 4"),
-        (b'title = "\xff"', "expected a TOML file in UTF-8"),
+        (b'title = "\xff"', "expected text in UTF-8"),
         (b"titel = 3", "study.toml: there is no setting 'titel'; did you mean 'title'"),
         (b"title = 2024-01-01", "study.toml: title: expected a text"),
         (b'title = "a"\n[training.optimiser]\nrate = 0', "study.toml: training.optimiser: rate"),

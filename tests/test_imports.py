@@ -13,6 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "pibert"
 # Bottom to top. Modules on one line do not import each other.
 LAYERS = (
     ("regular_files",),
+    ("textfiles", "stopping"),
+    ("tensorfiles",),
     ("draws", "compilation", "config", "remarks"),
     ("fields",),
     ("physics",),

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from pibert import stopping
 from pibert.cli import (
     calibrate,
     compare,
@@ -83,6 +84,9 @@ class _Commands(TyperGroup):
         except Exception as error:
             if self._traceback or not how.get("standalone_mode", True):
                 raise
+            if stopping.is_asked():
+                complain("interrupted")
+                sys.exit(stopping.exit_code())
             kind = type(error).__name__
             complain(f"error: {kind}: {_in_words(error)}; see where with: pibert --traceback ...")
             sys.exit(1)
@@ -90,12 +94,14 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         self._traceback = ctx.params["traceback"]
         try:
-            with warnings.catch_warnings():
+            with stopping.signals_raise(), warnings.catch_warnings():
                 warnings.showwarning = _show_in_a_line
                 return super().invoke(ctx)
         except BrokenPipeError:
             raise
         except (ValueError, OSError, ImportError, FloatingPointError, MemoryError) as error:
+            if stopping.is_asked():
+                raise  # an interrupt in the middle of an import comes out as an error of it
             if is_first_process():  # the others of a run on several devices meet the same
                 if self._traceback:
                     traceback.print_exc()
@@ -104,7 +110,7 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt as stop:
             if is_first_process():
                 complain(str(stop) or "interrupted")
-            raise typer.Exit(130) from None
+            raise typer.Exit(stopping.exit_code()) from None
 
 
 def _show_in_a_line(

@@ -63,7 +63,8 @@ Dt = Annotated[
     float | None,
     typer.Option(
         help="Set the time between frames (vector fields), in --time-unit (default: the file's "
-        "unit, or seconds). For the time between the two images of a pair use --pulse-delay.",
+        "unit, or seconds if velocities are per second). For the time between the two images of a "
+        "pair use --pulse-delay.",
         rich_help_panel=_HINTS,
     ),
 ]

@@ -97,13 +97,6 @@ def _summarise(finished: "Finished") -> None:
             f"Last epoch {finished.best_epoch}, in training (no validation part): {numbers}",
         )
     _show_skill(console, finished.metrics)
-    if not finished.fitted.state_saved:
-        say(
-            console,
-            f"The state of the run could not be written to {folder}: the same command would train "
-            "again from the last state there is.",
-            "yellow",
-        )
     trained = load(folder).card["trained"]  # and see that the model can be read
     curves = folder / "curves.png"
     drawn = f"  Curves: {curves}" if curves.exists() else ""

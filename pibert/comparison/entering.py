@@ -5,7 +5,6 @@ it may have seen the test part. The same holds for the weights that it began wit
 that they began with, as far as they were trained on these data; other flows do no harm.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,10 @@ from typing import Any
 from pibert import config
 from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import IDENTITIES, Flows
+from pibert.experiments.record import read_record
 from pibert.predictor import load
 from pibert.predictor.shipped import find_model
+from pibert.textfiles import read_json
 
 _FREE = ("path", "hints", "in_memory", "labelled")
 """Settings of data that change neither what they are nor how they are parted."""
@@ -78,8 +79,8 @@ def _refuse_starts(
 def _place_of(folder: Path, start: str) -> Path:
     """The folder of a model that a run began with; relative paths begin where the run did."""
     record = folder / "config.json"
-    began_in = json.loads(record.read_text()).get("directory", ".") if record.exists() else "."
-    place = Path(began_in) / start
+    began_in = read_record(record).get("directory", ".") if record.exists() else "."
+    place = Path(str(began_in)) / start
     try:
         place = place if place.exists() else find_model(start)
     except FileNotFoundError:
@@ -91,8 +92,9 @@ def _place_of(folder: Path, start: str) -> Path:
 
 
 def _provenance(folder: Path) -> dict[str, Any]:
-    found = json.loads((folder / "model.json").read_text()).get("provenance") or {}
-    if "data" not in found or "experiment" not in found:
+    card = read_json(folder / "model.json")
+    found = (card.get("provenance") if isinstance(card, dict) else None) or {}
+    if not all(isinstance(found.get(part), dict) for part in ("data", "experiment")):
         raise ValueError(
             f"{folder}: its model.json does not tell what it was trained on, so nobody knows "
             "whether it saw the test part; take a run of pibert train"

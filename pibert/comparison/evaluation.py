@@ -1,6 +1,5 @@
 """One run judged: the model of a run folder on the test part of some flows."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +22,7 @@ from pibert.experiments.calibration import HOW_TO_STATE
 from pibert.experiments.flows import Flows
 from pibert.experiments.record import commit, versions
 from pibert.predictor import Predictor, load
+from pibert.textfiles import read_json
 from pibert.training.journal import read_log
 
 
@@ -101,7 +101,13 @@ def identity_of(
     folder: Path, flows: Flows, history: int | None, rollout: RolloutPlan | None
 ) -> str:
     """Equal where the same weights are judged in the same way on the same flows."""
-    weights = json.loads((folder / "model.json").read_text())["weights"]["sha256"]
+    try:
+        weights = read_json(folder / "model.json")["weights"]["sha256"]
+    except (LookupError, TypeError):
+        raise ValueError(
+            f"{folder / 'model.json'}: expected the card of a model with the fingerprint of its "
+            "weights, found none; train or save the model again"
+        ) from None
     plan = None if rollout is None else config.as_plain(rollout)
     facts = {
         "format": FORMAT,

@@ -7,6 +7,7 @@ from typing import Any
 from pibert import config
 from pibert.comparison.plan import Comparison
 from pibert.data.partial import replace_file
+from pibert.textfiles import read_json
 
 NAME = "comparison.json"
 
@@ -51,7 +52,7 @@ def refuse_other(comparison: Comparison, out: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, dict[str, object]]:
     try:
-        content = json.loads(path.read_text())
+        content = read_json(path)
         if not isinstance(content, dict) or not {"entrants", "data"} <= set(content):
             raise ValueError("expected entrants and data in it")
     except ValueError as error:

@@ -18,7 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from pibert import config
+from pibert import config, stopping
 from pibert.comparison.curves import curves_of
 from pibert.comparison.entering import refuse_other_training
 from pibert.comparison.evaluation import (
@@ -267,6 +267,11 @@ def _in_pool(
             except Exception as error:
                 failed[job] = _explained(error, job.folder(out))
                 watcher.update(job, "failed")
+    except KeyboardInterrupt:
+        if stopping.is_terminated():  # Ctrl-C reaches all processes of a terminal
+            for child in multiprocessing.active_children():
+                child.terminate()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     return failed, lost
@@ -306,6 +311,8 @@ _prepared: dict[str, Flows] = {}
 
 
 def _alone(comparison: Comparison, job: Job, out: Path, sharing: int) -> float | None:
+    if stopping.is_asked():  # in the run before this one
+        raise KeyboardInterrupt
     data = comparison.data[job.data]
     key = config.fingerprint(config.as_plain(data))
     with _unremarked():

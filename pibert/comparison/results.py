@@ -24,6 +24,7 @@ from pibert.comparison.records import Record, ranking, records_of
 from pibert.data.partial import replace_file
 from pibert.evaluation.scores import Scores, read_scores
 from pibert.experiments.record import commit, versions
+from pibert.textfiles import read_json
 
 FORMAT = 1
 FILES = ("results.json", "results.csv", "flows.csv", "curves.csv")
@@ -107,7 +108,7 @@ def read_results(out: Path) -> dict[str, Any]:
     """What ``gather`` wrote."""
     path = out / "results.json"
     try:
-        results = json.loads(path.read_text())
+        results = read_json(path)
         if results.get("format") != FORMAT:
             raise ValueError(f"expected format {FORMAT}, found {results.get('format')}")
     except (FileNotFoundError, NotADirectoryError):

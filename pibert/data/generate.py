@@ -13,7 +13,7 @@ import fcntl
 import json
 import os
 import platform
-import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -26,10 +26,17 @@ from pibert.config import WrongSetting, as_kind, fingerprint
 from pibert.data.format import Reader, Writer, write
 from pibert.data.partial import refuse_no_place, replace_file
 from pibert.fields import Trajectory
+from pibert.remarks import warn
 from pibert.solver.recipes import Diverged, Recipe
+from pibert.textfiles import read_json
 
 IDENTITY = ("recipe_hash", "recipe_outcome", "part_of")
 """What of the provenance says that a file is a recipe's complete set, or a part of it."""
+
+PATIENCE = 12 * 3600.0
+"""Seconds that a process waits for another one that generates the same file."""
+LOCK = "lock"
+"""The file in the folder of parts that the process at work holds."""
 
 OnProgress = Callable[[float], None]
 """Called with the number of samples done, not always whole."""
@@ -97,8 +104,11 @@ def generate(
     device: str = "cpu",
     overwrite: bool = False,
     on_progress: OnProgress | None = None,
+    patience: float = PATIENCE,
 ) -> Generated:
     """Simulate what a recipe asks for and write it to a file; goes on with what is begun.
+
+    Waits for another process that is at work on the same file, and goes on where that one stops.
 
     Args:
         recipe: From ``pibert.solver.presets`` or made by hand.
@@ -106,6 +116,7 @@ def generate(
         device: Where to simulate. Results differ in the last digits between kinds of hardware.
         overwrite: Replace a file that holds something else.
         on_progress: Called now and then.
+        patience: Seconds to wait for another process.
     """
     path = Path(path)
     if recipe.samples < 1 or recipe.group < 1:
@@ -118,12 +129,12 @@ def generate(
     done = _look_at(path, code, overwrite)
     if done is None or parts.exists():
         refuse_no_place(path)
-        with _claimed(parts, recipe, code, overwrite):
+        with _claimed(parts, recipe, code, overwrite, patience):
             # Another process may have completed it, or been stopped just before it cleared up.
             done = _look_at(path, code, overwrite)
             if done is None:
                 done = _simulate(recipe, code, path, parts, device, on_progress)
-            shutil.rmtree(parts)
+            _clear(parts)
     return done
 
 
@@ -202,7 +213,7 @@ def _make_group(
 
 def _merge(path: Path, parts: Path, code: str) -> Generated:
     markers = sorted(parts.glob("group-*.json"))
-    diverged = [entry for marker in markers for entry in json.loads(marker.read_text())]
+    diverged = [entry for marker in markers for entry in read_json(marker)]
     files = [marker.with_suffix(".h5") for marker in markers if marker.with_suffix(".h5").exists()]
     if not files:
         reasons = "; ".join(f"{d['name']}: {d['reason']}" for d in diverged[:3])
@@ -231,19 +242,14 @@ def _hardware(device: str) -> str:
 
 
 @contextlib.contextmanager
-def _claimed(parts: Path, recipe: Recipe, code: str, overwrite: bool) -> Iterator[None]:
+def _claimed(
+    parts: Path, recipe: Recipe, code: str, overwrite: bool, patience: float
+) -> Iterator[None]:
     """The folder of parts, of this recipe and for this process alone."""
-    parts.mkdir(exist_ok=True)
     note = parts / "recipe.json"
-    lock = os.open(parts / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+    lock = _locked(parts, patience)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BlockingIOError(
-                f"{parts}: another process is at work on it; wait for it or choose another name"
-            ) from None
-        found = json.loads(note.read_text()).get("hash") if note.exists() else None
+        found = _hash_in(note)
         if found not in (code, None) and not overwrite:
             raise FileExistsError(
                 f"{parts} holds parts of another recipe ({found}, this one is {code}); remove it, "
@@ -256,10 +262,63 @@ def _claimed(parts: Path, recipe: Recipe, code: str, overwrite: bool) -> Iterato
         try:
             yield
         finally:
-            if not any(parts.glob("group-*.json")):  # nothing to go on from
-                shutil.rmtree(parts, ignore_errors=True)
+            is_mine = os.fstat(lock).st_nlink > 0  # not cleared away yet
+            if is_mine and not any(parts.glob("group-*.json")):  # nothing to go on from
+                _clear(parts)
     finally:
         os.close(lock)
+
+
+def _locked(parts: Path, patience: float) -> int:
+    """The descriptor of the folder's lock, which the system gives up when its process ends."""
+    end, was_told = time.monotonic() + patience, False
+    while True:
+        parts.mkdir(exist_ok=True)
+        try:
+            lock = os.open(parts / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:
+            continue  # another process has just cleared the folder away
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(lock).st_nlink:
+                return lock
+            os.close(lock)  # of a folder that was cleared away meanwhile: look again
+            continue
+        except BlockingIOError:
+            os.close(lock)
+        except BaseException:
+            os.close(lock)
+            raise
+        if time.monotonic() >= end:
+            raise BlockingIOError(
+                f"{parts}: another process has been at work on it for {patience / 3600:.3g} hours; "
+                "wait for it, or choose another name"
+            )
+        if not was_told:
+            warn(
+                f"{parts}: another process is at work on these flows; waiting for it, at most "
+                f"{patience / 3600:.3g} hours"
+            )
+            was_told = True
+        time.sleep(0.2)
+
+
+def _clear(parts: Path) -> None:
+    """Remove the folder, the lock last: until then no other process is at work in it."""
+    for entry in parts.iterdir():
+        if entry.name != LOCK:
+            entry.unlink()
+    (parts / LOCK).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        parts.rmdir()  # unless another process has begun in it
+
+
+def _hash_in(note: Path) -> str | None:
+    """The recipe that parts belong to, as a note beside them says."""
+    if not note.exists():
+        return None
+    content = read_json(note)
+    return str(content.get("hash")) if isinstance(content, dict) else ""
 
 
 def _count(parts: Path) -> int:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pibert.stopping import STOPPING
+
 
 def refuse_no_place(path: Path) -> None:
     """Refuse a name that no file can have, before any work is done."""
@@ -92,35 +94,45 @@ class PartialFile(io.RawIOBase):
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[Callable[[], None]]:
-    """Ctrl-C waits while HDF5 is at work: raised inside its callbacks it is lost, or crashes.
+    """Ctrl-C and SIGTERM wait while HDF5 is at work: raised inside its callbacks they are lost.
 
     Gives a function to call where nothing is half done: it handles what has come so far, usually by
     raising it. What comes later is handled at the end.
     """
-    handler = signal.getsignal(signal.SIGINT)
-    is_main = threading.current_thread() is threading.main_thread()
-    if not callable(handler) or not is_main:
-        yield lambda: None  # interrupts are ignored, or end the process, or reach another thread
+    # Signals that are ignored, or end the process, stay as they are.
+    found = {number: signal.getsignal(number) for number in STOPPING}
+    handlers = {number: handler for number, handler in found.items() if callable(handler)}
+    if threading.current_thread() is not threading.main_thread() or not handlers:
+        yield lambda: None  # they reach another thread
         return
     came: list[int] = []
 
     def let_through() -> None:
         if came:
+            number = came[0]
             came.clear()
-            handler(signal.SIGINT, None)
+            handlers[signal.Signals(number)](number, None)
 
-    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    for number in handlers:
+        signal.signal(number, lambda number, frame: came.append(number))
     try:
         yield let_through
     finally:
-        signal.signal(signal.SIGINT, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         let_through()
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes, *, former: Path | None = None) -> None:
     """Put a whole file in the place of an old one: written beside it, flushed, renamed.
 
     A reader finds the old file or the new one. Where writing fails the old one stays.
+
+    Args:
+        path: The file.
+        content: All of it.
+        former: A name in the same folder that the old file gets. A stop between the two renames
+            leaves the old file under this name and none under its own.
     """
     partial = partial_path(path)
     try:
@@ -128,6 +140,8 @@ def replace_file(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if former is not None and path.exists():
+            os.replace(path, former)
         os.replace(partial, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
 from pibert.data.partial import replace_file
+from pibert.tensorfiles import read_safetensors
+from pibert.textfiles import read_json
 
 FORMAT = 3
 NAME = "scores"
@@ -61,7 +62,7 @@ def read_card(folder: Path) -> dict[str, Any]:
     """What a model was scored on."""
     path = folder / f"{NAME}.json"
     try:
-        card = json.loads(path.read_text())
+        card = read_json(path)
         if not isinstance(card, dict) or card.get("format") != FORMAT:
             raise ValueError(f"expected format {FORMAT}, found {dict(card).get('format')}")
     except (ValueError, TypeError) as error:
@@ -76,8 +77,8 @@ def read_scores(folder: Path) -> Scores:
     path = folder / f"{NAME}.safetensors"
     card = read_card(folder)
     try:
-        arrays = load(path.read_bytes())
-    except SafetensorError as error:
+        arrays, _ = read_safetensors(path)
+    except ValueError as error:
         raise ValueError(f"{path}: damaged ({error}); remove it and evaluate again") from None
     for name, value in arrays.items():
         if name.startswith("terms/") and value.dtype != torch.float64:

@@ -17,6 +17,7 @@ from pibert.experiments.progress import unfinished
 from pibert.experiments.record import read_record
 from pibert.fields import FieldSpec
 from pibert.predictor import Predictor, load
+from pibert.predictor.card import stated_in
 from pibert.predictor.shipped import find_model, shipped_models
 from pibert.remarks import warn
 from pibert.trust.artefact import SHEET, TENSORS, save_calibration
@@ -185,9 +186,9 @@ def as_trained(
             hints of the training data hold for them too, with a note, except those that are facts
             of one recording.
     """
-    trained = predictor.card.get("provenance", {}).get("experiment", {}).get("data")
+    trained = stated_in(predictor.card, "provenance", "experiment", "data")
     plan, stated = DataConfig(path=str(data)), stated or {}
-    if trained is not None:
+    if trained:
         parsed = config.parse(DataConfig, trained, "the data of the model's training")
         plan = replace(parsed, path=str(data), case=None, measurement=None)
     kind = stated.get("kind") or identify(data)
@@ -225,7 +226,7 @@ def in_units_of(flows: Flows, spec: FieldSpec) -> Flows:
 
 def same_as_trained(predictor: Predictor, flows: Flows) -> str | None:
     """What shows that flows are of the data set that the model was trained on; None: nothing."""
-    theirs = predictor.card.get("provenance", {}).get("data", {})
+    theirs = stated_in(predictor.card, "provenance", "data")
     mine = {flows.source.get("fingerprint")}
     mine |= {trajectory.local.get("recipe_hash") for trajectory in flows.trajectories}
     known = (what for what in IDENTITIES if theirs.get(what) is not None)

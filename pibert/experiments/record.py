@@ -10,13 +10,14 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 
 from pibert import __version__, config
 from pibert.data.partial import remove_leftovers, replace_file
 from pibert.experiments.experiment import Experiment
+from pibert.textfiles import read_json
 
 Stage = Literal["pretrain", "train"]
 T = TypeVar("T")
@@ -109,9 +110,15 @@ def _asked(experiment: Experiment, stage: Stage) -> dict[str, Any]:
 def read_record(path: Path) -> dict[str, Any]:
     """The content of a config.json."""
     try:
-        content = json.loads(path.read_text())
+        content = read_json(path)
         if not isinstance(content, dict) or not {"experiment", "stage"} <= set(content):
             raise ValueError("expected an experiment and a stage in it")
+        if not isinstance(content["experiment"], dict):
+            raise ValueError("expected a table of settings as experiment")
+        if content["stage"] not in get_args(Stage):
+            raise ValueError(f"expected a stage of {', '.join(get_args(Stage))}")
+        if not isinstance(content.get("directory", ""), str):
+            raise ValueError("expected the path of a folder as directory")
     except ValueError as error:
         raise ValueError(
             f"{path}: not the record of a run ({error}); choose another folder"

@@ -3,7 +3,7 @@
     config.json         the experiment, and what it ran on
     log.jsonl           a line per epoch
     model.safetensors   the best weights, with model.json all that is needed to predict
-    state.safetensors   to resume from
+    state.safetensors   to resume from; state-previous.safetensors is the state before it
     curves.png          losses over the epochs
     tensorboard/        the same for TensorBoard
 
@@ -46,8 +46,8 @@ from pibert.training.engine import Fitted, Reporter
 
 PRETRAINING = "pretraining"
 """The folder of the pretraining inside a training's."""
-BEGUN = ("log.jsonl", "state.safetensors")
-"""What a run that has begun leaves behind, one or the other."""
+BEGUN = ("log.jsonl", "state.safetensors", "state-previous.safetensors")
+"""What a run that has begun leaves behind, one of them at least."""
 
 
 @dataclass(frozen=True)

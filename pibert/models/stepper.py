@@ -39,6 +39,13 @@ def at_least_one(config: Any, *names: str) -> None:
             raise ValueError(f"{name} must be at least 1, found {getattr(config, name)}")
 
 
+def at_most(config: Any, limit: int, *names: str) -> None:
+    """Refuse counts above a limit: of options that no shape of the weights keeps in bounds."""
+    for name in names:
+        if getattr(config, name) > limit:
+            raise ValueError(f"{name} must be at most {limit}, found {getattr(config, name)}")
+
+
 class Stepper(nn.Module):
     """A model of the next frames; a subclass says in ``change`` what it makes of the last ones.
 

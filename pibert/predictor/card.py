@@ -7,7 +7,7 @@ that weights and card of two different saves are never taken for one model.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from pibert.config import as_plain, first_difference
 from pibert.fields import FieldSpec, Normalizer
 from pibert.models import MODELS, count_parameters
+from pibert.textfiles import parse_json, read_text
 
 FORMAT, VERSION = "pibert-model", 1
 WEIGHTS, CARD = "model.safetensors", "model.json"
@@ -26,6 +27,9 @@ HEADS = ("forward", "reconstruct", "consistency")
 """What a model may have been trained for: stepping, filling gaps, judging consistency."""
 _FIXED = ("format", "version", "model", "spec", "normalizer", "units", "trained", "weights")
 """Parts that the weights depend on: an edit there is refused."""
+
+_TABLES = ("model", "spec", "normalizer", "units", "trained", "weights", "metrics", "provenance")
+"""Parts that are tables."""
 
 Card = dict[str, Any]
 
@@ -82,6 +86,14 @@ def in_a_line(card: Card, spec: FieldSpec, kind: str) -> str:
     )
 
 
+def stated_in(card: Card, *path: str) -> dict[str, Any]:
+    """A table inside a card; empty where there is none, as in provenance of the user's own."""
+    part: Any = card
+    for key in path:
+        part = part.get(key) if isinstance(part, dict) else None
+    return part if isinstance(part, dict) else {}
+
+
 def as_text(card: Card) -> str:
     """The JSON of a card; what is no plain JSON is refused by name."""
     for part in ("provenance", "metrics"):
@@ -103,7 +115,7 @@ def choose_card(
     if header is not None:
         cards["header"] = _parse_card(header, f"header of {weights}")
     if beside is not None and beside.is_file():
-        cards["file"] = _parse_card(beside.read_text("utf-8", "replace"), str(beside))
+        cards["file"] = _parse_card(read_text(beside, errors="replace"), str(beside))
     if not cards:
         raise ValueError(
             f"{weights}: expected a pibert model, found weights without a card (no key "
@@ -125,8 +137,8 @@ def choose_card(
 
 def _parse_card(text: str, place: str) -> Card:
     try:
-        card = json.loads(text)
-    except json.JSONDecodeError as error:
+        card = parse_json(text)
+    except ValueError as error:
         raise ValueError(
             f"{place}: expected JSON, found {error}; mend it, or remove {CARD}: the weights carry "
             "a copy"
@@ -139,7 +151,26 @@ def _parse_card(text: str, place: str) -> Card:
         raise ValueError(
             f"{place}: expected version 1 to {VERSION}, found {version!r}; update pibert to read it"
         )
+    for name in _TABLES:
+        if not isinstance(card.get(name, {}), dict):
+            raise ValueError(
+                f"{place}: expected a table {name}, found {str(card[name])[:40]!r}; save the model "
+                "again"
+            )
+    if large := next((n for n in _whole_numbers(card) if abs(n) >= 1 << 63), None):
+        raise ValueError(
+            f"{place}: expected numbers of at most 64 bits, found {str(large)[:20]} ...; the card "
+            "is damaged: save the model again"
+        )
     return card
+
+
+def _whole_numbers(plain: Any) -> Iterator[int]:
+    if isinstance(plain, dict | list):
+        for entry in plain.values() if isinstance(plain, dict) else plain:
+            yield from _whole_numbers(entry)
+    elif isinstance(plain, int):
+        yield plain
 
 
 def _stated(card: Card) -> Any:

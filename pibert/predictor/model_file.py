@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
@@ -32,7 +31,9 @@ from pibert.predictor.card import (
     choose_card,
     make_card,
 )
+from pibert.predictor.fitting import build_for, few
 from pibert.predictor.shipped import choose_device, find_model
+from pibert.tensorfiles import read_safetensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +103,9 @@ def read_model(name_or_path: Path | str, device: torch.device | str = "cpu") -> 
         check_channels(normalizer, spec)
         kind = type(next(iter(PRESETS[name].values())))
         config = parse(kind, card["model"]["config"], "model.config")
-        with torch.random.fork_rng(devices=[]):
-            model = MODELS[name](config, spec)
-        _check_fit(tensors, model.state_dict())
+        model = build_for(MODELS[name], config, spec, tensors)
         _check_weights(tensors)
-    except (LookupError, TypeError) as error:
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise ValueError(
             f"{weights}: expected a complete {FORMAT} card, found one that lacks or garbles "
             f"{error}; save the model again"
@@ -163,13 +162,11 @@ def _locate(path: Path) -> tuple[Path, Path | None]:
 def _read_weights(path: Path) -> tuple[dict[str, Tensor], str | None]:
     """All tensors, and the card's text in the header."""
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
-    except SafetensorError as error:
+        tensors, metadata = read_safetensors(path)
+    except ValueError as error:
         raise ValueError(
-            f"{path}: expected a whole safetensors file, found {path.stat().st_size} bytes that "
-            f"are not ({error}); it is cut short or of another kind: copy or save it again"
+            f"{path}: expected a whole safetensors file, {error}; it is cut short or of another "
+            "kind: copy or save it again"
         ) from error
     return tensors, metadata.get(HEADER_KEY)
 
@@ -179,31 +176,10 @@ def _check_weights(tensors: Mapping[str, Tensor]) -> None:
     floating = {name: t for name, t in tensors.items() if t.is_floating_point()}
     wide = [f"{name} {t.dtype}" for name, t in floating.items() if t.dtype != torch.float32]
     if wide:
-        raise ValueError(f"expected weights in float32, found {_few(wide)}; call model.float()")
+        raise ValueError(f"expected weights in float32, found {few(wide)}; call model.float()")
     bad = [name for name, t in floating.items() if not bool(t.isfinite().all())]
     if bad:
         raise ValueError(
-            f"expected finite weights, found NaN or infinity in {_few(bad)}; the training "
+            f"expected finite weights, found NaN or infinity in {few(bad)}; the training "
             "diverged: take an earlier model"
         )
-
-
-def _check_fit(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    problems = [f"no {name}" for name in expected if name not in found]
-    problems += [f"{name}, which the model has not" for name in found if name not in expected]
-    for name in sorted(expected.keys() & found.keys()):
-        ours, theirs = expected[name], found[name]
-        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-            problems.append(
-                f"{name} {theirs.dtype} {list(theirs.shape)} for {ours.dtype} {list(ours.shape)}"
-            )
-    if problems:
-        raise ValueError(
-            f"expected the {len(expected)} tensors that the config asks for, found {_few(problems)}"
-            "; weights and card are not of one model, or this pibert builds it otherwise"
-        )
-
-
-def _few(names: list[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return "; ".join(names[:most]) + more

@@ -8,7 +8,6 @@ epoch may stand in the log twice: the later one counts. The last line may be cut
 """
 
 import itertools
-import json
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -22,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from pibert.report.figures import DPI, picture_path, write_figure
+from pibert.training.journal import read_log
 
 _TRAIN, _VALID = "#8fa9c4", "#c1440e"
 _MANY = ("#c1440e", "#1f6f8b", "#5b8c2a", "#8a4f9e", "#b8860b", "#4a4a4a", "#d1739c", "#2aa198")
@@ -69,14 +69,9 @@ def draw_curves(log: str | os.PathLike[str], picture: str | os.PathLike[str]) ->
 def read_epochs(log: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The records of the epochs in their order, the last one of each."""
     found: dict[int, dict[str, Any]] = {}
-    with open(log, encoding="utf-8") as lines:
-        for line in lines:
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:  # cut off by a crash
-                continue
-            if isinstance(record, dict) and record.get("kind") == "epoch":
-                found[record["epoch"]] = record
+    for record in read_log(Path(log)):
+        if record.get("kind") == "epoch":
+            found[record["epoch"]] = record
     return [found[epoch] for epoch in sorted(found)]
 
 

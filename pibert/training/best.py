@@ -1,8 +1,8 @@
 """The best weights of a run: handed out when there are better ones, and missed when they are gone.
 
-Best is what is on the disk. Where better weights could not be written, the former ones still count;
-where those of a run that goes on are gone, they are written again if its state still has them.
-With a running mean of the weights, that is what is kept.
+Best is what is on the disk: a run waits until better weights are written. Where those of a run that
+goes on are gone, they are written again if its state still has them. With a running mean of the
+weights, that is what is kept.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,9 @@ from typing import Any
 
 from torch import nn
 
+from pibert.training.guards import StopSignals
 from pibert.training.optimizers import RunningMean
+from pibert.training.patience import until_written
 from pibert.training.processes import Processes
 from pibert.training.state import Progress
 
@@ -30,6 +32,7 @@ class BestWeights:
     """Called in the first process, with the model that has them and their metrics."""
     folder: Path
     processes: Processes
+    signals: StopSignals
     say: Callable[[str], None]
     """Told if they could not be written."""
 
@@ -40,14 +43,20 @@ class BestWeights:
     def keep(
         self, progress: Progress, metrics: dict[str, float], epoch: int, value: float | None
     ) -> Progress | None:
-        """Hand out the weights that the model has now; gives progress with them, if that worked."""
-        trouble = self._write(metrics)
-        if not trouble:
-            return replace(progress, best_epoch=epoch, best_value=value, best_metrics=metrics)
-        former = progress.best_epoch
-        kept = f"those of epoch {former} still count" if former else "there are none yet"
-        self.say(f"could not write the best weights: {trouble}; training goes on, {kept}")
-        return None
+        """Hand out the weights that the model has now; gives progress with them.
+
+        None where the run was asked to stop before they could be written.
+        """
+        is_written = until_written(
+            f"the best weights in {self.folder}",
+            lambda: self._write(metrics),
+            processes=self.processes,
+            signals=self.signals,
+            say=self.say,
+        )
+        if not is_written:
+            return None
+        return replace(progress, best_epoch=epoch, best_value=value, best_metrics=metrics)
 
     def look_for(
         self, progress: Progress, is_there: Callable[[], bool], *, has_validation: bool

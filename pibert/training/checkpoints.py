@@ -6,6 +6,7 @@ than a hundredth of the time. All processes take part, the first one writes. All
 folder of a run is on a file system that they share.
 """
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,7 +45,7 @@ class Checkpoints:
     mean: RunningMean | None
     processes: Processes
     say: Callable[[str], None]
-    """Told if a state could not be saved."""
+    """Told if the last state is damaged, and the one before it is taken."""
     _saved: float = field(default_factory=time.perf_counter)
     _cost: float = 0.0
     """Seconds that the last save took."""
@@ -56,9 +57,9 @@ class Checkpoints:
             wait = min(wait, _TIMES_ITS_COST * self._cost)
         return self.processes.is_first and time.perf_counter() - self._saved >= wait
 
-    def save(self, progress: Progress, logs: LogSums) -> bool:
-        """Save the state; where that fails, the last one stays. Whether it worked."""
-        began, failed = time.perf_counter(), False
+    def save(self, progress: Progress, logs: LogSums) -> str:
+        """Save the state; gives why that failed, or nothing. The last one stays then."""
+        began, trouble = time.perf_counter(), ""
         progress = replace(progress, logs=self.processes.gather(logs.to_plain()))
         if self.processes.is_first:
             state = State(
@@ -73,20 +74,14 @@ class Checkpoints:
             try:
                 save_state(self.folder, state)
             except OSError as error:
-                failed = True
-                has_one = (self.folder / FILE).exists()
-                kept = "the last one is still there" if has_one else "there is none from before"
-                self.say(
-                    f"could not save the state in {self.folder / FILE}: {error.strerror or error}; "
-                    f"training goes on, {kept}"
-                )
+                trouble = error.strerror or str(error) or type(error).__name__
         self._saved = time.perf_counter()
         self._cost = self._saved - began
-        return not self.processes.agree([failed])[0]
+        return str(self.processes.gather(trouble)[0])
 
     def load(self, logs: LogSums) -> Progress | None:
         """Take up the state of the folder, if it has one; gives how far it had come."""
-        stored = load_state(self.folder, identity=self.identity, seed=self.seed)
+        stored = load_state(self.folder, identity=self.identity, seed=self.seed, say=self.say)
         steps = self.processes.gather(None if stored is None else stored.progress.total)
         if len(set(steps)) > 1:
             raise ValueError(
@@ -95,15 +90,25 @@ class Checkpoints:
             )
         if stored is None:
             return None
+        last = self.folder / FILE
+        if stored.path != last and stored.path is not None and self.processes.is_first:
+            # In the place of the damaged one, which the next save would make the previous one.
+            os.replace(stored.path, last)
         try:
             self.model.load_state_dict(dict(stored.model))
             set_moments(self.optimizers, self.model, stored.optimizer)
             if self.mean is not None:
                 self.mean.load(stored.mean)
-        except (RuntimeError, ValueError) as error:
+            self._take_up(stored, logs)
+        except (RuntimeError, ValueError, LookupError, TypeError, OverflowError) as error:
             raise ValueError(
                 f"the state in {self.folder} does not fit this model ({error}); take another folder"
             ) from None
+        self._saved = time.perf_counter()
+        return replace(stored.progress, logs=[])
+
+    def _take_up(self, stored: State, logs: LogSums) -> None:
+        """The sums of the logs and the random generators."""
         sums, processes = stored.progress.logs, self.processes
         if len(sums) == processes.count:
             logs.load(sums[processes.rank])
@@ -111,5 +116,3 @@ class Checkpoints:
             logs.load(entry for part in sums for entry in part)
         if processes.is_first:
             set_generator_states(stored.generators, processes.device)
-        self._saved = time.perf_counter()
-        return replace(stored.progress, logs=[])

@@ -77,6 +77,7 @@ def fit(
         KeyboardInterrupt: Asked to stop, by Ctrl-C or SIGTERM; the state is saved.
         FloatingPointError: The loss was not finite.
         MemoryError: Out of memory; says what to lower.
+        OSError: The state or the best weights could not be written for half an hour.
         ValueError: The folder holds another run, or its state is damaged, or its best model is
             gone; validation does not give the value to monitor; the machine lacks the devices.
     """
@@ -118,5 +119,4 @@ def fit(
         steps=done.total,
         stopped_early=done.epoch < config.epochs,
         resumed_from=resumed_from,
-        state_saved=run.state_saved,
     )

@@ -25,20 +25,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pibert import stopping
 from pibert.compilation import compile_if_possible
 from pibert.data.dataset import Samples
 from pibert.fields import Batch
-from pibert.training.state import FILE, write_tensors
+from pibert.training.state import has_state, write_tensors
 
 COMPILED = ("forward", "reconstruct", "consistency")
 """Methods of a model that are compiled, where it has them."""
+_SAME_REQUEST_SECONDS = 2.0
 
 
 class StopSignals(AbstractContextManager["StopSignals"]):
-    """Ctrl-C and SIGTERM ask the loop to stop after the step; a second one stops at once."""
+    """Ctrl-C and SIGTERM ask the loop to stop after the step; a second one stops at once.
+
+    A SIGTERM right after another signal is the same request: job schedulers send it to a parent and
+    to its children, and a parent passes it on.
+    """
 
     def __init__(self) -> None:
         self.asked = False
+        self._asked_at = 0.0
         self._former: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
@@ -52,10 +59,19 @@ class StopSignals(AbstractContextManager["StopSignals"]):
         for number, handler in self._former.items():
             signal.signal(number, handler)
 
+    def wait(self, seconds: float) -> None:
+        """Wait, at most until the run is asked to stop."""
+        end = time.monotonic() + seconds
+        while not self.asked and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
+
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        stopping.note(number)
+        now = time.monotonic()
+        if not self.asked:
+            self.asked, self._asked_at = True, now
+        elif number == signal.SIGINT or now - self._asked_at > _SAME_REQUEST_SECONDS:
             raise KeyboardInterrupt("stopped at once; what was saved before is as it was")
-        self.asked = True
 
 
 @contextmanager
@@ -194,8 +210,7 @@ class LateCheck:
         what = f"a loss of {loss}" if not math.isfinite(loss) else f"a gradient of norm {norm}"
         names = sorted({name for batch in watched.batches for name in self._names(batch)})
         is_mine = not math.isfinite(watched.own.item())
-        has_state = (self._path.parent / FILE).exists()
-        found = self._gather((is_mine, names, has_state))
+        found = self._gather((is_mine, names, has_state(self._path.parent)))
         # Where no process's own loss is to blame, all of them are asked.
         blamed = [part for part in found if part[0]] or found
         where = f"epoch {watched.epoch}, step {watched.step} (step {watched.total} of the run)"

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from pibert.data.partial import remove_leftovers, replace_file
+from pibert.textfiles import parse_json, read_text
 
 FILE = "log.jsonl"
 TENSORBOARD = "tensorboard"
@@ -249,14 +250,22 @@ class Journal:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log; one that was cut off in writing is left out."""
+    """The lines of a log; one that was cut off in writing, or damaged, is left out."""
     lines = []
-    for text in path.read_text(errors="replace").splitlines():
+    for text in read_text(path, errors="replace").splitlines():
         with suppress(ValueError):
-            entry = json.loads(text)
-            if isinstance(entry, dict):
+            entry = parse_json(text)
+            if isinstance(entry, dict) and _is_whole(entry):
                 lines.append(entry)
     return lines
+
+
+def _is_whole(entry: Mapping[str, Any]) -> bool:
+    """Whether a line has what code relies on: the line of an epoch its number and tables."""
+    if entry.get("kind") != "epoch" and "epoch" not in entry:
+        return True
+    tables = (entry.get(part) or {} for part in ("train", "valid"))
+    return type(entry.get("epoch")) is int and all(isinstance(table, dict) for table in tables)
 
 
 def _line(record: Mapping[str, Any]) -> str:

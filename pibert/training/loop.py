@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +28,11 @@ from pibert.training.optimizers import (
     set_rate,
     trained_parameters,
 )
+from pibert.training.patience import until_written
 from pibert.training.processes import Processes
 from pibert.training.recording import Recorder, autocast
 from pibert.training.settings import FitConfig, Hardware
-from pibert.training.state import FILE, Progress
+from pibert.training.state import FILE, Progress, has_state
 
 SNAPSHOT = "nonfinite.safetensors"
 
@@ -82,6 +83,7 @@ class Run:
             save=save_best,
             folder=folder,
             processes=processes,
+            signals=signals,
             say=self.reporter.say,
         )
         self.checkpoints = Checkpoints(
@@ -109,7 +111,6 @@ class Run:
             say=self.reporter.say,
         )
         self.progress = Progress()
-        self.state_saved = True
         self.began = time.perf_counter()
 
     def _loader(
@@ -208,10 +209,10 @@ class Run:
             self.check.watch(
                 loss, norm, own, pieces, total=done.total, epoch=done.epoch + 1, step=step + 1
             )
-            if stop or save:
-                worked = self._save()
             if stop:
-                self._interrupt(worked)
+                self._interrupt(is_saved=not self._save())
+            if save:
+                self._save_patiently()
 
     def _accumulate(
         self, objective: Objective, batches: Iterator[Batch], step: int
@@ -267,16 +268,18 @@ class Run:
         train = means(self.processes.gather(self.logs.to_plain()))
         epoch = self.progress.epoch + 1
         valid: dict[str, float] | None = None
-        kept = None
+        kept, value = None, None
         with self.best.applied():
-            if self.validation is None:
-                kept = self.best.keep(self.progress, train, epoch, None)
-            elif epoch % self.config.validate_every == 0 or epoch == self.config.epochs:
+            is_better = self.validation is None
+            if self._is_validated(epoch):
                 with self.clock("validation"):
                     valid = self._validate(judge)
                 value = self._monitored(valid)
-                if self._is_better(value):
-                    kept = self.best.keep(self.progress, valid, epoch, value)
+                is_better = self._is_better(value)
+            if is_better:
+                kept = self.best.keep(self.progress, valid or train, epoch, value)
+                if kept is None:  # when the run goes on, it comes to these weights again
+                    self._interrupt(is_saved=False)
         done = kept or self.progress
         record = {
             "kind": "epoch",
@@ -300,11 +303,16 @@ class Run:
         stop, save = self.processes.agree(
             [self.signals.asked, self.checkpoints.is_due(after_epoch=True)]
         )
-        worked = self._save() if stop or save or self.is_finished else True
         if stop and not self.is_finished:
-            self._interrupt(worked)
+            self._interrupt(is_saved=not self._save())
+        if save or self.is_finished:
+            self._save_patiently()
 
     # Validation
+
+    def _is_validated(self, epoch: int) -> bool:
+        is_last = epoch == self.config.epochs
+        return self.validation is not None and (epoch % self.config.validate_every == 0 or is_last)
 
     def _validate(self, judge: Objective) -> dict[str, float]:
         """Means over the validation samples."""
@@ -333,19 +341,30 @@ class Run:
 
     # The state
 
-    def _save(self) -> bool:
+    def _save(self) -> str:
+        """Save the state; gives why that failed, or nothing."""
         # Weights are saved only after the loss of their last step was seen to be finite.
         self.check.finish()
         progress = replace(self.progress, seconds=self._elapsed())
         with self.clock("checkpoint"):
-            self.state_saved = self.checkpoints.save(progress, self.logs)
-        return self.state_saved
+            return self.checkpoints.save(progress, self.logs)
 
-    def _interrupt(self, is_saved: bool) -> None:
+    def _save_patiently(self) -> None:
+        is_written = until_written(
+            f"the state in {self.folder / FILE}",
+            self._save,
+            processes=self.processes,
+            signals=self.signals,
+            say=self.reporter.say,
+        )
+        if not is_written:
+            self._interrupt(is_saved=False)
+
+    def _interrupt(self, *, is_saved: bool) -> NoReturn:
         done = self.progress
         where = self.folder / FILE
         how = f"the state is in {where}: run the same command again to go on"
-        if not is_saved and where.exists():
+        if not is_saved and has_state(self.folder):
             how = f"{where} is as it was before: run the same command again to go on from there"
         elif not is_saved:
             how = "there is no state: the same command begins at the start"

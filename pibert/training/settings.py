@@ -117,5 +117,3 @@ class Fitted:
     """Whether patience ran out."""
     resumed_from: int | None
     """The step that the run went on from, if it was resumed."""
-    state_saved: bool = True
-    """Whether the state of the end is on the disk; without it the same command trains again."""

@@ -11,27 +11,32 @@
 
 It is written beside its name, flushed to the disk and renamed, so a reader finds the old file or
 the new one, whole, whenever the writer or the machine dies. What is damaged later, on the disk or
-in a copy, does not agree with its checksum. Nothing is pickled.
+in a copy, does not agree with its checksum; then a run goes on from ``state-previous.safetensors``,
+the state that was saved before. Nothing is pickled.
 """
 
+import errno
 import json
 import random
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from pibert.data.partial import remove_leftovers, replace_file
+from pibert.tensorfiles import read_safetensors
+from pibert.textfiles import parse_json
 
 FORMAT, VERSION = "pibert-state", 1
-FILE = "state.safetensors"
+FILE, PREVIOUS = "state.safetensors", "state-previous.safetensors"
+"""The last state of a run, and the one before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +72,26 @@ class State:
     mean: Mapping[str, Tensor] = field(default_factory=dict)
     optimizer: Mapping[str, Tensor] = field(default_factory=dict)
     generators: Mapping[str, Tensor] = field(default_factory=dict)
+    path: Path | None = None
+    """The file that it was read from."""
+
+
+class DamagedState(ValueError):
+    """A file that is no whole state."""
 
 
 _PARTS = {"model": "model", "mean": "mean", "optimizer": "optimizer", "rng": "generators"}
 
 
+def has_state(folder: Path) -> bool:
+    """Whether a run in this folder has saved a state."""
+    return any((folder / name).exists() for name in (FILE, PREVIOUS))
+
+
 def save_state(folder: Path, state: State) -> None:
-    """Write the state whole or not at all.
+    """Write the state whole or not at all; the one that is there becomes the previous one.
+
+    Where the disk has no room for three states, the previous one is given up for the new one.
 
     Raises:
         OSError: It could not be written, for instance for want of space. If there was one before,
@@ -91,19 +109,58 @@ def save_state(folder: Path, state: State) -> None:
         "seed": state.seed,
         "progress": asdict(state.progress),
     }
-    write_tensors(folder / FILE, tensors, header)
+    path, previous = folder / FILE, folder / PREVIOUS
+    try:
+        write_tensors(path, tensors, header, former=previous)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.exists():
+            raise
+        previous.unlink(missing_ok=True)
+        write_tensors(path, tensors, header, former=previous)
 
 
-def load_state(folder: Path, *, identity: str, seed: int) -> State | None:
-    """The state of a folder, or None where there is none.
+def load_state(
+    folder: Path, *, identity: str, seed: int, say: Callable[[str], None] = lambda text: None
+) -> State | None:
+    """The last state of a folder that is whole, or None where there is none.
+
+    Args:
+        folder: Of the run.
+        identity: That the state must have.
+        seed: That the state must have.
+        say: Told where the last state is lost and the one before it is taken.
 
     Raises:
-        ValueError: It is damaged, or belongs to another run.
+        ValueError: Every state is damaged, or belongs to another run.
     """
-    path = folder / FILE
-    remove_leftovers(path)
-    if not path.exists():
+    paths = [folder / name for name in (FILE, PREVIOUS)]
+    problem = f"{paths[0]} is missing"
+    for path in paths:
+        remove_leftovers(path)
+        if not path.exists():
+            continue
+        try:
+            state = _read_state(path, identity, seed)
+        except DamagedState as error:
+            problem = str(error)
+            continue
+        if path != paths[0]:
+            say(
+                f"{problem}; going on from {path}, the state that was saved before it (step "
+                f"{state.progress.total})"
+            )
+        return state
+    if not has_state(folder):
         return None
+    raise ValueError(
+        f"{problem}, and there is no other state to go on from; remove {FILE} and {PREVIOUS} to "
+        "start anew; the best weights so far are in a file of their own, model.safetensors: copy "
+        "it first to keep them"
+    )
+
+
+def _read_state(path: Path, identity: str, seed: int) -> State:
+    folder = path.parent
     header, tensors = read_tensors(path)
     if header.get("format") != FORMAT or header.get("version") != VERSION:
         raise ValueError(
@@ -112,23 +169,44 @@ def load_state(folder: Path, *, identity: str, seed: int) -> State | None:
             "start anew"
         )
     for name, mine in (("identity", identity), ("seed", seed)):
-        if header[name] != mine:
+        if header.get(name) != mine:
             raise ValueError(
-                f"{folder} holds a run with another configuration ({name} {header[name]!r}, "
+                f"{folder} holds a run with another configuration ({name} {header.get(name)!r}, "
                 f"expected {mine!r}); go on with the configuration it was started with, or take "
                 "another folder"
             )
     parts: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS.values()}
-    for place, tensor in tensors.items():
-        prefix, _, name = place.partition("/")
-        parts[_PARTS[prefix]][name] = tensor
-    known = {entry.name for entry in fields(Progress)}
-    progress = Progress(**{k: v for k, v in header["progress"].items() if k in known})
-    return State(identity=identity, seed=seed, progress=progress, **parts)
+    try:
+        for place, tensor in tensors.items():
+            prefix, _, name = place.partition("/")
+            parts[_PARTS[prefix]][name] = tensor
+        progress = _progress(header["progress"])
+    except (LookupError, TypeError) as error:
+        raise DamagedState(f"{path} is damaged: it lacks or garbles {error}") from None
+    return State(identity=identity, seed=seed, progress=progress, path=path, **parts)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-    """Write a safetensors file with a JSON header: flushed to the disk, then renamed."""
+def _progress(found: Mapping[str, Any]) -> Progress:
+    """The progress in a header, its values of the kinds that code relies on."""
+    values = {entry.name: found[entry.name] for entry in fields(Progress) if entry.name in found}
+    for name, default in vars(Progress()).items():
+        kinds = {"best_value": (float, int, NoneType), "seconds": (float, int)}
+        if name in values and type(values[name]) not in kinds.get(name, (type(default),)):
+            raise TypeError(f"{name}: {values[name]!r}")
+    return Progress(**values)
+
+
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    header: Mapping[str, Any],
+    *,
+    former: Path | None = None,
+) -> None:
+    """Write a safetensors file with a JSON header: flushed to the disk, then renamed.
+
+    The file that is there gets the name ``former``, if there is one.
+    """
     # Copies of their own: safetensors refuses tensors that share memory.
     whole = {
         name: tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
@@ -138,26 +216,28 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
     text = json.dumps(header)
     data = save(whole, metadata={"header": text, "crc32": _checksum(text, whole)})
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, data)
+    replace_file(path, data, former=former)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Header and tensors of a file of ``write_tensors``."""
+    """Header and tensors of a file of ``write_tensors``.
+
+    Raises:
+        DamagedState: It is not whole.
+        OSError: It cannot be read.
+    """
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            found = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        tensors, found = read_safetensors(path)
         text = found["header"]
         # States from before there were checksums have none.
         if "crc32" in found and found["crc32"] != _checksum(text, tensors):
             raise ValueError("its content does not agree with its checksum")
-        return json.loads(text), tensors
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise ValueError(
-            f"{path} is damaged or not a file of a run ({error}); remove it to start anew; the "
-            "best weights so far are in a file of their own, model.safetensors: copy it first to "
-            "keep them"
-        ) from None
+        header = parse_json(text)
+        if not isinstance(header, dict):
+            raise ValueError(f"expected a table in its header, found {type(header).__name__}")
+    except (KeyError, ValueError) as error:
+        raise DamagedState(f"{path} is damaged or not a file of a run ({error})") from None
+    return header, tensors
 
 
 def _checksum(header: str, tensors: Mapping[str, Tensor]) -> str:
@@ -185,7 +265,7 @@ def generator_states(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_generator_states(states: Mapping[str, Tensor], device: torch.device) -> None:
-    plain = json.loads(bytes(states["python_and_numpy"].tolist()))
+    plain = parse_json(bytes(states["python_and_numpy"].tolist()))
     version, internal, spare = plain["python"]
     random.setstate((version, tuple(internal), spare))
     name, keys, position, has_gauss, cached = plain["numpy"]

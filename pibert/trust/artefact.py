@@ -12,11 +12,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from pibert.predictor.card import fingerprint
+from pibert.tensorfiles import read_safetensors
+from pibert.textfiles import read_json
 from pibert.trust.alarm import Surprise, Watch
 from pibert.trust.calibration import LEVELS, Calibration, Settings
 from pibert.trust.difficulty import Difficulty
@@ -111,9 +112,9 @@ def read_sheet(folder: Path | str) -> Sheet:
             "any model with: pibert calibrate MODEL --data FILE --out FOLDER, and name that folder"
         )
     try:
-        sheet = json.loads(path.read_text("utf-8", "replace"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: expected JSON, found {error}; calibrate again") from None
+        sheet = read_json(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; calibrate again") from None
     if not isinstance(sheet, dict) or sheet.get("format") != FORMAT:
         raise ValueError(f"{path}: expected format {FORMAT!r}, found another; calibrate again")
     version = sheet.get("version")
@@ -135,8 +136,8 @@ def read_calibration(folder: Path | str, weights_sha256: str) -> Calibration:
             f"calibrate {folder} --overwrite"
         )
     try:
-        tensors = load_file(folder / TENSORS)
-    except (SafetensorError, OSError) as error:
+        tensors, _ = read_safetensors(folder / TENSORS)
+    except (ValueError, OSError) as error:
         raise ValueError(
             f"{folder / TENSORS}: expected a whole safetensors file ({error}); calibrate again"
         ) from error

@@ -21,6 +21,7 @@ from pibert.fields import Trajectory
 from pibert.solver.presets import PRESETS, find_preset
 from pibert.solver.recipes import Diverged, Progress, Recipe, generator_of
 from tests.data.helpers import make_trajectory
+from tests.helpers import PATIENCE, wait_until
 
 CALLS: list[list[int]] = []
 """The samples that ``Noise`` was asked for, in order."""
@@ -335,12 +336,56 @@ def test_two_processes_do_not_work_on_one_file(tmp_path: Path) -> None:
 
     def meddle(done: float) -> None:
         try:
-            generate(Noise(), path)
+            generate(Noise(), path, patience=0.0)
         except BlockingIOError as error:
             problems.append(str(error))
 
     generate(Noise(), path, on_progress=meddle)
-    assert problems and "another process is at work" in problems[0]
+    assert problems and "another process has been at work on it for 0 hours" in problems[0]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["noise.h5"]
+
+
+def test_processes_that_want_one_file_wait_for_each_other(tmp_path: Path) -> None:
+    """The first process dies while two others wait for it."""
+    code = (
+        "import os, signal, sys, time; from pibert.data.generate import change, generate; "
+        "from pibert.solver.presets import find_preset; "
+        "path, first = sys.argv[1], len(sys.argv) > 2\n"
+        "def slow(done):\n"
+        "    if first and done > 2:\n"
+        "        open(path + '.ready', 'w').close()\n"
+        "        time.sleep(600)\n"
+        "recipe = change(find_preset('heat'), {'samples': 6, 'group': 1})\n"
+        "done = generate(recipe, path, on_progress=slow)\n"
+        "print(done.completed, done.was_there)"
+    )
+    path = tmp_path / "heat.h5"
+
+    def start(*more: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", code, str(path), *more],
+            cwd=Path(__file__).parents[2],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    first = start("first")
+    wait_until((tmp_path / "heat.h5.ready").exists)
+    others = [start() for _ in range(2)]
+    reports = []
+    for other in others:  # each waits, and says so
+        assert other.stderr is not None
+        assert "another process is at work on these flows; waiting" in other.stderr.readline()
+    first.kill()
+    first.communicate()
+    for other in others:
+        out, _ = other.communicate(timeout=PATIENCE)
+        assert other.returncode == 0
+        reports.append(out.strip())
+    assert sorted(reports) == ["6 False", "6 True"]
+    check(path)
+    assert not (tmp_path / "heat.h5.parts").exists()
 
 
 def test_wakes_do_not_depend_on_how_they_are_grouped() -> None:

@@ -68,7 +68,6 @@ def go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> Go:
             steps=1,
             stopped_early=False,
             resumed_from=None,
-            state_saved=True,
         )
 
     monkeypatch.setattr(engine, "fit", fit)

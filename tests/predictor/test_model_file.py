@@ -294,7 +294,8 @@ def test_weights_that_do_not_fit_are_named(
         ("model", {"name": "pibert", "config": {"widht": 3}}, r"widht.*did you mean"),
         ("model", {"name": "pibert"}, "complete pibert-model card, .*'config'"),
         ("normalizer", {"mean": [0.0], "std": [1.0]}, "normalizer of 2 channels .*found 1"),
-        ("spec", None, "complete pibert-model card"),
+        ("spec", None, "expected a table spec, found 'None'"),
+        ("spec", {}, "complete pibert-model card"),
     ],
 )
 def test_a_garbled_card_is_refused(tmp_path: Path, part: str, value: Any, message: str) -> None:
@@ -337,3 +338,107 @@ def test_a_model_of_the_users_own_is_told_to_be_imported_first(
     with pytest.raises(ValueError, match=r"'mine' is not known .* saved by pibert 0\.0\.1") as told:
         read_model(tmp_path)
     assert "import the module that adds it to pibert.models.MODELS" in str(told.value)
+
+
+def with_card(folder: Path, *path: str | int, value: Any) -> Path:
+    """A changed card in the header, beside weights whose fingerprint it states."""
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        card = place = json.loads(file.metadata()["pibert"])
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return rewrite(folder, text=json.dumps(card))
+
+
+HOSTILE: list[tuple[tuple[str | int, ...], Any]] = [
+    (("model", "config", "width"), 6016),
+    (("model", "config", "width"), 60_000),
+    (("model", "config", "width"), 10**18),
+    (("model", "config", "depth"), 60_000),
+    (("model", "config", "depth"), 10**18),
+    (("model", "config", "heads"), 10**12),
+    (("model", "config", "modes"), 60_000),
+    (("model", "config", "history"), 10**6),
+    (("spec", "grid", "shape"), [10**6, 10**6]),
+    (("spec", "channels"), [str(number) for number in range(10**5)]),
+    (("spec", "parameters", 0, "mean"), 10**300),
+    (("trained",), 3),
+    (("normalizer", "std"), [0.0, 1.0]),
+    (("model", "config", "mlp_ratio"), 10**9),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), HOSTILE, ids=lambda part: str(part)[:40])
+def test_a_card_that_asks_for_another_model_is_refused_before_memory_is_spent(
+    tmp_path: Path, path: tuple[str | int, ...], value: Any
+) -> None:
+    """A width of 6,000 would take 12 GB. Here the process may not have 300 MB more."""
+    file = with_card(saved(tmp_path), *path, value=value)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20), hard))
+    try:
+        with pytest.raises(ValueError, match="other.safetensors: ") as raised:
+            read_model(file)
+        assert "alloc" not in str(raised.value)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "neuraloperator"])
+def test_every_model_can_be_built_without_memory(name: str) -> None:
+    real = tiny_model(name)
+    with torch.device("meta"):
+        skeleton = MODELS[name](real.config, real.spec)
+    for key, tensor in skeleton.state_dict().items():
+        assert tensor.is_meta and tensor.shape == real.state_dict()[key].shape
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("unet", "stages", 10**6),
+        ("fourierflow", "sampler_steps", 10**6),
+        ("fourierflow", "draws", 10**6),
+        ("fno2d", "padding", 10**6),
+    ],
+)
+def test_options_that_no_weight_bounds_have_limits(name: str, option: str, value: int) -> None:
+    options: dict[str, Any] = {option: value}
+    with pytest.raises(ValueError, match=f"{option} must be at most"):
+        build_model(name, **options)
+
+
+def test_a_model_of_the_users_own_may_compute_while_it_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Own(Persistence):
+        def __init__(self, config: Any, spec: Any) -> None:
+            super().__init__(config, spec)
+            self.scale = torch.nn.Parameter(torch.ones(3))
+            self.norm = float(self.scale.sum().item())
+
+    monkeypatch.setitem(MODELS, "persistence", Own)
+    model = Own(PRESETS["persistence"]["base"], tiny_spec())
+    save_model(tmp_path, model, Normalizer.identity(2), trained={"forward": True})
+    assert read_model(tmp_path).model.norm == 3.0
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.json"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    saved(tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    if name == "model.json":
+        read_model(tmp_path)  # the weights carry a copy of the card
+    else:
+        with pytest.raises(FileNotFoundError, match="expected model.safetensors"):
+            read_model(tmp_path)
+
+
+def test_a_file_that_is_cut_after_it_was_read_does_no_harm(tmp_path: Path) -> None:
+    """Weights that stayed mapped from the file would end the process with SIGBUS."""
+    model = read_model(saved(tmp_path)).model
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    os.truncate(tmp_path / "model.safetensors", 10)
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())

@@ -3,7 +3,7 @@
 import os
 import resource
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from pibert.fields import Batch
-from pibert.training.state import load_state
+from pibert.training import patience
+from pibert.training.state import FILE, PREVIOUS, has_state, load_state, save_state
 from tests.training.setups import (
     Listener,
     assert_equal_weights,
@@ -22,6 +23,7 @@ from tests.training.setups import (
     objective,
     refuse,
     samples,
+    timeless,
     train,
 )
 
@@ -40,12 +42,13 @@ def test_the_state_of_another_model_is_refused(tmp_path: Path) -> None:
         train(tmp_path, epochs=1, model=nn.Linear(2, 2))
 
 
-def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
-    train(tmp_path, epochs=1)
-    path = tmp_path / "state.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="is damaged"):
-        train(tmp_path, epochs=1)
+def test_two_damaged_states_are_refused(tmp_path: Path) -> None:
+    train(tmp_path, epochs=2)
+    for name in (FILE, PREVIOUS):
+        path = tmp_path / name
+        path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=f"{PREVIOUS} is damaged.*remove {FILE} and {PREVIOUS}"):
+        train(tmp_path, epochs=2)
 
 
 @pytest.mark.parametrize("checkpoint_minutes", [0.0, 1e9])
@@ -95,45 +98,145 @@ def test_out_of_memory_says_what_to_lower(tmp_path: Path) -> None:
         train(tmp_path, objectives=at_call(2, run_out))
 
 
-def test_a_full_disk_is_survived(tmp_path: Path) -> None:
+@pytest.fixture
+def limited() -> Iterator[Callable[[int | None], None]]:
+    """Sets how large a file may become, which is a full disk to the writer; None: as before."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def fill(epoch: int) -> None:
-        # Room for the log and the best weights, not for the state.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000 if epoch == 2 else soft, hard))
+    def limit(size: int | None) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft if size is None else size, hard))
 
-    listener = Listener(fill)
-    try:
-        model, fitted = train(tmp_path / "full", reporter=listener, checkpoint_minutes=0.0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    # After epoch 2 and in every step of epoch 3; the end of epoch 3 has room again.
-    assert len(listener.said) == 5
-    assert all("could not save the state" in text and "goes on" in text for text in listener.said)
-    assert all("the last one is still there" in text for text in listener.said)
-    assert fitted.state_saved
+    yield limit
+    limit(None)
+
+
+class Rescuer(Listener):
+    """Makes room as soon as the run says that it waits."""
+
+    def __init__(self, limit: Callable[[int | None], None], at: int, size: int) -> None:
+        super().__init__(lambda epoch: limit(size if epoch == at else None))
+        self._limit = limit
+
+    def say(self, text: str) -> None:
+        super().say(text)
+        self._limit(None)
+
+
+ROOM_FOR_WEIGHTS = 50_000
+"""For the log and the best weights of the small model, not for its state."""
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts to write follow each other at once."""
+    monkeypatch.setattr(patience, "RETRY_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_a_run_waits_for_room_and_loses_nothing(
+    tmp_path: Path, limited: Callable[[int | None], None], epoch: int
+) -> None:
+    listener = Rescuer(limited, epoch, ROOM_FOR_WEIGHTS)
+    model, fitted = train(tmp_path / "full", reporter=listener, checkpoint_minutes=0.0)
+    trouble, end = listener.said
+    assert "could not write the state" in trouble and "File too large; training waits" in trouble
+    assert "is written; training goes on" in end and "Errno" not in trouble
     assert not list((tmp_path / "full").glob(".*.partial"))
     assert fitted.steps == 12
     whole, _ = train(tmp_path / "whole")
     assert_equal_weights(model, whole)
+    assert timeless(tmp_path / "full") == timeless(tmp_path / "whole")
 
 
-def test_where_no_state_was_ever_saved_nobody_says_there_is_one(tmp_path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    listener = Listener()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
-    try:
-        _, fitted = train(tmp_path, epochs=1, reporter=listener)
-        _, again = train(tmp_path, epochs=1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("checkpoint_minutes", [0.0, 1e9])
+def test_a_disk_that_stays_full_stops_the_run(
+    tmp_path: Path,
+    limited: Callable[[int | None], None],
+    monkeypatch: pytest.MonkeyPatch,
+    checkpoint_minutes: float,
+) -> None:
+    monkeypatch.setattr(patience, "LONGEST_SECONDS", 0.05)
+    listener = Listener(lambda epoch: limited(ROOM_FOR_WEIGHTS if epoch >= 2 else None))
+    expected = r"could not write the state in .*state.safetensors for .* minutes.*goes on from"
+    with pytest.raises(OSError, match=expected):
+        train(tmp_path, reporter=listener, checkpoint_minutes=checkpoint_minutes)
     (text,) = listener.said
-    assert "could not save" in text and "there is none from before" in text
-    assert "still there" not in text and "Errno" not in text
-    assert not fitted.state_saved
-    assert again.resumed_from is None and again.steps == 4  # it trains again, as it says
-    _, whole = train(tmp_path, epochs=1)
-    assert whole.state_saved and train(tmp_path, epochs=1)[1].state_saved
+    assert "training waits until it can" in text
+    limited(None)
+    stored = load_state(tmp_path, identity="same", seed=5)
+    assert stored is not None and stored.progress.total == (8 if checkpoint_minutes == 0 else 4)
+    _, fitted = train(tmp_path)  # goes on
+    assert fitted.resumed_from == stored.progress.total and fitted.steps == 12
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_run_that_can_keep_nothing_does_not_train_to_its_end(
+    tmp_path: Path, limited: Callable[[int | None], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "LONGEST_SECONDS", 0.0)
+    calls = 0
+
+    def save_best(model: nn.Module, metrics: Mapping[str, Any]) -> None:
+        nonlocal calls
+        calls += 1
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="best weights in .* for 0 minutes: No space left on device"):
+        learn_by_hand(tmp_path, save_best)
+    assert calls == 1 and not has_state(tmp_path)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_best_weights_are_written_as_soon_as_there_is_room(tmp_path: Path) -> None:
+    calls = 0
+
+    def save_best(model: nn.Module, metrics: Mapping[str, Any]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls <= 2:
+            raise OSError(28, "No space left on device")
+
+    listener = Listener()
+    learn_by_hand(tmp_path, save_best, reporter=listener)
+    assert [record["best_epoch"] for record in listener.records] == [1, 2, 3]
+    assert len(listener.said) == 2 and "No space left on device; training waits" in listener.said[0]
+
+
+def test_a_signal_ends_the_wait_for_room_and_the_run_comes_to_the_same_end(tmp_path: Path) -> None:
+    """The best weights cannot be written: the state that is kept is the one before their epoch."""
+    told = Listener()
+
+    def save_best(model: nn.Module, metrics: Mapping[str, Any]) -> None:
+        if len(told.records) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(KeyboardInterrupt, match="is as it was before.*go on from there"):
+        learn_by_hand(tmp_path, save_best, reporter=told)
+    fitted = learn_by_hand(tmp_path, lambda model, metrics: None)
+    assert fitted.resumed_from == 4 and fitted.steps == 12 and fitted.best_epoch == 3
+
+
+def test_the_previous_state_gives_way_where_there_is_no_room_for_three(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tmp_path, epochs=3)
+    assert (tmp_path / PREVIOUS).exists()
+    before = load_state(tmp_path, identity="same", seed=5)
+    assert before is not None
+    fsync = os.fsync
+
+    def refuse_third(descriptor: int) -> None:
+        if (tmp_path / PREVIOUS).exists():
+            raise OSError(28, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse_third)
+    save_state(tmp_path, before)
+    assert load_state(tmp_path, identity="same", seed=5) is not None
+    assert not list(tmp_path.glob(".*.partial"))
 
 
 @pytest.mark.parametrize(
@@ -156,52 +259,6 @@ def test_a_stop_that_could_not_save_says_where_the_run_goes_on(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (tmp_path / "state.safetensors").exists() is first_save
-
-
-def test_best_weights_that_could_not_be_written_are_not_called_best(tmp_path: Path) -> None:
-    calls = 0
-
-    def save_best(model: nn.Module, metrics: Mapping[str, Any]) -> None:
-        nonlocal calls
-        calls += 1
-        if calls <= 2:
-            raise OSError(28, "No space left on device")
-
-    listener = Listener()
-    learn_by_hand(tmp_path, save_best, reporter=listener)
-    assert [record["best_epoch"] for record in listener.records] == [0, 0, 3]
-    assert (
-        listener.said
-        == [
-            "could not write the best weights: No space left on device; training goes on, "
-            "there are none yet"
-        ]
-        * 2
-    )
-
-
-def test_the_best_weights_before_those_that_could_not_be_written_still_count(
-    tmp_path: Path,
-) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def fill(epoch: int) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10 if epoch == 1 else soft, hard))
-
-    def save_best(model: nn.Module, metrics: Mapping[str, Any]) -> None:
-        (tmp_path / "best").write_bytes(b"more than ten bytes")
-
-    listener = Listener(fill)
-    try:
-        learn_by_hand(tmp_path, save_best, reporter=listener)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert [record["best_epoch"] for record in listener.records] == [1, 1, 3]
-    assert (
-        "best weights: File too large; training goes on, those of epoch 1 still count"
-        in " ".join(listener.said)
-    )
-    assert "Errno" not in " ".join(listener.said)
 
 
 def test_an_unknown_monitor_is_found_before_training(tmp_path: Path) -> None:

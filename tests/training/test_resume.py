@@ -105,6 +105,22 @@ def test_a_save_that_was_cut_short_leaves_the_state_before_it(tmp_path: Path) ->
     assert 0 < half.stat().st_size < (folder / "state.safetensors").stat().st_size
 
 
+@pytest.mark.parametrize("kind", ["cut", "bit"])
+def test_a_killed_run_whose_last_state_is_damaged_comes_to_the_same_end(
+    tmp_path: Path, uninterrupted: Path, kind: str
+) -> None:
+    """And the damaged state does not become the previous one: a second damage is survived too."""
+    folder = tmp_path / "run"
+    for _ in range(2):
+        assert run_worker(folder, **HARD, die_at=7) == [KILLED]
+        path = folder / "state.safetensors"
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data[: len(data) // 2] if kind == "cut" else data)
+    assert run_worker(folder, **HARD) == [0]
+    assert_same_run(folder, uninterrupted)
+
+
 def test_two_processes_that_are_killed_go_on_to_the_same_end(tmp_path: Path) -> None:
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     assert run_worker(whole, processes=2, **HARD) == [0, 0]

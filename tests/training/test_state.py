@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from pibert.training import state as state_module
 from pibert.training.state import (
     FILE,
+    PREVIOUS,
     Progress,
     State,
     generator_states,
@@ -80,7 +81,7 @@ def test_a_damaged_state_is_named(tmp_path: Path, length: int) -> None:
     save_state(tmp_path, some_state())
     path = tmp_path / FILE
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(ValueError, match=r"state.safetensors is damaged.*remove it to start anew"):
+    with pytest.raises(ValueError, match=r"state.safetensors is damaged.*remove .* to start anew"):
         load_state(tmp_path, identity="abc", seed=7)
 
 
@@ -93,7 +94,7 @@ def test_one_flipped_bit_in_a_tensor_is_found(tmp_path: Path, part: str) -> None
     begin, _ = json.loads(data[8 : 8 + size])[part]["data_offsets"]
     data[8 + size + begin] ^= 1
     path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"damaged.*checksum.*remove it.*model.safetensors: copy"):
+    with pytest.raises(ValueError, match=r"damaged.*checksum.*remove .*model.safetensors: copy"):
         load_state(tmp_path, identity="abc", seed=7)
 
 
@@ -150,6 +151,55 @@ def test_where_the_file_cannot_grow_the_last_state_stays(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == [FILE]
     found = load_state(tmp_path, identity="abc", seed=7)
     assert found is not None and found.model["a.weight"][0, 0] == 1.0
+
+
+def damage(path: Path, kind: str) -> None:
+    data = bytearray(path.read_bytes())
+    if kind == "cut":
+        data = data[: len(data) // 2]
+    elif kind == "bit":
+        data[-1] ^= 1
+    elif kind == "empty":
+        data = bytearray()
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind != "missing":
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["cut", "bit", "empty", "pipe", "missing"])
+def test_the_state_before_a_damaged_one_is_taken_and_that_is_said(
+    tmp_path: Path, kind: str
+) -> None:
+    save_state(tmp_path, some_state(value=1.0))
+    save_state(tmp_path, some_state(value=2.0))
+    damage(tmp_path / FILE, kind)
+    said: list[str] = []
+    found = load_state(tmp_path, identity="abc", seed=7, say=said.append)
+    assert found is not None and found.model["a.weight"][0, 0] == 1.0
+    assert found.path == tmp_path / PREVIOUS
+    (text,) = said
+    assert str(tmp_path / FILE) in text and f"going on from {tmp_path / PREVIOUS}" in text
+    assert "step 41" in text
+
+
+@pytest.mark.parametrize(
+    ("header", "garbled"),
+    [
+        ({}, "progress"),
+        ({"progress": 3}, ""),
+        ({"progress": {"epoch": "many"}}, "epoch: 'many'"),
+        ({"progress": {"logs": None}}, "logs: None"),
+    ],
+)
+def test_a_state_without_its_progress_is_damaged(
+    tmp_path: Path, header: dict[str, object], garbled: str
+) -> None:
+    known = {"format": "pibert-state", "version": 1, "identity": "abc", "seed": 7}
+    state_module.write_tensors(tmp_path / FILE, {"model/a": torch.ones(2)}, known | header)
+    with pytest.raises(ValueError, match=f"is damaged.*{garbled}"):
+        load_state(tmp_path, identity="abc", seed=7)
 
 
 def test_leftovers_of_a_dead_writer_are_cleared_away(tmp_path: Path) -> None:

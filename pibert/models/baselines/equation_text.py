@@ -233,5 +233,5 @@ def _written(number: float | None) -> list[str]:
     """The words of a number that is the same for all samples."""
     if number is None:
         return ["unknown"]
-    ids = number_words(torch.tensor(number, dtype=torch.float64)).tolist()
+    ids = number_words(torch.tensor(number, dtype=torch.float64, device="cpu")).tolist()
     return [VOCABULARY[i] for i in ids]

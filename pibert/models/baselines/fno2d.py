@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from pibert.fields import FieldSpec
 from pibert.models.fourier import column_phases, kept_rows, mirror_factors, row_phases
-from pibert.models.stepper import Stepper, StepperConfig, at_least_one, with_places, zero
+from pibert.models.stepper import Stepper, StepperConfig, at_least_one, at_most, with_places, zero
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +49,7 @@ class FNO2dConfig(StepperConfig):
     def __post_init__(self) -> None:
         StepperConfig.__post_init__(self)
         at_least_one(self, "width", "modes", "depth", "head_width")
+        at_most(self, 1024, "padding")
         if self.padding < 0:
             raise ValueError(f"padding must be 0 or more cells, found {self.padding}")
 

@@ -46,7 +46,7 @@ from pibert.models.baselines.autoencoder import MaskedAutoencoder
 from pibert.models.baselines.dual_branch import Cond, DualBranch, DualBranchConfig, one_of
 from pibert.models.baselines.patches import lattice_shape
 from pibert.models.constant import constant
-from pibert.models.stepper import Stepper, at_least_one, checked_mask
+from pibert.models.stepper import Stepper, at_least_one, at_most, checked_mask
 
 FLOOR = 0.05
 """Least flow time that a velocity is divided by."""
@@ -74,6 +74,7 @@ class FourierFlowConfig(DualBranchConfig):
     def __post_init__(self) -> None:
         DualBranchConfig.__post_init__(self)
         at_least_one(self, "sampler_steps", "draws", "encoder_depth", "decoder_depth")
+        at_most(self, 1000, "sampler_steps", "draws")
         one_of(self, "cond", get_args(Cond))
         if not 1 <= self.align_at <= self.depth:
             raise ValueError(

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from pibert.fields import FieldSpec, Grid
 from pibert.models.rivals.convolution import GridConv2d, padded_to_multiple
-from pibert.models.stepper import Stepper, StepperConfig, at_least_one, with_places, zero
+from pibert.models.stepper import Stepper, StepperConfig, at_least_one, at_most, with_places, zero
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +54,7 @@ class UNetConfig(StepperConfig):
     def __post_init__(self) -> None:
         StepperConfig.__post_init__(self)
         at_least_one(self, "width", "stages", "blocks", "kernel", "expansion")
+        at_most(self, 16, "stages")
         if self.kernel % 2 == 0:
             raise ValueError(f"kernel must be odd, found {self.kernel}")
         if not 0 < self.layer_scale < float("inf"):

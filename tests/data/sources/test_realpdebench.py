@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -617,3 +618,46 @@ def test_torch_files_with_code_are_refused_and_not_run(tmp_path: Path) -> None:
     torch.save({"val": ["1800", "5000"]}, tmp_path / "sim_id_mapping_real.pt")
     with pytest.raises(SourceError, match="lists of the same length"):
         read_index(tmp_path, "val", "real")
+
+
+def _stretched(length: int) -> torch.Tensor:
+    """A tensor of any length that takes no memory."""
+    return torch.ones(1).expand(length)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PK\x03\x04",
+        b"\x80\x02}q\x00X\xff\xff\xff\x7f",
+        b"\x80\x02" + b"]" * 100_000 + b".",
+        b"\x80\x02h\x07.",
+        b"\x80\x02ccollections\nOrderedDict\n.",
+        b"(" * 1000,
+        b"\x80\x02R.",
+        {"5000.h5": _stretched(10**12)},
+        {"5000.h5": [[1.0]]},
+        {"5000.h5": 3},
+        {5000: [1.0]},
+    ],
+    ids=lambda content: repr(content)[:30],
+)
+def test_a_damaged_torch_file_is_refused(tmp_path: Path, content: Any) -> None:
+    path = tmp_path / "remain_params_real.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(content, path)
+    with pytest.raises(SourceError, match="remain_params_real.pt: (refused|expected)"):
+        read_parameters(tmp_path, "seen", "real")
+
+
+def test_a_torch_file_that_would_unpack_to_more_than_it_has_is_refused(tmp_path: Path) -> None:
+    whole, path = tmp_path / "whole.pt", tmp_path / "remain_params_real.pt"
+    torch.save({"5000.h5": torch.zeros(10**6)}, whole)
+    with zipfile.ZipFile(whole) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(SourceError, match="would unpack to 4,00"):
+        read_parameters(tmp_path, "seen", "real")

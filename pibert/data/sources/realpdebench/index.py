@@ -10,8 +10,7 @@ Beside the Arrow files all of this is JSON; beside raw HDF5 it may be torch file
 without unpickling code.
 """
 
-import json
-import pickle
+import zipfile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +19,9 @@ import torch
 from pibert.data.sources.realpdebench.reader import KINDS, bare_name
 from pibert.data.sources.recordings import Recordings, SourceError
 from pibert.data.splits import Segment
+from pibert.fields import PARAMETER_WIDTH
+from pibert.regular_files import require_regular
+from pibert.textfiles import LARGEST, parse_json, read_text
 
 PublishedSplit = Literal["train", "val", "test"]
 Mode = Literal["all", "seen", "in_dist", "out_dist", "unseen"]
@@ -152,12 +154,19 @@ def read_parameters(folder: Path, group: Group, kind: str) -> dict[str, tuple[fl
     else:
         raise SourceError(f"{path}: there is no such file; download the metadata of the scenario")
     try:
-        return {bare_name(name): tuple(float(v) for v in row) for name, row in data.items()}
-    except (AttributeError, TypeError, ValueError) as error:
+        return {bare_name(name): _numbers(row) for name, row in data.items()}
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise SourceError(
             f"{path}: expected an object of names with lists of numbers ({error}); download it "
             "again"
         ) from error
+
+
+def _numbers(row: Any) -> tuple[float, ...]:
+    """A row of parameters. A tensor may be long without being large: its length is looked at."""
+    if not isinstance(row, list | tuple | torch.Tensor) or len(row) > PARAMETER_WIDTH:
+        raise ValueError(f"a row that is no list of at most {PARAMETER_WIDTH} numbers")
+    return tuple(float(value) for value in row)
 
 
 def scenario_folder(path: Path) -> Path:
@@ -184,24 +193,25 @@ def _entry(path: Path, number: int, item: Any) -> Entry:
     if not isinstance(name, str | int) or not isinstance(frame, int) or frame < 0:
         raise SourceError(
             f"{path}: entry {number}: expected a trajectory's name as sim_id and a frame as "
-            f"time_id, found {item!r}; download it again"
+            f"time_id, found {repr(item)[:80]}; download it again"
         )
     return Entry(bare_name(str(name)), frame)
 
 
 def _load_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
+        return parse_json(read_text(path))
+    except ValueError as error:
         raise SourceError(f"{path}: this is not JSON ({error}); download it again") from error
 
 
-def _load_torch(path: Path) -> dict[str, Any]:
+def _load_torch(path: Path) -> dict[Any, Any]:
     """A dictionary of plain values; what else a torch file may hold is not unpickled."""
     try:
+        _check_torch_file(path)
         data = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0][:120]
+    except Exception as error:  # damaged files make torch raise errors of about every kind
+        reason = str(error).partition("\n")[0][:120] or type(error).__name__
         raise SourceError(
             f"{path}: refused, because it is damaged or holds more than plain values ({reason}); "
             "take the JSON files of the hub instead"
@@ -209,3 +219,16 @@ def _load_torch(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise SourceError(f"{path}: expected a dictionary, found {type(data).__name__}")
     return data
+
+
+def _check_torch_file(path: Path) -> None:
+    """Refuse what would take more memory than the file has bytes, or is no ordinary file."""
+    require_regular(path)
+    size = path.stat().st_size
+    if size > LARGEST:
+        raise ValueError(f"{size:,} bytes, more than a list of this kind has")
+    if zipfile.is_zipfile(path):  # torch compresses nothing
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+        if unpacked > size:
+            raise ValueError(f"{size:,} bytes that would unpack to {unpacked:,}")

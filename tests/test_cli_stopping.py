@@ -1,0 +1,200 @@
+"""Ctrl-C and SIGTERM at any moment: one line, exit code 130 or 143, and no traceback.
+
+In the training loop they are tested with the engine, and on a server with the server.
+"""
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pibert import stopping
+from pibert.cli import app
+from pibert.comparison import jobs
+from pibert.comparison.plan import Comparison, Entrant
+from pibert.data.partial import interrupts_held
+from pibert.experiments.experiment import DataConfig, ModelConfig
+from pibert.training.loop import Run
+from tests.helpers import PATIENCE, wait_until
+
+ROOT = Path(__file__).parents[1]
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+PLAN = """
+[data]
+case = "heat"
+recipe = { samples = 4, group = 1, frames = 6, shape = [12, 16] }
+shares = { train = 0.5, valid = 0.25 }
+[model]
+name = "unet"
+options = { width = 4, stages = 2, blocks = 1 }
+[training]
+epochs = 1
+batch_size = 4
+"""
+
+
+def sending(number: int) -> Callable[..., Any]:
+    """A function that sends a signal to its own process in place of its work."""
+
+    def send(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), number)
+        raise AssertionError("the signal was lost")
+
+    return send
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PIBERT_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN)
+    return path
+
+
+@pytest.mark.parametrize("number", CODES)
+@pytest.mark.parametrize(
+    ("module", "function"),
+    [
+        ("pibert.data.generate", "_make_group"),  # while flows are simulated
+        ("pibert.experiments.run", "assemble"),  # while the model is built
+        ("pibert.experiments.run", "draw_curves"),  # after the training
+    ],
+)
+def test_a_training_stops_outside_of_its_loop(
+    plan: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+    function: str,
+    number: signal.Signals,
+) -> None:
+    before = [signal.getsignal(own) for own in CODES]
+    monkeypatch.setattr(importlib.import_module(module), function, sending(number))
+    words = ["train", "--config", str(plan), "--out", str(tmp_path / "run")]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == CODES[number], result.output
+    assert "Traceback" not in result.output and "error" not in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("interrupted")
+    assert [signal.getsignal(own) for own in CODES] == before
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_training_stops_in_its_loop_with_the_state_saved(
+    plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    accumulate = Run._accumulate
+
+    def ask(self: Any, *rest: Any) -> Any:
+        os.kill(os.getpid(), number)
+        return accumulate(self, *rest)
+
+    monkeypatch.setattr(Run, "_accumulate", ask)
+    result = CliRunner().invoke(
+        app, ["train", "--config", str(plan), "--out", str(tmp_path / "run")]
+    )
+    assert result.exit_code == CODES[number], result.output
+    assert result.stderr.splitlines()[-1].startswith("stopped after step 1")
+    assert (tmp_path / "run" / "state.safetensors").exists()
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_an_evaluation_stops(
+    plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    out = tmp_path / "run"
+    trained = CliRunner().invoke(app, ["train", "--config", str(plan), "--out", str(out)])
+    assert trained.exit_code == 0, trained.output
+    monkeypatch.setattr("pibert.comparison.evaluation.judge", sending(number))
+    result = CliRunner().invoke(app, ["evaluate", str(out)])
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (CODES[number], "interrupted")
+    assert not (out / "evaluation" / "scores.json").exists()
+
+
+def test_an_import_that_is_interrupted_is_no_error_of_the_import(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def garble(*_: Any, **__: Any) -> None:
+        try:
+            sending(signal.SIGTERM)()
+        except KeyboardInterrupt:
+            raise ImportError("the core of numpy could not be imported") from None
+
+    monkeypatch.setattr("pibert.predictor.shipped_models", garble)
+    result = CliRunner().invoke(app, ["info"])
+    assert (result.exit_code, result.stderr) == (143, "interrupted\n")
+
+
+def test_an_interrupt_that_c_code_would_forget_is_sent_again() -> None:
+    class Careless:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            for _ in range(1000):
+                pass
+
+    with pytest.raises(KeyboardInterrupt), stopping.signals_raise():
+        Careless()
+        wait_until(lambda: False)
+    assert stopping.exit_code() == 143
+
+
+def test_sigterm_waits_while_hdf5_is_at_work() -> None:
+    with pytest.raises(KeyboardInterrupt), stopping.signals_raise(), interrupts_held():
+        os.kill(os.getpid(), signal.SIGTERM)
+        reached = True
+    assert reached and stopping.exit_code() == 143
+
+
+def test_a_generation_in_a_process_of_its_own_ends_with_143(tmp_path: Path) -> None:
+    out = tmp_path / "heat.h5"
+    words = ["generate", "heat", "--out", str(out), "--samples", "400"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pibert.cli", *words],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: process.poll() is not None or any(tmp_path.glob("*.parts/group-*.json")))
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 143
+    assert "Traceback" not in said and "interrupted: " in said and "goes on from there" in said
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_sigterm_is_passed_on_to_the_runs_of_a_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Ctrl-C reaches them by itself, and twice would stop them without saving."""
+    comparison = Comparison(
+        data={"heat": DataConfig(case="heat")},
+        entrants={"persistence": Entrant(model=ModelConfig(name="persistence"))},
+    )
+    stopped: list[str] = []
+
+    class Child:
+        def terminate(self) -> None:
+            stopped.append("child")
+
+    class Pool:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def submit(self, *_: Any) -> None:
+            os.kill(os.getpid(), number)
+
+        def shutdown(self, **_: Any) -> None: ...
+
+    monkeypatch.setattr(jobs.multiprocessing, "active_children", lambda: [Child()])
+    monkeypatch.setattr(jobs.concurrent.futures, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(jobs, "_device", lambda comparison: "cpu")
+    with pytest.raises(KeyboardInterrupt), stopping.signals_raise():
+        jobs._in_pool(comparison, comparison.jobs(), tmp_path, jobs._Nobody(), 1)
+    assert stopped == (["child"] if number == signal.SIGTERM else [])

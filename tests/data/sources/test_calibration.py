@@ -254,7 +254,7 @@ def test_another_calibration_of_a_later_trajectory_is_told(tmp_path: Path) -> No
         (tmp_path / f"{name}_1.vec").write_text(text.replace('DeltaT="55000', f'DeltaT="{delay}'))
     recordings = opened(tmp_path, scale="0.05mm/px")
     assert any("55 ms (header)" in note for note in recordings.remarks)
-    with pytest.warns(InputWarning, match=r"b.*: pixels were .* 11 ms \(header\)"):
+    with pytest.warns(InputWarning, match=r"b.*: calibrated with .* 11 ms \(header\)"):
         second = recordings[1]
     torch.testing.assert_close(second.read(), 5 * recordings[0].read())
 

@@ -271,7 +271,7 @@ import numpy as np
 from pathlib import Path
 from pibert.serve import reading
 
-def unpack(*_):
+def unpack(*_, **__):
     return np.ones(600_000_000, np.uint8)
 
 reading.open_recordings = unpack

@@ -348,7 +348,7 @@ def test_what_it_makes_can_be_written(tmp_path: Path) -> None:
             {"hints": Hints(channels={"u": "Vx"})},
             "no field 'Vx'; there are: u, v",
         ),
-        (on_grid(X, Y), X, Y, {"hints": Hints(shape=(1, 5))}, "two rows and columns"),
+        (on_grid(X, Y), X, Y, {"hints": Hints(shape=(1, 5))}, "two rows and two columns"),
         ({"u": np.ones((1, 9))}, np.arange(9.0), np.zeros(9), {}, "this is a curve"),
         ({"u": np.ones((1, 40))}, np.arange(40.0), 2 * np.arange(40.0), {}, "this is a curve"),
         (

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.io
 import torch
 
 from pibert.data.format import check, write
@@ -401,6 +402,15 @@ def test_pivlab_mat_files_have_channels_by_name(tmp_path: Path) -> None:
     filtered = open_recordings(path)[0]
     torch.testing.assert_close(raw.read()[0, 0], filtered.read()[0, 0] + 100)
     assert torch.equal(raw.read()[0, 1], filtered.read()[0, 1])
+
+
+def test_an_export_of_pivlab_with_an_empty_variable_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.mat"
+    write_pivlab_mat(path, [sample()], [KINDS], filtered=True)
+    content = {key: v for key, v in scipy.io.loadmat(path).items() if not key.startswith("__")}
+    scipy.io.savemat(path, content | {"x": np.empty((0, 0))})
+    with pytest.raises(SourceError, match="a.mat: 'x' is empty or damaged"):
+        piv.open_recordings(path)
 
 
 @pytest.mark.parametrize("v73", [False, True])

@@ -64,6 +64,9 @@ def _loaded(trajectory: Trajectory, name: str) -> Trajectory:
 def _trajectory(
     path: Path, cells: Mapping[str, Any], hints: Hints
 ) -> tuple[Trajectory, tuple[str, ...]]:
+    unread = sorted(_NEEDED - set(cells))
+    if unread:
+        raise SourceError(f"{path}: {unread[0]!r} is empty or damaged; export it again")
     x, y = cells["x"], cells["y"]
     kind = "filtered" if _complete(cells, "filtered") else "original"
     u, v, kinds = (cells.get(f"{name}_{kind}", []) for name in ("u", "v", "typevector"))

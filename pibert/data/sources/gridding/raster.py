@@ -11,7 +11,7 @@ _TOLERANCE = 1e-9
 _BLOCK = 1 << 18
 """Pairs of a triangle and a grid point in its box that are compared at once."""
 _PER_TRIANGLE = 64
-_PER_POINT = 4
+_PER_POINT = 32
 """Such pairs that a mesh may have, per triangle and per grid point. Most meshes have fewer than ten
 per triangle; slanted slivers that span the grid have thousands."""
 

@@ -268,7 +268,7 @@ def test_blocks_of_triangles_cover_what_all_of_them_cover(monkeypatch: pytest.Mo
     corners[5] = corners[5, :1]  # without area
     whole = cover(corners, (9, 12))
     monkeypatch.setattr("pibert.data.sources.gridding.raster._BLOCK", 50)
-    monkeypatch.setattr("pibert.data.sources.gridding.raster._MOST_PAIRS", 1000)
+    monkeypatch.setattr("pibert.data.sources.gridding.raster._PER_TRIANGLE", 1000)
     for parts, all_at_once in zip(cover(corners, (9, 12)), whole, strict=True):
         np.testing.assert_array_equal(parts, all_at_once)
 

@@ -10,8 +10,10 @@ import numpy as np
 _TOLERANCE = 1e-9
 _BLOCK = 1 << 18
 """Pairs of a triangle and a grid point in its box that are compared at once."""
-_MOST_PAIRS = 16
-"""Per triangle and grid point. Meshes have a few; slanted slivers, one on the other, have more."""
+_PER_TRIANGLE = 64
+_PER_POINT = 32
+"""Such pairs that a mesh may have, per triangle and per grid point. Most meshes have fewer than ten
+per triangle; slanted slivers that span the grid have thousands."""
 
 
 class Cover(NamedTuple):
@@ -42,7 +44,7 @@ def cover(corners: np.ndarray, shape: tuple[int, int], tolerance: float | None =
     size = np.maximum(high - low + 1, 0)
     pairs = np.cumsum(size.prod(1))
     total = int(pairs[-1]) if len(pairs) else 0
-    if total > max(_BLOCK, _MOST_PAIRS * (len(corners) + shape[0] * shape[1])):
+    if total > max(_BLOCK, _PER_TRIANGLE * len(corners) + _PER_POINT * shape[0] * shape[1]):
         raise ValueError(
             f"the cells of its mesh overlap or are slivers: {total:.2g} comparisons for a grid of "
             f"{shape[0]} x {shape[1]} points"

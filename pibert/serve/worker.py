@@ -11,13 +11,12 @@ import logging
 import re
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from pibert.predictor import InputWarning
+from pibert.remarks import collecting_warnings
 from pibert.serve.answers import Answer
 from pibert.serve.asked import Asked
 from pibert.serve.joint import Rolling
@@ -30,8 +29,6 @@ AHEAD = 4
 """Blocks of a job that may lie unread."""
 _log = logging.getLogger("pibert.serve")
 _NUMBER = re.compile(r"(?<![\w'])-?\d[\d.,]*(e[+-]?\d+)?")
-# Python's warnings are those of the whole process: one thread at a time may catch them.
-_WARNINGS = threading.Lock()
 _HINT = ("pass grid=pibert.Grid(...)", "send dx and dy, or a file that states them")
 """What the predictor advises in Python, and the same for those who call the server."""
 
@@ -50,6 +47,9 @@ class Job:
         self.alone: Iterator[Answer] | None = None
         self.first: Answer | None = None
         """What the first block says beside its frames, until it is handed out."""
+        self.remarks: list[str] = []
+        """What the next block is to tell the caller."""
+        self._noted: set[str] = set()
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -59,6 +59,18 @@ class Job:
     @property
     def has_begun(self) -> bool:
         return self.first is not None or self.rolling is not None or self.alone is not None
+
+    def note(self, remarks: list[str]) -> None:
+        """Have the next block tell what no block has told yet.
+
+        The fields may be looked at again on the model's grid, where numbers differ a little:
+        remarks that are the same but for numbers count as one. Digits within a name count.
+        """
+        for remark in remarks:
+            pattern = _NUMBER.sub("#", remark)
+            if pattern not in self._noted:
+                self._noted.add(pattern)
+                self.remarks.append(remark.replace(*_HINT))
 
     def hand_out(self, item: Answer | Exception) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
@@ -183,7 +195,7 @@ class Worker(threading.Thread):
         asked, served = job.asked, self.served
         steps = asked.steps or served.predictor.horizon
         try:
-            with _noting_remarks() as remarks:
+            with collecting_warnings() as remarks:
                 served.check(asked)
                 first = Answer({})
                 if asked.route == "explain":
@@ -196,7 +208,8 @@ class Worker(threading.Thread):
                     job.rolling = Rolling(given, steps)
                     if asked.consistency:
                         first.arrays["consistency"] = served.predictor.judge(given)
-            job.first = Answer(first.arrays, served.facts(remarks) | first.facts)
+            job.first = Answer(first.arrays, served.facts() | first.facts)
+            job.note(remarks)
         except Exception as error:
             self._finish(job, error)
             return False
@@ -204,12 +217,10 @@ class Worker(threading.Thread):
 
     def _go_on_alone(self, job: Job) -> None:
         assert job.alone is not None
-        # What is looked at again to make the first block has been remarked on already.
-        quiet = contextlib.nullcontext() if job.first is None else _noting_remarks()
         try:
-            with quiet:
+            with collecting_warnings() as remarks:
                 block = next(job.alone)
-            self._hand_out(job, block)
+            self._hand_out(job, block, remarks)
         except StopIteration:
             self._forget(job)
         except Exception as error:
@@ -220,18 +231,24 @@ class Worker(threading.Thread):
         self._metrics.observe_batch(self.served.name, self._samples(jobs))
         found = self.served.predictor.advance(rollouts)
         for job, rolling, block in zip(jobs, rollouts, found, strict=True):
-            if isinstance(block, FloatingPointError):
+            if isinstance(block, Exception):
                 self._finish(job, block)
                 continue
             if rolling.done >= rolling.steps:
                 self._forget(job)
-            self._hand_out(job, Answer({"prediction": block}))
+            self._hand_out(job, Answer({"prediction": block.frames}), block.remarks)
 
-    def _hand_out(self, job: Job, block: Answer) -> None:
+    def _hand_out(self, job: Job, block: Answer, remarks: list[str]) -> None:
+        job.note(remarks)
+        facts, arrays = block.facts, block.arrays
+        if job.first is not None or job.remarks:
+            facts = facts | {"remarks": job.remarks}
+            job.remarks = []
         if job.first is not None:
             # Frames stand first: they are what an npy file holds.
-            block = Answer(block.arrays | job.first.arrays, job.first.facts | block.facts)
+            arrays, facts = arrays | job.first.arrays, job.first.facts | facts
             job.first = None
+        block = Answer(arrays, facts)
         with self._changed:
             job.unread += 1
         job.hand_out(block)
@@ -245,19 +262,3 @@ class Worker(threading.Thread):
     def _forget(self, job: Job) -> None:
         with self._changed:
             self._jobs = [other for other in self._jobs if other is not job]
-
-
-@contextlib.contextmanager
-def _noting_remarks() -> Iterator[list[str]]:
-    """What the predictor warns of, each thing once.
-
-    The fields may be looked at again on the model's grid, where numbers differ a little: remarks
-    that are the same but for numbers count as one. Digits within a name count.
-    """
-    remarks: list[str] = []
-    with _WARNINGS, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", InputWarning)
-        yield remarks
-        said = [str(w.message) for w in caught if issubclass(w.category, InputWarning)]
-        known = {_NUMBER.sub("#", text): text for text in reversed(said)}
-        remarks += [text.replace(*_HINT) for text in reversed(known.values())]

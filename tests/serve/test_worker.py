@@ -15,13 +15,13 @@ from pibert.serve.metrics import Metrics
 from pibert.serve.models import Served
 from pibert.serve.refusal import Refusal
 from pibert.serve.worker import AHEAD, Job, Worker
-from tests.helpers import PATIENCE
-from tests.predictor.small import frames, predictor
+from tests.helpers import PATIENCE, assert_close
+from tests.predictor.small import frames, make_runaway, predictor
 
 
 def rollout(seed: int = 0, steps: int = 3, **changes: Any) -> Asked:
-    fields = changes.pop("fields", frames(1, seed=seed).numpy())
-    return Asked(route="rollout", fields=fields, steps=steps, parameters={}, **changes)
+    given = {"fields": frames(1, seed=seed).numpy(), "parameters": {}} | changes
+    return Asked(route="rollout", steps=steps, **given)
 
 
 @pytest.fixture
@@ -61,6 +61,77 @@ def test_a_refused_request_does_not_touch_its_neighbours(worker: Worker, joint: 
     np.testing.assert_allclose(first, joint.rollout(frames(1, seed=1).numpy(), 3), atol=1e-3)
     np.testing.assert_allclose(last, joint.rollout(frames(1, seed=2).numpy(), 3), atol=1e-3)
     assert len(worker) == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_values_that_overflow_when_standardised_are_refused_to_their_sender_alone(
+    worker: Worker, joint: JointPredictor, dtype: Any
+):
+    huge = frames(1).numpy().astype(dtype)
+    huge[0, 0, 0, 2, 3] = 3e38  # twice that in standard deviations
+
+    async def ask() -> list[Any]:
+        jobs = [Job(rollout(1)), Job(rollout(fields=huge)), Job(rollout(2))]
+        for job in jobs:
+            worker.submit(job)
+        return await asyncio.gather(*(read(worker, job) for job in jobs), return_exceptions=True)
+
+    first, refused, last = asyncio.run(ask())
+    assert isinstance(refused, Refusal) and refused.status == 422
+    assert "3e+38 in sample 0, channel 'u'" in refused.message
+    assert_close(first, joint.rollout(frames(1, seed=1).numpy(), 3))
+    assert_close(last, joint.rollout(frames(1, seed=2).numpy(), 3))
+
+
+@pytest.mark.parametrize("error", [ValueError("not this window"), RuntimeError("a fault")])
+def test_after_an_error_of_a_joint_step_its_jobs_run_singly(
+    worker: Worker, joint: JointPredictor, error: Exception
+):
+    """Also in a later step, from which the neighbours go on without a gap."""
+    batches: list[int] = []
+
+    def object_to_one(module: Any, inputs: Any) -> None:
+        fields, parameters, _ = inputs
+        batches.append(len(fields))
+        if len(batches) > 1 and not parameters[:, 0].isnan().all():
+            raise error
+
+    assert worker.is_warm.wait(PATIENCE)
+    hook = joint.model.register_forward_pre_hook(object_to_one)
+
+    async def ask() -> list[Any]:
+        jobs = [Job(rollout(1)), Job(rollout(3, parameters={"Re": 900.0})), Job(rollout(2))]
+        for job in jobs:
+            worker.submit(job)
+        return await asyncio.gather(*(read(worker, job) for job in jobs), return_exceptions=True)
+
+    first, refused, last = asyncio.run(ask())
+    hook.remove()
+    assert batches == [3, 3, 1, 1, 1, 2]
+    assert isinstance(refused, Refusal)
+    assert refused.code == ("invalid" if isinstance(error, ValueError) else "internal")
+    assert_close(first, joint.rollout(frames(1, seed=1).numpy(), 3))
+    assert_close(last, joint.rollout(frames(1, seed=2).numpy(), 3))
+
+
+def test_a_rollout_that_runs_away_is_reported_once_with_the_step(
+    worker: Worker, joint: JointPredictor
+):
+    assert worker.is_warm.wait(PATIENCE)
+    make_runaway(joint.model)
+
+    async def ask() -> list[list[str]]:
+        jobs = [Job(rollout(1, steps=12)), Job(rollout(2, steps=2))]
+        for job in jobs:
+            worker.submit(job)
+        read = [[await worker.next_block(job) for _ in range(job.asked.steps or 0)] for job in jobs]
+        return [[str(block.facts.get("remarks", "none")) for block in blocks] for blocks in read]
+
+    told, quiet = asyncio.run(ask())
+    assert quiet == ["[]", "none"]
+    (place,) = (place for place, text in enumerate(told) if "runs away" in text)
+    assert f"from step {place + 1} on" in told[place]
+    assert [text for text in told if text not in ("none", "[]")] == [told[place]]
 
 
 def test_a_rollout_that_diverges_ends_alone_and_says_where(worker: Worker, joint: JointPredictor):

@@ -50,6 +50,9 @@ def serve(
     steps: Annotated[int, typer.Option(help="Steps of a rollout, at most.")] = 1000,
     samples: Annotated[int, typer.Option(help="Samples of a request, at most.")] = 64,
     queue: Annotated[int, typer.Option(help="Requests of a model that wait or run.")] = 64,
+    memory: Annotated[
+        float, typer.Option(help="Limit the memory of all requests together, in MB.")
+    ] = 2048.0,
     timeout: Annotated[float, typer.Option(help="Seconds that a request may take.")] = 120.0,
 ) -> None:
     """Answer requests for predictions over HTTP, and show a page to try the models.
@@ -69,6 +72,7 @@ def serve(
         steps=steps,
         samples=samples,
         queue=queue,
+        memory=int(memory * MB),
         seconds=timeout,
         batch=batch,
         wait=wait / 1000,

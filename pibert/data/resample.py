@@ -247,29 +247,30 @@ def _shrink(n: int, m: int) -> tuple[Tensor, Tensor]:
     lever = torch.where(overlap > 0, (low + high) - (2 * old + m), 0).double()
     # Central differences. The first and the last old cell lie whole in one new cell each, where
     # their slopes have no weight; so it does not matter here whether the axis is periodic.
-    slopes = torch.zeros(n, n, dtype=torch.float64)
-    inner = torch.arange(1, max(1, n - 1))
-    slopes[inner, inner + 1], slopes[inner, inner - 1] = 0.5, -0.5
-    return plain + (plain * lever / (2 * m)) @ slopes, plain
+    tilt = (plain * lever / (4 * m))[:, 1 : n - 1]
+    exact = plain.clone()
+    exact[:, 2:] += tilt
+    exact[:, : max(0, n - 2)] -= tilt
+    return exact, plain
 
 
 def _grow(n: int, m: int, periodic: bool) -> tuple[Tensor, Tensor]:
-    exact, plain = torch.zeros(2, m, n, dtype=torch.float64)
-    for i in range(m):
-        # Centre of the new cell in units of old points: ((2i + 1) n - m) / (2m), exactly.
-        cell, part = divmod((2 * i + 1) * n - m, 2 * m)
-        weight = part / (2 * m)
-        if not periodic:
-            inside = min(max(cell, 0), max(n - 2, 0))
-            weight += cell - inside
-            cell = inside
-        right = (cell + 1) % n
-        exact[i, cell % n] += 1 - weight
-        exact[i, right] += weight
-        weight = min(max(weight, 0.0), 1.0)
-        plain[i, cell % n] += 1 - weight
-        plain[i, right] += weight
-    return exact, plain
+    rows = torch.arange(m)
+    # Centre of the new cell in units of old points: ((2i + 1) n - m) / (2m), exactly.
+    centre = (2 * rows + 1) * n - m
+    cell = centre.div(2 * m, rounding_mode="floor")
+    weight = (centre - 2 * m * cell).double() / (2 * m)
+    if not periodic:
+        inside = cell.clamp(0, max(n - 2, 0))
+        weight, cell = weight + (cell - inside), inside
+
+    def between(share: Tensor) -> Tensor:
+        found = torch.zeros(m, n, dtype=torch.float64)
+        for column, part in ((cell % n, 1 - share), ((cell + 1) % n, share)):
+            found.index_put_((rows, column), part, accumulate=True)
+        return found
+
+    return between(weight), between(weight.clamp(0, 1))
 
 
 class _FieldView:

@@ -105,13 +105,19 @@ class Given:
         sample, _, channel, _, _ = bad.nonzero()[0].tolist()
         values = self.fields[sample, :, channel][self.known[sample]]
         largest = values[values.abs().argmax()].item()
+        mean, std = self._normalizer.mean[channel], self._normalizer.std[channel]
         raise ValueError(
-            f"expected values that single precision can hold after standardisation (training "
-            f"mean {self._normalizer.mean[channel]:.4g}, standard deviation "
-            f"{self._normalizer.std[channel]:.4g}), found {largest:.4g} in sample {sample}, channel "
-            f"{spec.channels[channel]!r}; check the units, or pass a mask that is False at bad "
-            "points"
+            "expected values that single precision can hold after standardisation (training mean "
+            f"{mean:.4g}, standard deviation {std:.4g}), found {largest:.4g} in sample {sample}, "
+            f"channel {spec.channels[channel]!r}; check the units, or pass a mask that is False at "
+            "bad points"
         )
+
+    def forget_input(self) -> None:
+        """Free the input, which long rollouts do not need; answers can still be converted back."""
+        self.fields = self.fields.new_empty(0)
+        self.known = self.known.new_empty(0)
+        self._window = self._window.new_empty(0)
 
     def standardised(self) -> Float[Tensor, "b h c y x"]:
         """The fields as the model sees them."""

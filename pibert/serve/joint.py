@@ -29,7 +29,7 @@ class Block(NamedTuple):
 
 
 class Rolling:
-    """A rollout under way.
+    """A rollout under way; it keeps its window and not the caller's fields.
 
     Args:
         given: What the caller gave.
@@ -40,6 +40,7 @@ class Rolling:
         self.given, self.steps, self.done = given, steps, 0
         self.window = given.standardised()
         self.leash = Leash(self.window)
+        given.forget_input()
 
 
 class JointPredictor(Predictor):

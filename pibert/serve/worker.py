@@ -2,7 +2,8 @@
 
 A job is one request. Every turn makes one block of frames for some jobs: steps and rollouts
 together, up to so many samples; an explanation or a rollout with error bars by itself. A job whose
-client does not read stands back after a few blocks, so that its memory stays small.
+client does not read stands back after a few blocks, and one begins only when the memory budget has
+room for it. A job whose client has gone is dropped at once, or after the turn that it is part of.
 """
 
 import asyncio
@@ -19,14 +20,14 @@ import numpy as np
 from pibert.remarks import collecting_warnings
 from pibert.serve.answers import Answer
 from pibert.serve.asked import Asked
+from pibert.serve.costs import Cost, cost_of
 from pibert.serve.joint import Rolling
 from pibert.serve.limits import Limits
+from pibert.serve.memory import POLL, Budget, Hold
 from pibert.serve.metrics import Metrics
 from pibert.serve.models import Served
 from pibert.serve.refusal import Refusal, refusal_of
 
-AHEAD = 4
-"""Blocks of a job that may lie unread."""
 _log = logging.getLogger("pibert.serve")
 _NUMBER = re.compile(r"(?<![\w'])-?\d[\d.,]*(e[+-]?\d+)?")
 _HINT = ("pass grid=pibert.Grid(...)", "send dx and dy, or a file that states them")
@@ -37,7 +38,13 @@ class Job:
     """A request on its way; made in the event loop that waits for its blocks."""
 
     def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+        self.asked: Asked | None = asked
+        """Until the job begins: then its arrays are not needed any more."""
+        self.samples, self.steps = asked.samples, asked.steps or 0
+        self.joins = asked.route != "explain" and asked.level is None
+        self.cost: Cost | None = None
+        self.hold: Hold | None = None
+        """Its memory, from its beginning to the last byte of the answer."""
         self.blocks: asyncio.Queue[Answer | Exception] = asyncio.Queue()
         """What was made, at last the reason if it ends early."""
         self.unread = 0
@@ -51,10 +58,6 @@ class Job:
         """What the next block is to tell the caller."""
         self._noted: set[str] = set()
         self._loop = asyncio.get_running_loop()
-
-    @property
-    def joins(self) -> bool:
-        return self.asked.route != "explain" and self.asked.level is None
 
     @property
     def has_begun(self) -> bool:
@@ -74,16 +77,28 @@ class Job:
 
     def hand_out(self, item: Answer | Exception) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            self._loop.call_soon_threadsafe(self.blocks.put_nowait, item)
+            self._loop.call_soon_threadsafe(self._put, item)
+
+    def _put(self, item: Answer | Exception) -> None:
+        if not self.is_gone:
+            self.blocks.put_nowait(item)
+
+    def release(self) -> None:
+        """Free what it holds: tracebacks and callbacks may hold the job itself much longer."""
+        self.asked = self.rolling = self.alone = self.first = None
+        if self.hold is not None:
+            self.hold.release()
 
 
 class Worker(threading.Thread):
     """Runs the jobs of one model, until it is stopped and has none left."""
 
-    def __init__(self, served: Served, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, served: Served, limits: Limits, budget: Budget, metrics: Metrics) -> None:
         super().__init__(name=f"model {served.name}", daemon=True)
-        self.served, self._limits, self._metrics = served, limits, metrics
+        self.served, self._limits, self._budget, self._metrics = served, limits, budget, metrics
         self._jobs: list[Job] = []
+        self._turn: list[Job] = []
+        """Jobs that are being worked on."""
         self._changed = threading.Condition()
         self._stops = False
         self.is_warm = threading.Event()
@@ -92,7 +107,10 @@ class Worker(threading.Thread):
         return len(self._jobs)
 
     def submit(self, job: Job) -> None:
-        """Take a job, or refuse it because there are too many."""
+        """Take a job, or refuse it because there are too many or it is too large."""
+        assert job.asked is not None
+        job.cost = cost_of(job.asked, self.served.predictor)
+        self._budget.check(max(job.cost.start, job.cost.blocks))
         with self._changed:
             if self._stops:
                 raise Refusal("stopping", "the server is stopping; try another one")
@@ -116,10 +134,18 @@ class Worker(threading.Thread):
         return item
 
     def leave(self, job: Job) -> None:
-        """Nobody waits for the job any more."""
+        """Nobody waits for the job any more; called in the event loop."""
         with self._changed:
             job.is_gone = True
+            if job not in self._turn:
+                self._drop(job)
             self._changed.notify()
+        while not job.blocks.empty():
+            job.blocks.get_nowait()
+
+    def _drop(self, job: Job) -> None:
+        self._jobs = [other for other in self._jobs if other is not job]
+        job.release()
 
     def stop(self) -> None:
         with self._changed:
@@ -135,8 +161,13 @@ class Worker(threading.Thread):
                 _log.exception("a turn of model %s failed", self.served.name)
                 for job in turn:
                     self._finish(job, error)
-            # A job that was dropped is not held until the next turn comes.
-            del turn
+            with self._changed:
+                self._turn = []
+                for job in turn:
+                    if job.is_gone:
+                        self._drop(job)
+            # A job is not held until the next turn comes.
+            del turn, job
 
     def _warm_up(self) -> None:
         """A first step, which loads and allocates what later ones use."""
@@ -155,7 +186,9 @@ class Worker(threading.Thread):
             while not (turn := self._ready()):
                 if self._stops and not self._jobs:
                     return []
-                self._changed.wait()
+                # Memory that another model's job frees is not told.
+                is_short = any(job.hold is None for job in self._jobs)
+                self._changed.wait(POLL if is_short else None)
             if not turn[0].has_begun and turn[0].joins:
                 until = time.monotonic() + self._limits.wait
                 while self._samples(turn) < self._limits.batch:
@@ -164,24 +197,30 @@ class Worker(threading.Thread):
                     turn = self._ready() or turn
             # Who had a turn stands last in the next one.
             self._jobs = [job for job in self._jobs if job not in turn] + turn
+            self._turn = turn
             return turn
 
     def _ready(self) -> list[Job]:
         """The first job that can go on, and those that can join it."""
-        self._jobs = [job for job in self._jobs if not job.is_gone]
-        able = [job for job in self._jobs if job.unread < AHEAD]
-        if not able or not able[0].joins:
-            return able[:1]
-        chosen, samples = [able[0]], able[0].asked.samples
-        for job in able[1:]:
-            if job.joins and samples + job.asked.samples <= self._limits.batch:
+        chosen: list[Job] = []
+        for job in self._jobs:
+            fits = self._samples([*chosen, job]) <= self._limits.batch and job.joins
+            if (fits or not chosen) and self._can_go_on(job):
                 chosen.append(job)
-                samples += job.asked.samples
+                if not job.joins:
+                    break
         return chosen
+
+    def _can_go_on(self, job: Job) -> bool:
+        """Whether the client reads its blocks and there is memory for it."""
+        assert job.cost is not None
+        if job.hold is None:
+            job.hold = self._budget.try_hold(max(job.cost.start, job.cost.blocks))
+        return job.hold is not None and job.unread < job.cost.ahead
 
     @staticmethod
     def _samples(jobs: list[Job]) -> int:
-        return sum(job.asked.samples for job in jobs)
+        return sum(job.samples for job in jobs)
 
     def _carry_out(self, turn: list[Job]) -> None:
         begun = [job for job in turn if job.has_begun or self._begins(job)]
@@ -192,7 +231,8 @@ class Worker(threading.Thread):
 
     def _begins(self, job: Job) -> bool:
         """Check what a job asks; one that is refused is finished."""
-        asked, served = job.asked, self.served
+        assert job.asked is not None and job.cost is not None and job.hold is not None
+        (asked, job.asked), served = (job.asked, None), self.served
         steps = asked.steps or served.predictor.horizon
         try:
             with collecting_warnings() as remarks:
@@ -205,11 +245,12 @@ class Worker(threading.Thread):
                     job.alone = served.bars(asked, steps)
                 else:
                     given = served.predictor.take(replace(asked, steps=steps))
-                    job.rolling = Rolling(given, steps)
                     if asked.consistency:
                         first.arrays["consistency"] = served.predictor.judge(given)
+                    job.rolling = Rolling(given, steps)
             job.first = Answer(first.arrays, served.facts() | first.facts)
             job.note(remarks)
+            job.hold.resize(job.cost.blocks)
         except Exception as error:
             self._finish(job, error)
             return False
@@ -260,5 +301,6 @@ class Worker(threading.Thread):
         job.hand_out(error)
 
     def _forget(self, job: Job) -> None:
+        """It makes no more blocks; those that it made are counted until the client leaves."""
         with self._changed:
             self._jobs = [other for other in self._jobs if other is not job]

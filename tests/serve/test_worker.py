@@ -9,18 +9,22 @@ import pytest
 import torch
 
 from pibert.serve.asked import Asked
+from pibert.serve.costs import MOST_AHEAD
 from pibert.serve.joint import JointPredictor
 from pibert.serve.limits import Limits
+from pibert.serve.memory import make_budget
 from pibert.serve.metrics import Metrics
 from pibert.serve.models import Served
 from pibert.serve.refusal import Refusal
-from pibert.serve.worker import AHEAD, Job, Worker
+from pibert.serve.worker import Job, Worker
 from tests.helpers import PATIENCE, assert_close
 from tests.predictor.small import frames, make_runaway, predictor
 
+LIMITS = Limits(wait=0.2, queue=8)
+
 
 def rollout(seed: int = 0, steps: int = 3, **changes: Any) -> Asked:
-    given = {"fields": frames(1, seed=seed).numpy(), "parameters": {}} | changes
+    given: dict[str, Any] = {"fields": frames(1, seed=seed).numpy(), "parameters": {}} | changes
     return Asked(route="rollout", steps=steps, **given)
 
 
@@ -32,7 +36,7 @@ def joint() -> JointPredictor:
 
 @pytest.fixture
 def worker(joint: JointPredictor) -> Iterator[Worker]:
-    started = Worker(Served("wake", joint, None), Limits(wait=0.2, queue=8), Metrics())
+    started = Worker(Served("wake", joint, None), LIMITS, make_budget(LIMITS), Metrics())
     started.start()
     yield started
     started.stop()
@@ -41,8 +45,7 @@ def worker(joint: JointPredictor) -> Iterator[Worker]:
 
 
 async def read(worker: Worker, job: Job) -> np.ndarray:
-    assert job.asked.steps is not None
-    blocks = [await worker.next_block(job) for _ in range(job.asked.steps)]
+    blocks = [await worker.next_block(job) for _ in range(job.steps)]
     return np.concatenate([block.arrays["prediction"] for block in blocks], axis=1)
 
 
@@ -124,7 +127,7 @@ def test_a_rollout_that_runs_away_is_reported_once_with_the_step(
         jobs = [Job(rollout(1, steps=12)), Job(rollout(2, steps=2))]
         for job in jobs:
             worker.submit(job)
-        read = [[await worker.next_block(job) for _ in range(job.asked.steps or 0)] for job in jobs]
+        read = [[await worker.next_block(job) for _ in range(job.steps)] for job in jobs]
         return [[str(block.facts.get("remarks", "none")) for block in blocks] for blocks in read]
 
     told, quiet = asyncio.run(ask())
@@ -198,7 +201,7 @@ def test_what_nobody_reads_stands_back_and_goes_when_its_client_does(worker: Wor
         await read(worker, last)
         return waiting
 
-    assert asyncio.run(ask()) == AHEAD
+    assert asyncio.run(ask()) == MOST_AHEAD
     assert len(worker) == 0
 
 

@@ -60,7 +60,8 @@ class Report:
     statuses: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Requests by kind and status; ``cut`` is a connection that the server closed."""
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Latencies of valid requests by kind, from the first attempt to the last byte."""
+    """Latencies of valid requests by kind, from the first attempt to the last byte; they include
+    the time for which the clients, which share one thread, wait for each other."""
     failures: list[str] = field(default_factory=list)
     """Valid requests that were not answered as they should be."""
     memory: dict[str, float] = field(default_factory=dict)
@@ -71,7 +72,7 @@ class Report:
         for kind, seconds in sorted(self.seconds.items()):
             quantiles = np.quantile(seconds, (0.5, 0.9, 0.99, 1.0))
             said = ", ".join(f"{value:.2f}" for value in quantiles)
-            lines.append(f"  {kind:<18} 50, 90, 99, 100 % within {said} s of {len(seconds)}")
+            lines.append(f"  {kind:<20} 50, 90, 99, 100 % within {said} s of {len(seconds)}")
         lines += [f"  memory {name}: {value:.0f} MB" for name, value in self.memory.items()]
         return "\n".join([*lines, f"  {len(self.failures)} failures", *self.failures[:20]])
 
@@ -129,7 +130,9 @@ class Crowd:
     async def _watch(self) -> None:
         while True:
             self.report.memory["peak"] = max(self.report.memory.get("peak", 0.0), self.resident())
+            before = time.monotonic()
             await asyncio.sleep(0.1)
+            self.report.seconds["(clients' own lag)"].append(time.monotonic() - before - 0.1)
 
     async def _be_valid(self, client: httpx.AsyncClient, number: int, end: float) -> None:
         chooser = random.Random(f"{self._seed} valid {number}")

@@ -1,7 +1,7 @@
 """Estimates of the memory that a request takes, known before any of it is taken.
 
-They are upper bounds by multiples of the arrays: ``tests/serve/test_memory.py`` compares them with
-what a server process takes.
+They are multiples of the sizes of the arrays, and upper bounds of what a process takes
+(``tests/serve/test_memory.py``).
 """
 
 from math import prod
@@ -38,5 +38,7 @@ def cost_of(asked: Asked, predictor: Predictor) -> Cost:
     if asked.route == "explain":  # maps of the input and of the prediction
         kept += 12 * (fields + block)
     ahead = min(MOST_AHEAD, max(1, AHEAD // max(1, block)))
-    start = (8 if asked.mask is None else 16) * fields + 4 * window + 2 * weights
-    return Cost(start, (ahead + 5) * block + kept, ahead)
+    # Resampling around points that are not known takes more.
+    has_gaps = asked.mask is not None or predictor.spec.grid.body is not None
+    start = (20 if has_gaps else 8) * fields + 4 * window + 2 * weights
+    return Cost(start, (ahead + (9 if has_gaps else 5)) * block + kept, ahead)

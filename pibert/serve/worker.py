@@ -143,6 +143,14 @@ class Worker(threading.Thread):
         while not job.blocks.empty():
             job.blocks.get_nowait()
 
+    def _end_turn(self) -> None:
+        """Drop the jobs whose clients went away during the turn."""
+        # One that made its last block stands in the turn alone.
+        jobs, self._turn = [*self._turn, *self._jobs], []
+        for job in jobs:
+            if job.is_gone:
+                self._drop(job)
+
     def _drop(self, job: Job) -> None:
         self._jobs = [other for other in self._jobs if other is not job]
         job.release()
@@ -161,13 +169,8 @@ class Worker(threading.Thread):
                 _log.exception("a turn of model %s failed", self.served.name)
                 for job in turn:
                     self._finish(job, error)
-            with self._changed:
-                self._turn = []
-                for job in turn:
-                    if job.is_gone:
-                        self._drop(job)
-            # A job is not held until the next turn comes.
-            del turn, job
+            # A job that was dropped is not held until the next turn comes.
+            del turn
 
     def _warm_up(self) -> None:
         """A first step, which loads and allocates what later ones use."""
@@ -183,22 +186,23 @@ class Worker(threading.Thread):
     def _next_turn(self) -> list[Job]:
         """The jobs whose turn it is; empty at the end."""
         with self._changed:
+            self._end_turn()
             while not (turn := self._ready()):
                 if self._stops and not self._jobs:
                     return []
                 # Memory that another model's job frees is not told.
                 is_short = any(job.hold is None for job in self._jobs)
                 self._changed.wait(POLL if is_short else None)
+            self._turn = turn  # from here on a job is dropped only after the turn
             if not turn[0].has_begun and turn[0].joins:
                 until = time.monotonic() + self._limits.wait
-                while self._samples(turn) < self._limits.batch:
+                while self._samples(self._turn) < self._limits.batch:
                     if not self._changed.wait(until - time.monotonic()):
                         break
-                    turn = self._ready() or turn
+                    self._turn = self._ready() or turn
             # Who had a turn stands last in the next one.
-            self._jobs = [job for job in self._jobs if job not in turn] + turn
-            self._turn = turn
-            return turn
+            self._jobs = [job for job in self._jobs if job not in self._turn] + self._turn
+            return self._turn
 
     def _ready(self) -> list[Job]:
         """The first job that can go on, and those that can join it."""
@@ -223,7 +227,8 @@ class Worker(threading.Thread):
         return sum(job.samples for job in jobs)
 
     def _carry_out(self, turn: list[Job]) -> None:
-        begun = [job for job in turn if job.has_begun or self._begins(job)]
+        here = [job for job in turn if not job.is_gone]
+        begun = [job for job in here if job.has_begun or self._begins(job)]
         if begun and begun[0].alone is not None:
             self._go_on_alone(begun[0])
         elif begun:

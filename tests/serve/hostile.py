@@ -419,6 +419,13 @@ def is_back(memory: dict[str, float]) -> bool:
     return memory["after"] <= 1.1 * memory["start"] + 20
 
 
+def log_of(server: ServerProcess) -> str:
+    """The last lines that the server logged; not about connections that it cut."""
+    server.errors.seek(0)
+    lines = [line for line in server.errors if "without completing response" not in line]
+    return "".join(line for line in lines[-60:] if "Invalid HTTP request" not in line)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=200)
@@ -441,7 +448,8 @@ def main() -> None:
             )
             print(f"{arguments.clients} clients for {arguments.minutes:g} minutes\n{report.text()}")
             metrics = server.client.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})
-            print(*re.findall("pibert_(?:memory|queue|rejected).*", metrics.text), sep="\n")
+            print(*re.findall("^pibert_(?:memory|queue|rejected).*", metrics.text, re.M), sep="\n")
+            print(log_of(server))
         finally:
             code = server.stop()
     sys.exit(bool(report.failures or code or not is_back(report.memory)))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.hostile import EXPECTED, HOSTILE, TOKEN, VALID, is_back, run
+from tests.serve.hostile import EXPECTED, HOSTILE, TOKEN, VALID, is_back, log_of, run
 from tests.serve.server_process import ServerProcess
 
 
@@ -16,7 +16,7 @@ def check(
     server = ServerProcess([models / "wake", *options], PIBERT_TOKEN=TOKEN).wait_until_ready()
     try:
         report = run(server, clients, seconds, side=side, seed=0, settle=60, valid=valid)
-        said = report.text()
+        said = report.text() + log_of(server)
         assert not report.failures, said
         assert report.seconds and is_back(report.memory), said
         for kind, expected in EXPECTED.items():

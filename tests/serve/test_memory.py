@@ -2,17 +2,22 @@
 
 import asyncio
 import gc
+import re
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import uvicorn
 from fastapi import Request
 
+from pibert.remarks import collecting_warnings
 from pibert.serve import gate, incoming, memory, server
-from pibert.serve.asked import Asked
+from pibert.serve.answers import Answer, frame_block
+from pibert.serve.asked import NPY, Asked
 from pibert.serve.costs import cost_of
 from pibert.serve.gate import Gate
 from pibert.serve.incoming import Intake
@@ -148,6 +153,50 @@ def test_what_a_departed_client_sent_is_freed_at_once(worker: Worker, room: Budg
     assert sent() is None
 
 
+def test_a_client_that_goes_while_its_turn_is_put_together_harms_no_other(
+    joint: JointPredictor, monkeypatch: pytest.MonkeyPatch
+):
+    worker = make_worker(joint, Budget(10 * MB))  # not started: turns are taken here
+
+    async def ask() -> None:
+        going, staying = Job(rollout()), Job(rollout(steps=1))
+        for job in (going, staying):
+            worker.submit(job)
+
+        def wait(timeout: float | None = None) -> bool:
+            worker.leave(going)  # as another thread may, while this one waits in vain
+            return False
+
+        monkeypatch.setattr(worker._changed, "wait", wait)
+        worker._carry_out(worker._next_turn())
+        block = await worker.next_block(staying)
+        assert block.arrays["prediction"].shape[0] == 1
+        assert going.hold is not None and going.hold.size > 0
+        worker.stop()
+        assert worker._next_turn() == []
+        assert going.hold.size == 0 and going.asked is None
+        worker.leave(staying)
+
+    asyncio.run(ask())
+    assert worker._budget.used == 0 and len(worker) == 0
+
+
+def test_a_client_that_goes_during_its_last_turn_frees_its_memory(joint: JointPredictor):
+    worker = make_worker(joint, Budget(10 * MB))
+
+    async def ask() -> None:
+        job = Job(rollout(steps=1))
+        worker.submit(job)
+        turn = worker._next_turn()
+        worker.leave(job)
+        worker._carry_out(turn)
+        worker.stop()
+        assert worker._next_turn() == []
+
+    asyncio.run(ask())
+    assert worker._budget.used == 0
+
+
 def test_a_rollout_under_way_does_not_keep_what_was_sent(joint: JointPredictor):
     given = joint.take(rollout())
     sent = weakref.ref(given.fields)
@@ -155,6 +204,50 @@ def test_a_rollout_under_way_does_not_keep_what_was_sent(joint: JointPredictor):
     assert sent() is None
     blocks = [joint.advance([rolling])[0] for _ in range(3)]
     assert not any(isinstance(block, Exception) for block in blocks)
+
+
+def resident(name: str) -> int:
+    """Bytes that this process has (``VmRSS``), or had at most (``VmHWM``)."""
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return 1024 * int(found[1])
+
+
+def peak_of(work: Callable[[], Any]) -> tuple[int, Any]:
+    """Bytes that some work takes at most, and what it returns."""
+    gc.collect()
+    memory.Returner(Budget(1))._trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before, found = resident("VmRSS"), work()
+    return resident("VmHWM") - before, found
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+@pytest.mark.parametrize("has_gaps", [False, True])
+def test_a_job_takes_no_more_memory_than_its_cost(
+    joint: JointPredictor, monkeypatch: pytest.MonkeyPatch, has_gaps: bool
+):
+    monkeypatch.setattr(memory.gc, "freeze", lambda: None)
+    fields = np.random.default_rng(0).normal(size=(1, 1, 2, 900, 1100)).astype(np.float32)
+    mask = np.ones((900, 1100), bool) if has_gaps else None
+    if mask is not None:
+        mask[100:200, 300:500] = False
+    asked = Asked(route="rollout", fields=fields, mask=mask, steps=3, parameters={})
+    cost = cost_of(asked, joint)
+    with collecting_warnings():  # of the other grid
+        joint.take(asked)  # what is loaded or cached at first
+        start, given = peak_of(lambda: joint.take(asked))
+        rolling = Rolling(given, 3)
+        joint.advance([rolling])
+
+        def make_block() -> Any:
+            block = joint.advance([rolling])[0]
+            assert not isinstance(block, Exception)
+            return block, frame_block(Answer({"prediction": block.frames}), NPY)
+
+        blocks, _ = peak_of(make_block)
+    assert fields.nbytes < start <= cost.start
+    assert fields.nbytes < blocks <= cost.blocks
 
 
 class Client:

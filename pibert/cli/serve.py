@@ -50,6 +50,14 @@ def serve(
     steps: Annotated[int, typer.Option(help="Steps of a rollout, at most.")] = 1000,
     samples: Annotated[int, typer.Option(help="Samples of a request, at most.")] = 64,
     queue: Annotated[int, typer.Option(help="Requests of a model that wait or run.")] = 64,
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            help="Limit the memory of all requests together, in MB. If not given: 2048, or 32 "
+            "times --body if that is more.",
+            show_default=False,
+        ),
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that a request may take.")] = 120.0,
 ) -> None:
     """Answer requests for predictions over HTTP, and show a page to try the models.
@@ -61,7 +69,7 @@ def serve(
     Example: pibert serve runs/wake runs/other --calibration calibrated
     """
     from pibert.serve.gate import LOOPBACK
-    from pibert.serve.limits import MB, Limits
+    from pibert.serve.limits import MB, SHARE, Limits
     from pibert.serve.server import Setup, serve
 
     limits = Limits(
@@ -69,6 +77,7 @@ def serve(
         steps=steps,
         samples=samples,
         queue=queue,
+        memory=max(2048 * MB, SHARE * int(body * MB)) if memory is None else int(memory * MB),
         seconds=timeout,
         batch=batch,
         wait=wait / 1000,

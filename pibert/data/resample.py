@@ -151,9 +151,13 @@ class Resizer:
         """Fields on the new grid; only known points enter."""
         if known is None or bool(known.all()):
             return self._apply("exact", fields)
-        step = max(1, _TOGETHER // fields[:1].numel())
-        parts = zip(fields.split(step), known[:, None].split(step), strict=True)
-        return torch.cat([self._around_gaps(*part) for part in parts])
+        # Channel by channel: around gaps a large field takes many times its own memory.
+        single = fields.flatten(0, 1)[:, None]
+        marks = known.repeat_interleave(fields.shape[1], 0)[:, None]
+        step = max(1, _TOGETHER // single[:1].numel())
+        parts = zip(single.split(step), marks.split(step), strict=True)
+        found = torch.cat([self._around_gaps(*part) for part in parts])
+        return found[:, 0].unflatten(0, fields.shape[:2])
 
     def average(
         self, fields: Float[Tensor, "t c y x"], known: Bool[Tensor, "t y x"]
@@ -165,13 +169,10 @@ class Resizer:
 
     def _around_gaps(self, fields: Tensor, known: Tensor) -> Tensor:
         values = torch.where(known, fields, 0.0).double()
-        slopes = [
-            _known_slopes(values, known, axis, periodic)
-            for axis, periodic in zip((-2, -1), self._periodic, strict=True)
-        ]
+        along_y, along_x = self._periodic
         total = self._apply("plain", values)
-        total += self._apply("plain", slopes[0], y="way")
-        total += self._apply("plain", slopes[1], x="way")
+        total += self._apply("plain", _known_slopes(values, known, -2, along_y), y="way")
+        total += self._apply("plain", _known_slopes(values, known, -1, along_x), x="way")
         moved = _shared(total, self._apply("plain", known.double())).to(fields)
         touched = self._apply("support", (~known).double()) > 0
         return torch.where(touched, moved, self._apply("exact", values).to(fields))
@@ -225,8 +226,9 @@ def _known_slopes(values: Tensor, known: Tensor, axis: int, periodic: bool) -> T
         there = known & known.roll(shift, axis)
         if not periodic:
             there.select(axis, 0 if shift == 1 else n - 1).fill_(False)
-        step = shift * (values - values.roll(shift, axis))
-        total, count = total + torch.where(there, step, 0.0), count + there
+        step = (values - values.roll(shift, axis)).mul_(shift)
+        total += torch.where(there, step, 0.0)
+        count += there
     return total / count.clamp(min=1)
 
 
@@ -247,29 +249,30 @@ def _shrink(n: int, m: int) -> tuple[Tensor, Tensor]:
     lever = torch.where(overlap > 0, (low + high) - (2 * old + m), 0).double()
     # Central differences. The first and the last old cell lie whole in one new cell each, where
     # their slopes have no weight; so it does not matter here whether the axis is periodic.
-    slopes = torch.zeros(n, n, dtype=torch.float64)
-    inner = torch.arange(1, max(1, n - 1))
-    slopes[inner, inner + 1], slopes[inner, inner - 1] = 0.5, -0.5
-    return plain + (plain * lever / (2 * m)) @ slopes, plain
+    tilt = (plain * lever / (4 * m))[:, 1 : n - 1]
+    exact = plain.clone()
+    exact[:, 2:] += tilt
+    exact[:, : max(0, n - 2)] -= tilt
+    return exact, plain
 
 
 def _grow(n: int, m: int, periodic: bool) -> tuple[Tensor, Tensor]:
-    exact, plain = torch.zeros(2, m, n, dtype=torch.float64)
-    for i in range(m):
-        # Centre of the new cell in units of old points: ((2i + 1) n - m) / (2m), exactly.
-        cell, part = divmod((2 * i + 1) * n - m, 2 * m)
-        weight = part / (2 * m)
-        if not periodic:
-            inside = min(max(cell, 0), max(n - 2, 0))
-            weight += cell - inside
-            cell = inside
-        right = (cell + 1) % n
-        exact[i, cell % n] += 1 - weight
-        exact[i, right] += weight
-        weight = min(max(weight, 0.0), 1.0)
-        plain[i, cell % n] += 1 - weight
-        plain[i, right] += weight
-    return exact, plain
+    rows = torch.arange(m)
+    # Centre of the new cell in units of old points: ((2i + 1) n - m) / (2m), exactly.
+    centre = (2 * rows + 1) * n - m
+    cell = centre.div(2 * m, rounding_mode="floor")
+    weight = (centre - 2 * m * cell).double() / (2 * m)
+    if not periodic:
+        inside = cell.clamp(0, max(n - 2, 0))
+        weight, cell = weight + (cell - inside), inside
+
+    def between(share: Tensor) -> Tensor:
+        found = torch.zeros(m, n, dtype=torch.float64)
+        for column, part in ((cell % n, 1 - share), ((cell + 1) % n, share)):
+            found.index_put_((rows, column), part, accumulate=True)
+        return found
+
+    return between(weight), between(weight.clamp(0, 1))
 
 
 class _FieldView:

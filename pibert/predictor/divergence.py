@@ -22,10 +22,10 @@ def divergence_at(block: Float[Tensor, "b t c y x"], done: int) -> FloatingPoint
     bad = ~block.isfinite().flatten(2).all(2)
     frame = int(bad.any(0).nonzero()[0])
     sample = int(bad[:, frame].nonzero()[0])
+    fewer = f"take at most {done + frame} steps, or " if done + frame else ""
     return FloatingPointError(
         f"expected finite predictions, found NaN or infinity in step {done + frame + 1} (sample "
-        f"{sample}): the rollout diverged; take at most {done + frame} steps, or check units and "
-        "parameters of the input"
+        f"{sample}): the rollout diverged; {fewer}check units and parameters of the input"
     )
 
 
@@ -42,7 +42,7 @@ class Leash:
         self._done, self._told = 0, False
 
     def look(self, block: Float[Tensor, "b t c y x"]) -> None:
-        """At the next frames, standardised, zero where nothing is known."""
+        """Check the next frames, standardised, zero where nothing is known; warn at most once."""
         first, self._done = self._done + 1, self._done + block.shape[1]
         if self._told:
             return

@@ -91,10 +91,33 @@ class Given:
         """What the model may see in every frame, on its grid."""
         # Type before device: not every device knows float64.
         self._window = normalizer.apply(on_model).float().to(self._store)
+        self._check_standardised(spec)
         encoded = _encode(parameters or {}, spec, len(self.fields))
         for place, parameter in enumerate(spec.parameters if self.doubted else ()):
             _doubt_parameter(parameter, encoded[:, place])
         self.parameters = encoded.to(self._store)
+
+    def _check_standardised(self, spec: FieldSpec) -> None:
+        """Refuse values that are finite, but not after standardisation in single precision."""
+        bad = ~self.standardised().isfinite()
+        if not bool(bad.any()):
+            return
+        sample, _, channel, _, _ = bad.nonzero()[0].tolist()
+        values = self.fields[sample, :, channel][self.known[sample]]
+        largest = values[values.abs().argmax()].item()
+        mean, std = self._normalizer.mean[channel], self._normalizer.std[channel]
+        raise ValueError(
+            "expected values that single precision can hold after standardisation (training mean "
+            f"{mean:.4g}, standard deviation {std:.4g}), found {largest:.4g} in sample {sample}, "
+            f"channel {spec.channels[channel]!r}; check the units, or pass a mask that is False at "
+            "bad points"
+        )
+
+    def forget_input(self) -> None:
+        """Free the input, which long rollouts do not need; answers can still be converted back."""
+        self.fields = self.fields.new_empty(0)
+        self.known = self.known.new_empty(0)
+        self._window = self._window.new_empty(0)
 
     def standardised(self) -> Float[Tensor, "b h c y x"]:
         """The fields as the model sees them."""
@@ -198,4 +221,10 @@ def _encode(parameters: Parameters, spec: FieldSpec, batch: int) -> Float[Tensor
                 f"{value!r}"
             )
         columns[name] = column.reshape(-1)
-    return spec.encode_parameters(columns).expand(batch, -1)
+    encoded = spec.encode_parameters(columns)
+    if bool(encoded.isinf().any()):
+        raise ValueError(
+            "expected parameters that single precision can hold after standardisation, found "
+            f"{dict(parameters)!r:.200}; check the values and their units"
+        )
+    return encoded.expand(batch, -1)

@@ -180,13 +180,27 @@ class Predictor:
             block = self._run(self.model, window, given).unflatten(1, (self.horizon, -1))
             if steps is not None:
                 block = block[:, : steps - done]
-            if not bool(block.isfinite().all()):
-                raise divergence_at(block, done)
+            frames = self._physical(given, block, done)
             if leash is not None:
                 leash.look(given.hidden(block))
-            yield given.physical(block)
+            yield frames
             done += block.shape[1]
             window = given.hidden(torch.cat((window, block), dim=1)[:, -self.history :])
+
+    @staticmethod
+    def _physical(given: Given, block: Tensor, done: int) -> Tensor:
+        """A standardised block in physical units; FloatingPointError where it is not finite.
+
+        Args:
+            given: The input of the rollout.
+            block: The next frames of it.
+            done: Number of frames before the block.
+        """
+        frames = given.physical(block)
+        for values in (block, frames):  # a large standard deviation can overflow the second alone
+            if not bool(values.isfinite().all()):
+                raise divergence_at(values, done)
+        return frames
 
     def fill(
         self,

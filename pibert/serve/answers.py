@@ -71,10 +71,10 @@ def _as_lists(array: np.ndarray) -> Any:
     return array.tolist()
 
 
-def frame_block(answer: Answer, kind: str) -> bytes:
-    """One block of a stream."""
+def frame_block(answer: Answer, kind: str) -> tuple[bytes, bytes]:
+    """One block of a stream; in two pieces, as joining them would copy all of it."""
     data = encode(answer, kind)
-    return data + b"\n" if kind == JSON else struct.pack("<I", len(data)) + data
+    return (data, b"\n") if kind == JSON else (struct.pack("<I", len(data)), data)
 
 
 def frame_end(frames: int, kind: str) -> bytes:

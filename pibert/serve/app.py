@@ -24,10 +24,11 @@ from pibert.serve.answers import (
     frame_end,
     frame_error,
 )
-from pibert.serve.asked import JSON, KINDS, SAFETENSORS, Asked, read_asked
+from pibert.serve.asked import JSON, KINDS, NPY, SAFETENSORS, Asked, read_asked
 from pibert.serve.failures import HANDLERS
 from pibert.serve.incoming import Intake
 from pibert.serve.limits import Limits
+from pibert.serve.memory import Budget, Hold
 from pibert.serve.metrics import Metrics
 from pibert.serve.opened import open_file, read_hints
 from pibert.serve.recordings import Recordings
@@ -39,6 +40,10 @@ THREADS = 4
 """That read and write bodies."""
 READING = 20.0
 """Seconds that opening a file may take."""
+DECODED = {JSON: 24, NPY: 2, SAFETENSORS: 2}
+"""Bytes that reading takes per byte of a body; empty objects in JSON take most."""
+READ, UNPACKED = 3, 32
+"""Times the size of frames that reading and encoding them takes; frames of a file by its size."""
 
 Found = TypeVar("Found")
 
@@ -50,6 +55,7 @@ class Service:
         workers: Of the models, by name.
         recordings: That are offered.
         limits: Of a request.
+        budget: Of all requests together; the workers have the same.
         metrics: Of the server.
         is_stopping: Tells whether the server stops.
     """
@@ -59,10 +65,11 @@ class Service:
         workers: Mapping[str, Worker],
         recordings: Recordings,
         limits: Limits,
+        budget: Budget,
         metrics: Metrics,
         is_stopping: Callable[[], bool],
     ) -> None:
-        self._workers, self._recordings = workers, recordings
+        self._workers, self._recordings, self._budget = workers, recordings, budget
         self._limits, self._metrics, self._is_stopping = limits, metrics, is_stopping
         self._intake = Intake(limits)
         self._opening = asyncio.Semaphore(THREADS // 2)  # the others go on meanwhile
@@ -82,7 +89,8 @@ class Service:
 
     async def metrics(self) -> Response:
         queues = {name: len(worker) for name, worker in self._workers.items()}
-        return Response(self._metrics.text(queues), media_type="text/plain; version=0.0.4")
+        text = self._metrics.text(queues, self._intake.held + self._budget.used)
+        return Response(text, media_type="text/plain; version=0.0.4")
 
     async def models(self) -> Response:
         return Response(self._models, media_type=JSON)
@@ -99,8 +107,11 @@ class Service:
     ) -> Response:
         kind = choose_kind(request.headers.get("accept"), JSON, KINDS, streams=False)
         limit = self._limits.unpacked
-        answer = await self._aside(self._recordings.read, id, start, stop, limit)
-        return await self._answer(answer, kind)
+        async with contextlib.AsyncExitStack() as stack:
+            size = self._recordings.size(id, start, stop, limit)
+            hold = await stack.enter_async_context(self._budget.hold(READ * size))
+            answer = await self._aside(self._recordings.read, id, start, stop, limit)
+            return await self._answer(answer, kind, hold, stack)
 
     async def open(
         self,
@@ -125,17 +136,20 @@ class Service:
             | {"time_unit": time_unit, "scale": scale, "pulse_delay": pulse_delay}
             | {"channels": channels, "axes": axes}
         )
-        async with self._intake.body(request, self._limits.body) as body:
-            async with self._opening:
-                answer = await self._aside(
-                    functools.partial(open_file, name=name, hints=hints),
-                    body,
-                    trajectory,
-                    self._limits.unpacked,
-                    READING,
-                    self._recordings.units,
-                )
-        return await self._answer(answer, kind)
+        async with contextlib.AsyncExitStack() as stack:
+            async with self._intake.body(request, self._limits.body) as body:
+                size = min(self._limits.unpacked, UNPACKED * len(body))
+                hold = await stack.enter_async_context(self._budget.hold(READ * size))
+                async with self._opening:
+                    answer = await self._aside(
+                        functools.partial(open_file, name=name, hints=hints),
+                        body,
+                        trajectory,
+                        self._limits.unpacked,
+                        READING,
+                        self._recordings.units,
+                    )
+            return await self._answer(answer, kind, hold, stack)
 
     async def step(self, request: Request) -> Response:
         return await self._once(request, "step", KINDS)
@@ -147,27 +161,31 @@ class Service:
         given = _content_type(request, KINDS)
         kind = choose_kind(request.headers.get("accept"), given, KINDS, streams=True)
         async with contextlib.AsyncExitStack() as stack:
-            job, worker = await stack.enter_async_context(
-                self._submitted(request, "rollout", given)
+            job, worker, block = await stack.enter_async_context(
+                self._begun(request, "rollout", given)
             )
-            first = await worker.next_block(job)
-            data = await self._aside(frame_block, _placed(first, 0), kind)
-            blocks = self._stream(job, worker, first, data, kind)
+            data = await self._frame(block, 0, kind)
+            blocks = self._stream(job, worker, _frames(block), data, kind)
             return _Stream(blocks, STREAMS[kind], stack.pop_all())
 
+    async def _frame(self, block: Answer, start: int, kind: str) -> list[bytes]:
+        placed = Answer(block.arrays, {"start": start} | block.facts)
+        return list(await self._aside(frame_block, placed, kind))
+
     async def _stream(
-        self, job: Job, worker: Worker, block: Answer, data: bytes, kind: str
+        self, job: Job, worker: Worker, done: int, data: list[bytes], kind: str
     ) -> AsyncIterator[bytes]:
-        assert job.asked.steps is not None
-        done = 0
+        """The pieces of a rollout, whose first ``done`` frames are in ``data``."""
         try:
             while True:
-                yield data
-                done += _frames(block)
-                if done >= job.asked.steps:
+                while data:  # each piece is freed as soon as it was sent
+                    yield data.pop(0)
+                if done >= job.steps:
                     break
                 block = await worker.next_block(job)
-                data = await self._aside(frame_block, _placed(block, done), kind)
+                data = await self._frame(block, done, kind)
+                done += _frames(block)
+                del block
             yield frame_end(done, kind)
         except Refusal as refusal:
             yield frame_error(refusal, kind)
@@ -176,25 +194,29 @@ class Service:
         given = _content_type(request, KINDS)
         default = given if given in kinds else JSON
         kind = choose_kind(request.headers.get("accept"), default, kinds, streams=False)
-        async with self._submitted(request, route, given) as (job, worker):
-            answer = await worker.next_block(job)
-        return await self._answer(answer, kind)
+        async with contextlib.AsyncExitStack() as stack:
+            job, _, block = await stack.enter_async_context(self._begun(request, route, given))
+            assert job.hold is not None
+            return await self._answer(block, kind, job.hold, stack)
 
     @contextlib.asynccontextmanager
-    async def _submitted(
+    async def _begun(
         self, request: Request, route: str, kind: str
-    ) -> AsyncIterator[tuple[Job, Worker]]:
-        """The job that a request asks for, until nobody waits for it any more."""
+    ) -> AsyncIterator[tuple[Job, Worker, Answer]]:
+        """The job that a request asks for with its first block, until nobody waits for it."""
         most = self._limits.json_body if kind == JSON else self._limits.body
-        async with self._intake.body(request, most) as body:
-            query = request.query_params.multi_items()
-            asked = await self._aside(read_asked, route, kind, body, query, self._limits)
-            worker, job = self._find(asked), Job(asked)
-            worker.submit(job)
-            try:
-                yield job, worker
-            finally:
-                worker.leave(job)
+        async with contextlib.AsyncExitStack() as stack:
+            # A job that has begun does not need the body any more.
+            async with self._intake.body(request, most) as body:
+                query = request.query_params.multi_items()
+                async with self._budget.hold(DECODED[kind] * len(body)):
+                    asked = await self._aside(read_asked, route, kind, body, query, self._limits)
+                worker, job = self._find(asked), Job(asked)
+                del body, asked
+                stack.callback(worker.leave, job)
+                worker.submit(job)
+                first = await worker.next_block(job)
+            yield job, worker, first
 
     def _find(self, asked: Asked) -> Worker:
         names = list(self._workers)
@@ -216,22 +238,41 @@ class Service:
         kind = mimetypes.guess_type(file)[0] or "application/octet-stream"
         return Response(files[file].read_bytes(), media_type=kind)
 
-    async def _answer(self, answer: Answer, kind: str) -> Response:
-        return Response(await self._aside(encode, answer, kind), media_type=kind)
+    async def _answer(
+        self, answer: Answer, kind: str, hold: Hold, stack: contextlib.AsyncExitStack
+    ) -> Response:
+        """An answer of which only the bytes count until they were sent, when ``stack`` is left."""
+        data = await self._aside(encode, answer, kind)
+        hold.resize(len(data))
+        return _Stream(_once_over(data), kind, stack.pop_all(), len(data))
 
     async def _aside(self, function: Callable[..., Found], *arguments: Any) -> Found:
-        """Run something that takes long in a thread, so that others are answered meanwhile."""
-        call = functools.partial(function, *arguments)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        """Run something that takes long in a thread, so that others are answered meanwhile.
+
+        A thread cannot be stopped: what it uses is in use until it ends, also if nobody waits.
+        """
+        running = self._threads.submit(function, *arguments)
+        found = asyncio.wrap_future(running)
+        try:
+            return await asyncio.shield(found)
+        except asyncio.CancelledError:
+            if not running.cancel():
+                await asyncio.gather(found, return_exceptions=True)
+            raise
 
 
 class _Stream(StreamingResponse):
     """A stream that gives back what it holds, also if nobody reads a first byte of it."""
 
     def __init__(
-        self, blocks: AsyncIterator[bytes], media_type: str, held: contextlib.AsyncExitStack
+        self,
+        blocks: AsyncIterator[bytes],
+        media_type: str,
+        held: contextlib.AsyncExitStack,
+        length: int | None = None,
     ) -> None:
-        super().__init__(blocks, media_type=media_type)
+        headers = None if length is None else {"content-length": str(length)}
+        super().__init__(blocks, headers=headers, media_type=media_type)
         self._held = held
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -274,12 +315,12 @@ def make_app(service: Service) -> FastAPI:
     return app
 
 
-def _placed(block: Answer, start: int) -> Answer:
-    return Answer(block.arrays, {"start": start} | block.facts)
-
-
 def _frames(block: Answer) -> int:
     return int(block.arrays["prediction"].shape[-4])
+
+
+async def _once_over(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 def _content_type(request: Request, allowed: tuple[str, ...]) -> str:

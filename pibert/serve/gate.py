@@ -1,14 +1,14 @@
 """What every request passes: who may call, how long it may take, what is counted and told.
 
-The gate stands outside the web framework, so that a request is refused before its body is read and
-a stream that stalls is ended.
+The gate stands outside the web framework, so that a request is refused before its body is read, and
+ended when its client has gone or does not take the answer.
 """
 
 import asyncio
 import contextlib
 import hmac
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from typing import Any
 
 from pibert.serve.answers import as_json
@@ -30,6 +30,10 @@ HEADERS = {
 }
 LINGER, MOST_DRAINED = 1.0, 64 * MB
 """Seconds and bytes that a refused client may go on sending."""
+PIECE, PAUSE = 262_144, 30.0
+"""Bytes of an answer that are sent at once, and seconds in which a client must take as many."""
+DEPARTED = 499
+"""Status in the metrics of a request whose client went away; there is no answer."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 REFUSED = "pibert.refused"
 """Where the inner application notes in the scope with which code it refused a request."""
@@ -63,6 +67,8 @@ class Gate:
         self._token = None if token is None else token.encode()
         self._hosts = None if hosts is None else frozenset(hosts)
         self.is_stopping = False
+        self.num_requests = 0
+        """Requests under way."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -70,6 +76,7 @@ class Gate:
             return
         started, status, code = time.monotonic(), 0, None
         body = _Body(receive)
+        cut = asyncio.Event()
 
         async def send_with_headers(message: Any) -> None:
             nonlocal status
@@ -78,22 +85,31 @@ class Gate:
                 if status >= 400 and not await body.drained(scope):
                     headers["Connection"] = "close"
                 message = message | {"headers": [*message["headers"], *_lines(headers)]}
-            await send(message)
+            for piece in _pieces(message):
+                try:
+                    async with asyncio.timeout(PAUSE):
+                        await send(piece)
+                except TimeoutError:
+                    cut.set()
+                    await asyncio.Event().wait()  # until it is cancelled
 
+        self.num_requests += 1
         try:
             self._check(scope)
+            ends = (body.departed(), cut.wait())
             async with asyncio.timeout(self._seconds):
-                await self._app(scope, body.receive, send_with_headers)
+                if not await _until(self._app(scope, body.receive, send_with_headers), *ends):
+                    status = status or DEPARTED
         except Refusal as refusal:
             code = refusal.code
             await _tell(refusal, send_with_headers)
         except TimeoutError:
-            if status:
-                raise  # too late to say it: the connection is cut
-            late = Refusal("timeout", f"expected to be done in {self._seconds:g} s, was not")
-            code = late.code
-            await _tell(late, send_with_headers)
+            code = "timeout"
+            if not status:  # else it is too late to say it: the connection is cut
+                words = f"expected to be done in {self._seconds:g} s, was not"
+                await _tell(Refusal(code, words), send_with_headers)
         finally:
+            self.num_requests -= 1
             route = getattr(scope.get("route"), "path", "other")
             seconds = time.monotonic() - started
             method = scope["method"] if scope["method"] in _METHODS else "other"
@@ -123,12 +139,19 @@ class _Body:
     """The body of a request on its way, to know whether all of it was read."""
 
     def __init__(self, receive: Any) -> None:
-        self._receive, self._is_whole = receive, False
+        self._receive, self._whole = receive, asyncio.Event()
 
     async def receive(self) -> Any:
         message = await self._receive()
-        self._is_whole = not message.get("more_body", False)
+        if not message.get("more_body", False):
+            self._whole.set()
         return message
+
+    async def departed(self) -> None:
+        """Wait until the client goes, after all of the body was read."""
+        await self._whole.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
 
     async def drained(self, scope: Any) -> bool:
         """Whether the body has been read, after a last try.
@@ -136,13 +159,37 @@ class _Body:
         A connection that is closed while the client sends is reset, and the client may not get to
         see the answer.
         """
-        if not self._is_whole and not any(name == b"expect" for name, _ in scope["headers"]):
+        if not self._whole.is_set() and not any(name == b"expect" for name, _ in scope["headers"]):
             size = 0
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LINGER):
-                    while not self._is_whole and size < MOST_DRAINED:
+                    while not self._whole.is_set() and size < MOST_DRAINED:
                         size += len((await self.receive()).get("body", b""))
-        return self._is_whole
+        return self._whole.is_set()
+
+
+async def _until(work: Coroutine[Any, Any, None], *ends: Coroutine[Any, Any, Any]) -> bool:
+    """Carry out some work, unless something else ends first; tells whether it was done."""
+    task, *others = (asyncio.ensure_future(coroutine) for coroutine in (work, *ends))
+    try:
+        await asyncio.wait((task, *others), return_when=asyncio.FIRST_COMPLETED)
+        return task.done() and await task is None
+    finally:
+        for other in (task, *others):
+            other.cancel()
+        await asyncio.gather(task, *others, return_exceptions=True)
+
+
+def _pieces(message: Any) -> Iterator[Any]:
+    """A message as several, so that what waits in the server for a slow client stays small."""
+    body = message.get("body", b"")
+    if len(body) <= PIECE:
+        yield message
+        return
+    view, last = memoryview(body), len(body) - PIECE
+    for start in range(0, len(body), PIECE):
+        more = start < last or message.get("more_body", False)
+        yield message | {"body": view[start : start + PIECE], "more_body": more}
 
 
 def _host(header: str) -> str:

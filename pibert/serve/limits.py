@@ -6,6 +6,9 @@ MB = 1_000_000
 SIDE = 4096
 """Rows and columns of fields: bringing a grid to another takes memory with their product."""
 
+SHARE = 32
+"""Least memory of all requests together by the size of a body."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -20,6 +23,8 @@ class Limits:
     """Requests of a model that wait or run."""
     seconds: float = 120.0
     """From the first byte of a request to the last one of its answer."""
+    memory: int = SHARE * 64 * MB
+    """Bytes of all requests together: bodies, work and answers that are not sent yet."""
     batch: int = 16
     """Samples of one model step, of several requests together."""
     wait: float = 0.005
@@ -29,6 +34,11 @@ class Limits:
         for name in ("body", "steps", "samples", "queue", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name}: expected at least 1, found {getattr(self, name)}")
+        if self.memory < SHARE * self.body:
+            raise ValueError(
+                f"--memory: expected at least {SHARE} times --body, for the work on the largest, "
+                f"found {self.memory / MB:g} and {self.body / MB:g} MB"
+            )
         if not self.seconds > 0 or not self.wait >= 0:
             raise ValueError(
                 "expected a --timeout above 0 and a --wait of at least 0, found "
@@ -46,6 +56,6 @@ class Limits:
         return 4 * self.body
 
     @property
-    def held(self) -> int:
-        """Bytes of all bodies together that are being worked on."""
-        return 8 * self.body
+    def bodies(self) -> int:
+        """Bytes of all bodies together that come in or wait; the rest of ``memory`` is for work."""
+        return self.memory // 4

@@ -58,8 +58,13 @@ class Metrics:
         with self._lock:
             self._rejected[(("code", code),)] += 1
 
-    def text(self, queues: Mapping[str, int]) -> str:
-        """All of it; ``queues``: requests of each model that wait or run."""
+    def text(self, queues: Mapping[str, int], memory: int) -> str:
+        """All of it.
+
+        Args:
+            queues: Requests of each model that wait or run.
+            memory: Bytes of the memory budget in use.
+        """
         with self._lock:
             lengths: dict[Labels, int] = {
                 (("model", name),): length for name, length in queues.items()
@@ -69,6 +74,7 @@ class Metrics:
                 *_bucketed("pibert_request_seconds", "Time of a request.", self._seconds),
                 *_bucketed("pibert_batch_samples", "Samples of a model step.", self._batches),
                 *_plain("pibert_queue_requests", "gauge", "Requests that wait or run.", lengths),
+                *_plain("pibert_memory_bytes", "gauge", "Memory of all requests.", {(): memory}),
                 *_plain("pibert_rejected_total", "counter", "Refused requests.", self._rejected),
             ]
         return "\n".join(lines) + "\n"
@@ -87,6 +93,8 @@ def _bucketed(name: str, says: str, values: Mapping[Labels, Histogram]) -> Itera
 
 
 def _written(labels: Labels) -> str:
+    if not labels:
+        return ""
     return "{" + ",".join(f'{name}="{_escaped(text)}"' for name, text in labels) + "}"
 
 

@@ -1,7 +1,7 @@
 """A model that is served: its predictor, its error bars if it has a calibration, what it is."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class Served:
     trusted: Any = None
     """Its ``pibert.trust.Trusted``, if it is calibrated."""
 
-    def facts(self, remarks: Sequence[str]) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """What every answer says of the model."""
         spec = self.predictor.spec
         return {
@@ -40,7 +40,6 @@ class Served:
             "channels": list(spec.channels),
             "units": list(spec.units),
             "dt": spec.dt,
-            "remarks": list(remarks),
         }
 
     def check(self, asked: Asked) -> None:

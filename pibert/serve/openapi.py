@@ -63,6 +63,7 @@ def _errors(*codes: str) -> dict[int | str, Description]:
 _BODY_ERRORS = (
     "malformed",
     "not_acceptable",
+    "slow",
     "too_large",
     "unsupported",
     "invalid",
@@ -268,7 +269,7 @@ SAMPLE: Description = {
     "summary": "Frames of a recording.",
     "responses": {
         200: {"description": "Frames.", "content": _FRAMES},
-        **_errors("not_acceptable", "invalid", "timeout"),
+        **_errors("not_acceptable", "too_large", "invalid", "timeout"),
     },
 }
 OPEN: Description = {

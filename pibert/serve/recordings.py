@@ -1,5 +1,6 @@
 """Recordings that the server offers, and frames of a recording as an answer."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -70,10 +71,18 @@ class Recordings:
 
     def read(self, place: str, start: int, stop: int | None, limit: int) -> Answer:
         """Frames of the recording with this id."""
+        trajectory, remarks = self._find(place)
+        return take_frames(trajectory, start, stop, limit, remarks)
+
+    def size(self, place: str, start: int, stop: int | None, limit: int) -> int:
+        """Bytes of the fields that ``read`` would give."""
+        trajectory, _ = self._find(place)
+        return len(_range(trajectory, start, stop, limit)) * _frame_size(trajectory)
+
+    def _find(self, place: str) -> tuple[Trajectory, list[str]]:
         if place not in self._found:
             raise Refusal("not_found", f"there is no sample {place!r:.100}; see /v1/samples")
-        trajectory, remarks = self._found[place]
-        return take_frames(trajectory, start, stop, limit, remarks)
+        return self._found[place]
 
 
 def fit_units(trajectory: Trajectory, units: Units) -> tuple[Trajectory, list[str]]:
@@ -128,6 +137,25 @@ def describe(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
+def _frame_size(trajectory: Trajectory) -> int:
+    """Bytes of one frame in single precision."""
+    return 4 * math.prod(trajectory.states.shape[1:])
+
+
+def _range(trajectory: Trajectory, start: int, stop: int | None, limit: int) -> range:
+    """The frames that are asked for; arguments as for ``take_frames``."""
+    count, most = trajectory.num_frames, limit // _frame_size(trajectory)
+    if start >= count:
+        raise Refusal("invalid", f"start: expected a frame from 0 to {count - 1}, found {start}")
+    end = min(count, start + most if stop is None else stop)
+    if end <= start or end - start > most:
+        raise Refusal(
+            "invalid",
+            f"stop: expected 1 to {most} frames from {start} on, found {end - start}; ask in parts",
+        )
+    return range(start, end)
+
+
 def take_frames(
     trajectory: Trajectory,
     start: int,
@@ -144,17 +172,7 @@ def take_frames(
         limit: Most bytes of the fields.
         remarks: What to tell of it.
     """
-    count = trajectory.num_frames
-    _, c, ny, nx = trajectory.states.shape
-    most = limit // (4 * c * ny * nx)
-    if start >= count:
-        raise Refusal("invalid", f"start: expected a frame from 0 to {count - 1}, found {start}")
-    end = min(count, start + most if stop is None else stop)
-    if end <= start or end - start > most:
-        raise Refusal(
-            "invalid",
-            f"stop: expected 1 to {most} frames from {start} on, found {end - start}; ask in parts",
-        )
+    end = _range(trajectory, start, stop, limit).stop
     frames = slice(start, end)
     fields, known = trajectory.read(frames).float(), trajectory.known(frames)
     known = known & fields.isfinite().all(1)

@@ -8,6 +8,7 @@ STATUS = {
     "not_found": 404,
     "not_allowed": 405,
     "not_acceptable": 406,
+    "slow": 408,
     "too_large": 413,
     "unsupported": 415,
     "wrong_host": 421,

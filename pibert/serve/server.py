@@ -4,10 +4,12 @@ import contextlib
 import ipaddress
 import logging
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 try:
     import uvicorn
@@ -21,12 +23,17 @@ except ImportError as error:
 from pibert.serve.gate import LOOPBACK, Gate
 from pibert.serve.limits import Limits
 from pibert.serve.loading import load_served
+from pibert.serve.memory import Budget, Returner, make_budget
 from pibert.serve.metrics import Metrics
 from pibert.serve.recordings import Recordings
 from pibert.serve.worker import Worker
 
 CONNECTIONS = 1000
 """At once; more are answered 503."""
+IDLE = 20
+"""Seconds that a connection may be without a request, or in which the headers of one must come; a
+tenth where connections run out. Clients keep theirs for less, so that they do not send on one that
+is being closed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +56,9 @@ def serve(setup: Setup, say: Callable[[str], None]) -> None:
     """Serve until a signal says to stop; ``say`` is told the address and the models."""
     served = load_served(setup.models, setup.device, setup.limits, setup.calibrations)
     recordings = Recordings(setup.samples, served.values())
-    metrics = Metrics()
-    workers = {name: Worker(own, setup.limits, metrics) for name, own in served.items()}
-    service = Service(workers, recordings, setup.limits, metrics, lambda: gate.is_stopping)
+    metrics, budget = Metrics(), make_budget(setup.limits)
+    workers = {name: Worker(own, setup.limits, budget, metrics) for name, own in served.items()}
+    service = Service(workers, recordings, setup.limits, budget, metrics, lambda: gate.is_stopping)
     gate = Gate(
         make_app(service),
         metrics,
@@ -80,21 +87,51 @@ def serve(setup: Setup, say: Callable[[str], None]) -> None:
             http="h11",
             ws="none",
             limit_concurrency=CONNECTIONS,
+            timeout_keep_alive=IDLE,
             timeout_graceful_shutdown=int(setup.limits.seconds) + 1,
             server_header=False,
             proxy_headers=False,
         )
-        _Server(config, gate).run(sockets=[listening])
+        _Server(config, gate, budget).run(sockets=[listening])
     for worker in workers.values():
         worker.stop()
 
 
 class _Server(uvicorn.Server):
-    """Ends well on a signal; uvicorn would send it to itself again after the last answer."""
+    """Ends well on a signal; uvicorn would send it to itself again after the last answer.
 
-    def __init__(self, config: uvicorn.Config, gate: Gate) -> None:
+    It also cuts connections without a request under way, which uvicorn closes only between two
+    requests and where the client has taken the answer, and returns memory that was freed.
+    """
+
+    def __init__(self, config: uvicorn.Config, gate: Gate, budget: Budget) -> None:
         super().__init__(config)
-        self._gate = gate
+        self._gate, self._returner = gate, Returner(budget)
+        self._idle: dict[Any, tuple[Any, float]] = {}
+        """By connection: its last request, and since when it has been without a next one."""
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % 10 == 0:  # about once a second
+            self._close_idle(time.monotonic())
+            self._returner.tick(self._gate.num_requests)
+        return await super().on_tick(counter)
+
+    def _close_idle(self, now: float) -> None:
+        """Cut connections that wait for the end of a request's headers, or to be closed."""
+        idle = {}
+        connections = self.server_state.connections
+        seconds = IDLE if len(connections) < CONNECTIONS // 2 else IDLE / 10
+        for connection in connections:
+            cycle = getattr(connection, "cycle", None)
+            is_open = cycle is not None and not cycle.response_complete
+            if is_open and not connection.transport.is_closing():
+                continue
+            before = self._idle.get(connection)
+            since = before[1] if before is not None and before[0] is cycle else now
+            idle[connection] = (cycle, since)
+            if now - since > seconds:
+                connection.transport.abort()
+        self._idle = idle
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self.should_exit  # the second time

@@ -2,7 +2,8 @@
 
 A job is one request. Every turn makes one block of frames for some jobs: steps and rollouts
 together, up to so many samples; an explanation or a rollout with error bars by itself. A job whose
-client does not read stands back after a few blocks, so that its memory stays small.
+client does not read stands back after a few blocks, and one begins only when the memory budget has
+room for it. A job whose client has gone is dropped at once, or after the turn that it is part of.
 """
 
 import asyncio
@@ -11,27 +12,24 @@ import logging
 import re
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from pibert.predictor import InputWarning
+from pibert.remarks import collecting_warnings
 from pibert.serve.answers import Answer
 from pibert.serve.asked import Asked
+from pibert.serve.costs import Cost, cost_of
 from pibert.serve.joint import Rolling
 from pibert.serve.limits import Limits
+from pibert.serve.memory import POLL, Budget, Hold
 from pibert.serve.metrics import Metrics
 from pibert.serve.models import Served
 from pibert.serve.refusal import Refusal, refusal_of
 
-AHEAD = 4
-"""Blocks of a job that may lie unread."""
 _log = logging.getLogger("pibert.serve")
 _NUMBER = re.compile(r"(?<![\w'])-?\d[\d.,]*(e[+-]?\d+)?")
-# Python's warnings are those of the whole process: one thread at a time may catch them.
-_WARNINGS = threading.Lock()
 _HINT = ("pass grid=pibert.Grid(...)", "send dx and dy, or a file that states them")
 """What the predictor advises in Python, and the same for those who call the server."""
 
@@ -40,7 +38,13 @@ class Job:
     """A request on its way; made in the event loop that waits for its blocks."""
 
     def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+        self.asked: Asked | None = asked
+        """Until the job begins: then its arrays are not needed any more."""
+        self.samples, self.steps = asked.samples, asked.steps or 0
+        self.joins = asked.route != "explain" and asked.level is None
+        self.cost: Cost | None = None
+        self.hold: Hold | None = None
+        """Its memory, from its beginning to the last byte of the answer."""
         self.blocks: asyncio.Queue[Answer | Exception] = asyncio.Queue()
         """What was made, at last the reason if it ends early."""
         self.unread = 0
@@ -50,28 +54,51 @@ class Job:
         self.alone: Iterator[Answer] | None = None
         self.first: Answer | None = None
         """What the first block says beside its frames, until it is handed out."""
+        self.remarks: list[str] = []
+        """What the next block is to tell the caller."""
+        self._noted: set[str] = set()
         self._loop = asyncio.get_running_loop()
-
-    @property
-    def joins(self) -> bool:
-        return self.asked.route != "explain" and self.asked.level is None
 
     @property
     def has_begun(self) -> bool:
         return self.first is not None or self.rolling is not None or self.alone is not None
 
+    def note(self, remarks: list[str]) -> None:
+        """Have the next block tell what no block has told yet.
+
+        The fields may be looked at again on the model's grid, where numbers differ a little:
+        remarks that are the same but for numbers count as one. Digits within a name count.
+        """
+        for remark in remarks:
+            pattern = _NUMBER.sub("#", remark)
+            if pattern not in self._noted:
+                self._noted.add(pattern)
+                self.remarks.append(remark.replace(*_HINT))
+
     def hand_out(self, item: Answer | Exception) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            self._loop.call_soon_threadsafe(self.blocks.put_nowait, item)
+            self._loop.call_soon_threadsafe(self._put, item)
+
+    def _put(self, item: Answer | Exception) -> None:
+        if not self.is_gone:
+            self.blocks.put_nowait(item)
+
+    def release(self) -> None:
+        """Free what it holds: tracebacks and callbacks may hold the job itself much longer."""
+        self.asked = self.rolling = self.alone = self.first = None
+        if self.hold is not None:
+            self.hold.release()
 
 
 class Worker(threading.Thread):
     """Runs the jobs of one model, until it is stopped and has none left."""
 
-    def __init__(self, served: Served, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, served: Served, limits: Limits, budget: Budget, metrics: Metrics) -> None:
         super().__init__(name=f"model {served.name}", daemon=True)
-        self.served, self._limits, self._metrics = served, limits, metrics
+        self.served, self._limits, self._budget, self._metrics = served, limits, budget, metrics
         self._jobs: list[Job] = []
+        self._turn: list[Job] = []
+        """Jobs that are being worked on."""
         self._changed = threading.Condition()
         self._stops = False
         self.is_warm = threading.Event()
@@ -80,7 +107,10 @@ class Worker(threading.Thread):
         return len(self._jobs)
 
     def submit(self, job: Job) -> None:
-        """Take a job, or refuse it because there are too many."""
+        """Take a job, or refuse it because there are too many or it is too large."""
+        assert job.asked is not None
+        job.cost = cost_of(job.asked, self.served.predictor)
+        self._budget.check(max(job.cost.start, job.cost.blocks))
         with self._changed:
             if self._stops:
                 raise Refusal("stopping", "the server is stopping; try another one")
@@ -104,10 +134,26 @@ class Worker(threading.Thread):
         return item
 
     def leave(self, job: Job) -> None:
-        """Nobody waits for the job any more."""
+        """Nobody waits for the job any more; called in the event loop."""
         with self._changed:
             job.is_gone = True
+            if job not in self._turn:
+                self._drop(job)
             self._changed.notify()
+        while not job.blocks.empty():
+            job.blocks.get_nowait()
+
+    def _end_turn(self) -> None:
+        """Drop the jobs whose clients went away during the turn."""
+        # One that made its last block stands in the turn alone.
+        jobs, self._turn = [*self._turn, *self._jobs], []
+        for job in jobs:
+            if job.is_gone:
+                self._drop(job)
+
+    def _drop(self, job: Job) -> None:
+        self._jobs = [other for other in self._jobs if other is not job]
+        job.release()
 
     def stop(self) -> None:
         with self._changed:
@@ -140,39 +186,49 @@ class Worker(threading.Thread):
     def _next_turn(self) -> list[Job]:
         """The jobs whose turn it is; empty at the end."""
         with self._changed:
+            self._end_turn()
             while not (turn := self._ready()):
                 if self._stops and not self._jobs:
                     return []
-                self._changed.wait()
+                # Memory that another model's job frees is not told.
+                is_short = any(job.hold is None for job in self._jobs)
+                self._changed.wait(POLL if is_short else None)
+            self._turn = turn  # from here on a job is dropped only after the turn
             if not turn[0].has_begun and turn[0].joins:
                 until = time.monotonic() + self._limits.wait
-                while self._samples(turn) < self._limits.batch:
+                while self._samples(self._turn) < self._limits.batch:
                     if not self._changed.wait(until - time.monotonic()):
                         break
-                    turn = self._ready() or turn
+                    self._turn = self._ready() or turn
             # Who had a turn stands last in the next one.
-            self._jobs = [job for job in self._jobs if job not in turn] + turn
-            return turn
+            self._jobs = [job for job in self._jobs if job not in self._turn] + self._turn
+            return self._turn
 
     def _ready(self) -> list[Job]:
         """The first job that can go on, and those that can join it."""
-        self._jobs = [job for job in self._jobs if not job.is_gone]
-        able = [job for job in self._jobs if job.unread < AHEAD]
-        if not able or not able[0].joins:
-            return able[:1]
-        chosen, samples = [able[0]], able[0].asked.samples
-        for job in able[1:]:
-            if job.joins and samples + job.asked.samples <= self._limits.batch:
+        chosen: list[Job] = []
+        for job in self._jobs:
+            fits = self._samples([*chosen, job]) <= self._limits.batch and job.joins
+            if (fits or not chosen) and self._can_go_on(job):
                 chosen.append(job)
-                samples += job.asked.samples
+                if not job.joins:
+                    break
         return chosen
+
+    def _can_go_on(self, job: Job) -> bool:
+        """Whether the client reads its blocks and there is memory for it."""
+        assert job.cost is not None
+        if job.hold is None:
+            job.hold = self._budget.try_hold(max(job.cost.start, job.cost.blocks))
+        return job.hold is not None and job.unread < job.cost.ahead
 
     @staticmethod
     def _samples(jobs: list[Job]) -> int:
-        return sum(job.asked.samples for job in jobs)
+        return sum(job.samples for job in jobs)
 
     def _carry_out(self, turn: list[Job]) -> None:
-        begun = [job for job in turn if job.has_begun or self._begins(job)]
+        here = [job for job in turn if not job.is_gone]
+        begun = [job for job in here if job.has_begun or self._begins(job)]
         if begun and begun[0].alone is not None:
             self._go_on_alone(begun[0])
         elif begun:
@@ -180,10 +236,11 @@ class Worker(threading.Thread):
 
     def _begins(self, job: Job) -> bool:
         """Check what a job asks; one that is refused is finished."""
-        asked, served = job.asked, self.served
+        assert job.asked is not None and job.cost is not None and job.hold is not None
+        (asked, job.asked), served = (job.asked, None), self.served
         steps = asked.steps or served.predictor.horizon
         try:
-            with _noting_remarks() as remarks:
+            with collecting_warnings() as remarks:
                 served.check(asked)
                 first = Answer({})
                 if asked.route == "explain":
@@ -193,10 +250,12 @@ class Worker(threading.Thread):
                     job.alone = served.bars(asked, steps)
                 else:
                     given = served.predictor.take(replace(asked, steps=steps))
-                    job.rolling = Rolling(given, steps)
                     if asked.consistency:
                         first.arrays["consistency"] = served.predictor.judge(given)
-            job.first = Answer(first.arrays, served.facts(remarks) | first.facts)
+                    job.rolling = Rolling(given, steps)
+            job.first = Answer(first.arrays, served.facts() | first.facts)
+            job.note(remarks)
+            job.hold.resize(job.cost.blocks)
         except Exception as error:
             self._finish(job, error)
             return False
@@ -204,12 +263,10 @@ class Worker(threading.Thread):
 
     def _go_on_alone(self, job: Job) -> None:
         assert job.alone is not None
-        # What is looked at again to make the first block has been remarked on already.
-        quiet = contextlib.nullcontext() if job.first is None else _noting_remarks()
         try:
-            with quiet:
+            with collecting_warnings() as remarks:
                 block = next(job.alone)
-            self._hand_out(job, block)
+            self._hand_out(job, block, remarks)
         except StopIteration:
             self._forget(job)
         except Exception as error:
@@ -220,18 +277,24 @@ class Worker(threading.Thread):
         self._metrics.observe_batch(self.served.name, self._samples(jobs))
         found = self.served.predictor.advance(rollouts)
         for job, rolling, block in zip(jobs, rollouts, found, strict=True):
-            if isinstance(block, FloatingPointError):
+            if isinstance(block, Exception):
                 self._finish(job, block)
                 continue
             if rolling.done >= rolling.steps:
                 self._forget(job)
-            self._hand_out(job, Answer({"prediction": block}))
+            self._hand_out(job, Answer({"prediction": block.frames}), block.remarks)
 
-    def _hand_out(self, job: Job, block: Answer) -> None:
+    def _hand_out(self, job: Job, block: Answer, remarks: list[str]) -> None:
+        job.note(remarks)
+        facts, arrays = block.facts, block.arrays
+        if job.first is not None or job.remarks:
+            facts = facts | {"remarks": job.remarks}
+            job.remarks = []
         if job.first is not None:
             # Frames stand first: they are what an npy file holds.
-            block = Answer(block.arrays | job.first.arrays, job.first.facts | block.facts)
+            arrays, facts = arrays | job.first.arrays, job.first.facts | facts
             job.first = None
+        block = Answer(arrays, facts)
         with self._changed:
             job.unread += 1
         job.hand_out(block)
@@ -243,21 +306,6 @@ class Worker(threading.Thread):
         job.hand_out(error)
 
     def _forget(self, job: Job) -> None:
+        """It makes no more blocks; those that it made are counted until the client leaves."""
         with self._changed:
             self._jobs = [other for other in self._jobs if other is not job]
-
-
-@contextlib.contextmanager
-def _noting_remarks() -> Iterator[list[str]]:
-    """What the predictor warns of, each thing once.
-
-    The fields may be looked at again on the model's grid, where numbers differ a little: remarks
-    that are the same but for numbers count as one. Digits within a name count.
-    """
-    remarks: list[str] = []
-    with _WARNINGS, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", InputWarning)
-        yield remarks
-        said = [str(w.message) for w in caught if issubclass(w.category, InputWarning)]
-        known = {_NUMBER.sub("#", text): text for text in reversed(said)}
-        remarks += [text.replace(*_HINT) for text in reversed(known.values())]

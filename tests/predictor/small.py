@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pibert.fields import FieldSpec, Normalizer
 from pibert.predictor import Predictor
@@ -35,3 +35,11 @@ def predictor(
 def frames(batch: int = 3, history: int = 1, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return NORMALIZER.invert(torch.randn(batch, history, 2, *SHAPE, generator=generator))
+
+
+def make_runaway(model: nn.Module, factor: float = 1.5) -> None:
+    """Have a small PIBERT multiply its newest frame by ``factor`` in every step."""
+    with torch.no_grad():
+        for parameter in model.get_submodule("refinement").parameters():
+            parameter.zero_()
+        model.get_parameter("skip_scale").fill_(factor)

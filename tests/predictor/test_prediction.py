@@ -16,7 +16,7 @@ from pibert.fields import Normalizer, Parameter
 from pibert.models.pibert import PIBERT
 from pibert.predictor import InputWarning, Predictor, save_model
 from tests.helpers import assert_close, tiny_model, tiny_spec
-from tests.predictor.small import NORMALIZER, SHAPE, frames, predictor
+from tests.predictor.small import NORMALIZER, SHAPE, frames, make_runaway, predictor
 
 ALL = {"forward": True, "reconstruct": True, "consistency": True}
 
@@ -288,11 +288,7 @@ def test_consistency_is_a_probability_per_sample() -> None:
 
 def test_a_rollout_that_diverges_stops_with_the_step() -> None:
     predict, x = predictor(horizon=2), frames(2)
-    with torch.no_grad():
-        for parameter in predict.model.get_submodule("refinement").parameters():
-            parameter.zero_()
-        # Overflows float32 in the third call.
-        predict.model.get_parameter("skip_scale").fill_(1e15)
+    make_runaway(predict.model, 1e15)  # overflows float32 in the third call
     overflow = pytest.raises(FloatingPointError, match=r"step 5 \(sample 0\).*at most 4 steps")
     with pytest.warns(InputWarning, match="from step 1 on.*check units"), overflow:
         predict.rollout(x, 10)
@@ -301,13 +297,40 @@ def test_a_rollout_that_diverges_stops_with_the_step() -> None:
         assert all(torch.isfinite(next(blocks)).all() for _ in range(2))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_values_that_overflow_when_standardised_are_refused_with_their_place(
+    dtype: torch.dtype,
+) -> None:
+    predict, x = predictor(), frames(2).to(dtype)
+    x[1, 0, 0, 3, 4] = 3e38  # twice that in standard deviations
+    with (
+        pytest.raises(ValueError, match=r"found 3e\+38 in sample 1, channel 'u'; check the units"),
+        pytest.warns(InputWarning, match="in other units"),
+    ):
+        predict.step(x)
+    known = torch.ones(SHAPE, dtype=torch.bool)
+    known[3, 4] = False
+    assert predict.step(x, mask=known).isfinite().all()
+
+
+def test_parameters_that_overflow_when_standardised_are_refused() -> None:
+    spec = tiny_spec(SHAPE, parameters=(Parameter(name="nu", mean=0.0, std=0.01),))
+    with pytest.raises(ValueError, match="parameters .* found {'nu': 1e\\+37}; check"):
+        predictor(spec=spec).step(frames(), {"nu": 1e37})
+
+
+def test_a_prediction_that_overflows_in_physical_units_has_diverged() -> None:
+    predict, x = predictor(), frames(1)
+    x[0, 0, 0], x[0, 0, 1] = 1.5, 3.0  # 0 and 1.625 standard deviations
+    make_runaway(predict.model, 1.9e38)  # times 1.625 is finite, but 2 is the unit of v
+    with pytest.raises(FloatingPointError, match=r"step 1 \(sample 0\).*diverged; check units"):
+        predict.step(x)
+
+
 def test_a_rollout_that_runs_away_is_told_once_with_the_step() -> None:
     predict, x = predictor(), frames(2).clamp(-3, 3)
     known = torch.ones(SHAPE, dtype=torch.bool)
-    with torch.no_grad():
-        for parameter in predict.model.get_submodule("refinement").parameters():
-            parameter.zero_()
-        predict.model.get_parameter("skip_scale").fill_(1.5)
+    make_runaway(predict.model)
     with pytest.warns(InputWarning, match="runs away") as told:
         found = predict.rollout(x, 12, mask=known)
     (said,) = (str(entry.message) for entry in told)

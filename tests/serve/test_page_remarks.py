@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from pibert.data.format import write
+from pibert.predictor import save_model
+from tests.predictor.small import make_runaway
 from tests.serve.files import as_npy, frames, stating
 from tests.serve.server_process import ServerProcess
 from tests.serve.visit import Visit, browser, expect, lonely, visit
-from tests.trust.flows import flows
+from tests.trust.flows import flows, saved
 
 __all__ = ["browser", "lonely", "visit"]
 
@@ -109,6 +111,28 @@ def test_a_parameter_that_is_not_given_is_said_to_be_unknown(lonely: Visit):
     lonely.find("[data-parameter=Re]").fill("100")
     lonely.run()
     expect(lonely.find("#badges")).not_to_contain_text("not given")
+
+
+@pytest.fixture(scope="module")
+def runaway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A model whose frames grow by a factor in every step."""
+    folder = tmp_path_factory.mktemp("runaway") / "growing"
+    predictor = saved(folder)
+    make_runaway(predictor.model, 4.0)
+    save_model(folder, predictor.model, predictor.normalizer, trained={"forward": True})
+    write(folder / "sample.h5", flows(1))
+    started = ServerProcess([folder, "--wait", 0])
+    yield started.wait_until_ready()
+    assert started.stop() == 0
+
+
+def test_a_rollout_that_runs_away_is_reported_with_its_step(
+    visit: Callable[..., Visit], runaway: ServerProcess
+):
+    page = visit(runaway)
+    badge = page.find("#badges .warn").filter(has_text="the rollout runs away")
+    expect(badge).to_have_count(1)
+    expect(badge).to_contain_text(re.compile(r"from step \d+ on values are more than 20 standard"))
 
 
 def test_remarks_do_not_speak_python(lonely: Visit):

@@ -176,8 +176,8 @@ def test_a_stream_that_fails_says_so_in_place_of_its_end():
     assert frame_error(refusal, JSON) == text + b"\n"
     assert frame_error(refusal, NPY) == b"\xff\xff\xff\xff" + bytes([len(text), 0, 0, 0]) + text
     assert frame_end(3, NPY) == bytes(4)
-    block = frame_block(Answer({"prediction": FIELDS}), NPY)
-    assert int.from_bytes(block[:4], "little") == len(block) - 4
+    length, block = frame_block(Answer({"prediction": FIELDS}), NPY)
+    assert len(length) == 4 and int.from_bytes(length, "little") == len(block)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ def test_a_rollout_under_way_is_finished_after_sigterm(models: Path):
     [
         (["nowhere"], "nowhere"),
         (["wake", "--queue", "0"], "--queue: expected at least 1"),
+        (["wake", "--body", "10", "--memory", "100"], "--memory: expected at least 32 times"),
         (["wake", "--token-file", "short"], "at least 8"),
         (["wake", "--sample", "short"], "not an HDF5 file"),
     ],

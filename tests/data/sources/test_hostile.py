@@ -115,3 +115,13 @@ def test_an_array_without_channels_holds_no_field(tmp_path: Path) -> None:
     np.save(tmp_path / "flow.npy", np.zeros((6, 0, 5, 7)))
     with pytest.raises(SourceError, match="flow.npy: there is no field in it"):
         open_recordings(tmp_path / "flow.npy")
+
+
+def test_an_axis_of_a_single_number_is_refused(tmp_path: Path) -> None:
+    CORPUS["10030.h5"](tmp_path / "10030.h5")
+    with h5py.File(tmp_path / "10030.h5", "r+") as file:
+        if "x" in file:
+            del file["x"]
+        file["x"] = 1.0
+    with pytest.raises(SourceError, match="10030.h5: expected an axis in '/x'"):
+        open_recordings(tmp_path / "10030.h5")

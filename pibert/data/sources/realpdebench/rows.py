@@ -135,6 +135,11 @@ class RawRow:
         dataset = _find(self.store, name)
         if dataset is None:
             return None
+        if not dataset.shape:
+            raise SourceError(
+                f"{self.path}: expected an axis in {dataset.name!r}, found no or a single number; "
+                "get a new copy"
+            )
         first = (0,) if dataset.ndim == 3 else (slice(None),) * dataset.ndim
         return self.store.read(dataset.name, first)
 

@@ -35,6 +35,9 @@ def is_terminated() -> bool:
 
 def exit_code() -> int:
     """Of a program that stops because it was asked to: 143 after SIGTERM, else 130."""
+    # An interrupt that passed through exec() of a text, as dataclasses do it, makes Python end
+    # itself with SIGINT whatever the exit code is, unless another text was executed after it.
+    exec("")
     return 128 + (_received[-1] if _received else signal.SIGINT)
 
 

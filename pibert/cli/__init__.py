@@ -139,7 +139,19 @@ def _in_words(error: Exception) -> str:
     return " ".join(line.strip() for line in text.splitlines())
 
 
-app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+class _App(typer.Typer):
+    """Stops in one line also while the commands are set up and the options are parsed."""
+
+    def __call__(self, *arguments: Any, **how: Any) -> Any:
+        try:
+            with stopping.signals_raise():
+                return super().__call__(*arguments, **how)
+        except KeyboardInterrupt:
+            complain("interrupted")
+            sys.exit(stopping.exit_code())
+
+
+app = _App(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _show_version(wanted: bool | None) -> None:

@@ -36,6 +36,15 @@ _BRANCHES: dict[str, Any] = {"width": 32, "heads": 2, "depth": 2, "mixers": 1, "
 
 TINY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "pibert": TINY,
+    "pibert-mr": {
+        "width": 16,
+        "local_width": 24,
+        "token_width": 32,
+        "heads": 2,
+        "cycles": 2,
+        "levels": 1,
+        "modes": 2,
+    },
     "fno2d": {"width": 24, "modes": 6, "depth": 3, "head_width": 32},
     "deeponet2d": {"channels": (8, 16), "branch_width": 32},
     "pitt": _PITT,

@@ -3,12 +3,14 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from pibert import FieldSpec, Grid, Parameter, build_model
-from pibert.models.pibert import PIBERT
+
+Model = TypeVar("Model", bound=nn.Module)
 
 PATIENCE = 120.0
 """Seconds after which a test gives up: many times what a loaded machine needs."""
@@ -91,7 +93,7 @@ def tiny_model(name: str = "pibert", spec: FieldSpec | None = None, **overrides:
     return build_model(name, spec=spec or tiny_spec(), **options)
 
 
-def randomise(model: PIBERT, seed: int = 0) -> PIBERT:
+def randomise(model: Model, seed: int = 0) -> Model:
     """Weights drawn anew, none of them zero.
 
     At initialisation a model is persistence: comparing two of them would compare nothing.

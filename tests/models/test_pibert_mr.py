@@ -53,7 +53,7 @@ def test_details_know_their_direction() -> None:
 @pytest.mark.parametrize("periodic", [True, False])
 def test_folded_and_plain_local_operators_are_the_same_function(periodic: bool) -> None:
     grid = Grid.periodic((8, 12)) if periodic else Grid((8, 12), dx=1.0, dy=1.0)
-    operator = randomise(LocalOperator(5, 7, grid, fold=True)).double()  # type: ignore[arg-type]
+    operator = randomise(LocalOperator(5, 7, grid, fold=True)).double()
     x = draw(2, 5, 8, 12)
     folded = operator(x)
     operator.fold = False

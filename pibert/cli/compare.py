@@ -314,4 +314,7 @@ def _show_tuning(console: Console, records: list[Mapping[str, Any]]) -> None:
                 f"{own['model']} {chosen['optimizer']} at {chosen['learning_rate']:g}{edge}"
             )
     if found:
-        say(console, f"Tuned on the validation part of {records[0]['tuned_on']}: {', '.join(found)}.")
+        say(
+            console,
+            f"Tuned on the validation part of {records[0]['tuned_on']}: {', '.join(found)}.",
+        )

@@ -5,8 +5,8 @@
 
 one for every data set, model, seed, component and metric (``comparison/records.py``), beside plan,
 commit, versions, and what every run was and cost. ``tuning`` has the trials that chose learning
-rate and optimiser of every tuned model (``comparison/trials.py``). ``by_flow`` has the main errors of every test
-flow and condition (``comparison/by_flow.py``), which ``data`` lists.
+rate and optimiser of every tuned model (``comparison/trials.py``). ``by_flow`` has the main errors
+of every test flow and condition (``comparison/by_flow.py``), which ``data`` lists.
 """
 
 import csv

@@ -126,7 +126,7 @@ def perform(
         error = finished.metrics[experiment.training.monitor] if epoch else None
         diverged = None if epoch else "no epoch had a finite validation error"
     except FloatingPointError as reason:
-        diverged = str(reason)
+        diverged = str(reason).partition(";")[0]  # without the advice for a single run
     seen = list(curves_of(folder))
     result: Result = {
         "optimizer": trial.setting.optimizer,
@@ -161,7 +161,10 @@ def choose(comparison: Comparison, out: Path, data: str, entrant: str) -> Choice
     results = [_read(trial.folder(out)) for trial in trials]
     for trial, result in zip(trials, results, strict=True):
         if result is None:
-            raise ValueError(f"the tuning trial of {entrant!r} with {trial.setting} is not finished")
+            raise ValueError(
+                f"the tuning trial of {entrant!r} with {trial.setting} is not finished; run the "
+                "same comparison again"
+            )
     known = [result for result in results if result is not None]
     finite = [result for result in known if result["valid_error"] is not None]
     if not finite:

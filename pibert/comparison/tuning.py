@@ -1,7 +1,7 @@
-"""Settings of tuning: which learning rates and optimisers each trained model tries, and for how long.
+"""Settings of tuning: learning rates and optimisers that each model tries, and for how long.
 
-Every trained model gets the same trials with the same number of samples, on top of the budget of the
-comparison. ``comparison/trials.py`` runs them and chooses.
+Every trained model gets the same trials with the same number of samples, on top of the budget of
+the comparison. ``comparison/trials.py`` runs them and chooses.
 """
 
 import math

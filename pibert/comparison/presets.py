@@ -45,7 +45,7 @@ def _references() -> dict[str, Entrant]:
 
 
 def _published() -> dict[str, Entrant]:
-    """PIBERT, multiresolution PIBERT, the paper's baselines as published, rivals of PIBERT's size."""
+    """PIBERT, its multiresolution form, the paper's baselines as published, rivals of its size."""
     return {
         "pibert": replace(_entrant("pibert"), pretraining=0.2),
         "pibert-mr": _entrant("pibert-mr", "base"),

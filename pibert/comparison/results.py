@@ -20,7 +20,7 @@ import torch
 
 from pibert import config
 from pibert.comparison import by_flow, curves, trials
-from pibert.comparison.curves import run_folder
+from pibert.comparison.evaluation import RECIPE
 from pibert.comparison.plan import Comparison, Job
 from pibert.comparison.records import Record, ranking, records_of
 from pibert.data.partial import replace_file
@@ -166,21 +166,11 @@ def _runs(comparison: Comparison, out: Path, failed: Mapping[Job, str]) -> list[
             | {"folder": str(job.folder(out).relative_to(out))}
             | {key: card[key] for key in _KEPT if key in card}
             | {"shared_device": shares_device(card)}
-            | _recipe(run_folder(comparison, job, out), is_trained=bool(card.get("training")))
+            | {name: card.get("recipe", {}).get(name) for name in RECIPE}
             | {"config": card["model"]["config"], "name": card["model"]["name"]}
             | {"identity": card["identity"]}
         )
     return found
-
-
-def _recipe(folder: Path, *, is_trained: bool) -> dict[str, Any]:
-    """Optimiser and learning rate that a run was trained with; None where nothing was."""
-    names = ("optimizer", "learning_rate")
-    if not is_trained:
-        return dict.fromkeys(names)
-    provenance = json.loads((folder / "model.json").read_text()).get("provenance") or {}
-    stated = provenance.get("experiment", {}).get("training", {})
-    return {name: stated.get(name) for name in names}
 
 
 def shares_device(card: Mapping[str, Any]) -> bool | None:
@@ -192,9 +182,7 @@ def shares_device(card: Mapping[str, Any]) -> bool | None:
 def _as_csv(records: Iterable[Record], runs: Iterable[Mapping[str, Any]]) -> str:
     """The records, each with the optimiser and the learning rate of its run."""
     recipes = {
-        (run["data"], run["model"], run["seed"]): {
-            name: run.get(name) for name in ("optimizer", "learning_rate")
-        }
+        (run["data"], run["model"], run["seed"]): {name: run.get(name) for name in RECIPE}
         for run in runs
     }
     rows = [own | recipes[own["data"], own["model"], own["seed"]] for own in records]

@@ -1,5 +1,6 @@
 """Settings of tuning, and plans that would not give every model the same trials."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from pibert import config
+from pibert.comparison.folder import refuse_other
 from pibert.comparison.plan import Comparison, Job, experiment_of, load_comparison
 from pibert.comparison.presets import PRESETS
 from pibert.comparison.trials import Trial, all_trials, trials_of
@@ -140,3 +142,18 @@ budget = 0.25
     assert config.parse(Comparison, config.as_plain(plan)) == plan
     changed = config.with_overrides(PRESETS["demo"], ("tuning.optimizers=[adamw,muon]",))
     assert changed.tuning == Tuning(optimizers=("adamw", "muon"))
+
+
+def test_a_folder_from_before_there_was_tuning_goes_on(tmp_path: Path) -> None:
+    plan = comparison_of(DATA)
+    old = config.as_plain(plan)
+    del old["tuning"]
+    for own in old["entrants"].values():
+        del own["optimizer"]
+    (tmp_path / "comparison.json").write_text(json.dumps(old))
+    assert refuse_other(plan, tmp_path) == config.as_plain(plan)
+    with pytest.raises(ValueError, match="tuning is None there and"):
+        refuse_other(replace(plan, tuning=Tuning()), tmp_path)
+    fno = replace(plan.entrants["fno2d"], optimizer="muon")
+    with pytest.raises(ValueError, match="entrant 'fno2d' was another one there"):
+        refuse_other(replace(plan, entrants={**plan.entrants, "fno2d": fno}), tmp_path)

@@ -3,12 +3,14 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from pibert import FieldSpec, Grid, Parameter, build_model
-from pibert.models.pibert import PIBERT
+
+Model = TypeVar("Model", bound=nn.Module)
 
 PATIENCE = 120.0
 """Seconds after which a test gives up: many times what a loaded machine needs."""
@@ -36,6 +38,15 @@ _BRANCHES: dict[str, Any] = {"width": 32, "heads": 2, "depth": 2, "mixers": 1, "
 
 TINY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "pibert": TINY,
+    "pibert-mr": {
+        "width": 16,
+        "local_width": 24,
+        "token_width": 32,
+        "heads": 2,
+        "cycles": 2,
+        "levels": 1,
+        "modes": 2,
+    },
     "fno2d": {"width": 24, "modes": 6, "depth": 3, "head_width": 32},
     "deeponet2d": {"channels": (8, 16), "branch_width": 32},
     "pitt": _PITT,
@@ -82,7 +93,7 @@ def tiny_model(name: str = "pibert", spec: FieldSpec | None = None, **overrides:
     return build_model(name, spec=spec or tiny_spec(), **options)
 
 
-def randomise(model: PIBERT, seed: int = 0) -> PIBERT:
+def randomise(model: Model, seed: int = 0) -> Model:
     """Weights drawn anew, none of them zero.
 
     At initialisation a model is persistence: comparing two of them would compare nothing.

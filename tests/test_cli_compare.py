@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from pibert.cli import app
-from pibert.cli.compare import _show_ranking
+from pibert.cli.compare import _show_ranking, _show_tuning
 from pibert.comparison import FILES
 from pibert.report.comparison import page as page_module
 from pibert.report.comparison.gallery import FIGURES
@@ -152,6 +152,29 @@ def test_a_finished_run_can_enter(compared: Path, tmp_path: Path) -> None:
     assert mine == pytest.approx(there, rel=0.2)  # one more frame is judged: no history of two
 
 
+def test_models_are_tuned_on_request(compared: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["compare", "--preset", "quick", "--models", "unet", "--out", str(out), *SETTINGS]
+    words += ["--tune", "--set", "tuning.learning_rates=[1e-3,1e-2]", "--set", "tuning.budget=0.5"]
+    result = CliRunner().invoke(app, [*words, "--json"])
+    assert result.exit_code == 0, result.output
+    for rate in ("0.001", "0.01"):
+        assert f"wakes unet tuning, muon at {rate}: validation error" in result.stderr
+    (found,) = json.loads(result.stdout)["tuning"]
+    (record,) = json.loads((out / "results.json").read_text())["tuning"]
+    assert found == {key: record[key] for key in found}
+    assert {trial["samples"] for trial in record["trials"]} == {57}
+    best = min(record["trials"], key=lambda trial: trial["valid_error"])
+    assert found["chosen"]["learning_rate"] == best["learning_rate"]
+    terminal = Console(width=200, record=True, file=io.StringIO())
+    _show_tuning(terminal, [record])
+    end = "highest" if best["learning_rate"] == 0.01 else "lowest"
+    assert terminal.export_text() == (
+        f"Tuned on the validation part of wakes: unet muon at {best['learning_rate']:g} "
+        f"(the {end} rate tried).\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -165,6 +188,9 @@ def test_a_finished_run_can_enter(compared: Path, tmp_path: Path) -> None:
         (["--set", "sample=3"], "did you mean"),
         (["--set", "data.wakes.shares.valid=0.0"], "no validation part"),
         (["--workers", "0"], "at least 1 worker"),
+        (["--tune", "--set", "tuning.budget=2"], "budget above 0 and at most 1"),
+        (["--set", "tuning.rates=[1e-3]"], "did you mean"),
+        (["--set", "tuning.optimizers=[sgd]"], 'expected one of "adamw", "muon"'),
     ],
 )
 def test_what_is_wrong_with_a_plan_is_said_before_anything_is_written(

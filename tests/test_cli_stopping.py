@@ -17,10 +17,8 @@ from typer.testing import CliRunner
 
 from pibert import stopping
 from pibert.cli import app
-from pibert.comparison import jobs
-from pibert.comparison.plan import Comparison, Entrant
+from pibert.comparison import pool
 from pibert.data.partial import interrupts_held
-from pibert.experiments.experiment import DataConfig, ModelConfig
 from pibert.training.loop import Run
 from tests.helpers import PATIENCE, wait_until
 
@@ -171,13 +169,9 @@ def test_a_generation_in_a_process_of_its_own_ends_with_143(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("number", CODES)
 def test_sigterm_is_passed_on_to_the_runs_of_a_comparison(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     """Ctrl-C reaches them by itself, and twice would stop them without saving."""
-    comparison = Comparison(
-        data={"heat": DataConfig(case="heat")},
-        entrants={"persistence": Entrant(model=ModelConfig(name="persistence"))},
-    )
     stopped: list[str] = []
 
     class Child:
@@ -192,11 +186,12 @@ def test_sigterm_is_passed_on_to_the_runs_of_a_comparison(
 
         def shutdown(self, **_: Any) -> None: ...
 
-    monkeypatch.setattr(jobs.multiprocessing, "active_children", lambda: [Child()])
-    monkeypatch.setattr(jobs.concurrent.futures, "ProcessPoolExecutor", Pool)
-    monkeypatch.setattr(jobs, "_device", lambda comparison: "cpu")
+    monkeypatch.setattr(pool.multiprocessing, "active_children", lambda: [Child()])
+    monkeypatch.setattr(pool.concurrent.futures, "ProcessPoolExecutor", Pool)
     with pytest.raises(KeyboardInterrupt), stopping.signals_raise():
-        jobs._in_pool(comparison, comparison.jobs(), tmp_path, jobs._Nobody(), 1)
+        pool.work_on(
+            [1], abs, workers=1, device="cpu", done=lambda *_: None, failed=lambda *_: None
+        )
     assert stopped == (["child"] if number == signal.SIGTERM else [])
 
 

@@ -19,7 +19,7 @@ from pibert.cli.options import Json
 from pibert.cli.terminal import digits, say, show_json
 
 if TYPE_CHECKING:
-    from pibert.comparison import Comparison, Job
+    from pibert.comparison import Comparison, Job, Trial
 
 
 def compare(
@@ -56,6 +56,14 @@ def compare(
             show_default=False,
         ),
     ] = None,
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune",
+            help="Choose learning rate and optimiser of each model on the validation part first, "
+            "with equal trials for all (--set tuning.budget=0.2, tuning.learning_rates=[...]).",
+        ),
+    ] = False,
     workers: Annotated[
         int, typer.Option(help="Runs at a time, on GPUs of their own where there are enough.")
     ] = 1,
@@ -75,7 +83,14 @@ def compare(
 
     Example: pibert compare --preset demo --out outputs/comparison
     """
-    from pibert.comparison import carry_out, find_comparison, gather, load_comparison, refuse_other
+    from pibert.comparison import (
+        Tuning,
+        carry_out,
+        find_comparison,
+        gather,
+        load_comparison,
+        refuse_other,
+    )
     from pibert.config import with_overrides
 
     changes = tuple(settings or [])
@@ -89,6 +104,8 @@ def compare(
     else:
         plan = with_overrides(find_comparison(preset or "demo"), changes)
     plan = _chosen(plan, models, seeds, runs or [])
+    if tune:
+        plan = replace(plan, tuning=plan.tuning or Tuning())
     if workers < 1:
         raise ValueError(f"expected at least 1 worker, found {workers}")
     known = refuse_other(plan, out)["entrants"]
@@ -116,6 +133,10 @@ def _summary(
     kept = ("test_frames", "intervals", "ranking")
     return {
         "data": {name: {k: facts[k] for k in kept} for name, facts in results["data"].items()},
+        "tuning": [
+            {key: own[key] for key in ("data", "model", "tuned_on", "chosen", "edge")}
+            for own in results["tuning"]
+        ],
         "left_out": left_out,
         "failed": [
             {"data": job.data, "model": job.entrant, "seed": job.seed, "reason": reason}
@@ -130,6 +151,7 @@ def _show(console: Console, results: Mapping[str, Any], out: Path, left_out: lis
 
     for name, facts in results["data"].items():
         _show_ranking(console, name, facts, results)
+        _show_tuning(console, [own for own in results["tuning"] if own["data"] == name])
     say(console, f"Results: {', '.join(str(out / name) for name in FILES)}")
     if left_out:
         say(console, f"They leave out {', '.join(left_out)}: add them to --models to have them in")
@@ -172,6 +194,7 @@ class _LiveTable:
         self._console = console
         self._told: set[object] = set()
         self._states: dict[Job, tuple[str, float | None]] = {}
+        self._trials: dict[tuple[str, str], dict[Trial, str]] = {}
         self._many = len(plan.data) > 1, len(plan.seeds) > 1
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._shows = self._console.is_terminal
@@ -209,12 +232,34 @@ class _LiveTable:
         elif nmse is not None:
             self._tell_once(job, f"{name}: nmse {digits(nmse)}")
 
+    def update_trial(self, trial: "Trial", state: str, error: float | None = None) -> None:
+        self._trials.setdefault((trial.data, trial.entrant), {})[trial] = state
+        if self._shows:
+            self._live.update(self._table(), refresh=True)
+            return
+        name = f"{trial.data} {trial.entrant} tuning, {trial.setting}"
+        if error is not None:
+            self._tell_once(trial, f"{name}: validation error {digits(error)}")
+        elif state == "diverged":
+            self._tell_once(trial, f"{name}: diverged")
+
+    def _state(self, job: "Job") -> str:
+        """Of a run that waits for its trials, how many of them are done."""
+        state, _ = self._states[job]
+        trials = self._trials.get((job.data, job.entrant), {})
+        done = sum(own in ("done", "diverged", "failed") for own in trials.values())
+        if state != "waiting" or done == len(trials):
+            return state
+        running = [own for own in trials.values() if own.startswith("training")]
+        return ", ".join([f"tuning {done} of {len(trials)}", *running[:1]])
+
     def _table(self) -> Table:
         datasets, seeds = self._many
         table = Table("model", *(["data"] if datasets else []), *(["seed"] if seeds else []))
         table.add_column("state")
         table.add_column("NMSE", justify="right")
-        for job, (state, nmse) in self._states.items():
+        for job, (_, nmse) in self._states.items():
+            state = self._state(job)
             style = {"waiting": "dim", "done": "green", "failed": "red"}.get(state, "bold")
             extra = [job.data] * datasets + [str(job.seed)] * seeds
             shown = "" if nmse is None else digits(nmse)
@@ -257,3 +302,19 @@ def _show_ranking(
         )
     console.print(table)
     say(console, f"Intervals: {facts['intervals']}. Skill: 1 - error / error of persistence.")
+
+
+def _show_tuning(console: Console, records: list[Mapping[str, Any]]) -> None:
+    """What each model was tuned to, and whether a better rate may lie beyond those tried."""
+    found = []
+    for own in records:
+        if chosen := own["chosen"]:
+            edge = f" (the {own['edge']} rate tried)" if own["edge"] else ""
+            found.append(
+                f"{own['model']} {chosen['optimizer']} at {chosen['learning_rate']:g}{edge}"
+            )
+    if found:
+        say(
+            console,
+            f"Tuned on the validation part of {records[0]['tuned_on']}: {', '.join(found)}.",
+        )

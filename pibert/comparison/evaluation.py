@@ -21,9 +21,13 @@ from pibert.evaluation.scoring import PICK_RULE, judge, sequences, vars_of
 from pibert.experiments.calibration import HOW_TO_STATE
 from pibert.experiments.flows import Flows
 from pibert.experiments.record import commit, versions
+from pibert.models.references.simple import Reference
 from pibert.predictor import Predictor, load
 from pibert.textfiles import read_json
 from pibert.training.journal import read_log
+
+RECIPE = ("optimizer", "learning_rate")
+"""Settings of its training that the results state of every run."""
 
 
 def evaluate(
@@ -74,6 +78,7 @@ def evaluate(
         "pick_rule": PICK_RULE,
         **seen,
         "training": _training(folder),
+        "recipe": _recipe(predictor),
         "at_a_time": at_a_time,
         "commit": commit(),
         "versions": versions(),
@@ -256,6 +261,15 @@ def _training(folder: Path) -> dict[str, Any]:
                 ),
             }
     return found
+
+
+def _recipe(predictor: Predictor) -> dict[str, Any]:
+    """What a model was trained with; empty where nothing was trained, or it is not known."""
+    if isinstance(predictor.model, Reference):
+        return {}
+    provenance = predictor.card.get("provenance") or {}
+    stated = provenance.get("experiment", {}).get("training", {})
+    return {name: stated.get(name) for name in RECIPE}
 
 
 def _seen(lines: Sequence[Mapping[str, Any]], epochs: int) -> int | None:

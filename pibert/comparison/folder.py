@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from pibert import config
-from pibert.comparison.plan import Comparison
+from pibert.comparison.plan import Comparison, Entrant
 from pibert.data.partial import replace_file
+from pibert.experiments.experiment import DataConfig
 from pibert.textfiles import read_json
 
 NAME = "comparison.json"
@@ -29,16 +30,16 @@ def refuse_other(comparison: Comparison, out: Path) -> dict[str, Any]:
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is a file; name a folder for the comparison")
     if path.exists():
-        there = _read(path)
-        for what in ("entrants", "data"):
+        there, kinds = _read(path), get_type_hints(Comparison)
+        for what, kind in (("entrants", Entrant), ("data", DataConfig)):
             for name in sorted(set(there[what]) & set(asked[what])):
-                if there[what][name] != asked[what][name]:
+                if _as_read_today(there[what][name], kind) != asked[what][name]:
                     raise ValueError(
                         f"{out}: {what[:-1] if what == 'entrants' else 'data set'} {name!r} was "
                         "another one there; choose another folder, or another name"
                     )
         for name in sorted(set(asked) - {"entrants", "data", "seeds"}):
-            if there.get(name) != asked[name]:
+            if _as_read_today(there.get(name), kinds[name]) != asked[name]:
                 raise ValueError(
                     f"{out} holds another comparison: {name} is {there.get(name)!r} there and "
                     f"{asked[name]!r} here; choose another folder"
@@ -48,6 +49,14 @@ def refuse_other(comparison: Comparison, out: Path) -> dict[str, Any]:
     elif out.exists() and any(not entry.name.startswith(".") for entry in out.iterdir()):
         raise FileExistsError(f"{out} is not empty and no comparison; choose another folder")
     return dict(asked)
+
+
+def _as_read_today(value: Any, kind: Any) -> Any:
+    """A recorded setting; what is new in it since then has its default."""
+    try:
+        return config.as_plain(config.as_kind(value, kind))
+    except ValueError:  # it differs, and the caller says so
+        return value
 
 
 def _read(path: Path) -> dict[str, dict[str, object]]:

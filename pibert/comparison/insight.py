@@ -18,9 +18,10 @@ from pibert.evaluation.measure import Entry
 from pibert.evaluation.scoring import seen_by, vars_of
 from pibert.evaluation.tokens import token_diagnostics
 from pibert.models.baselines.patches import lattice_shape
-from pibert.models.pibert import PIBERT, PIBERTConfig
+from pibert.models.pibert import PIBERTConfig
 from pibert.models.stepper import Stepper
 from pibert.predictor import Predictor
+from pibert.predictor.tokens import TokenModel
 
 PATCH = PIBERTConfig().patch
 """Points along the side of a token that embeddings are compared at."""
@@ -47,7 +48,7 @@ def insight(predictor: Predictor, samples: Samples, own: Samples, row: int) -> I
     if predictor.spec.velocity is None or not isinstance(model, Stepper) or not model.embedded:
         return card, arrays
     seen = seen_by(predictor, samples, [row])
-    if isinstance(model, PIBERT):
+    if isinstance(model, TokenModel):
         found = token_diagnostics(model, seen.x, seen.parameters, seen.mask)
         arrays |= {f"tokens/{name}": value for name, value in found.items()}
     with torch.no_grad():

@@ -1,20 +1,16 @@
 """The runs of a comparison: trained and judged one after the other, or on several devices.
 
-What is done is skipped; what was interrupted goes on. A run that fails is reported and the others
-go on without it.
+Where the plan asks for tuning, all its trials come first. What is done is skipped; what was
+interrupted goes on. A run that fails is reported and the others go on without it.
 """
 
-import concurrent.futures
 import contextlib
-import math
-import multiprocessing
-import os
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -30,7 +26,17 @@ from pibert.comparison.evaluation import (
 )
 from pibert.comparison.folder import settle
 from pibert.comparison.plan import Comparison, Job, experiment_of
-from pibert.data.dataset import Window
+from pibert.comparison.pool import ProcessKilled, work_on
+from pibert.comparison.trials import (
+    Result,
+    Trial,
+    all_trials,
+    epoch_sizes,
+    perform,
+    trial_experiment,
+    trials_of,
+    tuned,
+)
 from pibert.data.partial import replace_file
 from pibert.evaluation.scores import read_card, read_scores
 from pibert.experiments.experiment import Experiment, Pretraining
@@ -38,11 +44,13 @@ from pibert.experiments.flows import Flows, outline, prepare
 from pibert.experiments.physics_notes import physics_notes
 from pibert.experiments.run import run
 from pibert.remarks import InputWarning, warn
-from pibert.training.engine import Silent
+from pibert.training.engine import Reporter, Silent
 
 COMPANY = ".runs_at_a_time"
 """In the folder of a run: the most runs that shared the device while it was trained. Hidden, as a
 folder with other files is not taken for a new run."""
+FAILURE = "failure.txt"
+"""In the folder of a run that failed: the whole error."""
 
 
 @runtime_checkable
@@ -57,18 +65,22 @@ class Watcher(Protocol):
         """A run is waiting, training, judged, timed, done or failed; its error where known."""
         ...
 
+    def update_trial(self, trial: Trial, state: str, error: float | None = None) -> None:
+        """A tuning trial is waiting, training, done, diverged or failed; its validation error."""
+        ...
+
 
 class _Steps(Silent):
-    """Tells the watcher how far a run has come."""
+    """Tells how far a run has come."""
 
-    def __init__(self, job: Job, watcher: Watcher) -> None:
-        self._job, self._watcher, self._total = job, watcher, 1
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell, self._total = tell, 1
 
     def start(self, total_steps: int, done: int) -> None:
         self._total = max(total_steps, 1)
 
     def step(self, done: int, loss: float) -> None:
-        self._watcher.update(self._job, f"training {100 * done / self._total:.0f} %")
+        self._tell(f"training {100 * done / self._total:.0f} %")
 
 
 def carry_out(
@@ -96,16 +108,30 @@ def carry_out(
             )
     for name, own in flows.items():
         refuse_short_flows(name, own, comparison.history, comparison.rollout)
+    for trial in all_trials(comparison):
+        trial_experiment(comparison, trial, flows[trial.data])  # refuses a budget that is too small
     settle(comparison, out)  # not before all of it can run
     _note_physics(comparison, flows)
     jobs = comparison.jobs()
     for job in jobs:
         watcher.update(job, "waiting")
+    failed = _tune(comparison, out, flows, watcher, workers)
+
+    def fail(job: Job, error: Exception) -> None:
+        failed[job] = _explained(error, job.folder(out))
+        watcher.update(job, "failed")
+
+    todo = [job for job in jobs if job not in failed]
     if workers > 1:
-        failed = _in_processes(comparison, out, watcher, workers)
-    else:
-        failed = {}
-    for job in jobs:
+        work_on(
+            todo,
+            partial(_job_alone, comparison, out),
+            workers=workers,
+            device=_device(comparison),
+            done=lambda job, error: watcher.update(job, "judged", error),
+            failed=fail,
+        )
+    for job in todo:
         if job in failed:
             continue
         try:
@@ -115,9 +141,61 @@ def carry_out(
             # Only now: times are true while no other run is under way.
             _price(comparison, job, out, watcher)
         except Exception as error:  # one run must not cost the others
-            failed[job] = _explained(error, job.folder(out))
-            watcher.update(job, "failed")
+            fail(job, error)
     return failed
+
+
+def _tune(
+    comparison: Comparison, out: Path, flows: Mapping[str, Flows], watcher: Watcher, workers: int
+) -> dict[Job, str]:
+    """Run all tuning trials that are not done yet; gives the runs that cannot do without one."""
+    trials = all_trials(comparison)
+    problems: dict[Trial, str] = {}
+
+    def done(trial: Trial, result: Result) -> None:
+        error = result["valid_error"]
+        watcher.update_trial(trial, "diverged" if error is None else "done", error)
+
+    def fail(trial: Trial, error: Exception) -> None:
+        problems[trial] = _explained(error, trial.folder(out))
+        watcher.update_trial(trial, "failed")
+
+    for trial in trials:
+        watcher.update_trial(trial, "waiting")
+    if workers > 1 and trials:
+        work_on(
+            trials,
+            partial(_trial_alone, comparison, out),
+            workers=workers,
+            device=_device(comparison),
+            done=done,
+            failed=fail,
+        )
+    for trial in trials if workers == 1 else ():
+        reporter = _Steps(partial(watcher.update_trial, trial))
+        try:
+            done(trial, _try(comparison, trial, out, flows[trial.data], reporter))
+        except Exception as error:
+            fail(trial, error)
+    failed: dict[Job, str] = {}
+    for job in comparison.jobs():
+        for trial in trials_of(comparison, job.data, job.entrant):
+            if trial in problems and job not in failed:
+                failed[job] = f"tuning with {trial.setting} failed: {problems[trial]}"
+                watcher.update(job, "failed")
+    return failed
+
+
+def _try(
+    comparison: Comparison,
+    trial: Trial,
+    out: Path,
+    flows: Flows,
+    reporter: Reporter | None = None,
+) -> Result:
+    _forget_failure(trial.folder(out))
+    with _unremarked():
+        return perform(comparison, trial, out, flows, reporter)
 
 
 def _note_physics(comparison: Comparison, flows: Mapping[str, Flows]) -> None:
@@ -155,14 +233,13 @@ def _one(
     history, rollout = comparison.history, comparison.rollout
     source = comparison.entrants[job.entrant].run
     if source is None:
-        # An epoch of a model that needs less history has more windows.
-        own = Window(history=comparison.entrants[job.entrant].history)
-        labelled = flows.labelled(comparison.data[job.data].labelled)
-        sizes = [len(flows.samples(part, own)) for part in ("train", labelled)]
-        experiment = experiment_of(comparison, job, *sizes)
+        plan = tuned(comparison, job, out)
+        sizes = epoch_sizes(plan.entrants[job.entrant], plan.data[job.data], flows)
+        experiment = experiment_of(plan, job, *sizes)
         watcher.update(job, "training")
+        _forget_failure(folder)
         with _noting_company(folder, at_a_time):
-            run(experiment, folder, reporter=_Steps(job, watcher), flows=flows)
+            run(experiment, folder, reporter=_Steps(partial(watcher.update, job)), flows=flows)
     else:
         refuse_other_training(Path(source), comparison.data[job.data], flows)
         folder.mkdir(parents=True, exist_ok=True)
@@ -182,6 +259,11 @@ def _one(
         )
         error = nmse_of(scores.card)
     return error
+
+
+def _forget_failure(folder: Path) -> None:
+    """Try a run again: with nothing but its former error in it, the folder is that of a new one."""
+    (folder / FAILURE).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -227,74 +309,14 @@ def _done(folder: Path, identity: str) -> float | None:
     return None
 
 
-def _in_processes(
-    comparison: Comparison, out: Path, watcher: Watcher, workers: int
-) -> dict[Job, str]:
-    """The same with a process for each worker; the progress of a single run is not seen."""
-    failed, lost = _in_pool(comparison, comparison.jobs(), out, watcher, workers)
-    for job in lost:  # a process that was killed takes the others with it: each on its own now
-        failed |= _in_pool(comparison, (job,), out, watcher, 1)[0]
-        failed |= {job: "its process was killed"} if not _is_judged(job, out, failed) else {}
-    return failed
-
-
-def _in_pool(
-    comparison: Comparison, jobs: Sequence[Job], out: Path, watcher: Watcher, workers: int
-) -> tuple[dict[Job, str], list[Job]]:
-    """What failed, and what was lost because a process died."""
-    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    count = torch.cuda.device_count() if _device(comparison) == "cuda" else 0
-    gpus = (visible or [str(number) for number in range(count)])[:count]
-    context = multiprocessing.get_context("spawn")
-    slots = context.Queue()
-    for slot in range(workers):
-        slots.put(gpus[slot % count] if count else None)
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    sharing = math.ceil(workers / max(count, 1))
-    failed: dict[Job, str] = {}
-    lost: list[Job] = []
-    pool = concurrent.futures.ProcessPoolExecutor(
-        workers, mp_context=context, initializer=_settle, initargs=(slots, threads)
-    )
-    try:
-        waiting = {pool.submit(_alone, comparison, job, out, sharing): job for job in jobs}
-        for future in concurrent.futures.as_completed(waiting):
-            job = waiting[future]
-            try:
-                watcher.update(job, "judged", future.result())
-            except BrokenProcessPool:
-                lost.append(job)
-            except Exception as error:
-                failed[job] = _explained(error, job.folder(out))
-                watcher.update(job, "failed")
-    except KeyboardInterrupt:
-        if stopping.is_terminated():  # Ctrl-C reaches all processes of a terminal
-            for child in multiprocessing.active_children():
-                child.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-    return failed, lost
-
-
-def _is_judged(job: Job, out: Path, failed: Mapping[Job, str]) -> bool:
-    return job in failed or (job.folder(out) / "scores.json").exists()
-
-
-def _settle(slots: Any, threads: int) -> None:
-    """Take a device, in a process that has not touched any yet."""
-    gpu = slots.get()
-    if gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    torch.set_num_threads(threads)
-
-
 def _explained(error: Exception, folder: Path) -> str:
     """What went wrong in a line; all of it is kept beside the run."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "failure.txt").write_text("".join(traceback.format_exception(error)))
+    (folder / FAILURE).write_text("".join(traceback.format_exception(error)))
     text = str(error).strip() or "no reason given"
-    known = isinstance(error, ValueError | OSError | ImportError | FloatingPointError)
+    known = isinstance(
+        error, ValueError | OSError | ImportError | FloatingPointError | ProcessKilled
+    )
     return text if known else f"{type(error).__name__}: {text}"
 
 
@@ -305,21 +327,34 @@ class _Nobody:
 
     def update(self, job: Job, state: str, nmse: float | None = None) -> None: ...
 
+    def update_trial(self, trial: Trial, state: str, error: float | None = None) -> None: ...
+
+
+def _job_alone(comparison: Comparison, out: Path, job: Job, sharing: int) -> float | None:
+    with _unremarked():
+        flows = _own_flows(comparison, job.data)
+        return _one(comparison, job, out, flows, _Nobody(), at_a_time=sharing)
+
+
+def _trial_alone(comparison: Comparison, out: Path, trial: Trial, sharing: int) -> Result:
+    with _unremarked():
+        flows = _own_flows(comparison, trial.data)
+    return _try(comparison, trial, out, flows)
+
 
 _prepared: dict[str, Flows] = {}
 """What a process of a pool has read already: the last set alone, as sets may be large."""
 
 
-def _alone(comparison: Comparison, job: Job, out: Path, sharing: int) -> float | None:
+def _own_flows(comparison: Comparison, name: str) -> Flows:
     if stopping.is_asked():  # in the run before this one
         raise KeyboardInterrupt
-    data = comparison.data[job.data]
+    data = comparison.data[name]
     key = config.fingerprint(config.as_plain(data))
-    with _unremarked():
-        if key not in _prepared:
-            _prepared.clear()
-            _prepared[key] = prepare(data, device=_device(comparison))
-        return _one(comparison, job, out, _prepared[key], _Nobody(), at_a_time=sharing)
+    if key not in _prepared:
+        _prepared.clear()
+        _prepared[key] = prepare(data, device=_device(comparison))
+    return _prepared[key]
 
 
 @contextlib.contextmanager

@@ -2,14 +2,17 @@
 
 Every entrant sees the same number of samples, counted with repetition; pretraining, where there is
 any, takes its share of them. All have the same batches, schedule and skip from the last frame; the
-epoch is chosen on the validation part; the test part is judged once, at the end.
+epoch is chosen on the validation part; the test part is judged once, at the end. With tuning,
+learning rate and optimiser are chosen there too, by trials that are the same for all.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pibert import config
+from pibert.comparison.tuning import Tuning, check_optimizer
 from pibert.experiments.experiment import (
     DataConfig,
     Experiment,
@@ -24,6 +27,7 @@ from pibert.pretraining.masks import Masking
 from pibert.training.augmentation import Augmentation
 from pibert.training.engine import FitConfig, Hardware
 from pibert.training.losses import LossWeights
+from pibert.training.optimizers import OptimizerName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,8 @@ class Entrant:
     losses: LossWeights | None = None
     """Of its supervised loss; the published ones if not given."""
     learning_rate: float | None = None
+    """If not that of all."""
+    optimizer: OptimizerName | None = None
     """If not that of all."""
     ema: float | None = None
     """If not that of all."""
@@ -60,6 +66,14 @@ class Entrant:
                 f"unknown preset {self.model.preset!r} of {self.model.name}; choose from: "
                 f"{', '.join(presets)}"
             )
+        if self.optimizer is not None:
+            check_optimizer(self.optimizer)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the comparison trains it by steps, so that a seed makes a difference."""
+        kind = MODELS[self.model.name]
+        return self.run is None and not (isinstance(kind, type) and issubclass(kind, Reference))
 
     @property
     def history(self) -> int:
@@ -109,6 +123,8 @@ class Comparison:
     """The schedule; epochs and warm-up follow from the samples."""
     warmup: float = 0.05
     """Share of the epochs in which the learning rate rises."""
+    tuning: Tuning | None = None
+    """Trials that choose learning rate and optimiser of each trained entrant; none: no trials."""
     augmentation: Augmentation = Augmentation()
     rollout: RolloutPlan = RolloutPlan()
     hardware: Hardware = Hardware()
@@ -139,6 +155,9 @@ class Comparison:
                     f"data set {name!r} has no validation part, so a model could only be chosen "
                     "on test data; give data.shares.valid a share"
                 )
+        if self.tuning is not None:
+            self.tuning.check_reuse(self.data)
+            _refuse_own_settings(self.tuning, self.entrants)
 
     @property
     def history(self) -> int:
@@ -151,7 +170,7 @@ class Comparison:
             Job(data, name, seed)
             for data in self.data
             for name, entrant in self.entrants.items()
-            for seed in (self.seeds if _is_trained(entrant) else self.seeds[:1])
+            for seed in (self.seeds if entrant.is_trained else self.seeds[:1])
         )
 
 
@@ -219,6 +238,7 @@ def _schedule(comparison: Comparison, entrant: Entrant, epochs: int) -> FitConfi
     return replace(
         fit,
         epochs=epochs,
+        optimizer=entrant.optimizer or fit.optimizer,
         learning_rate=rate,
         min_learning_rate=min(fit.min_learning_rate, rate),
         warmup_epochs=max(comparison.warmup * epochs, 0.0),
@@ -227,10 +247,20 @@ def _schedule(comparison: Comparison, entrant: Entrant, epochs: int) -> FitConfi
     )
 
 
-def _is_trained(entrant: Entrant) -> bool:
-    """Whether a seed makes a difference to it."""
-    kind = MODELS[entrant.model.name]
-    return entrant.run is None and not (isinstance(kind, type) and issubclass(kind, Reference))
+def _refuse_own_settings(tuning: Tuning, entrants: Mapping[str, Entrant]) -> None:
+    """Refuse entrants whose own settings leave them other trials than the rest."""
+    for name, entrant in entrants.items():
+        if entrant.is_trained and entrant.learning_rate is not None:
+            raise ValueError(
+                f"entrant {name!r} has a learning_rate of its own ({entrant.learning_rate:g}), "
+                "which tuning would choose; leave out one of them"
+            )
+        if entrant.is_trained and entrant.optimizer is not None and len(tuning.optimizers) > 1:
+            raise ValueError(
+                f"entrant {name!r} has an optimizer of its own ({entrant.optimizer}), so that "
+                f"tuning over {', '.join(tuning.optimizers)} would give it fewer trials than the "
+                "others; leave out one of them"
+            )
 
 
 def load_comparison(path: Path | str, overrides: tuple[str, ...] = ()) -> Comparison:

@@ -45,9 +45,11 @@ def _references() -> dict[str, Entrant]:
 
 
 def _published() -> dict[str, Entrant]:
-    """PIBERT, the paper's baselines at their published sizes, rivals of PIBERT's size."""
+    """PIBERT, its multiresolution form, the paper's baselines as published, rivals of its size."""
     return {
         "pibert": replace(_entrant("pibert"), pretraining=0.2),
+        "pibert-mr": _entrant("pibert-mr", "base"),
+        "pibert-mr-large": _entrant("pibert-mr", "large"),
         "fno2d": _entrant("fno2d"),
         "fno2d-modes16": _entrant("fno2d", "modes16"),
         "deeponet2d": _entrant("deeponet2d"),
@@ -78,6 +80,7 @@ def _small() -> dict[str, Entrant]:
     tokens = {"width": 48, "heads": 4, "depth": 2}
     return {
         "pibert": replace(_entrant("pibert", None, **tokens, modes=12), pretraining=0.2),
+        "pibert-mr": _entrant("pibert-mr", "small"),
         "fno2d": _entrant("fno2d", width=20),
         "deeponet2d": _entrant("deeponet2d"),
         "pitt": _entrant("pitt"),

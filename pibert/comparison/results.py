@@ -4,8 +4,9 @@
      "better", "against_best"}
 
 one for every data set, model, seed, component and metric (``comparison/records.py``), beside plan,
-commit, versions, and what every run was and cost. ``by_flow`` has the main errors of every test
-flow and condition (``comparison/by_flow.py``), which ``data`` lists.
+commit, versions, and what every run was and cost. ``tuning`` has the trials that chose learning
+rate and optimiser of every tuned model (``comparison/trials.py``). ``by_flow`` has the main errors
+of every test flow and condition (``comparison/by_flow.py``), which ``data`` lists.
 """
 
 import csv
@@ -18,7 +19,8 @@ from typing import Any
 import torch
 
 from pibert import config
-from pibert.comparison import by_flow, curves
+from pibert.comparison import by_flow, curves, trials
+from pibert.comparison.evaluation import RECIPE
 from pibert.comparison.plan import Comparison, Job
 from pibert.comparison.records import Record, ranking, records_of
 from pibert.data.partial import replace_file
@@ -82,6 +84,7 @@ def gather(
             "ranking": ranking(own),
             **by_flow.flows_of(first),
         }
+    runs = _runs(comparison, out, failed)
     results = {
         "format": FORMAT,
         "command": command,
@@ -89,13 +92,14 @@ def gather(
         "commit": commit(),
         "versions": versions(),
         "data": data,
-        "runs": _runs(comparison, out, failed),
+        "tuning": trials.as_records(comparison, out),
+        "runs": runs,
         "records": records,
         "by_flow": errors,
     }
     texts = (
         json.dumps(results, indent=1) + "\n",
-        _as_csv(records),
+        _as_csv(records, runs),
         by_flow.as_csv(data, errors),
         curves.as_csv(comparison, out),
     )
@@ -163,6 +167,7 @@ def _runs(comparison: Comparison, out: Path, failed: Mapping[Job, str]) -> list[
             | {"folder": str(job.folder(out).relative_to(out))}
             | {key: card[key] for key in _KEPT if key in card}
             | {"shared_device": shares_device(card)}
+            | {name: card.get("recipe", {}).get(name) for name in RECIPE}
             | {"config": card["model"]["config"], "name": card["model"]["name"]}
             | {"identity": card["identity"]}
         )
@@ -175,8 +180,13 @@ def shares_device(card: Mapping[str, Any]) -> bool | None:
     return None if count is None else count > 1
 
 
-def _as_csv(records: Iterable[Record]) -> str:
-    rows = list(records)
+def _as_csv(records: Iterable[Record], runs: Iterable[Mapping[str, Any]]) -> str:
+    """The records, each with the optimiser and the learning rate of its run."""
+    recipes = {
+        (run["data"], run["model"], run["seed"]): {name: run.get(name) for name in RECIPE}
+        for run in runs
+    }
+    rows = [own | recipes[own["data"], own["model"], own["seed"]] for own in records]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()

@@ -29,12 +29,12 @@ from pibert.fields import Grid
 from pibert.models.fourier import FourierBranch, kept_columns, kept_rows
 from pibert.models.pibert import PIBERT
 from pibert.models.stepper import checked_mask
-from pibert.predictor.tokens import attention_maps, count_tokens, evaluating, gate_shares
+from pibert.predictor.tokens import TokenModel, attention_maps, evaluating, gate_shares
 
 
 @torch.no_grad()
 def token_diagnostics(
-    model: PIBERT,
+    model: TokenModel,
     x: Float[Tensor, "b c y x"],
     parameters: Float[Tensor, "b q"] | None = None,
     mask: Tensor | None = None,
@@ -62,8 +62,8 @@ def token_diagnostics(
     Returns:
         ``token_shape`` (2,) and ``patch`` ();
         ``fourier_rms`` (ky, kx) with ``fourier_ky`` and ``fourier_kx``, with a Fourier branch;
-        ``gate`` (2,), shares of Fourier and frame branch, means where they vary, and then also
-        ``gate_map`` (b, y, x), the share of the Fourier branch;
+        of the published model ``gate`` (2,), shares of Fourier and frame branch, means where they
+        vary, and then also ``gate_map`` (b, y, x), the share of the Fourier branch;
         ``residual`` (b, ty, tx), with a physics bias;
         ``query`` (b, 2), ``attention`` and ``received`` (b, layer, ty, tx), and with a parameter
         token ``parameter_attention`` and ``parameter_received`` (b, layer), what it got of both,
@@ -71,20 +71,21 @@ def token_diagnostics(
         ``error`` and ``rival_error`` (b, ty, tx), ``gain`` and ``improved`` (b,), the share of
         tokens with a positive gain, where the fields for them are given.
     """
-    patch = model.config.patch
-    token_shape = count_tokens(model, x)
-    padded = (token_shape[0] * patch, token_shape[1] * patch)
+    shape = (x.shape[-2], x.shape[-1])
+    patch, token_shape = model.patch(shape), model.token_lattice(shape)
     found = {"token_shape": torch.tensor(token_shape), "patch": torch.tensor(patch)}
-    if model.encoder.fourier is not None:
+    if isinstance(model, PIBERT) and model.encoder.fourier is not None:
+        padded = (token_shape[0] * patch, token_shape[1] * patch)
         rms, ky, kx = fourier_weight_rms(model.encoder.fourier, padded)
         found |= {"fourier_rms": rms, "fourier_ky": ky, "fourier_kx": kx}
-    if model.config.parameter_token:
+    if isinstance(model, PIBERT) and model.config.parameter_token:
         found["parameter_position_norm"] = model.positions[-1].norm()
     with evaluating(model):
         clean = model.prepared(x, parameters, mask)
-        found |= gate_shares(model, clean)
+        if isinstance(model, PIBERT):
+            found |= gate_shares(model, clean)
         if model.physics_bias is not None:
-            residual = model.physics_bias(clean, parameters, mask)
+            residual = model.physics_bias(clean, parameters, mask, patch)
             found["residual"] = residual.unflatten(1, token_shape)
         found["query"] = _query_tokens(query, found.get("residual"), len(x), token_shape)
         found |= attention_maps(model, x, parameters, mask, found["query"])

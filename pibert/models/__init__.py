@@ -9,7 +9,7 @@ from torch import nn
 
 from pibert.compilation import compile_if_possible
 from pibert.fields import FieldSpec
-from pibert.models import pibert
+from pibert.models import pibert, pibert_mr
 from pibert.models.baselines import deeponet2d, fno2d, fourierflow, pinn, pitt
 from pibert.models.references import dmd, mean_advection, simple
 from pibert.models.rivals import mwt, neuraloperator, transolver, unet
@@ -17,6 +17,7 @@ from pibert.models.stepper import Stepper, StepperConfig
 
 MODELS: dict[str, Callable[[Any, FieldSpec], Stepper]] = {
     "pibert": pibert.PIBERT,
+    "pibert-mr": pibert_mr.PIBERTMR,
     # The paper's baselines.
     "fno2d": fno2d.FNO2d,
     "deeponet2d": deeponet2d.DeepONet2d,
@@ -41,6 +42,7 @@ MODELS: dict[str, Callable[[Any, FieldSpec], Stepper]] = {
 
 PRESETS: dict[str, Mapping[str, StepperConfig]] = {
     "pibert": pibert.PRESETS,
+    "pibert-mr": pibert_mr.PRESETS,
     "fno2d": fno2d.PRESETS,
     "deeponet2d": deeponet2d.PRESETS,
     "pitt": pitt.PRESETS,

@@ -123,20 +123,25 @@ class PhysicsBias(nn.Module):
         x: Float[Tensor, "b c y x"],
         parameters: Float[Tensor, "b q"] | None = None,
         mask: Tensor | None = None,
+        patch: int | None = None,
     ) -> Float[Tensor, "b n"]:
-        """r_j of every patch, in token order; x is standardised, history folded into channels."""
+        """r_j of every patch, in token order; x is standardised, history folded into channels.
+
+        ``patch`` replaces the patch size of the model where that depends on the grid.
+        """
+        patch = patch or self.patch
         residuals, defined = self._residuals(x, parameters, mask)
         stacked = torch.stack([residuals[term] for term in self.family.terms], dim=1)
         counted = torch.stack([defined[term] for term in self.family.terms], dim=1)
         share = (self.weights / self.scales).to(stacked.dtype)
         ny, nx = x.shape[-2:]
-        margin = (0, -nx % self.patch, 0, -ny % self.patch)
+        margin = (0, -nx % patch, 0, -ny % patch)
         # Residuals are zero where they do not count, and so is what is added beyond the grid.
         both = torch.cat((stacked, counted.to(stacked.dtype)), dim=1)
         if any(margin):
             both = F.pad(both, margin)
-        total, fraction = F.avg_pool2d(both, self.patch).chunk(2, dim=1)
-        pooled = total / fraction.clamp(min=0.5 / self.patch**2)  # (b, terms, y, x)
+        total, fraction = F.avg_pool2d(both, patch).chunk(2, dim=1)
+        pooled = total / fraction.clamp(min=0.5 / patch**2)  # (b, terms, y, x)
         # Not an einsum: autocast would round it to half precision.
         return (pooled * share[:, None, None]).sum(1).flatten(1)
 
@@ -156,24 +161,23 @@ class PhysicsBias(nn.Module):
         residuals, defined = masked_residuals(
             self.family,
             fields,
-            self._grid(ny, nx),
+            at_resolution(self.spec.grid, (ny, nx)),
             None if mask is None else _per_pixel(mask, (b, ny, nx)),
             dt=self.spec.dt,
             **known_coefficients(self.family, self.spec, parameters),
         )
         return {term: magnitude(value) for term, value in residuals.items()}, defined
 
-    def _grid(self, ny: int, nx: int) -> Grid:
-        """The same domain at the resolution of the input."""
-        grid = self.spec.grid
-        if grid.shape == (ny, nx):
-            return grid
-        body = grid.body
-        if body is not None:
-            # Any overlap with the body counts as body.
-            body = F.adaptive_max_pool2d(body[None].float(), (ny, nx))[0] > 0
-        dy, dx = grid.dy * grid.shape[0] / ny, grid.dx * grid.shape[1] / nx
-        return replace(grid, shape=(ny, nx), dx=dx, dy=dy, body=body)
+
+def at_resolution(grid: Grid, shape: tuple[int, int]) -> Grid:
+    """The same domain with another number of points; what overlaps the body is body."""
+    if grid.shape == shape:
+        return grid
+    (ny, nx), body = shape, grid.body
+    if body is not None:
+        body = F.adaptive_max_pool2d(body[None].float(), shape)[0] > 0
+    dy, dx = grid.dy * grid.shape[0] / ny, grid.dx * grid.shape[1] / nx
+    return replace(grid, shape=shape, dx=dx, dy=dy, body=body)
 
 
 def _keep_spacing(module: PhysicsBias, _: object) -> None:

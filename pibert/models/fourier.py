@@ -104,6 +104,9 @@ def synthesise(
 class FourierBranch(nn.Module):
     """Per-frequency mixing of C input channels to D features, in real storage (..., 2)."""
 
+    spectral_weights = ("positive", "negative")
+    """Weights (..., in, out, re and im), a complex matrix for each mode."""
+
     def __init__(
         self,
         in_channels: int,

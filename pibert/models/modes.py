@@ -19,6 +19,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from pibert.fields import Grid
+from pibert.models.smoothing import fill_smoothly
+
 STEPS = 24
 """Of the conjugate gradients; their number is fixed."""
 LEAST_NOISE = 1e-2
@@ -113,3 +116,28 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
 def _ratio(above: Tensor, below: Tensor) -> Tensor:
     """Zero where there is nothing left to do."""
     return torch.where(below > 0, above / below.clamp(min=torch.finfo(below.dtype).tiny), 0.0)
+
+
+def first_guess(
+    x: Fields, known: Bool[Tensor, "b y x"], grid: Grid, modes: FieldModes | None
+) -> Fields:
+    """What a reconstruction corrects: known points, and a smooth or the likeliest field elsewhere.
+
+    Args:
+        x: Zero at unknown points.
+        known: Where it is known.
+        grid: Of the model; x may have another resolution on the same domain.
+        modes: Of training fields; None: a thin plate through the known points.
+    """
+    ny, nx = x.shape[-2:]
+    if modes is None:
+        spacing = (grid.dy * grid.shape[0] / ny, grid.dx * grid.shape[1] / nx)
+        return fill_smoothly(x, known, spacing)
+    if tuple(modes.mean.shape[-2:]) != (ny, nx):
+        raise ValueError(
+            f"the modes are of fields on {tuple(modes.mean.shape[-2:])} points, found "
+            f"({ny}, {nx}); resample the field, or train with fill_modes=0"
+        )
+    with torch.autocast(x.device.type, enabled=False):
+        x = x.to(modes.mean.dtype)
+        return torch.where(known[:, None], x, modes(x, known))

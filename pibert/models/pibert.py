@@ -24,9 +24,8 @@ from pibert.models.encoder import Gate, HybridEncoder
 from pibert.models.folding import folded_decoding, folded_tokens
 from pibert.models.fourier import Evaluation, FourierBranch
 from pibert.models.frame import FrameBranch, FrameKind
-from pibert.models.modes import FieldModes
-from pibert.models.smoothing import fill_smoothly
-from pibert.models.stepper import Stepper, StepperConfig, at_least_one, checked_mask, zero
+from pibert.models.modes import FieldModes, first_guess
+from pibert.models.stepper import Stepper, StepperConfig, at_least_one, known_points, zero
 from pibert.physics import find_family
 
 
@@ -209,6 +208,14 @@ class PIBERT(Stepper):
         """Whether the way from field to tokens is folded; the decoder always can be."""
         return self.config.fold and self.encoder.is_affine
 
+    def patch(self, shape: tuple[int, int]) -> int:
+        """Points along a side of a token, on any grid."""
+        return self.config.patch
+
+    def token_lattice(self, shape: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of tokens on a grid."""
+        return _count_patches(shape, self.config.patch)
+
     def calibrate(
         self,
         x: Float[Tensor, "n c y x"],
@@ -225,7 +232,7 @@ class PIBERT(Stepper):
                 self.physics_bias.set_normalizer(normalizer)
             self.physics_bias.calibrate(x, parameters, mask)
         if self.modes is not None:
-            self.modes.fit(x, _known(mask, x))
+            self.modes.fit(x, known_points(mask, x))
 
     def forward(
         self,
@@ -282,23 +289,9 @@ class PIBERT(Stepper):
         x = self.prepared(x, parameters, mask)
         tokens = self._encode(x, parameters, mask)
         correction = self._to_grid(self.mpp_head(tokens), self.in_channels, x.shape[-2:])
-        return x + correction if mask is None else self._start(x, _known(mask, x)) + correction
-
-    def _start(self, x: Tensor, known: Tensor) -> Tensor:
-        """What the reconstruction corrects: known pixels and a guess at the others."""
-        ny, nx = x.shape[-2:]
-        if self.modes is None:
-            grid = self.spec.grid
-            spacing = (grid.dy * grid.shape[0] / ny, grid.dx * grid.shape[1] / nx)
-            return fill_smoothly(x, known, spacing)
-        if tuple(self.modes.mean.shape[-2:]) != (ny, nx):
-            raise ValueError(
-                f"the modes are of fields on {tuple(self.modes.mean.shape[-2:])} points, found "
-                f"({ny}, {nx}); resample the field, or train with fill_modes=0"
-            )
-        with torch.autocast(x.device.type, enabled=False):
-            x = x.to(self.modes.mean.dtype)
-            return torch.where(known[:, None], x, self.modes(x, known))
+        if mask is None:
+            return x + correction
+        return first_guess(x, known_points(mask, x), self.spec.grid, self.modes) + correction
 
     def consistency(
         self,
@@ -390,14 +383,6 @@ class PIBERT(Stepper):
         cells = pixels[:, : ty * tx].view(b, ty, tx, patch, patch, channels)
         field = cells.permute(0, 5, 1, 3, 2, 4).reshape(b, channels, ty * patch, tx * patch)
         return field[..., :ny, :nx]
-
-
-def _known(mask: Tensor | None, x: Tensor) -> Tensor:
-    """(b, y, x), also where the mask was given in another form."""
-    b, _, ny, nx = x.shape
-    if mask is None:
-        return torch.ones(b, ny, nx, dtype=torch.bool, device=x.device)
-    return checked_mask(mask, x).expand(b, 1, ny, nx)[:, 0]
 
 
 def _count_patches(shape: tuple[int, int], patch: int) -> tuple[int, int]:

@@ -183,6 +183,14 @@ def checked_mask(mask: Tensor, x: Tensor) -> Tensor:
     return mask[:, None] if mask.ndim == 3 else mask
 
 
+def known_points(mask: Tensor | None, x: Tensor) -> Tensor:
+    """The known points as bool of shape (b, y, x), in whichever form the mask was given."""
+    b, _, ny, nx = x.shape
+    if mask is None:
+        return torch.ones(b, ny, nx, dtype=torch.bool, device=x.device)
+    return checked_mask(mask, x).expand(b, 1, ny, nx)[:, 0]
+
+
 @constant
 def unit_coordinates(ny: int, nx: int, *, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Of the cell centres: x and y, both from 0 to 1 over the grid: (1, 2, y, x)."""

@@ -12,7 +12,7 @@ from pibert.fields import FieldSpec, Normalizer
 from pibert.models.pibert import PIBERT
 from pibert.physics.sizes import has_equations, residual_sizes
 from pibert.predictor.given import Given
-from pibert.predictor.tokens import attention_maps, count_tokens, gate_shares
+from pibert.predictor.tokens import TokenModel, attention_maps, gate_shares
 
 AT_ONCE = 8
 """Samples whose attention is looked at together: it has as many numbers as pairs of tokens."""
@@ -74,8 +74,8 @@ def residual_maps(
 def token_maps(
     model: nn.Module, window: Float[Tensor, "b h c y x"], given: Given, device: torch.device
 ) -> dict[str, Any]:
-    """Members of the explanation of a PIBERT; empty for another model."""
-    if not isinstance(model, PIBERT):
+    """Members of the explanation of a model with tokens; empty for another model."""
+    if not isinstance(model, TokenModel):
         return {}
     x, parts = window.flatten(1, 2), []
     for start in range(0, len(x), AT_ONCE):
@@ -84,17 +84,18 @@ def token_maps(
         with torch.autocast(device.type, enabled=False):
             seen = _look(model, *inputs)
         parts.append({name: value.cpu() for name, value in seen.items()})
-    gates = torch.cat([part.pop("gate").expand(len(part["attention"])) for part in parts])
     whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    points = {"attention_map": _spread(whole["attention"].mean(1), x, model.config.patch)}
+    gates = {"gate": whole.pop("gate").mean().item()} if "gate" in whole else {}
+    patch = model.patch((x.shape[-2], x.shape[-1]))
+    points = {"attention_map": _spread(whole["attention"].mean(1), x, patch)}
     if "bias" in whole:
-        points["bias_map"] = _spread(whole["bias"], x, model.config.patch)
+        points["bias_map"] = _spread(whole["bias"], x, patch)
     if "gate_map" in whole:
         points["gate_map"] = whole.pop("gate_map")
     everywhere = torch.ones(len(x), *x.shape[-2:], dtype=torch.bool)
     regrid = given.regridding.map_to_caller
     return (
-        {"gate": gates.mean().item()}
+        gates
         | {name: given.map(values, *_AXES[name]) for name, values in whole.items()}
         | {name: given.map(regrid(v, everywhere), "y", "x") for name, v in points.items()}
     )
@@ -108,14 +109,16 @@ _AXES = {
 
 
 @torch.no_grad()
-def _look(model: PIBERT, x: Tensor, parameters: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    shares = gate_shares(model, x)
-    found = {"gate": shares["gate"][:1]}
-    if "gate_map" in shares:
-        found = {"gate": shares["gate_map"].mean((1, 2)), "gate_map": shares["gate_map"]}
+def _look(model: TokenModel, x: Tensor, parameters: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    shape, found = (x.shape[-2], x.shape[-1]), {}
+    if isinstance(model, PIBERT):
+        shares = gate_shares(model, x)
+        found = {"gate": shares["gate"][:1].expand(len(x))}
+        if "gate_map" in shares:
+            found = {"gate": shares["gate_map"].mean((1, 2)), "gate_map": shares["gate_map"]}
     if model.physics_bias is not None:
-        bias = model.physics_bias(x, parameters, mask)
-        found["bias"] = bias.unflatten(1, count_tokens(model, x))
+        bias = model.physics_bias(x, parameters, mask, model.patch(shape))
+        found["bias"] = bias.unflatten(1, model.token_lattice(shape))
     attention = attention_maps(model, x, parameters, mask)
     found["attention"] = attention["received"]
     if "parameter_received" in attention:

@@ -1,4 +1,4 @@
-"""What PIBERT does with its tokens: attention and gate, as the model computes them.
+"""What a PIBERT does with its tokens: attention and gate, as the model computes them.
 
 Maps of tokens are (ty, tx): row and column of a token on the lattice, rows growing with y. With
 A_ij = softmax_j(q_i . k_j / sqrt(d) - lambda R_ij), the mean over heads, a token receives the mean
@@ -15,6 +15,10 @@ from torch import Tensor, nn
 
 from pibert.models.attention import Attention, Block
 from pibert.models.pibert import PIBERT
+from pibert.models.pibert_mr import PIBERTMR
+
+TokenModel = PIBERT | PIBERTMR
+"""Models with tokens and attention over them."""
 
 
 def attention_weights(
@@ -38,7 +42,7 @@ def attention_weights(
 
 
 def attention_maps(
-    model: PIBERT,
+    model: TokenModel,
     x: Float[Tensor, "b c y x"],
     parameters: Float[Tensor, "b q"] | None,
     mask: Tensor | None,
@@ -58,7 +62,7 @@ def attention_maps(
         parameter token what that one got, ``parameter_received`` and ``parameter_attention``
         (b, layer).
     """
-    ty, tx = token_shape = count_tokens(model, x)
+    ty, tx = token_shape = model.token_lattice((x.shape[-2], x.shape[-1]))
     sample = torch.arange(len(x), device=x.device)
     place = None if query is None else (query[:, 0] * tx + query[:, 1]).to(x.device)
     names = ("received",) if query is None else ("attention", "received")
@@ -106,11 +110,6 @@ def gate_shares(model: PIBERT, x: Float[Tensor, "b c y x"]) -> dict[str, Tensor]
     alpha = alpha[:, 0, :ny, :nx]
     mean = alpha.mean()
     return {"gate": torch.stack((mean, 1 - mean)), "gate_map": alpha}
-
-
-def count_tokens(model: PIBERT, x: Float[Tensor, "b c y x"]) -> tuple[int, int]:
-    """Rows and columns of the lattice for a field."""
-    return -(-x.shape[-2] // model.config.patch), -(-x.shape[-1] // model.config.patch)
 
 
 @contextmanager

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pibert.training.muon import Muon, matrices_of
+
 OptimizerName = Literal["adamw", "muon"]
 
 
@@ -48,15 +50,16 @@ def build_optimizers(
     weight_decay: float,
     betas: tuple[float, float],
 ) -> list[Optimizer]:
-    """AdamW of all parameters, or Muon of the hidden matrices and AdamW of the rest.
+    """AdamW of all parameters, or Muon of matrices and kernels and AdamW of the rest.
 
     Biases, gains and other vectors do not decay.
     """
     named = trained_parameters(model)
     if not named:
         raise ValueError("expected a model with parameters to train, found none")
-    hidden = _hidden_matrices(model) if name == "muon" else []
-    others = [p for p in named.values() if all(p is not matrix for matrix in hidden)]
+    matrices, spectral = matrices_of(model) if name == "muon" else ([], [])
+    taken = {id(p) for p in (*matrices, *spectral)}
+    others = [p for p in named.values() if id(p) not in taken]
     groups = [
         {"params": [p for p in others if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
@@ -74,35 +77,9 @@ def build_optimizers(
                 fused=fused or None,
             )
         )
-    if hidden:
-        # Steps of the size of AdamW's, so that one learning rate serves both.
-        optimizers.append(
-            torch.optim.Muon(
-                hidden, lr=rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
-            )
-        )
+    if taken:
+        optimizers.append(Muon(matrices, spectral, lr=rate, weight_decay=weight_decay))
     return optimizers
-
-
-def _hidden_matrices(model: nn.Module) -> list[Tensor]:
-    """Weights of linear layers inside a stack of layers: neither embeddings nor heads."""
-    if not hasattr(torch.optim, "Muon"):
-        raise ValueError(
-            f"optimizer 'muon' needs torch 2.9 or later, found {torch.__version__}; choose 'adamw'"
-        )
-    found: dict[int, Tensor] = {}
-    for stack in model.modules():
-        if not isinstance(stack, nn.ModuleList):
-            continue
-        for layer in stack.modules():
-            if isinstance(layer, nn.Linear) and layer.weight.requires_grad:
-                found[id(layer.weight)] = layer.weight
-    if not found:
-        raise ValueError(
-            f"optimizer 'muon' is for models with a stack of linear layers (nn.ModuleList), found "
-            f"none in {type(model).__name__}; choose 'adamw'"
-        )
-    return list(found.values())
 
 
 def set_rate(optimizers: Sequence[Optimizer], rate: float) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from pibert.comparison import evaluation, insight
 from pibert.comparison.plan import Comparison, Entrant, Job, RolloutPlan
+from pibert.comparison.trials import Trial
 from pibert.data.format import write
 from pibert.data.splits import Shares
 from pibert.evaluation.cost import Cost, measure_cost
@@ -104,6 +105,7 @@ class Told:
     def __init__(self) -> None:
         self.states: dict[Job, list[str]] = {}
         self.errors: dict[Job, float | None] = {}
+        self.trials: dict[Trial, list[str]] = {}
 
     def simulated(self, done: int | float, total: int | None = None) -> None: ...
 
@@ -111,6 +113,9 @@ class Told:
         self.states.setdefault(job, []).append(state)
         if nmse is not None:
             self.errors[job] = nmse
+
+    def update_trial(self, trial: Trial, state: str, error: float | None = None) -> None:
+        self.trials.setdefault(trial, []).append(state)
 
 
 def changed(scores: Scores, **facts: Any) -> Scores:

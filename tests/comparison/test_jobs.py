@@ -160,6 +160,26 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(
     assert told.states[Job("waves", "persistence", 0)][-1] == "done"
 
 
+def test_a_run_that_failed_before_it_began_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    data = write_waves(tmp_path / "waves.h5", 5, frames=8)
+    few = {"fno2d": entrant("fno2d", width=8, modes=3), "persistence": entrant("persistence")}
+    plan = comparison_of(data, entrants=few, seeds=(0,), samples=1)
+    out, job = tmp_path / "out", Job("waves", "fno2d", 0)
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs, "run", full)
+        for _ in range(2):
+            assert carry_out(plan, out, Told())[job] == "no space left"
+    assert "no space left" in (job.folder(out) / "failure.txt").read_text()
+    assert carry_out(plan, out, Told()) == {}
+    assert not (job.folder(out) / "failure.txt").exists()
+
+
 def test_predictions_that_are_not_finite_fail_their_run_with_a_clear_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:

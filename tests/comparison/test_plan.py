@@ -128,7 +128,7 @@ def test_plans_that_make_no_sense_are_refused(changes: dict[str, Any], message: 
     [
         ({"pretraining": 1.0}, "at least 0 and below 1, found 1.0"),
         ({"pretraining": -0.1}, "share of pretraining"),
-        ({"model": ModelConfig(name="fno3d")}, "unknown model 'fno3d'; choose from: pibert, fno2d"),
+        ({"model": ModelConfig(name="fno3d")}, "unknown model 'fno3d'; choose from: pibert, pib"),
         ({"model": ModelConfig(name="fno2d", preset="big")}, "unknown preset 'big' of fno2d"),
     ],
 )

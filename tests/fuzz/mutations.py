@@ -5,6 +5,8 @@ import struct
 from collections.abc import Callable
 from random import Random
 
+from tests.fuzz.text_mutations import TEXT
+
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _EXTREMES = (b"0", b"-1", b"nan", b"inf", b"1e308", b"1e-320", b"999999999999", b"2147483648", b"x")
 _WORDS = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1, 2**40)
@@ -63,6 +65,7 @@ def _blank(data: bytearray, rng: Random) -> None:
 
 _KINDS: tuple[Callable[[bytearray, Random], None], ...] = (
     *(_flip, _set, _cut, _drop, _repeat, _insert, _word, _word, _number, _number, _blank),
+    *TEXT,
 )
 
 

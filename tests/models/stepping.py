@@ -26,7 +26,7 @@ def spec_of(shape: tuple[int, int] = (13, 22), **changes: Any) -> FieldSpec:
 
 def drawn(make: Make, spec: FieldSpec, **options: Any) -> Stepper:
     """A model in float64 with random weights."""
-    return randomise(make(spec, **options).double()).eval()  # type: ignore[arg-type]
+    return randomise(make(spec, **options).double()).eval()
 
 
 def check_persistence_at_the_start(make: Make) -> None:
@@ -98,7 +98,7 @@ def check_parameters_enter_if_wished(make: Make) -> None:
 
 
 def check_half_precision(make: Make) -> None:
-    model = randomise(make(spec_of())).eval()  # type: ignore[arg-type]
+    model = randomise(make(spec_of())).eval()
     x = torch.randn(2, 3, 13, 22)
     with torch.no_grad():
         full = model(x)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pibert import FieldSpec, Grid, Normalizer, Parameter
-from pibert.models.bias import PhysicsBias
+from pibert.models.bias import PhysicsBias, at_resolution
 from pibert.physics import find_family
 from tests.helpers import randomise, tiny_model, tiny_spec
 
@@ -204,10 +204,7 @@ def test_the_bias_takes_the_newest_frames_their_time_step_and_optional_channels(
 def test_on_another_resolution_each_spacing_scales_by_itself_and_the_body_stays() -> None:
     body = torch.zeros(64, 64, dtype=torch.bool)
     body[0, 0] = body[33, 35] = True
-    bias = PhysicsBias(
-        FieldSpec(family="incompressible", grid=Grid((64, 64), dx=0.5, dy=0.25, body=body)), 4
-    )
-    grid = bias._grid(16, 32)
+    grid = at_resolution(Grid((64, 64), dx=0.5, dy=0.25, body=body), (16, 32))
     assert (grid.dx, grid.dy) == (1.0, 1.0)
     assert grid.body is not None and grid.body.nonzero().tolist() == [[0, 0], [8, 17]]
 

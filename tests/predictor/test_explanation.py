@@ -13,7 +13,7 @@ from pibert.data.resample import Resizer
 from pibert.evaluation.tokens import token_diagnostics
 from pibert.models.pibert import PIBERT
 from pibert.predictor import InputWarning, Predictor
-from tests.helpers import assert_close, tiny_model, tiny_spec
+from tests.helpers import assert_close, randomise, tiny_model, tiny_spec
 from tests.predictor.small import NORMALIZER, SHAPE, frames, predictor
 
 GRID = Grid(SHAPE, dx=0.3, dy=0.2)
@@ -47,6 +47,15 @@ def test_maps_of_points_hold_the_number_of_their_patch() -> None:
     total = found.attention.sum((-2, -1)) + found.parameter_attention
     assert torch.allclose(total, torch.ones(3, 2))
     assert found.gate is not None and 0 < found.gate < 1 and found.gate_map is None
+
+
+def test_the_multiresolution_model_is_explained_by_its_tokens_of_every_cycle() -> None:
+    model = randomise(tiny_model("pibert-mr", spec=tiny_spec(SHAPE), levels=2)).eval()
+    found = Predictor(model, NORMALIZER).explain(frames())
+    assert found.attention.shape == (3, 2, 3, 5) and found.gate is None
+    total = found.attention.sum((-2, -1)) + found.parameter_attention
+    assert_close(total, torch.ones(3, 2))
+    assert torch.equal(found.bias_map[:, 5, 19], found.bias[:, 1, 4])
 
 
 def test_residuals_are_those_of_the_fields_and_nan_next_to_gaps() -> None:

@@ -104,6 +104,8 @@ class FNO2d(Stepper):
 class SpectralConvolution(nn.Module):
     """Multiplication of every kept mode by a complex matrix of its own, stored as real pairs."""
 
+    spectral_weights = ("weight",)
+
     def __init__(self, width: int, modes: int) -> None:
         super().__init__()
         self.modes = modes

@@ -37,6 +37,8 @@ _SHRINK = 0.01
 class BlockLinear(nn.Module):
     """A complex matrix, block-diagonal over the channels; the numbers are stored as real pairs."""
 
+    spectral_weights = ("weight",)
+
     def __init__(self, width: int, blocks: int) -> None:
         super().__init__()
         if width % blocks:

@@ -45,7 +45,7 @@ from torch import Tensor, nn
 
 from pibert.fields import FieldSpec, Grid
 from pibert.models.constant import constant
-from pibert.models.rivals.convolution import GridConv2d, padded_to_multiple
+from pibert.models.convolution import GridConv2d, padded_to_multiple
 from pibert.models.stepper import Stepper, StepperConfig, at_least_one, with_places, zero
 
 Rows = tuple[tuple[float, ...], ...]

@@ -33,7 +33,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import FieldSpec, Grid
-from pibert.models.rivals.convolution import GridConv2d
+from pibert.models.convolution import GridConv2d
 from pibert.models.stepper import Stepper, StepperConfig, at_least_one, with_places, zero
 
 

@@ -26,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import FieldSpec, Grid
-from pibert.models.rivals.convolution import GridConv2d, padded_to_multiple
+from pibert.models.convolution import GridConv2d, padded_to_multiple
 from pibert.models.stepper import Stepper, StepperConfig, at_least_one, at_most, with_places, zero
 
 

@@ -23,6 +23,7 @@ from pibert.report.comparison import (
     strips,
     time,
     tokens,
+    tuning,
 )
 from pibert.report.comparison.board import Board
 from pibert.report.comparison.drawn import Drawn
@@ -53,6 +54,7 @@ FIGURES: tuple[tuple[str, Maker], ...] = (
     ("Model", tokens.tokens),
     ("Model", alignment.embedding_alignment),
     ("Cost", cost.cost),
+    ("Convergence", tuning.tuning),
     ("Convergence", convergence.convergence),
     ("Rollout", rollout.rollout),
     ("Rollout", rollout.stable_horizon),

@@ -22,6 +22,7 @@ from pibert.report.comparison.draws import draws
 from pibert.report.comparison.markup import Cell, Table
 from pibert.report.comparison.numbers import digits, percent
 from pibert.report.comparison.run_tables import sharing_text, summary_costs
+from pibert.report.comparison.tuning import tuning_table
 
 _POINTWISE = {
     "nmse": "NMSE",
@@ -191,6 +192,7 @@ TABLES: tuple[tuple[str, Maker], ...] = (
     ("Benchmark", diagnostic_tables.official),
     ("Model", draws),
     ("Cost", run_tables.cost),
+    ("Convergence", tuning_table),
     ("Convergence", run_tables.training),
     ("Rollout", run_tables.rollout),
 )

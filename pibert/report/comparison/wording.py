@@ -156,17 +156,23 @@ def protocol(results: Mapping[str, Any], boards: Sequence[Board]) -> Facts:
         " / ".join(dict.fromkeys((run["hardware"], run["cost"]["device"]))) for run in runs
     )
     seeds = ", ".join(str(seed) for seed in plan["seeds"])
+    recipe = "optimiser and learning rate of each model as tuned"
+    if not plan.get("tuning"):
+        recipe = (
+            f"{fit['optimizer']}, learning rate {fit['learning_rate']:g} unless an entrant has its "
+            "own"
+        )
     rollouts = plan["rollout"]
     facts = [
         (
             "Budget",
             f"{integer(plan['samples'])} samples for every trained model{_exempt(results)}, "
             f"counted with repetition, pretraining included; batches of {fit['batch_size']}, "
-            f"{fit['optimizer']}, learning rate {fit['learning_rate']:g} unless an entrant has its "
-            "own",
+            f"{recipe}",
         ),
+        *([("Tuning", tuning_text(results))] if plan.get("tuning") else []),
         ("Seeds", f"{seeds}; predictors without training run once"),
-        ("Selection", f"epoch of the least {_monitored(fit['monitor'])} on the validation part"),
+        ("Selection", f"epoch of the least {monitored(results)} on the validation part"),
         ("Test", "judged once, at the end; every frame predicted from true frames before it"),
         ("Rollouts", f"{rollouts['steps']} frames from {rollouts['starts']} starts"),
         ("Reference", f"{plan['reference']}; it picks the frames shown: {_pick_rule(boards)}"),
@@ -179,10 +185,54 @@ def protocol(results: Mapping[str, Any], boards: Sequence[Board]) -> Facts:
     return facts
 
 
-def _monitored(name: str) -> str:
-    """In words: to a reader of this page, reconstruction is the filling of gaps."""
+def monitored(results: Mapping[str, Any]) -> str:
+    """The value that chooses epochs, in words: reconstruction would suggest the filling of gaps."""
+    name = results["comparison"]["training"]["monitor"]
     known = {"reconstruction": "error of the next frame", "loss": "loss"}
     return known.get(name, f"{name} error")
+
+
+def tuned_models(results: Mapping[str, Any], data: str) -> dict[str, Mapping[str, Any]]:
+    """Tuning of the models that have a choice on a data set; empty without tuning."""
+    records = results.get("tuning") or ()
+    return {own["model"]: own for own in records if own["data"] == data and own["chosen"]}
+
+
+def trial_text(results: Mapping[str, Any]) -> str:
+    """The tuning budget of every model."""
+    plan = results["comparison"]
+    tuning, trials = plan["tuning"], [own["trials"] for own in results["tuning"]]
+    count = max((len(own) for own in trials), default=0)
+    samples = integer(max(1, round(tuning["budget"] * plan["samples"])))
+    return (
+        f"Every trained model gets {count} {'trial' if count == 1 else 'trials'} of {samples} "
+        f"samples ({100 * tuning['budget']:g} % of the budget, to within half an epoch), "
+        f"pretraining included, on top of the budget, with seed {tuning['seed']}."
+    )
+
+
+def tuning_text(results: Mapping[str, Any]) -> str:
+    """How learning rates and optimisers were chosen, and what to doubt about it."""
+    plan, records = results["comparison"], results["tuning"]
+    tuning = plan["tuning"]
+    rates = ", ".join(f"{rate:g}" for rate in sorted(tuning["learning_rates"]))
+    said = [
+        f"Learning rates {rates} with {_listed(tuning['optimizers'])}; the trial of the least "
+        f"{monitored(results)} on the validation part decides, and none of them uses the test "
+        f"part. {trial_text(results)}"
+    ]
+    said += [f"{name} takes the choice of {own}." for name, own in tuning["reuse"].items()]
+    edges = [f"{own['model']} on {own['data']} ({own['edge']})" for own in records if own["edge"]]
+    if edges:
+        said.append(
+            "At the edge of the rates tried, so that a better one may lie beyond: "
+            f"{_listed(edges)}."
+        )
+    tuned = {own["model"] for own in records}
+    others = [name for name in plan["entrants"] if name not in tuned]
+    if others:
+        said.append(f"Not tuned: {_listed(others)}.")
+    return " ".join(said)
 
 
 def command(results: Mapping[str, Any]) -> str:

@@ -130,7 +130,7 @@ def test_the_control_still_lets_the_base_operator_see_parameters_where_asked() -
 
 def test_an_update_is_the_linear_attention_of_its_equation() -> None:
     """Against loops over words and heads, in float64."""
-    update: Any = randomise(Update(6, 2, 5, 7).double())  # type: ignore[arg-type]
+    update: Any = randomise(Update(6, 2, 5, 7).double())
     q, k, slots = fields(3, 2, 5, 6).double()
     time, words = (
         fields(2, 1, 6, seed=1).double(),

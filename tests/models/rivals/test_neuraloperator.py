@@ -100,7 +100,7 @@ def test_the_answer_is_that_of_the_model_plus_the_last_frame(stand_in: None) -> 
     x = torch.randn(2, 4, 9, 14)
     for residual in (True, False):
         model = make(FieldSpec(), history=2, residual=residual)
-        randomise(model)  # type: ignore[arg-type]
+        randomise(model)
         expected = model.operator(x)
         assert torch.equal(model(x), expected + x[:, 2:] if residual else expected)
 
@@ -132,7 +132,7 @@ def test_a_model_without_projection_says_that_it_does_not_start_as_persistence(
 def test_the_state_holds_tensors_alone_and_gives_the_same_function(
     stand_in: None, tmp_path: Path
 ) -> None:
-    model = randomise(make(FieldSpec()))  # type: ignore[arg-type]
+    model = randomise(make(FieldSpec()))
     save_file(model.state_dict(), tmp_path / "model.safetensors")
     other = make(FieldSpec())
     other.load_state_dict(load_file(tmp_path / "model.safetensors"))

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from pibert import FieldSpec, Grid
 from pibert.fields import Boundary, Sides
 from pibert.models import count_parameters
-from pibert.models.rivals.convolution import GridConv2d
+from pibert.models.convolution import GridConv2d
 from pibert.models.rivals.unet import PRESETS, Block, UNet, UNetConfig
 from tests.models.stepping import CHECKS, drawn
 

@@ -50,6 +50,8 @@ VARIANTS = (
     "fno2d-padded",
     "pitt-base",
     "pitt-constant",
+    "pibert-mr",
+    "pibert-mr-large",
 )
 """With them there are as many entrants as in the comparisons for a GPU."""
 FRAMES, LEADS, STRIP = 40, 12, 11
@@ -165,7 +167,7 @@ def tokens() -> dict[str, Tensor]:
 
 @lru_cache
 def invented(count: int = 3) -> Board:
-    """A board of so many models, ranked as ``NAMES``; up to 23."""
+    """A board of so many models, ranked as ``NAMES``; up to 25."""
     own = spec()
     normalizer = Normalizer((1.0, 0.0), (0.3, 0.3))
     measures: list[Measure] = [

@@ -30,7 +30,7 @@ def test_points_stand_at_cost_and_error():
     assert "pibert has the lowest error" in drawn.alt
 
 
-@pytest.mark.parametrize("count", [15, 23])
+@pytest.mark.parametrize("count", [15, 25])
 def test_names_cover_neither_each_other_nor_a_point(count):
     drawn = once(cost, count)
     drawn.figure.draw_without_rendering()
@@ -44,16 +44,16 @@ def test_names_cover_neither_each_other_nor_a_point(count):
             assert covering == []
 
 
-def test_no_two_of_23_models_look_alike():
-    board = invented(23)
-    assert len(set(board.models)) == 23
-    assert len({board.colour(model) for model in board.models}) == 23
+def test_no_two_of_25_models_look_alike():
+    board = invented(25)
+    assert len(set(board.models)) == 25
+    assert len({board.colour(model) for model in board.models}) == 25
     looks = {
         (line.get_marker(), line.get_markerfacecolor(), line.get_markeredgecolor())
-        for line in axes_of(once(cost, 23))[0].lines
+        for line in axes_of(once(cost, 25))[0].lines
         if line.get_marker() != "None"
     }
-    assert len(looks) == 23
+    assert len(looks) == 25
     # However many there are, a colour and a mark come together once.
     many = Board("x", {"data": {"x": {"ranking": [{"model": f"m{n}"} for n in range(77)]}}}, {})
     assert len({(many.colour(model), many.mark(model)) for model in many.models}) == 77

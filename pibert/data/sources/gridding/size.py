@@ -5,7 +5,7 @@ import numpy as np
 from pibert.data.sources.recordings import SourceError
 
 _MOST_PER_POINT = 64
-_ALWAYS = 1_000_000
+_ALWAYS = 200_000
 """Grid points that any data may be resampled to."""
 _MOST_ASKED = 100_000_000
 
@@ -22,7 +22,7 @@ def even_size(name: str, extent: np.ndarray, step: float, count: int) -> tuple[i
         count: The number of points or cells of the data.
     """
     with np.errstate(all="ignore"):
-        columns, rows = np.asarray(extent, float) / step
+        columns, rows = np.maximum(np.asarray(extent, float) / step, 1.0)
     if not rows * columns <= _ALWAYS + _MOST_PER_POINT * count:
         raise SourceError(
             f"{name}: a uniform grid as fine as the data would have {rows:.4g} x {columns:.4g} "

@@ -1,0 +1,443 @@
+"""Multiresolution PIBERT: wavelet cycles with local operators, and attention on the coarsest scale.
+
+The step operator is written in the non-standard form of Beylkin, Coifman and Rokhlin (Comm. Pure
+Appl. Math. 44, 1991). An orthonormal Haar transform splits features into averages s and details d,
+level by level. On fine levels the operator is nearly diagonal, so a small convolution on (s, d)
+together is enough. On the coarsest level it is dense, and there the global parts of PIBERT act on
+a few hundred tokens: a Fourier multiplier and physics-biased attention.
+
+    fields, known points, coordinates, products of the equations -> 3x3 lift, + parameters
+    -> cycle, cycle, ...     x_0 = x;  on each level l = 1 ... L:
+                               x_{l-1} <- x_{l-1} + H^T local_l(H x_{l-1})     H: Haar, to (s, d)
+                               x_l = averages of x_{l-1}
+                             tokens <- tokens + project(x_L);  Fourier, attention, MLP
+                             the change of x_L is added back to all finer levels
+    -> 1x1 head, added to the last frame
+
+Tokens persist from cycle to cycle. The head starts at zero: an untrained model is persistence.
+Level l has its own weights up to ``own_levels``; deeper levels share those of the last, and there
+are no learned positions. So one set of weights serves every grid. On larger grids more levels keep
+the coarsest scale below ``most_tokens``, and the cost grows linearly with the number of points.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pibert.fields import PARAMETER_WIDTH, FieldSpec, Grid, Normalizer
+from pibert.models.attention import Block
+from pibert.models.bias import PhysicsBias
+from pibert.models.constant import constant, count
+from pibert.models.convolution import GridConv2d, padded_to_multiple, wrapped
+from pibert.models.equation_terms import EquationTerms
+from pibert.models.fourier import FourierBranch
+from pibert.models.modes import FieldModes, first_guess
+from pibert.models.stepper import Stepper, StepperConfig, at_least_one, known_points, zero
+from pibert.physics import find_family
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PIBERTMRConfig(StepperConfig):
+    """Sizes and switches; the defaults are the ``base`` preset."""
+
+    width: int = 32
+    """Features of a point."""
+    local_width: int = 96
+    """Hidden channels of a local operator."""
+    token_width: int = 96
+    heads: int = 4
+    mlp_ratio: int = 2
+    cycles: int = 4
+    levels: int = 2
+    """Least number of levels."""
+    most_tokens: int = 1024
+    """A grid with more tokens on the coarsest level gets further levels."""
+    own_levels: int = 2
+    """Finest levels with weights of their own; deeper levels share those of the last one."""
+    modes: int = 6
+    """Modes of the Fourier multiplier along y, half as many along x; 0: none."""
+    coordinates: bool = True
+    """Tell the model where a point lies."""
+    equation_terms: bool = True
+    """Give it products of the governing equations as input."""
+    attention_bias: float = 0.12
+    """lambda_att; 0 leaves the attention unbiased."""
+    family: str | None = None
+    """PDE family of the bias; None: the family of the field spec."""
+    parameter_token: bool = True
+    fill_modes: int = 0
+    """Principal modes of training fields that the reconstruction starts from; 0: a thin plate."""
+    fold: bool = True
+    """Multiply the Haar transform into the weights (the same function); off: the plain form."""
+
+    def __post_init__(self) -> None:
+        StepperConfig.__post_init__(self)
+        at_least_one(self, "width", "local_width", "token_width", "heads", "mlp_ratio", "cycles")
+        at_least_one(self, "levels", "most_tokens", "own_levels")
+        for name in ("modes", "fill_modes", "attention_bias"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be zero or positive, found {getattr(self, name)}")
+
+
+PRESETS: dict[str, PIBERTMRConfig] = {
+    "base": PIBERTMRConfig(),
+    "small": PIBERTMRConfig(width=16, local_width=48, token_width=64, cycles=2),
+    "large": PIBERTMRConfig(width=40, local_width=192, token_width=192, heads=6),
+}
+
+_SIGNS = ((1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1), (1, -1, -1, 1))
+"""Twice the Haar transform of a cell: bands s, d_x, d_y, d_xy of the points (0,0) (0,1) (1,0) (1,1)
+in the order (y, x)."""
+
+
+@constant
+def haar_matrix(dtype: torch.dtype, device: torch.device) -> Float[Tensor, "4 4"]:
+    """The orthogonal matrix from the points of a 2 x 2 cell to its bands."""
+    return torch.tensor(_SIGNS, dtype=dtype, device=device) / 2
+
+
+def analyse(x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k v w"]:
+    """Averages of all channels, then their details along x, along y and along both."""
+    cells = F.pixel_unshuffle(x, 2).unflatten(1, (x.shape[1], 4))
+    return torch.einsum("kp,bcpyx->bkcyx", haar_matrix(x.dtype, x.device), cells).flatten(1, 2)
+
+
+def synthesise(bands: Float[Tensor, "b k v w"]) -> Float[Tensor, "b c y x"]:
+    """The inverse of ``analyse``."""
+    cells = bands.unflatten(1, (4, bands.shape[1] // 4))
+    points = torch.einsum("kp,bkcyx->bcpyx", haar_matrix(bands.dtype, bands.device), cells)
+    return F.pixel_shuffle(points.flatten(1, 2), 2)
+
+
+def averages(x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c v w"]:
+    """The first of the bands of ``analyse``."""
+    return 2 * F.avg_pool2d(x, 2)
+
+
+def spread(s: Float[Tensor, "b c v w"]) -> Float[Tensor, "b c y x"]:
+    """``synthesise`` of averages without details."""
+    return F.interpolate(s, scale_factor=2.0, mode="nearest") / 2
+
+
+class LocalOperator(nn.Module):
+    """A convolution on all bands of a level, GELU, and a pointwise map back to the bands."""
+
+    def __init__(self, width: int, hidden: int, grid: Grid, *, fold: bool) -> None:
+        super().__init__()
+        self.fold = fold
+        self.bands_in = GridConv2d(4 * width, hidden, 3, grid)
+        self.bands_out = nn.Conv2d(hidden, 4 * width, 1)
+        nn.init.normal_(self.bands_out.weight, std=0.1 * hidden**-0.5)
+        nn.init.zeros_(self.bands_out.bias)  # type: ignore[arg-type]
+
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+        if not self.fold:
+            return synthesise(self.bands_out(F.gelu(self.bands_in(analyse(x)))))
+        return self._synthesise(F.gelu(self._analyse(x)))
+
+    def _analyse(self, x: Tensor) -> Tensor:
+        """The convolution of the bands as one of the points: 6 x 6 with a stride of 2."""
+        weight = self.bands_in.weight
+        hidden, width = weight.shape[0], weight.shape[1] // 4
+        bands = weight.view(hidden, 4, width, 3, 3)
+        haar = haar_matrix(weight.dtype, weight.device).view(4, 2, 2)
+        kernel = torch.einsum("hkcij,kpq->hcipjq", bands, haar).reshape(hidden, width, 6, 6)
+        for dim, periodic in zip((2, 3), self.bands_in.periodic, strict=True):
+            x = wrapped(x, 2, dim) if periodic else x
+        margin = [0 if periodic else 2 for periodic in self.bands_in.periodic]
+        return F.conv2d(x, kernel, self.bands_in.bias, stride=2, padding=margin)
+
+    def _synthesise(self, hidden: Tensor) -> Tensor:
+        """The pointwise map to the bands as one to the points of each cell."""
+        weight, bias = self.bands_out.weight, self.bands_out.bias
+        assert bias is not None
+        haar = haar_matrix(weight.dtype, weight.device)
+        width = weight.shape[0] // 4
+        points = torch.einsum("kp,kch->cph", haar, weight.view(4, width, -1)).flatten(0, 1)
+        offset = torch.einsum("kp,kc->cp", haar, bias.view(4, width)).flatten()
+        return F.pixel_shuffle(F.conv2d(hidden, points[:, :, None, None], offset), 2)
+
+
+class GlobalOperator(nn.Module):
+    """What acts on the tokens of the coarsest level in one cycle."""
+
+    def __init__(self, config: PIBERTMRConfig, grid: Grid, lattice: tuple[int, int]) -> None:
+        super().__init__()
+        d = config.token_width
+        self.enter = nn.Conv2d(config.width, d, 1)
+        self.neighbours = GridConv2d(d, d, 3, grid, groups=d)
+        self.fourier, self.fourier_in, self.fourier_out = None, None, None
+        modes = min(config.modes, lattice[0] // 2, lattice[1] // 2 * 2 + 1)
+        if modes:
+            part = max(1, d // 4)
+            self.fourier_in = nn.Conv2d(d, part, 1)
+            self.fourier = FourierBranch(part, part, modes, lattice)
+            self.fourier_out = nn.Conv2d(part, d, 1)
+        self.block = Block(d, config.heads, config.mlp_ratio)
+        self.norm = nn.LayerNorm(d)
+        self.leave = nn.Linear(d, config.width)
+        nn.init.normal_(self.leave.weight, std=0.1 * d**-0.5)
+
+    def forward(
+        self,
+        s: Float[Tensor, "b c ty tx"],
+        tokens: Float[Tensor, "b n d"],
+        bias: Float[Tensor, "b n"] | None,
+    ) -> tuple[Float[Tensor, "b c ty tx"], Float[Tensor, "b n d"]]:
+        """The change of the averages, and the tokens after the cycle."""
+        lattice, size = s.shape[-2:], s.shape[-2] * s.shape[-1]
+        field = self.enter(s) + tokens[:, :size].mT.unflatten(-1, lattice)
+        field = field + self.neighbours(field)
+        if self.fourier is not None:
+            assert self.fourier_in is not None and self.fourier_out is not None
+            field = field + self.fourier_out(self.fourier(self.fourier_in(field)).to(field.dtype))
+        tokens = torch.cat((field.flatten(2).mT, tokens[:, size:].to(field.dtype)), dim=1)
+        tokens = self.block(tokens, bias)
+        change = self.leave(self.norm(tokens[:, :size]))
+        return change.mT.unflatten(-1, lattice), tokens
+
+
+class Cycle(nn.Module):
+    """Down over the levels with local operators, the global operator, and back up."""
+
+    def __init__(self, config: PIBERTMRConfig, grid: Grid, lattice: tuple[int, int]) -> None:
+        super().__init__()
+        self.local = nn.ModuleList(
+            LocalOperator(config.width, config.local_width, grid, fold=config.fold)
+            for _ in range(config.own_levels)
+        )
+        self.coarsest = GlobalOperator(config, grid, lattice)
+
+    def forward(
+        self, x: Tensor, tokens: Tensor, bias: Tensor | None, levels: int
+    ) -> tuple[Tensor, Tensor]:
+        changes, field = [], x
+        for level in range(levels):
+            changes.append(self.local[min(level, len(self.local) - 1)](field))
+            field = averages(field + changes[-1])
+        change, tokens = self.coarsest(field, tokens, bias)
+        for own in reversed(changes):
+            change = own + spread(change)
+        return x + change, tokens
+
+
+class PIBERTMR(Stepper):
+    """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
+
+    embedded = "features of the points before the head"
+    PRETRAINED_HEADS = ("mpp_head", "ecp_head")
+    """Modules that nothing but pretraining uses."""
+
+    def __init__(self, config: PIBERTMRConfig, spec: FieldSpec) -> None:
+        super().__init__(config, spec)
+        if config.family is not None:
+            find_family(config.family)
+        shape = spec.grid.shape
+        self._check_size(shape)
+        self.terms = EquationTerms(spec) if config.equation_terms else None
+        features = self.in_channels + 1 + (self.terms.num_terms if self.terms is not None else 0)
+        if config.coordinates:
+            features += _coordinates(spec.grid, shape, torch.float32, torch.device("cpu")).shape[1]
+        w, d = config.width, config.token_width
+        self.lift = GridConv2d(features, w, 3, spec.grid)
+        self.parameter_features = nn.Linear(PARAMETER_WIDTH, w)
+        self.parameter_embedding = (
+            nn.Sequential(nn.Linear(PARAMETER_WIDTH, d), nn.GELU(), nn.Linear(d, d))
+            if config.parameter_token
+            else None
+        )
+        self.physics_bias = None
+        if config.attention_bias > 0 and (config.family or spec.family):
+            self.physics_bias = PhysicsBias(
+                spec, self.patch(shape), history=config.history, family=config.family
+            )
+        lattice = self.token_lattice(shape)
+        self.cycles = nn.ModuleList(Cycle(config, spec.grid, lattice) for _ in range(config.cycles))
+        self.norm = nn.LayerNorm(d)
+        self.head = nn.Conv2d(w, self.out_channels, 1)
+        self.mpp_head = nn.Conv2d(w, self.in_channels, 1)
+        self.ecp_head = nn.Sequential(nn.Linear(d + w, d // 2), nn.GELU(), nn.Linear(d // 2, 1))
+        self.modes = (
+            FieldModes(config.fill_modes, (self.in_channels, *shape)) if config.fill_modes else None
+        )
+        zero(self.head)
+        zero(self.mpp_head)
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The transformer blocks, cycle by cycle."""
+        return [cycle.coarsest.block for cycle in self.cycles]  # type: ignore[union-attr,misc]
+
+    def levels(self, shape: tuple[int, int]) -> int:
+        """Levels on a grid: enough for at most ``most_tokens`` on the coarsest one."""
+        levels = self.config.levels
+        while math.prod(-(-size // 2**levels) for size in shape) > self.config.most_tokens:
+            levels += 1
+        return levels
+
+    def patch(self, shape: tuple[int, int]) -> int:
+        """Points along a side of a token on a grid."""
+        return 2 ** self.levels(shape)
+
+    def token_lattice(self, shape: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of tokens on a grid."""
+        patch = self.patch(shape)
+        return -(-shape[0] // patch), -(-shape[1] // patch)
+
+    def calibrate(
+        self,
+        x: Float[Tensor, "n c y x"],
+        normalizer: Normalizer | None = None,
+        parameters: Float[Tensor, "n q"] | None = None,
+        mask: Tensor | None = None,
+    ) -> None:
+        """Set physical units and the scales of terms and residuals from training samples.
+
+        Modes to start the reconstruction from are taken from the same samples.
+        """
+        known = known_points(mask, x)
+        if self.physics_bias is not None:
+            if normalizer is not None:
+                self.physics_bias.set_normalizer(normalizer)
+            self.physics_bias.calibrate(x, parameters, mask)
+        if self.terms is not None:
+            if normalizer is not None:
+                self.terms.set_normalizer(normalizer)
+            self.terms.calibrate(self._newest(x), known)
+        if self.modes is not None:
+            self.modes.fit(x, known)
+
+    def forward(
+        self,
+        x: Float[Tensor, "b c y x"],
+        parameters: Float[Tensor, "b q"] | None = None,
+        mask: Tensor | None = None,
+    ) -> Float[Tensor, "b k y x"]:
+        """The next frames, standardised as the input; arguments as of ``Stepper.forward``."""
+        x = self.prepared(x, parameters, mask)
+        field = self.head(self._features(x, parameters, mask)[0])
+        return field + self.last_frame(x) if self.config.residual else field
+
+    def encode(
+        self,
+        x: Float[Tensor, "b c y x"],
+        parameters: Float[Tensor, "b q"] | None = None,
+        mask: Tensor | None = None,
+    ) -> Float[Tensor, "b n d"]:
+        """Tokens after the last cycle, row by row, the parameter token last."""
+        x = self.prepared(x, parameters, mask)
+        return self.norm(self._features(x, parameters, mask)[1])
+
+    def embed(
+        self,
+        x: Float[Tensor, "b c y x"],
+        parameters: Float[Tensor, "b q"] | None = None,
+        mask: Tensor | None = None,
+    ) -> Float[Tensor, "b d y x"]:
+        """The features of the points before the head."""
+        return self._features(self.prepared(x, parameters, mask), parameters, mask)[0]
+
+    def reconstruct(
+        self,
+        x: Float[Tensor, "b c y x"],
+        parameters: Float[Tensor, "b q"] | None = None,
+        mask: Tensor | None = None,
+    ) -> Float[Tensor, "b c y x"]:
+        """Masked physics prediction: the complete input, as a correction of a first guess."""
+        x = self.prepared(x, parameters, mask)
+        correction = self.mpp_head(self._features(x, parameters, mask)[0])
+        if mask is None:
+            return x + correction
+        return first_guess(x, known_points(mask, x), self.spec.grid, self.modes) + correction
+
+    def consistency(
+        self,
+        x: Float[Tensor, "b c y x"],
+        parameters: Float[Tensor, "b q"] | None = None,
+        mask: Tensor | None = None,
+    ) -> Float[Tensor, " b"]:
+        """Equation consistency prediction: the logit that the field obeys its equations."""
+        x = self.prepared(x, parameters, mask)
+        features, tokens = self._features(x, parameters, mask)
+        pooled = torch.cat((self.norm(tokens).mean(1), features.abs().mean((2, 3))), dim=1)
+        return self.ecp_head(pooled).squeeze(-1)
+
+    def prepared(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
+        """Check the input and set unknown points to zero."""
+        if x.ndim == 4:
+            self._check_size((x.shape[-2], x.shape[-1]))
+        return super().prepared(x, parameters, mask)
+
+    def _check_size(self, shape: tuple[int, int]) -> None:
+        least = 2**self.config.levels
+        if min(shape) < least:
+            raise ValueError(
+                f"{self.config.levels} levels need a grid of at least {least} x {least} points, "
+                f"found {shape[0]} x {shape[1]}; set levels={max(1, min(shape).bit_length() - 1)}"
+            )
+
+    def _newest(self, x: Tensor) -> Tensor:
+        return x[:, -len(self.spec.channels) :]
+
+    def _features(
+        self, x: Tensor, parameters: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Features of the points, (b, w, y, x), and tokens, (b, n, d)."""
+        shape = (x.shape[-2], x.shape[-1])
+        levels, known = self.levels(shape), known_points(mask, x)
+        vector = self.parameter_vector(x, parameters)
+        lifted = self.lift(self._inputs(x, None if mask is None else known, shape))
+        field = lifted + self.parameter_features(vector)[:, :, None, None]
+        field = padded_to_multiple(field, 2**levels)
+        rows, columns = self.token_lattice(shape)
+        tokens = field.new_zeros(len(x), rows * columns, self.config.token_width)
+        if self.parameter_embedding is not None:
+            tokens = torch.cat((tokens, self.parameter_embedding(vector)[:, None]), dim=1)
+        bias = self._logit_bias(x, parameters, mask, 2**levels)
+        for cycle in self.cycles:
+            field, tokens = cycle(field, tokens, bias, levels)
+        return field[..., : shape[0], : shape[1]], tokens
+
+    def _inputs(self, x: Tensor, known: Tensor | None, shape: tuple[int, int]) -> Tensor:
+        """Everything that the lift sees of each point."""
+        there = x.new_ones(len(x), 1, *shape) if known is None else known[:, None].to(x.dtype)
+        parts = [x, there]
+        if self.terms is not None:
+            parts.append(self.terms(self._newest(x), known).to(x.dtype))
+        if self.config.coordinates:
+            places = _coordinates(self.spec.grid, shape, x.dtype, x.device)
+            parts.append(places.expand(len(x), -1, -1, -1))
+        return torch.cat(parts, dim=1)
+
+    def _logit_bias(
+        self, x: Tensor, parameters: Tensor | None, mask: Tensor | None, patch: int
+    ) -> Float[Tensor, "b n"] | None:
+        """-lambda r_j; zero for the parameter token."""
+        if self.physics_bias is None:
+            return None
+        residual = self.physics_bias(x, parameters, mask, patch)
+        return F.pad(-self.config.attention_bias * residual, (0, self.config.parameter_token))
+
+
+def _coordinates(
+    grid: Grid, shape: tuple[int, int], dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "1 k y x"]:
+    return _places(grid.periodic_y, grid.periodic_x, *shape, dtype, device)
+
+
+@constant
+def _places(
+    periodic_y: bool, periodic_x: bool, ny: int, nx: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Coordinates x, y from -1 to 1; cosine and sine of those along a periodic direction."""
+    parts = []
+    for periodic, size, axis in ((periodic_x, nx, -1), (periodic_y, ny, -2)):
+        place = 2 * (count(0, size, device=device) + 0.5) / size - 1
+        place = place if axis == -1 else place[:, None]
+        waves = (torch.cos(torch.pi * place), torch.sin(torch.pi * place))
+        parts += [part.expand(ny, nx) for part in (waves if periodic else (place,))]
+    return torch.stack(parts)[None].to(dtype)

@@ -1,0 +1,188 @@
+"""Multiresolution PIBERT: its transform, its levels, and what it keeps on other grids."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pibert.fields import Grid, Normalizer
+from pibert.models import PRESETS, build_model, count_parameters
+from pibert.models.equation_terms import EquationTerms
+from pibert.models.pibert_mr import PIBERTMR, LocalOperator, analyse, averages, spread, synthesise
+from tests.helpers import TINY_OPTIONS, assert_close, randomise, tiny_model, tiny_spec
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64)
+
+
+def make(shape: tuple[int, int] = (12, 20), *, periodic: bool = False, **options: Any) -> PIBERTMR:
+    kind = Grid.periodic if periodic else Grid
+    spec = tiny_spec(shape, grid=kind(shape, dx=0.3, dy=0.2))
+    return randomise(tiny_model("pibert-mr", spec, **options)).eval().double()
+
+
+def test_the_haar_transform_is_orthonormal_and_inverts() -> None:
+    x = draw(2, 3, 6, 10)
+    bands = analyse(x)
+    assert bands.shape == (2, 12, 3, 5)
+    assert_close(bands.square().sum(), x.square().sum(), rtol=1e-12)
+    assert_close(synthesise(bands), x, rtol=1e-12)
+    # Of a basis vector each: rows and columns of the matrix have length one.
+    points = torch.eye(24, dtype=torch.float64).view(24, 1, 4, 6)
+    matrix = analyse(points).flatten(1)
+    assert_close(matrix @ matrix.T, torch.eye(24).double(), rtol=1e-12)
+
+
+def test_averages_and_spread_are_the_first_band_and_its_synthesis() -> None:
+    x = draw(2, 3, 6, 10)
+    assert_close(averages(x), analyse(x)[:, :3], rtol=1e-12)
+    bands = torch.zeros(2, 12, 3, 5, dtype=torch.float64)
+    bands[:, :3] = averages(x)
+    assert_close(spread(averages(x)), synthesise(bands), rtol=1e-12)
+
+
+def test_details_know_their_direction() -> None:
+    rows = torch.tensor([1.0, -1.0]).repeat(2)[:, None].expand(4, 6)[None, None]
+    s, along_x, along_y, both = analyse(rows)[0]
+    assert not s.any() and not along_x.any() and not both.any()
+    assert (along_y == 2).all()
+
+
+@pytest.mark.parametrize("periodic", [True, False])
+def test_folded_and_plain_local_operators_are_the_same_function(periodic: bool) -> None:
+    grid = Grid.periodic((8, 12)) if periodic else Grid((8, 12), dx=1.0, dy=1.0)
+    operator = randomise(LocalOperator(5, 7, grid, fold=True)).double()
+    x = draw(2, 5, 8, 12)
+    folded = operator(x)
+    operator.fold = False
+    assert_close(folded, operator(x), rtol=1e-12)
+
+
+def test_the_whole_model_is_the_same_folded_and_plain() -> None:
+    x, parameters = draw(2, 2, 12, 20), draw(2, 1)
+    model = make(fold=True)
+    plain = make(fold=False)
+    plain.load_state_dict(model.state_dict())
+    assert_close(model(x, parameters), plain(x, parameters), rtol=1e-10)
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_shifts_by_whole_tokens_commute_on_a_periodic_grid(levels: int) -> None:
+    model = make((16, 24), periodic=True, coordinates=False, levels=levels, attention_bias=0.5)
+    x, parameters = draw(2, 2, 16, 24), draw(2, 1)
+    patch = 2**levels
+    for shift in ((patch, 0), (0, patch), (3 * patch, -2 * patch)):
+        moved = model(x.roll(shift, (-2, -1)), parameters)
+        assert_close(moved, model(x, parameters).roll(shift, (-2, -1)), rtol=1e-10)
+    half = model(x.roll((1, 0), (-2, -1)), parameters)
+    assert not torch.allclose(half, model(x, parameters).roll((1, 0), (-2, -1)), rtol=1e-3)
+
+
+def test_coordinates_break_the_symmetry_and_can_be_switched_off() -> None:
+    x = draw(1, 2, 16, 24)
+    model = make((16, 24), periodic=True)
+    moved = model(x.roll(8, -1)).roll(-8, -1)
+    assert not torch.allclose(moved, model(x), rtol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(24, 40), (13, 21), (9, 11)])
+def test_one_set_of_weights_runs_on_other_grids(shape: tuple[int, int]) -> None:
+    model = make((12, 20))
+    x, mask = draw(2, 2, *shape), torch.ones(2, *shape, dtype=torch.bool)
+    mask[0, 2:5, 3:6] = False
+    answer = model(x, draw(2, 1), mask)
+    assert answer.shape == x.shape and answer.isfinite().all()
+    assert model.reconstruct(x, None, mask).shape == x.shape
+    other = tiny_model("pibert-mr", tiny_spec(shape)).double()
+    weights = {k: v for k, v in model.state_dict().items() if not k.startswith("physics_bias")}
+    missing, unexpected = other.load_state_dict(weights, strict=False)
+    assert not unexpected and all(name.startswith("physics_bias") for name in missing)
+
+
+@pytest.mark.parametrize(
+    ("shape", "levels"),
+    [((64, 64), 2), ((128, 128), 2), ((60, 114), 2), ((256, 256), 3), ((1024, 1024), 5)],
+)
+def test_larger_grids_get_more_levels_and_no_more_tokens(
+    shape: tuple[int, int], levels: int
+) -> None:
+    model = build_model("pibert-mr", preset="small")
+    assert model.levels(shape) == levels
+    rows, columns = model.token_lattice(shape)
+    assert rows * columns <= 1024 and rows * 2**levels >= shape[0]
+
+
+def test_levels_beyond_the_own_ones_share_weights() -> None:
+    few, many = (make((32, 32), levels=n, own_levels=1) for n in (1, 3))
+    assert count_parameters(few) == count_parameters(many)
+    assert not torch.allclose(few(x := draw(1, 2, 32, 32)), many(x))
+
+
+def test_the_base_preset_is_as_small_as_its_rivals() -> None:
+    assert count_parameters(build_model("pibert-mr", preset="base")) <= 1_700_000
+    assert set(PRESETS["pibert-mr"]) == {"small", "base", "large"}
+
+
+def test_untrained_it_fills_as_its_first_guess_and_keeps_known_points() -> None:
+    model = tiny_model("pibert-mr", tiny_spec((12, 20)))
+    x, mask = torch.randn(2, 2, 12, 20), torch.ones(2, 12, 20, dtype=torch.bool)
+    mask[:, 4:7, 5:9] = False
+    found = model.reconstruct(x, None, mask)
+    there = mask[:, None].expand_as(x)
+    assert torch.equal(found[there], x[there])
+    assert found.isfinite().all()
+
+
+def test_unknown_points_are_not_seen_and_told_from_zeros() -> None:
+    model = make()
+    x, mask = draw(2, 2, 12, 20), torch.ones(2, 12, 20, dtype=torch.bool)
+    mask[:, 4:7, 5:9] = False
+    hidden = torch.where(mask[:, None], x, 7.0)
+    assert torch.equal(model(hidden, None, mask), model(x, None, mask))
+    zeros = torch.where(mask[:, None], x, 0.0)
+    assert not torch.allclose(model(zeros), model(x, None, mask))
+    assert model.consistency(x, None, mask).shape == (2,)
+
+
+def test_terms_of_a_linear_flow_are_those_on_paper() -> None:
+    spec = tiny_spec((10, 14))
+    terms = EquationTerms(spec).double()
+    terms.set_normalizer(Normalizer((0.5, -1.0), (2.0, 3.0)))
+    y, x = torch.meshgrid(torch.arange(10.0) * 0.2, torch.arange(14.0) * 0.3, indexing="ij")
+    u, v = 1.5 * x - 0.5 * y, 0.7 * y + 2.0
+    frame = torch.stack(((u - 0.5) / 2.0, (v + 1.0) / 3.0))[None].double()
+    terms.scales.fill_(1.0)
+    found = terms(frame, None)[0]
+    expected = torch.stack((u * u, u * v, v * v, 1.5 * u - 0.5 * v, 0.7 * v)).double()
+    assert_close(found, expected, rtol=1e-5)
+    known = torch.ones(1, 10, 14, dtype=torch.bool)
+    known[0, 5, 6] = False
+    found = terms(frame, known)[0]
+    assert not found[:, 5, 6].any()
+    assert not found[3:, 4:7, 5:8].any() and found[3:, 3, 6].all() and found[0, 4, 6]
+    terms.calibrate(frame, known)
+    rms = terms(frame, known)[0]
+    defined = torch.tensor([139.0] * 3 + [131.0] * 2).double()
+    assert_close(rms.square().sum((1, 2)) / defined, torch.ones(5).double(), rtol=1e-6)
+
+
+def test_a_grid_that_is_too_small_is_refused_with_the_levels_that_fit() -> None:
+    with pytest.raises(ValueError, match=r"levels=2") as error:
+        tiny_model("pibert-mr", tiny_spec((6, 20)), levels=3)
+    assert "6 x 20" in str(error.value) and "8 x 8" in str(error.value)
+    model = make(levels=2)
+    with pytest.raises(ValueError, match="3 x 20"):
+        model(draw(1, 2, 3, 20))
+
+
+@pytest.mark.parametrize("wrong", [{"width": 0}, {"levels": 0}, {"attention_bias": -1.0}])
+def test_wrong_options_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        build_model("pibert-mr", **wrong)
+
+
+def test_heads_must_divide_the_token_width() -> None:
+    with pytest.raises(ValueError, match="heads"):
+        build_model("pibert-mr", **{**TINY_OPTIONS["pibert-mr"], "heads": 5})

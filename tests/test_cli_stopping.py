@@ -190,7 +190,7 @@ def test_sigterm_is_passed_on_to_the_runs_of_a_comparison(
     monkeypatch.setattr(pool.concurrent.futures, "ProcessPoolExecutor", Pool)
     with pytest.raises(KeyboardInterrupt), stopping.signals_raise():
         pool.work_on(
-            [1], abs, workers=1, device="cpu", done=lambda *_: None, failed=lambda *_: None
+            [1], max, workers=1, device="cpu", done=lambda *_: None, failed=lambda *_: None
         )
     assert stopped == (["child"] if number == signal.SIGTERM else [])
 

@@ -209,3 +209,13 @@ def test_an_interrupt_inside_executed_text_does_not_change_the_exit_code(tmp_pat
     paths = {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
     command = [sys.executable, "-m", "program"]
     assert subprocess.run(command, env=os.environ | paths).returncode == 143
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_signal_before_the_command_begins_ends_with_its_code(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setattr("pibert.cli._Commands.make_context", sending(number))
+    with pytest.raises(SystemExit) as end:
+        app(["info"], prog_name="pibert")
+    assert end.value.code == CODES[number]

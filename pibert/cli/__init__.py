@@ -149,6 +149,10 @@ class _App(typer.Typer):
         except KeyboardInterrupt:
             complain("interrupted")
             sys.exit(stopping.exit_code())
+        except SystemExit as end:
+            if end.code == 130 and stopping.is_asked():  # to Typer every interrupt is Ctrl-C
+                sys.exit(stopping.exit_code())
+            raise
 
 
 app = _App(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)

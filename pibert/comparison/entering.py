@@ -12,7 +12,6 @@ from typing import Any
 from pibert import config
 from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import IDENTITIES, Flows
-from pibert.experiments.record import read_record
 from pibert.predictor import load
 from pibert.predictor.shipped import find_model
 from pibert.textfiles import read_json
@@ -79,8 +78,9 @@ def _refuse_starts(
 def _place_of(folder: Path, start: str) -> Path:
     """The folder of a model that a run began with; relative paths begin where the run did."""
     record = folder / "config.json"
-    began_in = read_record(record).get("directory", ".") if record.exists() else "."
-    place = Path(str(began_in)) / start
+    stated = read_json(record) if record.exists() else {}
+    began_in = stated.get("directory", ".") if isinstance(stated, dict) else "."
+    place = Path(str(began_in)) / str(start)
     try:
         place = place if place.exists() else find_model(start)
     except FileNotFoundError:

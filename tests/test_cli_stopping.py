@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,14 @@ def sending(number: int) -> Callable[..., Any]:
         raise AssertionError("the signal was lost")
 
     return send
+
+
+@pytest.fixture(autouse=True)
+def heeded() -> Iterator[None]:
+    """Tests that run in the background ignore interrupts, and would hand that on."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ the coarsest scale below ``most_tokens``, and the cost grows linearly with the n
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -204,11 +205,13 @@ class GlobalOperator(nn.Module):
 class Cycle(nn.Module):
     """Down over the levels with local operators, the global operator, and back up."""
 
-    def __init__(self, config: PIBERTMRConfig, grid: Grid, lattice: tuple[int, int]) -> None:
+    def __init__(
+        self, config: PIBERTMRConfig, grid: Grid, lattice: tuple[int, int], levels: int
+    ) -> None:
         super().__init__()
         self.local = nn.ModuleList(
             LocalOperator(config.width, config.local_width, grid, fold=config.fold)
-            for _ in range(config.own_levels)
+            for _ in range(min(config.own_levels, levels))
         )
         self.coarsest = GlobalOperator(config, grid, lattice)
 
@@ -255,9 +258,10 @@ class PIBERTMR(Stepper):
             self.physics_bias = PhysicsBias(
                 spec, self.patch(shape), history=config.history, family=config.family
             )
-        lattice = self.token_lattice(shape)
-        self.cycles = nn.ModuleList(Cycle(config, spec.grid, lattice) for _ in range(config.cycles))
-        self.norm = nn.LayerNorm(d)
+        lattice, levels = self.token_lattice(shape), self.levels(shape)
+        self.cycles = nn.ModuleList(
+            Cycle(config, spec.grid, lattice, levels) for _ in range(config.cycles)
+        )
         self.head = nn.Conv2d(w, self.out_channels, 1)
         self.mpp_head = nn.Conv2d(w, self.in_channels, 1)
         self.ecp_head = nn.Sequential(nn.Linear(d + w, d // 2), nn.GELU(), nn.Linear(d // 2, 1))
@@ -328,9 +332,9 @@ class PIBERTMR(Stepper):
         parameters: Float[Tensor, "b q"] | None = None,
         mask: Tensor | None = None,
     ) -> Float[Tensor, "b n d"]:
-        """Tokens after the last cycle, row by row, the parameter token last."""
+        """Tokens after the last norm, row by row, the parameter token last."""
         x = self.prepared(x, parameters, mask)
-        return self.norm(self._features(x, parameters, mask)[1])
+        return self._features(x, parameters, mask)[1]
 
     def embed(
         self,
@@ -363,7 +367,7 @@ class PIBERTMR(Stepper):
         """Equation consistency prediction: the logit that the field obeys its equations."""
         x = self.prepared(x, parameters, mask)
         features, tokens = self._features(x, parameters, mask)
-        pooled = torch.cat((self.norm(tokens).mean(1), features.abs().mean((2, 3))), dim=1)
+        pooled = torch.cat((tokens.mean(1), features.abs().mean((2, 3))), dim=1)
         return self.ecp_head(pooled).squeeze(-1)
 
     def prepared(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
@@ -386,7 +390,7 @@ class PIBERTMR(Stepper):
     def _features(
         self, x: Tensor, parameters: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Features of the points, (b, w, y, x), and tokens, (b, n, d)."""
+        """Features of the points, (b, w, y, x), and tokens after the last norm, (b, n, d)."""
         shape = (x.shape[-2], x.shape[-1])
         levels, known = self.levels(shape), known_points(mask, x)
         vector = self.parameter_vector(x, parameters)
@@ -400,7 +404,8 @@ class PIBERTMR(Stepper):
         bias = self._logit_bias(x, parameters, mask, 2**levels)
         for cycle in self.cycles:
             field, tokens = cycle(field, tokens, bias, levels)
-        return field[..., : shape[0], : shape[1]], tokens
+        last: Any = self.cycles[-1]
+        return field[..., : shape[0], : shape[1]], last.coarsest.norm(tokens)
 
     def _inputs(self, x: Tensor, known: Tensor | None, shape: tuple[int, int]) -> Tensor:
         """Everything that the lift sees of each point."""

@@ -84,7 +84,7 @@ def test_notes_of_the_reader_are_told_of_other_programs_files(tmp_path: Path) ->
     assert any("no time between the frames" in note for note in notes)
     assert any("positions are whole numbers without a unit" in note for note in notes)
     scaled = replace(plan, hints={"scale": "0.05mm/px", "pulse_delay": "1ms", "dt": 0.01})
-    with pytest.warns(InputWarning, match="pixels were calibrated with 50 um/px"):
+    with pytest.warns(InputWarning, match="calibrated with 50 um/px"):
         prepare_test(scaled, prepare(scaled).spec, Normalizer.identity(2))
     named = replace(plan, hints={"unit": "m/s", "length_unit": "mm", "dt": 0.01})
     with pytest.warns(InputWarning, match="units: length mm -> m"):

@@ -41,4 +41,4 @@ def cost_of(asked: Asked, predictor: Predictor) -> Cost:
     # Resampling around points that are not known takes more.
     has_gaps = asked.mask is not None or predictor.spec.grid.body is not None
     start = (20 if has_gaps else 8) * fields + 4 * window + 2 * weights
-    return Cost(start, (ahead + (9 if has_gaps else 5)) * block + kept, ahead)
+    return Cost(start, (ahead + (16 if has_gaps else 7)) * block + kept, ahead)

@@ -214,12 +214,19 @@ def resident(name: str) -> int:
 
 
 def peak_of(work: Callable[[], Any]) -> tuple[int, Any]:
-    """Bytes that some work takes at most, and what it returns."""
-    gc.collect()
-    memory.Returner(Budget(1))._trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    before, found = resident("VmRSS"), work()
-    return resident("VmHWM") - before, found
+    """Bytes that some work takes at most, and what it returns.
+
+    The least of three measurements: whatever else the process does can only add to them.
+    """
+    peaks, found = [], None
+    for _ in range(3):
+        found = None
+        gc.collect()
+        memory.Returner(Budget(1))._trim(0)
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        before, found = resident("VmRSS"), work()
+        peaks.append(resident("VmHWM") - before)
+    return min(peaks), found
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
@@ -232,12 +239,12 @@ def test_a_job_takes_no_more_memory_than_its_cost(
     mask = np.ones((900, 1100), bool) if has_gaps else None
     if mask is not None:
         mask[100:200, 300:500] = False
-    asked = Asked(route="rollout", fields=fields, mask=mask, steps=3, parameters={})
+    asked = Asked(route="rollout", fields=fields, mask=mask, steps=5, parameters={})
     cost = cost_of(asked, joint)
     with collecting_warnings():  # of the other grid
         joint.take(asked)  # what is loaded or cached at first
         start, given = peak_of(lambda: joint.take(asked))
-        rolling = Rolling(given, 3)
+        rolling = Rolling(given, 5)
         joint.advance([rolling])
 
         def make_block() -> Any:

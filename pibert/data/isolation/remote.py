@@ -5,7 +5,9 @@ system without processes that fork.
 """
 
 import atexit
+import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from pibert.fields import Trajectory
 
 IN_PROCESS = "PIBERT_READ_IN_PROCESS"
+_PACKAGES = str(Path(__file__).absolute().parents[3])
+"""The folder from which this package was imported."""
 _MARGIN = 30.0
 """Seconds beyond its limit after which a child that does not answer is given up."""
 
@@ -53,11 +57,13 @@ class _Server:
             threads = dict.fromkeys(
                 ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
             )
-            paths = os.pathsep.join(path for path in sys.path if path)
+            paths = [path for path in sys.path if path]
+            if _PACKAGES not in paths:  # such as the current folder, which sys.path does not name
+                paths.insert(0, _PACKAGES)
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "pibert.data.isolation.server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                env=os.environ | threads | {"PYTHONPATH": paths},
+                env=os.environ | threads | {"PYTHONPATH": os.pathsep.join(paths)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -94,7 +100,8 @@ class _Server:
         if self.control is not None:
             self.control.close()
         if self.process is not None:
-            self.process.terminate()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)  # with the children that it forked
             self.process.wait()
         self.process, self.control = None, None
 
@@ -124,6 +131,7 @@ class Child:
 
     def __init__(self, path: Path) -> None:
         self.path, self.limits = path, limits_for(path)
+        self._folder = None if path.is_absolute() else os.getcwd()
         self._opening: tuple[Any, ...] | None = None
         self._connection: socket.socket | None = None
         self._lock, self._pid = threading.Lock(), -1
@@ -133,11 +141,10 @@ class Child:
             self._close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "_opening": self._opening}
+        return self.__dict__ | {"_connection": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["path"])  # type: ignore[misc]
-        self._opening = state["_opening"]
+        self.__dict__ |= state | {"_lock": threading.Lock()}
 
     def open(self, kind: str, hints: "Hints", options: Mapping[str, Any]) -> dict[str, Any]:
         """What the recordings are; other processes open them the same way when they need to."""
@@ -160,7 +167,7 @@ class Child:
         limits, begun = self.limits, time.monotonic()
         self._connection.settimeout(limits.seconds + _MARGIN)
         try:
-            send_request(self._connection, (limits, what, self.path, *arguments))
+            send_request(self._connection, (limits, self._folder, what, self.path, *arguments))
             facts, arrays = receive_answer(self._connection)
         except (EOFError, OSError) as error:
             self._close()

@@ -256,3 +256,13 @@ def test_a_package_in_the_current_folder_is_read_with(tmp_path: Path) -> None:
         env=names,
     )
     assert (done.stdout, done.stderr) == ("matlab\n", "")
+
+
+def test_a_fork_reads_while_another_thread_of_its_parent_does(tmp_path: Path) -> None:
+    CORPUS["old.mat"](tmp_path / "old.mat")
+    child = remote.Child(tmp_path / "old.mat")
+    with child._lock:  # as a thread holds it that waits for an answer
+        pid = os.fork()
+        if not pid:  # as a worker of a data loader
+            os._exit(0 if child._lock.acquire(blocking=False) else 1)
+    assert os.waitpid(pid, 0)[1] == 0

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,8 +117,6 @@ class _Server:
 
 _SERVER = _Server()
 atexit.register(_SERVER.stop)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_SERVER.forget)
 
 
 def start() -> None:
@@ -135,6 +134,7 @@ class Child:
         self._opening: tuple[Any, ...] | None = None
         self._connection: socket.socket | None = None
         self._lock, self._pid = threading.Lock(), -1
+        _CHILDREN.add(self)
 
     def __del__(self) -> None:
         if getattr(self, "_connection", None) is not None:
@@ -145,6 +145,7 @@ class Child:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state | {"_lock": threading.Lock()}
+        _CHILDREN.add(self)
 
     def open(self, kind: str, hints: "Hints", options: Mapping[str, Any]) -> dict[str, Any]:
         """What the recordings are; other processes open them the same way when they need to."""
@@ -184,6 +185,20 @@ class Child:
         assert self._connection is not None
         self._connection.close()
         self._connection = None
+
+
+_CHILDREN: "weakref.WeakSet[Child]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In a process that was forked: another thread of the parent may have held a lock."""
+    _SERVER.forget()
+    for child in list(_CHILDREN):
+        child._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def identify_apart(path: Path) -> str:

@@ -242,22 +242,6 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def test_a_package_in_the_current_folder_is_read_with(tmp_path: Path) -> None:
-    CORPUS["old.mat"](tmp_path / "old.mat")
-    text = "import sys; from pibert.data.sources import identify; print(identify(sys.argv[1]))"
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "pibert").symlink_to(Path(__file__).parents[2] / "pibert")
-    names = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-c", text, tmp_path / "old.mat"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path / "here",
-        env=names,
-    )
-    assert (done.stdout, done.stderr) == ("matlab\n", "")
-
-
 def test_a_fork_reads_while_another_thread_of_its_parent_does(tmp_path: Path) -> None:
     CORPUS["old.mat"](tmp_path / "old.mat")
     child = remote.Child(tmp_path / "old.mat")

@@ -23,6 +23,7 @@ from pibert.data.partial import replace_file
 from pibert.experiments.experiment import DataConfig, Experiment
 from pibert.experiments.flows import Flows
 from pibert.experiments.run import run
+from pibert.textfiles import read_json
 from pibert.training.engine import Reporter
 
 FILE = "trial.json"
@@ -144,9 +145,10 @@ def perform(
 def _read(folder: Path) -> Result | None:
     """What came of a trial; None where it is not finished."""
     try:
-        return dict(json.loads((folder / FILE).read_text()))
+        found = read_json(folder / FILE)
     except (OSError, ValueError):  # a damaged one is written again
         return None
+    return found if isinstance(found, dict) else None
 
 
 def choose(comparison: Comparison, out: Path, data: str, entrant: str) -> Choice | None:

@@ -334,3 +334,9 @@ def test_several_processes_choose_what_one_does(tuned: Tuned, tmp_path: Path) ->
     results = gather(plan, tmp_path, {})
     for mine, theirs in zip(results["tuning"], tuned.results["tuning"], strict=True):
         assert mine["chosen"]["learning_rate"] == theirs["chosen"]["learning_rate"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "5", "[" * 10_000])
+def test_a_damaged_result_counts_as_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / trials.FILE).write_text(text)
+    assert trials._read(tmp_path) is None

@@ -444,11 +444,19 @@ def fields_with_nan() -> np.ndarray:
     return fields
 
 
+def store_names_elsewhere(file: h5py.File) -> None:
+    """Make a data set of the group whose values, the names, are the text of another file."""
+    del file["trajectories"]
+    text = [(__file__, 0, h5py.h5f.UNLIMITED)]
+    file.create_dataset("trajectories", (3,), "S20", external=text)
+
+
 BROKEN: list[tuple[Callable[[h5py.File], None], str]] = [
     (lambda file: file.attrs.modify("version", 2), "format version 2.*install a newer PIBERT"),
     (lambda file: file.attrs.modify("format", "other"), "not of the format 'pibert-trajectories'"),
     (lambda file: file.attrs.__delitem__("version"), "not of the format"),
     (lambda file: file.__delitem__("trajectories"), "the group 'trajectories' is missing"),
+    (store_names_elsewhere, "the group 'trajectories' is missing"),
     (lambda file: file["trajectories"].clear(), "it holds no trajectory"),
     (lambda file: file["trajectories"].create_dataset("d", data=1), "'d' is not a group"),
     (remove("fields"), "'Re 1800, süd': dataset 'fields' is missing; write it again as docs/data-"),

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from pibert.data.sources import ISOLATED, identify, open_recordings
 from pibert.data.sources.recordings import Hints, Recordings, SourceError
 from pibert.fields import MASKS, Trajectory, read_mask
 from tests.fuzz.corpus import CORPUS
+from tests.helpers import wait_until
 from tests.lookalikes.flow import assert_flow
 
 FILES = (
@@ -191,3 +193,60 @@ def test_a_script_without_a_guard_reads_in_a_child(tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": str(root)},
     )
     assert done.stdout == "once\n(6, 2, 5, 7)\n" and done.stderr == ""
+
+
+def test_a_relative_path_is_that_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reading process started elsewhere, and there is a file of the same name."""
+    for number, folder in enumerate(("first", "second"), 1):
+        (tmp_path / folder).mkdir()
+        u = np.full((3, 4, 5), number, float)
+        scipy.io.savemat(tmp_path / folder / "flow.mat", {"u": u, "v": u})
+    hints = Hints(dt=1.0, dx=1.0, dy=1.0, axes="tyx")
+    found = []
+    for folder in ("first", "second"):
+        monkeypatch.chdir(tmp_path / folder)
+        found.append(open_recordings("flow.mat", hints=hints))
+    for number, recordings in enumerate(found, 1):
+        assert torch.all(recordings[0].read() == number)
+        copy = pickle.loads(pickle.dumps(recordings))  # as a worker gets it
+        assert torch.all(copy[0].read() == number)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks")
+@pytest.mark.parametrize("end", ["stop", "lose"])
+def test_no_child_outlives_the_program(end: str) -> None:
+    server = remote._Server()
+    connection = server.connect()
+    assert server.process is not None and server.control is not None
+    pid = server.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    wait_until(lambda: bool(children.read_text()))
+    child = int(children.read_text())
+    os.kill(child, signal.SIGSTOP)  # as if it were busy: it does not see that nobody waits
+    if end == "stop":
+        server.stop()
+    else:
+        server.control.close()  # as by the end of a program that was killed
+        server.process.wait()
+    wait_until(lambda: is_gone(child))
+    connection.close()
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, even if nobody has asked for its exit code."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_a_fork_reads_while_another_thread_of_its_parent_does(tmp_path: Path) -> None:
+    CORPUS["old.mat"](tmp_path / "old.mat")
+    child = remote.Child(tmp_path / "old.mat")
+    with child._lock:  # as a thread holds it that waits for an answer
+        pid = os.fork()
+        if not pid:  # as a worker of a data loader
+            os._exit(0 if child._lock.acquire(blocking=False) else 1)
+    assert os.waitpid(pid, 0)[1] == 0

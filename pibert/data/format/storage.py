@@ -111,7 +111,8 @@ def _open_checked(path: Path) -> h5py.File:
                 f"{path}: format version {version}, but this PIBERT reads up to {VERSION}; "
                 "install a newer PIBERT"
             )
-        if file.get("trajectories", getlink=True) is None:
+        # Not a data set, whose values would pass for names: nobody has checked where it is stored.
+        if file.get("trajectories", getclass=True) is not h5py.Group:
             raise FormatError(f"{path}: the group 'trajectories' is missing; {REWRITE}")
     except FormatError:
         file.close()

@@ -5,12 +5,15 @@ system without processes that fork.
 """
 
 import atexit
+import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from pibert.fields import Trajectory
 
 IN_PROCESS = "PIBERT_READ_IN_PROCESS"
+_PACKAGES = str(Path(__file__).absolute().parents[3])
+"""The folder from which this package was imported."""
 _MARGIN = 30.0
 """Seconds beyond its limit after which a child that does not answer is given up."""
 
@@ -53,11 +58,13 @@ class _Server:
             threads = dict.fromkeys(
                 ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
             )
-            paths = os.pathsep.join(path for path in sys.path if path)
+            paths = [path for path in sys.path if path]
+            if _PACKAGES not in paths:  # such as the current folder, which sys.path does not name
+                paths.insert(0, _PACKAGES)
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "pibert.data.isolation.server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                env=os.environ | threads | {"PYTHONPATH": paths},
+                env=os.environ | threads | {"PYTHONPATH": os.pathsep.join(paths)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -94,7 +101,8 @@ class _Server:
         if self.control is not None:
             self.control.close()
         if self.process is not None:
-            self.process.terminate()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)  # with the children that it forked
             self.process.wait()
         self.process, self.control = None, None
 
@@ -109,8 +117,6 @@ class _Server:
 
 _SERVER = _Server()
 atexit.register(_SERVER.stop)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_SERVER.forget)
 
 
 def start() -> None:
@@ -124,20 +130,22 @@ class Child:
 
     def __init__(self, path: Path) -> None:
         self.path, self.limits = path, limits_for(path)
+        self._folder = None if path.is_absolute() else os.getcwd()
         self._opening: tuple[Any, ...] | None = None
         self._connection: socket.socket | None = None
         self._lock, self._pid = threading.Lock(), -1
+        _CHILDREN.add(self)
 
     def __del__(self) -> None:
         if getattr(self, "_connection", None) is not None:
             self._close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "_opening": self._opening}
+        return self.__dict__ | {"_connection": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["path"])  # type: ignore[misc]
-        self._opening = state["_opening"]
+        self.__dict__ |= state | {"_lock": threading.Lock()}
+        _CHILDREN.add(self)
 
     def open(self, kind: str, hints: "Hints", options: Mapping[str, Any]) -> dict[str, Any]:
         """What the recordings are; other processes open them the same way when they need to."""
@@ -160,7 +168,7 @@ class Child:
         limits, begun = self.limits, time.monotonic()
         self._connection.settimeout(limits.seconds + _MARGIN)
         try:
-            send_request(self._connection, (limits, what, self.path, *arguments))
+            send_request(self._connection, (limits, self._folder, what, self.path, *arguments))
             facts, arrays = receive_answer(self._connection)
         except (EOFError, OSError) as error:
             self._close()
@@ -177,6 +185,20 @@ class Child:
         assert self._connection is not None
         self._connection.close()
         self._connection = None
+
+
+_CHILDREN: "weakref.WeakSet[Child]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In a process that was forked: another thread of the parent may have held a lock."""
+    _SERVER.forget()
+    for child in list(_CHILDREN):
+        child._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def identify_apart(path: Path) -> str:

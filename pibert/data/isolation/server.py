@@ -40,7 +40,8 @@ def main(descriptor: int) -> None:
     while True:
         message, descriptors, *_ = socket.recv_fds(parent, 1, 1)
         if not message:
-            return
+            # Children may be busy for long, and nobody waits for them any more.
+            os.killpg(os.getpid(), signal.SIGKILL)
         if sys.platform == "linux" and os.fork():
             os.close(descriptors[0])
             continue
@@ -55,7 +56,7 @@ def serve(connection: socket.socket) -> None:
     reading = _Reading()
     warnings.simplefilter("ignore")
     while True:
-        limits, what, *arguments = receive_request(connection)
+        limits, folder, what, *arguments = receive_request(connection)
         assert isinstance(limits, Limits)
         if not reading.is_limited:
             limit_memory(limits.memory)
@@ -63,6 +64,8 @@ def serve(connection: socket.socket) -> None:
         # Nothing handles this signal: the system ends the process, whatever library it is in.
         signal.setitimer(signal.ITIMER_REAL, limits.seconds)
         try:
+            if folder is not None:  # a relative path, and the program may have changed its folder
+                os.chdir(folder)
             facts, arrays = getattr(reading, what)(*arguments)
         except Exception as error:
             facts, arrays = {"error": _kind(error), "message": _message(error, arguments)}, {}

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from pibert.data.resample import Resizer
 from pibert.fields import Grid
+from pibert.textfiles import read_text
 
 ZEROS = "zeros"
 FORMS = (
@@ -33,6 +34,10 @@ FORMS = (
     "are meant, or dark:IMAGE"
 )
 _CORNERS = (".csv", ".txt", ".dat")
+_IMAGES = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "PPM")
+"""Formats of images that are read; for others Pillow may start a program (Ghostscript for EPS)."""
+_MOST_PIXELS = 64_000_000
+"""Of an image: a few kilobytes can unpack to gigabytes."""
 _ROUNDING = 1e-6
 """In cells: how far outside a shape a point on its edge may lie."""
 _ASPECT = 0.05
@@ -95,7 +100,7 @@ _EXAMPLES = {True: "circle:0.1,0.05,0.01", False: "polygon:0,0,0.1,0,0.1,0.05"}
 def _read_corners(option: str, path: Path) -> np.ndarray:
     """(n, 2) from lines of two numbers; lines before the first of them may be a header."""
     rows: list[list[float]] = []
-    for line in path.read_text(errors="replace").splitlines():
+    for line in read_text(path, errors="replace").splitlines():
         words = [word for word in re.split(r"[,;\s]+", line.partition("#")[0].strip()) if word]
         try:
             numbers = [float(word) for word in words]
@@ -118,16 +123,21 @@ def _read_corners(option: str, path: Path) -> np.ndarray:
 
 def _read_image(option: str, path: Path) -> Bool[Tensor, "y x"]:
     """The pixels brighter than half of the brightest, row 0 at the bottom."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=_IMAGES) as image:
+            if image.width * image.height > _MOST_PIXELS:
+                raise ValueError(
+                    f"{image.width} x {image.height} pixels, more than {_MOST_PIXELS:,}"
+                )
             # Of modes with more than 8 bits a conversion would cut off the bright values.
             deep = image.mode in ("I", "F") or image.mode.startswith("I;")
-            values = np.asarray(image if deep else image.convert("L"), dtype=np.float64)
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+            values = np.asarray(image if deep else image.convert("L"), dtype=np.float32)
+    except Exception as error:  # of Pillow, which raises many kinds
         raise ValueError(
-            f"{option} {path}: not an image that can be read ({error}); expected {FORMS}"
+            f"{option} {path}: not an image that can be read ({error}); expected {FORMS}; images "
+            f"are {', '.join(_IMAGES)}"
         ) from None
     share = values / max(values.max(), 1e-300)
     if float(((share > 0.25) & (share < 0.75)).mean()) > _GREY:

@@ -1,8 +1,10 @@
 """Bodies and masked regions that a user states: shapes, files, images, zeros, and what is wrong."""
 
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -112,6 +114,9 @@ def test_a_larger_image_marks_the_points_whose_cells_it_covers_by_half(tmp_path:
         ("two.csv", "expected at least three corners, a line x, y each, found 2"),
         ("three.csv", "expected two numbers x, y in every line, found '1,2,3'"),
         ("text.png", "not an image that can be read"),
+        ("script.png", "not an image that can be read (cannot identify image file"),
+        ("broken.png", "not an image that can be read (broken PNG file"),
+        ("huge.png", "not an image that can be read (9000 x 9000 pixels, more than 64,000,000)"),
         ("grey.png", "expected an image in black and white"),
     ],
 )
@@ -122,10 +127,26 @@ def test_what_is_no_region_is_refused_in_words(
     Path("two.csv").write_text("0,0\n1,1\n")
     Path("three.csv").write_text("0,0\n1,1\n1,2,3\n")
     Path("text.png").write_text("no picture")
+    # PostScript, which Pillow would have Ghostscript run.
+    Path("script.png").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+    )
+    Path("huge.png").write_bytes(png(9000, 9000))
+    Path("broken.png").write_bytes(png(9, 9).replace(b"IEND", b"\0\0\0\0"))
     Image.fromarray(np.arange(200, dtype=np.uint8).reshape(10, 20)).save("grey.png")
     with pytest.raises(ValueError, match=f"--body {text}: .*") as error:
         read_region("--body", text)
     assert words in str(error.value)
+
+
+def png(width: int, height: int) -> bytes:
+    """The head of an image of one bit per pixel, and no pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
 
 
 def test_an_image_of_another_aspect_ratio_is_refused(tmp_path: Path) -> None:

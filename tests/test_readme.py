@@ -121,6 +121,12 @@ def piv_run(folder: Path) -> None:
         write_openpiv(folder / f"B{number:05}.txt", sample(8, 12))
 
 
+def arrays(path: Path) -> None:
+    """Three frames of u and v on points 1.5 mm apart."""
+    velocity = np.random.default_rng(0).normal(size=(2, 3, 8, 12))
+    np.savez(path, u=velocity[0], v=velocity[1], x=1.5 * np.arange(12), y=1.5 * np.arange(8))
+
+
 def piv_file(path: Path) -> None:
     call("convert", "wake.h5", str(path), "--piv", "missing=0.1")
 
@@ -135,6 +141,7 @@ def sample_file(path: Path) -> None:
 
 STAND_INS: dict[str, Callable[[Path], Any]] = {
     "my_piv_run/": piv_run,
+    "my_run.npz": arrays,
     "piv.h5": piv_file,
     SAMPLE: sample_file,
 }

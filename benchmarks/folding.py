@@ -9,29 +9,13 @@ launches'.
 
 import argparse
 import contextlib
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
+from timing import median_ms
 from torch import Tensor, nn
 
 from pibert.models import PRESETS, build_model
-
-
-def median_ms(step: Callable[[], None], rounds: int) -> float:
-    for _ in range(5):
-        step()
-    times = []
-    for _ in range(rounds):
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        step()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times)
 
 
 def measure(model: nn.Module, call: Callable[[Tensor], Tensor], x: Tensor) -> dict[str, float]:

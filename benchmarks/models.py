@@ -9,11 +9,10 @@ grid point and sample.
 
 import argparse
 import contextlib
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
+from timing import median_ms
 from torch import Tensor, nn
 
 from pibert.fields import FieldSpec, Grid, Parameter
@@ -72,19 +71,6 @@ def recorded(step: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-def milliseconds(step: Callable[[], None], rounds: int) -> float:
-    times = []
-    for _ in range(rounds + 3):
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        step()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times[3:])
-
-
 def measure(name: str, size: int, batch: int, rounds: int) -> dict[str, tuple[float, float]]:
     """Milliseconds and peak bytes of each task."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -99,7 +85,7 @@ def measure(name: str, size: int, batch: int, rounds: int) -> dict[str, tuple[fl
         replay = recorded(step)
         if device == "cuda":
             memory = float(torch.cuda.max_memory_allocated())
-        found[task] = (milliseconds(replay, rounds), memory)
+        found[task] = (median_ms(replay, rounds), memory)
     return found
 
 

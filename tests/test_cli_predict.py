@@ -110,7 +110,7 @@ def test_what_is_predicted_is_not_taken_for_measured_or_simulated(
         assert found["title"] == "a -- wake -->"
     assert f"PIBERT, predicted by run (weights {weights[:12]})" in outs[3].read_text()
     told = well("inspect", outs[0], "--picture", tmp_path / "a.png")
-    assert "stated kind predicted" in told and "mind predicted: predicted by run" in told
+    assert "stated kind predicted" in told and "note predicted: predicted by run" in told
     again = well("rollout", outs[0], "--model", model, "--steps", 1, "--out", tmp_path / "b.h5")
     assert "predicted by run" in again and "they are not ground truth" in again
 

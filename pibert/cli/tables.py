@@ -82,7 +82,7 @@ def _sides_in_words(sides: Sequence[str]) -> str:
 
 def show_findings(console: Console, findings: "tuple[Finding, ...]") -> None:
     for finding in findings:
-        style, word = ("bold red", "wrong?") if finding.serious else ("bold", "mind")
+        style, word = ("bold red", "check") if finding.serious else ("bold", "note")
         text = Text(f"{word} {finding.topic}: ", style)
         text.append(f"{finding.seen}; {finding.why}. ", "not bold default")
         text.append(f"What to do: {finding.advice}.", "not bold default")

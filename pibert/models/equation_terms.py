@@ -10,8 +10,6 @@ Each is divided by its root mean square over training samples, and is zero where
 an unknown point. Normaliser and scales are buffers: a saved or exported model carries them.
 """
 
-from itertools import combinations_with_replacement
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -34,14 +32,14 @@ class EquationTerms(nn.Module):
         super().__init__()
         self.spec = spec
         channels = len(spec.channels)
-        self.pairs = tuple(combinations_with_replacement(range(channels), 2))
-        self.num_terms = len(self.pairs) + (channels if spec.velocity is not None else 0)
+        pairs = channels * (channels + 1) // 2
+        self.num_terms = pairs + (channels if spec.velocity is not None else 0)
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("std", torch.ones(channels))
         self.register_buffer("scales", torch.ones(self.num_terms))
         if spec.velocity is not None:
             # Until ``calibrate``: a gradient of one standardised unit per cell.
-            self.scales[len(self.pairs) :] = 1 / min(spec.grid.dx, spec.grid.dy)
+            self.scales[pairs:] = 1 / min(spec.grid.dx, spec.grid.dy)
 
     def set_normalizer(self, normalizer: Normalizer) -> None:
         """Set what one standardised unit of each channel is in physical units."""
@@ -69,8 +67,9 @@ class EquationTerms(nn.Module):
         """The terms in physical units, zero where they are not defined, and where they are."""
         mean, std = (part.to(frame.dtype)[:, None, None] for part in (self.mean, self.std))
         fields = torch.addcmul(mean, frame, std)
-        first, second = (list(places) for places in zip(*self.pairs, strict=True))
-        terms = fields[:, first] * fields[:, second]
+        # Slices, not index lists: those would be copied to the device in every call.
+        pairs = [fields[:, i : i + 1] * fields[:, i:] for i in range(fields.shape[1])]
+        terms = torch.cat(pairs, dim=1)
         everywhere = torch.ones_like(frame[:, :1], dtype=torch.bool)
         here = everywhere if known is None else known[:, None]
         defined = here.expand(-1, terms.shape[1], -1, -1)

@@ -7,13 +7,16 @@ together is enough. On the coarsest level it is dense, and there the global part
 a few hundred tokens: a Fourier multiplier and physics-biased attention.
 
     fields, known points, coordinates, products of the equations -> 3x3 lift, + parameters
-    -> cycle, cycle, ...     x_0 = x;  on each level l = 1 ... L:
-                               x_{l-1} <- x_{l-1} + H^T local_l(H x_{l-1})     H: Haar, to (s, d)
-                               x_l = averages of x_{l-1}
-                             tokens <- tokens + project(x_L);  Fourier, attention, MLP
-                             the change of x_L is added back to all finer levels
-    -> 1x1 head, added to the last frame
+    -> Haar: bands (s_1, d_1) of the finest level
+    -> cycle, cycle, ...     on each level l = 1 ... L:
+                               (s_l, d_l) <- (s_l, d_l) + local_l(s_l, d_l)
+                               (s_{l+1}, d_{l+1}) = Haar(s_l)
+                             tokens <- tokens + project(s_L);  Fourier, attention, MLP
+                             s_L <- s_L + what the tokens say;  back up: s_{l-1} = Haar^-1(s_l, d_l)
+    -> Haar^-1 -> 1x1 head, added to the last frame
 
+The points of the grid appear only before the first transform and after the last one; in between
+all is done on bands, of half the grid's size or less.
 Tokens persist from cycle to cycle. The head starts at zero: an untrained model is persistence.
 Level l has its own weights up to ``own_levels``; deeper levels share those of the last, and there
 are no learned positions. So one set of weights serves every grid. On larger grids more levels keep
@@ -33,9 +36,9 @@ from pibert.fields import PARAMETER_WIDTH, FieldSpec, Grid, Normalizer
 from pibert.models.attention import Block
 from pibert.models.bias import PhysicsBias
 from pibert.models.constant import constant, count
-from pibert.models.convolution import GridConv2d, padded_to_multiple, wrapped
+from pibert.models.convolution import GridConv2d, padded_to_multiple
 from pibert.models.equation_terms import EquationTerms
-from pibert.models.fourier import FourierBranch
+from pibert.models.fourier import FourierMultiplier
 from pibert.models.modes import FieldModes, first_guess
 from pibert.models.stepper import Stepper, StepperConfig, at_least_one, known_points, zero
 from pibert.physics import find_family
@@ -59,8 +62,8 @@ class PIBERTMRConfig(StepperConfig):
     """A grid with more tokens on the coarsest level gets further levels."""
     own_levels: int = 2
     """Finest levels with weights of their own; deeper levels share those of the last one."""
-    modes: int = 6
-    """Modes of the Fourier multiplier along y, half as many along x; 0: none."""
+    modes: int = 5
+    """Largest wavenumber of the Fourier multiplier, in cycles per domain; 0: no multiplier."""
     coordinates: bool = True
     """Tell the model where a point lies."""
     equation_terms: bool = True
@@ -72,8 +75,6 @@ class PIBERTMRConfig(StepperConfig):
     parameter_token: bool = True
     fill_modes: int = 0
     """Principal modes of training fields that the reconstruction starts from; 0: a thin plate."""
-    fold: bool = True
-    """Multiply the Haar transform into the weights (the same function); off: the plain form."""
 
     def __post_init__(self) -> None:
         StepperConfig.__post_init__(self)
@@ -96,88 +97,54 @@ in the order (y, x)."""
 
 
 @constant
-def haar_matrix(dtype: torch.dtype, device: torch.device) -> Float[Tensor, "4 4"]:
-    """The orthogonal matrix from the points of a 2 x 2 cell to its bands."""
-    return torch.tensor(_SIGNS, dtype=dtype, device=device) / 2
+def haar_kernel(
+    channels: int, dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "k c 2 2"]:
+    """The transform of all channels as a convolution with a stride of 2: one fast kernel."""
+    signs = torch.tensor(_SIGNS, dtype=dtype, device=device).view(4, 1, 1, 2, 2) / 2
+    same = torch.eye(channels, dtype=dtype, device=device)[:, :, None, None]
+    return (signs * same).flatten(0, 1)
 
 
 def analyse(x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k v w"]:
     """Averages of all channels, then their details along x, along y and along both."""
-    cells = F.pixel_unshuffle(x, 2).unflatten(1, (x.shape[1], 4))
-    return torch.einsum("kp,bcpyx->bkcyx", haar_matrix(x.dtype, x.device), cells).flatten(1, 2)
+    return F.conv2d(x, haar_kernel(x.shape[1], x.dtype, x.device), stride=2)
 
 
 def synthesise(bands: Float[Tensor, "b k v w"]) -> Float[Tensor, "b c y x"]:
     """The inverse of ``analyse``."""
-    cells = bands.unflatten(1, (4, bands.shape[1] // 4))
-    points = torch.einsum("kp,bkcyx->bcpyx", haar_matrix(bands.dtype, bands.device), cells)
-    return F.pixel_shuffle(points.flatten(1, 2), 2)
-
-
-def averages(x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c v w"]:
-    """The first of the bands of ``analyse``."""
-    return 2 * F.avg_pool2d(x, 2)
-
-
-def spread(s: Float[Tensor, "b c v w"]) -> Float[Tensor, "b c y x"]:
-    """``synthesise`` of averages without details."""
-    return F.interpolate(s, scale_factor=2.0, mode="nearest") / 2
+    kernel = haar_kernel(bands.shape[1] // 4, bands.dtype, bands.device)
+    return F.conv_transpose2d(bands, kernel, stride=2)
 
 
 class LocalOperator(nn.Module):
     """A convolution on all bands of a level, GELU, and a pointwise map back to the bands."""
 
-    def __init__(self, width: int, hidden: int, grid: Grid, *, fold: bool) -> None:
+    def __init__(self, width: int, hidden: int, grid: Grid) -> None:
         super().__init__()
-        self.fold = fold
         self.bands_in = GridConv2d(4 * width, hidden, 3, grid)
         self.bands_out = nn.Conv2d(hidden, 4 * width, 1)
         nn.init.normal_(self.bands_out.weight, std=0.1 * hidden**-0.5)
         nn.init.zeros_(self.bands_out.bias)  # type: ignore[arg-type]
 
-    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        if not self.fold:
-            return synthesise(self.bands_out(F.gelu(self.bands_in(analyse(x)))))
-        return self._synthesise(F.gelu(self._analyse(x)))
-
-    def _analyse(self, x: Tensor) -> Tensor:
-        """The convolution of the bands as one of the points: 6 x 6 with a stride of 2."""
-        weight = self.bands_in.weight
-        hidden, width = weight.shape[0], weight.shape[1] // 4
-        bands = weight.view(hidden, 4, width, 3, 3)
-        haar = haar_matrix(weight.dtype, weight.device).view(4, 2, 2)
-        kernel = torch.einsum("hkcij,kpq->hcipjq", bands, haar).reshape(hidden, width, 6, 6)
-        for dim, periodic in zip((2, 3), self.bands_in.periodic, strict=True):
-            x = wrapped(x, 2, dim) if periodic else x
-        margin = [0 if periodic else 2 for periodic in self.bands_in.periodic]
-        return F.conv2d(x, kernel, self.bands_in.bias, stride=2, padding=margin)
-
-    def _synthesise(self, hidden: Tensor) -> Tensor:
-        """The pointwise map to the bands as one to the points of each cell."""
-        weight, bias = self.bands_out.weight, self.bands_out.bias
-        assert bias is not None
-        haar = haar_matrix(weight.dtype, weight.device)
-        width = weight.shape[0] // 4
-        points = torch.einsum("kp,kch->cph", haar, weight.view(4, width, -1)).flatten(0, 1)
-        offset = torch.einsum("kp,kc->cp", haar, bias.view(4, width)).flatten()
-        return F.pixel_shuffle(F.conv2d(hidden, points[:, :, None, None], offset), 2)
+    def forward(self, bands: Float[Tensor, "b k y x"]) -> Float[Tensor, "b k y x"]:
+        return self.bands_out(F.gelu(self.bands_in(bands)))
 
 
 class GlobalOperator(nn.Module):
     """What acts on the tokens of the coarsest level in one cycle."""
 
-    def __init__(self, config: PIBERTMRConfig, grid: Grid, lattice: tuple[int, int]) -> None:
+    def __init__(self, config: PIBERTMRConfig, grid: Grid) -> None:
         super().__init__()
         d = config.token_width
-        self.enter = nn.Conv2d(config.width, d, 1)
+        self.enter = nn.Linear(config.width, d)
         self.neighbours = GridConv2d(d, d, 3, grid, groups=d)
         self.fourier, self.fourier_in, self.fourier_out = None, None, None
-        modes = min(config.modes, lattice[0] // 2, lattice[1] // 2 * 2 + 1)
-        if modes:
+        if config.modes:
             part = max(1, d // 4)
-            self.fourier_in = nn.Conv2d(d, part, 1)
-            self.fourier = FourierBranch(part, part, modes, lattice)
-            self.fourier_out = nn.Conv2d(part, d, 1)
+            self.fourier_in = nn.Linear(d, part)
+            self.fourier = FourierMultiplier(part, config.modes)
+            self.fourier_out = nn.Linear(part, d)
         self.block = Block(d, config.heads, config.mlp_ratio)
         self.norm = nn.LayerNorm(d)
         self.leave = nn.Linear(d, config.width)
@@ -190,14 +157,14 @@ class GlobalOperator(nn.Module):
         bias: Float[Tensor, "b n"] | None,
     ) -> tuple[Float[Tensor, "b c ty tx"], Float[Tensor, "b n d"]]:
         """The change of the averages, and the tokens after the cycle."""
-        lattice, size = s.shape[-2:], s.shape[-2] * s.shape[-1]
-        field = self.enter(s) + tokens[:, :size].mT.unflatten(-1, lattice)
-        field = field + self.neighbours(field)
+        lattice = (s.shape[-2], s.shape[-1])
+        size = lattice[0] * lattice[1]
+        own = tokens[:, :size] + self.enter(s.flatten(2).mT)
+        own = own + self.neighbours(own.mT.unflatten(-1, lattice)).flatten(2).mT
         if self.fourier is not None:
             assert self.fourier_in is not None and self.fourier_out is not None
-            field = field + self.fourier_out(self.fourier(self.fourier_in(field)).to(field.dtype))
-        tokens = torch.cat((field.flatten(2).mT, tokens[:, size:].to(field.dtype)), dim=1)
-        tokens = self.block(tokens, bias)
+            own = own + self.fourier_out(self.fourier(self.fourier_in(own), lattice))
+        tokens = self.block(torch.cat((own, tokens[:, size:].to(own.dtype)), dim=1), bias)
         change = self.leave(self.norm(tokens[:, :size]))
         return change.mT.unflatten(-1, lattice), tokens
 
@@ -205,27 +172,31 @@ class GlobalOperator(nn.Module):
 class Cycle(nn.Module):
     """Down over the levels with local operators, the global operator, and back up."""
 
-    def __init__(
-        self, config: PIBERTMRConfig, grid: Grid, lattice: tuple[int, int], levels: int
-    ) -> None:
+    def __init__(self, config: PIBERTMRConfig, grid: Grid, levels: int) -> None:
         super().__init__()
+        self.width = config.width
         self.local = nn.ModuleList(
-            LocalOperator(config.width, config.local_width, grid, fold=config.fold)
+            LocalOperator(config.width, config.local_width, grid)
             for _ in range(min(config.own_levels, levels))
         )
-        self.coarsest = GlobalOperator(config, grid, lattice)
+        self.coarsest = GlobalOperator(config, grid)
 
     def forward(
-        self, x: Tensor, tokens: Tensor, bias: Tensor | None, levels: int
+        self, bands: Tensor, tokens: Tensor, bias: Tensor | None, levels: int
     ) -> tuple[Tensor, Tensor]:
-        changes, field = [], x
+        """The bands of the finest level after the cycle, and the tokens."""
+        details = []
         for level in range(levels):
-            changes.append(self.local[min(level, len(self.local) - 1)](field))
-            field = averages(field + changes[-1])
-        change, tokens = self.coarsest(field, tokens, bias)
-        for own in reversed(changes):
-            change = own + spread(change)
-        return x + change, tokens
+            if level:
+                bands = analyse(bands[:, : self.width])
+            bands = bands + self.local[min(level, len(self.local) - 1)](bands)
+            details.append(bands[:, self.width :])
+        s = bands[:, : self.width]
+        change, tokens = self.coarsest(s, tokens, bias)
+        bands = torch.cat((s + change, details.pop()), dim=1)
+        while details:
+            bands = torch.cat((synthesise(bands), details.pop()), dim=1)
+        return bands, tokens
 
 
 class PIBERTMR(Stepper):
@@ -258,10 +229,8 @@ class PIBERTMR(Stepper):
             self.physics_bias = PhysicsBias(
                 spec, self.patch(shape), history=config.history, family=config.family
             )
-        lattice, levels = self.token_lattice(shape), self.levels(shape)
-        self.cycles = nn.ModuleList(
-            Cycle(config, spec.grid, lattice, levels) for _ in range(config.cycles)
-        )
+        levels = self.levels(shape)
+        self.cycles = nn.ModuleList(Cycle(config, spec.grid, levels) for _ in range(config.cycles))
         self.head = nn.Conv2d(w, self.out_channels, 1)
         self.mpp_head = nn.Conv2d(w, self.in_channels, 1)
         self.ecp_head = nn.Sequential(nn.Linear(d + w, d // 2), nn.GELU(), nn.Linear(d // 2, 1))
@@ -394,18 +363,20 @@ class PIBERTMR(Stepper):
         shape = (x.shape[-2], x.shape[-1])
         levels, known = self.levels(shape), known_points(mask, x)
         vector = self.parameter_vector(x, parameters)
-        lifted = self.lift(self._inputs(x, None if mask is None else known, shape))
+        inputs = self._inputs(x, None if mask is None else known, shape)
+        # Channels last: what the convolutions want, and the order of features in a token.
+        lifted = self.lift(inputs.contiguous(memory_format=torch.channels_last))
         field = lifted + self.parameter_features(vector)[:, :, None, None]
-        field = padded_to_multiple(field, 2**levels)
+        bands = analyse(padded_to_multiple(field, 2**levels))
         rows, columns = self.token_lattice(shape)
-        tokens = field.new_zeros(len(x), rows * columns, self.config.token_width)
+        tokens = bands.new_zeros(len(x), rows * columns, self.config.token_width)
         if self.parameter_embedding is not None:
             tokens = torch.cat((tokens, self.parameter_embedding(vector)[:, None]), dim=1)
         bias = self._logit_bias(x, parameters, mask, 2**levels)
         for cycle in self.cycles:
-            field, tokens = cycle(field, tokens, bias, levels)
+            bands, tokens = cycle(bands, tokens, bias, levels)
         last: Any = self.cycles[-1]
-        return field[..., : shape[0], : shape[1]], last.coarsest.norm(tokens)
+        return synthesise(bands)[..., : shape[0], : shape[1]], last.coarsest.norm(tokens)
 
     def _inputs(self, x: Tensor, known: Tensor | None, shape: tuple[int, int]) -> Tensor:
         """Everything that the lift sees of each point."""

@@ -9,7 +9,8 @@ from torch import Tensor
 from pibert.fields import Grid, Normalizer
 from pibert.models import PRESETS, build_model, count_parameters
 from pibert.models.equation_terms import EquationTerms
-from pibert.models.pibert_mr import PIBERTMR, LocalOperator, analyse, averages, spread, synthesise
+from pibert.models.fourier import FourierMultiplier, low_waves
+from pibert.models.pibert_mr import PIBERTMR, analyse, synthesise
 from tests.helpers import TINY_OPTIONS, assert_close, randomise, tiny_model, tiny_spec
 
 
@@ -35,14 +36,6 @@ def test_the_haar_transform_is_orthonormal_and_inverts() -> None:
     assert_close(matrix @ matrix.T, torch.eye(24).double(), rtol=1e-12)
 
 
-def test_averages_and_spread_are_the_first_band_and_its_synthesis() -> None:
-    x = draw(2, 3, 6, 10)
-    assert_close(averages(x), analyse(x)[:, :3], rtol=1e-12)
-    bands = torch.zeros(2, 12, 3, 5, dtype=torch.float64)
-    bands[:, :3] = averages(x)
-    assert_close(spread(averages(x)), synthesise(bands), rtol=1e-12)
-
-
 def test_details_know_their_direction() -> None:
     rows = torch.tensor([1.0, -1.0]).repeat(2)[:, None].expand(4, 6)[None, None]
     s, along_x, along_y, both = analyse(rows)[0]
@@ -50,22 +43,61 @@ def test_details_know_their_direction() -> None:
     assert (along_y == 2).all()
 
 
+def on_points(model: PIBERTMR, x: Tensor, parameters: Tensor) -> Tensor:
+    """The model in its textbook form: every operator maps a field of points to its change."""
+    vector = model.parameter_vector(x, parameters)
+    field = model.lift(model._inputs(x, None, (x.shape[-2], x.shape[-1])))
+    field = field + model.parameter_features(vector)[:, :, None, None]
+    levels, width = model.levels((x.shape[-2], x.shape[-1])), model.config.width
+    bias = model._logit_bias(x, parameters, None, 2**levels)
+    rows, columns = model.token_lattice((x.shape[-2], x.shape[-1]))
+    tokens = x.new_zeros(len(x), rows * columns, model.config.token_width)
+    tokens = torch.cat((tokens, model.parameter_embedding(vector)[:, None]), dim=1)
+    for cycle in model.cycles:
+        changes, s = [], field
+        for level in range(levels):
+            changes.append(synthesise(cycle.local[level](analyse(s))))
+            s = analyse(s + changes[-1])[:, :width]
+        change, tokens = cycle.coarsest(s, tokens, bias)
+        for own in reversed(changes):
+            zeros = torch.zeros_like(change).repeat(1, 3, 1, 1)
+            change = own + synthesise(torch.cat((change, zeros), dim=1))
+        field = field + change
+    return x + model.head(field)
+
+
 @pytest.mark.parametrize("periodic", [True, False])
-def test_folded_and_plain_local_operators_are_the_same_function(periodic: bool) -> None:
-    grid = Grid.periodic((8, 12)) if periodic else Grid((8, 12), dx=1.0, dy=1.0)
-    operator = randomise(LocalOperator(5, 7, grid, fold=True)).double()
-    x = draw(2, 5, 8, 12)
-    folded = operator(x)
-    operator.fold = False
-    assert_close(folded, operator(x), rtol=1e-12)
+def test_work_on_bands_and_work_on_points_are_the_same_function(periodic: bool) -> None:
+    model = make((16, 24), periodic=periodic)
+    x, parameters = draw(2, 2, 16, 24), draw(2, 1)
+    assert_close(model(x, parameters), on_points(model, x, parameters), rtol=1e-10)
 
 
-def test_the_whole_model_is_the_same_folded_and_plain() -> None:
-    x, parameters = draw(2, 2, 12, 20), draw(2, 1)
-    model = make(fold=True)
-    plain = make(fold=False)
-    plain.load_state_dict(model.state_dict())
-    assert_close(model(x, parameters), plain(x, parameters), rtol=1e-10)
+def test_low_waves_are_orthonormal_and_those_of_the_grid() -> None:
+    waves = low_waves(2, 8, 6, torch.float64, torch.device("cpu"))
+    number = 3 + 2 * 5
+    assert waves.shape == (48, 2 * number)
+    present = waves.square().sum(0) > 0
+    assert present.sum() == 2 * number - 1  # the sine of the mean is zero
+    assert_close(waves.T @ waves, torch.diag(present.double()), rtol=1e-12)
+    coarse = low_waves(2, 4, 8, torch.float64, torch.device("cpu"))
+    assert (coarse.square().sum(0) > 0).sum() == 2 * (2 + 2 * 3) - 1  # |k_y| = 2 is its Nyquist
+
+
+def test_the_fourier_multiplier_is_a_product_in_fourier_space() -> None:
+    ny, nx, modes = 10, 12, 2
+    multiplier = randomise(FourierMultiplier(3, modes)).double()
+    x = draw(2, 3, ny, nx)
+    found = multiplier(x.flatten(2).mT, (ny, nx)).mT.unflatten(-1, (ny, nx))
+    spectrum, out = torch.fft.fft2(x), torch.zeros(2, 3, ny, nx, dtype=torch.complex128)
+    weights = iter(torch.view_as_complex(multiplier.weight.detach()))
+    for kx in range(modes + 1):
+        for ky in range(-modes if kx else 0, modes + 1):
+            weight = next(weights)
+            weight = weight if kx or ky else weight.real.to(weight.dtype)  # the mean stays real
+            out[:, :, ky, kx] = spectrum[:, :, ky, kx] @ weight
+            out[:, :, -ky, -kx] = spectrum[:, :, -ky, -kx] @ weight.conj()
+    assert_close(found, torch.fft.ifft2(out).real, rtol=1e-12)
 
 
 @pytest.mark.parametrize("levels", [1, 2])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -17,7 +18,9 @@ from pibert import config
 from pibert.cli import app
 from pibert.cli.config import to_toml
 from pibert.cli.training_progress import TrainingProgress, is_first_process
+from pibert.data.format import write
 from pibert.experiments import Experiment, load_experiment
+from tests.data.helpers import make_trajectory
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
@@ -28,6 +31,7 @@ recipe = { samples = 6, frames = 6, shape = [12, 16] }
 shares = { train = 0.5, valid = 0.25 }
 
 [model]
+name = "pibert"
 options = { width = 16, heads = 2, depth = 1, modes = 4, refine_width = 8 }
 
 [training]
@@ -65,6 +69,20 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_one_command_trains_on_a_recording(tmp_path: Path) -> None:
+    flow, out = tmp_path / "flow.h5", tmp_path / "run"
+    write(flow, [make_trajectory(frames=30, states=torch.randn(30, 2, 12, 16))])
+    shown = succeed("train", flow, "--out", out, "--set", "training.epochs=1")
+    assert "split in time" in shown and "Best epoch 1" in shown
+    recorded = json.loads((out / "config.json").read_text())["experiment"]
+    assert recorded["model"]["name"] == "pibert-mr"
+    assert recorded["training"]["optimizer"] == "muon"
+    neither = refusal("train", "--out", tmp_path / "none")
+    both = refusal("train", flow, "--config", out, "--out", tmp_path / "none")
+    assert "found neither" in neither and "found both" in both
+    assert not (tmp_path / "none").exists()
 
 
 # Settings
@@ -132,7 +150,7 @@ def test_wrong_settings_are_refused_by_name(tiny: Path) -> None:
 def test_settings_are_listed_with_default_and_meaning() -> None:
     lines = succeed("config", "list").splitlines()
     assert len(lines) == len(config.schema(Experiment))
-    assert "training.epochs = 120  # a whole number" in lines
+    assert "training.epochs = 20  # a whole number" in lines
     only = succeed("config", "list", "hardware").splitlines()
     assert only and all(line.startswith("hardware.") for line in only)
     assert "choose from: data, model" in refusal("config", "list", "hardwere")

@@ -19,6 +19,14 @@ Config = Annotated[
     Path,
     typer.Option(help="The experiment: a TOML file, or a run to repeat.", show_default=False),
 ]
+Flows = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="FLOWS",
+        help="A recording to learn from: a file or folder that pibert inspect reads.",
+        show_default=False,
+    ),
+]
 Out = Annotated[
     Path,
     typer.Option(
@@ -28,16 +36,42 @@ Out = Annotated[
 ]
 
 
-def train(config: Config, out: Out, settings: Settings = None) -> None:
-    """Train a model as a configuration says; the same command goes on after a stop.
+def train(
+    out: Out,
+    flows: Flows = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="An experiment instead of FLOWS: a TOML file, or a run to repeat.",
+            show_default=False,
+        ),
+    ] = None,
+    settings: Settings = None,
+) -> None:
+    """Train a model on a recording, or as a configuration says.
 
-    The model is pretrained first where the configuration has a section for it.
+    FLOWS alone trains multiresolution PIBERT with settings that fit the amount of data; a
+    configuration decides everything itself. After a stop the same command continues the run.
 
-    Example: pibert train --config configs/demo.toml --out runs/demo --set training.epochs=20
+    Example: pibert train wake.h5 --out runs/wake --set training.epochs=20
+
+    Example: pibert train --config configs/demo.toml --out runs/demo
     """
     from pibert.experiments import run
+    from pibert.experiments.recipe import recipe_for
 
-    experiment = read_experiment(config, settings or [])
+    if (flows is None) == (config is None):
+        raise ValueError(
+            "expected a recording to learn from or --config, found "
+            f"{'neither' if flows is None else 'both'}; to replace the data of a configuration: "
+            "pibert train --config FILE --set data.path=FLOWS --set data.case=none --out RUN"
+        )
+    if flows is not None:
+        experiment, notes = recipe_for(flows, settings or [])
+        for note in notes:
+            say(Console(stderr=True), f"Note: {note}", "yellow")
+    else:
+        experiment = read_experiment(config, settings or [])
     _carry_out(out, lambda progress: run(experiment, out, stage="train", reporter=progress))
 
 

@@ -115,9 +115,9 @@ class Comparison:
     training: FitConfig = FitConfig(
         batch_size=32,
         micro_batch=None,
+        optimizer="adamw",
         learning_rate=1e-3,
-        min_learning_rate=1e-6,
-        patience=None,
+        weight_decay=2e-5,
         monitor="reconstruction",
     )
     """The schedule; epochs and warm-up follow from the samples."""

@@ -99,10 +99,8 @@ _WAKES = DataConfig(
 )
 _GPU = FitConfig(
     micro_batch=None,
+    optimizer="adamw",
     learning_rate=1e-3,
-    min_learning_rate=1e-6,
-    weight_decay=1e-4,
-    patience=None,
     monitor="reconstruction",
 )
 _JET = DataConfig(

@@ -88,7 +88,7 @@ class DataConfig:
 class ModelConfig:
     """Which model to train."""
 
-    name: str = "pibert"
+    name: str = "pibert-mr"
     preset: str | None = None
     """A named size of the model; its first one if not given."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -120,6 +120,13 @@ class Pretraining(FitConfig):
     """A schedule of pretraining; the defaults are the paper's."""
 
     epochs: int = 50
+    batch_size: int = 256
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    learning_rate: float = 5e-5
+    min_learning_rate: float = 1e-7
+    warmup_epochs: float = 3.0
+    weight_decay: float = 2e-5
+    patience: int | None = 45
 
 
 Scaling = Literal["start", "data"]

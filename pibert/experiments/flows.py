@@ -137,8 +137,8 @@ def _trajectories(
     config: DataConfig, device: str, on_progress: OnProgress | None
 ) -> tuple[tuple[Trajectory, ...], dict[str, Any]]:
     path, source = _locate(config, device, on_progress)
-    hints = Hints(**_tuples(config.hints))
-    recordings = open_recordings(path, config.kind, hints, _tuples(config.options))
+    hints = Hints(**as_hints(config.hints))
+    recordings = open_recordings(path, config.kind, hints, as_hints(config.options))
     for remark in recordings.remarks:
         warn(remark)
     trajectories = tuple(_represented(trajectory, config) for trajectory in recordings)
@@ -312,7 +312,7 @@ def _groups(trajectories: Sequence[Trajectory], names: Sequence[str]) -> Sequenc
     return [condition(trajectory.parameters, names) for trajectory in trajectories]
 
 
-def _tuples(hints: dict[str, Any]) -> dict[str, Any]:
+def as_hints(hints: dict[str, Any]) -> dict[str, Any]:
     """Lists of a configuration file as the hints want them; one region may be a text."""
     several = {
         name: [v] if name in ("body", "mask") and isinstance(v, str) else v

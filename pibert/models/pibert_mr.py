@@ -50,12 +50,12 @@ class PIBERTMRConfig(StepperConfig):
 
     width: int = 32
     """Features of a point."""
-    local_width: int = 96
+    local_width: int = 72
     """Hidden channels of a local operator."""
-    token_width: int = 96
+    token_width: int = 64
     heads: int = 4
     mlp_ratio: int = 2
-    cycles: int = 4
+    cycles: int = 6
     levels: int = 2
     """Least number of levels."""
     most_tokens: int = 1024
@@ -88,7 +88,7 @@ class PIBERTMRConfig(StepperConfig):
 PRESETS: dict[str, PIBERTMRConfig] = {
     "base": PIBERTMRConfig(),
     "small": PIBERTMRConfig(width=16, local_width=48, token_width=64, cycles=2),
-    "large": PIBERTMRConfig(width=40, local_width=192, token_width=192, heads=6),
+    "large": PIBERTMRConfig(width=40, local_width=192, token_width=192, heads=6, cycles=4),
 }
 
 _SIGNS = ((1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1), (1, -1, -1, 1))

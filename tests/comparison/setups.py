@@ -55,7 +55,15 @@ def entrant(name: str, **options: Any) -> Entrant:
 
 def entrants() -> dict[str, Entrant]:
     small = ModelConfig(
-        options={"width": 16, "heads": 2, "depth": 1, "modes": 3, "refine_width": 4, "dropout": 0.0}
+        name="pibert",
+        options={
+            "width": 16,
+            "heads": 2,
+            "depth": 1,
+            "modes": 3,
+            "refine_width": 4,
+            "dropout": 0.0,
+        },
     )
     weights = Weights(supervised=0.0, mpp=1.0, ecp=0.0)
     return {
@@ -75,6 +83,7 @@ def comparison_of(data: DataConfig, **changes: Any) -> Comparison:
         "samples": 900,
         "training": FitConfig(
             batch_size=64,
+            optimizer="adamw",
             learning_rate=1e-3,
             min_learning_rate=1e-4,
             patience=None,

@@ -29,6 +29,7 @@ case = "turbulence"
 recipe = { samples = 8, frames = 6, shape = [12, 16] }
 shares = { train = 0.5, valid = 0.25 }
 [model]
+name = "pibert"
 options = { width = 16, heads = 2, depth = 1, modes = 4, refine_width = 8 }
 [training]
 epochs = 1

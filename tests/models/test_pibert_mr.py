@@ -43,7 +43,7 @@ def test_details_know_their_direction() -> None:
     assert (along_y == 2).all()
 
 
-def on_points(model: PIBERTMR, x: Tensor, parameters: Tensor) -> Tensor:
+def on_points(model: Any, x: Tensor, parameters: Tensor) -> Tensor:
     """The model in its textbook form: every operator maps a field of points to its change."""
     vector = model.parameter_vector(x, parameters)
     field = model.lift(model._inputs(x, None, (x.shape[-2], x.shape[-1])))

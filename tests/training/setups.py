@@ -41,8 +41,11 @@ QUICK = FitConfig(
     epochs=3,
     batch_size=4,
     micro_batch=2,
+    optimizer="adamw",
     learning_rate=3e-3,
+    min_learning_rate=1e-7,
     warmup_epochs=0.5,
+    weight_decay=2e-5,
     checkpoint_minutes=1e9,
 )
 

@@ -1,0 +1,91 @@
+"""The experiment of ``pibert train FLOWS``: settings that fit the amount of data and the machine.
+
+The model and its optimiser are those that won our comparisons, multiresolution PIBERT with Muon.
+The rest follows from the data:
+
+    split       by trajectory; fewer trajectories than parts are split in time, with a gap of one
+                fiftieth of the frames between two parts
+    epochs      20, or as many as make 10,000 samples; the learning rate falls to zero in them
+    batch size  64, or 32 where less than 50,000 samples are seen
+    preset      base; small without a GPU
+
+What the user sets stays as it is.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pibert import config
+from pibert.data.sources import open_recordings
+from pibert.data.sources.recordings import Hints
+from pibert.data.wording import counted
+from pibert.experiments.experiment import Experiment
+from pibert.experiments.flows import as_hints
+
+EPOCHS, SAMPLES = 20, 10_000
+"""Least number of epochs, and of samples that are seen, counted with repetition."""
+LARGE = 50_000
+"""Samples from which on batches are large."""
+
+
+def recipe_for(flows: Path, settings: Sequence[str]) -> tuple[Experiment, list[str]]:
+    """The experiment that learns from a recording, and what to tell the user about it.
+
+    Args:
+        flows: A file or folder of any kind that ``pibert inspect`` reads.
+        settings: Settings of the user, such as ``training.epochs=5``.
+    """
+    data: dict[str, Any] = {"data": {"path": str(flows)}}
+    plain = config.overridden(Experiment, data, settings)
+    stated = config.parse(Experiment, plain)
+    given = {name for text in settings for name in _prefixes(config.assignment(text)[0])}
+    lengths = _lengths(stated)
+    chosen, notes = [], []
+
+    def choose(name: str, value: Any) -> None:
+        if name not in given:
+            chosen.append(f"{name}={value}")
+
+    shares = stated.data.shares
+    if "data.split" not in given and len(lengths) < len(shares.positive()):
+        guard = max(1, max(lengths) // 50)
+        choose("data.split", "time")
+        choose("data.guard", guard)
+        notes.append(
+            f"too few trajectories for a part each ({len(lengths)}): they are split in time, "
+            f"{shares.train:.0%} of the frames for training, with {counted(guard, 'frame')} left "
+            "out between two parts (data.split, data.shares, data.guard)"
+        )
+    windows = max(1, round(shares.train * sum(max(0, n - 1) for n in lengths)))
+    epochs = max(EPOCHS, math.ceil(SAMPLES / windows))
+    if "training.epochs" in given:
+        epochs = stated.training.epochs
+    choose("training.epochs", epochs)
+    choose("training.batch_size", 64 if epochs * windows >= LARGE else 32)
+    choose("training.warmup_epochs", epochs / 20)
+    choose("training.validate_every", math.ceil(epochs / 25))
+    if torch.cuda.is_available():
+        choose("hardware.precision", "bf16")
+    elif not {"model.name", "model.preset", "model.options"} & given:
+        choose("model.preset", "small")
+        notes.append("no GPU found: the preset small is trained (--set model.preset=base)")
+    return config.parse(Experiment, config.overridden(Experiment, plain, chosen)), notes
+
+
+def _prefixes(name: str) -> list[str]:
+    """``a``, ``a.b`` and ``a.b.c`` of a setting's name."""
+    parts = name.split(".")
+    return [".".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def _lengths(experiment: Experiment) -> list[int]:
+    """Frames of every trajectory that training sees."""
+    data = experiment.data
+    hints = Hints(**as_hints(data.hints))
+    recordings = open_recordings(Path(str(data.path)), data.kind, hints, as_hints(data.options))
+    kept = [min(t.num_frames, data.max_frames or t.num_frames) for t in recordings]
+    return [math.ceil(frames / data.stride) for frames in kept]

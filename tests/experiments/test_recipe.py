@@ -1,0 +1,68 @@
+"""What ``pibert train FLOWS`` chooses: it follows the data and the machine, and the user wins."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pibert.data.format import write
+from pibert.experiments.recipe import recipe_for
+from tests.data.helpers import make_trajectory
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def recording(folder: Path, *, trajectories: int, frames: int) -> Path:
+    path = folder / "flow.h5"
+    write(path, [make_trajectory(name=f"t{i}", frames=frames) for i in range(trajectories)])
+    return path
+
+
+def test_the_recipe_is_the_one_that_won(tmp_path: Path) -> None:
+    path = recording(tmp_path, trajectories=6, frames=20)
+    experiment, notes = recipe_for(path, [])
+    assert experiment.data.path == str(path) and experiment.data.split == "trajectory"
+    assert (experiment.model.name, experiment.model.preset) == ("pibert-mr", "small")
+    assert (experiment.training.optimizer, experiment.training.learning_rate) == ("muon", 4e-3)
+    assert experiment.training.monitor == "reconstruction"
+    assert len(notes) == 1 and "no GPU" in notes[0]
+
+
+def test_small_data_are_seen_more_often_in_smaller_batches(tmp_path: Path) -> None:
+    small, _ = recipe_for(recording(tmp_path, trajectories=6, frames=20), [])
+    windows = round(0.8 * 6 * 19)
+    assert windows * small.training.epochs >= 10_000 > windows * (small.training.epochs - 1)
+    assert small.training.batch_size == 32
+    assert small.training.warmup_epochs == small.training.epochs / 20
+    large, _ = recipe_for(recording(tmp_path, trajectories=8, frames=500), [])
+    assert (large.training.epochs, large.training.batch_size) == (20, 64)
+
+
+def test_too_few_trajectories_are_split_in_time_and_that_is_told(tmp_path: Path) -> None:
+    experiment, notes = recipe_for(recording(tmp_path, trajectories=1, frames=150), [])
+    assert (experiment.data.split, experiment.data.guard) == ("time", 3)
+    assert "3 frames" in notes[0] and "data.split" in notes[0]
+
+
+def test_what_the_user_sets_stays(tmp_path: Path) -> None:
+    settings = ["data.guard=7", "training.epochs=3", "training.batch_size=5", "model.preset=base"]
+    path = recording(tmp_path, trajectories=1, frames=150)
+    experiment, notes = recipe_for(path, settings)
+    assert (experiment.data.split, experiment.data.guard) == ("time", 7)
+    assert (experiment.training.epochs, experiment.training.batch_size) == (3, 5)
+    assert experiment.training.warmup_epochs == 3 / 20
+    assert experiment.model.preset == "base" and len(notes) == 1
+    unet, _ = recipe_for(path, ["model.name=unet"])
+    assert (unet.model.name, unet.model.preset) == ("unet", None)
+
+
+def test_a_gpu_trains_the_base_preset_in_half_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    experiment, notes = recipe_for(recording(tmp_path, trajectories=6, frames=20), [])
+    assert experiment.model.preset is None and experiment.hardware.precision == "bf16"
+    assert not notes

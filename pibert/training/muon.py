@@ -12,7 +12,7 @@ together.
 Reference: K. Jordan et al., Muon: an optimizer for hidden layers in neural networks, 2024.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -32,28 +32,24 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     x = matrices.to(torch.bfloat16 if matrices.is_cuda else torch.float32)
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
-    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    for _ in range(_STEPS):
+    x = (x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)).reshape(-1, *x.shape[-2:])
+    for _ in range(_STEPS):  # x <- a x + (b G + c G G) x with G = x x^T
         gram = x @ x.mT
-        x = a * x + (b * gram + c * gram @ gram) @ x
-    return (x.mT if tall else x).to(matrices.dtype)
-
-
-def as_matrix(weight: Tensor) -> Tensor:
-    """A weight (out, ...) as (out, rest)."""
-    return weight.flatten(1)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.mT if tall else x).to(matrices.dtype).reshape(matrices.shape)
 
 
 def as_modes(weight: Tensor) -> Tensor:
     """Complex matrices, stored (..., in, out, 2), as real ones: [[Re, -Im], [Im, Re]]."""
     re, im = weight.unbind(-1)
-    return torch.cat((torch.cat((re, -im), -1), torch.cat((im, re), -1)), -2).flatten(0, -3)
+    return torch.cat((torch.cat((re, -im), -1), torch.cat((im, re), -1)), -2)
 
 
-def _from_modes(matrices: Tensor, shape: torch.Size) -> Tensor:
-    rows, columns = shape[-3], shape[-2]
-    pairs = torch.stack((matrices[:, :rows, :columns], matrices[:, rows:, :columns]), dim=-1)
-    return pairs.view(shape)
+def _from_modes(matrices: Tensor) -> Tensor:
+    """The inverse of ``as_modes``."""
+    rows, columns = matrices.shape[-2] // 2, matrices.shape[-1] // 2
+    re, im = matrices[..., :columns].split(rows, dim=-2)
+    return torch.stack((re, im), dim=-1)
 
 
 def matrices_of(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
@@ -66,7 +62,7 @@ def matrices_of(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             weight = module.weight
-            if weight.requires_grad and min(as_matrix(weight).shape) >= LEAST_SIDE:
+            if weight.requires_grad and min(weight.flatten(1).shape) >= LEAST_SIDE:
                 plain[id(weight)] = weight
         for name in getattr(module, "spectral_weights", ()):
             weight = getattr(module, name)
@@ -110,33 +106,35 @@ class Muon(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            alike: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    direction = self._direction(weight, group)
-                    matrix = (as_modes if group["spectral"] else as_matrix)(direction)
-                    alike.setdefault(matrix.shape[-2:], []).append((weight, matrix))
-            for shape, members in alike.items():
-                self._move(shape, members, group)
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if weights:
+                self._move(weights, self._directions(weights, group["momentum"]), group)
         return loss
 
-    def _direction(self, weight: Tensor, group: dict[str, Any]) -> Tensor:
-        """Nesterov momentum."""
-        state = self.state[weight]
-        if not state:
-            state["momentum_buffer"] = torch.zeros_like(weight)
-        momentum, buffer = group["momentum"], state["momentum_buffer"]
-        buffer.lerp_(weight.grad, 1 - momentum)
-        return weight.grad.lerp(buffer, momentum)  # type: ignore[union-attr]
+    def _directions(self, weights: list[Tensor], momentum: float) -> Sequence[Tensor]:
+        """Nesterov momentum. All weights at once: on a GPU, launches take longer than the work."""
+        for weight in weights:
+            if not self.state[weight]:
+                self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+        buffers = [self.state[weight]["momentum_buffer"] for weight in weights]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        torch._foreach_lerp_(buffers, gradients, 1 - momentum)
+        return torch._foreach_lerp(gradients, buffers, momentum)
 
     def _move(
-        self, shape: torch.Size, members: list[tuple[Tensor, Tensor]], group: dict[str, Any]
+        self, weights: list[Tensor], directions: Sequence[Tensor], group: dict[str, Any]
     ) -> None:
-        """Steps of all weights whose matrices have one shape."""
-        rate, decay = group["lr"], group["weight_decay"]
-        sizes = [matrix.numel() // shape.numel() for _, matrix in members]
-        stacked = torch.cat([matrix.reshape(-1, *shape) for _, matrix in members])
-        steps = orthogonalised(stacked) * (0.2 * max(shape) ** 0.5)
-        for (weight, _), own in zip(members, steps.split(sizes), strict=True):
-            change = _from_modes(own, weight.shape) if group["spectral"] else own.view_as(weight)
-            weight.mul_(1 - rate * decay).add_(change, alpha=-rate)
+        """Step; matrices of one shape are orthogonalised together."""
+        alike: dict[torch.Size, list[int]] = {}
+        for place, weight in enumerate(weights):
+            alike.setdefault(weight.shape, []).append(place)
+        changes: dict[int, Tensor] = {}
+        for places in alike.values():
+            stacked = torch.stack([directions[place] for place in places])
+            matrices = as_modes(stacked) if group["spectral"] else stacked.flatten(2)
+            steps = orthogonalised(matrices) * (0.2 * max(matrices.shape[-2:]) ** 0.5)
+            steps = _from_modes(steps) if group["spectral"] else steps
+            changes |= zip(places, steps.view(stacked.shape).unbind(), strict=True)
+        torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+        own = [changes[place] for place in range(len(weights))]
+        torch._foreach_add_(weights, own, alpha=-group["lr"])

@@ -61,7 +61,7 @@ def compare(
         typer.Option(
             "--tune",
             help="Choose learning rate and optimiser of each model on the validation part first, "
-            "with equal trials for all (--set tuning.budget=0.2, tuning.learning_rates=[...]).",
+            "with equal trials for all (--set tuning.budget=0.5, tuning.learning_rates=[...]).",
         ),
     ] = False,
     workers: Annotated[

@@ -35,11 +35,12 @@ class Setting:
 class Tuning:
     """Choose learning rate and optimiser of each trained model by its validation error."""
 
-    learning_rates: tuple[float, ...] = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
+    learning_rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
     optimizers: tuple[OptimizerName, ...] = ("muon",)
     """Each is tried with every learning rate."""
-    budget: float = 0.2
-    """Share of ``samples`` that each trial sees, pretraining included."""
+    budget: float = 0.5
+    """Share of ``samples`` that each trial sees, pretraining included. Short trials favour learning
+    rates that are too high for the whole run."""
     seed: int = 0
     """Of all trials."""
     reuse: dict[str, str] = field(default_factory=dict)

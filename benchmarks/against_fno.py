@@ -1,9 +1,9 @@
-"""PIBERT ``base`` against neuraloperator's FNO on the CPU: one step, side by side.
+"""PIBERT ``base`` and ``pibert-mr`` ``small`` against neuraloperator's FNO on the CPU.
 
-Both take (8, 2, 64, 64) to the same shape; FNO has 16 x 16 modes, 32 hidden channels, 4 layers.
-Every form of both models (eager, compiled) takes turns in one process, so that whatever else the
+All take (8, 2, 64, 64) to the same shape; FNO has 16 x 16 modes, 32 hidden channels, 4 layers.
+Every form of every model (eager, compiled) takes turns in one process, so that whatever else the
 machine does hits all of them; each model counts in its faster form. Weights are randomised: at
-initialisation PIBERT's last layers are zero.
+initialisation the last layers of PIBERT are zero.
 
     make bench
 """
@@ -58,14 +58,19 @@ def main() -> None:
     torch.manual_seed(0)
     x = torch.randn(8, 2, 64, 64)
     fno = FNO(n_modes=(16, 16), in_channels=2, out_channels=2, hidden_channels=32, n_layers=4)
-    pibert = build_model("pibert", preset="base")
+    own: dict[str, nn.Module] = {
+        "PIBERT": build_model("pibert", preset="base"),
+        "PIBERT-MR small": build_model("pibert-mr", preset="small"),
+    }
     with torch.no_grad():
-        for parameter in pibert.parameters():
+        for parameter in (p for model in own.values() for p in model.parameters()):
             parameter.add_(0.02 * torch.randn_like(parameter))
-    models: dict[str, nn.Module] = {"FNO": fno, "PIBERT": pibert}
+    models: dict[str, nn.Module] = {"FNO": fno, **own}
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {rounds} rounds")
-    print(f"parameters: FNO {count_parameters(fno):,}, PIBERT {count_parameters(pibert):,}")
-    compiled = {"FNO": torch.compile(fno), "PIBERT": compile_model(pibert)}
+    sizes = (f"{name} {count_parameters(model):,}" for name, model in models.items())
+    print(f"parameters: {', '.join(sizes)}")
+    compiled = {name: compile_model(model) for name, model in own.items()}
+    compiled["FNO"] = torch.compile(fno)
     for task in ("forward", "forward + backward"):
         steps: dict[str, Step] = {}
         for name, model in models.items():
@@ -77,14 +82,15 @@ def main() -> None:
         times = time_in_turns(steps, rounds)
         for form, values in times.items():
             best, median = min(values), statistics.median(values)
-            print(f"{task:20s} {form:16s} best {best:7.1f} ms  median {median:7.1f} ms")
+            print(f"{task:20s} {form:24s} best {best:7.1f} ms  median {median:7.1f} ms")
         for measure in (min, statistics.median):
             fastest = {
                 name: min(measure(times[name]), measure(times[f"{name} compiled"]))
                 for name in models
             }
-            ratio = fastest["PIBERT"] / fastest["FNO"]
-            print(f"{task:20s} PIBERT / FNO by {measure.__name__}: {ratio:.2f}")
+            for name in own:
+                ratio = fastest[name] / fastest["FNO"]
+                print(f"{task:20s} {name} / FNO by {measure.__name__}: {ratio:.2f}")
 
 
 if __name__ == "__main__":

@@ -247,8 +247,8 @@ class PIBERTMR(Stepper):
 
     def levels(self, shape: tuple[int, int]) -> int:
         """Levels on a grid: enough for at most ``most_tokens`` on the coarsest one."""
-        levels = self.config.levels
-        while math.prod(-(-size // 2**levels) for size in shape) > self.config.most_tokens:
+        (ny, nx), levels = shape, self.config.levels
+        while -(-ny // 2**levels) * -(-nx // 2**levels) > self.config.most_tokens:
             levels += 1
         return levels
 

@@ -80,14 +80,17 @@ def test_a_compiled_model_takes_other_batches_and_resolutions() -> None:
         # Capture is what is tested here, not the code that is generated from it.
         torch.compile = functools.partial(torch.compile, backend="eager")
         torch.manual_seed(0)
-        model = models.build_model("pibert", width=32, depth=1, modes=4).eval()
-        torch.nn.init.normal_(model.read_out.weight)
-        compiled = models.compile_model(model)
-        with torch.no_grad():
-            for shape in ((2, 2, 64, 64), (3, 2, 64, 64), (2, 2, 24, 20)):
-                x = torch.randn(shape)
-                expected = model(x)
-                assert (compiled(x) - expected).abs().max() < 1e-5 * expected.abs().max()
+        one = models.build_model("pibert", width=32, depth=1, modes=4).eval()
+        other = models.build_model("pibert-mr", preset="small", cycles=1).eval()
+        torch.nn.init.normal_(one.read_out.weight)
+        torch.nn.init.normal_(other.head.weight)
+        for model in (one, other):
+            compiled = models.compile_model(model)
+            with torch.no_grad():
+                for shape in ((2, 2, 64, 64), (3, 2, 64, 64), (2, 2, 24, 20)):
+                    x = torch.randn(shape)
+                    expected = model(x)
+                    assert (compiled(x) - expected).abs().max() < 1e-5 * expected.abs().max()
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
     subprocess.run(command, check=True, cwd=Path(__file__).parents[2])

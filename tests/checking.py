@@ -17,11 +17,13 @@ from typing import Any, Self, get_args
 
 import jaxtyping
 from beartype import BeartypeConf, FrozenDict, beartype
-from jaxtyping import AbstractArray, config
+from jaxtyping import AbstractArray, TypeCheckError, config
 
 # The hook decorates methods one by one, where beartype has no class to resolve typing.Self to; that
-# hint alone is let through.
-check = beartype(conf=BeartypeConf(hint_overrides=FrozenDict({Self: Any})))
+# hint alone is let through. A wrong type is the TypeError that it is without a checker.
+check = beartype(
+    conf=BeartypeConf(hint_overrides=FrozenDict({Self: Any}), violation_type=TypeCheckError)
+)
 _jaxtyped = jaxtyping.jaxtyped
 _MARK = "__checked__"
 

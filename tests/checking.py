@@ -2,8 +2,8 @@
 
 The hook decorates every function of the package with ``jaxtyping.jaxtyped``. That takes two
 milliseconds per function, and ten microseconds per call of one that has no array among its
-arguments. ``install`` puts a decorator in its place that does the work at the first call, and leaves
-functions without shapes in their annotations to beartype alone. The checks are the same.
+arguments. ``install`` puts a decorator in its place that does the work at the first call, and
+leaves functions without shapes in their annotations to beartype alone. The checks are the same.
 
 Nothing of pibert is imported here: it would be loaded before the checker is in place.
 """

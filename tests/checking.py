@@ -29,7 +29,7 @@ _MARK = "__checked__"
 
 
 def install() -> None:
-    jaxtyping.jaxtyped = checked
+    setattr(jaxtyping, "jaxtyped", checked)  # noqa: B010
 
 
 def checked(fn: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:

@@ -45,13 +45,12 @@ class Visit:
         self, browser: Any, site: ServerProcess, *, script: str = "", **options: Any
     ) -> None:
         self.site, self.address = site, f"http://127.0.0.1:{site.port}/"
-        shared = browser.contexts[0]
-        self.context = (
-            browser.new_context(**{"viewport": VIEWPORT} | options) if options else shared
-        )
+        self._is_alone = bool(options)
+        self.context = browser.contexts[0]
+        if self._is_alone:
+            self.context = browser.new_context(**{"viewport": VIEWPORT} | options)
         self.context.set_default_timeout(1000 * PATIENCE)
         self.page = self.context.new_page()
-        self._is_alone = self.context is not shared
         self.page.add_init_script(script)
         self.complaints: list[str] = []
         self.addresses: list[str] = []

@@ -25,6 +25,8 @@ else:
 # The tests start many processes: without compiled files each of them compiles the package anew.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# As in the Makefile: spinning threads of several processes make each other many times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

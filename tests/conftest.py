@@ -5,23 +5,28 @@ Nothing of pibert is imported here: it would be loaded before the checker is in 
 
 import os
 import random
+import sys
 import zlib
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 try:
-    from beartype import BeartypeConf, FrozenDict, beartype
+    from tests import checking
 except ImportError:
     # A machine that was not set up by the Makefile: pytest -o addopts= runs without the hook.
     pass
 else:
-    # The hook decorates methods one by one, where beartype has no class to resolve typing.Self to;
-    # that hint alone is let through.
-    check = beartype(conf=BeartypeConf(hint_overrides=FrozenDict({Self: Any})))
+    checking.install()
+
+# The tests start many processes: without compiled files each of them compiles the package anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# As in the Makefile: spinning threads of several processes make each other many times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

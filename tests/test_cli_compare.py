@@ -55,11 +55,15 @@ def test_a_comparison_leaves_records_that_a_script_can_read(compared: Path) -> N
     assert results["data"]["wakes"]["source"]["recipe_hash"]
 
 
-def test_a_script_reads_the_ranking(compared: Path) -> None:
+def test_the_same_command_again_does_nothing_anew_and_a_script_reads_the_ranking(
+    compared: Path,
+) -> None:
+    scores = {path: path.stat().st_mtime_ns for path in compared.rglob("scores.json")}
     models = "pibert,unet,linear-extrapolation"
     words = ["compare", "--preset", "quick", "--models", models, "--out", str(compared)]
     result = CliRunner().invoke(app, [*words, *SETTINGS, "--json"])
     assert result.exit_code == 0, result.output
+    assert scores == {path: path.stat().st_mtime_ns for path in compared.rglob("scores.json")}
     found, results = json.loads(result.stdout), json.loads((compared / "results.json").read_text())
     assert found["data"]["wakes"]["ranking"] == results["data"]["wakes"]["ranking"]
     assert found["failed"] == found["left_out"] == []
@@ -73,16 +77,6 @@ def test_the_ranking_fits_eighty_columns(compared: Path) -> None:
     _show_ranking(terminal, "wakes", results["data"]["wakes"], results)
     page = terminal.export_text()
     assert "linear-extrapolation" in page and "parameters" in page and "…" not in page
-
-
-def test_the_same_command_again_does_nothing_anew(compared: Path) -> None:
-    scores = {path: path.stat().st_mtime_ns for path in compared.rglob("scores.json")}
-    models = "pibert,unet,linear-extrapolation"
-    code, _ = pibert(
-        "compare", "--preset", "quick", "--models", models, "--out", str(compared), *SETTINGS
-    )
-    assert code == 0
-    assert scores == {path: path.stat().st_mtime_ns for path in compared.rglob("scores.json")}
 
 
 def test_fewer_models_in_the_same_folder_say_whom_the_results_leave_out(compared: Path) -> None:

@@ -45,7 +45,8 @@ KNOWN = tuple(suffix for own in _SUFFIXES.values() for suffix in own)
 _ON_HDF5 = (*_SUFFIXES["HDF5"], *_SUFFIXES["NetCDF"], *_SUFFIXES["MATLAB"])
 # A server of forks has no threads, and what it has imported is there at once.
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["pibert.serve.reading", "scipy.io", "xarray", "h5netcdf"])
+PRELOADED = ["pibert.serve.reading", "scipy.io", "xarray", "h5netcdf"]
+_FORKS.set_forkserver_preload(PRELOADED)
 HINTS = (
     *("dt", "dx", "dy", "unit", "length_unit", "time_unit", "scale", "pulse_delay"),
     *("channels", "axes"),

@@ -110,7 +110,7 @@ def fit(
                 run.train_epoch(objectives(run.progress.epoch))
                 run.close_epoch(judge)
         finally:
-            run.journal.close()
+            run.close()
     done = run.progress
     return Fitted(
         metrics=done.best_metrics,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fuzz.supervise import find_failures
 
-FEW = 1_000
+FEW = 2_000
 MANY = 25_000
 
 
@@ -19,10 +19,8 @@ def seed(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("seed"))
 
 
-@pytest.mark.parametrize("part", range(2))
-def test_damaged_files_are_refused_in_words(part: int, seed: int, tmp_path: Path) -> None:
-    start = part * FEW
-    assert find_failures(tmp_path / "fuzz", seed, start, start + FEW, "here") == []
+def test_damaged_files_are_refused_in_words(seed: int, tmp_path: Path) -> None:
+    assert find_failures(tmp_path / "fuzz", seed, 0, FEW, "here") == []
 
 
 def test_damaged_files_are_refused_in_words_by_a_child(seed: int, tmp_path: Path) -> None:

@@ -517,7 +517,7 @@ def test_a_token_is_asked_for_and_kept(browser: Any, strict: ServerProcess):
     expect(page.find("#model option")).to_have_text(["wake (pibert)"])
     expect(page.find("#panels")).to_have_text("Choose a recording, or drop a file here.")
     assert {text for text in page.complaints if "401" not in text} == set()
-    page.context.close()
+    page.leave()
 
 
 def test_a_slice_is_drawn_with_shift_and_the_arrows(opened: Visit):

@@ -18,6 +18,7 @@ expect.set_options(timeout=1000 * PATIENCE)
 
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+VIEWPORT = {"width": 1400, "height": 900}
 SHAPE = (8, 12)
 # The page draws what has changed before the next picture; drawing may change something once more.
 DRAWN = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
@@ -30,18 +31,24 @@ def browser() -> Iterator[Any]:
         pytest.skip(f"needs a browser, one of: {', '.join(NAMES)}")
     with sync_api.sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        # Visits share its first window, where a page opens in half the time. The empty page keeps
+        # the window open between them. The page stores nothing but in the session of its tab.
+        started.new_context(viewport=VIEWPORT).new_page()
         yield started
         started.close()
 
 
 class Visit:
-    """A page in a window of its own, with what it complained of."""
+    """A page, in a window of its own if there are options, with what it complained of."""
 
     def __init__(
         self, browser: Any, site: ServerProcess, *, script: str = "", **options: Any
     ) -> None:
         self.site, self.address = site, f"http://127.0.0.1:{site.port}/"
-        self.context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}} | options)
+        self._is_alone = bool(options)
+        self.context = browser.contexts[0]
+        if self._is_alone:
+            self.context = browser.new_context(**{"viewport": VIEWPORT} | options)
         self.context.set_default_timeout(1000 * PATIENCE)
         self.page = self.context.new_page()
         self.page.add_init_script(script)
@@ -119,9 +126,12 @@ class Visit:
         self.find("#file").set_input_files(sent)
         self.wait_until_idle()
 
+    def leave(self) -> None:
+        (self.context if self._is_alone else self.page).close()
+
     def close(self) -> None:
         """Nothing may have gone wrong, and no other host been asked."""
-        self.context.close()
+        self.leave()
         assert self.complaints == []
         hosts = {urlsplit(address.removeprefix("blob:")).netloc for address in self.addresses}
         assert hosts == {urlsplit(self.address).netloc}

@@ -1,5 +1,7 @@
 """The loop: what it computes, what it tells, when it ends, and what it leaves alone."""
 
+import gc
+import multiprocessing
 import os
 import signal
 import time
@@ -90,7 +92,13 @@ def test_accumulated_pieces_equal_one_big_batch(tmp_path: Path) -> None:
 def test_samples_read_by_workers_give_the_same_weights(tmp_path: Path) -> None:
     held, _ = train(tmp_path / "held")
     read = Hardware(accelerator="cpu", resident=False, workers=1)
-    again, _ = train(tmp_path / "read", hardware=read)
+    before = set(multiprocessing.active_children())
+    gc.disable()
+    try:
+        again, _ = train(tmp_path / "read", hardware=read)
+        assert set(multiprocessing.active_children()) <= before
+    finally:
+        gc.enable()
     assert_equal_weights(held, again)
     assert timeless(tmp_path / "held") == timeless(tmp_path / "read")
 

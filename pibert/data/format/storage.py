@@ -117,7 +117,7 @@ def _open_checked(path: Path) -> h5py.File:
     except FormatError:
         file.close()
         raise
-    except hdf5.DAMAGED as error:
+    except (*hdf5.DAMAGED, OverflowError) as error:  # a version may be infinite
         file.close()
         raise FormatError(f"{path}: its header cannot be read ({error}); {_DAMAGED}") from error
     return file

@@ -97,6 +97,9 @@ class FourierFlow(Stepper):
 
     def __init__(self, config: FourierFlowConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
+        # A compiler cannot follow the hash, and need not. Stated here and not at the function,
+        # because this imports the compiler, which takes a second.
+        torch.compiler.assume_constant_result(noise_fields)
         channels = (self.out_channels, self.in_channels, self.out_channels)
         self.backbone = DualBranch(config, spec, channels, config.cond, keeps_state=True)
         self.alignment_head: nn.Sequential | None = None
@@ -289,8 +292,6 @@ def draw(
     return state
 
 
-# A compiler cannot follow the hash, and need not.
-@torch.compiler.assume_constant_result
 @constant
 def noise_fields(
     draws: int, channels: int, ny: int, nx: int, *, device: torch.device, dtype: torch.dtype

@@ -5,6 +5,7 @@ import os
 import zipfile
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -117,11 +118,21 @@ def test_an_array_without_channels_holds_no_field(tmp_path: Path) -> None:
         open_recordings(tmp_path / "flow.npy")
 
 
-def test_an_axis_of_a_single_number_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["x", "t"])
+@pytest.mark.parametrize("values", [1.0, np.ones(8, bool), np.full(8, b"text")])
+def test_an_axis_of_something_else_is_refused(tmp_path: Path, name: str, values: Any) -> None:
     CORPUS["10030.h5"](tmp_path / "10030.h5")
     with h5py.File(tmp_path / "10030.h5", "r+") as file:
-        if "x" in file:
-            del file["x"]
-        file["x"] = 1.0
-    with pytest.raises(SourceError, match="10030.h5: expected an axis in '/x'"):
+        if name in file:
+            del file[name]
+        file[name] = values
+    with pytest.raises(SourceError, match=f"10030.h5: expected an axis of numbers in '/{name}'"):
         open_recordings(tmp_path / "10030.h5")
+
+
+def test_a_version_that_is_no_whole_number_is_refused(tmp_path: Path) -> None:
+    CORPUS["native.h5"](tmp_path / "native.h5")
+    with h5py.File(tmp_path / "native.h5", "r+") as file:
+        file.attrs["version"] = np.inf
+    with pytest.raises(ValueError, match="native.h5"):
+        open_recordings(tmp_path / "native.h5")

@@ -661,3 +661,17 @@ def test_a_torch_file_that_would_unpack_to_more_than_it_has_is_refused(tmp_path:
             new.writestr(name, old.read(name))
     with pytest.raises(SourceError, match="would unpack to 4,00"):
         read_parameters(tmp_path, "seen", "real")
+
+
+def test_an_axis_length_that_is_no_number_is_named(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    folder = arrow(tmp_path, flows(CYLINDERS, SHAPE))
+    shard = min(folder.rglob("*.arrow"))
+    table = pa.ipc.open_stream(shard.read_bytes()).read_all()
+    place = table.column_names.index("t_shape")
+    table = table.set_column(place, "t_shape", pa.array(["many"] * len(table)))
+    with pa.OSFile(str(shard), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+    with pytest.raises(SourceError, match="column 't_shape': expected whole numbers.*'many'"):
+        open_recordings(folder)[0]

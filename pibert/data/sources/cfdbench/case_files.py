@@ -25,7 +25,11 @@ SUBSETS = ("prop", "bc", "geo")
 """In the publishers' order, which their split depends on."""
 BARRIER_START = 0.5
 """x of the dam's barrier, a constant of the publishers' loader."""
+SMALLEST, LARGEST = 1e-18, 1e18
+"""Range of the numbers of a case: the ratio of two of them is then a float32 that is not zero."""
 
+_CENTRE = ("center_x", "center_y")
+_SIGNED = ("x_min", "x_max", "y_min", "y_max", *_CENTRE)
 _WALLS = Sides(*[Boundary.WALL] * 4)
 _CHANNEL = Sides(Boundary.INFLOW, Boundary.OUTFLOW, Boundary.WALL, Boundary.WALL)
 
@@ -136,16 +140,30 @@ def read_case(folder: Path, problem: str) -> dict[str, float]:
     path = folder / "case.json"
     stated = _read_json(path)
     require_keys(path, PROBLEMS[problem].keys, list(stated))
-    case = {k: float(v) for k, v in stated.items() if type(v) in (int, float) and math.isfinite(v)}
-    for key in (*PROBLEMS[problem].keys, "dt"):
-        signed = key in ("x_min", "x_max", "y_min", "y_max")
-        if key in stated and not (key in case and (signed or case[key] > 0)):
-            kind = "a number" if signed else "a positive number"
-            raise SourceError(f"{path}: expected {kind} as {key!r}, found {stated[key]!r}")
+    case = {key: float(value) for key, value in stated.items() if _is_number(value)}
+    for key in (*PROBLEMS[problem].keys, "dt", *(_CENTRE if problem == "cylinder" else ())):
+        if key not in stated:
+            continue
+        lowest = -LARGEST if key in _SIGNED else SMALLEST
+        if key not in case or not lowest <= case[key] <= LARGEST:
+            found = stated[key]
+            found = type(found).__name__ if isinstance(found, list | dict) else repr(found)[:40]
+            raise SourceError(
+                f"{path}: expected a number from {lowest:g} to {LARGEST:g} as {key!r}, found "
+                f"{found}; correct it or leave the case out"
+            )
     x0, x1, y0, y1 = box_of(problem, case)
-    if not (x0 < x1 and y0 < y1):
+    if not (x1 - x0 >= SMALLEST and y1 - y0 >= SMALLEST):
         raise SourceError(f"{path}: x_min and y_min must lie below x_max and y_max, found {case}")
     return case
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value of JSON is a finite number; true and false are not."""
+    try:
+        return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    except OverflowError:  # a whole number that no float can hold
+        return False
 
 
 def grid_of(problem: str, case: Mapping[str, float], shape: tuple[int, ...]) -> Grid:

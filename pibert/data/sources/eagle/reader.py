@@ -82,8 +82,12 @@ def read_mesh(folder: Path) -> MeshTrajectory:
         require_keys(path, wanted, archive.files)
         stored = {key: archive[key] for key in wanted}
     points = stored["pointcloud"]
-    if points.ndim != 3 or points.shape[2] != 2 or not points.size:
-        raise SourceError(f"{path}: expected pointcloud of shape (t, n, 2), found {points.shape}")
+    numbers = points.dtype.kind in "fiu"
+    if points.ndim != 3 or points.shape[2] != 2 or not points.size or not numbers:
+        raise SourceError(
+            f"{path}: expected pointcloud as numbers of shape (t, n, 2), found {points.dtype} of "
+            f"shape {points.shape}"
+        )
     t, n, _ = points.shape
     if stored["mask"].shape == (t, n, 1):
         stored["mask"] = stored["mask"][..., 0]
@@ -95,6 +99,8 @@ def read_mesh(folder: Path) -> MeshTrajectory:
             )
     if not np.isfinite(points).all():
         raise SourceError(f"{path}: pointcloud has positions that are not finite")
+    if not np.isfinite(stored["mask"]).all():
+        raise SourceError(f"{path}: mask has types of nodes that are not finite")
     if (stored["mask"] == NodeType.DISABLED).all():
         raise SourceError(f"{path}: all nodes are disabled, so there is nothing to see")
     fields = np.stack([stored[key].astype(np.float32) for key in CHANNELS.values()], 1)

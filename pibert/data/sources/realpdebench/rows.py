@@ -85,6 +85,11 @@ class ArrowRow:
     def axis(self, name: str) -> np.ndarray | None:
         sizes = ("t_shape",) if name == "t" else (f"{name}_shape_h", f"{name}_shape_w")
         stated = [self.rows.value(self.place, column) for column in sizes]
+        if not all(n is None or isinstance(n, int) for n in stated):
+            raise SourceError(
+                f"{self.rows.where(self.place, sizes[0])}: expected whole numbers in "
+                f"{', '.join(sizes)}, found {stated}; get a new copy"
+            )
         if all(n is None for n in stated):
             shape: tuple[int, ...] = self.shape[:1] if name == "t" else self.shape[1:]
         else:
@@ -135,10 +140,10 @@ class RawRow:
         dataset = _find(self.store, name)
         if dataset is None:
             return None
-        if not dataset.shape:
+        if not dataset.shape or dataset.dtype.kind not in "fiu":
             raise SourceError(
-                f"{self.path}: expected an axis in {dataset.name!r}, found no or a single number; "
-                "get a new copy"
+                f"{self.path}: expected an axis of numbers in {dataset.name!r}, found "
+                f"{dataset.dtype} of shape {dataset.shape}; get a new copy"
             )
         first = (0,) if dataset.ndim == 3 else (slice(None),) * dataset.ndim
         return self.store.read(dataset.name, first)

@@ -3,11 +3,13 @@
 Nothing of pibert is imported here: it would be loaded before the checker is in place.
 """
 
+import importlib
 import os
 import random
 import sys
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,3 +88,29 @@ def pytest_fixture_setup(
         torch.set_rng_state(states[0])
         np.random.set_state(states[1])
         random.setstate(states[2])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def undrawn_curves() -> Iterator[None]:
+    """Runs write a placeholder for their curves: drawing takes longer than a small training.
+
+    ``tests/report/test_curves.py`` draws curves; ``drawn_curves`` lets a run draw them.
+    """
+    # The package has a function of the module's name.
+    module = importlib.import_module("pibert.experiments.run")
+    curves = importlib.import_module("pibert.report.curves")
+
+    def mark(log: Path, picture: Path) -> None:
+        if not curves.read_epochs(log):
+            raise ValueError(f"{log}: expected a record of an epoch, found none")
+        picture.write_bytes(b"a placeholder")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "draw_curves", mark)
+        yield
+
+
+@pytest.fixture
+def drawn_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = importlib.import_module("pibert.report.curves").draw_curves
+    monkeypatch.setattr(importlib.import_module("pibert.experiments.run"), "draw_curves", draw)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from pibert.cli import app
 from pibert.cli.compare import _show_ranking, _show_tuning
 from pibert.comparison import FILES
+from pibert.evaluation import cost
 from pibert.report.comparison import page as page_module
 from pibert.report.comparison.gallery import FIGURES
 from pibert.report.comparison.page import write_report
@@ -29,6 +31,15 @@ SETTINGS = [word for change in SMALL for word in ("--set", change)]
 def pibert(*words: str) -> tuple[int, str]:
     result = CliRunner().invoke(app, list(words))
     return result.exit_code, result.output
+
+
+@pytest.fixture(scope="module", autouse=True)
+def timed_once() -> Iterator[None]:
+    """Models are called once and not for half a second to measure what they cost."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("WARM_UP", "LEAST_REPEATS", "MOST_REPEATS"):
+            patch.setattr(cost, name, 1)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -240,12 +240,14 @@ def test_a_model_in_closed_form_announces_no_curves(tiny: Path, tmp_path: Path) 
     assert "curves.png" not in output and not (tmp_path / "run" / "curves.png").exists()
 
 
+@pytest.mark.usefixtures("drawn_curves")
 def test_a_run_is_trained_repeated_and_protected(tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     output = succeed("train", "--config", tiny, "--out", out)
     assert "Best epoch " in output and f"pibert.load({str(out)!r})" in output
     names = {"config.json", "log.jsonl", "model.safetensors", "model.json", "curves.png"}
     assert names | {"state.safetensors"} <= {entry.name for entry in out.iterdir()}
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert [line["kind"] for line in read_log(out)] == ["start", "epoch", "epoch"]
     best = [line["valid"] for line in read_log(out) if line.get("best")][-1]
     assert best["skill"] == pytest.approx(1 - best["reconstruction"] / best["persistence"])

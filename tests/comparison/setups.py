@@ -1,6 +1,5 @@
 """Small flows and a small comparison that the comparison tests share."""
 
-import importlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,16 +95,13 @@ def comparison_of(data: DataConfig, **changes: Any) -> Comparison:
 
 
 def quickly(patch: pytest.MonkeyPatch) -> None:
-    """Leave out what takes long and is tested elsewhere: timing, curves, what tokens know."""
+    """Leave out what takes long and is tested elsewhere: timing, what tokens know."""
 
     def brief(model: nn.Module, spec: FieldSpec, device: str, **_: Any) -> Cost:
         return measure_cost(model, spec, device, (1,), seconds=0.0)
 
     patch.setattr(evaluation, "measure_cost", brief)
     patch.setattr(insight, "alignment", lambda *_, **__: {1: 0.5})
-    # The package has a function of the module's name.
-    module = importlib.import_module("pibert.experiments.run")
-    patch.setattr(module, "draw_curves", lambda log, picture: None)
 
 
 class Told:

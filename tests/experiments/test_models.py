@@ -49,13 +49,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[DataConfig, Flows]:
     return config, prepare(config)
 
 
-@pytest.fixture(autouse=True)
-def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures of curves are tested elsewhere and take a second each."""
-    module = importlib.import_module("pibert.experiments.run")
-    monkeypatch.setattr(module, "draw_curves", lambda log, picture: None)
-
-
 def experiment_of(data: tuple[DataConfig, Flows], name: str, **changes: Any) -> Experiment:
     options = {key: value for key, value in TINY_OPTIONS[name].items()}
     fit = FitConfig(

@@ -180,6 +180,8 @@ def shortened(command: str) -> list[str] | None:
         assert name in (ROOT / ELSEWHERE[name]).read_text()
         return None
     assert name in CHEAP, f"{command}: say in tests/test_readme.py how to make it short"
+    if name == "train" and "--config" not in arguments:  # the defaults on a recording
+        return [*arguments, *settings("", {"training.epochs": 1})]
     return arguments + CHEAP[name]
 
 

@@ -77,7 +77,7 @@ def compare(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Train models under one protocol, judge them once on test data, and rank them.
+    """Train models under one protocol, score them once on test data, and rank them.
 
     All see the same number of samples; the epoch is chosen on the validation part alone.
 

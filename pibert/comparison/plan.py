@@ -2,7 +2,7 @@
 
 Every entrant sees the same number of samples, counted with repetition; pretraining, where there is
 any, takes its share of them. All have the same batches, schedule and skip from the last frame; the
-epoch is chosen on the validation part; the test part is judged once, at the end. With tuning,
+epoch is chosen on the validation part; the test part is scored once, at the end. With tuning,
 learning rate and optimiser are chosen there too, by trials that are the same for all.
 """
 

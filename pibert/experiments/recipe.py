@@ -5,8 +5,8 @@ The rest follows from the data:
 
     split       by trajectory; fewer trajectories than parts are split in time, with a gap of one
                 fiftieth of the frames between two parts
-    epochs      20, or as many as make 10,000 samples; the learning rate falls to zero in them
-    batch size  64, or 32 where less than 50,000 samples are seen
+    epochs      20, or as many as make 10,000 samples; the learning rate anneals fully
+    batch size  64, or 32 where training sees fewer than 50,000 samples
     preset      base; small without a GPU
 
 What the user sets stays as it is.
@@ -27,9 +27,9 @@ from pibert.experiments.experiment import Experiment
 from pibert.experiments.flows import as_hints
 
 EPOCHS, SAMPLES = 20, 10_000
-"""Least number of epochs, and of samples that are seen, counted with repetition."""
+"""Least number of epochs, and of training samples, counted with repetition."""
 LARGE = 50_000
-"""Samples from which on batches are large."""
+"""Samples from which batches of 64 are used."""
 
 
 def recipe_for(flows: Path, settings: Sequence[str]) -> tuple[Experiment, list[str]]:

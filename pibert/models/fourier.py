@@ -225,6 +225,12 @@ def low_waves(
     return waves.flatten(0, 1).mT.to(dtype).contiguous()
 
 
+def as_real(weight: Float[Tensor, "*k c d 2"]) -> Float[Tensor, "*k r s"]:
+    """Complex matrices, stored (..., in, out, 2), as real ones: [[Re, -Im], [Im, Re]]."""
+    re, im = weight.unbind(-1)
+    return torch.cat((torch.cat((re, -im), -1), torch.cat((im, re), -1)), -2)
+
+
 class FourierMultiplier(nn.Module):
     """A complex channel mixing of its own for every low wavenumber; other waves are dropped.
 
@@ -245,10 +251,10 @@ class FourierMultiplier(nn.Module):
         self, x: Float[Tensor, "b n c"], lattice: tuple[int, int]
     ) -> Float[Tensor, "b n c"]:
         """Points row by row."""
-        re, im = self.weight.to(x.dtype).unbind(-1)
-        mixing = torch.cat((torch.cat((re, -im), -1), torch.cat((im, re), -1)), -2)
         waves = low_waves(self.modes, *lattice, x.dtype, x.device)
         found = (waves.mT @ x).unflatten(1, (2, self.number))  # (b, 2, k, c)
-        mixed = found.permute(2, 0, 1, 3).flatten(2) @ mixing  # (k, b, 2c)
+        mixed = found.permute(2, 0, 1, 3).flatten(2) @ as_real(
+            self.weight.to(x.dtype)
+        )  # (k, b, 2c)
         mixed = mixed.unflatten(-1, (2, -1)).permute(1, 2, 0, 3)
         return waves @ mixed.flatten(1, 2)

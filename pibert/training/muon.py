@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pibert.models.fourier import as_real
+
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _STEPS = 5
 LEAST_SIDE = 8
@@ -39,14 +41,8 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     return (x.mT if tall else x).to(matrices.dtype).reshape(matrices.shape)
 
 
-def as_modes(weight: Tensor) -> Tensor:
-    """Complex matrices, stored (..., in, out, 2), as real ones: [[Re, -Im], [Im, Re]]."""
-    re, im = weight.unbind(-1)
-    return torch.cat((torch.cat((re, -im), -1), torch.cat((im, re), -1)), -2)
-
-
-def _from_modes(matrices: Tensor) -> Tensor:
-    """The inverse of ``as_modes``."""
+def _from_real(matrices: Tensor) -> Tensor:
+    """The inverse of ``as_real``."""
     rows, columns = matrices.shape[-2] // 2, matrices.shape[-1] // 2
     re, im = matrices[..., :columns].split(rows, dim=-2)
     return torch.stack((re, im), dim=-1)
@@ -131,9 +127,9 @@ class Muon(Optimizer):
         changes: dict[int, Tensor] = {}
         for places in alike.values():
             stacked = torch.stack([directions[place] for place in places])
-            matrices = as_modes(stacked) if group["spectral"] else stacked.flatten(2)
+            matrices = as_real(stacked) if group["spectral"] else stacked.flatten(2)
             steps = orthogonalised(matrices) * (0.2 * max(matrices.shape[-2:]) ** 0.5)
-            steps = _from_modes(steps) if group["spectral"] else steps
+            steps = _from_real(steps) if group["spectral"] else steps
             changes |= zip(places, steps.view(stacked.shape).unbind(), strict=True)
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
         own = [changes[place] for place in range(len(weights))]

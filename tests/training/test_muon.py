@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pibert.models.fourier import FourierBranch
-from pibert.training.muon import Muon, as_modes, matrices_of, orthogonalised
+from pibert.models.fourier import FourierBranch, as_real
+from pibert.training.muon import Muon, matrices_of, orthogonalised
 from tests.helpers import assert_close
 
 
@@ -57,7 +57,7 @@ def test_every_mode_of_a_fourier_layer_moves_as_a_complex_matrix() -> None:
 def test_real_matrices_of_modes_multiply_as_complex_ones() -> None:
     a, b = torch.randn(2, 4, 5, 2), torch.randn(2, 5, 3, 2)
     product = torch.view_as_complex(a) @ torch.view_as_complex(b)
-    assert_close(as_modes(a) @ as_modes(b), as_modes(torch.view_as_real(product)))
+    assert_close(as_real(a) @ as_real(b), as_real(torch.view_as_real(product)))
 
 
 def test_momentum_and_decay_are_those_worked_out_by_hand() -> None:

@@ -87,7 +87,7 @@ def physics(board: Board) -> Table | None:
         Column(label="near-body RMSE", metric="near_body_rmse"),
     ]
     caption = (
-        "Divergence is judged against that of the data, which is not zero on a grid: its own mean "
+        "Compare the divergence with that of the data, which is not zero on a grid: its own mean "
         "square is the floor in the last row, and to lie below it is no merit. Near the body: "
         f"within half a diameter. {marks(board)}"
     )

@@ -125,7 +125,8 @@ def rollout(board: Board) -> Table | None:
     time = "" if dt is None else f", {dt:g} apart"
     starts = next((run["rollout"]["starts"] for run in _runs(board) if "rollout" in run), 0)
     caption = (
-        f"From true frames each model goes on alone: {starts} starts spread over the test part, "
+        f"Each model continues from true frames with its own predictions: {starts} starts spread "
+        "over the test part, "
         f"lead times in frames{time}. Stable: until the error exceeds half the variance of the "
         "flow in time; a rollout stable to the end counts with all its frames, so the horizon is a "
         "lower bound there. Bold: best of the column."

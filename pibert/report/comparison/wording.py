@@ -173,7 +173,7 @@ def protocol(results: Mapping[str, Any], boards: Sequence[Board]) -> Facts:
         *([("Tuning", tuning_text(results))] if plan.get("tuning") else []),
         ("Seeds", f"{seeds}; predictors without training run once"),
         ("Selection", f"epoch of the least {monitored(results)} on the validation part"),
-        ("Test", "judged once, at the end; every frame predicted from true frames before it"),
+        ("Test", "scored once, at the end; every frame predicted from true frames before it"),
         ("Rollouts", f"{rollouts['steps']} frames from {rollouts['starts']} starts"),
         ("Reference", f"{plan['reference']}; it picks the frames shown: {_pick_rule(boards)}"),
         ("Precision", str(hardware["precision"])),

@@ -30,7 +30,7 @@ Flows = Annotated[
 Out = Annotated[
     Path,
     typer.Option(
-        help="The run folder. One that holds this experiment is gone on with.",
+        help="The run folder. If it holds this run already, continue it.",
         show_default=False,
     ),
 ]

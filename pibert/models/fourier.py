@@ -253,8 +253,7 @@ class FourierMultiplier(nn.Module):
         """Points row by row."""
         waves = low_waves(self.modes, *lattice, x.dtype, x.device)
         found = (waves.mT @ x).unflatten(1, (2, self.number))  # (b, 2, k, c)
-        mixed = found.permute(2, 0, 1, 3).flatten(2) @ as_real(
-            self.weight.to(x.dtype)
-        )  # (k, b, 2c)
+        mixing = as_real(self.weight.to(x.dtype))
+        mixed = found.permute(2, 0, 1, 3).flatten(2) @ mixing  # (k, b, 2c)
         mixed = mixed.unflatten(-1, (2, -1)).permute(1, 2, 0, 3)
         return waves @ mixed.flatten(1, 2)

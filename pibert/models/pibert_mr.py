@@ -12,14 +12,16 @@ a few hundred tokens: a Fourier multiplier and physics-biased attention.
                                (s_l, d_l) <- (s_l, d_l) + local_l(s_l, d_l)
                                (s_{l+1}, d_{l+1}) = Haar(s_l)
                              tokens <- tokens + project(s_L);  Fourier, attention, MLP
-                             s_L <- s_L + project(tokens);  then upwards: s_{l-1} = Haar^-1(s_l, d_l)
+                             s_L <- s_L + project(tokens)
+                             back up: s_{l-1} = Haar^-1(s_l, d_l)
     -> Haar^-1 -> 1x1 head, added to the last frame
 
 Between the first transform and the last one the model works on bands alone, which have half the
-points of the grid along each side, or fewer. Tokens persist from cycle to cycle. The head starts at zero: an untrained model is persistence.
-Level l has its own weights up to ``own_levels``; deeper levels share those of the last, and there
-are no learned positions. So one set of weights serves every grid. On larger grids more levels keep
-the coarsest scale below ``most_tokens``, and the cost grows linearly with the number of points.
+points of the grid along each side, or fewer. Tokens persist from cycle to cycle. The head starts at
+zero: an untrained model is persistence. Level l has its own weights up to ``own_levels``; deeper
+levels share those of the last, and there are no learned positions. So one set of weights serves
+every grid. On larger grids more levels keep the coarsest scale below ``most_tokens``, and the cost
+grows linearly with the number of points.
 """
 
 import math

@@ -122,7 +122,8 @@ def identify(path: Path | str, *, isolate: bool = True) -> str:
         )
     what = "folder" if path.is_dir() else "file"
     raise SourceError(
-        f"{path}: a {what} of no known kind; say which it is (--kind), or save the arrays as .npz "
+        f"{path}: a {what} of no known kind; say which it is (--kind; in an "
+        "experiment data.kind), or save the arrays as .npz "
         f"with the names u, v, x, y, t. Known: {known}"
     )
 

@@ -26,7 +26,7 @@ lint: $(READY) ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(READY) ## Put the code into the house format
+format: $(READY) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -36,10 +36,10 @@ docs: $(VENV)/.docs-ready ## Build the documentation as static pages: outputs/si
 bench: $(VENV)/.bench-ready ## Time PIBERT against a Fourier neural operator
 	$(BIN)/python benchmarks/against_fno.py
 
-validation: $(READY) ## Hold the solver against theory and publications; writes docs/solver.md
+validation: $(READY) ## Validate the solver against theory and publications; writes docs/solver.md
 	$(BIN)/python -m validation
 
-studies: $(READY) ## Measure what pretraining is worth; writes docs/pretraining.md (for a GPU)
+studies: $(READY) ## Measure the effect of pretraining; writes docs/pretraining.md (for a GPU)
 	$(BIN)/python -m studies
 
 clean: ## Remove caches and outputs, keep the environment

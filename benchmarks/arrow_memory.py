@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from pibert.data.sources.realpdebench.reader import open_recordings
+from pibert.data.readers.realpdebench import open_recordings
 
 GRID = (64, 128)
 WINDOW = slice(1000, 1040)

@@ -18,11 +18,11 @@ from pathlib import Path
 import torch
 
 from pibert.export import TARGETS, export_model
-from pibert.export.samples import draw_samples
+from pibert.export.check import draw_samples
 from pibert.fields import Batch, FieldSpec, Grid, Normalizer, Parameter
+from pibert.inference import Predictor, read_model, save_model
 from pibert.models import MODELS, PRESETS, build_model
 from pibert.models.references.simple import Reference
-from pibert.predictor import Predictor, read_model, save_model
 
 SPEC = FieldSpec(
     units=("m/s", "m/s"),

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from pibert.solver.boundaries import Box, Links, make_links
-from pibert.solver.cases import cylinder
 from pibert.solver.lattice import (
     VELOCITIES,
     WEIGHTS,
@@ -27,6 +26,7 @@ from pibert.solver.lattice import (
     make_step,
     pad,
 )
+from pibert.solver.wakes import cylinder
 
 Advance = Callable[[], None]
 

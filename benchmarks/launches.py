@@ -15,18 +15,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pibert import draws
+from pibert import sample_rng
 from pibert.fields import Batch, FieldSpec, Grid, Normalizer, Parameter
 from pibert.models import build_model
-from pibert.models.bias import PhysicsBias
-from pibert.models.smoothing import fill_smoothly
+from pibert.models.attention import PhysicsBias
+from pibert.models.reconstruction import fill_smoothly
 from pibert.pretraining.corruption import corrupt
 from pibert.pretraining.masks import Masking, choose
 from pibert.pretraining.negatives import Negatives, NegativesConfig
-from pibert.training.consistency import equation_consistency
 from pibert.training.losses import LossScales, total_loss
-from pibert.training.masked import masked_physics
-from pibert.training.objectives import supervised, weighted
+from pibert.training.objectives import equation_consistency, masked_physics, supervised, weighted
 
 SIZE, BATCH = 64, 12
 NO_KERNEL = ("_unsafe_view", "scalar_tensor")
@@ -110,7 +108,7 @@ def parts() -> dict[str, Callable[[], object]]:
         return total_loss(prediction, batch.y, scales=scales, known=batch.target_mask)[0]
 
     return {
-        "draws.uniform": lambda: draws.uniform(batch.seeds, "anything", 8),
+        "sample_rng.uniform": lambda: sample_rng.uniform(batch.seeds, "anything", 8),
         "physics bias": lambda: bias(batch.x, batch.parameters, batch.mask),
         "model, forward": lambda: model(batch.x, batch.parameters, batch.mask),
         "total loss": loss,

@@ -38,8 +38,8 @@ def make_model(folder: Path, preset: str) -> Path:
     import torch
 
     from pibert.fields import FieldSpec, Grid, Normalizer
+    from pibert.inference import save_model
     from pibert.models import build_model
-    from pibert.predictor import save_model
 
     torch.manual_seed(0)
     spec = FieldSpec(

@@ -3,7 +3,7 @@
 Both take the same batches of 128 pairs of 64 x 64 fields from memory, the same objective (the
 paper's supervised loss), gradient clipping and the same optimiser. The bare step does nothing else:
 no log, no check, no state. It runs before and after the loop; the ratio is of medians over epochs.
-On a GPU both are measured launched anew in every step, and recorded (``training/recording.py``).
+On a GPU both are measured launched anew in every step, and recorded (``training/cuda_graph.py``).
 
     python benchmarks/training.py [--preset large] [--objective pretraining] [--steps 100]
 """
@@ -26,12 +26,16 @@ from pibert.fields import FieldSpec, Grid, Normalizer, Parameter, Trajectory
 from pibert.models import build_model
 from pibert.pretraining.masks import Masking
 from pibert.pretraining.negatives import Negatives, NegativesConfig
-from pibert.training.consistency import equation_consistency
+from pibert.training.cuda_graph import GraphRunner, autocast
 from pibert.training.engine import FitConfig, Hardware, fit
 from pibert.training.losses import LossScales
-from pibert.training.masked import masked_physics
-from pibert.training.objectives import Objective, supervised, weighted
-from pibert.training.recording import Recorder, autocast
+from pibert.training.objectives import (
+    Objective,
+    equation_consistency,
+    masked_physics,
+    supervised,
+    weighted,
+)
 
 BATCH = 128
 ROUNDS = 5
@@ -79,7 +83,7 @@ def bare(
     device = loader.device
     on_gpu = device.type == "cuda"
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=on_gpu)
-    recorder = Recorder(
+    runner = GraphRunner(
         model,
         lambda: autocast(device, precision),
         lambda part: contextlib.nullcontext(),
@@ -93,10 +97,10 @@ def bare(
         start = time.perf_counter()
         count = 0
         for batch in loader:
-            recorder.learn(objective, batch, 1.0)
+            runner.train(objective, batch, 1.0)
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-            optimizer.zero_grad(set_to_none=not recorder.keeps_gradients)
+            optimizer.zero_grad(set_to_none=not runner.keeps_gradients)
             count += 1
         _wait(device)
         return (time.perf_counter() - start) / count

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
         Sides,
         Trajectory,
     )
+    from pibert.inference import Predictor, load
     from pibert.models import MODELS, PRESETS, build_model, count_parameters
-    from pibert.predictor import Predictor, load
 
 __version__ = "0.1.0"
 
 _HOMES = {
     **dict.fromkeys(("MODELS", "PRESETS", "build_model", "count_parameters"), "pibert.models"),
-    **dict.fromkeys(("Predictor", "load"), "pibert.predictor"),
+    **dict.fromkeys(("Predictor", "load"), "pibert.inference"),
 }
 """Where the names of ``__all__`` come from that are not of ``pibert.fields``."""
 

@@ -1,14 +1,16 @@
 """Settings: plain data (TOML, JSON, ``--set a.b=value``) to nested frozen dataclasses, strictly.
 
-A setting is a field of a dataclass and is named by its dotted path, ``training.batch_size``. Its
-annotation says what it may be: bool, int, float, str, ``Literal``, tuples of those, ``X | None``,
-another dataclass (a section), or a ``dict`` that is passed on as it is. Nothing is guessed: a key
-that does not exist, a value of another kind and a setting without value are errors that name the
-path. The only liberties: a whole number is taken for a float, a list for a tuple, and the word
-``"none"`` for None where None is possible, as TOML has no null.
+A setting is a field of a dataclass, named by its dotted path (``training.batch_size``) and typed by
+its annotation: bool, int, float, str, ``Literal``, tuples of those, ``X | None``, another dataclass
+(a section) or a ``dict``. Unknown keys, values of another type and missing values are errors that
+name the path. Three conversions are made: int to float, list to tuple, and the word ``"none"`` to
+None where None is allowed, since TOML has no null.
 
-A section that is left out, wholly or in part, is filled from the default of its field, so
+A section takes the settings it lacks from the default of its field:
 ``pretraining: Fit = Fit(epochs=50)`` keeps its 50 epochs when a file sets only the batch size.
+
+Limits are part of the annotation: ``epochs: Count``, ``Annotated[float, Bounds(above=0, most=1)]``.
+A dataclass whose ``__post_init__`` calls ``check`` refuses bad values from Python code as well.
 """
 
 import ast
@@ -17,14 +19,26 @@ import hashlib
 import inspect
 import json
 import math
+import re
 import textwrap
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pibert.textfiles import read_toml
 
@@ -34,33 +48,70 @@ NONE_WORD = "none"
 
 
 class WrongSetting(ValueError):
-    """A setting that does not exist, has no value, or has one of another kind."""
+    """A setting that does not exist, has no value, or has a value of another type."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One setting as a list of all of them shows it."""
+    """A row of ``schema``."""
 
     name: str
     kind: str
     default: str
-    """As it is written in TOML; empty where a value must be given."""
+    """As written in TOML; empty if a value is required."""
     meaning: str
 
 
-def parse(kind: type[T], data: Mapping[str, Any], where: str = "") -> T:
-    """A dataclass from plain data, every key and value checked.
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Limits of a number, as metadata of its annotation."""
 
-    Args:
-        kind: A dataclass; sections are fields that are dataclasses themselves.
-        data: Nested plain values, as from TOML or JSON.
-        where: Dotted path of this data, in front of the paths that errors name.
-    """
+    least: int | float | None = None
+    above: int | float | None = None
+    most: int | float | None = None
+    below: int | float | None = None
+
+    def __contains__(self, value: int | float) -> bool:
+        return (
+            (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        limits = {"of at least": self.least, "above": self.above, "at most": self.most}
+        words = [f"{word} {limit:g}" for word, limit in limits.items() if limit is not None]
+        if self.below is not None:
+            words.append("finite" if self.below == math.inf else f"below {self.below:g}")
+        return " and ".join(words)
+
+
+Count = Annotated[int, Bounds(least=1)]
+NonNegativeInt = Annotated[int, Bounds(least=0)]
+NonNegative = Annotated[float, Bounds(least=0, below=math.inf)]
+Positive = Annotated[float, Bounds(above=0, below=math.inf)]
+
+
+def check(config: Any) -> None:
+    """Raise ``ValueError`` for a field whose value does not fit its annotation."""
+    for name, kind in _hints(cast(Any, type(config))).items():
+        if name in (field.name for field in _settings(config)):
+            _converted(getattr(config, name), kind, name, MISSING)
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def parse(kind: type[T], data: Mapping[str, Any], where: str = "") -> T:
+    """A dataclass from nested plain values; ``where`` is the path in front of those in errors."""
     return cast(T, _section(kind, data, where, MISSING))
 
 
 def as_plain(config: Any) -> Any:
-    """Plain values for JSON, all of them; ``parse`` makes an equal config of them."""
+    """All settings as plain JSON values; ``parse`` turns them back into an equal config."""
     if is_dataclass(config) and not isinstance(config, type):
         return {field.name: as_plain(getattr(config, field.name)) for field in _settings(config)}
     if isinstance(config, Mapping):
@@ -71,54 +122,62 @@ def as_plain(config: Any) -> Any:
     return config
 
 
-def read(path: Path | str, kind: type[T], overrides: Sequence[str] = ()) -> T:
-    """A dataclass from a TOML file.
+def read(
+    path: Path | str,
+    kind: type[T],
+    overrides: Sequence[str] = (),
+    upgrade: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> T:
+    """A dataclass from a TOML file; of overrides such as ``training.epochs=3`` the last wins.
 
-    Args:
-        path: The file.
-        kind: The dataclass.
-        overrides: Changes such as ``training.epochs=3``, the last one wins.
+    ``upgrade`` brings the data of files of earlier versions into today's form.
     """
-    changed = overridden(kind, read_toml(path), overrides)
+    data = read_toml(path)
     try:
-        return parse(kind, changed)
+        return parse(kind, overridden(upgrade(data), overrides))
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(_with_override(error, overrides) or f"{path}: {error}") from None
 
 
 def with_overrides(config: T, overrides: Sequence[str]) -> T:
-    """A config with some settings changed, each written as ``a.b=value``."""
-    return parse(type(config), overridden(type(config), as_plain(config), overrides))
+    """The config with settings changed, each written as ``a.b=value``."""
+    try:
+        return parse(type(config), overridden(as_plain(config), overrides))
+    except ValueError as error:
+        raise ValueError(_with_override(error, overrides) or str(error)) from None
 
 
-def overridden(kind: type, data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The data with changes put in; names and values of the changes are checked first."""
+def _with_override(error: ValueError, overrides: Sequence[str]) -> str | None:
+    """The error with the override whose setting it names; None if it names none."""
+    if "(--set " in str(error):
+        return str(error)
+    keys = {assignment(text)[0]: text for text in overrides}
+    named = [key for key in keys if re.search(rf"(?<![\w.]){re.escape(key)}(?!\w)", str(error))]
+    return f"{error} (--set {keys[named[-1]]})" if named else None
+
+
+def overridden(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The data with overrides applied; ``parse`` checks their names and values."""
     merged = deepcopy(dict(data))
     for text in overrides:
         key, value = assignment(text)
-        path = key.split(".")
-        try:
-            found = _kind_at(kind, path, "")
-            if not (_section_of(found) and isinstance(value, dict)):
-                as_kind(value, found, key)
-        except WrongSetting as error:
-            raise WrongSetting(f"{error} (--set {text})") from None
+        *path, last = key.split(".")
         place = merged
-        for number, name in enumerate(path[:-1]):
+        for depth, name in enumerate(path, start=1):
             inside = place.get(name)
             if inside in (None, NONE_WORD):
                 inside = place[name] = {}
             if not isinstance(inside, dict):
                 raise WrongSetting(
-                    f"{'.'.join(path[: number + 1])}: expected a section, found {inside!r}"
+                    f"{'.'.join(path[:depth])}: expected a section, found {inside!r} (--set {text})"
                 )
             place = inside
-        place[path[-1]] = value
+        place[last] = value
     return merged
 
 
 def identity(config: Any) -> str:
-    """Equal for equal configs, in every process; another one as soon as any value differs."""
+    """A hash of all settings, the same in every process."""
     # Read back once: an int that was given for a float counts as the float.
     return fingerprint(as_plain(parse(type(config), as_plain(config))))
 
@@ -129,25 +188,30 @@ def fingerprint(plain: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def first_difference(a: Any, b: Any, where: str = "") -> tuple[str, Any, Any]:
-    """Where two plain values part, as a dotted path, and the two values there.
+def differences(a: Any, b: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two plain values differ: dotted paths, each with both values.
 
-    A place in a list of lists counts too: ``split.test.0``; a list of numbers is a value.
+    A place in a list of lists is a path too, ``split.test.0``; a list of numbers is one value.
     """
+    if a == b:
+        return
     pairs: list[tuple[Any, Any, Any]] = []
     if isinstance(a, dict) and isinstance(b, dict):
         pairs = [(key, a.get(key), b.get(key)) for key in {**b, **a}]
     elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         if all(isinstance(value, dict | list) for value in (*a, *b)):
             pairs = list(zip(range(len(a)), a, b, strict=True))
-    for key, mine, theirs in pairs:
-        if mine != theirs:
-            return first_difference(mine, theirs, _join(where, str(key)))
-    return where, a, b
+    found = [d for key, mine, theirs in pairs for d in differences(mine, theirs, _join(where, key))]
+    yield from found or [(where, a, b)]
+
+
+def first_difference(a: Any, b: Any, where: str = "") -> tuple[str, Any, Any]:
+    """The first of ``differences``; equal values give the path ``where`` and themselves."""
+    return next(differences(a, b, where), (where, a, b))
 
 
 def assignment(text: str) -> tuple[str, Any]:
-    """``a.b=value`` in two: the value as in JSON or TOML, a list of such, or else a word."""
+    """Key and value of ``a.b=value``; the value is JSON, TOML, a list of these, or a word."""
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
         raise ValueError(f"expected KEY=VALUE after --set, found {text!r}")
@@ -155,21 +219,23 @@ def assignment(text: str) -> tuple[str, Any]:
 
 
 def schema(kind: type) -> tuple[Setting, ...]:
-    """All settings of a dataclass, sections opened, in the order in which they are declared."""
+    """All settings of a dataclass and its sections, in the order of declaration."""
     return tuple(_rows(kind, "", MISSING))
 
 
 def as_kind(value: Any, kind: Any, where: str = "") -> Any:
-    """A plain value as an annotation wants it; ``WrongSetting`` where it is of another kind."""
+    """A plain value converted to an annotation; ``WrongSetting`` if it has another type."""
     return _converted(value, kind, where, MISSING)
 
 
 def _section(kind: type, data: Any, where: str, base: Any) -> Any:
     """A dataclass from a mapping; what is missing comes from ``base``, then from the defaults."""
+    if isinstance(data, kind):
+        return data
     if not isinstance(data, Mapping):
         raise _wrong(data, kind, where)
     base = base if isinstance(base, kind) else MISSING
-    known, hints = {field.name: field for field in _settings(kind)}, get_type_hints(kind)
+    known, hints = {field.name: field for field in _settings(kind)}, _hints(kind)
     for key in data:
         if key not in known:
             raise _unknown(where, str(key), kind)
@@ -192,6 +258,11 @@ def _converted(value: Any, kind: Any, where: str, base: Any) -> Any:
     form, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
+    if form is Annotated:
+        found = _converted(value, inner[0], where, base)
+        if not all(found in bounds for bounds in inner[1:]):
+            raise _wrong(value, kind, where)
+        return found
     if form in (Union, UnionType):
         return _either(value, kind, where, base)
     if is_dataclass(kind) and isinstance(kind, type):
@@ -204,8 +275,9 @@ def _converted(value: Any, kind: Any, where: str, base: Any) -> Any:
         if len(kinds) == len(value):
             pairs = enumerate(zip(value, kinds, strict=True))
             return tuple(_converted(v, k, f"{where}[{i}]", MISSING) for i, (v, k) in pairs)
-    elif kind is float and type(value) in (int, float) and not math.isnan(value):
-        return float(value)
+    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isnan(value):
+            return float(value)
     elif kind is dict or form is dict:
         if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
             inside = inner[1] if inner else Any
@@ -228,22 +300,6 @@ def _either(value: Any, kind: Any, where: str, base: Any) -> Any:
         except WrongSetting:
             continue
     raise _wrong(value, kind, where)
-
-
-def _kind_at(kind: Any, path: list[str], where: str) -> Any:
-    """The annotation of a setting, found by its path."""
-    if not path or kind is Any:
-        return kind
-    section = _section_of(kind)
-    if section is None:
-        tables = [k for k in (kind, *get_args(kind)) if k is dict or get_origin(k) is dict]
-        if tables:
-            return _kind_at((*get_args(tables[0]), Any, Any)[1], path[1:], _join(where, path[0]))
-        raise WrongSetting(f"{where} is {_in_words(kind)} and has no setting {path[0]!r} inside")
-    hints = {field.name: get_type_hints(section)[field.name] for field in _settings(section)}
-    if path[0] not in hints:
-        raise _unknown(where, path[0], section)
-    return _kind_at(hints[path[0]], path[1:], _join(where, path[0]))
 
 
 def _section_of(kind: Any) -> type | None:
@@ -279,7 +335,7 @@ def _default(field: Field[Any], base: Any) -> Any:
 
 
 def _rows(kind: type, where: str, base: Any) -> Iterator[Setting]:
-    hints, meanings = get_type_hints(kind), _meanings(kind)
+    hints, meanings = _hints(kind), _meanings(kind)
     for field in _settings(kind):
         path, default = _join(where, field.name), _default(field, base)
         hint = hints[field.name]
@@ -319,8 +375,8 @@ def _meanings(kind: type) -> dict[str, str]:
     return found
 
 
-def _join(where: str, name: str) -> str:
-    return f"{where}.{name}" if where else name
+def _join(where: str, name: str | int) -> str:
+    return f"{where}.{name}" if where else str(name)
 
 
 def _wrong(value: Any, kind: Any, where: str) -> WrongSetting:
@@ -345,6 +401,8 @@ def _in_words(kind: Any) -> str:
     words |= {NoneType: NONE_WORD, dict: "a table", Any: "a value"}
     if form in (Union, UnionType):
         return " or ".join(_in_words(choice) for choice in inner)
+    if form is Annotated:
+        return " ".join([_in_words(inner[0]), *map(str, inner[1:])])
     if form is Literal:
         return "one of " + ", ".join(json.dumps(choice) for choice in inner)
     if form is tuple and inner[-1] is Ellipsis:

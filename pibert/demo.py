@@ -9,9 +9,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from pibert.predictor import shipped_models
+from pibert.inference import shipped_models
 
-SHIPPED = "cylinder-base"
+SHIPPED = "cylinder-mr"
 ROLLOUT_STEPS = 39
 """To the end of the recording that comes with the weights."""
 
@@ -37,7 +37,7 @@ def steps(out: Path, preset: str) -> tuple[Step, ...]:
     comparison = str(out / "comparison")
     return (
         Step(
-            f"The shipped model {SHIPPED} goes on alone from a wake that it was not trained on",
+            f"Roll the shipped model {SHIPPED} out from a wake that it was not trained on",
             "half a minute",
             (
                 *("rollout", os.path.relpath(shipped_models()[SHIPPED] / "sample.h5")),
@@ -47,8 +47,8 @@ def steps(out: Path, preset: str) -> tuple[Step, ...]:
             ),
         ),
         Step(
-            "Wakes are simulated; a small PIBERT is pretrained and trained beside baselines; all "
-            "are judged on wakes that they have not seen",
+            "Simulate wakes, train small models with the same budget, and score them on wakes that "
+            "none of them has seen",
             "four minutes, and seconds when it is done already",
             ("compare", "--preset", preset, "--out", comparison),
         ),

@@ -1,8 +1,8 @@
 """Signals that ask the program to stop: Ctrl-C (SIGINT) and SIGTERM.
 
-Both raise ``KeyboardInterrupt`` where the command line has asked for it, so that one code path
-cleans up. Which of them came is noted here: the exit code of the command says it, 130 or 143, as
-that of a program that the signal ends. The training loop has handlers of its own.
+Both raise ``KeyboardInterrupt`` if the command line has asked for it, so that one code path cleans
+up. The exit code of the command is 130 or 143, as that of a program that the signal ends. The
+training loop has its own handlers.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Safetensors files, read whole into memory.
 
-The ``safetensors`` package maps a file into memory instead: the process is killed (SIGBUS) when
-somebody cuts the file short while its tensors are in use, and it waits for ever for a named pipe.
+The ``safetensors`` package maps a file into memory instead: the process is killed (SIGBUS) if the
+file is truncated while its tensors are in use, and it waits forever for a named pipe.
 """
 
 from pathlib import Path
@@ -15,10 +15,10 @@ from pibert.textfiles import parse_json
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a file and the texts in its header.
+    """The tensors of a file and the metadata in its header.
 
     Raises:
-        ValueError: It is no whole safetensors file; says what was found, the caller names the file.
+        ValueError: It is not a complete safetensors file; the caller names the file.
         OSError: It cannot be read.
     """
     require_regular(path)

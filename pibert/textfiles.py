@@ -1,9 +1,8 @@
 """Small text files of runs, models and settings: JSON and TOML, read within limits.
 
-Such a file may be damaged, or come from a stranger. It is read only if it is an ordinary file of
-moderate size: opening a named pipe would wait for ever, and a device never ends. Values that are
-nested deeper than people or programs write them are refused, since code that walks through them
-calls itself once per level.
+Such a file may be damaged or hostile. It is read only if it is a regular file of moderate size:
+opening a named pipe would wait forever, and a device never ends. Values that are nested too deeply
+are refused, since code that walks through them calls itself once per level.
 """
 
 import json

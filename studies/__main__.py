@@ -20,7 +20,7 @@ import torch
 
 from pibert.experiments import load_experiment
 from pibert.experiments.experiment import Experiment
-from pibert.experiments.record import commit, versions
+from pibert.experiments.run_folder import commit, versions
 from studies import consistency, filling, labels, page, schedule
 from studies.progress import Lines
 

@@ -8,34 +8,34 @@ import torch
 
 from pibert import config
 from pibert.data.dataset import Window
-from pibert.evaluation.consistency import judge_consistency
 from pibert.experiments.assembly import make_negatives
 from pibert.experiments.experiment import Experiment
 from pibert.experiments.flows import Flows, prepare
 from pibert.experiments.run import run
-from pibert.predictor import load
+from pibert.inference import load
 from pibert.training.engine import Reporter
+from studies.consistency_metrics import score_consistency
 
 MOST = 512
-"""Windows judged, evenly spread over the test part."""
+"""Windows scored, evenly spread over the test split."""
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def measure(
     experiment: Experiment, out: Path, reporter: Reporter, most: int = MOST
 ) -> dict[str, Any]:
-    """Pretrain, then judge the head on the test trajectories."""
+    """Pretrain, then score the head on the test trajectories."""
     flows = prepare(experiment.data, device=DEVICE)
     finished = run(experiment, out / "run", stage="pretrain", reporter=reporter, flows=flows)
-    return judge(experiment, flows, finished.folder, most)
+    return score(experiment, flows, finished.folder, most)
 
 
-def judge(experiment: Experiment, flows: Flows, folder: Path, most: int = MOST) -> dict[str, Any]:
-    """Judge the head of a pretrained model on the test trajectories."""
+def score(experiment: Experiment, flows: Flows, folder: Path, most: int = MOST) -> dict[str, Any]:
+    """Score the head of a pretrained model on the test trajectories."""
     predictor = load(folder, device=DEVICE)
     negatives = make_negatives(experiment, flows, predictor.history)
     samples = flows.samples("test", Window(history=predictor.history))
-    records = judge_consistency(predictor.model, samples, negatives, most=most)
+    records = score_consistency(predictor.model, samples, negatives, most=most)
     return {
         "experiment": config.as_plain(experiment),
         "trajectories": len({segment.trajectory for segment in flows.split.test}),

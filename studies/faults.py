@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pibert.fields import FieldSpec, Normalizer
-from pibert.trust.forecasts import Windows
+from pibert.inference.ensemble import Windows
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,15 @@ from matplotlib.figure import Figure
 
 from pibert import config
 from pibert.data.dataset import Samples, Window
-from pibert.evaluation.filling import (
+from pibert.experiments.experiment import Experiment
+from pibert.experiments.flows import Flows, prepare
+from pibert.experiments.run import run
+from pibert.experiments.run_folder import read_record
+from pibert.inference import load
+from pibert.pretraining.masks import Masking, choose
+from pibert.report.figures import write_figure
+from pibert.training.engine import Reporter
+from studies.filling_metrics import (
     MODEL,
     MODES,
     FillingError,
@@ -22,21 +30,13 @@ from pibert.evaluation.filling import (
     fill_hidden,
     filling_error,
 )
-from pibert.experiments.experiment import Experiment
-from pibert.experiments.flows import Flows, prepare
-from pibert.experiments.record import read_record
-from pibert.experiments.run import run
-from pibert.predictor import load
-from pibert.pretraining.masks import Masking, choose
-from pibert.report.figures import write_figure
-from pibert.training.engine import Reporter
 
 MASKS = {
     "8 x 8 blocks": Masking(kinds=("blocks",), block=8),
     "single points": Masking(kinds=("pixels",)),
 }
 MOST = 200
-"""Fields judged, evenly spread over the test part; interpolation takes its time."""
+"""Fields scored, evenly spread over the test split; interpolation takes its time."""
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

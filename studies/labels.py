@@ -2,7 +2,7 @@
 
 All training trajectories are there for pretraining; a share of them has labels. Both ways take
 the same number of training steps at every share, the validation trajectories choose the epoch, and
-the test trajectories judge once.
+the test trajectories are scored once.
 """
 
 import math
@@ -19,7 +19,7 @@ from pibert.data.resident import ResidentLoader
 from pibert.experiments.experiment import Experiment
 from pibert.experiments.flows import Flows, prepare
 from pibert.experiments.run import run
-from pibert.predictor import Predictor, load
+from pibert.inference import Predictor, load
 from pibert.training.engine import Reporter
 
 SHARES = (1.0, 0.25, 0.1)
@@ -57,7 +57,7 @@ def measure(
                     "share": share,
                     "pretrained": start is not None,
                     "best_epoch": finished.best_epoch,
-                    **judge(load(finished.folder), flows),
+                    **score(load(finished.folder), flows),
                 }
                 rows.append(row)
                 reporter.say(f"{name}, seed {seed}: nmse {row['nmse']:.4g}")
@@ -80,7 +80,7 @@ def _equal_steps(experiment: Experiment, flows: Flows, share: float, steps: int)
 
 
 @torch.no_grad()
-def judge(predictor: Predictor, flows: Flows) -> dict[str, float]:
+def score(predictor: Predictor, flows: Flows) -> dict[str, float]:
     """Error of the next frame over all test pairs, in standardised units, and persistence's."""
     predictor = predictor.to(DEVICE)
     samples = flows.samples("test", Window(history=predictor.history))

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pibert.evaluation.filling import MODEL
 from studies.filling import best_classical
+from studies.filling_metrics import MODEL
 
-HEAD = """# What pretraining is worth, measured
+HEAD = """# Measured effect of pretraining
 
-`python -m studies` runs everything on this page and writes it (for a GPU); `--only wakes` one part,
-`--jet FILE` names the jet recording. Each part is an experiment in `configs/`; the results are in
-`docs/pretraining/`. Test data decided nothing: the epoch is chosen on the validation part, settings
-were chosen by hand before the test part was looked at.
+`python -m studies` runs the studies on this page and writes it (on a GPU). `--only wakes` runs one
+study; `--jet FILE` names the jet recording. Each study is an experiment in `configs/`, with its
+results in `docs/pretraining/`. No choice used test data: the validation set selects the epoch, and
+settings were chosen by hand before the first evaluation on the test set.
 
 """
 
@@ -41,22 +41,25 @@ def write(docs: Path) -> None:
 def _filling(parts: dict[str, Any]) -> str:
     text = """## Masked physics prediction: filling gaps
 
-A model is pretrained by masked physics prediction alone and then fills points of fields that it has
-not seen (15 % of them hidden); the same points are filled by the mean of the field, a membrane
-(`laplace`), piecewise cubic interpolation and a thin plate (`biharmonic`). Root mean square errors
-at the hidden points, over both components, in units of each component's standard deviation in the
-training data. Smaller is better; *ratio* is the error over that of the best interpolation. The
-reconstruction starts from the principal modes of the training fields (`model.options.fill_modes`)
-and the transformer corrects it; `modes` is that start by itself (gappy POD), which has learned from
-the same fields as the model and is no interpolation. What the transformer adds is the difference of
-the first two columns. Of a simulated measurement the true flow is known; the measurement itself has
-noise that neighbours share, which an interpolation of single points follows.
+A model is pretrained by masked physics prediction alone. It then fills hidden points (15 %) of
+unseen fields. Four classical methods fill the same points: the mean of the field, a membrane
+(`laplace`), piecewise cubic interpolation and a thin plate (`biharmonic`). The table has root mean
+square errors at the hidden points over both components, in units of each component's standard
+deviation in the training data. Smaller is better. *Ratio* is the error of the model over that of
+the best interpolation.
+
+The reconstruction starts from POD modes of the training fields (`model.options.fill_modes`), and
+the transformer corrects it. `modes` is this start alone (gappy POD); it learns from the same
+fields as the model and does not count as interpolation. The difference between the first two
+columns is what the transformer adds. For a simulated measurement the true flow is known. The
+measurement itself has noise that neighbouring vectors share, which interpolation at single points
+follows.
 
 """
     titles = {
-        "wakes": "Wakes of the `demo` preset through a PIV model (noise 2 % of U, 1 % spurious and "
-        "2 % missing vectors), on Reynolds numbers not trained on (`configs/wakes-piv.toml`)",
-        "jet": "Measured jet, later in time than all training (`configs/jet-filling.toml`)",
+        "wakes": "Wakes of the `demo` preset with a PIV model (noise 2 % of U, 1 % spurious and "
+        "2 % missing vectors), at unseen Reynolds numbers (`configs/wakes-piv.toml`)",
+        "jet": "Measured jet, after the training frames (`configs/jet-filling.toml`)",
     }
     for name, title in titles.items():
         if name not in parts:
@@ -80,9 +83,7 @@ noise that neighbours share, which an interpolation of single points follows.
         text += _table(["hidden", "error against", *methods, "ratio"], table)
         best = min(float(row[-1].strip("*")) for row in table if "blocks" in row[0])
         if best > 0.5:
-            text += (
-                "\nThe aim, half the error of the best interpolation on blocks, is not reached.\n"
-            )
+            text += "\nThe target, half the error of the best interpolation on blocks, is missed.\n"
         text += f"\n![Filled field](pretraining/{name}-filling.png)\n\n"
     return text
 
@@ -90,11 +91,11 @@ noise that neighbours share, which an interpolation of single points follows.
 def _consistency(part: dict[str, Any]) -> str:
     text = f"""## Equation consistency prediction: which windows obey their equation
 
-A model is pretrained by both objectives on wakes (`configs/wakes-consistency.toml`) and judged on
-{part["trajectories"]} trajectories that it has not seen. AUC is the chance that a valid window gets
-a higher score than an invalid one; 0.5 is guessing. The *probe* is a linear classifier that sees
-only mean, variance and spectrum of a window: where it is near 0.5, such statistics do not give the
-negative away.{_frame_probe(part)} {_circumstances(part)}
+A model is pretrained on wakes with both objectives (`configs/wakes-consistency.toml`) and evaluated
+on {part["trajectories"]} unseen trajectories. AUC is the probability that a valid window scores
+higher than an invalid one; 0.5 is chance. The *probe* is a linear classifier that sees only the
+mean, variance and spectrum of a window. Where its AUC is near 0.5, these statistics do not reveal
+the negative.{_frame_probe(part)} {_circumstances(part)}
 
 """
     return text + _consistency_table(part) + "\n" + _unavailable(part)
@@ -104,8 +105,8 @@ def _frame_probe(part: dict[str, Any]) -> str:
     if not _has_frame_probe(part):
         return ""
     return """
-The *frame probe* sees these statistics of each frame apart, and with them the order of frames of a
-flow that decays or grows."""
+The *frame probe* sees these statistics frame by frame, and so the frame order of a flow that decays
+or grows."""
 
 
 def _has_frame_probe(part: dict[str, Any]) -> bool:
@@ -164,13 +165,13 @@ def _labels(part: dict[str, Any]) -> str:
     return (
         f"""## Fine-tuning with and without pretraining (RQ3)
 
-All training trajectories are used for pretraining; a share of them has labels
-(`configs/labels.toml`). Each training takes about {part["steps"]} steps. Pretraining comes on
-top: its samples are not taken from this budget, so a ratio below 1 does not say that pretraining
-pays for itself. The validation trajectories choose the epoch. Error of the next frame on the test
-trajectories (NMSE: squared error over squared field, standardised), mean ± standard deviation over
-{len({r["seed"] for r in part["rows"]})} seeds, which have the same labelled
-trajectories. {_circumstances(part)}
+Pretraining uses all training trajectories; a share of them has labels (`configs/labels.toml`). Each
+training takes about {part["steps"]} steps. Pretraining samples come on top of this budget, so a
+ratio below 1 does not show that pretraining pays for itself. The validation trajectories select the
+epoch. The table has the next-frame error on the test trajectories (NMSE: squared error over squared
+field, standardised) as mean ± standard deviation over
+{len({r["seed"] for r in part["rows"]})} seeds with the same labelled trajectories.
+{_circumstances(part)}
 
 """
         + _table(["labelled", "from scratch", "pretrained", "ratio", "persistence"], rows)
@@ -195,15 +196,15 @@ def _schedule(part: dict[str, Any]) -> str:
     return (
         f"""## The paper's schedule end to end
 
-`configs/wakes-base.toml`, {stages["pretraining"]["epochs"]} epochs of pretraining and
-{stages["training"]["epochs"]} of training, batches of 256 in micro-batches of 128,
-{part["pairs"]:,} pairs on 64 x 64 points, from data on the disk to the best weights in
-**{part["total_seconds"]:.0f} s**. Test NMSE of the next frame {test["nmse"]:.4f}, persistence
-{test["persistence_nmse"]:.4f}. {_circumstances(part)}
+`configs/wakes-base.toml` runs {stages["pretraining"]["epochs"]} epochs of pretraining and
+{stages["training"]["epochs"]} of training on {part["pairs"]:,} pairs of 64 x 64 points, in batches
+of 256 (micro-batches of 128). From data on disk to the best weights it takes
+**{part["total_seconds"]:.0f} s**. The test NMSE of the next frame is {test["nmse"]:.4f};
+persistence has {test["persistence_nmse"]:.4f}. {_circumstances(part)}
 
 """
         + _table(["stage", "epochs", "steps", "time", *names], rows)
-        + "\nThe pretrained consistency head on the test trajectories of this set:\n\n"
+        + "\nThe pretrained consistency head on the test trajectories of this data set:\n\n"
         + _consistency_table(part["consistency"])
         + "\n"
         + _unavailable(part["consistency"])

@@ -11,7 +11,7 @@ from pibert.data.dataset import Window
 from pibert.experiments.experiment import Experiment
 from pibert.experiments.flows import prepare
 from pibert.experiments.run import PRETRAINING, run
-from pibert.predictor import load
+from pibert.inference import load
 from pibert.training.engine import Reporter
 from studies import consistency, labels
 from studies.labels import DEVICE
@@ -36,8 +36,8 @@ def measure(experiment: Experiment, out: Path, reporter: Reporter) -> dict[str, 
         "stages": stages,
         "best_epoch": finished.best_epoch,
         "valid": dict(finished.metrics),
-        "test": labels.judge(load(finished.folder), flows),
-        "consistency": consistency.judge(experiment, flows, out / "run" / PRETRAINING),
+        "test": labels.score(load(finished.folder), flows),
+        "consistency": consistency.score(experiment, flows, out / "run" / PRETRAINING),
     }
 
 

@@ -1,11 +1,11 @@
-"""Error bars of the models that come with the package: calibrated and judged on new wakes.
+"""Prediction intervals of the shipped models: calibrated and scored on new wakes.
 
 python -m studies.shipped                      # for a GPU: two minutes on an H200
 python -m studies.shipped cylinder-base --flows outputs/wakes --out outputs/shipped
 
-Simulates wakes with the recipe of the training data and other seeds, calibrates on some, judges on
+Simulates wakes with the recipe of the training data and other seeds, calibrates on some, scores
 the others, and writes for each model calibration.json, calibration.safetensors, coverage.png,
-detection.png and coverage.json with all numbers. Nothing is chosen on the wakes that judge.
+detection.png and coverage.json with all numbers. Nothing is chosen on the scored wakes.
 """
 
 import argparse
@@ -18,19 +18,19 @@ import torch
 from pibert.data.generate import change, generate
 from pibert.experiments.calibration import as_trained, calibrate_on
 from pibert.experiments.flows import prepare_test
-from pibert.experiments.record import commit, versions
-from pibert.predictor import load
-from pibert.predictor.shipped import find_model, shipped_models
+from pibert.experiments.run_folder import commit, versions
+from pibert.inference import load
+from pibert.inference.calibration import CalibrationSettings
+from pibert.inference.model_file import find_model, shipped_models
 from pibert.solver.presets import find_preset
-from pibert.trust.calibration import Settings
-from studies.trust import MAIN, draw, judge_alarm, judge_bars, make_forecasts
+from studies.trust import MAIN, draw, make_forecasts, score_intervals, score_warning
 from studies.trust_tables import write_tables
 
 CASE, PRESET = "cylinder", "realpdebench-like"
 CALIBRATING: dict[str, Any] = {"samples": 48, "group": 24, "frames": 100, "seed": 1}
 JUDGING: dict[str, Any] = {"samples": 24, "group": 24, "frames": 100, "seed": 3}
 STARTS = 12
-SETTINGS = Settings(difficulty=MAIN, leads=20, starts=STARTS)
+SETTINGS = CalibrationSettings(difficulty=MAIN, leads=20, starts=STARTS)
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
     judging = simulated(options.flows / "judging.h5", JUDGING, device)
     for model in options.models or shipped_models():
         out = options.out / find_model(model).name
-        results = judge(model, calibrating, judging, out, device)
+        results = score(model, calibrating, judging, out, device)
         print(write_tables(results, out / "tables.md"))
 
 
@@ -57,8 +57,8 @@ def simulated(path: Path, changes: dict[str, Any], device: str) -> Path:
     return path
 
 
-def judge(model: str, calibrating: Path, judging: Path, out: Path, device: str) -> dict[str, Any]:
-    """Calibrate a model on some flows and judge bars and alarm on others."""
+def score(model: str, calibrating: Path, judging: Path, out: Path, device: str) -> dict[str, Any]:
+    """Calibrate a model on some flows and score intervals and warning on others."""
     found = calibrate_on(model, calibrating, SETTINGS, out=out, device=device)
     predictor = load(model, device)
     flows = prepare_test(as_trained(predictor, judging), predictor.spec, predictor.normalizer)
@@ -70,8 +70,8 @@ def judge(model: str, calibrating: Path, judging: Path, out: Path, device: str) 
         "preset": PRESET,
         "recipes": {"calibrating": CALIBRATING, "judging": JUDGING},
         "trajectories": {"test": len(flows.trajectories)},
-        "coverage": {MAIN: judge_bars(made, found, flows)},
-        "detection": judge_alarm(predictor, found, flows, {}),
+        "coverage": {MAIN: score_intervals(made, found, flows)},
+        "detection": score_warning(predictor, found, flows, {}),
     }
     (out / "coverage.json").write_text(json.dumps(results, indent=1) + "\n")
     draw(results, out)

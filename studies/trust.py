@@ -1,11 +1,11 @@
-"""What error bars cover and what the alarm detects, on simulated wakes.
+"""Coverage of prediction intervals and detections of the OOD warning, on simulated wakes.
 
-python -m studies.trust                      # some minutes on two cores; writes into docs/trust/
+python -m studies.trust                      # some minutes on two cores; writes docs/uncertainty/
 python -m studies.trust --out page --runs outputs/trust-2
 
-Trains configs/trust.toml with three seeds, calibrates on the calibration part, and judges once on
+Trains configs/trust.toml with three seeds, calibrates on the calibration split, and scores once on
 trajectories of the test part. Nothing is chosen on those. Writes results.json, coverage.png and
-detection.png; the tables of docs/trust.md go to tables.md beside the runs.
+detection.png; the tables of docs/uncertainty.md go to tables.md beside the runs.
 """
 
 import argparse
@@ -19,20 +19,25 @@ from typing import Any
 import torch
 
 from pibert.data.dataset import Window
-from pibert.evaluation.consistency import auc
 from pibert.evaluation.geometry import locate
 from pibert.experiments import Experiment, load_experiment
 from pibert.experiments.calibration import calibrate_run
 from pibert.experiments.flows import Flows, prepare, prepare_test
-from pibert.experiments.record import commit, versions
 from pibert.experiments.run import run
-from pibert.predictor import load
-from pibert.report.trust import draw_coverage, draw_detection
-from pibert.trust.calibration import LEVELS, Calibration, Settings, look_at
-from pibert.trust.ensemble import Ensemble
-from pibert.trust.forecasts import Forecast, forecast, read_windows, windows_by_trajectory
+from pibert.experiments.run_folder import commit, versions
+from pibert.inference import load
+from pibert.inference.calibration import LEVELS, Calibration, CalibrationSettings, score_windows
+from pibert.inference.ensemble import (
+    Ensemble,
+    Forecast,
+    forecast,
+    read_windows,
+    windows_by_trajectory,
+)
+from studies.consistency_metrics import auc
 from studies.faults import FAULTS, OTHER_FLOWS, Stretch, restated
 from studies.progress import Lines
+from studies.trust_figures import draw_coverage, draw_detection
 from studies.trust_tables import write_tables
 
 CONFIG = Path(__file__).parents[1] / "configs" / "trust.toml"
@@ -43,14 +48,14 @@ METHODS = ("constant", "ensemble", MAIN)
 """The last one stays beside the model."""
 FALSE_ALARMS = 0.05
 WINDOWS = 16
-"""Of each trajectory, to judge the alarm on."""
+"""Of each trajectory, to score the warning on."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path("docs/trust"))
+    parser.add_argument("--out", type=Path, default=Path("docs/uncertainty"))
     parser.add_argument("--runs", type=Path, default=Path("outputs/trust"))
     options = parser.parse_args()
     experiment = load_experiment(CONFIG)
@@ -75,7 +80,7 @@ def main() -> None:
         "coverage": {},
     }
     for name in METHODS:
-        settings = Settings(difficulty=name, leads=LEADS, starts=STARTS)
+        settings = CalibrationSettings(difficulty=name, leads=LEADS, starts=STARTS)
         members = folders[1:] if name == "ensemble" else []
         found = calibrate_run(folders[0], settings, members=members, flows=flows)
         judged = {name: found}
@@ -83,10 +88,10 @@ def main() -> None:
             judged[f"{name}, windows"] = replace(found, units="windows")
             model = load(folders[0])
             others = _other_flows(model, flows, experiment)
-            results["detection"] = judge_alarm(model, found, flows, others)
+            results["detection"] = score_warning(model, found, flows, others)
         made = make_forecasts(_predictor(folders, found), flows, LEADS)
         for title, one in judged.items():
-            results["coverage"][title] = judge_bars(made, one, flows)
+            results["coverage"][title] = score_intervals(made, one, flows)
             reporter.say(f"{title}: {results['coverage'][title]['marginal']}")
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
@@ -110,7 +115,7 @@ def make_forecasts(
     ]
 
 
-def judge_bars(forecasts: list[Forecast], found: Calibration, flows: Flows) -> dict[str, Any]:
+def score_intervals(forecasts: list[Forecast], found: Calibration, flows: Flows) -> dict[str, Any]:
     """Coverage and width on test trajectories; (trajectory, level, lead, channel, region)."""
     spec, masks = flows.spec, regions(flows)
     quantiles = torch.stack([found.quantiles(level) for level in LEVELS])  # (level, lead, c)
@@ -178,18 +183,18 @@ def regions(flows: Flows) -> dict[str, torch.Tensor]:
     }
 
 
-def judge_alarm(
+def score_warning(
     predictor: Any, found: Calibration, flows: Flows, others: dict[str, Stretch]
 ) -> dict[str, Any]:
     """AUC and detection rate of every fault on windows of test trajectories, and of other flows."""
     sound = _stretch(flows, predictor)
     scores = _scores(predictor, found, sound)
-    p, _ = found.watch.p_values(scores)
-    level = found.watch.surprise.parts(scores).amax(1)
+    p, _ = found.detector.p_values(scores)
+    level = found.detector.surprisal.of_scores(scores).amax(1)
     results: dict[str, Any] = {
         "windows": len(p),
         "false_alarms": float((p <= FALSE_ALARMS).double().mean()),
-        "parts": list(found.watch.names),
+        "parts": list(found.detector.names),
         "faults": {},
     }
     generator = torch.Generator().manual_seed(0)
@@ -201,8 +206,8 @@ def judge_alarm(
     cases |= {name: ("parameters", stretch) for name, stretch in others.items()}
     for name, (kind, stretch) in cases.items():
         theirs = _scores(predictor, found, stretch)
-        surprises = found.watch.surprise.parts(theirs)
-        odd, p_odd = surprises.amax(1), found.watch.p_values(theirs)[0]
+        surprises = found.detector.surprisal.of_scores(theirs)
+        odd, p_odd = surprises.amax(1), found.detector.p_values(theirs)[0]
         both, labels = torch.cat((level, odd)), torch.zeros(len(level) + len(odd)).bool()
         labels[len(level) :] = True
         reason = torch.bincount(surprises.argmax(1)).argmax()
@@ -211,11 +216,11 @@ def judge_alarm(
             "windows": len(odd),
             "auc": auc(both, labels),
             "detected": float((p_odd <= FALSE_ALARMS).double().mean()),
-            "reason": found.watch.names[int(reason)],
+            "reason": found.detector.names[int(reason)],
             "roc": _roc(level, odd),
             "auc_of_parts": {
                 part: auc(torch.cat((scores[:, i], theirs[:, i])), labels)
-                for i, part in enumerate(found.watch.names)
+                for i, part in enumerate(found.detector.names)
             },
         }
     return results
@@ -249,7 +254,7 @@ def _stretch(flows: Flows, predictor: Any) -> Stretch:
 def _scores(predictor: Any, found: Calibration, stretch: Stretch) -> torch.Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of units that are far off: they are
-        return look_at(predictor, stretch.given, found.typical)
+        return score_windows(predictor, stretch.given, found.statistics)
 
 
 def _roc(sound: torch.Tensor, odd: torch.Tensor) -> list[list[float]]:

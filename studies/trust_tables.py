@@ -1,4 +1,4 @@
-"""The tables of the study of error bars and alarms, in Markdown."""
+"""The tables of the study of prediction intervals and warnings, in Markdown."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ def write_tables(results: dict[str, Any], path: Path) -> str:
 
 def _coverage(results: dict[str, Any]) -> str:
     first = next(iter(results["coverage"].values()))
-    head = ["bars", "channel", *(f"{level:g}" for level in first["levels"]), "width at 0.9"]
+    head = ["intervals", "channel", *(f"{level:g}" for level in first["levels"]), "width at 0.9"]
     rows = []
     for name, one in results["coverage"].items():
         for c, channel in enumerate(one["channels"]):
@@ -39,7 +39,7 @@ def _coverage(results: dict[str, Any]) -> str:
 
 def _spread(results: dict[str, Any]) -> str:
     first = next(iter(results["coverage"].values()))
-    head = ["bars", "where", *(f"{level:g}" for level in first["levels"])]
+    head = ["intervals", "where", *(f"{level:g}" for level in first["levels"])]
     rows = []
     for name, one in results["coverage"].items():
         rows.append(
@@ -55,7 +55,7 @@ def _spread(results: dict[str, Any]) -> str:
 def _leads(results: dict[str, Any]) -> str:
     first = next(iter(results["coverage"].values()))
     leads = len(first["by_lead"][0])
-    head = ["bars", "level", *(str(lead) for lead in range(1, leads + 1))]
+    head = ["intervals", "level", *(str(lead) for lead in range(1, leads + 1))]
     rows = [
         [name, f"{level:g}", *(f"{share:.3f}" for share in one["by_lead"][place])]
         for name, one in results["coverage"].items()
@@ -78,7 +78,7 @@ def _detection(results: dict[str, Any]) -> str:
                 one["reason"],
             ]
         )
-    return _table(["fault", "windows", "AUC", "detected", "most often by"], rows)
+    return _table(["fault", "windows", "AUC", "detected", "most frequent reason"], rows)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

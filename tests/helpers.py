@@ -1,10 +1,12 @@
 """Small specs and models that tests share, and how they compare and wait."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import pytest
 import torch
 from torch import nn
 
@@ -20,7 +22,7 @@ TINY: dict[str, Any] = {
     "heads": 2,
     "depth": 2,
     "patch": 4,
-    "modes": 4,
+    "fourier_modes": 4,
     "refine_width": 8,
     "dropout": 0.0,
 }
@@ -128,3 +130,14 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < end, f"still not so after {PATIENCE:g} s"
         time.sleep(0.02)
+
+
+@contextmanager
+def refused(
+    *named: object, error: type[Exception] | tuple[type[Exception], ...] = ValueError
+) -> Iterator[None]:
+    """What follows is refused, with a message that names all of this: what was found, a remedy."""
+    with pytest.raises(error) as raised:
+        yield
+    missing = [str(own) for own in named if str(own) not in str(raised.value)]
+    assert not missing, f"expected {missing} in: {raised.value}"

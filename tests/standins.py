@@ -5,23 +5,23 @@ from pathlib import Path
 import numpy as np
 
 from pibert.data.format import Reader, write
+from pibert.data.readers import open_recordings
+from pibert.data.readers.recordings import Hints
 from pibert.data.resample import represent
-from pibert.data.sources import open_recordings
-from pibert.data.sources.recordings import Hints
 from pibert.data.splits import Shares
 from pibert.experiments import run
 from pibert.experiments.calibration import calibrate_run
 from pibert.experiments.experiment import DataConfig, Experiment, ModelConfig
 from pibert.fields import Normalizer
-from pibert.predictor import save_model
-from pibert.trust.calibration import Settings
+from pibert.inference import save_model
+from pibert.inference.calibration import CalibrationSettings
 from tests.data.helpers import make_trajectory
 from tests.helpers import tiny_model
+from tests.inference.flows import flows
 from tests.lookalikes.openfoam import write_case
 from tests.lookalikes.piv import write_openpiv
 from tests.lookalikes.realpdebench import write_root
 from tests.lookalikes.vtk import points_of, write_collection, write_xml
-from tests.trust.flows import flows
 
 
 def trained_model(folder: Path) -> None:
@@ -42,7 +42,7 @@ def calibrated_model(folder: Path) -> None:
         data=DataConfig(path=str(path), shares=shares), model=ModelConfig(name="persistence")
     )
     run(experiment, folder / "runs/wake")
-    calibrate_run(folder / "runs/wake", Settings(leads=6, starts=3))
+    calibrate_run(folder / "runs/wake", CalibrationSettings(leads=6, starts=3))
     with Reader(path) as reader:
         np.save(folder / "fields.npy", reader[0].read(slice(0, 4))[:, None].numpy())
 

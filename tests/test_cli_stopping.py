@@ -19,7 +19,7 @@ from pibert import stopping
 from pibert.cli import app
 from pibert.comparison import pool
 from pibert.data.partial import interrupts_held
-from pibert.training.loop import Run
+from pibert.training.engine import Run
 from tests.helpers import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -117,7 +117,7 @@ def test_an_evaluation_stops(
     out = tmp_path / "run"
     trained = CliRunner().invoke(app, ["train", "--config", str(plan), "--out", str(out)])
     assert trained.exit_code == 0, trained.output
-    monkeypatch.setattr("pibert.comparison.evaluation.judge", sending(number))
+    monkeypatch.setattr("pibert.experiments.evaluation.score_frames", sending(number))
     result = CliRunner().invoke(app, ["evaluate", str(out)])
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (CODES[number], "interrupted")
     assert not (out / "evaluation" / "scores.json").exists()
@@ -132,7 +132,7 @@ def test_an_import_that_is_interrupted_is_no_error_of_the_import(
         except KeyboardInterrupt:
             raise ImportError("the core of numpy could not be imported") from None
 
-    monkeypatch.setattr("pibert.predictor.shipped_models", garble)
+    monkeypatch.setattr("pibert.inference.shipped_models", garble)
     result = CliRunner().invoke(app, ["info"])
     assert (result.exit_code, result.stderr) == (143, "interrupted\n")
 
@@ -171,7 +171,7 @@ def test_a_generation_in_a_process_of_its_own_ends_with_143(tmp_path: Path) -> N
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 143
-    assert "Traceback" not in said and "interrupted: " in said and "goes on from there" in said
+    assert "Traceback" not in said and "interrupted: " in said and "continues from there" in said
     assert not out.exists()
 
 

@@ -4,22 +4,25 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
-from typer.testing import CliRunner, Result
 
 from pibert import config
-from pibert.cli import app
 from pibert.cli.config import to_toml
-from pibert.cli.training_progress import TrainingProgress, is_first_process
+from pibert.cli.terminal import is_first_process
+from pibert.cli.train import TrainingProgress, _summarise
 from pibert.data.format import write
-from pibert.experiments import Experiment, load_experiment
+from pibert.experiments import Experiment, Finished, load_experiment
+from pibert.training.settings import Fitted
+from tests.command import run
 from tests.data.helpers import make_trajectory
 
 ROOT = Path(__file__).parents[1]
@@ -39,10 +42,6 @@ epochs = 2
 batch_size = 4
 learning_rate = 1e-3
 """
-
-
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def succeed(*arguments: str | Path) -> str:
@@ -75,7 +74,17 @@ def test_one_command_trains_on_a_recording(tmp_path: Path) -> None:
     flow, out = tmp_path / "flow.h5", tmp_path / "run"
     write(flow, [make_trajectory(frames=30, states=torch.randn(30, 2, 12, 16))])
     shown = succeed("train", flow, "--out", out, "--set", "training.epochs=1")
-    assert "split in time" in shown and "Best epoch 1" in shown
+    chosen, _, closing = shown.partition("Best epoch 1 of 1")
+    for choice in ("pibert-mr", "parameters", "split in time", "1 epoch of 21 samples", "Muon"):
+        assert choice in chosen
+    assert "0.004" in chosen and "batches of 32" in chosen and "one flow only" in chosen
+    # Four frames are left for the test split, one of them is the start.
+    assert f"pibert evaluate {out} --rollout 3" in closing
+    assert f"pibert calibrate {out} --leads 3" in closing and "pibert export" in closing
+    scored = succeed("evaluate", out, "--rollout", "3")
+    assert "of 3 steps" in scored and "governing equations" not in scored
+    long = refusal("evaluate", out, "--rollout", "20")
+    assert "--rollout 20" in long and "found at most 4" in long and "--rollout 3" in long
     recorded = json.loads((out / "config.json").read_text())["experiment"]
     assert recorded["model"]["name"] == "pibert-mr"
     assert recorded["training"]["optimizer"] == "muon"
@@ -112,45 +121,16 @@ def test_a_shown_configuration_can_be_used_again(path: Path, tmp_path: Path) -> 
     assert config.parse(Experiment, plain) == experiment
 
 
-def test_settings_change_what_is_shown(tiny: Path) -> None:
-    changes = ("--set", "training.epochs=7", "--set", "training.clip=none", "--set", "seed=5")
-    shown = tomllib.loads(succeed("config", "show", "--config", tiny, *changes))
-    assert shown["training"]["epochs"] == 7 and shown["seed"] == 5
-    assert shown["training"]["clip"] == "none"
-
-
 def test_without_a_file_the_defaults_are_shown() -> None:
     assert tomllib.loads(succeed("config", "show"))["data"]["case"] == "cylinder"
     shown = tomllib.loads(succeed("config", "show", "--set", "data.path=my flow.h5"))
     assert (shown["data"]["path"], shown["data"]["case"]) == ("my flow.h5", "none")
 
 
-def test_wrong_settings_are_refused_by_name(tiny: Path) -> None:
-    def message(*settings: str) -> str:
-        return refusal("config", "show", "--config", tiny, *settings)
-
-    assert "did you mean 'training.epochs'?" in message("--set", "training.epoch=3")
-    assert "did you mean 'pretraining.epochs' or 'training.epochs'?" in message("--set", "epochs=3")
-    assert "training.epochs: expected a whole number, found 'x'" in message(
-        "--set", "training.epochs=x"
-    )
-    assert "tiny.toml: training: expected epochs of at least 1, found 0" in message(
-        "--set", "training.epochs=0"
-    )
-    assert "expected KEY=VALUE" in message("--set", "training.epochs")
-    both = ("--set", "data.path=flow.h5")
-    assert "leave one of them out: --set data.case=none" in message(*both)
-    shown = succeed("config", "show", "--config", tiny, *both, "--set", "data.case=none")
-    assert tomllib.loads(shown)["data"]["path"] == "flow.h5"
-    assert "No such file" in refusal("config", "show", "--config", tiny.with_name("no.toml"))
-    tiny.write_text("[data]\ncase = \n")
-    assert "tiny.toml: not valid TOML" in message() and "line 2" in message()
-
-
 def test_settings_are_listed_with_default_and_meaning() -> None:
     lines = succeed("config", "list").splitlines()
     assert len(lines) == len(config.schema(Experiment))
-    assert "training.epochs = 20  # a whole number" in lines
+    assert "training.epochs = 20  # a whole number of at least 1" in lines
     only = succeed("config", "list", "hardware").splitlines()
     assert only and all(line.startswith("hardware.") for line in only)
     assert "choose from: data, model" in refusal("config", "list", "hardwere")
@@ -182,14 +162,27 @@ def test_a_terminal_shows_a_bar_and_a_line_per_epoch() -> None:
     console = Console(file=output, force_terminal=True, width=140, color_system=None)
     text = told(TrainingProgress(console), output)
     line = "epoch    1  train 5.0000e-01  valid 2.5000e-01  2.0 s  24,000 samples/s  best so far"
-    assert text.count(line) == 2 and text.count("could not write [this]") == 2
+    assert text.count(line) == 2 and text.count("Note: could not write [this]") == 2
     assert "step 4/6" in text and "loss 1.250e-01" in text and "simulating" in text
 
 
-def test_a_log_shows_only_what_a_person_should_know() -> None:
+def test_a_log_gets_the_first_and_last_epoch_and_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter(range(0, 1000, 5))
+    monkeypatch.setattr("pibert.cli.train.time.monotonic", lambda: float(next(clock)))
     output = io.StringIO()
-    text = told(TrainingProgress(Console(file=output, force_terminal=False)), output)
-    assert text == "could not write [this]\n" * 2
+    with TrainingProgress(Console(file=output, force_terminal=False)) as progress:
+        progress.describe(["Model: tiny"])
+        progress.start(40, 0)
+        for epoch in range(1, 21):
+            progress.step(2 * epoch, 0.125)
+            progress.epoch(record(epoch, step=2 * epoch))
+        progress.say("could not write [this]")
+    lines = output.getvalue().splitlines()
+    assert lines[0] == "Model: tiny" and lines[-1] == "Note: could not write [this]"
+    assert lines[1].startswith("epoch    1") and lines[-2].startswith("epoch   20")
+    assert 6 < len(lines) < 15
 
 
 def test_other_processes_are_silent(
@@ -225,11 +218,33 @@ def test_the_first_process_is_known(
 # Runs
 
 
+def test_a_best_epoch_far_from_the_last_is_reported_as_overfitting(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def notes(best: int, epochs: int) -> str:
+        fitted = Fitted(
+            metrics={"reconstruction": 0.1, "persistence": 0.2, "skill": 0.5},
+            best_epoch=best,
+            epochs=epochs,
+            steps=epochs,
+            stopped_early=False,
+            resumed_from=None,
+        )
+        _summarise(Finished(tmp_path, fitted, validated=True, longest_rollout=0))
+        return capsys.readouterr().err
+
+    card = {"trained": {"forward": True, "reconstruct": False}}
+    monkeypatch.setattr("pibert.inference.load", lambda folder: SimpleNamespace(card=card))
+    late = notes(8, 40)
+    assert "epoch 8 of 40" in late and "--set training.epochs=8" in late
+    assert notes(30, 40) == notes(2, 4) == ""
+
+
 def test_a_model_that_is_no_better_than_persistence_is_told(tiny: Path, tmp_path: Path) -> None:
     """A learning rate of zero leaves persistence as it is."""
     still = ("--set", "training.learning_rate=0", "--set", "training.min_learning_rate=0")
     output = succeed("train", "--config", tiny, "--out", tmp_path / "run", *still)
-    assert "on the validation part: 0 (" in output or "on the validation part: -" in output
+    assert re.search(r"skill (0|-\S+)\n", output)
     assert "no better than persistence" in output
 
 
@@ -251,7 +266,7 @@ def test_a_run_is_trained_repeated_and_protected(tiny: Path, tmp_path: Path) -> 
     assert [line["kind"] for line in read_log(out)] == ["start", "epoch", "epoch"]
     best = [line["valid"] for line in read_log(out) if line.get("best")][-1]
     assert best["skill"] == pytest.approx(1 - best["reconstruction"] / best["persistence"])
-    assert f"Skill against persistence on the validation part: {best['skill']:.3g}" in output
+    assert f"skill {best['skill']:.3g}" in output
     card = json.loads((out / "model.json").read_text())
     assert card["metrics"]["skill"] == pytest.approx(best["skill"])
     stored = json.loads((out / "config.json").read_text())
@@ -259,7 +274,8 @@ def test_a_run_is_trained_repeated_and_protected(tiny: Path, tmp_path: Path) -> 
 
     before = (out / "model.safetensors").read_bytes(), (out / "log.jsonl").read_bytes()
     for again in (("train", "--config", tiny, "--out", out), ("resume", out)):
-        assert "Best epoch " in succeed(*again)
+        repeated = succeed(*again)
+        assert "Best epoch " in repeated and "already finished, after epoch 2" in repeated
     assert before == ((out / "model.safetensors").read_bytes(), (out / "log.jsonl").read_bytes())
 
     other = ("train", "--config", tiny, "--out", out, "--set", "training.epochs=3")
@@ -298,20 +314,11 @@ def test_an_interrupt_saves_and_the_same_command_goes_on(
     assert "run the same command again" in " ".join(result.output.split())
     assert [line["kind"] for line in read_log(out)] == ["start", "epoch"]
 
-    assert "Best epoch " in succeed(*command)
+    resumed = succeed(*command)
+    assert "resumed after step" in resumed and "Best epoch " in resumed
     whole = tmp_path / "whole"
     succeed("train", "--config", tiny, "--out", whole)
     assert (whole / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
-
-
-def test_a_value_to_monitor_that_is_not_there_does_not_spoil_the_folder(
-    tiny: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    said = refusal("train", "--config", tiny, "--out", out, "--set", "training.monitor=foo")
-    assert "monitor 'foo' is not among the validation values" in said
-    assert not (out / "config.json").exists()
-    succeed("train", "--config", tiny, "--out", out)
 
 
 def test_a_model_that_is_gone_is_noticed(tiny: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_an_experiment_loads_and_its_parts_exist(path: Path):
     assert path.read_text().startswith("# "), "say in a comment what the experiment is for"
     model = experiment.model
     assert model.name in MODELS and (model.preset or "base") in PRESETS[model.name]
-    build_model(model.name, preset=model.preset, **{**model.options, "depth": 1})
+    build_model(model.name, preset=model.preset, **model.options)
     data = experiment.data
     if data.case is not None:
         change(find_preset(data.case, data.preset), data.recipe)

@@ -1,6 +1,5 @@
 """The demonstration: which commands it consists of, and how it runs them."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from typer.testing import CliRunner, Result
 
 from pibert import demo
 from pibert.cli import app
-from pibert.comparison.presets import PRESETS
 
 TINY = ("generate", "cavity", "--samples", "1", "--set", "frames=2", "--set", "points=16")
 
@@ -33,14 +31,6 @@ def test_the_recording_that_it_starts_from_comes_with_the_weights() -> None:
     rollout = demo.steps(Path("out"), "tour")[0].command
     assert Path(rollout[1]).is_file()
     assert rollout[rollout.index("--model") + 1] == demo.SHIPPED
-
-
-def test_its_comparison_can_be_gone_on_with_to_all_models() -> None:
-    tour, whole = PRESETS["tour"], PRESETS["demo"]
-    assert replace(whole, entrants=tour.entrants) == tour
-    assert tour.entrants["pibert"].pretraining > 0
-    assert {"fno2d", "unet", "deeponet2d", "persistence"} <= set(tour.entrants)
-    assert all(whole.entrants[name] == entrant for name, entrant in tour.entrants.items())
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, *commands: tuple[str, ...]) -> None:

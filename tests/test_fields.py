@@ -21,6 +21,7 @@ from pibert.fields import (
     Sides,
     Trajectory,
 )
+from tests.helpers import refused
 
 
 def through_json(data: dict[str, Any]) -> dict[str, Any]:
@@ -55,34 +56,43 @@ def full_spec() -> FieldSpec:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "named"),
     [
-        (lambda: Grid((0, 4)), r"two positive whole numbers \(y, x\), found \(0, 4\)"),
-        (lambda: Grid((4, -1)), r"two positive whole numbers"),
-        (lambda: Grid((4, 4), dx=0.0), "grid dx must be positive and finite, found 0.0"),
-        (lambda: Grid((4, 4), dy=-1.0), "grid dy must be positive"),
-        (lambda: Grid((4, 4), dy=math.inf), "grid dy must be positive and finite, found inf"),
-        (lambda: Grid((4, 4), dx=math.nan), "grid dx must be positive and finite, found nan"),
+        (lambda: Grid((0, 4)), ("(y, x)", (0, 4))),
+        (lambda: Grid((4, 4), dx=0.0), ("dx", 0.0)),
+        (lambda: Grid((4, 4), dy=math.inf), ("dy", "inf")),
+        (lambda: Grid((4, 4), sides=Sides(left=Boundary.PERIODIC)), ("left", "right", "periodic")),
+        (lambda: Grid((4, 4), sides=Sides(top=Boundary.PERIODIC)), ("bottom", "top", "periodic")),
+        (lambda: Grid.from_dict(Grid((4, 4)).to_dict() | {"sides": ["opne"] * 4}), ("opne",)),
+        (lambda: Grid((4, 6), body=torch.zeros(6, 4).bool()), ((4, 6), (6, 4))),
+        (lambda: Parameter(name="re", std=0.0), ("'re'", 0.0)),
+        (lambda: Parameter(name="re", mean=math.inf), ("'re'", "inf")),
+        (lambda: Parameter(name="re", lowest=3.0, highest=2.0), ("'re'", 3.0, 2.0)),
+        (lambda: Parameter(name="re", lowest=3.0), ("'re'", 3.0)),
         (
-            lambda: Grid((4, 4), sides=Sides(left=Boundary.PERIODIC)),
-            "left and right must both be periodic or neither",
+            lambda: Parameter(name="re", scaling="log").standardise(torch.tensor([5.0, -2.0])),
+            ("'re'", "positive", -2),
         ),
-        (
-            lambda: Grid((4, 4), sides=Sides(top=Boundary.PERIODIC)),
-            "bottom and top must both be periodic or neither",
-        ),
-        (
-            lambda: Grid.from_dict(Grid((4, 4)).to_dict() | {"sides": ["open"] * 3 + ["opne"]}),
-            "opne",
-        ),
-        (
-            lambda: Grid((4, 6), body=torch.zeros(6, 4, dtype=torch.bool)),
-            r"body mask must have the grid's shape \(4, 6\), found \(6, 4\)",
-        ),
+        (lambda: FieldSpec(channels=()), ("channel", ())),
+        (lambda: FieldSpec(channels=("u", "u")), ("channel", ("u", "u"))),
+        (lambda: FieldSpec(units=("m/s",)), ("unit", ("m/s",))),
+        (lambda: FieldSpec(parameters=(Parameter(name="a"),) * 2), ("parameter", ("a", "a"))),
+        (lambda: FieldSpec(parameters=tuple(Parameter(name=f"p{i}") for i in range(17))), (17,)),
+        (lambda: FieldSpec(dt=0.0), ("dt", 0.0)),
+        (lambda: FieldSpec(viscosity=-1.0), ("viscosity", -1.0)),
+        (lambda: FieldSpec(reference_length=math.nan), ("reference_length", "nan")),
+        (lambda: full_spec().encode_parameters({"mach": 0.3}), ("['mach']", "'reynolds', 'angle'")),
+        (lambda: Normalizer((), ()), ("0 and 0",)),
+        (lambda: Normalizer((0.0,), (1.0, 1.0)), ("1 and 2",)),
+        (lambda: Normalizer((math.nan,), (1.0,)), ("nan",)),
+        (lambda: Normalizer((0.0,), (0.0,)), (0.0,)),
+        (lambda: Normalizer.identity(2).invert(torch.zeros(3, 4, 4)), ("2 channels", 3)),
     ],
 )
-def test_a_wrong_grid_says_what_is_wrong(make: Callable[[], Grid], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_what_makes_no_sense_is_refused_with_the_value_found(
+    make: Callable[[], object], named: tuple[object, ...]
+) -> None:
+    with refused(*named):
         make()
 
 
@@ -93,10 +103,6 @@ def test_coordinates_follow_rows_for_y_and_columns_for_x() -> None:
     assert x[1].tolist() == [10.0, 10.5, 11.0, 11.5, 12.0]
     assert y[:, 2].tolist() == [-1.0, 1.0, 3.0]
     assert (x == x[0]).all() and (y == y[:, :1]).all()
-
-
-def test_cell_length_is_the_geometric_mean_of_the_spacings() -> None:
-    assert Grid((4, 4), dx=0.5, dy=2.0).cell_length == 1.0
 
 
 def test_periodicity_is_told_per_axis() -> None:
@@ -130,73 +136,18 @@ def test_grids_are_equal_by_value_with_their_bodies() -> None:
 # Parameter
 
 
-@pytest.mark.parametrize(
-    ("settings_", "message"),
-    [
-        ({"std": 0.0}, "'re' needs a finite mean and a positive std, found 0.0 and 0.0"),
-        ({"mean": math.inf}, "'re' needs a finite mean"),
-        ({"std": -1.0}, "positive std"),
-        ({"lowest": 3.0, "highest": 2.0}, "not below it, or neither, found 3.0 and 2.0"),
-        ({"lowest": 3.0}, "found 3.0 and None"),
-        ({"lowest": 3.0, "highest": math.inf}, "finite"),
-    ],
-)
-def test_a_wrong_parameter_says_what_is_wrong(settings_: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Parameter(name="re", **settings_)  # type: ignore[arg-type]
-
-
-def test_log_scaling_standardises_the_decimal_logarithm() -> None:
+def test_parameters_are_standardised_and_restored() -> None:
     reynolds = Parameter(name="re", scaling="log", mean=3.0, std=0.5)
     values = torch.tensor([100.0, 1000.0, 10000.0])
     scaled = reynolds.standardise(values)
     torch.testing.assert_close(scaled, torch.tensor([-2.0, 0.0, 2.0]))
     torch.testing.assert_close(reynolds.restore(scaled), values)
-
-
-def test_linear_scaling_restores_exactly() -> None:
     angle = Parameter(name="angle", mean=10.0, std=4.0)
     scaled = angle.standardise(torch.tensor([2.0, -18.0]))
-    assert scaled.tolist() == [-2.0, -7.0]
-    assert angle.restore(scaled).tolist() == [2.0, -18.0]
-
-
-def test_log_scaling_refuses_values_that_have_no_logarithm() -> None:
-    with pytest.raises(ValueError, match="'re' is scaled by log10 and must be positive, found -2"):
-        Parameter(name="re", scaling="log").standardise(torch.tensor([5.0, -2.0]))
+    assert scaled.tolist() == [-2.0, -7.0] and angle.restore(scaled).tolist() == [2.0, -18.0]
 
 
 # FieldSpec
-
-
-@pytest.mark.parametrize(
-    ("settings_", "message"),
-    [
-        ({"channels": ()}, "one or more different names"),
-        ({"channels": ("u", "u")}, r"different names, found \('u', 'u'\)"),
-        ({"units": ("m/s",)}, "expected 2 units"),
-        ({"parameters": (Parameter(name="a"),) * 2}, "parameter names must differ"),
-        (
-            {"parameters": tuple(Parameter(name=f"p{i}") for i in range(PARAMETER_WIDTH + 1))},
-            "at most 16 parameters fit a model, found 17",
-        ),
-        ({"dt": 0.0}, "dt must be positive or None, found 0.0"),
-        ({"viscosity": -1.0}, "viscosity must be positive"),
-        ({"reference_length": math.nan}, "reference_length must be positive"),
-        ({"reference_velocity": math.inf}, "reference_velocity must be positive"),
-    ],
-)
-def test_a_wrong_spec_says_what_is_wrong(settings_: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        FieldSpec(**settings_)
-
-
-def test_the_family_is_unknown_unless_it_is_stated() -> None:
-    assert FieldSpec(channels=("u", "v")).family is None
-
-
-def test_units_default_to_dimensionless() -> None:
-    assert FieldSpec(channels=("u", "v", "p")).units == ("1", "1", "1")
 
 
 @pytest.mark.parametrize("spec", [FieldSpec(), full_spec()], ids=["default", "full"])
@@ -226,33 +177,7 @@ def test_an_absent_parameter_is_nan_and_the_padding_is_zero() -> None:
     assert (vector[:, 3:] == 0).all() and vector[0, 1] == 0
 
 
-def test_no_parameters_at_all_encode_to_zeros() -> None:
-    assert torch.equal(FieldSpec().encode_parameters({}), torch.zeros(1, PARAMETER_WIDTH))
-
-
-def test_an_undeclared_parameter_is_refused_with_the_known_names() -> None:
-    with pytest.raises(ValueError, match=r"unknown parameters \['mach'\].*'reynolds', 'angle'"):
-        full_spec().encode_parameters({"mach": 0.3})
-
-
 # Normalizer
-
-
-@pytest.mark.parametrize(
-    ("mean", "std", "message"),
-    [
-        ((), (), "a mean and a std per channel"),
-        ((0.0,), (1.0, 1.0), "found 1 and 2"),
-        ((math.nan,), (1.0,), "means must be finite"),
-        ((0.0,), (0.0,), "every std must be positive"),
-        ((0.0,), (math.inf,), "every std must be positive and finite"),
-    ],
-)
-def test_a_wrong_normalizer_says_what_is_wrong(
-    mean: tuple[float, ...], std: tuple[float, ...], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        Normalizer(mean, std)
 
 
 @pytest.mark.parametrize("lead", [(), (2,), (2, 3)], ids=["field", "batch", "batch and time"])
@@ -264,16 +189,6 @@ def test_normalisation_works_per_channel_and_inverts(lead: tuple[int, ...]) -> N
     torch.testing.assert_close(z[..., 0, :, :], (x[..., 0, :, :] - 1.0) / 0.5)
     torch.testing.assert_close(z[..., 1, :, :], (x[..., 1, :, :] + 2.0) / 4.0)
     torch.testing.assert_close(normalizer.invert(z), x)
-
-
-def test_the_identity_changes_nothing() -> None:
-    x = torch.randn(3, 4, 5)
-    assert torch.equal(Normalizer.identity(3).apply(x), x)
-
-
-def test_a_wrong_number_of_channels_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected 2 channels, found 3"):
-        Normalizer.identity(2).invert(torch.zeros(3, 4, 4))
 
 
 def test_shapes_are_checked_while_the_tests_run() -> None:
@@ -340,21 +255,20 @@ def test_a_static_body_is_the_one_of_the_grid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "named"),
     [
-        ({"states": Lazy(torch.zeros(4, 3, 3, 5))}, r"= \(4, 2, 3, 5\) from.*found \(4, 3, 3, 5\)"),
-        ({"states": Lazy(torch.zeros(4, 2, 5, 3))}, r"found \(4, 2, 5, 3\)"),
-        ({"states": Lazy(torch.zeros(5, 2, 3, 5))}, r"found \(5, 2, 3, 5\)"),
-        ({"time": torch.tensor([0.0, 1.0, 1.0, 2.0])}, "time must grow from frame to frame"),
-        ({"time": torch.tensor([0.0, 1.0, math.nan, 2.0])}, "time must grow from frame to frame"),
-        ({"body": Lazy(torch.ones(3, 3, 5))}, r"body mask of shape \(3, 5\) or \(4, 3, 5\), found"),
-        ({"valid": Lazy(torch.ones(5, 3))}, r"valid mask of shape .* found \(5, 3\)"),
-        ({"parameters": {"Ma": 0.1}}, r"parameters \['Ma'\] are not among .* declares: \['Re'\]"),
-        ({"parameters": {"Re": math.inf}}, "'Re' must be finite, found inf; leave it out"),
+        ({"states": Lazy(torch.zeros(4, 3, 3, 5))}, ((4, 2, 3, 5), (4, 3, 3, 5))),
+        ({"states": Lazy(torch.zeros(5, 2, 3, 5))}, ((5, 2, 3, 5),)),
+        ({"time": torch.tensor([0.0, 1.0, 1.0, 2.0])}, ("time",)),
+        ({"time": torch.tensor([0.0, 1.0, math.nan, 2.0])}, ("time",)),
+        ({"body": Lazy(torch.ones(3, 3, 5))}, ("body", (3, 5), (4, 3, 5))),
+        ({"valid": Lazy(torch.ones(5, 3))}, ("valid", (5, 3))),
+        ({"parameters": {"Ma": 0.1}}, ("Ma", "Re")),
+        ({"parameters": {"Re": math.inf}}, ("Re", "inf")),
     ],
 )
-def test_a_wrong_trajectory_is_named(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_a_wrong_trajectory_is_named(changes: dict[str, Any], named: tuple[object, ...]) -> None:
+    with refused("'a'", *named):
         make_trajectory(**changes)
 
 

@@ -15,15 +15,14 @@ LAYERS = (
     ("regular_files",),
     ("textfiles", "stopping"),
     ("tensorfiles",),
-    ("draws", "compilation", "config", "remarks"),
-    ("fields",),
+    ("sample_rng", "compilation", "config", "notes", "rollout"),
     ("physics",),
+    ("fields",),
     ("solver", "models"),
     ("data",),
     ("pretraining",),
-    ("predictor",),
+    ("inference",),
     ("evaluation", "export"),
-    ("trust",),
     ("training",),
     ("report", "serve"),
     ("experiments",),
@@ -38,6 +37,7 @@ DOORS = {
     "h5py": "data/",
     "fastapi": "serve/",
     "starlette": "serve/",
+    "prometheus_client": "serve/",
     "flask": "serve/",
     "uvicorn": "serve/",
     "torch.distributed": "training/",
@@ -97,55 +97,50 @@ def test_imports_point_down() -> None:
     ("place", "code", "problem"),
     [
         ("physics/flow.py", "import pibert.models.pibert", "upward import of pibert.models"),
-        ("fields.py", "from pibert import physics", "upward import of pibert.physics"),
         ("data/x.py", "def f():\n    from pibert.cli import app", "upward import of pibert.cli"),
         ("models/x.py", "from pibert.solver.step import s", "sideways import of pibert.solver"),
         ("report/x.py", "from pibert import serve", "sideways import of pibert.serve"),
         ("models/x.py", "from .blocks import Block", "relative import .blocks"),
-        ("models/x.py", "from . import blocks", "relative import ."),
         ("models/x.py", "from pibert import Grid", "by its module"),
         ("models/x.py", "import pibert", "by its module"),
         ("cli.py", "import matplotlib.pyplot as plt", "matplotlib belongs in report/"),
-        ("evaluation/x.py", "from h5py import File", "h5py belongs in data/"),
         ("models/x.py", "from torch import distributed", "torch.distributed belongs in training/"),
-        ("models/x.py", "import torch.distributed as dist", "torch.distributed belongs in"),
-        ("cli.py", "import lightning", "lightning belongs in training/"),
         ("utils.py", "", "utils has no layer"),
+        ("models/x.py", "from pibert.models.blocks import B\nfrom pibert.fields import Grid", None),
+        ("cli.py", "from pibert import __version__, demo\nimport pibert.training.losses", None),
+        ("training/engine.py", "from lightning.fabric import Fabric", None),
+        ("models/x.py", "from torch.distributions import Normal", None),
+        ("__init__.py", "from pibert.fields import Grid", None),
     ],
 )
-def test_a_wrong_import_is_named_with_file_and_line(
-    tmp_path: Path, place: str, code: str, problem: str
+def test_a_wrong_import_is_named_with_file_and_line_and_a_right_one_passes(
+    tmp_path: Path, place: str, code: str, problem: str | None
 ) -> None:
     path = tmp_path / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(code)
-    (offence,) = find_offences(tmp_path)
-    assert offence.startswith(f"{place}:{max(1, len(code.splitlines()))}: ")
-    assert problem in offence
+    found = find_offences(tmp_path)
+    if problem is None:
+        assert found == []
+    else:
+        (offence,) = found
+        assert offence.startswith(f"{place}:{max(1, len(code.splitlines()))}: ")
+        assert problem in offence
 
 
 @pytest.mark.parametrize(
-    ("place", "code"),
+    ("package", "heavy"),
     [
-        ("models/x.py", "from pibert.models.blocks import Block\nfrom pibert.fields import Grid"),
-        ("cli.py", "from pibert import __version__, demo, report\nimport pibert.training.losses"),
-        ("report/figures.py", "from matplotlib.figure import Figure"),
-        ("training/engine.py", "from lightning.fabric import Fabric\nimport torch.distributed"),
-        ("data/sources/hdf5.py", "import h5py"),
-        ("models/x.py", "from torch.distributions import Normal"),
-        ("__init__.py", "from pibert.fields import Grid"),
+        (
+            "pibert",
+            "matplotlib onnx onnxruntime scipy xarray lightning h5py beartype typer rich",
+        ),
+        ("pibert.models", "torch._dynamo"),  # the compiler: every command would wait a second
+        ("pibert.cli", "torch"),
     ],
 )
-def test_a_right_import_passes(tmp_path: Path, place: str, code: str) -> None:
-    path = tmp_path / place
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(code)
-    assert find_offences(tmp_path) == []
-
-
-def test_the_package_imports_nothing_heavy() -> None:
-    heavy = "matplotlib onnx onnxruntime onnxscript scipy xarray lightning h5py beartype typer rich"
-    code = f"import sys, pibert; print(*[m for m in '{heavy}'.split() if m in sys.modules])"
+def test_importing_a_package_loads_nothing_heavy(package: str, heavy: str) -> None:
+    code = f"import sys, {package}; print(*[m for m in '{heavy}'.split() if m in sys.modules])"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent
     )

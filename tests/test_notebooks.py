@@ -51,9 +51,9 @@ def test_a_surrogate_of_own_arrays_beats_persistence(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_bars_hold_the_truth_and_faults_raise_alarms(tmp_path: Path) -> None:
+def test_intervals_contain_the_truth_and_faulty_inputs_are_flagged(tmp_path: Path) -> None:
     text = executed(ROOT / "notebooks/how-far-to-trust.ipynb", tmp_path)
     inside = [float(share) for share in re.findall(r"(\S+) inside", text)]
     assert len(inside) == 4 and min(inside) > 0.6
-    alarms = [int(share) for share in re.findall(r"alarm for (\d+)%", text)]
-    assert alarms[0] < 50 and alarms[1] == 100
+    flagged = [int(share) for share in re.findall(r"(\d+)% of the windows flagged", text)]
+    assert flagged[0] < 50 and flagged[1] == 100

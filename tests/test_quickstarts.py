@@ -41,10 +41,10 @@ def test_every_configuration_of_the_quick_starts_is_valid(tmp_path: Path) -> Non
                 if block.kind == "toml":
                     path = tmp_path / "plan.toml"
                     path.write_text(block.text)
-                    compares = "[entrants." in block.text
+                    compares = "[candidates." in block.text
                     (load_comparison if compares else load_experiment)(path)
                     seen.append(page)
-    assert len(seen) == 5
+    assert len(seen) == 4
 
 
 def test_recordings_of_the_quick_starts_are_converted(
@@ -60,12 +60,13 @@ def test_recordings_of_the_quick_starts_are_converted(
         assert [flow.parameters["Re"] for flow in reader] == [100, 120, 150, 180, 200]
 
 
-SMALL = ("width=16", "heads=2", "depth=1", "modes=4", "refine_width=8")
+SMALL = ("width=8", "local_width=8", "token_width=16", "heads=2", "cycles=1", "modes=2")
+"""Options of pibert-mr."""
 WAKES = (
     *("samples=8", "group=8", "frames=12", "warm_up=1.0", "speed=0.15", "domain=[8,6]"),
     *("upstream=3.0", "view=[32,36]", "body=[15.5,12.5,8.0]"),
 )
-SHORT = ("epochs=1", "batch_size=8", "micro_batch=none")
+SHORT = ("epochs=1", "batch_size=8")
 
 
 def shrunk(arguments: list[str]) -> list[str]:
@@ -73,29 +74,27 @@ def shrunk(arguments: list[str]) -> list[str]:
     changes: list[str] = []
     text = " ".join(arguments)
     if arguments[0] in ("train", "pretrain"):
-        changes = [f"{part}.{s}" for part in ("training", "pretraining") for s in SHORT]
-        if "start=" in text:
-            changes = changes[: len(SHORT)]
-        changes += ["hardware.precision=float32", "data.guard=0"]
-        if "cylinder-base" in text:
-            changes += ["data.labelled=0.1", "model.options.dropout=0.02"]
+        stage = "training" if arguments[0] == "train" else "pretraining"
+        changes = [*(f"{stage}.{setting}" for setting in SHORT), "data.guard=0"]
+        if "cylinder-mr" in text:
+            changes += ["data.labelled=0.1"]
         else:
             changes += [f"model.options.{option}" for option in SMALL]
         if "realpde" in text:
             changes += ["data.shares.train=0.5", "data.shares.valid=0.25", "data.size=[8,16]"]
     if arguments[0] == "compare":
         changes = ["samples=60", "training.batch_size=8"]
+        changes += [f"candidates.pibert-mr.model.options.{option}" for option in SMALL]
         if "realpde" in text:
             shares = "data.cylinder.shares"
             changes += [f"{shares}.train=0.5", f"{shares}.valid=0.25", "data.cylinder.size=[8,16]"]
-            changes += ["samples=200", "entrants.fno2d.model.options.width=8"]
+            changes += ["samples=200", "candidates.fno2d.model.options.width=8"]
         if "mine.toml" in text:
             recipe = "data.wakes.recipe"
             changes += [f"{recipe}.{change}" for change in WAKES] + ["rollout.steps=2"]
-            changes += ["entrants.unet.model.options.width=4"]
         else:
-            changes += [f"entrants.pibert.model.options.{option}" for option in SMALL]
-            changes += ["entrants.unet.model.options.width=4", "rollout.starts=2"]
+            changes += ["rollout.starts=2"]
+        changes += ["candidates.unet.model.options.width=4"]
     return arguments + [word for change in changes for word in ("--set", change)]
 
 

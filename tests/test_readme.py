@@ -98,7 +98,7 @@ CHEAP: dict[str, list[str]] = {
         *("--models", "pibert,persistence"),
         *settings("data.wakes.recipe.", WAKES),
         *settings("data.wakes.shares.", {"train": 0.5, "valid": 0.2}),
-        *settings("entrants.pibert.model.options.", MODEL | {"heads": 2}),
+        *settings("candidates.pibert.model.options.", MODEL | {"heads": 2}),
         *settings("", {"samples": 48, "training.batch_size": 8}),
         *settings("rollout.", {"steps": 2, "starts": 2}),
     ],
@@ -110,7 +110,7 @@ CHEAP: dict[str, list[str]] = {
 ELSEWHERE = {
     "demo": "tests/test_demo.py",
     "download": "tests/test_cli.py",
-    "serve": "tests/serve/test_stopping.py",
+    "serve": "tests/serve/test_loading.py",
 }
 """Commands that take minutes, a network or no end, and where they are tried."""
 
@@ -131,7 +131,7 @@ def piv_file(path: Path) -> None:
     call("convert", "wake.h5", str(path), "--piv", "missing=0.1")
 
 
-SAMPLE = "pibert/weights/cylinder-base/sample.h5"
+SAMPLE = "pibert/weights/cylinder-mr/sample.h5"
 
 
 def sample_file(path: Path) -> None:
@@ -210,7 +210,7 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_command_that_nobody_made_short_is_refused() -> None:
     with pytest.raises(AssertionError, match="how to make it short"):
         shortened("pibert simulate everything --out all.h5")
-    assert shortened("pibert serve cylinder-base") is None
+    assert shortened("pibert serve cylinder-mr") is None
     assert shortened("pibert train --help") == ["train", "--help"]
 
 

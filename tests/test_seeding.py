@@ -18,43 +18,15 @@ def shared() -> list[float]:
     return draw()
 
 
-@pytest.fixture
-def own() -> list[float]:
-    return draw()
-
-
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_test_draws_by_its_name_and_the_seed(
-    request: pytest.FixtureRequest, own: list[float], number: int
-) -> None:
-    found = own + draw()
-    seed_all(request.config, request.node.nodeid)
-    assert draw() + draw() == found
-    seed_all(request.config, "another")
-    assert not set(draw()) & set(found)
-
-
-def test_a_shared_fixture_draws_by_its_own_name(
-    request: pytest.FixtureRequest, own: list[float]
-) -> None:
-    found: list[float] = request.getfixturevalue("shared")
-    seed_all(request.config, request.node.nodeid)
-    assert draw() == own
-    assert not set(own) & set(found)
-    seed_all(request.config, "tests/test_seeding.py::shared 0")
-    assert draw() == found
-
-
-def test_a_fixture_that_is_made_in_a_test_leaves_its_generators_alone(
-    request: pytest.FixtureRequest,
+def test_a_test_and_a_shared_fixture_draw_by_their_own_names(
+    request: pytest.FixtureRequest, number: int
 ) -> None:
     first = draw()
-    request.getfixturevalue("fresh")
+    of_fixture: list[float] = request.getfixturevalue("shared")  # made here, the first time
     second = draw()
     seed_all(request.config, request.node.nodeid)
     assert draw() + draw() == first + second
-
-
-@pytest.fixture(scope="module")
-def fresh() -> list[float]:
-    return draw()
+    seed_all(request.config, "tests/test_seeding.py::shared 0")
+    assert draw() == of_fixture
+    assert len({*first, *second, *of_fixture}) == 9

@@ -29,29 +29,33 @@ PARTS = {
     "high-reynolds-tandem": high_reynolds.measure_tandem,
 }
 
-HEAD = """# The solver, validated
+HEAD = """# Solver validation
 
-`make validation` regenerates this page and its pictures (`python -m validation`): minutes on a GPU,
-hours on a CPU; `--quick` is a coarse run, and `--only cavity` one part. "Expected" are published
-figures or the tolerance stated; "inside" says whether ours lies there. Nothing is fitted to them.
+This page compares the flow solver with exact solutions and published results. "Expected" is the
+published range or a stated tolerance; "in range" tells whether the result lies in it. No
+parameter is fitted to these references. To regenerate the page and its figures, run
+`make validation` (`python -m validation`): minutes on a GPU, hours on a CPU. `--quick` runs coarse
+grids, `--only cavity` one section.
 
-**Method.** Flows with walls and bodies are solved by lattice Boltzmann on D2Q9: two relaxation
-times, or recursive regularised collision with an optional Smagorinsky term where the grid is too
-coarse for the Reynolds number. Fixed bodies are curved walls by linear interpolated bounce-back,
-forces are the momentum exchanged there. A body that moves is an immersed boundary, solved for
-together with its spring. Streams enter with a given velocity and leave through convective sides
-behind a viscous layer that fades vortices; the sides beside a wake are such far fields too.
+**Method.** Flows with walls and bodies use the lattice Boltzmann method on D2Q9. Collisions have
+two relaxation times, or are recursive regularised with an optional Smagorinsky term where the grid
+is too coarse for the Reynolds number. Fixed bodies have curved walls by linear interpolated
+bounce-back, and forces come from momentum exchange. A moving body is an immersed boundary, solved
+together with its spring. Inflows prescribe the velocity. Outflows are convective, behind a viscous
+sponge layer that damps vortices. The far-field sides of a wake are treated in the same way.
 
-**Domains.** A wake is cut out of a far larger simulated domain. The checks below state theirs. The
-presets trade width for time: `realpdebench-like` uses 26 x 16 D (blockage 6 %), `fsi-like` 30 x 16,
-the `demo` of the cylinder 22 x 14 (7 %), which raises drag and frequency over the unbounded values;
-that `demo` has 10 cells across the body, where drag has not converged (the table of resolutions
-below begins at 12). A tube or dam is shown whole but for the layer before its outflow.
+**Domains.** The view of a wake is a small part of the simulated domain. Each check below states its
+domain. The presets trade domain width for speed: `realpdebench-like` uses 26 x 16 D (blockage 6 %),
+`fsi-like` 30 x 16 D, and the cylinder's `demo` 22 x 14 D (7 %). Blockage raises drag and shedding
+frequency above the unbounded values. `demo` has 10 cells across the body, where drag has not
+converged (the resolution table below starts at 12). A tube or dam is shown whole except for the
+sponge layer before its outflow.
 
-**Not on this page.** Turbulence is pseudo-spectral, heat and wave are exact in Fourier space,
-reaction-diffusion is exact in its diffusion and of fourth order in time, and the Euler equations
-are MUSCL-HLLC: `tests/solver/` measures their orders of accuracy, conservation and exact solutions
-in every run of the tests. Speeds are in [benchmarks](../benchmarks/README.md).
+**Not on this page.** Turbulence and Burgers are pseudo-spectral. Heat and wave are exact in Fourier
+space. Reaction-diffusion integrates diffusion exactly and is fourth-order in time. The Euler
+equations use MUSCL-HLLC. `tests/solver/` checks their orders of accuracy, conservation and exact
+solutions in
+every test run. Timings are in [benchmarks](../benchmarks/README.md).
 
 """
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pibert.solver import run
-from pibert.solver.cases import cavity
+from pibert.solver.enclosed import cavity
 from validation import references as known
 from validation.checks import Check, Part, interpolate, new_figure, save
 
@@ -57,8 +57,8 @@ def measure(folder: Path, device: str, quick: bool) -> Part:
     save(figure, folder / "cavity.png")
     return Part(
         "Lid-driven cavity",
-        f"{cells} x {cells} cells, lid at 0.1 cells per step, from rest to "
-        f"{solution.time[0, -1]:g} L/U. Differences are in units of the lid's speed.",
+        f"{cells} x {cells} cells, lid speed 0.1 cells per step, started from rest and run to "
+        f"{solution.time[0, -1]:g} L/U. Differences are relative to the lid speed.",
         tuple(checks),
         (("cavity.png", "Centre lines; dots: Ghia et al. (1982), crosses: Botella and Peyret"),),
     )

@@ -43,7 +43,7 @@ class Part:
     def markdown(self) -> str:
         lines = [f"## {self.title}", "", self.text, ""]
         if self.checks:
-            lines += ["| what | found | expected | inside |", "| --- | --- | --- | --- |"]
+            lines += ["| quantity | result | expected | in range |", "| --- | --- | --- | --- |"]
             lines += [check.row() for check in self.checks] + [""]
         if self.notes:
             lines += [self.notes, ""]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pibert.solver import run
-from pibert.solver.cases import cylinder
+from pibert.solver.wakes import cylinder
 from validation import references as known
 from validation.checks import Check, Part, frequency, interpolate, new_figure, save, widened
 
@@ -35,8 +35,8 @@ def measure(folder: Path, device: str, quick: bool) -> Part:
         lift = force[:, :, 1].abs().amax(1)
         bubble = _bubble(solution.fields[0, -1, 0], case.grid.origin[0], case.grid.dx)
         rows.append((cells, *drag.tolist(), *strouhal, bubble, lift[1].item()))
-    table = "| D in cells | C_D Re 40 | C_D Re 100 | C_D Re 200 | St Re 100 | St Re 200 | bubble "
-    table += "Re 40 | largest C_L Re 100 |\n" + "| --- " * 8 + "|\n"
+    table = "| D in cells | C_D Re 40 | C_D Re 100 | C_D Re 200 | St Re 100 | St Re 200 | "
+    table += "recirculation length Re 40 | largest C_L Re 100 |\n" + "| --- " * 8 + "|\n"
     for cells, *values in rows:
         table += f"| {cells:g} | " + " | ".join(f"{value:.4f}" for value in values) + " |\n"
     _, d40, d100, d200, st100, st200, bubble, _ = rows[-1]
@@ -46,7 +46,7 @@ def measure(folder: Path, device: str, quick: bool) -> Part:
         "C_D, Re 200": (d200, known.DRAG[200]),
         "St, Re 100": (st100, known.STROUHAL[100]),
         "St, Re 200": (st200, known.STROUHAL[200]),
-        "bubble behind the cylinder, Re 40, D": (bubble, known.BUBBLE),
+        "recirculation length, Re 40, D": (bubble, known.BUBBLE),
     }
     figure = new_figure(9.0, 3.4)
     axes = figure.subplots(1, 2)
@@ -62,13 +62,13 @@ def measure(folder: Path, device: str, quick: bool) -> Part:
     return Part(
         "Cylinder",
         f"Domain {domain[0]:g} D long and {domain[1]:g} D wide (blockage "
-        f"{100 / domain[1]:.1f} %), {upstream:g} D upstream, far-field sides, U = 0.05 cells per "
-        "step, two relaxation times, averages over 60 D/U after 100 D/U. Expected: published "
-        "ranges widened by 2 %.",
+        f"{100 / domain[1]:.1f} %), {upstream:g} D upstream of the body, far-field sides, U = 0.05 "
+        "cells per step, two relaxation times, averages over 60 D/U after 100 D/U. Expected: "
+        "published ranges widened by 2 %.",
         tuple(Check(what, value, *widened(bounds)) for what, (value, bounds) in found.items()),
         (("cylinder.png", "Drag and lift at the finest resolution"),),
-        "Resolution; the checks take the last row. The values do not change steadily: how the "
-        "lattice happens to cut the circle is in them.\n\n" + table,
+        "Grid convergence; the checks use the last row. Convergence is not monotonic, because the "
+        "values depend on how the lattice cuts the circle.\n\n" + table,
     )
 
 
@@ -111,12 +111,12 @@ def measure_impulsive(folder: Path, device: str, quick: bool) -> Part:
     return Part(
         "Impulsive start, Re 550",
         f"D = {cells:g} cells, domain {domain[0]:g} x {domain[1]:g} D, U = 0.06 cells per step. "
-        "Time is in radii. The start is the potential flow around the body, which a domain of this "
-        "size disturbs little: in a smaller one the sound of that mismatch reaches the body and "
-        "shows in the force.",
+        "Time is in R/U. The initial condition is potential flow around the body, which a domain "
+        "of this size disturbs little. In a smaller domain the mismatch at the sides sends sound "
+        "waves to the body, and the force shows them.",
         (
             Check(
-                "largest relative difference in drag, 0.5 <= U t / R",
+                "largest relative difference in drag for U t / R >= 0.5",
                 float(errors.abs().max()),
                 0.0,
                 0.05,

@@ -7,7 +7,7 @@ import torch
 
 from pibert.physics.exact import taylor_green as exact_vortices
 from pibert.solver import run
-from pibert.solver.cases import channel, taylor_green
+from pibert.solver.enclosed import channel, taylor_green
 from validation.checks import Check, Part, new_figure, save
 
 SIZES = (16, 32, 64, 128)
@@ -48,13 +48,13 @@ def measure(folder: Path, device: str, quick: bool) -> Part:
     save(figure, folder / "vortices.png")
     return Part(
         "Exact solutions",
-        "Taylor-Green vortices at Re 50 after one turnover, Mach number and cell refined together; "
-        "and Poiseuille flow between walls 16 cells apart (two relaxation times with the magic "
-        "number 3/16), where half-way bounce-back is exact.",
+        "Taylor-Green vortices at Re 50 after one turnover time; the Mach number is refined with "
+        "the cell size. Poiseuille flow between walls 16 cells apart (two relaxation times with "
+        "the magic number 3/16), where half-way bounce-back is exact.",
         (
             Check("order of accuracy, two relaxation times", orders["trt"], 1.9, 2.6),
             Check("order of accuracy, regularised", orders["regularised"], 1.9, 2.6),
             Check("Poiseuille flow: largest error, U", poiseuille, 0.0, 1e-6),
         ),
-        (("vortices.png", "Error of decaying vortices against resolution"),),
+        (("vortices.png", "Error of decaying vortices over resolution"),),
     )

@@ -50,22 +50,22 @@ def measure(folder: Path, device: str, quick: bool) -> Part:
         f"Regularised collision with a Smagorinsky term (C = {preset.smagorinsky:g}), D = "
         f"{preset.cells_per_point * preset.body[2]:g} cells in the preset, domain "
         f"{preset.domain[0]:g} x {preset.domain[1]:g} D (blockage {100 / preset.domain[1]:.1f} %). "
-        "Experiments find St near 0.2 over the whole range; at the preset's resolution it is "
-        f"{min(r[4] for r in used):.2f} to {max(r[4] for r in used):.2f} here, too high, and the "
-        "table shows how it changes with the grid. The eddy viscosity is the mean over the view, "
-        "from strain rates at the resolution of the frames, so it is a lower bound; the effective "
-        "Reynolds number follows from it.",
+        "Experiments find St near 0.2 over the whole range. At the preset's resolution the solver "
+        f"gives {min(r[4] for r in used):.2f} to {max(r[4] for r in used):.2f}, which is too high; "
+        "the table shows how St changes with the grid. The eddy viscosity is averaged over the "
+        "view and computed from strain rates at the resolution of the frames, so it is a lower "
+        "bound. It gives the effective Reynolds number.",
         (),
         (("high_reynolds.png", "Vorticity (D/U) of the preset's wakes"),),
-        table + "\nThese are not converged: drag, lift and frequency still change with the grid."
-        "\n\n**What a two-dimensional model cannot do here.** Above Re 190 the real wake is "
-        "three-dimensional, and turbulent at these Reynolds numbers: streamwise vortices drain the "
-        "rollers and vortices stretch. In two dimensions they cannot, so rollers stay "
-        "coherent, lift fluctuations and mean drag are too large (experiments: C_D about 1 to 1.2, "
-        "rms C_L a few tenths or less), energy moves to large scales, and base pressure is too "
-        "low. Boundary layers at Re 12000 are thinner than a cell or two and separate where the "
-        "grid lets them. Take these data as flows with the benchmark's geometry, time scales and "
-        "range of frequencies, not as a substitute for its measurements.",
+        table + "\nThese values are not converged: drag, lift and frequency still change with the "
+        "grid.\n\n**What a two-dimensional model cannot represent.** Above Re 190 the real wake is "
+        "three-dimensional, and at these Reynolds numbers it is turbulent: streamwise vortices "
+        "drain the rollers, and vortices stretch. A two-dimensional flow has neither mechanism. "
+        "Its rollers stay coherent, lift fluctuations and mean drag are too large (experiments: "
+        "C_D about 1 to 1.2, rms C_L a few tenths or less), energy moves to large scales, and base "
+        "pressure is too low. Boundary layers at Re 12000 are thinner than one or two cells and "
+        "separate where the grid dictates. Use these data as flows with the benchmark's geometry, "
+        "time scales and frequency range, not as a substitute for its measurements.",
     )
 
 
@@ -153,12 +153,11 @@ def measure_tandem(folder: Path, device: str, quick: bool) -> Part:
             table += "| " + " | ".join(f"{value:.3g}" for value in row) + " |\n"
     return Part(
         "High Reynolds numbers: the preset `fsi-like`",
-        f"The second cylinder of the preset at the ends of its range, mass ratio "
-        f"{preset.mass_ratios[0]:g}, gap {preset.gap:g} D, the same domain and scheme; "
-        f"{0.6 * span:g} D/U before and {span:g} D/U of record, short for so heavy a body, whose "
+        "The downstream cylinder of the preset at the ends of its Reynolds number range: mass "
+        f"ratio {preset.mass_ratios[0]:g}, gap {preset.gap:g} D, same domain and scheme, averages "
+        f"over {span:g} D/U after {0.6 * span:g} D/U. That is short for so heavy a body, whose "
         f"vibration may still grow. The preset itself has {preset_cells:g} cells across the body. "
-        "What is said above of two-dimensional models at high Reynolds numbers holds here "
-        "too.",
+        "The limits of two-dimensional models stated above apply here too.",
         (),
         (),
         table,

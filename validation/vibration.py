@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pibert.solver import run
-from pibert.solver.cases import tandem
+from pibert.solver.wakes import tandem
 from validation.checks import Check, Part, new_figure, save
 
 REDUCED = (3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0)
@@ -53,11 +53,12 @@ def measure(folder: Path, device: str, quick: bool) -> Part:
     return Part(
         "Free vibration, Re 150",
         f"One cylinder on a spring, m / (rho D^2) = 2, no damping, D = {cells:g} cells (immersed "
-        "boundary), free across the stream. Ahn and Kallinderis (2006) and Borazjani and "
-        "Sotiropoulos (2009) find lock-in for reduced velocities of about 4 to 7 and a largest "
-        "amplitude of about 0.53 D; the margin on it, 7 %, and what counts as locked in are ours.",
+        "boundary), free to move in the cross-flow direction. Ahn and Kallinderis (2006) and "
+        "Borazjani and Sotiropoulos (2009) find lock-in for reduced velocities of about 4 to 7 and "
+        "a largest amplitude of about 0.53 D. We chose the margin on that amplitude, 7 %, and the "
+        "thresholds for lock-in.",
         tuple(checks),
-        (("vibration.png", "Amplitude against reduced velocity; displacement at the largest"),),
+        (("vibration.png", "Amplitude over reduced velocity; displacement at the peak"),),
     )
 
 
@@ -85,14 +86,14 @@ def measure_tandem(folder: Path, device: str, quick: bool) -> Part:
         drags[gap] = (first, second)
     return Part(
         "Fixed cylinders in tandem, Re 200",
-        f"Centres 3 and 4 D apart, D = {cells:g} cells; the first by interpolated bounce-back, the "
-        "second as an immersed boundary. Meneghini et al. (2001): the drag on the second is "
-        "negative up to 3 D, where the first shields it, and positive at 4 D, where vortices form "
-        "in the gap.",
+        f"Centres 3 and 4 D apart, D = {cells:g} cells. The upstream cylinder uses interpolated "
+        "bounce-back, the downstream one an immersed boundary. Meneghini et al. (2001): up to 3 D "
+        "the upstream cylinder shields the downstream one, whose drag is negative; at 4 D vortices "
+        "form in the gap, and its drag is positive.",
         (
-            Check("C_D of the second, 3 D", drags[3.0][1], -0.4, 0.0),
-            Check("C_D of the second, 4 D", drags[4.0][1], 0.0, 0.8),
+            Check("C_D of the downstream cylinder, 3 D", drags[3.0][1], -0.4, 0.0),
+            Check("C_D of the downstream cylinder, 4 D", drags[4.0][1], 0.0, 0.8),
         ),
         (),
-        f"C_D of the first: {drags[3.0][0]:.3f} at 3 D, {drags[4.0][0]:.3f} at 4 D.",
+        f"C_D of the upstream cylinder: {drags[3.0][0]:.3f} at 3 D, {drags[4.0][0]:.3f} at 4 D.",
     )

@@ -18,7 +18,6 @@ from pibert.cli import (
     compare,
     config,
     convert,
-    demo,
     download,
     evaluate,
     export,
@@ -27,51 +26,51 @@ from pibert.cli import (
     info,
     inspect,
     predict,
-    report,
-    rollout,
     serve,
     train,
 )
-from pibert.cli.terminal import complain, say
-from pibert.cli.training_progress import is_first_process
-from pibert.remarks import InputWarning
+from pibert.cli.terminal import complain, is_first_process, say
+from pibert.notes import InputWarning
 
 _CONTENTS: dict[str, dict[str, tuple[Any, str]]] = {
     "Data": {
         "generate": (generate.generate, "Simulate flows with the built-in solvers"),
-        "download": (download.app, "Fetch published data sets, sizes first"),
+        "download": (download.app, "Download published data sets"),
         "inspect": (inspect.inspect, "Summarise flow data, flag problems, plot a preview"),
-        "convert": (convert.convert, "Bring files of many kinds into PIBERT's format"),
+        "convert": (convert.convert, "Convert files of many kinds to PIBERT's format"),
     },
     "Training": {
         "config": (config.app, "Show and explain the settings of an experiment"),
-        "pretrain": (train.pretrain, "Pretrain a model on flows alone"),
-        "train": (train.train, "Train a model as a configuration says"),
-        "resume": (train.resume, "Go on with a run that was stopped"),
+        "pretrain": (train.pretrain, "Pretrain a model: masked physics, equation consistency"),
+        "train": (train.train, "Train a model on a recording, or from a configuration file"),
+        "resume": (train.resume, "Resume an interrupted run"),
     },
     "Comparing": {
         "compare": (compare.compare, "Train models under one protocol and rank them"),
         "evaluate": (evaluate.evaluate, "Score one run on test data"),
-        "report": (report.report, "Write the report of a comparison: one page"),
+        "report": (compare.report, "Write the report page of a comparison"),
     },
     "Using a model": {
-        "predict": (predict.predict, "The next frame from every frame of a recording"),
-        "rollout": (rollout.rollout, "Let a model go on alone from a frame"),
-        "fill": (fill.fill, "Put in missing and spurious vectors of a measurement"),
-        "calibrate": (calibrate.calibrate, "Give a model error bars and an alarm"),
-        "export": (export.export, "Write a model for other programs: ONNX, torch.export"),
-        "serve": (serve.serve, "Answer over HTTP, with a page to try models"),
+        "predict": (predict.predict, "Predict the next frame from every frame of a recording"),
+        "rollout": (predict.rollout, "Roll a model out autoregressively"),
+        "fill": (fill.fill, "Fill missing vectors and replace outliers"),
+        "calibrate": (
+            calibrate.calibrate,
+            "Calibrate prediction intervals and out-of-distribution warning",
+        ),
+        "export": (export.export, "Export a model: ONNX, torch.export"),
+        "serve": (serve.serve, "Serve models over HTTP with a web viewer"),
     },
     "About": {
-        "demo": (demo.demo, "From nothing to a report in a few minutes"),
+        "demo": (info.demo, "Run a demonstration of a few minutes"),
         "info": (info.info, "Show versions, models and shipped weights"),
     },
 }
-"""Commands in the order of a workflow, each with its line of the table of contents."""
+"""Commands in the order of a workflow, each with its line in the help."""
 
 
 class _Commands(TyperGroup):
-    """Tells errors in one line; exit code 2 is for what a user can put right, 1 for a fault."""
+    """Prints errors in one line; exit code 2 is for what a user can fix, 1 for a fault."""
 
     _traceback = False
 
@@ -128,7 +127,7 @@ def _show_in_a_line(
     package = inside.partition("/")[0] if installed else ""
     is_own = issubclass(category, InputWarning) or package in ("", "pibert")
     text = " ".join(str(message).split())
-    say(Console(stderr=True), f"note: {text}" if is_own else f"note from {package}: {text}")
+    say(Console(stderr=True), f"Note: {text}" if is_own else f"Note from {package}: {text}")
 
 
 def _in_words(error: Exception) -> str:
@@ -175,13 +174,15 @@ def main(
     traceback: Annotated[
         bool,
         typer.Option(
-            "--traceback", envvar="PIBERT_TRACEBACK", help="Show where in the code an error arose."
+            "--traceback",
+            envvar="PIBERT_TRACEBACK",
+            help="Show where in the code an error occurred.",
         ),
     ] = False,
 ) -> None:
     """PIBERT: a physics-informed Fourier-wavelet transformer for flow fields.
 
-    Every command explains itself: pibert generate --help
+    Help on a command: pibert generate --help
     """
 
 

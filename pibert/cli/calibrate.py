@@ -1,6 +1,7 @@
-"""``pibert calibrate``: error bars and an alarm for the model of a run."""
+"""``pibert calibrate``: prediction intervals and the out-of-distribution warning of a model."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,15 +9,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pibert.cli.flow_input import noting_warnings
 from pibert.cli.options import Json, SourceOptions, with_source
-from pibert.cli.terminal import say, show_json
+from pibert.cli.terminal import say, show_json, show_note
+from pibert.notes import Note, Notes, collecting
 
 if TYPE_CHECKING:
-    from pibert.trust.calibration import Calibration
+    from pibert.inference.calibration import Calibration
 
 _NOTED = 3
-"""Warnings of the flows that are told in full."""
+"""Notes on the flows that are printed in full."""
 
 
 @with_source
@@ -25,59 +26,58 @@ def calibrate(
         Path,
         typer.Argument(
             metavar="MODEL",
-            help="A finished run; with --data any model folder, or the name of a shipped model.",
+            help="Calibrate this run; with --data any model folder, or a shipped model.",
             show_default=False,
         ),
     ],
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Flows that neither training nor selection saw, all of which calibrate; you "
-            "vouch for that. If not given: the calibration share of the run.",
+            help="Calibrate on these flows, which neither training nor selection may have seen. "
+            "Default: the calibration split of the run, or its test split if it has none.",
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write to, instead of the model's own.")
+        Path | None, typer.Option(help="Write to this folder. Default: the model's own.")
     ] = None,
     difficulty: Annotated[
         str | None,
         typer.Option(
-            help="What the width of a bar follows: constant, residual (tabulated from past "
-            "errors) or ensemble (the members' spread). residual if not given, ensemble with "
-            "members.",
+            help="Choose what the interval width follows: constant, residual (tabulated from past "
+            "errors) or ensemble (the members' spread). Default: residual; with members, "
+            "ensemble.",
         ),
     ] = None,
     member: Annotated[
         list[Path] | None,
-        typer.Option(help="Another run of the experiment, with another seed; repeat for more."),
+        typer.Option(help="Add another run of the experiment, with another seed. Repeatable."),
     ] = None,
-    leads: Annotated[int, typer.Option(help="Frames ahead that get bars of their own.")] = 8,
+    leads: Annotated[int, typer.Option(help="Calibrate intervals for this many frames ahead.")] = 8,
     starts: Annotated[
         int | None,
         typer.Option(
-            help="Rollouts from each trajectory, at most. If not given 16, and where windows count "
-            "as independent as many as make about 128 in all.",
+            help="Take at most this many rollouts from each trajectory. Default: 16; where windows "
+            "count as independent, enough for about 128 in all.",
             show_default=False,
         ),
     ] = None,
     units: Annotated[
         str | None,
         typer.Option(
-            help="What counts as independent: trajectories or windows. Trajectories if not given, "
-            "where there are 19 or more."
+            help="Choose what counts as independent: trajectories or windows. Default: "
+            "trajectories if there are 19 or more."
         ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a calibration that is there.")
+        bool, typer.Option("--overwrite", help="Replace an existing calibration.")
     ] = False,
     as_json: Json = False,
     *,
     source: SourceOptions | None,
 ) -> None:
-    """Calibrate error bars and an alarm on flows that neither training nor selection saw.
+    """Calibrate prediction intervals and the out-of-distribution warning on held-out flows.
 
-    Writes calibration.json and calibration.safetensors beside the model, or to --out. The plan of a
-    run must have a calibration share (data.shares.calibration), or other flows are given: --data.
+    Writes calibration.json and calibration.safetensors beside the model, or to --out.
 
     Example: pibert calibrate runs/wake
 
@@ -90,16 +90,16 @@ def calibrate(
     import torch
 
     from pibert.experiments.calibration import calibrate_on, calibrate_run
-    from pibert.predictor import load
-    from pibert.trust.calibration import Settings
-    from pibert.trust.difficulty import KINDS
+    from pibert.inference import load
+    from pibert.inference.calibration import CalibrationSettings
+    from pibert.inference.difficulty import KINDS
 
     chosen = difficulty or ("ensemble" if member else "residual")
     if chosen not in KINDS:
         raise ValueError(f"--difficulty: expected one of {', '.join(KINDS)}, found {chosen!r}")
     if units not in (None, "trajectories", "windows"):
         raise ValueError(f"--units: expected trajectories or windows, found {units!r}")
-    settings = Settings(
+    settings = CalibrationSettings(
         difficulty=chosen,
         leads=leads,
         starts=starts,
@@ -107,30 +107,31 @@ def calibrate(
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     how: Any = {"members": member or [], "device": device, "out": out, "overwrite": overwrite}
-    noted: list[str] = []
+    notes = Notes()
     try:
-        with noting_warnings(noted.append):
+        with collecting(notes):
             if source is None:
                 found = calibrate_run(folder, settings, **how)
             else:
                 found = calibrate_on(folder, source.path, settings, stated=source.stated(), **how)
     finally:
-        _note(noted)
-    _tell(found, load(folder).spec.channels, out or folder, as_json)
+        _show_notes(notes)
+    _show(found, load(folder).spec.channels, folder, out or folder, as_json)
 
 
-def _note(warned: list[str]) -> None:
-    """Some of what was warned of the flows: each trajectory may have its own warning."""
-    different = list(dict.fromkeys(warned))
-    for text in different[:_NOTED]:
-        say(Console(stderr=True), f"note: {text}")
-    if more := different[_NOTED:]:
-        say(Console(stderr=True), f"note: {len(more)} more of this kind")
+def _show_notes(notes: Notes) -> None:
+    """Some notes: each trajectory may have its own of the same kind."""
+    found = list(notes)
+    for note in found[:_NOTED]:
+        show_note(note)
+    if more := found[_NOTED:]:
+        show_note(Note("more", f"{len(more)} more of this kind"))
 
 
-def _tell(found: "Calibration", channels: Sequence[str], folder: Path, as_json: bool) -> None:
-    from pibert.trust.alarm import RATE
-    from pibert.trust.artefact import SHEET, TENSORS, summarise_coverage
+def _show(
+    found: "Calibration", channels: Sequence[str], model: Path, folder: Path, as_json: bool
+) -> None:
+    from pibert.inference.calibration_file import SHEET, TENSORS, summarise_coverage
 
     rows = summarise_coverage(found, channels)
     if as_json:
@@ -138,26 +139,51 @@ def _tell(found: "Calibration", channels: Sequence[str], folder: Path, as_json: 
             {
                 "rests_on": found.assumption(),
                 "guide": found.difficulty.guide,
-                "alarm": list(found.watch.names),
+                "ood_scores": list(found.detector.names),
                 "coverage": rows,
                 "written": [str(folder / name) for name in (SHEET, TENSORS)],
             }
         )
     console = Console()
-    say(console, f"Rests on {found.assumption()}.")
-    guide = found.difficulty.guide
-    say(console, f"Bars follow: {guide}. Alarm from: {', '.join(found.watch.names)}.")
-    if found.watch.lowest > RATE:
-        say(
-            console,
-            f"No alarm can be raised at the accepted rate of {RATE:g}: {found.count} units tell "
-            f"p-values from {found.watch.lowest:.3g} up; {found.remedy}.",
-        )
+    say(console, f"Calibrated on {found.assumption()}.")
+    say(console, f"The width of an interval follows: {found.difficulty.guide}.")
+    say(console, f"The out-of-distribution warning uses: {', '.join(found.detector.names)}.")
+    for note in _notes_on(found, rows):
+        show_note(note)
     if rows:
-        say(console, "Each trajectory covered by bars from the other ones:")
+        say(console, "Coverage of each trajectory by intervals from the others:")
         table = Table("level", "lead", "channel", "coverage", "lowest", "highest")
         for row in rows:
             shares = (f"{row[key]:.3f}" for key in ("coverage", "lowest", "highest"))
             table.add_row(f"{row['level']:g}", str(row["lead"]), row["channel"], *shares)
         console.print(table)
     say(console, f"Wrote {folder / SHEET}.")
+    own = model.resolve() == folder.resolve()
+    where = "" if own else f" --calibration {shlex.quote(str(folder))}"
+    command = f"pibert predict FILE --model {shlex.quote(str(model))}{where} --level 0.9"
+    say(console, f"Predict with intervals: {command} --out next.nc")
+
+
+def _notes_on(found: "Calibration", rows: Sequence[Mapping[str, Any]]) -> Iterator[Note]:
+    """Notes on a warning that cannot flag anything, and on intervals that cover too little."""
+    from pibert.inference.conformal import is_short
+    from pibert.inference.ood import RATE
+
+    if found.detector.lowest > RATE:
+        text = (
+            f"the out-of-distribution warning cannot flag any input at the accepted rate of "
+            f"{RATE:g}: with {found.count} calibration units no p-value is below "
+            f"{found.detector.lowest:.3g}"
+        )
+        yield Note("ood-unresolved", text, found.remedy)
+    if not rows:
+        return
+    worst = min(rows, key=lambda row: row["coverage"] - row["level"])
+    if is_short(worst["coverage"], worst["level"]):
+        yield Note(
+            "low-coverage",
+            f"intervals of level {worst['level']:g} contain only {worst['coverage']:.3f} of the "
+            f"true {worst['channel']} at lead {worst['lead']} on flows that did not calibrate: "
+            "the flows differ too much",
+            "calibrate on more flows",
+        )

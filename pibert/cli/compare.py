@@ -1,4 +1,4 @@
-"""``pibert compare``: models under one protocol, and who comes first."""
+"""``pibert compare`` and ``pibert report``: rank models under one protocol; the page of it."""
 
 import shlex
 import sys
@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pibert.cli.completion import complete_comparison, complete_entrants
+from pibert.cli.completion import complete_candidates, complete_comparison
 from pibert.cli.options import Json
 from pibert.cli.terminal import digits, say, show_json
 
@@ -25,33 +25,40 @@ if TYPE_CHECKING:
 def compare(
     out: Annotated[
         Path,
-        typer.Option(help="Folder of the comparison. What is done there is not done again."),
+        typer.Option(help="Write the comparison to this folder; finished runs there are reused."),
     ],
     preset: Annotated[
         str | None,
         typer.Option(
-            help="demo (if nothing is given), tour, quick; for a GPU: cylinder, fsi, jet.",
+            help="Use a preset: demo (the default), tour or quick; on a GPU also cylinder, fsi or "
+            "jet.",
             show_default=False,
             autocompletion=complete_comparison,
         ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="A TOML file instead of a preset.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Read the plan from a TOML file instead of a preset.", show_default=False
+        ),
     ] = None,
     models: Annotated[
         str | None,
         typer.Option(
-            help="Only some entrants: pibert,unet,persistence.",
+            help="Compare only these models, such as pibert,unet,persistence.",
             show_default=False,
-            autocompletion=complete_entrants,
+            autocompletion=complete_candidates,
         ),
     ] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds: 0,1,2.", show_default=False)] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="Train each model with these seeds, such as 0,1,2.", show_default=False),
+    ] = None,
     runs: Annotated[
         list[str] | None,
         typer.Option(
             "--run",
-            help="A finished run on the same data as a further entrant.",
+            help="Add a finished run on the same data as a further model.",
             metavar="NAME=FOLDER",
             show_default=False,
         ),
@@ -60,18 +67,23 @@ def compare(
         bool,
         typer.Option(
             "--tune",
-            help="Choose learning rate and optimiser of each model on the validation part first, "
-            "with equal trials for all (--set tuning.budget=0.5, tuning.learning_rates=[...]).",
+            help="First choose the learning rate of each model on the validation split, with equal "
+            "trials for all, by default with Muon. Also the optimiser with --set "
+            "tuning.optimizers=[adamw,muon]; more settings: tuning.learning_rates, tuning.budget.",
         ),
     ] = False,
     workers: Annotated[
-        int, typer.Option(help="Runs at a time, on GPUs of their own where there are enough.")
+        int,
+        typer.Option(
+            help="Train this many models at a time, each on a GPU of its own if there are enough."
+        ),
     ] = 1,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="Change a setting of the plan: --set samples=20000 (epochs follow from it).",
+            help="Change a setting of the plan, such as --set samples=20000 (the number of epochs "
+            "follows from it).",
             metavar="NAME=VALUE",
         ),
     ] = None,
@@ -79,7 +91,7 @@ def compare(
 ) -> None:
     """Train models under one protocol, score them once on test data, and rank them.
 
-    All see the same number of samples; the epoch is chosen on the validation part alone.
+    All models see the same number of samples. The best epoch is chosen on the validation split.
 
     Example: pibert compare --preset demo --out outputs/comparison
     """
@@ -101,25 +113,24 @@ def compare(
         )
     if config is not None:
         plan = load_comparison(config, changes)
+        plan = replace(plan, tuning=plan.tuning or (Tuning() if tune else None))
     else:
-        plan = with_overrides(find_comparison(preset or "demo"), changes)
+        plan = with_overrides(find_comparison(preset or "demo", tune=tune), changes)
     plan = _chosen(plan, models, seeds, runs or [])
-    if tune:
-        plan = replace(plan, tuning=plan.tuning or Tuning())
     if workers < 1:
         raise ValueError(f"expected at least 1 worker, found {workers}")
-    known = refuse_other(plan, out)["entrants"]
+    known = refuse_other(plan, out)["candidates"]
     console = Console(stderr=as_json)
     with _LiveTable(plan, console) as table:
         failed = carry_out(plan, out, table, workers=workers)
     results = gather(plan, out, failed, shlex.join(["pibert", *sys.argv[1:]]))
-    left_out = [name for name in known if name not in plan.entrants]
+    left_out = [name for name in known if name not in plan.candidates]
     if as_json:
         show_json(_summary(results, out, failed, left_out))
     else:
         _show(console, results, out, left_out)
     for job, reason in failed.items():
-        say(console, f"{job.entrant} (seed {job.seed}, {job.data}) failed: {reason}", "red")
+        say(console, f"{job.candidate} (seed {job.seed}, {job.data}) failed: {reason}", "red")
     if failed:
         raise typer.Exit(1)
 
@@ -139,7 +150,7 @@ def _summary(
         ],
         "left_out": left_out,
         "failed": [
-            {"data": job.data, "model": job.entrant, "seed": job.seed, "reason": reason}
+            {"data": job.data, "model": job.candidate, "seed": job.seed, "reason": reason}
             for job, reason in failed.items()
         ],
         "written": [str(out / name) for name in FILES],
@@ -161,30 +172,30 @@ def _show(console: Console, results: Mapping[str, Any], out: Path, left_out: lis
 def _chosen(
     plan: "Comparison", models: str | None, seeds: str | None, runs: list[str]
 ) -> "Comparison":
-    """The plan with some of its entrants, other seeds, and finished runs."""
-    from pibert.comparison import Entrant
+    """The plan with some of its candidates, other seeds, and finished runs."""
+    from pibert.comparison import Candidate
 
-    entrants = dict(plan.entrants)
+    candidates = dict(plan.candidates)
     if models is not None:
         names = [name.strip() for name in models.split(",") if name.strip()]
-        unknown = [name for name in names if name not in entrants]
+        unknown = [name for name in names if name not in candidates]
         if unknown:
             raise ValueError(
-                f"unknown entrants {', '.join(unknown)}; choose from: {', '.join(entrants)}"
+                f"unknown candidates {', '.join(unknown)}; choose from: {', '.join(candidates)}"
             )
         # Skill and the choice of frames need the reference.
-        entrants = {n: e for n, e in entrants.items() if n in (*names, plan.reference)}
+        candidates = {n: e for n, e in candidates.items() if n in (*names, plan.reference)}
     for text in runs:
         name, sign, folder = text.partition("=")
         if not sign or not name or not folder:
             raise ValueError(f"expected NAME=FOLDER after --run, found {text!r}")
-        entrants[name] = Entrant(run=str(Path(folder).resolve()))
+        candidates[name] = Candidate(run=str(Path(folder).resolve()))
     if seeds is not None:
         try:
             plan = replace(plan, seeds=tuple(int(seed) for seed in seeds.split(",")))
         except ValueError:
             raise ValueError(f"expected seeds such as 0,1,2, found {seeds!r}") from None
-    return replace(plan, entrants=entrants)
+    return replace(plan, candidates=candidates)
 
 
 class _LiveTable:
@@ -226,18 +237,18 @@ class _LiveTable:
         if self._shows:
             self._live.update(self._table(), refresh=True)
             return
-        name = f"{job.data} {job.entrant} seed {job.seed}"
+        name = f"{job.data} {job.candidate} seed {job.seed}"
         if state.startswith("training "):  # it has begun to step
             self._tell_once((job, "training"), f"{name}: training")
         elif nmse is not None:
             self._tell_once(job, f"{name}: nmse {digits(nmse)}")
 
     def update_trial(self, trial: "Trial", state: str, error: float | None = None) -> None:
-        self._trials.setdefault((trial.data, trial.entrant), {})[trial] = state
+        self._trials.setdefault((trial.data, trial.candidate), {})[trial] = state
         if self._shows:
             self._live.update(self._table(), refresh=True)
             return
-        name = f"{trial.data} {trial.entrant} tuning, {trial.setting}"
+        name = f"{trial.data} {trial.candidate} tuning, {trial.setting}"
         if error is not None:
             self._tell_once(trial, f"{name}: validation error {digits(error)}")
         elif state == "diverged":
@@ -246,7 +257,7 @@ class _LiveTable:
     def _state(self, job: "Job") -> str:
         """Of a run that waits for its trials, how many of them are done."""
         state, _ = self._states[job]
-        trials = self._trials.get((job.data, job.entrant), {})
+        trials = self._trials.get((job.data, job.candidate), {})
         done = sum(own in ("done", "diverged", "failed") for own in trials.values())
         if state != "waiting" or done == len(trials):
             return state
@@ -263,7 +274,7 @@ class _LiveTable:
             style = {"waiting": "dim", "done": "green", "failed": "red"}.get(state, "bold")
             extra = [job.data] * datasets + [str(job.seed)] * seeds
             shown = "" if nmse is None else digits(nmse)
-            table.add_row(job.entrant, *extra, Text(state, style), shown)
+            table.add_row(job.candidate, *extra, Text(state, style), shown)
         return table
 
 
@@ -305,7 +316,7 @@ def _show_ranking(
 
 
 def _show_tuning(console: Console, records: list[Mapping[str, Any]]) -> None:
-    """What each model was tuned to, and whether a better rate may lie beyond those tried."""
+    """What was tried and chosen for each model, and whether a better rate may lie beyond."""
     found = []
     for own in records:
         if chosen := own["chosen"]:
@@ -314,7 +325,43 @@ def _show_tuning(console: Console, records: list[Mapping[str, Any]]) -> None:
                 f"{own['model']} {chosen['optimizer']} at {chosen['learning_rate']:g}{edge}"
             )
     if found:
-        say(
-            console,
-            f"Tuned on the validation part of {records[0]['tuned_on']}: {', '.join(found)}.",
-        )
+        tried: dict[str, list[str]] = {}
+        for trial in records[0]["trials"]:
+            tried.setdefault(trial["optimizer"], []).append(f"{trial['learning_rate']:g}")
+        rates = "; ".join(f"{name} at {', '.join(own)}" for name, own in tried.items())
+        say(console, f"Tried for each model: {rates}.")
+        where = f"Chosen on the validation split of {records[0]['tuned_on']}"
+        say(console, f"{where}: {', '.join(found)}.")
+
+
+def report(
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="Read the comparison from this folder.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Write the report of a comparison: one page with tables and figures, and tables to paste.
+
+    Example: pibert report outputs/comparison
+    """
+    from pibert.comparison import read_results
+    from pibert.evaluation.scores import read_scores
+    from pibert.report.comparison.page import write_report
+    from pibert.report.comparison.results import DatasetResults
+
+    results = read_results(out)
+    datasets = []
+    for name in results["data"]:
+        runs = [r for r in results["runs"] if r["data"] == name and "failed" not in r]
+        scores = {(r["model"], r["seed"]): read_scores(out / r["folder"]) for r in runs}
+        for r in runs:
+            if scores[r["model"], r["seed"]].card["identity"] != r["identity"]:
+                raise ValueError(
+                    f"{out / r['folder']} was scored again after the results were collected; "
+                    "run the comparison again to collect them"
+                )
+        datasets.append(DatasetResults(name, results, scores))
+    page = write_report(out, results, datasets)
+    if as_json:
+        return show_json({"written": [str(page), str(out / "tables.md"), str(out / "tables.tex")]})
+    say(Console(), f"Report: {page}")

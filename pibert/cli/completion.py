@@ -7,7 +7,7 @@ from typing import Any
 
 def complete_model(incomplete: str) -> list[str]:
     """Shipped models, and what lies at the path begun so far."""
-    from pibert.predictor import shipped_models
+    from pibert.inference import shipped_models
 
     folder, _, begun = incomplete.rpartition("/")
     folder = f"{folder}/" if "/" in incomplete else ""
@@ -38,14 +38,14 @@ def complete_comparison(incomplete: str) -> list[str]:
     return _begun(PRESETS, incomplete)
 
 
-def complete_entrants(ctx: Any, incomplete: str) -> list[str]:
+def complete_candidates(ctx: Any, incomplete: str) -> list[str]:
     """The last name of a list with commas."""
     from pibert.comparison.presets import PRESETS
 
     plan = PRESETS.get(ctx.params.get("preset") or "demo", PRESETS["demo"])
     named = incomplete.split(",")[:-1]
     before = "".join(f"{name}," for name in named)
-    return _begun([before + name for name in plan.entrants if name not in named], incomplete)
+    return _begun([before + name for name in plan.candidates if name not in named], incomplete)
 
 
 def _begun(words: Iterable[str], incomplete: str) -> list[str]:

@@ -22,7 +22,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Change a setting: --set training.epochs=10 (none stands for no value).",
+        help="Change a setting, such as --set training.epochs=10; none means no value. Repeatable.",
         metavar="NAME=VALUE",
     ),
 ]
@@ -40,7 +40,9 @@ def main() -> None:
 def show(
     config: Annotated[
         Path | None,
-        typer.Option(help="A TOML file or a run; without it, the defaults.", show_default=False),
+        typer.Option(
+            help="Read a TOML file or a run. Default: the default settings.", show_default=False
+        ),
     ] = None,
     settings: Settings = None,
     as_json: Annotated[bool, json_option("Print JSON instead of TOML.")] = False,
@@ -60,7 +62,7 @@ def show(
 @app.command("list")
 def list_settings(
     section: Annotated[
-        str, typer.Argument(help="Only those of a section, such as training.", show_default=False)
+        str, typer.Argument(help="List only this section, such as training.", show_default=False)
     ] = "",
 ) -> None:
     """List the settings with their kind, default and meaning.
@@ -97,13 +99,13 @@ def read_experiment(path: Path | None, settings: list[str]) -> "Experiment":
     """The experiment of a TOML file or of a run, with changes; without either, the defaults."""
     from pibert.config import overridden, parse, with_overrides
     from pibert.experiments import Experiment, load_experiment
-    from pibert.experiments.record import read_record
+    from pibert.experiments.run_folder import read_record
 
     if path is None:
         # Where the data come from has no default; the rest is shown with the smallest case.
         stated = any(text.startswith(("data.case=", "data.path=")) for text in settings)
         data = {} if stated else {"data": {"case": "cylinder"}}
-        return parse(Experiment, overridden(Experiment, data, settings))
+        return parse(Experiment, overridden(data, settings))
     if path.is_dir() or path.suffix == ".json":
         record = path / "config.json" if path.is_dir() else path
         return with_overrides(parse(Experiment, read_record(record)["experiment"]), settings)

@@ -14,9 +14,9 @@ from pibert.cli import options
 from pibert.cli.terminal import progress_bar, say, show_json
 
 if TYPE_CHECKING:
-    from pibert.data.crop import Region
     from pibert.data.measurement import Measurement
-    from pibert.data.sources.recordings import Recordings
+    from pibert.data.readers.recordings import Recordings
+    from pibert.data.resample import Region
     from pibert.fields import Trajectory
 
 Number = TypeVar("Number", int, float)
@@ -29,57 +29,67 @@ def convert(
     out: Annotated[
         Path,
         typer.Argument(
-            help="The file to write (.h5); with --to cfdbench the folder.", show_default=False
+            help="Write this file (.h5); with --to cfdbench, this folder.", show_default=False
         ),
     ],
-    stride: Annotated[int, typer.Option(min=1, help="Every how many frames one is taken.")] = 1,
+    stride: Annotated[int, typer.Option(min=1, help="Use every Nth frame.")] = 1,
     max_frames: Annotated[
-        int | None, typer.Option(min=1, help="At most so many frames of each trajectory.")
+        int | None, typer.Option(min=1, help="Keep at most this many frames of each trajectory.")
     ] = None,
     frames: Annotated[
         str | None,
         typer.Option(
-            help="Frames to keep, counted from 0, the last one not included: 0:900, 900:.",
+            help="Keep these frames, counted from 0, the last one not included: 0:900, 900:.",
             metavar="FIRST:END",
         ),
     ] = None,
     crop: Annotated[
         str | None,
         typer.Option(
-            help="Part of the grid to keep: x=0:0.02,y=:0.01 in the file's coordinates, or "
+            help="Keep this part of the grid: x=0:0.02,y=:0.01 in the file's coordinates, or "
             "rows=2:-2,columns=2:-2, which drops two at either end.",
             metavar="NAME=FROM:TO,...",
         ),
     ] = None,
     keep: Annotated[
-        str | None, typer.Option(help="Channels to keep, in this order: u,v.", metavar="NAME,...")
+        str | None,
+        typer.Option(help="Keep these channels, in this order: u,v.", metavar="NAME,..."),
     ] = None,
     size: Annotated[
-        str | None, typer.Option(help="Resize the fields.", metavar="ROWSxCOLUMNS")
+        str | None, typer.Option(help="Resample the fields to this grid.", metavar="ROWSxCOLUMNS")
     ] = None,
     keep_units: Annotated[
-        bool, typer.Option("--keep-units", help="Do not bring known units to metres and seconds.")
+        bool,
+        typer.Option(
+            "--keep-units", help="Keep units instead of converting them to metres and seconds."
+        ),
     ] = False,
     piv: Annotated[
         str | None,
         typer.Option(
-            help="Measure clean fields first, as PIV would; window, noise, outliers, missing, "
-            "seed ... have values of their own where they are left out.",
+            help="Simulate a PIV measurement of clean fields first; window, noise, outliers, "
+            "missing, seed ... have defaults.",
             metavar="NAME=NUMBER,...",
         ),
     ] = None,
-    to: Annotated[str, typer.Option(help="What to write.", metavar="native|cfdbench")] = "native",
+    to: Annotated[
+        str, typer.Option(help="Choose the format.", metavar="native|cfdbench")
+    ] = "native",
     problem: Annotated[
         str | None,
-        typer.Option(metavar="cavity|tube|dam|cylinder", rich_help_panel=_CFDBENCH),
+        typer.Option(
+            help="Set the problem.", metavar="cavity|tube|dam|cylinder", rich_help_panel=_CFDBENCH
+        ),
     ] = None,
-    subset: Annotated[str, typer.Option(metavar="prop|bc|geo", rich_help_panel=_CFDBENCH)] = "prop",
+    subset: Annotated[
+        str, typer.Option(help="Set the subset.", metavar="prop|bc|geo", rich_help_panel=_CFDBENCH)
+    ] = "prop",
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
     *,
     source: options.SourceOptions,
 ) -> None:
-    """Write flow data of any known kind in PIBERT's own format, or in CFDBench's layout.
+    """Convert flow data of any known kind to PIBERT's own format, or to CFDBench's layout.
 
     Example: pibert convert 'run/B*.txt' run.h5 --scale 0.05mm/px --pulse-delay 1ms --dt 0.01
 
@@ -110,7 +120,7 @@ def convert(
         recordings = _measured(recordings, model)
     console = Console(stderr=as_json)
     for remark in recordings.remarks:
-        say(console, f"note: {remark}")
+        say(console, f"Note: {remark}")
     columns = (TextColumn("{task.percentage:.0f} %"), BarColumn(), TimeRemainingColumn())
     with progress_bar(console, *columns) as progress:
         task = progress.add_task("converting", total=1.0)
@@ -127,7 +137,7 @@ def convert(
         if to == "native":
             from pibert.data.convert import convert as write
 
-            write(recordings, out, on_remark=lambda text: say(console, f"note: {text}"), **how)
+            write(recordings, out, on_remark=lambda text: say(console, f"Note: {text}"), **how)
         else:
             out = _write_cfdbench(recordings, out, problem, subset, **how)
     count = sum(file.stat().st_size for file in [out, *out.rglob("*")] if file.is_file())
@@ -153,7 +163,7 @@ def _ends(option: str, text: str, kind: type[Number]) -> tuple[Number | None, Nu
 
 def _region(text: str) -> "Region":
     """What a text such as ``x=0:0.02,rows=2:-2`` asks for."""
-    from pibert.data.crop import Region
+    from pibert.data.resample import Region
 
     given = options.assignments("crop", text.split(","))
     if len(given) != sum(bool(part) for part in text.split(",")) or not given:
@@ -208,11 +218,10 @@ def _write_cfdbench(
     on_progress: Callable[[float], None],
 ) -> Path:
     """All cases or none; the folder that holds them."""
-    from pibert.data.crop import crop
-    from pibert.data.resample import represent
-    from pibert.data.sources.cfdbench.case_files import PROBLEMS, SUBSETS
-    from pibert.data.sources.cfdbench.writer import SIZE, write_cfdbench
+    from pibert.data.readers.cfdbench import PROBLEMS, SUBSETS
+    from pibert.data.resample import crop, represent
     from pibert.data.units import in_consistent_units
+    from pibert.data.writers.cfdbench import SIZE, write_cfdbench
 
     if channels is not None or size is not None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""``pibert download``: published data sets, sizes first."""
+"""``pibert download``: published data sets."""
 
 import shlex
 from collections import Counter
@@ -29,7 +29,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def main() -> None:
-    """Fetch published data sets, sizes shown first; a transfer that was cut goes on.
+    """Download published data sets; rerun to resume an interrupted transfer.
 
     Example: pibert download realpdebench cylinder --to data --dry-run
     """
@@ -40,21 +40,22 @@ def realpdebench(
     scenarios: Annotated[
         list[str],
         typer.Argument(
-            help="Such as cylinder, fsi, controlled_cylinder, foil.", show_default=False
+            help="Download these scenarios: cylinder, fsi, controlled_cylinder, foil ...",
+            show_default=False,
         ),
     ],
-    to: Annotated[Path, typer.Option(help="The folder to fetch into.", show_default=False)],
+    to: Annotated[Path, typer.Option(help="Write to this folder.", show_default=False)],
     kind: Annotated[
         list[str] | None,
         typer.Option(
-            help="Measured (if not given) or simulated; may be repeated.",
+            help="Choose measured (default) or simulated data. Repeatable.",
             metavar="real|numerical",
         ),
     ] = None,
     what: Annotated[
         str,
         typer.Option(
-            help="Splits and parameters, the fields, or all.", metavar="metadata|fields|all"
+            help="Choose splits and parameters, the fields, or all.", metavar="metadata|fields|all"
         ),
     ] = "all",
     mirror: Annotated[
@@ -62,14 +63,14 @@ def realpdebench(
         typer.Option("--from", help="Copy from a folder laid out like the hub instead."),
     ] = None,
     revision: Annotated[
-        str | None, typer.Option(help="A branch, tag or commit of the data set.")
+        str | None, typer.Option(help="Use this branch, tag or commit of the data set.")
     ] = None,
     endpoint: Annotated[
-        str | None, typer.Option(help="Another address of the hub, such as a mirror's.")
+        str | None, typer.Option(help="Use another address of the hub, such as a mirror's.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the sizes.")] = False,
 ) -> None:
-    """Fetch scenarios of RealPDEBench from the Hugging Face hub, or from a folder like it.
+    """Download scenarios of RealPDEBench from the Hugging Face hub, or copy them from a folder.
 
     Example: pibert download realpdebench cylinder fsi --to data/realpdebench --kind real
     """
@@ -97,7 +98,7 @@ def realpdebench(
                 show = partial(_update, progress, task)
                 download(to, name, kinds, parts, hub=hub, on_progress=show)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted: the same command goes on where it stopped") from None
+        raise KeyboardInterrupt("interrupted: rerun the command to resume") from None
     _show_end(console, to, scenarios, kinds, parts)
 
 

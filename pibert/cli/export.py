@@ -1,4 +1,4 @@
-"""``pibert export``: a trained model as a file for other programs."""
+"""``pibert export``: a trained model as ONNX or a torch.export program."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,38 +16,39 @@ def export(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A run folder, a model folder, a .safetensors file or a shipped model.",
+            help="Export this run folder, model folder, .safetensors file or shipped model.",
             autocompletion=complete_model,
             show_default=False,
         ),
     ],
     to: Annotated[
-        str, typer.Option(help="The kind of file.", metavar="onnx|torch-export", show_default=False)
+        str,
+        typer.Option(help="Choose the format.", metavar="onnx|torch-export", show_default=False),
     ],
-    out: Annotated[Path, typer.Option(help="The file to write (.onnx, .pt2).", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Write this file (.onnx, .pt2).", show_default=False)],
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Flows to check it on (.h5); fields drawn with the model's statistics if not "
-            "given.",
+            help="Check it on these flows (.h5). Default: random fields with the model's "
+            "statistics.",
             show_default=False,
         ),
     ] = None,
     tolerance: Annotated[
         float,
-        typer.Option(help="Accepted difference, against the fluctuations of a channel."),
+        typer.Option(help="Accept this difference, relative to the fluctuations of a channel."),
     ] = 1e-4,
-    overwrite: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a trained model as ONNX or a torch.export program, physical fields in and out.
+    """Export a trained model as ONNX or a torch.export program, physical fields in and out.
 
     The file is checked against the model and written only if it agrees.
 
     Example: pibert export runs/wake --to onnx --out wake.onnx --data wake.h5
     """
     from pibert.export import export_model
-    from pibert.predictor import read_model
+    from pibert.inference import read_model
 
     made = export_model(
         read_model(model), out, to, data=data, tolerance=tolerance, overwrite=overwrite

@@ -1,8 +1,7 @@
-"""``pibert fill``: missing and spurious vectors of a recording put in by a pretrained model."""
+"""``pibert fill``: fill missing vectors and replace outliers with a pretrained model."""
 
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,19 +11,14 @@ from pibert.cli import options
 from pibert.cli.terminal import progress_bar, say, show_json
 
 if TYPE_CHECKING:
-    from pibert.data.filling import FillReport
-    from pibert.data.gaps import FillSettings
-    from pibert.predictor import Predictor
-
-_NOISE = 0.1
-"""Accepted fluctuation, as a share of the velocity's deviation in the model's training data."""
+    from pibert.data.filling import FillReport, FillSettings
 
 
 @options.with_source
 def fill(
     path: options.Source,
     model: Annotated[
-        Path, typer.Option(help="A run folder with a pretrained model.", show_default=False)
+        Path, typer.Option(help="Use the pretrained model of this run folder.", show_default=False)
     ],
     out: Annotated[
         Path,
@@ -39,8 +33,8 @@ def fill(
     noise: Annotated[
         float | None,
         typer.Option(
-            help="Accepted fluctuation of the velocity, in its unit; a tenth of its deviation if "
-            "not given. A lower one flags more vectors."
+            help="Accept this fluctuation of the velocity, in its unit; a lower one flags more "
+            "vectors. Default: a tenth of the velocity's standard deviation in training."
         ),
     ] = None,
     overwrite: options.Overwrite = False,
@@ -62,7 +56,8 @@ def fill(
     import torch
 
     from pibert.data.filling import check_output, fill_recordings
-    from pibert.predictor import load
+    from pibert.inference import load
+    from pibert.inference.filling import fill_settings
     from pibert.report.filling import draw_filling
 
     options.require_file_name(out)
@@ -73,10 +68,11 @@ def fill(
     recordings = source.open()
     check_output(out, recordings)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    settings = _settings(load(model, device), model, flag_outliers, noise)
+    predictor = load(model, device)
+    settings = fill_settings(predictor, model, flag_outliers=flag_outliers, noise=noise)
     console = Console(stderr=as_json)
     for remark in recordings.remarks:
-        say(console, f"note: {remark}")
+        say(console, f"Note: {remark}")
     columns = (TextColumn("{task.percentage:.0f} %"), BarColumn(), TimeRemainingColumn())
     with progress_bar(console, *columns) as progress:
         task = progress.add_task("filling", total=1.0)
@@ -85,7 +81,7 @@ def fill(
             out,
             settings,
             on_progress=lambda share: progress.update(task, completed=share),
-            on_remark=lambda text: say(console, f"note: {text}"),
+            on_remark=lambda text: say(console, f"Note: {text}"),
         )
     example = report.example
     picture = draw_filling(
@@ -97,34 +93,6 @@ def fill(
         return show_json({**numbers, "noise": settings.noise, "written": [str(out), str(picture)]})
     _tell(console, report, out, settings)
     say(console, f"Picture: {picture}")
-
-
-def _settings(
-    predictor: "Predictor", folder: Path, flags: bool, noise: float | None
-) -> "FillSettings":
-    from pibert.data.gaps import FillSettings
-
-    if not predictor.card["trained"]["reconstruct"]:
-        inside = folder / "pretraining"
-        advice = (
-            f"take its pretraining: --model {inside}"
-            if (inside / "model.json").exists()
-            else "pretrain one: pibert pretrain --config FILE --out RUN"
-        )
-        raise ValueError(f"{folder}: this model was not trained to fill gaps; {advice}")
-    spec, stds = predictor.spec, predictor.normalizer.std
-    if flags and spec.velocity is None and noise is None:
-        flags = False  # there are no vectors to judge
-    if flags and noise is None and spec.velocity is not None:
-        noise = _NOISE * math.hypot(*(stds[i] for i in spec.velocity)) / math.sqrt(2)
-    weights: dict[str, Any] = predictor.card.get("weights", {})
-    return FillSettings(
-        repair=predictor.fill,
-        spec=spec,
-        history=predictor.history,
-        noise=noise if flags else None,
-        provenance={"model": folder.resolve().name, "weights_sha256": weights.get("sha256")},
-    )
 
 
 def _tell(console: Console, report: "FillReport", out: Path, settings: "FillSettings") -> None:
@@ -144,5 +112,5 @@ def _tell(console: Console, report: "FillReport", out: Path, settings: "FillSett
         say(console, f"Flagged vectors moved by (rms) {moved}")
     left = report.missing + report.flagged - report.filled
     if left:
-        say(console, f"note: {left:,} stay as they are, in frames without a sound vector")
+        say(console, f"Note: {left:,} stay as they are, in frames without a sound vector")
     say(console, f"Wrote {out}: {share(report.filled)} filled.")

@@ -18,23 +18,25 @@ def generate(
     case: Annotated[
         str,
         typer.Argument(
-            help="What to simulate; without it, the choices.", autocompletion=complete_case
+            help="Simulate this case; without it, list the cases.", autocompletion=complete_case
         ),
     ] = "",
     preset: Annotated[
-        str, typer.Option(help="A ready recipe of the case.", autocompletion=complete_case_preset)
+        str, typer.Option(help="Use this preset of the case.", autocompletion=complete_case_preset)
     ] = "demo",
-    out: Annotated[Path | None, typer.Option(help="The file to write (HDF5).")] = None,
-    samples: Annotated[int | None, typer.Option(help="How many trajectories.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Another set of the same kind.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write this file (HDF5).")] = None,
+    samples: Annotated[int | None, typer.Option(help="Simulate this many trajectories.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Set the random seed.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Change the recipe: --set frames=20")
+        list[str] | None, typer.Option("--set", help="Change the recipe, such as --set frames=20.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
-    overwrite: Annotated[bool, typer.Option(help="Replace a file of something else.")] = False,
+    device: Annotated[
+        str, typer.Option(help="Compute on this device: cpu, cuda or auto.")
+    ] = "auto",
+    overwrite: Annotated[bool, typer.Option(help="Replace a file of another recipe.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Simulate flows and write them in the native format; the same command goes on after a stop.
+    """Simulate flows and write them in the native format; rerun to resume.
 
     Example: pibert generate cylinder --preset demo --out wake.h5
     """
@@ -79,7 +81,7 @@ def generate(
                 on_progress=lambda done: progress.update(task, completed=done),
             )
     except KeyboardInterrupt as stop:
-        said = str(stop) or "interrupted: the same command goes on with what is complete"
+        said = str(stop) or "interrupted: rerun the command to resume"
         raise KeyboardInterrupt(said) from None
     for lost in result.diverged:
         say(console, f"dropped {lost.name}: {lost.reason}", "yellow")

@@ -1,7 +1,12 @@
-"""``pibert info``: versions, models and shipped weights."""
+"""``pibert info`` and ``pibert demo``: versions and models; a demonstration of the commands."""
 
 import platform
+import shlex
+import time
+from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -19,8 +24,8 @@ def info(as_json: Json = False) -> None:
 
     from pibert import __version__
     from pibert.fields import FieldSpec
+    from pibert.inference import shipped_models
     from pibert.models import PRESETS, build_model, count_parameters
-    from pibert.predictor import shipped_models
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     versions = {
@@ -62,3 +67,43 @@ def info(as_json: Json = False) -> None:
     console.print(table)
     say(console, "Sizes are for two channels on 64 x 64 points.")
     say(console, f"Shipped weights: {', '.join(shipped) or 'none'}")
+
+
+def demo(
+    out: Annotated[
+        Path, typer.Option(help="Write everything to this folder; finished steps are reused.")
+    ] = Path("outputs/demo"),
+    preset: Annotated[
+        str, typer.Option(help="Run this comparison: tour, or quick (learns nothing).")
+    ] = "tour",
+) -> None:
+    """Roll out the shipped model, train a small one beside baselines, and write the report.
+
+    Shows each command and runs it; takes a few minutes on two cores. Rerun it to resume.
+
+    Example: pibert demo --out outputs/demo
+    """
+    from pibert.cli import app
+    from pibert.comparison import find_comparison
+    from pibert.demo import steps, suggestions
+
+    find_comparison(preset)  # a wrong one is told before anything is written
+    out.mkdir(parents=True, exist_ok=True)
+    console, begun = Console(), time.perf_counter()
+    commands, plan, partly = typer.main.get_command(app), steps(out, preset), False
+    for number, step in enumerate(plan, start=1):
+        say(console, f"\n[{number}/{len(plan)}] {step.happens} (about {step.lasts}).", "bold")
+        say(console, f"$ pibert {shlex.join(step.command)}")
+        console.file.flush()
+        code = commands.main(list(step.command), "pibert", standalone_mode=False)
+        if code not in (None, 0, 1):
+            raise typer.Exit(code)
+        partly = partly or code == 1
+    say(console, f"\nDone in {time.perf_counter() - begun:.0f} s.", "bold")
+    for name in ("rollout.png", "rollout.gif", "comparison/report.html"):
+        say(console, f"  {out / name}")
+    say(console, "What to try next:")
+    for command, does in suggestions(out, preset).items():
+        say(console, f"  {command}  # {does}")
+    if partly:
+        raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what users write after them."""
+"""Options that several commands share, and how their values are parsed."""
 
 import functools
 import inspect
@@ -12,7 +12,7 @@ import typer
 from pibert.cli.terminal import stdout_for_json
 
 if TYPE_CHECKING:
-    from pibert.data.sources.recordings import Recordings
+    from pibert.data.readers.recordings import Recordings
 
 Source = Annotated[
     Path,
@@ -34,174 +34,119 @@ def json_option(text: str) -> Any:
     return typer.Option("--json", help=text, callback=reserve)
 
 
-Json = Annotated[bool, json_option("Print the result as JSON, all else to standard error.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it is there.")]
-_READER, _HINTS = "Data source", "Metadata overrides"
-Kind = Annotated[
-    str | None,
-    typer.Option(
-        help="Choose the reader, such as piv or netcdf, for data that are not recognised.",
-        rich_help_panel=_READER,
-    ),
-]
-Scenario = Annotated[
-    str | None,
-    typer.Option(
-        help="Choose the scenario of RealPDEBench data: cylinder, fsi ...", rich_help_panel=_READER
-    ),
-]
-Type = Annotated[
-    str | None,
-    typer.Option(
-        "--type",
-        help="Choose measured or simulated RealPDEBench data.",
-        metavar="real|numerical",
-        rich_help_panel=_READER,
-    ),
-]
-Dt = Annotated[
-    float | None,
-    typer.Option(
-        help="Set the time between frames (vector fields), in --time-unit (default: the file's "
-        "unit, or seconds if velocities are per second). For the time between the two images of a "
-        "pair use --pulse-delay.",
-        rich_help_panel=_HINTS,
-    ),
-]
-Dx = Annotated[
-    float | None,
-    typer.Option(help="Set the spacing along x, in --length-unit.", rich_help_panel=_HINTS),
-]
-Dy = Annotated[
-    float | None,
-    typer.Option(help="Set the spacing along y, in --length-unit.", rich_help_panel=_HINTS),
-]
-_UNIT_HELP = "Set the unit of velocities, such as m/s."
-Unit = Annotated[
-    str | None,
-    typer.Option("--unit", "--units", help=_UNIT_HELP, rich_help_panel=_HINTS),
-]
-_ONLY_UNIT = Annotated[str | None, typer.Option("--unit", help=_UNIT_HELP, rich_help_panel=_HINTS)]
-"""For a command with an option ``--units`` of its own."""
-LengthUnit = Annotated[
-    str | None,
-    typer.Option(help="Set the unit of coordinates, such as mm.", rich_help_panel=_HINTS),
-]
-TimeUnit = Annotated[
-    str | None,
-    typer.Option(help="Set the unit of times and of --dt, such as ms.", rich_help_panel=_HINTS),
-]
-Scale = Annotated[
-    str | None,
-    typer.Option(
-        help="Convert pixels to metres: the size of a pixel, such as 0.05mm/px or 20px/mm. "
-        "Default: what the file states.",
-        metavar="LENGTH/px",
-        rich_help_panel=_HINTS,
-    ),
-]
-PulseDelay = Annotated[
-    str | None,
-    typer.Option(
-        help="Convert displacements to m/s, with --scale: the time between the two images of a "
-        "PIV pair, such as 27ms. Default: what the file states.",
-        metavar="TIME",
-        rich_help_panel=_HINTS,
-    ),
-]
-OverrideUnits = Annotated[
-    bool,
-    typer.Option(
-        "--override-units",
-        help="Let units, --dt, --dx, --dy, --scale and --pulse-delay replace what the file "
-        "states. Without this option, a contradiction is an error.",
-        rich_help_panel=_HINTS,
-    ),
-]
-Channels = Annotated[
-    str | None,
-    typer.Option(
-        help="Name columns or arrays of the file, such as u=Vx,v=Vy; also coordinates (x, y, t) "
-        "and flags (valid, invalid).",
-        metavar="NAME=THEIRS,...",
-        rich_help_panel=_HINTS,
-    ),
-]
-Flip = Annotated[
-    str | None,
-    typer.Option(
-        help="Reverse the order of columns (x) or rows (y), or the sign of u or v, such as y,v.",
-        metavar="x,y,u,v",
-        rich_help_panel=_HINTS,
-    ),
-]
-Axes = Annotated[
-    str | None,
-    typer.Option(help="Set the order of axes of an array, such as tcyx.", rich_help_panel=_HINTS),
-]
-Shape = Annotated[
-    str | None,
-    typer.Option(
-        help="Resample points to a grid of so many rows and columns, such as 64x128.",
-        metavar="ROWSxCOLUMNS",
-        rich_help_panel=_HINTS,
-    ),
-]
-Parameters = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Set a parameter of the flow, such as Re=100. May be given several times.",
-        metavar="NAME=NUMBER",
-        rich_help_panel=_HINTS,
-    ),
-]
+Device = Annotated[str, typer.Option(help="Compute on this device: cpu, cuda or auto.")]
+Json = Annotated[bool, json_option("Print the result as JSON; all else goes to standard error.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")]
 _READ_HERE = (".h5", ".npy", ".npz", ".csv", ".tsv", ".txt", ".dat", ".vec", ".arrow")
 """Suffixes of files that are most often read without a process of their own."""
 _REGIONS = (
     "zeros, circle:X,Y,R, polygon:X,Y,X,Y,..., a .csv file of corners, or an image (white pixels; "
     "black ones with dark:IMAGE). Repeatable."
 )
-Body = Annotated[
-    list[str] | None,
-    typer.Option(help=f"Mark a solid body: {_REGIONS}", metavar="REGION", rich_help_panel=_HINTS),
-]
-Mask = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Mark a region without measurements, given in the same ways. zeros: all vectors that "
-        "are exactly zero, frame by frame.",
-        metavar="REGION",
-        rich_help_panel=_HINTS,
-    ),
-]
 
-Family = Annotated[
-    str | None,
-    typer.Option(
-        help="State the PDE family, such as incompressible, heat or euler; none if no known "
-        "family fits.",
+
+def _option(
+    kind: Any, text: str, *names: str, metavar: str | None = None, panel: str = "Metadata overrides"
+) -> Any:
+    option = typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel)
+    return Annotated[kind | None, option]
+
+
+_UNIT = "Set the unit of velocities, such as m/s."
+_OF_SOURCES: dict[str, Any] = {
+    "kind": _option(
+        str,
+        "Choose the reader, such as piv or netcdf, for data that are not recognised.",
+        panel="Data source",
+    ),
+    "scenario": _option(
+        str, "Choose the scenario of RealPDEBench data: cylinder, fsi ...", panel="Data source"
+    ),
+    "type_": _option(
+        str,
+        "Choose measured or simulated RealPDEBench data.",
+        "--type",
+        metavar="real|numerical",
+        panel="Data source",
+    ),
+    "dt": _option(
+        float,
+        "Set the time between frames (vector fields), in --time-unit (default: the file's unit, or "
+        "seconds if velocities are per second). For the time between the two images of a pair use "
+        "--pulse-delay.",
+    ),
+    "dx": _option(float, "Set the spacing along x, in --length-unit."),
+    "dy": _option(float, "Set the spacing along y, in --length-unit."),
+    "unit": _option(str, _UNIT, "--unit", "--units"),
+    "length_unit": _option(str, "Set the unit of coordinates, such as mm."),
+    "time_unit": _option(str, "Set the unit of times and of --dt, such as ms."),
+    "scale": _option(
+        str,
+        "Convert pixels to metres: the size of a pixel, such as 0.05mm/px or 20px/mm. Default: "
+        "what the file states.",
+        metavar="LENGTH/px",
+    ),
+    "pulse_delay": _option(
+        str,
+        "Convert displacements to m/s, with --scale: the time between the two images of a PIV "
+        "pair, such as 27ms. Default: what the file states.",
+        metavar="TIME",
+    ),
+    "override_units": _option(
+        bool,
+        "Let units, --dt, --dx, --dy, --scale and --pulse-delay replace what the file states. "
+        "Without this option, a contradiction is an error.",
+        "--override-units",
+    ),
+    "channels": _option(
+        str,
+        "Name columns or arrays of the file, such as u=Vx,v=Vy; also coordinates (x, y, t) and "
+        "flags (valid, invalid).",
+        metavar="NAME=THEIRS,...",
+    ),
+    "axes": _option(str, "Set the order of axes of an array, such as tcyx."),
+    "flip": _option(
+        str,
+        "Reverse the order of columns (x) or rows (y), or the sign of u or v, such as y,v.",
+        metavar="x,y,u,v",
+    ),
+    "shape": _option(
+        str,
+        "Resample points to a grid with this many rows and columns, such as 64x128.",
+        metavar="ROWSxCOLUMNS",
+    ),
+    "parameter": _option(
+        list[str],
+        "Set a parameter of the flow, such as Re=100. Repeatable.",
+        metavar="NAME=NUMBER",
+    ),
+    "body": _option(list[str], f"Mark a solid body: {_REGIONS}", metavar="REGION"),
+    "mask": _option(
+        list[str],
+        "Mark a region without measurements, given in the same ways. zeros: all vectors that are "
+        "exactly zero, frame by frame.",
+        metavar="REGION",
+    ),
+    "family": _option(
+        str,
+        "State the PDE family, such as incompressible, heat or euler; none if no known family "
+        "fits.",
         metavar="NAME",
-        rich_help_panel=_HINTS,
     ),
-]
-Sides = Annotated[
-    str | None,
-    typer.Option(
-        "--sides",
-        help="State the boundaries of the grid: periodic (all sides), x=periodic, or "
+    "sides": _option(
+        str,
+        "State the boundaries of the grid: periodic (all sides), x=periodic, or "
         "left=inflow,right=outflow,bottom=wall,top=wall.",
+        "--sides",
         metavar="KIND|NAME=KIND,...",
-        rich_help_panel=_HINTS,
     ),
-]
-OverrideMetadata = Annotated[
-    bool | None,
-    typer.Option(
+    "override_metadata": _option(
+        bool,
+        "Let --parameter, --sides and --family replace what the file states.",
         "--override-metadata",
-        help="Let --parameter, --sides and --family replace what the file states.",
-        rich_help_panel=_HINTS,
     ),
-]
+}
+"""Options of every command that reads flow data."""
 
 
 def with_source(command: Callable[..., None]) -> Callable[..., None]:
@@ -212,7 +157,9 @@ def with_source(command: Callable[..., None]) -> Callable[..., None]:
     own = [p for p in inspect.signature(command).parameters.values() if p.name != "source"]
     names = {p.name for p in own}
     where = "path" if "path" in names else "data"
-    kinds = _OF_SOURCES | ({"unit": _ONLY_UNIT} if "units" in names else {})
+    # A command with an option --units of its own takes --unit alone.
+    alone = {"unit": _option(str, _UNIT, "--unit")} if "units" in names else {}
+    kinds = _OF_SOURCES | alone
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
         for name, kind in kinds.items()
@@ -224,7 +171,7 @@ def with_source(command: Callable[..., None]) -> Callable[..., None]:
         path = given[where]
         if path is None and (idle := [name for name, value in taken.items() if value]):
             option = idle[0].strip("_").replace("_", "-")
-            raise ValueError(f"--{option} goes with --data: it says what those do not")
+            raise ValueError(f"--{option} goes with --data, whose metadata it overrides")
         command(source=None if path is None else SourceOptions(path, **taken), **given)
 
     # Typer reads a command's options from these.
@@ -234,7 +181,7 @@ def with_source(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class SourceOptions:
-    """What the user says of flow data: where they are, their kind, and what they do not tell."""
+    """The options of flow data: the path, the reader, and metadata overrides."""
 
     def __init__(
         self,
@@ -258,7 +205,7 @@ class SourceOptions:
 
         if path.suffix.lower() not in _READ_HERE:
             remote.start()  # it imports while this process does
-        from pibert.data.sources.recordings import NO_FAMILY, Hints
+        from pibert.data.readers.recordings import NO_FAMILY, Hints
         from pibert.physics import FAMILIES
 
         if family is not None:
@@ -282,8 +229,8 @@ class SourceOptions:
         )
 
     def stated(self) -> dict[str, Any]:
-        """What was said, as settings of the data of an experiment: ``kind``, ``hints`` ..."""
-        from pibert.data.sources.recordings import Hints
+        """The same as settings of the data of an experiment: ``kind``, ``hints``, ``options``."""
+        from pibert.data.readers.recordings import Hints
 
         plain, given = vars(Hints()), {"scenario": self.scenario, "kind": self.type}
         return {
@@ -293,17 +240,17 @@ class SourceOptions:
         }
 
     def identify(self) -> str:
-        """The kind that the user names, or that the data show."""
-        from pibert.data.sources import identify
+        """The stated or recognised kind of the data."""
+        from pibert.data.readers import identify
 
         return self.kind or identify(self.path)
 
     def open(self) -> "Recordings":
-        """Open data of any kind; options that its reader does not have are refused."""
-        from pibert.data.sources import SOURCES, open_recordings, options_of
+        """Open the data; ValueError for options that the reader does not have."""
+        from pibert.data.readers import READERS, open_recordings, options_of
 
         if self.kind is not None:
-            choice("--kind", self.kind, SOURCES)
+            choice("--kind", self.kind, READERS)
         kind = self.identify()
         if self.type is not None:
             choice("--type", self.type, ("real", "numerical"))
@@ -318,39 +265,13 @@ class SourceOptions:
         return open_recordings(self.path, kind, self.hints, options)
 
 
-_OF_SOURCES: dict[str, Any] = {
-    "kind": Kind,
-    "scenario": Scenario,
-    "type_": Type,
-    "dt": Dt,
-    "dx": Dx,
-    "dy": Dy,
-    "unit": Unit,
-    "length_unit": LengthUnit,
-    "time_unit": TimeUnit,
-    "scale": Scale,
-    "pulse_delay": PulseDelay,
-    "override_units": OverrideUnits,
-    "channels": Channels,
-    "axes": Axes,
-    "flip": Flip,
-    "shape": Shape,
-    "parameter": Parameters,
-    "body": Body,
-    "mask": Mask,
-    "family": Family,
-    "sides": Sides,
-    "override_metadata": OverrideMetadata,
-}
-
-
 def require_file_name(out: Path) -> None:
     if out.is_dir():
         raise IsADirectoryError(f"{out} is a folder; name a file in it, such as {out / 'flow.h5'}")
 
 
 def require_native_name(out: Path, others: str = "") -> None:
-    """Refuse a name that promises another format than PIBERT's own."""
+    """Raise for a name that promises another format than PIBERT's own."""
     if out.suffix.lower() not in (".h5", ".hdf5"):
         found = out.suffix or repr(out.name)
         more = f"; {others}" if others else ""
@@ -361,7 +282,7 @@ def require_native_name(out: Path, others: str = "") -> None:
 
 
 def refuse_existing(source: Path, *targets: Path) -> None:
-    """Refuse to replace what is there; the input itself is refused in words of its own."""
+    """Raise for existing targets, and for the input itself."""
     from pibert.data.convert import refuse_overwriting
 
     for target in targets:

@@ -1,4 +1,4 @@
-"""``pibert serve``: trained models over HTTP, with a page to try them."""
+"""``pibert serve``: models over HTTP with a web viewer."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from pibert.cli.completion import complete_model
-from pibert.cli.flow_input import Device
+from pibert.cli.options import Device
 from pibert.cli.terminal import complain, say
 
 
@@ -17,59 +17,65 @@ def serve(
         list[str],
         typer.Argument(
             metavar="MODEL",
-            help="Run folders, model folders, .safetensors files or shipped models.",
+            help="Serve these run folders, model folders, .safetensors files or shipped models.",
             autocompletion=complete_model,
             show_default=False,
         ),
     ],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 8000,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Listen on this port; 0: a free one.")
+    ] = 8000,
+    host: Annotated[str, typer.Option(help="Listen on this address.")] = "127.0.0.1",
     sample: Annotated[
         list[Path] | None,
-        typer.Option(help="Recordings (.h5) to offer; repeat for more.", show_default=False),
+        typer.Option(help="Offer this recording (.h5). Repeatable.", show_default=False),
     ] = None,
     calibration: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Folder of a calibration of one of the models, told by its weights; repeat for "
-            "more. If not given: that in the model's folder.",
+            help="Use the calibration in this folder for the model it was made for. Repeatable. "
+            "Default: that in the model's folder.",
             show_default=False,
         ),
     ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="Its first line is the token that callers need; else PIBERT_TOKEN is.",
+            help="Read the token that callers need from the first line of this file. Default: "
+            "PIBERT_TOKEN.",
             show_default=False,
         ),
     ] = None,
     device: Device = "cpu",
-    batch: Annotated[int, typer.Option(help="Samples of one model step, at most.")] = 16,
-    wait: Annotated[float, typer.Option(help="ms that a request waits for others.")] = 5.0,
-    body: Annotated[float, typer.Option(help="MB that a request may send.")] = 64.0,
-    steps: Annotated[int, typer.Option(help="Steps of a rollout, at most.")] = 1000,
-    samples: Annotated[int, typer.Option(help="Samples of a request, at most.")] = 64,
-    queue: Annotated[int, typer.Option(help="Requests of a model that wait or run.")] = 64,
+    batch: Annotated[int, typer.Option(help="Limit the samples of one model step.")] = 16,
+    wait: Annotated[float, typer.Option(help="Wait this many ms for requests to batch.")] = 5.0,
+    body: Annotated[float, typer.Option(help="Limit the size of a request, in MB.")] = 64.0,
+    steps: Annotated[int, typer.Option(help="Limit the steps of a rollout.")] = 1000,
+    samples: Annotated[int, typer.Option(help="Limit the samples of a request.")] = 64,
+    queue: Annotated[
+        int, typer.Option(help="Limit the requests of a model that wait or run.")
+    ] = 64,
     memory: Annotated[
         float | None,
         typer.Option(
-            help="Limit the memory of all requests together, in MB. If not given: 2048, or 32 "
+            help="Limit the memory of all requests together, in MB. Default: 2048, or 32 "
             "times --body if that is more.",
             show_default=False,
         ),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a request may take.")] = 120.0,
+    timeout: Annotated[
+        float, typer.Option(help="Limit the time of a request, in seconds.")
+    ] = 120.0,
 ) -> None:
-    """Answer requests for predictions over HTTP, and show a page to try the models.
+    """Serve models over HTTP with a web viewer.
 
-    Listens on this machine alone unless --host says otherwise. docs/serving.md has the interface.
+    Listens on this machine only, unless --host is given. docs/serving.md describes the interface.
 
     Example: pibert serve runs/wake --port 8000 --sample wake.h5
 
     Example: pibert serve runs/wake runs/other --calibration calibrated
     """
-    from pibert.serve.gate import LOOPBACK
-    from pibert.serve.limits import MB, SHARE, Limits
+    from pibert.serve.limits import LOOPBACK, MB, SHARE, Limits
     from pibert.serve.server import Setup, serve
 
     limits = Limits(

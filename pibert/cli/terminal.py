@@ -1,4 +1,4 @@
-"""What all commands show in the same way: lines of text, progress bars, JSON."""
+"""Output that all commands share: lines of text, notes, progress bars, JSON."""
 
 import contextlib
 import io
@@ -13,10 +13,39 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn
 
+from pibert.notes import Note, Notes
+
+_URGENT = ("ood", "ood-untested")
+"""Codes of notes that are printed in red."""
+
 
 def say(console: Console, text: str, style: str | None = None) -> None:
     """A line as it is: brackets are no markup, and a long one is left to the terminal."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+class NotePrinter(Notes):
+    """Prints each note once, on standard error."""
+
+    def __init__(self) -> None:
+        super().__init__(on_new=show_note)
+
+
+def show_note(note: Note) -> None:
+    style = "bold red" if note.code in _URGENT else None
+    say(Console(stderr=True), f"Note: {note}", style)
+
+
+def leads_shown(last: int) -> set[int]:
+    """1, 2, 5, 10 ... and the last: a line of a table each."""
+    return {lead * 10**power for lead in (1, 2, 5) for power in range(8)} | {last}
+
+
+def is_first_process() -> bool:
+    """False in the other processes of a run on several devices, which stay silent."""
+    # torchrun's own count of processes; under SLURM its nodes are numbered apart from it.
+    names = ["RANK"] if "RANK" in os.environ else ["SLURM_PROCID", "NODE_RANK", "LOCAL_RANK"]
+    return all(os.environ.get(name, "0") == "0" for name in names)
 
 
 def complain(text: str) -> None:

@@ -1,24 +1,28 @@
-"""Errors flow by flow and condition by condition, beside those pooled over the test part.
+"""Errors by flow and by condition, beside those pooled over the test split.
 
 A pooled error is that of all points of all flows together: a few flows with large errors may carry
-most of it. Here are the same numbers of each test flow (trajectory), and of each condition, which
-is what flows with the same parameters share: of the next frame, and of rollouts by lead time.
+most of it. Here are the same scores of each test flow (trajectory), and of each condition, which is
+what flows with the same parameters share: of the next frame, and of rollouts by lead time.
 """
 
-import csv
-import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pibert.comparison.plan import Job
-from pibert.comparison.records import LEADS, Record, as_number, make_record, measures_of, spec_of
-from pibert.data.splits import condition
-from pibert.evaluation.components import ALL
+from pibert.comparison.rows import (
+    LEADS,
+    Row,
+    as_number,
+    condition_numbers,
+    make_row,
+    measures_of,
+    spec_of,
+)
 from pibert.evaluation.leads import LeadTimes
-from pibert.evaluation.measure import Entry
+from pibert.evaluation.measure import ALL, Entry
 from pibert.evaluation.pointwise import Pointwise
 from pibert.evaluation.scores import Scores
 
@@ -26,15 +30,16 @@ METRICS = ("nmse", "skill", "rmse")
 SHARE = "squared_error_share"
 """Of a flow or condition in the squared error of all, of the next frame."""
 POINTWISE = "physical/pointwise"
+COLUMNS = tuple("data flow parameters model seed metric lead unit value".split())
 Errors = dict[str, Any]
 """``data, model, seed, metric, unit``; ``lead``: frames ahead in a rollout, None: the next frame
-from true ones; ``flows`` and ``conditions``: a value for each, None where there is none."""
+from true ones; ``flows`` and ``conditions``: a value for each, None if there is none."""
 
 
 def flows_of(scores: Scores) -> dict[str, Any]:
     """The test flows of a data set and their conditions, in the order of the values of ``Errors``.
 
-    ``conditions`` is None where no two flows share one.
+    ``conditions`` is None if no two flows share one.
     """
     facts = scores.card["data"]
     rows, starts = (scores.arrays.get(f"{own}/trajectory") for own in ("rows", "rollout"))
@@ -67,18 +72,15 @@ def _conditions(scores: Scores, numbers: list[int]) -> list[int] | None:
     names = facts["source"].get("group_by") or sorted(set().union(*facts["parameters"]))
     if not names:
         return None
-    keys = [condition(facts["parameters"][number], names) for number in numbers]
-    place = {key: n for n, key in enumerate(dict.fromkeys(keys))}
-    return [place[key] for key in keys] if len(place) < len(keys) else None
+    of_all = condition_numbers(facts, names)
+    place = {n: i for i, n in enumerate(dict.fromkeys(of_all[number] for number in numbers))}
+    return [place[of_all[n]] for n in numbers] if len(place) < len(numbers) else None
 
 
 def errors_of(job: Job, scores: Scores) -> list[Errors]:
     """The errors of a run by flow and by condition."""
-    numbers = scores.arrays["rows/trajectory"].unique().tolist()
+    numbers, measure, sums = _sums_by_flow(scores)
     groups = _conditions(scores, numbers)
-    measure, terms = measures_of(scores)[POINTWISE], scores.arrays[f"terms/{POINTWISE}"]
-    sums = _by_number(terms, scores.arrays["rows/trajectory"], numbers)
-    assert isinstance(measure, Pointwise)
     found = _errors(job, measure.entries, measure.values, sums, groups, lead=None)
     shares = (Entry(metric=SHARE, component=ALL),)
     found += _errors(job, shares, lambda own: _shares(measure, own), sums, groups, lead=None)
@@ -90,6 +92,14 @@ def errors_of(job: Job, scores: Scores) -> list[Errors]:
             own = sums[:, lead - 1]
             found += _errors(job, leads.entries, leads.values, own, groups, lead=lead)
     return found
+
+
+def _sums_by_flow(scores: Scores) -> tuple[list[int], Pointwise, Tensor]:
+    """Numbers of the test flows, the pointwise measure, and its summed terms of each flow."""
+    homes = scores.arrays["rows/trajectory"]
+    numbers, measure = homes.unique().tolist(), measures_of(scores)[POINTWISE]
+    assert isinstance(measure, Pointwise)
+    return numbers, measure, _by_number(scores.arrays[f"terms/{POINTWISE}"], homes, numbers)
 
 
 def _by_number(terms: Tensor, homes: Tensor, numbers: list[int]) -> Tensor:
@@ -113,8 +123,8 @@ def _errors(
     found = []
     for place, entry in enumerate(entries):
         if entry.component == ALL and entry.metric in (*METRICS, SHARE):
-            own: Errors = {"data": job.data, "model": job.entrant, "seed": job.seed}
-            own |= {"metric": entry.metric, "lead": lead, "unit": entry.unit, "conditions": None}
+            own: Errors = {**job.labels, "metric": entry.metric, "lead": lead, "unit": entry.unit}
+            own |= {"conditions": None}
             own |= {name: [as_number(v) for v in t[:, place]] for name, t in tables.items()}
             found.append(own)
     return found
@@ -126,40 +136,30 @@ def _shares(measure: Pointwise, sums: Tensor) -> Tensor:
     return (squares / squares.sum())[:, None]
 
 
-def summary_of(job: Job, scores: Scores) -> list[Record]:
-    """What of a pooled error a few flows carry; nothing where there is one flow alone.
+def summary_of(job: Job, scores: Scores) -> list[Row]:
+    """How much of a pooled error a few flows carry; nothing if there is a single flow.
 
     - nmse_flow_mean: the mean over flows of their own NMSE;
     - largest_flow_share: the share of the flow with the largest squared error in that of all.
     """
-    numbers = scores.arrays["rows/trajectory"].unique().tolist()
-    measure = measures_of(scores)[POINTWISE]
-    assert isinstance(measure, Pointwise)
+    numbers, measure, sums = _sums_by_flow(scores)
     if len(numbers) < 2:
         return []
-    terms = scores.arrays[f"terms/{POINTWISE}"]
-    sums = _by_number(terms, scores.arrays["rows/trajectory"], numbers)
-    place = next(
-        n for n, e in enumerate(measure.entries) if (e.metric, e.component) == ("nmse", ALL)
-    )
+    names = [(entry.metric, entry.component) for entry in measure.entries]
+    nmse = measure.values(sums)[:, names.index(("nmse", ALL))]
     plain = {"component": ALL, "unit": "1"}
     mean = {"metric": "nmse_flow_mean", "better": "lower", **plain}
     share = {"metric": "largest_flow_share", "better": "none", **plain}
     return [
-        make_record(job, mean, measure.values(sums)[:, place].mean()),
-        make_record(job, share, _shares(measure, sums).max()),
+        make_row(job, mean, nmse.mean()),
+        make_row(job, share, _shares(measure, sums).max()),
     ]
 
 
-def as_csv(data: Mapping[str, Mapping[str, Any]], errors: Iterable[Errors]) -> str:
+def table(data: Mapping[str, Mapping[str, Any]], errors: Iterable[Errors]) -> Iterator[Row]:
     """A row for every flow, model, seed, metric and lead; an empty lead is the next frame."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow("data flow parameters model seed metric lead unit value".split())
     for own in errors:
-        lead = "" if own["lead"] is None else own["lead"]
+        kept = {key: own[key] for key in ("data", "model", "seed", "metric", "lead", "unit")}
         for flow, value in zip(data[own["data"]]["flows"], own["flows"], strict=True):
             known = " ".join(f"{key}={number:g}" for key, number in flow["parameters"].items())
-            where = (own["data"], flow["name"], known, own["model"], own["seed"])
-            writer.writerow((*where, own["metric"], lead, own["unit"], value))
-    return text.getvalue()
+            yield {**kept, "flow": flow["name"], "parameters": known, "value": value}

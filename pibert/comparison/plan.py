@@ -1,45 +1,114 @@
-"""What is compared: entrants, flows, seeds, and the budget that all of them get.
+"""What is compared: candidates, flows, seeds, and the budget that all of them get.
 
-Every entrant sees the same number of samples, counted with repetition; pretraining, where there is
-any, takes its share of them. All have the same batches, schedule and skip from the last frame; the
-epoch is chosen on the validation part; the test part is scored once, at the end. With tuning,
-learning rate and optimiser are chosen there too, by trials that are the same for all.
+Every candidate sees the same number of samples, counted with repetition; pretraining and training
+on rollouts take their share of them. Batches, schedule and the skip from the last frame are the
+same for all. The validation split chooses the epoch and, with tuning, learning rate and optimiser;
+the test split is scored once, at the end.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated, Any
 
 from pibert import config
-from pibert.comparison.tuning import Tuning, check_optimizer
+from pibert.config import Bounds, Count, NonNegativeInt, Positive
+from pibert.experiments.evaluation import RolloutPlan
 from pibert.experiments.experiment import (
+    PRETRAINING_WEIGHTS,
     DataConfig,
     Experiment,
     ModelConfig,
     Pretraining,
+    RolloutTraining,
     Weights,
 )
+from pibert.inference import load
 from pibert.models import MODELS, PRESETS
 from pibert.models.references.simple import Reference
-from pibert.predictor import load
 from pibert.pretraining.masks import Masking
 from pibert.training.augmentation import Augmentation
-from pibert.training.engine import FitConfig, Hardware
 from pibert.training.losses import LossWeights
 from pibert.training.optimizers import OptimizerName
+from pibert.training.settings import FitConfig, Hardware
+
+FORMER_KEY = "entrants"
+"""What ``candidates`` was called in files of earlier versions."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a tuning trial tries."""
+
+    optimizer: OptimizerName
+    learning_rate: float
+
+    def __str__(self) -> str:
+        return f"{self.optimizer} at {self.learning_rate:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entrant:
-    """A model as it enters the comparison."""
+class Tuning:
+    """Choose learning rate and optimiser of each trained model by its validation error.
+
+    Every trained model gets the same trials with the same number of samples, in addition to the
+    budget of the comparison.
+    """
+
+    learning_rates: tuple[Positive, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
+    optimizers: tuple[OptimizerName, ...] = ("muon",)
+    """Each is tried with every learning rate."""
+    budget: Annotated[float, Bounds(above=0, most=1)] = 0.5
+    """Share of ``samples`` that each trial sees, pretraining included. Short trials favour learning
+    rates that are too high for the whole run."""
+    seed: NonNegativeInt = 0
+    """Of all trials."""
+    reuse: dict[str, str] = field(default_factory=dict)
+    """Data sets that are not tuned on, and the data set whose choice each of them takes."""
+
+    def __post_init__(self) -> None:
+        config.check(self)
+        for name in ("learning_rates", "optimizers"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"expected one or more different {name}, found {list(values)}")
+
+    def settings(self, optimizer: OptimizerName | None = None) -> tuple[Setting, ...]:
+        """What each model tries; a model with an optimiser of its own tries that one alone."""
+        names = self.optimizers if optimizer is None else (optimizer,)
+        return tuple(Setting(name, rate) for name in names for rate in self.learning_rates)
+
+    def samples(self, whole: int) -> int:
+        """Samples of each trial, given those of the comparison."""
+        return max(1, round(self.budget * whole))
+
+    def check_reuse(self, data: Collection[str]) -> None:
+        """Refuse unknown data sets, and those that reuse the choice of one that is not tuned on."""
+        for name, source in self.reuse.items():
+            unknown = [own for own in (name, source) if own not in data]
+            if unknown:
+                raise ValueError(
+                    f"tuning.reuse: unknown data set {unknown[0]!r}; choose from: {', '.join(data)}"
+                )
+            if source in self.reuse:
+                raise ValueError(
+                    f"tuning.reuse: {name!r} takes the choice of {source!r}, which takes that of "
+                    f"{self.reuse[source]!r}; name that one"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A model under comparison."""
 
     model: ModelConfig = ModelConfig()
     run: str | None = None
-    """A finished run to take as it is, on the same data; nothing else here counts then."""
-    pretraining: float = 0.0
-    """Share of its samples that it pretrains on."""
-    pretraining_weights: Weights = Weights(supervised=0.0, mpp=1.0, ecp=0.1)
+    """A finished run on the same data, used as it is; all other settings here are ignored."""
+    pretraining: Annotated[float, Bounds(least=0, below=1)] = 0.0
+    """Share of its samples used for pretraining."""
+    pretraining_weights: Weights = PRETRAINING_WEIGHTS
     masking: Masking = Masking()
     losses: LossWeights | None = None
     """Of its supervised loss; the published ones if not given."""
@@ -51,13 +120,9 @@ class Entrant:
     """If not that of all."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.pretraining < 1:
-            raise ValueError(
-                f"expected a share of pretraining of at least 0 and below 1, found "
-                f"{self.pretraining}"
-            )
+        config.check(self)
         if self.run is not None and not (Path(self.run) / "model.json").exists():
-            raise ValueError(f"{self.run}: no finished run, model.json is missing")
+            raise ValueError(f"{self.run}: not a finished run, model.json is missing")
         if self.model.name not in MODELS:
             raise ValueError(f"unknown model {self.model.name!r}; choose from: {', '.join(MODELS)}")
         presets = PRESETS[self.model.name]
@@ -66,18 +131,16 @@ class Entrant:
                 f"unknown preset {self.model.preset!r} of {self.model.name}; choose from: "
                 f"{', '.join(presets)}"
             )
-        if self.optimizer is not None:
-            check_optimizer(self.optimizer)
 
     @property
     def is_trained(self) -> bool:
-        """Whether the comparison trains it by steps, so that a seed makes a difference."""
+        """Whether the comparison trains it by steps, so that the seed matters."""
         kind = MODELS[self.model.name]
         return self.run is None and not (isinstance(kind, type) and issubclass(kind, Reference))
 
     @property
     def history(self) -> int:
-        """Frames that the model takes."""
+        """Number of input frames of the model."""
         if self.run is not None:
             return load(self.run).history
         presets = PRESETS[self.model.name]
@@ -86,31 +149,15 @@ class Entrant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolloutPlan:
-    """Rollouts from test frames."""
-
-    steps: int = 20
-    """Frames ahead; 0: no rollouts."""
-    starts: int = 16
-    """Starts, spread evenly over the test part."""
-
-    def __post_init__(self) -> None:
-        if self.steps < 0 or self.starts < 1:
-            raise ValueError(
-                f"expected steps >= 0 and starts >= 1, found {self.steps} and {self.starts}"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Everything that decides a comparison."""
+    """All settings of a comparison."""
 
     data: dict[str, DataConfig]
-    """Sets of flows by name."""
-    entrants: dict[str, Entrant]
+    """Data sets by name."""
+    candidates: dict[str, Candidate]
     """Models by the name that they have in tables."""
-    seeds: tuple[int, ...] = (0,)
-    samples: int = 20_000
+    seeds: tuple[NonNegativeInt, ...] = (0,)
+    samples: Count = 20_000
     """Samples that every model sees, counted with repetition."""
     training: FitConfig = FitConfig(
         batch_size=32,
@@ -124,53 +171,57 @@ class Comparison:
     warmup: float = 0.05
     """Share of the epochs in which the learning rate rises."""
     tuning: Tuning | None = None
-    """Trials that choose learning rate and optimiser of each trained entrant; none: no trials."""
+    """Trials that choose learning rate and optimiser of each trained candidate; none: no trials."""
+    rollout_share: Annotated[float, Bounds(least=0, below=1)] = 0.0
+    """Share of the samples for training on rollouts, after training on single steps; a sample
+    counts as often as it calls the model. 0: single steps alone."""
+    rollout_steps: Count = 8
+    """Calls of the model in the longest of these rollouts."""
     augmentation: Augmentation = Augmentation()
     rollout: RolloutPlan = RolloutPlan()
     hardware: Hardware = Hardware()
     reference: str = "persistence"
-    """The entrant that no comparison goes without."""
+    """The candidate that every comparison includes."""
 
     def __post_init__(self) -> None:
-        if not self.data or not self.entrants or not self.seeds:
+        config.check(self)
+        if not self.data or not self.candidates or not self.seeds:
             raise ValueError(
-                "expected at least one data set, one entrant and one seed, found "
-                f"{len(self.data)}, {len(self.entrants)} and {len(self.seeds)}"
+                "expected at least one data set, one candidate and one seed, found "
+                f"{len(self.data)}, {len(self.candidates)} and {len(self.seeds)}"
             )
-        if self.reference not in self.entrants:
+        if self.reference not in self.candidates:
             raise ValueError(
-                f"expected the reference {self.reference!r} among the entrants, found "
-                f"{', '.join(self.entrants)}"
+                f"expected the reference {self.reference!r} among the candidates, found "
+                f"{', '.join(self.candidates)}"
             )
-        if min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"expected different seeds of at least 0, found {list(self.seeds)}")
-        if self.samples < 1:
-            raise ValueError(f"expected a budget of at least 1 sample, found {self.samples}")
-        for name in (*self.data, *self.entrants):
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"expected different seeds, found {list(self.seeds)}")
+        for name in (*self.data, *self.candidates):
             if not name or name != Path(name).name or name.startswith("."):
                 raise ValueError(f"expected names that can be folders, found {name!r}")
         for name, flows in self.data.items():
             if flows.split != "stated" and flows.shares.valid <= 0:
                 raise ValueError(
-                    f"data set {name!r} has no validation part, so a model could only be chosen "
+                    f"data set {name!r} has no validation split, so a model could only be chosen "
                     "on test data; give data.shares.valid a share"
                 )
         if self.tuning is not None:
             self.tuning.check_reuse(self.data)
-            _refuse_own_settings(self.tuning, self.entrants)
+            _check_same_trials(self.tuning, self.candidates)
 
     @property
     def history(self) -> int:
-        """Frames before those that are predicted in the test part, the same ones for all."""
-        return max(entrant.history for entrant in self.entrants.values())
+        """Frames before the predicted ones in the test split, the same for all."""
+        return max(candidate.history for candidate in self.candidates.values())
 
     def jobs(self) -> tuple["Job", ...]:
-        """All runs; predictors without training once, whatever the seeds."""
+        """All runs; a predictor that is not trained runs once, whatever the seeds."""
         return tuple(
             Job(data, name, seed)
             for data in self.data
-            for name, entrant in self.entrants.items()
-            for seed in (self.seeds if entrant.is_trained else self.seeds[:1])
+            for name, candidate in self.candidates.items()
+            for seed in (self.seeds if candidate.is_trained else self.seeds[:1])
         )
 
 
@@ -179,12 +230,17 @@ class Job:
     """One run of the comparison."""
 
     data: str
-    entrant: str
+    candidate: str
     seed: int
 
     def folder(self, out: Path) -> Path:
-        """Where its run is."""
-        return out / "runs" / self.data / f"{self.entrant}-{self.seed}"
+        """Its run folder."""
+        return out / "runs" / self.data / f"{self.candidate}-{self.seed}"
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """``data``, ``model`` and ``seed``, as results have them."""
+        return {"data": self.data, "model": self.candidate, "seed": self.seed}
 
 
 def experiment_of(
@@ -192,72 +248,99 @@ def experiment_of(
 ) -> Experiment:
     """The experiment of a job.
 
-    What the whole epochs of pretraining leave of the budget is trained on, so that all entrants see
-    the same number of samples to within half an epoch.
+    Pretraining and training on rollouts take whole epochs and training the rest, so that all
+    candidates see the same number of samples to within half an epoch.
 
     Args:
         comparison: The plan.
         job: One of its jobs.
-        train_samples: Windows of the training part, which make an epoch of pretraining.
+        train_samples: Windows of the training split, which make an epoch of pretraining.
         labelled_samples: Those of them that make an epoch of training; all if not given.
     """
-    entrant = comparison.entrants[job.entrant]
+    candidate = comparison.candidates[job.candidate]
     pretraining, left = None, comparison.samples
-    if entrant.pretraining:
-        epochs = max(1, round(entrant.pretraining * comparison.samples / train_samples))
+    if candidate.pretraining:
+        epochs = max(1, round(candidate.pretraining * comparison.samples / train_samples))
         left -= epochs * train_samples
-        fit = _schedule(comparison, entrant, epochs)
-        plain = {name: getattr(fit, name) for name in fit.__dataclass_fields__}
-        pretraining = Pretraining(**{**plain, "monitor": "loss"})
-    epochs = round(left / (labelled_samples or train_samples))
+        schedule = vars(_schedule(comparison, candidate, epochs))
+        pretraining = Pretraining(**{**schedule, "monitor": "loss"})
+    size, rollouts = labelled_samples or train_samples, None
+    if comparison.rollout_share and candidate.model.learns_rollouts:
+        like = _schedule(comparison, candidate, 1)
+        rollouts = _on_rollouts(comparison, like, size, job.candidate)
+        left -= rollouts.calls * size
+    epochs = round(left / size)
     if pretraining is None:
         epochs = max(1, epochs)
     if epochs < 1:
         raise ValueError(
-            f"{comparison.samples} samples are too few for {job.entrant!r}: an epoch has "
+            f"{comparison.samples} samples are too few for {job.candidate!r}: an epoch has "
             f"{train_samples}, and pretraining needs one of its own; raise samples"
         )
     return Experiment(
         data=comparison.data[job.data],
-        model=entrant.model,
+        model=candidate.model,
         seed=job.seed,
         pretraining=pretraining,
-        pretraining_weights=entrant.pretraining_weights,
-        training=_schedule(comparison, entrant, epochs),
-        losses=entrant.losses,
+        pretraining_weights=candidate.pretraining_weights,
+        training=_schedule(comparison, candidate, epochs),
+        losses=candidate.losses,
+        rollout_training=rollouts,
         augmentation=comparison.augmentation,
-        masking=entrant.masking,
+        masking=candidate.masking,
         hardware=comparison.hardware,
     )
 
 
-def _schedule(comparison: Comparison, entrant: Entrant, epochs: int) -> FitConfig:
-    """The schedule of all over so many epochs, with what is the entrant's own."""
+def _schedule(comparison: Comparison, candidate: Candidate, epochs: int) -> FitConfig:
+    """The common schedule over so many epochs, with the candidate's own settings."""
     fit = comparison.training
-    rate = entrant.learning_rate or fit.learning_rate
+    rate = candidate.learning_rate or fit.learning_rate
     return replace(
         fit,
         epochs=epochs,
-        optimizer=entrant.optimizer or fit.optimizer,
+        optimizer=candidate.optimizer or fit.optimizer,
         learning_rate=rate,
         min_learning_rate=min(fit.min_learning_rate, rate),
         warmup_epochs=max(comparison.warmup * epochs, 0.0),
-        ema=entrant.ema or fit.ema,
+        ema=candidate.ema or fit.ema,
         validate_every=max(1, math.ceil(epochs / 25)),
     )
 
 
-def _refuse_own_settings(tuning: Tuning, entrants: Mapping[str, Entrant]) -> None:
-    """Refuse entrants whose own settings leave them other trials than the rest."""
-    for name, entrant in entrants.items():
-        if entrant.is_trained and entrant.learning_rate is not None:
+def _on_rollouts(
+    comparison: Comparison, training: FitConfig, size: int, name: str
+) -> RolloutTraining:
+    """The stage on rollouts: as many epochs of ``size`` samples as its share of the budget pays."""
+    budget = comparison.rollout_share * comparison.samples
+
+    def over(epochs: int) -> RolloutTraining:
+        return RolloutTraining.after(training, steps=comparison.rollout_steps, epochs=epochs)
+
+    epochs = 1
+    while over(epochs + 1).calls * size <= budget:
+        epochs += 1
+    stage = over(epochs)
+    if stage.calls * size > budget:
+        raise ValueError(
+            f"{comparison.samples} samples are too few to train {name!r} on rollouts: an epoch has "
+            f"{size}, each of {stage.calls} calls, but their share is {budget:g}; raise samples or "
+            "rollout_share, or lower rollout_steps"
+        )
+    return stage
+
+
+def _check_same_trials(tuning: Tuning, candidates: Mapping[str, Candidate]) -> None:
+    """Refuse candidates whose own settings give them other trials than the rest."""
+    for name, candidate in candidates.items():
+        if candidate.is_trained and candidate.learning_rate is not None:
             raise ValueError(
-                f"entrant {name!r} has a learning_rate of its own ({entrant.learning_rate:g}), "
+                f"candidate {name!r} has a learning_rate of its own ({candidate.learning_rate:g}), "
                 "which tuning would choose; leave out one of them"
             )
-        if entrant.is_trained and entrant.optimizer is not None and len(tuning.optimizers) > 1:
+        if candidate.is_trained and candidate.optimizer is not None and len(tuning.optimizers) > 1:
             raise ValueError(
-                f"entrant {name!r} has an optimizer of its own ({entrant.optimizer}), so that "
+                f"candidate {name!r} has an optimizer of its own ({candidate.optimizer}), so that "
                 f"tuning over {', '.join(tuning.optimizers)} would give it fewer trials than the "
                 "others; leave out one of them"
             )
@@ -265,4 +348,12 @@ def _refuse_own_settings(tuning: Tuning, entrants: Mapping[str, Entrant]) -> Non
 
 def load_comparison(path: Path | str, overrides: tuple[str, ...] = ()) -> Comparison:
     """A comparison from a TOML file, with changes such as ``samples=1000``."""
-    return config.read(Path(path), Comparison, overrides)
+    changes = [re.sub(rf"^{FORMER_KEY}(?=[.=])", "candidates", text) for text in overrides]
+    return config.read(path, Comparison, changes, upgrade=with_candidates)
+
+
+def with_candidates(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan as plain data, in which candidates may have the key of earlier versions."""
+    if FORMER_KEY in plan and "candidates" in plan:
+        raise ValueError(f"expected candidates or {FORMER_KEY}, found both; leave out {FORMER_KEY}")
+    return {"candidates" if key == FORMER_KEY else key: own for key, own in plan.items()}

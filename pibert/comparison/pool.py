@@ -1,4 +1,4 @@
-"""Work on many items with several processes, each on a GPU of its own where there are enough."""
+"""Work on many items with several processes, each on its own GPU if there are enough."""
 
 import concurrent.futures
 import math
@@ -33,15 +33,15 @@ def work_on(
 ) -> None:
     """Call ``work(item, sharing)`` for every item in new processes.
 
-    A process that is killed takes the others with it; what is lost that way is tried once more,
-    each item alone.
+    A process that is killed ends the others too; the items lost that way are tried once more, each
+    alone.
 
     Args:
         items: What to work on.
         work: Can be pickled; ``sharing`` is how many processes share a device.
         workers: Processes at a time.
         device: ``cuda`` gives each process one of the GPUs.
-        done: Called here with an item and what came of it.
+        done: Called here with an item and its result.
         failed: Called here with an item and its error.
     """
     for item in _in_pool(items, work, workers, device, done, failed):
@@ -57,7 +57,7 @@ def _in_pool(
     done: Callable[[T, Any], None],
     failed: Callable[[T, Exception], None],
 ) -> list[T]:
-    """What was lost because a process died."""
+    """Returns the items lost because a process died."""
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     count = torch.cuda.device_count() if device == "cuda" else 0
     gpus = (visible or [str(number) for number in range(count)])[:count]

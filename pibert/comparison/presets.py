@@ -1,14 +1,14 @@
 """Comparisons by name.
 
-``quick`` shows in a minute that everything runs; ``demo`` ranks all models on small wakes with two
-cores, ``tour`` some of them in the same way; the others are for a GPU: the paper's two benchmarks
-on simulated flows, and a measured jet.
+``quick`` checks in a minute that everything runs; ``demo`` ranks all models on small wakes with two
+cores, ``tour`` some of them; the others are for a GPU: the paper's two benchmarks on simulated
+flows, and a measured jet.
 """
 
 from dataclasses import replace
 from typing import Any
 
-from pibert.comparison.plan import Comparison, Entrant, RolloutPlan
+from pibert.comparison.plan import Candidate, Comparison, RolloutPlan, Tuning
 from pibert.data.splits import Shares
 from pibert.experiments.experiment import DataConfig, ModelConfig, Weights
 from pibert.models import PRESETS as MODEL_PRESETS
@@ -16,23 +16,23 @@ from pibert.pretraining.masks import Masking
 from pibert.training.engine import FitConfig, Hardware
 
 REFERENCES = ("persistence", "training-mean", "linear-extrapolation", "mean-advection", "dmd")
-"""What a model must beat; none of them is trained."""
+"""References that a model must beat; none of them is trained."""
 RIVALS = ("unet", "transolver", "mwt")
 AUTOENCODING = Masking(kinds=("blocks",), block=4, ratio=0.75, removed=1.0, noised=0.0)
 """How the auto-encoder that FourierFlow aligns to is trained."""
 
 
-def _entrant(name: str, preset: str | None = None, /, **options: Any) -> Entrant:
-    """A model that knows what PIBERT knows: the flow's parameters and the coordinates."""
+def _candidate(name: str, preset: str | None = None, /, **options: Any) -> Candidate:
+    """A model with the inputs of PIBERT: the flow's parameters and the coordinates."""
     known = next(iter(MODEL_PRESETS[name].values())).__dataclass_fields__
     options = {key: True for key in ("parameters", "coordinates") if key in known} | options
-    return Entrant(model=ModelConfig(name=name, preset=preset, options=options))
+    return Candidate(model=ModelConfig(name=name, preset=preset, options=options))
 
 
-def _flow(**options: Any) -> Entrant:
-    """FourierFlow with its auto-encoder trained first, which takes a fifth of its samples."""
+def _flow(**options: Any) -> Candidate:
+    """FourierFlow; its auto-encoder is trained first, with a fifth of the samples."""
     return replace(
-        _entrant("fourierflow", None, **options),
+        _candidate("fourierflow", None, **options),
         pretraining=0.2,
         pretraining_weights=Weights(supervised=0.0, mpp=1.0, ecp=0.0),
         masking=AUTOENCODING,
@@ -40,56 +40,56 @@ def _flow(**options: Any) -> Entrant:
     )
 
 
-def _references() -> dict[str, Entrant]:
-    return {name: _entrant(name) for name in REFERENCES}
+def _references() -> dict[str, Candidate]:
+    return {name: _candidate(name) for name in REFERENCES}
 
 
-def _published() -> dict[str, Entrant]:
+def _published() -> dict[str, Candidate]:
     """PIBERT, its multiresolution form, the paper's baselines as published, rivals of its size."""
     return {
-        "pibert": replace(_entrant("pibert"), pretraining=0.2),
-        "pibert-mr": _entrant("pibert-mr", "base"),
-        "pibert-mr-large": _entrant("pibert-mr", "large"),
-        "fno2d": _entrant("fno2d"),
-        "fno2d-modes16": _entrant("fno2d", "modes16"),
-        "deeponet2d": _entrant("deeponet2d"),
-        "pitt": _entrant("pitt"),
+        "pibert": replace(_candidate("pibert"), pretraining=0.2),
+        "pibert-mr": _candidate("pibert-mr", "base"),
+        "pibert-mr-large": _candidate("pibert-mr", "large"),
+        "fno2d": _candidate("fno2d"),
+        "fno2d-modes16": _candidate("fno2d", "modes16"),
+        "deeponet2d": _candidate("deeponet2d"),
+        "pitt": _candidate("pitt"),
         "fourierflow": _flow(),
-        "fourierflow-det": _entrant("fourierflow-det"),
-        "pinn": _entrant("pinn"),
-        **{name: _entrant(name) for name in RIVALS},
+        "fourierflow-det": _candidate("fourierflow-det"),
+        "pinn": _candidate("pinn"),
+        **{name: _candidate(name) for name in RIVALS},
         **_references(),
     }
 
 
-def _ablations() -> dict[str, Entrant]:
-    """Is it PIBERT's encoder, bias or pretraining, PITT's text or its base, FNO's wrapping?"""
+def _ablations() -> dict[str, Candidate]:
+    """PIBERT's branches, bias and pretraining, PITT's text and base, FNO's padding."""
     return {
-        "pibert-scratch": _entrant("pibert"),
-        "pibert-fourier": _entrant("pibert", branches="fourier"),
-        "pibert-frame": _entrant("pibert", branches="frame"),
-        "pibert-unbiased": _entrant("pibert", attention_bias=0.0),
-        "pitt-constant": _entrant("pitt-constant"),
-        "pitt-base": _entrant("pitt", updates=0),
-        "fno2d-padded": _entrant("fno2d", padding=8),
+        "pibert-scratch": _candidate("pibert"),
+        "pibert-fourier": _candidate("pibert", branches="fourier"),
+        "pibert-frame": _candidate("pibert", branches="wavelet"),
+        "pibert-unbiased": _candidate("pibert", attention_bias=0.0),
+        "pitt-constant": _candidate("pitt-constant"),
+        "pitt-base": _candidate("pitt", updates=0),
+        "fno2d-padded": _candidate("fno2d", padding=8),
     }
 
 
-def _small() -> dict[str, Entrant]:
+def _small() -> dict[str, Candidate]:
     """All models, small enough for two cores."""
     tokens = {"width": 48, "heads": 4, "depth": 2}
     return {
-        "pibert": replace(_entrant("pibert", None, **tokens, modes=12), pretraining=0.2),
-        "pibert-mr": _entrant("pibert-mr", "small"),
-        "fno2d": _entrant("fno2d", width=20),
-        "deeponet2d": _entrant("deeponet2d"),
-        "pitt": _entrant("pitt"),
+        "pibert": replace(_candidate("pibert", None, **tokens, modes=12), pretraining=0.2),
+        "pibert-mr": _candidate("pibert-mr", "small"),
+        "fno2d": _candidate("fno2d", width=20),
+        "deeponet2d": _candidate("deeponet2d"),
+        "pitt": _candidate("pitt"),
         "fourierflow": _flow(width=32, depth=3, align_at=2, draws=2, sampler_steps=4),
-        "fourierflow-det": _entrant("fourierflow-det", width=48, depth=3),
-        "pinn": _entrant("pinn"),
-        "unet": _entrant("unet", "small", width=12),
-        "transolver": _entrant("transolver", "small", width=32),
-        "mwt": _entrant("mwt", "small", blocks=2, kernel_width=32, levels=3),
+        "fourierflow-det": _candidate("fourierflow-det", width=48, depth=3),
+        "pinn": _candidate("pinn"),
+        "unet": _candidate("unet", "small", width=12),
+        "transolver": _candidate("transolver", "small", width=32),
+        "mwt": _candidate("mwt", "small", blocks=2, kernel_width=32, levels=3),
         **_references(),
     }
 
@@ -115,7 +115,7 @@ _JET = DataConfig(
 def _on_gpu(data: dict[str, DataConfig], samples: int, batch_size: int = 64) -> Comparison:
     return Comparison(
         data=data,
-        entrants=_published() | _ablations(),
+        candidates=_published() | _ablations(),
         samples=samples,
         training=replace(_GPU, batch_size=batch_size),
         rollout=RolloutPlan(steps=40, starts=32),
@@ -125,17 +125,17 @@ def _on_gpu(data: dict[str, DataConfig], samples: int, batch_size: int = 64) -> 
 
 def _in_pairs(data: dict[str, DataConfig], samples: int) -> Comparison:
     plan = _on_gpu(data, samples)
-    entrants = {n: e for n, e in plan.entrants.items() if n != "linear-extrapolation"}
-    return replace(plan, entrants=entrants, rollout=RolloutPlan(steps=0))
+    candidates = {n: e for n, e in plan.candidates.items() if n != "linear-extrapolation"}
+    return replace(plan, candidates=candidates, rollout=RolloutPlan(steps=0))
 
 
-_DEMO = Comparison(data={"wakes": _WAKES}, entrants=_small(), samples=6_000)
+_DEMO = Comparison(data={"wakes": _WAKES}, candidates=_small(), samples=6_000)
 _TOUR = ("pibert", "fno2d", "deeponet2d", "unet", *REFERENCES)
 
 
 PRESETS: dict[str, Comparison] = {
     "demo": _DEMO,
-    "tour": replace(_DEMO, entrants={n: e for n, e in _DEMO.entrants.items() if n in _TOUR}),
+    "tour": replace(_DEMO, candidates={n: e for n, e in _DEMO.candidates.items() if n in _TOUR}),
     "quick": Comparison(
         data={
             "wakes": replace(
@@ -144,12 +144,15 @@ PRESETS: dict[str, Comparison] = {
                 shares=Shares(train=0.5, valid=0.17),
             )
         },
-        entrants={
+        candidates={
             "pibert": replace(
-                _entrant("pibert", width=16, heads=2, depth=1, modes=6), pretraining=0.3
+                _candidate("pibert", width=16, heads=2, depth=1, modes=6), pretraining=0.3
             ),
-            "fno2d": _entrant("fno2d", width=8, depth=2),
-            "unet": _entrant("unet", width=4),
+            "pibert-mr": _candidate(
+                "pibert-mr", "small", width=8, local_width=16, token_width=16, cycles=1
+            ),
+            "fno2d": _candidate("fno2d", width=8, depth=2),
+            "unet": _candidate("unet", width=4),
             **_references(),
         },
         samples=200,
@@ -167,7 +170,7 @@ PRESETS: dict[str, Comparison] = {
         },
         400_000,
     ),
-    # Its frames come in pairs: nothing can be rolled out, or extrapolated from two of them.
+    # Its frames come in pairs: no rollouts, and no extrapolation from two frames.
     "fsi": _in_pairs(
         {
             "fsi": DataConfig(
@@ -176,19 +179,24 @@ PRESETS: dict[str, Comparison] = {
                 channels=("u", "v"),
                 size=(64, 64),
                 shares=Shares(train=0.6, valid=0.2),
-                group_by=("Re", "mass_ratio"),  # conditions recur, and are judged unseen
+                group_by=("Re", "mass_ratio"),  # conditions recur, and the test split has others
             )
         },
         400_000,
     ),
-    # Few frames: with large batches there would be few steps before it is known by heart.
+    # Few frames: with large batches there would be few steps before overfitting.
     "jet": _on_gpu({"jet": _JET}, 150_000, batch_size=32),
 }
 """Comparisons by name; the first is for two cores."""
 
 
-def find_comparison(name: str) -> Comparison:
-    """A comparison by its name."""
+_TUNING = {"quick": Tuning(learning_rates=(1e-3, 4e-3), budget=1.0)}
+"""Trials of comparisons whose runs are too short for a trial of half their length."""
+
+
+def find_comparison(name: str, *, tune: bool = False) -> Comparison:
+    """A comparison by its name, with the tuning trials that suit it where they are wanted."""
     if name not in PRESETS:
         raise ValueError(f"unknown comparison {name!r}; choose from: {', '.join(PRESETS)}")
-    return PRESETS[name]
+    plan = PRESETS[name]
+    return replace(plan, tuning=_TUNING.get(name, Tuning())) if tune else plan

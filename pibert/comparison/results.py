@@ -1,36 +1,38 @@
-"""From the scores of all runs to one flat list of records.
+"""The results of a comparison, from the scores of all runs.
+
+``records`` of results.json is a flat list of rows (``comparison/rows.py``), one for every data set,
+model, seed, component and metric:
 
     {"data", "model", "seed", "space", "metric", "component", "value", "low", "high", "unit",
      "better", "against_best"}
 
-one for every data set, model, seed, component and metric (``comparison/records.py``), beside plan,
-commit, versions, and what every run was and cost. ``tuning`` has the trials that chose learning
-rate and optimiser of every tuned model (``comparison/trials.py``). ``by_flow`` has the main errors
-of every test flow and condition (``comparison/by_flow.py``), which ``data`` lists.
+Beside it are plan, commit, versions, and facts and cost of every run. ``tuning`` has the trials
+that chose learning rate and optimiser of every tuned model (``comparison/trials.py``), ``by_flow``
+the main errors of every test flow and condition (``comparison/by_flow.py``), which ``data`` lists.
 """
 
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pibert import config
-from pibert.comparison import by_flow, curves, trials
-from pibert.comparison.evaluation import RECIPE
-from pibert.comparison.plan import Comparison, Job
-from pibert.comparison.records import Record, ranking, records_of
+from pibert.comparison import by_flow, trials
+from pibert.comparison.plan import Comparison, Job, with_candidates
+from pibert.comparison.rows import Row, ranking, rows_of
 from pibert.data.partial import replace_file
 from pibert.evaluation.scores import Scores, read_scores
-from pibert.experiments.record import commit, versions
+from pibert.experiments.evaluation import RECIPE
+from pibert.experiments.run_folder import commit, curves_of, versions
 from pibert.textfiles import read_json
 
 FORMAT = 1
 FILES = ("results.json", "results.csv", "flows.csv", "curves.csv")
-"""What a comparison leaves in its folder beside its runs."""
+"""What a comparison writes to its folder beside its runs."""
 _KEPT = (
     "cost",
     "training",
@@ -43,7 +45,11 @@ _KEPT = (
     "hardware",
     "pick_rule",
 )
-"""What the results tell of a run beside its records."""
+"""Facts of a run that the results state beside its rows."""
+CURVE_COLUMNS = (
+    *("data", "model", "seed", "stage", "epoch", "step", "samples", "learning_rate"),
+    *("train_loss", "valid_loss", "valid_error", "seconds", "elapsed", "best"),
+)
 
 
 def gather(
@@ -51,7 +57,7 @@ def gather(
 ) -> dict[str, Any]:
     """All results of a comparison as plain JSON.
 
-    Written to ``results.json``; the records also to ``results.csv``, the errors by flow to
+    Written to ``results.json``; the rows also to ``results.csv``, the errors by flow to
     ``flows.csv`` and the learning curves to ``curves.csv``.
 
     Args:
@@ -61,7 +67,7 @@ def gather(
         command: What was typed.
     """
     data: dict[str, Any] = {}
-    records: list[Record] = []
+    records: list[Row] = []
     errors: list[by_flow.Errors] = []
     for name in comparison.data:
         jobs = [job for job in comparison.jobs() if job.data == name and job not in failed]
@@ -70,7 +76,7 @@ def gather(
             continue
         refuse_unlike(scores)
         first = next(iter(scores.values()))
-        own, method = records_of(scores)
+        own, method = rows_of(scores)
         for job, found in scores.items():
             own += by_flow.summary_of(job, found)
             errors += by_flow.errors_of(job, found)
@@ -85,6 +91,10 @@ def gather(
             **by_flow.flows_of(first),
         }
     runs = _runs(comparison, out, failed)
+    recipes = {
+        (run["data"], run["model"], run["seed"]): {name: run.get(name) for name in RECIPE}
+        for run in runs
+    }
     results = {
         "format": FORMAT,
         "command": command,
@@ -92,16 +102,17 @@ def gather(
         "commit": commit(),
         "versions": versions(),
         "data": data,
-        "tuning": trials.as_records(comparison, out),
+        "tuning": trials.as_rows(comparison, out),
         "runs": runs,
         "records": records,
         "by_flow": errors,
     }
+    rows = [own | recipes[own["data"], own["model"], own["seed"]] for own in records]
     texts = (
         json.dumps(results, indent=1) + "\n",
-        _as_csv(records, runs),
-        by_flow.as_csv(data, errors),
-        curves.as_csv(comparison, out),
+        _as_csv(list(rows[0]) if rows else [], rows),
+        _as_csv(by_flow.COLUMNS, by_flow.table(data, errors)),
+        _as_csv(CURVE_COLUMNS, _curves(comparison, out)),
     )
     for file, text in zip(FILES, texts, strict=True):
         replace_file(out / file, text.encode())
@@ -121,43 +132,39 @@ def read_results(out: Path) -> dict[str, Any]:
         ) from None
     except (ValueError, AttributeError) as error:
         raise ValueError(f"{path}: not the results of a comparison ({error})") from None
-    return dict(results)
+    plan = results.get("comparison")
+    return {**results, "comparison": with_candidates(plan)} if isinstance(plan, dict) else results
 
 
 def refuse_unlike(scores: Mapping[Any, Scores]) -> None:
     """Refuse runs of different data, splits, units, normalisers or test frames."""
-    items = list(scores.items())
-    first_name, first = items[0]
-    for name, other in items[1:]:
-        for what in ("source", "split", "normalizer", "test_frames"):
-            mine, theirs = first.card["data"][what], other.card["data"][what]
-            if mine != theirs:
-                place, here, there = config.first_difference(mine, theirs, what)
-                raise ValueError(
-                    f"runs {_named(first_name)} and {_named(name)} cannot be compared: {place} is "
-                    f"{_short(here)} and {_short(there)}; judge both on the same data"
-                )
-        for what in ("channels", "units", "grid"):
-            mine, theirs = (card.card["data"]["spec"][what] for card in (first, other))
-            if mine != theirs:
-                place, here, there = config.first_difference(mine, theirs, what)
-                raise ValueError(
-                    f"runs {_named(first_name)} and {_named(name)} cannot be compared: {place} of "
-                    f"their fields is {_short(here)} and {_short(there)}"
-                )
+    (first_name, first), *others = scores.items()
+    for name, other in others:
+        runs = f"runs {_named(first_name)} and {_named(name)}"
+        mine, theirs = (
+            {key: own["data"][key] for key in ("source", "split", "normalizer", "test_frames")}
+            | {key: own["data"]["spec"][key] for key in ("channels", "units", "grid")}
+            for own in (first.card, other.card)
+        )
+        if mine != theirs:
+            place, here, there = config.first_difference(mine, theirs)
+            raise ValueError(
+                f"{runs} cannot be compared: {place} is {_short(here)} and {_short(there)}; "
+                "evaluate both on the same data"
+            )
         for rows in ("rows/trajectory", "rows/frame"):
             if not torch.equal(first.arrays[rows], other.arrays[rows]):
                 raise ValueError(
-                    f"runs {_named(first_name)} and {_named(name)} were judged on other frames; "
-                    "evaluate both with the same history"
+                    f"{runs} were evaluated on different frames; evaluate both with the same "
+                    "history"
                 )
 
 
 def _runs(comparison: Comparison, out: Path, failed: Mapping[Job, str]) -> list[dict[str, Any]]:
-    """What each run was and cost; tensors stay in its folder."""
+    """Facts and cost of each run; tensors stay in its folder."""
     found = []
     for job in comparison.jobs():
-        own: dict[str, Any] = {"data": job.data, "model": job.entrant, "seed": job.seed}
+        own: dict[str, Any] = job.labels
         if job in failed:
             found.append(own | {"failed": failed[job]})
             continue
@@ -175,27 +182,29 @@ def _runs(comparison: Comparison, out: Path, failed: Mapping[Job, str]) -> list[
 
 
 def shares_device(card: Mapping[str, Any]) -> bool | None:
-    """Whether times of training are upper bounds: other runs used the device; None: not known."""
+    """Whether other runs used the device, so that times are upper bounds; None: not known."""
     count = card.get("at_a_time", 1)
     return None if count is None else count > 1
 
 
-def _as_csv(records: Iterable[Record], runs: Iterable[Mapping[str, Any]]) -> str:
-    """The records, each with the optimiser and the learning rate of its run."""
-    recipes = {
-        (run["data"], run["model"], run["seed"]): {name: run.get(name) for name in RECIPE}
-        for run in runs
-    }
-    rows = [own | recipes[own["data"], own["model"], own["seed"]] for own in records]
+def _curves(comparison: Comparison, out: Path) -> Iterator[Row]:
+    """Learning curves of all runs that have a log: a row for every epoch, pretraining first."""
+    for job in comparison.jobs():
+        source = comparison.candidates[job.candidate].run
+        folder = job.folder(out) if source is None else Path(source)
+        yield from (job.labels | epoch for epoch in curves_of(folder))
+
+
+def _as_csv(columns: Sequence[str], rows: Iterable[Row]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
 
 
 def _named(job: Any) -> str:
-    return f"{job.entrant}-{job.seed}" if isinstance(job, Job) else str(job)
+    return f"{job.candidate}-{job.seed}" if isinstance(job, Job) else str(job)
 
 
 def _short(value: Any, most: int = 120) -> str:

@@ -1,28 +1,28 @@
 """Tuning trials: short runs that choose the learning rate and the optimiser of each trained model.
 
-    runs/DATA/MODEL-tuning/OPTIMIZER-RATE/    a run folder with trial.json, what came of the trial
+    runs/DATA/MODEL-tuning/OPTIMIZER-RATE/    a run folder with trial.json, the result of the trial
 
-A trial is an ordinary run with a share of the samples, whose schedule anneals within that share. It
-trains on the training part, and its result is the validation error of its best epoch, the measure
-that also chooses the epoch of a run. The test part has no say. A trial whose loss is not finite
-loses. Of equal results the one with the lower learning rate wins.
+A trial is an ordinary run with a share of the samples, whose schedule anneals within that share.
+Its result is the validation error of its best epoch, which also chooses the epoch of a run; the
+test split is not used. A trial whose loss is not finite loses. Of equal results the one with the
+lower learning rate wins.
 """
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pibert import config
-from pibert.comparison.curves import curves_of
-from pibert.comparison.plan import Comparison, Entrant, Job, experiment_of
-from pibert.comparison.tuning import Setting
+from pibert.comparison.plan import Candidate, Comparison, Job, Setting, experiment_of
 from pibert.data.dataset import Window
 from pibert.data.partial import replace_file
 from pibert.experiments.experiment import DataConfig, Experiment
 from pibert.experiments.flows import Flows
 from pibert.experiments.run import run
+from pibert.experiments.run_folder import curves_of
 from pibert.textfiles import read_json
 from pibert.training.engine import Reporter
 
@@ -37,50 +37,47 @@ class Trial:
     """One setting of one model on one data set."""
 
     data: str
-    entrant: str
+    candidate: str
     setting: Setting
 
     def folder(self, out: Path) -> Path:
         """The folder of its run."""
         rate = repr(float(self.setting.learning_rate))
-        home = out / "runs" / self.data / f"{self.entrant}-tuning"
+        home = out / "runs" / self.data / f"{self.candidate}-tuning"
         return home / f"{self.setting.optimizer}-{rate}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Choice:
-    """The setting that a model is trained with on a data set, and why."""
+    """The setting that a model is trained with on a data set."""
 
     setting: Setting
-    tuned_on: str
-    """The data set of the trials."""
     valid_error: float
-    trials: Sequence[Result]
     edge: str | None
-    """``lowest`` or ``highest``: no lower or higher learning rate was tried, so that a better one
-    may lie beyond. None: rates on both sides were tried, or there was only one."""
+    """``lowest`` or ``highest``: no lower or higher learning rate was tried, so a better one may
+    lie beyond. None: rates on both sides were tried, or there was only one."""
 
 
-def trials_of(comparison: Comparison, data: str, entrant: str) -> tuple[Trial, ...]:
-    """The trials that decide for a model on a data set; none where it is not tuned."""
-    tuning, own = comparison.tuning, comparison.entrants[entrant]
+def trials_of(comparison: Comparison, data: str, candidate: str) -> tuple[Trial, ...]:
+    """The trials that decide for a model on a data set; none if it is not tuned."""
+    tuning, own = comparison.tuning, comparison.candidates[candidate]
     if tuning is None or not own.is_trained:
         return ()
     source = tuning.reuse.get(data, data)
-    return tuple(Trial(source, entrant, setting) for setting in tuning.settings(own.optimizer))
+    return tuple(Trial(source, candidate, setting) for setting in tuning.settings(own.optimizer))
 
 
 def all_trials(comparison: Comparison) -> tuple[Trial, ...]:
     """Every trial of a comparison once."""
-    pairs = ((data, entrant) for data in comparison.data for entrant in comparison.entrants)
+    pairs = itertools.product(comparison.data, comparison.candidates)
     return tuple(dict.fromkeys(t for pair in pairs for t in trials_of(comparison, *pair)))
 
 
-def epoch_sizes(entrant: Entrant, data: DataConfig, flows: Flows) -> tuple[int, int]:
-    """Samples of an epoch of pretraining and of training; less history makes more windows."""
-    window = Window(history=entrant.history)
-    parts = ("train", flows.labelled(data.labelled))
-    pretraining, training = (len(flows.samples(part, window)) for part in parts)
+def epoch_sizes(candidate: Candidate, data: DataConfig, flows: Flows) -> tuple[int, int]:
+    """Samples of an epoch of pretraining and of training; a shorter history has more windows."""
+    window = Window(history=candidate.history)
+    subsets = ("train", flows.labelled(data.labelled))
+    pretraining, training = (len(flows.samples(subset, window)) for subset in subsets)
     return pretraining, training
 
 
@@ -92,20 +89,20 @@ def trial_experiment(comparison: Comparison, trial: Trial, flows: Flows) -> Expe
     """
     tuning = comparison.tuning
     assert tuning is not None
-    sizes = epoch_sizes(comparison.entrants[trial.entrant], comparison.data[trial.data], flows)
-    plan = _with_setting(comparison, trial.entrant, trial.setting)
-    plan = replace(plan, samples=tuning.samples(comparison.samples))
+    sizes = epoch_sizes(comparison.candidates[trial.candidate], comparison.data[trial.data], flows)
+    plan = _with_setting(comparison, trial.candidate, trial.setting)
+    plan = replace(plan, samples=tuning.samples(comparison.samples), rollout_share=0.0)
     try:
-        experiment = experiment_of(plan, Job(trial.data, trial.entrant, tuning.seed), *sizes)
+        experiment = experiment_of(plan, Job(trial.data, trial.candidate, tuning.seed), *sizes)
         if experiment.pretraining is None and plan.samples < sizes[1] / 2:
             raise ValueError(
-                f"{plan.samples} samples are too few for {trial.entrant!r}: less than half an "
+                f"{plan.samples} samples are too few for {trial.candidate!r}: less than half an "
                 f"epoch, which has {sizes[1]}; raise samples"
             )
     except ValueError as error:
         raise ValueError(
-            f"{error} or tuning.budget: each tuning trial on {trial.data!r} sees "
-            f"{tuning.budget:g} of {comparison.samples} samples"
+            f"{error} or the share of each tuning trial on {trial.data!r}, {tuning.budget:g} of "
+            f"{comparison.samples} samples: --set tuning.budget=1"
         ) from None
     return experiment
 
@@ -113,7 +110,7 @@ def trial_experiment(comparison: Comparison, trial: Trial, flows: Flows) -> Expe
 def perform(
     comparison: Comparison, trial: Trial, out: Path, flows: Flows, reporter: Reporter | None = None
 ) -> Result:
-    """Run a trial, unless that is done; gives its result."""
+    """Run a trial, unless that is done; returns its result."""
     assert comparison.tuning is not None
     folder, experiment = trial.folder(out), trial_experiment(comparison, trial, flows)
     identity = config.fingerprint({"run": config.as_plain(experiment), "data": flows.source})
@@ -143,7 +140,7 @@ def perform(
 
 
 def _read(folder: Path) -> Result | None:
-    """What came of a trial; None where it is not finished."""
+    """The result of a trial; None if it is not finished."""
     try:
         found = read_json(folder / FILE)
     except (OSError, ValueError):  # a damaged one is written again
@@ -151,86 +148,74 @@ def _read(folder: Path) -> Result | None:
     return found if isinstance(found, dict) else None
 
 
-def choose(comparison: Comparison, out: Path, data: str, entrant: str) -> Choice | None:
+def choose(comparison: Comparison, out: Path, data: str, candidate: str) -> Choice | None:
     """The setting of a model on a data set, from the results of its trials; None: not tuned.
 
     Raises:
         ValueError: A trial is not finished, or all of them diverged.
     """
-    trials = trials_of(comparison, data, entrant)
+    trials = trials_of(comparison, data, candidate)
     if not trials:
         return None
-    results = [_read(trial.folder(out)) for trial in trials]
-    for trial, result in zip(trials, results, strict=True):
+    results = []
+    for trial in trials:
+        result = _read(trial.folder(out))
         if result is None:
             raise ValueError(
-                f"the tuning trial of {entrant!r} with {trial.setting} is not finished; run the "
+                f"the tuning trial of {candidate!r} with {trial.setting} is not finished; run the "
                 "same comparison again"
             )
-    known = [result for result in results if result is not None]
-    finite = [result for result in known if result["valid_error"] is not None]
+        results.append(result)
+    finite = [result for result in results if result["valid_error"] is not None]
     if not finite:
         tried = ", ".join(str(trial.setting) for trial in trials)
         raise ValueError(
-            f"all {len(trials)} tuning trials of {entrant!r} on {trials[0].data!r} diverged "
-            f"({tried}): {known[0]['diverged']}; try lower tuning.learning_rates"
+            f"all {len(trials)} tuning trials of {candidate!r} on {trials[0].data!r} diverged "
+            f"({tried}): {results[0]['diverged']}; try lower tuning.learning_rates"
         )
     best = min(finite, key=lambda result: (result["valid_error"], result["learning_rate"]))
-    return Choice(
-        setting=Setting(best["optimizer"], best["learning_rate"]),
-        tuned_on=trials[0].data,
-        valid_error=best["valid_error"],
-        trials=known,
-        edge=_edge(best["learning_rate"], [trial.setting.learning_rate for trial in trials]),
-    )
-
-
-def _edge(chosen: float, rates: Sequence[float]) -> str | None:
+    rates = [trial.setting.learning_rate for trial in trials]
     ends = {min(rates): "lowest", max(rates): "highest"}
-    return ends.get(chosen) if len(ends) > 1 else None
+    edge = ends.get(best["learning_rate"]) if len(ends) > 1 else None
+    setting = Setting(best["optimizer"], best["learning_rate"])
+    return Choice(setting, best["valid_error"], edge)
 
 
 def tuned(comparison: Comparison, job: Job, out: Path) -> Comparison:
-    """The plan of a run, in which its entrant has the settings that its trials chose."""
-    choice = choose(comparison, out, job.data, job.entrant)
-    return comparison if choice is None else _with_setting(comparison, job.entrant, choice.setting)
+    """The plan of a run, its candidate with the settings that its trials chose."""
+    choice = choose(comparison, out, job.data, job.candidate)
+    if choice is None:
+        return comparison
+    return _with_setting(comparison, job.candidate, choice.setting)
 
 
 def _with_setting(comparison: Comparison, name: str, setting: Setting) -> Comparison:
-    own = replace(
-        comparison.entrants[name],
-        learning_rate=setting.learning_rate,
-        optimizer=setting.optimizer,
-    )
-    return replace(comparison, tuning=None, entrants={**comparison.entrants, name: own})
+    own = replace(comparison.candidates[name], **vars(setting))
+    return replace(comparison, tuning=None, candidates={**comparison.candidates, name: own})
 
 
-def as_records(comparison: Comparison, out: Path) -> list[dict[str, Any]]:
+def as_rows(comparison: Comparison, out: Path) -> list[dict[str, Any]]:
     """Trials and choice of every tuned model on every data set, as plain JSON.
 
-    ``chosen`` is None where the trials did not lead to a choice.
+    ``chosen`` is None if the trials did not lead to a choice.
     """
     found = []
-    for data in comparison.data:
-        for entrant in comparison.entrants:
-            trials = trials_of(comparison, data, entrant)
-            if trials:
-                found.append(
-                    {"data": data, "model": entrant, "tuned_on": trials[0].data}
-                    | _decided(comparison, out, data, entrant)
-                    | {"trials": [_shown(trial, out) for trial in trials]}
-                )
+    for data, candidate in itertools.product(comparison.data, comparison.candidates):
+        trials = trials_of(comparison, data, candidate)
+        if not trials:
+            continue
+        decided: dict[str, Any] = {"chosen": None, "edge": None}
+        try:
+            choice = choose(comparison, out, data, candidate)
+            assert choice is not None
+            chosen = {"valid_error": choice.valid_error, **vars(choice.setting)}
+            decided = {"chosen": chosen, "edge": choice.edge}
+        except ValueError as error:
+            decided["problem"] = str(error)
+        shown = [_shown(trial, out) for trial in trials]
+        row = {"data": data, "model": candidate, "tuned_on": trials[0].data}
+        found.append(row | decided | {"trials": shown})
     return found
-
-
-def _decided(comparison: Comparison, out: Path, data: str, entrant: str) -> dict[str, Any]:
-    try:
-        choice = choose(comparison, out, data, entrant)
-    except ValueError as error:
-        return {"chosen": None, "edge": None, "problem": str(error)}
-    assert choice is not None
-    chosen = {"valid_error": choice.valid_error, **vars(choice.setting)}
-    return {"chosen": chosen, "edge": choice.edge}
 
 
 def _shown(trial: Trial, out: Path) -> Mapping[str, Any]:

@@ -8,24 +8,23 @@ known are brought to metres and seconds (``pibert.data.units``).
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from pibert.data.crop import Region, crop
 from pibert.data.format import Writer
 from pibert.data.generate import IDENTITY
-from pibert.data.resample import represent
-from pibert.data.sources.numbered import expand_pattern
-from pibert.data.sources.recordings import Recordings
-from pibert.data.sources.stated import family_note
+from pibert.data.readers.recordings import Recordings
+from pibert.data.readers.shared.files import expand_pattern
+from pibert.data.readers.shared.metadata import family_note
+from pibert.data.resample import Region, crop, represent
 from pibert.data.units import UNKNOWN, describe_conversion, in_consistent_units
+from pibert.data.views import MappedFrames, frame_blocks, mask_shape
 from pibert.data.wording import counted
 from pibert.fields import Trajectory, read_mask
-
-_BLOCK_VALUES = 1 << 22
 
 
 def convert(
@@ -45,28 +44,21 @@ def convert(
 ) -> Path:
     """Write a native file; it appears whole or not at all.
 
-    Args:
-        recordings: What to write; fields are read block by block.
-        out: The file to write; an older one is replaced, but never a part of the input.
-        names: Which trajectories; all if not given.
-        stride: Every how many frames one is taken.
-        max_frames: At most so many frames of each trajectory, counted after the stride.
-        frames: Which frames of each, before the stride.
-        region: The part of the grid to keep, in the source's units.
-        channels: Names of the channels to keep, in this order.
-        size: Rows and columns to bring the fields to.
-        units: ``keep`` leaves lengths, times and velocities in the units of the source.
-        on_progress: Called with the share that is done, 0 to 1.
-        on_remark: Called with what was done to the units and what is assumed of the family, in
-            words, once for all that are alike.
+    An older file is replaced, but never a part of the input. ``stride``, ``max_frames``,
+    ``frames``, ``channels`` and ``size`` are as for ``resample.represent``; ``region`` is the part
+    of the grid to keep, in the source's units. ``names`` are the trajectories to write (default:
+    all). ``units="keep"`` leaves lengths, times and velocities in the units of the source.
+    ``on_progress`` gets the share that is done, 0 to 1, ``on_remark`` notes on units and family,
+    once for all that are alike.
     """
     out = Path(out)
     refuse_overwriting(recordings.path, out)
     names = recordings.names if names is None else tuple(names)
-    said: set[str] = set()
+    remark = on_remark or (lambda text: None)
+    reported: set[str | None] = {None}
     with Writer(out) as writer:
         for done, name in enumerate(names):
-            report = _share_of(on_progress, done, len(names))
+            report = share_of(on_progress, done, len(names))
             original = recordings[name] if region is None else crop(recordings[name], region)
             scaled = original if units == "keep" else in_consistent_units(original)
             view = represent(
@@ -78,14 +70,13 @@ def convert(
             elif recordings.kind != "native":
                 notes.append(_missing_units(view))
             for note in notes:
-                if note is not None and on_remark is not None and note not in said:
-                    on_remark(note)
-                    said.add(note)
+                if note not in reported:
+                    remark(note or "")
+                    reported.add(note)
             view = _with_finite_values(view, report)
-            if on_remark is not None and "not_finite" in view.local:
-                count = view.local["not_finite"]
-                broken = counted(count, "value")
-                on_remark(f"{name}: not finite: {broken}; such points are not valid")
+            if "not_finite" in view.local:
+                broken = counted(view.local["not_finite"], "value")
+                remark(f"{name}: not finite: {broken}; such points are not valid")
             view = represent(view, size=size)
             local = {"file": recordings.path.name, "kind": recordings.kind, **view.local}
             for key in IDENTITY:  # a copy is not the set that the recipe stands for
@@ -110,9 +101,8 @@ def refuse_overwriting(path: Path, out: Path) -> None:
 def _missing_units(trajectory: Trajectory) -> str | None:
     """A note on a velocity field without any unit."""
     spec = trajectory.spec
-    if spec.velocity is None or trajectory.length_unit not in UNKNOWN:
-        return None
-    if any(spec.units[place] not in UNKNOWN for place in spec.velocity):
+    units = (trajectory.length_unit, *(spec.units[place] for place in spec.velocity or ()))
+    if spec.velocity is None or any(unit not in UNKNOWN for unit in units):
         return None
     return (
         "coordinates and velocity have no unit and are taken as dimensionless; if they are not, "
@@ -120,9 +110,11 @@ def _missing_units(trajectory: Trajectory) -> str | None:
     )
 
 
-def _share_of(
+def share_of(
     on_progress: Callable[[float], None] | None, done: int, total: int
 ) -> Callable[[float], None]:
+    """Reports the progress of one of several items as that of all of them."""
+
     def report(share: float) -> None:
         if on_progress is not None:
             on_progress((done + share) / total)
@@ -141,11 +133,12 @@ def _with_finite_values(trajectory: Trajectory, report: Callable[[float], None])
             "with pibert inspect and leave it out"
         )
     if broken:
-        valid = _FiniteMask(trajectory)
+        valid = MappedFrames(mask_shape(trajectory), partial(_read_finite, trajectory))
         local["not_finite"] = broken
+    read = partial(_read_float32, trajectory, report)
     return replace(
         trajectory,
-        states=_Float32(trajectory, report),
+        states=MappedFrames(tuple(trajectory.states.shape), read),
         valid=valid,
         filled=trajectory.filled if has_filled else None,
         local=local,
@@ -158,12 +151,9 @@ def _count_values(trajectory: Trajectory) -> tuple[int, int, bool]:
     This reads all fields once more than writing does; a mask has to be known before the fields are
     written.
     """
-    t, c, ny, nx = trajectory.states.shape
-    step = max(1, _BLOCK_VALUES // (c * ny * nx))
     wrong = right = 0
     has_filled = False
-    for start in range(0, t, step):
-        frames = slice(start, min(start + step, t))
+    for frames in frame_blocks(trajectory):
         finite = trajectory.read(frames).float().isfinite()
         known = trajectory.known(frames)[:, None].to(finite.device)
         wrong += int((~finite & known).sum())
@@ -173,37 +163,22 @@ def _count_values(trajectory: Trajectory) -> tuple[int, int, bool]:
     return wrong, right, has_filled
 
 
-class _Float32:
-    """Fields in single precision; tells how far reading has come."""
-
-    def __init__(self, base: Trajectory, report: Callable[[float], None]) -> None:
-        self.base, self.report = base, report
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.base.states.shape)
-
-    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
-        fields = self.base.read(frames, channels).to(torch.float32)
-        self.report(frames.indices(self.shape[0])[1] / self.shape[0])
-        return fields
+def _read_float32(
+    trajectory: Trajectory,
+    report: Callable[[float], None],
+    frames: slice,
+    channels: Sequence[int] | None,
+) -> Tensor:
+    """Fields in single precision; reports how far reading has come."""
+    fields = trajectory.read(frames, channels).to(torch.float32)
+    report(frames.stop / trajectory.num_frames)
+    return fields
 
 
-class _FiniteMask:
-    """Valid where the trajectory says so and every channel is finite."""
-
-    def __init__(self, base: Trajectory) -> None:
-        self.base = base
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        t, _, ny, nx = self.base.states.shape
-        return t, ny, nx
-
-    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
-        assert channels is None
-        valid = self.base.read(frames).float().isfinite().all(1)
-        if self.base.body is not None:
-            # Values inside a body mean nothing; the body alone marks them.
-            valid |= ~replace(self.base, valid=None).known(frames)
-        return valid if self.base.valid is None else valid & read_mask(self.base.valid, frames)
+def _read_finite(trajectory: Trajectory, frames: slice) -> Tensor:
+    """Valid where the trajectory is and every channel is finite."""
+    valid = trajectory.read(frames).float().isfinite().all(1)
+    if trajectory.body is not None:
+        # Values inside a body mean nothing; the body alone marks them.
+        valid |= ~replace(trajectory, valid=None).known(frames)
+    return valid if trajectory.valid is None else valid & read_mask(trajectory.valid, frames)

@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from pibert.data.resample import channel_indices
 from pibert.data.splits import Segment, split_at_gaps
 from pibert.data.wording import counted
-from pibert.draws import sample_seeds
 from pibert.fields import Batch, FieldSpec, Normalizer, Parameter, Trajectory
+from pibert.sample_rng import sample_seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +59,9 @@ class Window:
 class Samples(Dataset[Batch]):
     """All windows of some segments, in order; a map-style data set whose items are batches of one.
 
-    Args:
-        trajectories: Of one common spec.
-        segments: The part to draw from; all of every trajectory if not given.
-        window: What one sample consists of.
-        normalizer: Statistics of every channel of the trajectories, from the training part.
-        spec: Names and statistics of the parameters; those of the trajectories if not given.
+    The trajectories have one common spec; without segments all of every trajectory is used. The
+    normalizer has the statistics of every channel, from the training split; ``spec`` has names and
+    statistics of the parameters (default: those of the trajectories).
     """
 
     def __init__(
@@ -104,7 +101,7 @@ class Samples(Dataset[Batch]):
         if not self._ends or not self._ends[-1]:
             raise ValueError(
                 f"no window of {counted(window.span, 'frame')} fits into "
-                f"{counted(len(counts), 'segment')} (parted where the time has gaps); take less "
+                f"{counted(len(counts), 'segment')} (split where the time has gaps); take less "
                 "history, a shorter horizon or more frames"
             )
         # Of every trajectory, as a model sees them: (trajectory, 16).
@@ -113,7 +110,7 @@ class Samples(Dataset[Batch]):
         )
 
     def _pieces(self, segment: Segment) -> list[tuple[int, int, int]]:
-        """A segment that points somewhere, parted at the gaps in its time."""
+        """A checked segment, split at the gaps in its time."""
         index, start, stop = segment
         if not 0 <= index < len(self.trajectories):
             raise ValueError(
@@ -144,10 +141,6 @@ class Samples(Dataset[Batch]):
     def __getitem__(self, sample: int) -> Batch:
         return self.batch([sample])
 
-    def __getitems__(self, samples: Sequence[int]) -> Batch:
-        """What a DataLoader calls with the indices of a batch."""
-        return self.batch(samples)
-
     def batch(self, samples: Sequence[int]) -> Batch:
         """The samples at some indices, in that order."""
         places = [self.locate(sample) for sample in samples]
@@ -171,6 +164,9 @@ class Samples(Dataset[Batch]):
             filled=filled,
         )
 
+    __getitems__ = batch
+    """What a DataLoader calls with the indices of a batch."""
+
     def read(
         self, trajectory: int, frames: slice
     ) -> tuple[Float[Tensor, "t c y x"], Bool[Tensor, "t y x"], Bool[Tensor, "t y x"]]:
@@ -185,7 +181,7 @@ class Samples(Dataset[Batch]):
 class BatchOrder(Sampler[list[int]]):
     """The sample indices of every batch, a function of (seed, epoch, step) alone.
 
-    A batch may be parted over processes, as evenly as can be, and each share into micro-batches:
+    A batch may be split over processes, as evenly as possible, and each share into micro-batches:
     iterating gives these pieces, those of this process. ``go_to`` chooses the epoch, and the step
     to start at when a run resumes.
     """
@@ -303,14 +299,13 @@ def common_spec(trajectories: Sequence[Trajectory]) -> FieldSpec:
         other = trajectory.spec
         for what in ("channels", "units", "grid.shape", "grid.dx", "grid.dy", "grid.sides"):
             mine, theirs = attrgetter(what)(first.spec), attrgetter(what)(other)
-            if mine != theirs and not _nearly_equal(mine, theirs):
+            if not _same(mine, theirs):
                 raise ValueError(
                     f"{what} of trajectories {first.name!r} and {trajectory.name!r} differ: "
                     f"{mine} and {theirs}; represent them alike first"
                 )
         for name in ("dt", "family", "reference_velocity", "reference_length", "viscosity"):
-            mine, theirs = getattr(spec, name), getattr(other, name)
-            if mine != theirs and not _nearly_equal(mine, theirs):
+            if not _same(getattr(spec, name), getattr(other, name)):
                 unstated: dict[str, Any] = {name: None}
                 spec = replace(spec, **unstated)
         for declared in other.parameters:
@@ -329,8 +324,8 @@ def common_spec(trajectories: Sequence[Trajectory]) -> FieldSpec:
     return replace(spec, grid=grid, parameters=tuple(parameters.values()))
 
 
-def _nearly_equal(a: object, b: object) -> bool:
-    """Numbers that differ by rounding alone."""
-    if not (isinstance(a, float) and isinstance(b, float)):
-        return False
-    return abs(a - b) <= 1e-6 * max(abs(a), abs(b))
+def _same(a: object, b: object) -> bool:
+    """Equal, or numbers that differ by rounding alone."""
+    if isinstance(a, float) and isinstance(b, float):
+        return a == b or abs(a - b) <= 1e-6 * max(abs(a), abs(b))
+    return a == b

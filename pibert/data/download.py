@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from pibert.data.wording import counted
+from pibert.data.wording import counted, import_extra
 
 REALPDEBENCH = "AI4Science-WestlakeU/RealPDEBench"
 
@@ -25,7 +25,7 @@ _COPY_BYTES = 1 << 23
 
 
 class DownloadError(ValueError):
-    """A transfer that cannot be made; the message says what to do."""
+    """A transfer that cannot be made; the message gives the remedy."""
 
 
 class RemoteFile(NamedTuple):
@@ -81,17 +81,11 @@ def download(
     on_progress: Progress = lambda done, total: None,
     dry_run: bool = False,
 ) -> Plan:
-    """Fetch a scenario of RealPDEBench into a folder.
+    """Fetch a scenario of RealPDEBench, such as ``cylinder``, into its folder in ``root``.
 
-    Args:
-        root: Where the data set lives; the scenario becomes a folder in it.
-        scenario: Such as ``cylinder`` or ``fsi``.
-        kinds: Among real and numerical.
-        what: The small files (splits and parameters), the fields, or all.
-        hub: Where from; the Hugging Face hub if not given.
-        on_plan: Called before anything is fetched. It may raise to stop.
-        on_progress: Called while files arrive.
-        dry_run: Stop after the plan.
+    ``kinds`` are among real and numerical; ``what`` is the small files (splits and parameters), the
+    fields, or all. ``on_plan`` is called before anything is fetched and may raise to stop;
+    ``dry_run`` stops after it. Without a ``hub`` files come from the Hugging Face hub.
     """
     root = Path(root)
     hub = HuggingFaceHub() if hub is None else hub
@@ -137,24 +131,22 @@ def realpdebench_patterns(scenario: str, kinds: Sequence[str], what: What) -> li
 def make_plan(root: Path, hub: Hub, patterns: Sequence[str], folder: str) -> Plan:
     """The files of a folder (and beside it) that fit a pattern, and which of them are missing."""
     listed = [*hub.list_files(""), *hub.list_files(folder)]
-    # A star stands for a name here, not for a path.
-    wanted = [
-        file
-        for file in listed
-        if any(
-            pattern.count("/") == file.path.count("/") and PurePosixPath(file.path).match(pattern)
-            for pattern in patterns
-        )
-    ]
+
+    def is_wanted(path: str) -> bool:
+        # A star stands for a name here, not for a path.
+        alike = (pattern for pattern in patterns if pattern.count("/") == path.count("/"))
+        return any(map(PurePosixPath(path).match, alike))
+
+    wanted = [file for file in listed if is_wanted(file.path)]
     if not any(file.path.startswith(f"{folder}/") for file in wanted):
         raise DownloadError(
             f"nothing to fetch for {folder!r}: {len(listed)} files there, none of them like "
             f"{', '.join(patterns)}"
         )
-    present = [file for file in wanted if _is_there(root, file)]
-    missing = [file for file in wanted if not _is_there(root, file)]
+    present = tuple(file for file in wanted if _is_there(root, file))
+    missing = tuple(file for file in wanted if not _is_there(root, file))
     existing = next(path for path in (root.absolute(), *root.absolute().parents) if path.exists())
-    return Plan(root, tuple(present), tuple(missing), shutil.disk_usage(existing).free)
+    return Plan(root, present, missing, shutil.disk_usage(existing).free)
 
 
 def size_text(count: int) -> str:
@@ -201,13 +193,13 @@ class FolderHub:
             except OSError as error:
                 raise DownloadError(
                     f"{target}: cannot copy ({error.strerror or error}); check the space and the "
-                    "rights of the folder, and run it again: it goes on where it stopped"
+                    "rights of the folder, and run the command again: it continues where it stopped"
                 ) from error
 
 
 def _copy(source: Path, target: Path, on_bytes: Callable[[int], None]) -> None:
     status = source.stat()
-    # The name tells which version of the source was begun.
+    # The name contains which version of the source was begun.
     begun = target.with_name(f".{target.name}.{status.st_size}-{status.st_mtime_ns}.partial")
     with source.open("rb") as reader, begun.open("ab") as writer:
         if writer.tell() > status.st_size:
@@ -226,11 +218,7 @@ class HuggingFaceHub:
     """A data set of the Hugging Face hub; it keeps its own notes to continue a transfer."""
 
     def __init__(
-        self,
-        repo_id: str = REALPDEBENCH,
-        *,
-        revision: str | None = None,
-        endpoint: str | None = None,
+        self, repo_id: str = REALPDEBENCH, revision: str | None = None, endpoint: str | None = None
     ) -> None:
         self.repo_id, self.revision, self.endpoint = repo_id, revision, endpoint
 
@@ -264,18 +252,13 @@ class HuggingFaceHub:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[Any]:
+        library = import_extra("huggingface_hub", "downloading", extra="hub")
         try:
-            import huggingface_hub
-        except ImportError as error:
-            raise ImportError(
-                "downloading needs huggingface_hub: pip install 'pibert-cfd[hub]'"
-            ) from error
-        try:
-            yield huggingface_hub
+            yield library
         # Its errors, those of the network among them, share no base class.
         except Exception as error:
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise DownloadError(
                 f"{self.repo_id}: the hub could not be read ({reason}); check the name, the "
-                "network and HF_ENDPOINT, or copy from a folder; a run that was interrupted goes on"
+                "network and HF_ENDPOINT, or copy from a folder; an interrupted download continues"
             ) from error

@@ -24,14 +24,14 @@ import torch
 from pibert import __version__
 from pibert.config import WrongSetting, as_kind, fingerprint
 from pibert.data.format import Reader, Writer, write
-from pibert.data.partial import refuse_no_place, replace_file
+from pibert.data.partial import make_folder, replace_file
 from pibert.fields import Trajectory
-from pibert.remarks import warn
+from pibert.notes import warn
 from pibert.solver.recipes import Diverged, Recipe
 from pibert.textfiles import read_json
 
 IDENTITY = ("recipe_hash", "recipe_outcome", "part_of")
-"""What of the provenance says that a file is a recipe's complete set, or a part of it."""
+"""Provenance that marks a file as a recipe's complete set, or a part of it."""
 
 PATIENCE = 12 * 3600.0
 """Seconds that a process waits for another one that generates the same file."""
@@ -60,7 +60,7 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, parts: Path, completed: int, samples: int) -> None:
         super().__init__(
             f"interrupted: {completed} of {samples} trajectories are complete in {parts}; the same "
-            "command goes on from there, and `pibert convert` makes a file of what is there"
+            "command continues from there, and `pibert convert` makes a file of what is there"
         )
 
 
@@ -108,15 +108,9 @@ def generate(
 ) -> Generated:
     """Simulate what a recipe asks for and write it to a file; goes on with what is begun.
 
-    Waits for another process that is at work on the same file, and goes on where that one stops.
-
-    Args:
-        recipe: From ``pibert.solver.presets`` or made by hand.
-        path: The file to write.
-        device: Where to simulate. Results differ in the last digits between kinds of hardware.
-        overwrite: Replace a file that holds something else.
-        on_progress: Called now and then.
-        patience: Seconds to wait for another process.
+    Waits for another process that is at work on the same file, for at most ``patience`` seconds,
+    and goes on where that one stops. ``overwrite`` replaces a file that holds something else.
+    Results differ in the last digits between kinds of hardware.
     """
     path = Path(path)
     if recipe.samples < 1 or recipe.group < 1:
@@ -128,12 +122,13 @@ def generate(
     parts = path.with_name(f"{path.name}.parts")
     done = _look_at(path, code, overwrite)
     if done is None or parts.exists():
-        refuse_no_place(path)
+        make_folder(path)
         with _claimed(parts, recipe, code, overwrite, patience):
             # Another process may have completed it, or been stopped just before it cleared up.
             done = _look_at(path, code, overwrite)
             if done is None:
-                done = _simulate(recipe, code, path, parts, device, on_progress)
+                report = on_progress or (lambda done: None)
+                done = _simulate(recipe, code, path, parts, device, report)
             _clear(parts)
     return done
 
@@ -160,12 +155,7 @@ def _look_at(path: Path, code: str, overwrite: bool) -> Generated | None:
 
 
 def _simulate(
-    recipe: Recipe,
-    code: str,
-    path: Path,
-    parts: Path,
-    device: str,
-    on_progress: OnProgress | None,
+    recipe: Recipe, code: str, path: Path, parts: Path, device: str, on_progress: OnProgress
 ) -> Generated:
     """Make the groups that are missing, and merge them all."""
     try:
@@ -174,24 +164,17 @@ def _simulate(
             marker = parts / f"group-{number:06d}.json"
             if not marker.exists():
                 _make_group(recipe, code, indices, marker, device, on_progress)
-            if on_progress is not None:
-                on_progress(float(indices.stop))
+            on_progress(float(indices.stop))
         return _merge(path, parts, code)
     except KeyboardInterrupt:
         raise Interrupted(parts, _count(parts), recipe.samples) from None
 
 
 def _make_group(
-    recipe: Recipe,
-    code: str,
-    indices: range,
-    marker: Path,
-    device: str,
-    on_progress: OnProgress | None,
+    recipe: Recipe, code: str, indices: range, marker: Path, device: str, on_progress: OnProgress
 ) -> None:
     def progress(share: float) -> None:
-        if on_progress is not None:
-            on_progress(indices.start + share * len(indices))
+        on_progress(indices.start + share * len(indices))
 
     try:
         outcomes = recipe.simulate(indices, device=device, progress=progress)
@@ -202,7 +185,9 @@ def _make_group(
             f"{len(indices)} samples side by side do not fit the memory of {device}; make the "
             "group, the domain or the number of cells smaller"
         ) from error
-    facts = {"recipe": describe(recipe), "part_of": code, "computed_on": _hardware(device)}
+    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine()
+    hardware = f"{name}, torch {torch.__version__}"
+    facts = {"recipe": describe(recipe), "part_of": code, "computed_on": hardware}
     done = [replace(o, local={**o.local, **facts}) for o in outcomes if isinstance(o, Trajectory)]
     if done:
         write(marker.with_suffix(".h5"), done)
@@ -236,11 +221,6 @@ def _merge(path: Path, parts: Path, code: str) -> Generated:
     return Generated(path, code, completed, tuple(Diverged(**entry) for entry in diverged))
 
 
-def _hardware(device: str) -> str:
-    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine()
-    return f"{name}, torch {torch.__version__}"
-
-
 @contextlib.contextmanager
 def _claimed(
     parts: Path, recipe: Recipe, code: str, overwrite: bool, patience: float
@@ -249,7 +229,10 @@ def _claimed(
     note = parts / "recipe.json"
     lock = _locked(parts, patience)
     try:
-        found = _hash_in(note)
+        found = None
+        if note.exists():
+            content = read_json(note)
+            found = str(content.get("hash")) if isinstance(content, dict) else ""
         if found not in (code, None) and not overwrite:
             raise FileExistsError(
                 f"{parts} holds parts of another recipe ({found}, this one is {code}); remove it, "
@@ -311,14 +294,6 @@ def _clear(parts: Path) -> None:
     (parts / LOCK).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         parts.rmdir()  # unless another process has begun in it
-
-
-def _hash_in(note: Path) -> str | None:
-    """The recipe that parts belong to, as a note beside them says."""
-    if not note.exists():
-        return None
-    content = read_json(note)
-    return str(content.get("hash")) if isinstance(content, dict) else ""
 
 
 def _count(parts: Path) -> int:

@@ -9,6 +9,7 @@ store; HDF5 would allocate it and return fill values. All readers open HDF5 file
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import h5py
 
@@ -37,22 +38,19 @@ class HDF5Error(ValueError):
 def open_hdf5(path: Path | str, *, limit: int | None = None, deep: bool = True) -> h5py.File:
     """Open a file for reading, once it is known to hold all of its data itself.
 
-    Raises ``HDF5Error`` if it is refused and ``OSError`` if it is not a whole HDF5 file.
-
-    Args:
-        path: The file.
-        limit: Most bytes of a data set and ``MOST_OBJECTS`` objects. None: no limit.
-        deep: Check all objects. If False, check the links of the root group only; call
-            ``check_group`` for each group before use.
+    Raises ``HDF5Error`` if it is refused and ``OSError`` if it is not a whole HDF5 file. ``limit``
+    is the largest size of a data set in bytes (with at most ``MOST_OBJECTS`` objects). If ``deep``
+    is False, only the links of the root group are checked; call ``check_group`` before use.
     """
     require_regular(path)
     # Files are never changed in place, so readers need no lock (and read-only disks have none).
     file = h5py.File(path, "r", locking=False)
     try:
         if deep:
-            stamp = _stamp(file)
+            status = os.fstat(file.id.get_vfd_handle())
+            stamp = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
             if limit is not None or stamp not in _CHECKED:
-                _Walk(path, limit).check(file)
+                _check_below(path, file, limit)
                 _CHECKED[stamp] = None
                 if len(_CHECKED) > _REMEMBERED:
                     _CHECKED.pop(next(iter(_CHECKED)))
@@ -65,6 +63,33 @@ def open_hdf5(path: Path | str, *, limit: int | None = None, deep: bool = True) 
         file.close()
         raise OSError(f"damaged: {error}") from error
     return file
+
+
+class PerProcess:
+    """A file that every process opens once, for itself, with ``_open``; it can be pickled."""
+
+    _pid: int = -1
+    _file: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_pid": -1, "_file": None}
+
+    def open(self) -> Any:
+        if self._file is None or self._pid != os.getpid():
+            # A handle that came through a fork shares its descriptor with the parent. Closing it
+            # here leaves the parent's open; HDF5 would otherwise hand out the shared one again.
+            self.close()
+            self._file, self._pid = self._open(), os.getpid()
+        return self._file
+
+    def close(self) -> None:
+        """Close the file in this process; the next read opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> Any:
+        raise NotImplementedError
 
 
 def is_hdf5(path: Path | str) -> bool:
@@ -95,7 +120,7 @@ def check_group(path: Path | str, group: h5py.Group) -> None:
 
     A soft link could lead through an external link in a group that nobody checked.
     """
-    _Walk(path, None, allow_soft=False).check(group)
+    _check_below(path, group, allow_soft=False)
 
 
 def check_dataset(path: Path | str, dataset: h5py.Dataset, limit: int | None = None) -> None:
@@ -123,60 +148,45 @@ def check_dataset(path: Path | str, dataset: h5py.Dataset, limit: int | None = N
         )
 
 
-class _Walk:
-    """A visit to all objects below a group, each once."""
-
-    def __init__(self, path: Path | str, limit: int | None, *, allow_soft: bool = True) -> None:
-        self.path, self.limit, self.allow_soft = path, limit, allow_soft
-        self.seen: set[tuple[int, int]] = set()
-        self.count = 0
-
-    def check(self, root: h5py.Group) -> None:
-        waiting = [root]
-        while waiting:
-            group = waiting.pop()
-            for name in _check_links(self.path, group, allow_soft=self.allow_soft):
-                self.count += 1
-                if self.limit is not None and self.count > MOST_OBJECTS:
-                    raise HDF5Error(
-                        f"{self.path}: expected at most {MOST_OBJECTS} objects, found more; send "
-                        "a file with the flow alone"
-                    )
-                try:
-                    found = h5py.h5o.open(group.id, name)
-                except DAMAGED:
-                    continue  # damaged: readers cannot open it either
-                info = h5py.h5o.get_info(found)
-                if (info.fileno, info.addr) in self.seen:
-                    continue
-                self.seen.add((info.fileno, info.addr))
-                if isinstance(found, h5py.h5g.GroupID):
-                    waiting.append(h5py.Group(found))
-                elif isinstance(found, h5py.h5d.DatasetID):
-                    check_dataset(self.path, h5py.Dataset(found), self.limit)
+def _check_below(
+    path: Path | str, root: h5py.Group, limit: int | None = None, *, allow_soft: bool = True
+) -> None:
+    """Visit all objects below a group, each once."""
+    seen: set[tuple[int, int]] = set()
+    count, waiting = 0, [root]
+    while waiting:
+        group = waiting.pop()
+        for name in _check_links(path, group, allow_soft=allow_soft):
+            count += 1
+            if limit is not None and count > MOST_OBJECTS:
+                raise HDF5Error(
+                    f"{path}: expected at most {MOST_OBJECTS} objects, found more; send a file "
+                    "with the flow alone"
+                )
+            try:
+                found = h5py.h5o.open(group.id, name)
+            except DAMAGED:
+                continue  # damaged: readers cannot open it either
+            info = h5py.h5o.get_info(found)
+            if (info.fileno, info.addr) in seen:
+                continue
+            seen.add((info.fileno, info.addr))
+            if isinstance(found, h5py.h5g.GroupID):
+                waiting.append(h5py.Group(found))
+            elif isinstance(found, h5py.h5d.DatasetID):
+                check_dataset(path, h5py.Dataset(found), limit)
 
 
 def _check_links(path: Path | str, group: h5py.Group, *, allow_soft: bool) -> list[bytes]:
     """The names of the hard links of a group, once no other link leads out of it."""
-    names: list[bytes] = []
-    kinds: list[tuple[bytes, int]] = []
-
-    def note(name: bytes, info: h5py.h5l.LinkInfo) -> None:
-        kinds.append((name, info.type))
-
-    group.id.links.iterate(note, info=True)
-    for name, kind in kinds:
-        if kind == h5py.h5l.TYPE_HARD:
-            names.append(name)
-        elif kind != h5py.h5l.TYPE_SOFT or not allow_soft:
+    kinds: dict[bytes, int] = {}
+    # A callback that returns None goes on to the next link.
+    group.id.links.iterate(lambda name, info: kinds.update({name: info.type}), info=True)
+    for name, kind in kinds.items():
+        if kind != h5py.h5l.TYPE_HARD and (kind != h5py.h5l.TYPE_SOFT or not allow_soft):
             where = "elsewhere in it" if kind == h5py.h5l.TYPE_SOFT else "to another file"
             raise HDF5Error(
                 f"{path}: {name.decode('utf-8', 'replace')!r} in {group.name!r} is a link "
                 f"{where}; {_WHOLE}"
             )
-    return names
-
-
-def _stamp(file: h5py.File) -> tuple[int, ...]:
-    status = os.fstat(file.id.get_vfd_handle())
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return [name for name, kind in kinds.items() if kind == h5py.h5l.TYPE_HARD]

@@ -19,6 +19,7 @@ alone. On such errors: Raffel et al., Particle Image Velocimetry, 3rd edition (2
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from pibert.data.resample import channel_indices
+from pibert.data.views import MappedFrames, mask_shape, pick
 from pibert.fields import Grid, Trajectory, read_mask
 from pibert.physics import find_family
 
@@ -75,7 +77,7 @@ def measure(trajectory: Trajectory, model: Measurement) -> Trajectory:
     """The trajectory as it would be measured; frames are made when they are read.
 
     Only u and v are left. Body, parameters, series and source facts stay; the local representation
-    tells the model.
+    records the model.
     """
     if "measurement" in trajectory.local:
         raise ValueError(f"trajectory {trajectory.name!r}: it has been measured already")
@@ -83,13 +85,22 @@ def measure(trajectory: Trajectory, model: Measurement) -> Trajectory:
     picked = channel_indices(spec.channels, MEASURED)
     if spec.family is not None and not set(find_family(spec.family).channels) <= set(MEASURED):
         spec = replace(spec, family=None)
-    model = replace(model, velocity=_velocity_scale(trajectory, model))
+    scale = model.velocity or spec.reference_velocity
+    if scale is None and (model.noise or model.outliers):
+        raise ValueError(
+            f"trajectory {trajectory.name!r}: it has no reference velocity; give the measurement a "
+            "velocity that noise and outliers are shares of"
+        )
+    model = replace(model, velocity=scale)
     local = {"channels": list(MEASURED), "measurement": asdict(model)}
+    shape, valid = (trajectory.num_frames, len(MEASURED), *spec.grid.shape), trajectory.valid
+    if model.missing > 0 or (model.missing_near_body or 0) > 0:
+        valid = MappedFrames(mask_shape(trajectory), partial(_read_valid, trajectory, model))
     return replace(
         trajectory,
-        states=_MeasuredFields(trajectory, model),
+        states=MappedFrames(shape, partial(_read_measured, trajectory, model)),
         spec=replace(spec, channels=MEASURED, units=tuple(spec.units[i] for i in picked)),
-        valid=_MeasuredValid(trajectory, model) if _misses(model) else trajectory.valid,
+        valid=valid,
         local={**trajectory.local, **local},
     )
 
@@ -103,58 +114,31 @@ def spurious(
     return seen & (lots < model.outliers).to(seen.device)
 
 
-class _MeasuredFields:
-    """The states of a measured trajectory."""
-
-    def __init__(self, base: Trajectory, model: Measurement) -> None:
-        self.base, self.model = base, model
-        self.channels = channel_indices(base.spec.channels, MEASURED)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.base.num_frames, len(MEASURED), *self.base.spec.grid.shape)
-
-    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
-        chosen = list(range(len(MEASURED)) if channels is None else channels)
-        base, model = self.base, self.model
-        fields = base.read(frames, [self.channels[i] for i in chosen])
-        known = base.known(frames)
-        average = _window_average(fields, known, base.spec.grid, model.window)
-        scale = model.velocity or 0.0
-        noisy = average + scale * model.noise * self._noise(frames)[:, chosen].to(average)
-        wrong = spurious(base, model, frames)[:, None]
-        noisy = torch.where(wrong, scale * self._wild(frames)[:, chosen].to(average), noisy)
-        noisy = torch.where(_missing(base, model, frames)[:, None], torch.nan, noisy)
-        # Unknown points stay what they are.
-        return torch.where(known[:, None], noisy, fields)
-
-    def _noise(self, frames: slice) -> Tensor:
-        """Of unit variance, correlated as windows overlap."""
-        w, (ny, nx) = self.model.window, self.base.spec.grid.shape
-        white = _draw(self.base, self.model, frames, "noise", 2, ny + w - 1, nx + w - 1)
-        return w * torch.nn.functional.avg_pool2d(white, w, stride=1)
-
-    def _wild(self, frames: slice) -> Tensor:
-        """Spurious vectors everywhere, in velocity scales."""
-        share = _draw(self.base, self.model, frames, "values", 2, *self.base.spec.grid.shape)
-        return self.model.outlier_range * (2 * share - 1)
+def _read_measured(
+    base: Trajectory, model: Measurement, frames: slice, channels: Sequence[int] | None
+) -> Tensor:
+    """The velocity of some frames as it would be measured."""
+    chosen = pick(range(len(MEASURED)), channels)
+    stored = channel_indices(base.spec.channels, MEASURED)
+    fields, known = base.read(frames, pick(stored, chosen)), base.known(frames)
+    average = _window_average(fields, known, base.spec.grid, model.window)
+    scale, w, (ny, nx) = model.velocity or 0.0, model.window, base.spec.grid.shape
+    # Noise of unit variance, correlated as windows overlap.
+    white = _draw(base, model, frames, "noise", 2, ny + w - 1, nx + w - 1)
+    noise = w * torch.nn.functional.avg_pool2d(white, w, stride=1)
+    share = _draw(base, model, frames, "values", 2, ny, nx)
+    wild = model.outlier_range * (2 * share - 1)
+    noisy = average + scale * model.noise * noise[:, chosen].to(average)
+    wrong = spurious(base, model, frames)[:, None]
+    noisy = torch.where(wrong, scale * wild[:, chosen].to(average), noisy)
+    noisy = torch.where(_missing(base, model, frames)[:, None], torch.nan, noisy)
+    # Unknown points stay what they are.
+    return torch.where(known[:, None], noisy, fields)
 
 
-class _MeasuredValid:
-    """The valid mask of a measured trajectory."""
-
-    def __init__(self, base: Trajectory, model: Measurement) -> None:
-        self.base, self.model = base, model
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.base.num_frames, *self.base.spec.grid.shape)
-
-    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
-        assert channels is None
-        there = ~_missing(self.base, self.model, frames)
-        valid = self.base.valid
-        return there if valid is None else there & read_mask(valid, frames).to(there.device)
+def _read_valid(base: Trajectory, model: Measurement, frames: slice) -> Tensor:
+    there = ~_missing(base, model, frames)
+    return there if base.valid is None else there & read_mask(base.valid, frames).to(there.device)
 
 
 def _window_average(fields: Tensor, known: Tensor, grid: Grid, window: int) -> Tensor:
@@ -196,10 +180,6 @@ def _missing(trajectory: Trajectory, model: Measurement, frames: slice) -> Tenso
     return (lots < share).to(known.device) & known
 
 
-def _misses(model: Measurement) -> bool:
-    return model.missing > 0 or (model.missing_near_body or 0) > 0
-
-
 def _draw(
     trajectory: Trajectory, model: Measurement, frames: slice, purpose: str, *shape: int
 ) -> Tensor:
@@ -211,13 +191,3 @@ def _draw(
         rng = np.random.default_rng([model.seed, int.from_bytes(label), frame])
         numbers[place] = rng.standard_normal(shape) if purpose == "noise" else rng.random(shape)
     return torch.from_numpy(numbers)
-
-
-def _velocity_scale(trajectory: Trajectory, model: Measurement) -> float | None:
-    scale = model.velocity or trajectory.spec.reference_velocity
-    if scale is None and (model.noise or model.outliers):
-        raise ValueError(
-            f"trajectory {trajectory.name!r}: it has no reference velocity; give the measurement a "
-            "velocity that noise and outliers are shares of"
-        )
-    return scale

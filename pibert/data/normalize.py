@@ -1,4 +1,4 @@
-"""Statistics of the training part, over measured points, and a test for spurious vectors.
+"""Statistics of the training split, over measured points, and a test for spurious vectors.
 
 Means and variances are streamed: every block of frames gives its count, mean and sum of squared
 deviations, and two such triples merge exactly (Chan, Golub, LeVeque 1983), in float64. Nothing is
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from pibert.data.dataset import common_spec
 from pibert.data.splits import Segment
+from pibert.data.views import frame_blocks
 from pibert.fields import Normalizer, Parameter, Trajectory
 
-_BLOCK_VALUES = 1 << 22
 _MIN_NEIGHBOURS = 3
 
 
@@ -28,10 +28,8 @@ def fit_normalizer(
 ) -> Normalizer:
     """Mean and std (of the population) of every channel over the measured points of some segments.
 
-    Args:
-        trajectories: All of them; of one common spec.
-        segments: The training part; everything if not given.
-        noise: With a noise level, vectors that ``flag_outliers`` flags do not count either.
+    The trajectories have one common spec; without segments, the training split, all of them counts.
+    With a noise level, vectors that ``flag_outliers`` flags do not count.
     """
     spec = common_spec(trajectories)
     if segments is None:
@@ -39,12 +37,9 @@ def fit_normalizer(
     c = len(spec.channels)
     count = torch.zeros((), dtype=torch.float64)
     mean, squares = torch.zeros(2, c, dtype=torch.float64)
-    step = max(1, _BLOCK_VALUES // (c * spec.grid.shape[0] * spec.grid.shape[1]))
     for index, first, stop in segments:
         trajectory = trajectories[index]
-        end = trajectory.num_frames if stop is None else stop
-        for start in range(first, end, step):
-            frames = slice(start, min(start + step, end))
+        for frames in frame_blocks(trajectory, first, stop):
             fields, known = trajectory.read(frames), trajectory.measured(frames)
             if noise is not None:
                 known = known & ~flag_outliers(fields, noise=noise, known=known)
@@ -78,7 +73,7 @@ def fit_normalizer(
 def fit_parameters(
     trajectories: Sequence[Trajectory], segments: Sequence[Segment] | None = None
 ) -> tuple[Parameter, ...]:
-    """The declared parameters with statistics and range of the training part's trajectories.
+    """The declared parameters with statistics and range over the training trajectories.
 
     Every trajectory counts once, in the scaling that it declares (log for a Reynolds number). A
     parameter that has a single value, or none, in the training part gets the std 1.
@@ -116,15 +111,10 @@ def flag_outliers(
     |U - Um| / (median |Ui - Um| + noise); a vector is flagged where the Euclidean norm of its
     components' residuals is above the threshold. Westerweel, Scarano, Exp. Fluids 39 (2005).
 
-    Args:
-        fields: The components of the vectors, in physical units.
-        noise: Accepted fluctuation of the measurement in the same units. The authors take a
-            displacement of 0.1 pixel.
-        known: Points that may be judged and may judge; all finite ones if not given.
-        threshold: The authors take 2.
-
-    Returns:
-        True at outliers; never at a point that is unknown or has fewer than three known neighbours.
+    ``fields`` are the components in physical units, ``noise`` is the accepted fluctuation of the
+    measurement in the same units (the authors take a displacement of 0.1 pixel). Only ``known``
+    points are tested and used as neighbours (default: all finite ones); a point with fewer than
+    three known neighbours is never flagged.
     """
     if not noise > 0 or not threshold > 0:
         raise ValueError(f"noise and threshold must be positive, found {noise} and {threshold}")

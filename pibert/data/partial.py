@@ -2,9 +2,11 @@
 
 import contextlib
 import fcntl
+import glob
 import io
 import os
 import secrets
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -14,12 +16,38 @@ from typing import Any
 from pibert.stopping import STOPPING
 
 
-def refuse_no_place(path: Path) -> None:
-    """Refuse a name that no file can have, before any work is done."""
-    if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it first")
+def check_writable(path: Path) -> None:
+    """Raise if a file cannot be written, before any work is done; its folder may not exist yet."""
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file in it")
+    folder = next(folder for folder in path.absolute().parents if folder.exists())
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{path}: {folder} is a file, not a folder; choose another place")
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(
+            f"{path}: the folder {folder} cannot be written; choose another or change its rights"
+        )
+
+
+def make_folder(path: Path) -> None:
+    """Create the folder of a file that can be written."""
+    check_writable(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the system refuses is raised with the file and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(
+            error.errno,
+            f"{path}: cannot write: {os.strerror(error.errno)}; nothing was changed; check the "
+            "space and the rights of the folder",
+        ) from error
 
 
 class PartialFile(io.RawIOBase):
@@ -92,6 +120,54 @@ class PartialFile(io.RawIOBase):
         super().close()
 
 
+class GrowingFile:
+    """What an HDF5 library (``open_with``) writes into, and the way to its final name."""
+
+    def __init__(self, path: Path, open_with: Callable[[PartialFile], Any]) -> None:
+        self._path, self._partial = path, partial_path(path)
+        self.file: Any = None
+        with interrupts_held():
+            self._sink = PartialFile(self._partial)
+            try:
+                self.file = open_with(self._sink)
+            except BaseException:
+                self.discard()
+                raise
+
+    @contextlib.contextmanager
+    def changed(self) -> Iterator[Any]:
+        """The library's file, to be written to; what the disk refused is raised at the end."""
+        with interrupts_held():
+            yield self.file
+            self.raise_error()
+
+    def close(self) -> None:
+        """Complete the file; it still has its temporary name."""
+        with interrupts_held():
+            file, self.file = self.file, None
+            file.close()
+            self.raise_error()
+            os.fsync(self._sink.fileno())
+
+    def publish(self) -> None:
+        os.replace(self._partial, self._path)
+        flush_folder(self._path.parent)
+
+    def discard(self) -> None:
+        """Close and remove; nothing is left to do after ``publish``."""
+        with interrupts_held():
+            if self.file is not None:
+                file, self.file = self.file, None
+                file.close()
+            self._sink.close()
+            with contextlib.suppress(OSError):
+                self._partial.unlink(missing_ok=True)
+
+    def raise_error(self) -> None:
+        if self._sink.error is not None:
+            raise self._sink.error
+
+
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[Callable[[], None]]:
     """Ctrl-C and SIGTERM wait while HDF5 is at work: raised inside its callbacks they are lost.
@@ -126,13 +202,9 @@ def interrupts_held() -> Iterator[Callable[[], None]]:
 def replace_file(path: Path, content: bytes, *, former: Path | None = None) -> None:
     """Put a whole file in the place of an old one: written beside it, flushed, renamed.
 
-    A reader finds the old file or the new one. Where writing fails the old one stays.
-
-    Args:
-        path: The file.
-        content: All of it.
-        former: A name in the same folder that the old file gets. A stop between the two renames
-            leaves the old file under this name and none under its own.
+    A reader finds the old file or the new one. Where writing fails the old one stays. With
+    ``former``, the old file gets that name in the same folder; a stop between the two renames
+    leaves the old file under it and none under ``path``.
     """
     partial = partial_path(path)
     try:
@@ -161,20 +233,20 @@ def flush_folder(folder: Path) -> None:
 
 
 def partial_path(path: Path) -> Path:
-    """A name beside the target that tells which process writes it."""
+    """A name beside the target that contains the id of the writing process."""
     return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove partial files of the same target whose writer died."""
-    for partial in path.parent.glob(f".{_escaped(path.name)}.*-*.partial"):
+    """Remove partial files and folders of the same target whose writer died."""
+    for partial in path.parent.glob(f".{glob.escape(path.name)}.*-*.partial"):
         pid = partial.name.removesuffix(".partial").rpartition(".")[2].partition("-")[0]
-        if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and not _is_locked(partial):
+        if not pid.isdecimal() or Path(f"/proc/{pid}").exists():
+            continue
+        if partial.is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
+        elif not _is_locked(partial):
             partial.unlink(missing_ok=True)
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 def _is_locked(path: Path) -> bool:

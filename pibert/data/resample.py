@@ -1,4 +1,4 @@
-"""Other representations of a trajectory: fewer frames, some channels, another resolution.
+"""Other representations of a trajectory: fewer frames, some channels, a region, another resolution.
 
 A grid point stands for the cell around it, so a grid of n points spaced dx covers n dx, and a
 resized grid covers the same extent. Shrinking takes the average over each new cell of the piecewise
@@ -13,10 +13,16 @@ or interpolation, normalised (normalised convolution; Knutsson, Westin, CVPR 199
 stay constant around any gap, and affine ones where slopes can be had. Without any known point the
 value is NaN. A new point is body, or missing, where half of its cell is: half of the fluid, for the
 missing. So scattered gaps do not spread. It is filled where half of what is known of its cell is.
+
+A side that is cut is open; of a periodic axis both are. Rows and columns are counted from 0 and cut
+as Python cuts lists: ``slice(2, -2)`` drops two at either end.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -24,8 +30,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert.data.splits import Segment, split_at_gaps
+from pibert.data.views import MappedFrames, map_mask, pick
 from pibert.data.wording import counted
-from pibert.fields import MASKS, FrameSource, Grid, Trajectory, read_mask
+from pibert.fields import MASKS, Boundary, FrameSource, Grid, Sides, Trajectory, read_mask
 from pibert.physics import find_family
 
 _TOGETHER = 1 << 19
@@ -41,18 +48,11 @@ def represent(
     channels: Sequence[str] | None = None,
     size: tuple[int, int] | None = None,
 ) -> Trajectory:
-    """A view of a trajectory; nothing is read before the view is.
+    """A view with time step, grid and masks to match, and a record of it in ``local``.
 
-    Args:
-        trajectory: What to look at.
-        stride: Every how many frames one is taken; 1 where the time has gaps.
-        max_frames: At most so many frames, counted after the stride.
-        frames: Of which frames, before the stride; without a step.
-        channels: Names of the channels to keep, in this order.
-        size: Rows and columns of the view's grid.
-
-    Returns:
-        A trajectory with time step, grid and masks to match; its local representation says so.
+    Nothing is read before the view is. ``frames``, without a step, are chosen first, then every
+    Nth of them (``stride``, 1 where the time has gaps), then the first ``max_frames``. ``channels``
+    names those to keep, in this order; ``size`` is rows and columns of the view's grid.
     """
     if stride < 1 or (max_frames is not None and max_frames < 1):
         raise ValueError(
@@ -74,7 +74,8 @@ def represent(
         if not stretch:
             raise ValueError(
                 f"trajectory {trajectory.name!r} has {counted(trajectory.num_frames, 'frame')}: "
-                f"none of them is among {_in_words(frames)}"
+                "none of them is among "  # as a user writes them: 900:
+                + ":".join("" if end is None else str(end) for end in (frames.start, frames.stop))
             )
         begin, step = (local.get("frames") or (0, 0))[0], local.get("stride") or 1
         local["frames"] = [begin + step * stretch[0], begin + step * stretch[-1]]
@@ -102,21 +103,16 @@ def represent(
         dt=None if spec.dt is None else spec.dt * stride,
         grid=grid,
     )
-    kept = _as_slice(chosen)
+    kept, shape = _as_slice(chosen), (len(chosen), len(names), *grid.shape)
     return replace(
         trajectory,
-        states=_FieldView(trajectory, chosen, picked, resizer),
+        states=MappedFrames(shape, partial(_read_fields, trajectory, chosen, picked, resizer)),
         time=trajectory.time[kept],
         series={name: values[kept] for name, values in trajectory.series.items()},
         spec=spec,
         local=local,
         **{kind: _view_mask(trajectory, kind, chosen, resizer) for kind in MASKS},
     )
-
-
-def _in_words(frames: slice) -> str:
-    """As a user writes them: ``900:``."""
-    return ":".join("" if end is None else str(end) for end in (frames.start, frames.stop))
 
 
 def channel_indices(available: Sequence[str], wanted: Sequence[str]) -> list[int]:
@@ -137,13 +133,8 @@ class Resizer:
         self._y = _axis_weights(ny, rows, grid.periodic_y)
         self._x = _axis_weights(nx, columns, grid.periodic_x)
         dx, dy = grid.dx * nx / columns, grid.dy * ny / rows
-        self.new_grid = Grid(
-            (rows, columns),
-            dx,
-            dy,
-            grid.sides,
-            origin=(grid.origin[0] + (dx - grid.dx) / 2, grid.origin[1] + (dy - grid.dy) / 2),
-        )
+        origin = (grid.origin[0] + (dx - grid.dx) / 2, grid.origin[1] + (dy - grid.dy) / 2)
+        self.new_grid = Grid((rows, columns), dx, dy, grid.sides, origin=origin)
 
     def resize(
         self, fields: Float[Tensor, "t c y x"], known: Bool[Tensor, "t y x"] | None = None
@@ -275,50 +266,29 @@ def _grow(n: int, m: int, periodic: bool) -> tuple[Tensor, Tensor]:
     return between(weight), between(weight.clamp(0, 1))
 
 
-class _FieldView:
-    """Frames, channels and resolution chosen from the states of a trajectory."""
-
-    def __init__(
-        self,
-        base: Trajectory,
-        frames: range,
-        channels: tuple[int, ...],
-        resizer: Resizer | None,
-    ) -> None:
-        self.base, self.frames, self.channels, self.resizer = base, frames, channels, resizer
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        grid = self.base.spec.grid if self.resizer is None else self.resizer.new_grid
-        return (len(self.frames), len(self.channels), *grid.shape)
-
-    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
-        chosen = self.channels if channels is None else [self.channels[i] for i in channels]
-        where = _as_slice(self.frames[frames])
-        fields = self.base.read(where, chosen)
-        if self.resizer is None:
-            return fields
-        masked = self.base.body is not None or self.base.valid is not None
-        return self.resizer.resize(fields, self.base.known(where) if masked else None)
+def _read_fields(
+    base: Trajectory,
+    kept: range,
+    picked: tuple[int, ...],
+    resizer: Resizer | None,
+    frames: slice,
+    channels: Sequence[int] | None,
+) -> Tensor:
+    where = _as_slice(kept[frames])
+    fields = base.read(where, pick(picked, channels))
+    if resizer is None:
+        return fields
+    masked = base.body is not None or base.valid is not None
+    return resizer.resize(fields, base.known(where) if masked else None)
 
 
-class _MaskView:
-    """The same choice from a mask that changes from frame to frame."""
-
-    def __init__(self, base: Trajectory, kind: str, frames: range, resizer: Resizer | None) -> None:
-        self.base, self.kind, self.frames, self.resizer = base, kind, frames, resizer
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        grid = self.base.spec.grid if self.resizer is None else self.resizer.new_grid
-        return (len(self.frames), *grid.shape)
-
-    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
-        assert channels is None
-        chosen = self.frames[frames]
-        mask = _resized_mask(self.base, self.kind, _as_slice(chosen), self.resizer)
-        # A valid mask may be static before it is resized around a moving body.
-        return mask.expand(len(chosen), *mask.shape[-2:])
+def _read_mask(
+    base: Trajectory, kind: str, kept: range, resizer: Resizer | None, frames: slice
+) -> Tensor:
+    chosen = kept[frames]
+    mask = _resized_mask(base, kind, _as_slice(chosen), resizer)
+    # A valid mask may be static before it is resized around a moving body.
+    return mask.expand(len(chosen), *mask.shape[-2:])
 
 
 def _view_mask(trajectory: Trajectory, kind: str, frames: range, resizer: Resizer | None) -> Any:
@@ -331,7 +301,9 @@ def _view_mask(trajectory: Trajectory, kind: str, frames: range, resizer: Resize
     if all(m is None or len(m.shape) == 2 for m in masks):
         found = _resized_mask(trajectory, kind, slice(0, 1), resizer)
         return found if found.ndim == 2 else found[0]
-    return _MaskView(trajectory, kind, frames, resizer)
+    grid = trajectory.spec.grid if resizer is None else resizer.new_grid
+    compute = partial(_read_mask, trajectory, kind, frames, resizer)
+    return MappedFrames((len(frames), *grid.shape), compute)
 
 
 def _resized_mask(base: Trajectory, kind: str, where: slice, resizer: Resizer | None) -> Tensor:
@@ -351,3 +323,102 @@ def _resized_mask(base: Trajectory, kind: str, where: slice, resizer: Resizer | 
 
 def _as_slice(frames: range) -> slice:
     return slice(frames.start, max(frames.start, frames.stop), frames.step)
+
+
+_ROUNDING = 1e-6
+"""In steps of the grid: an end on a point includes it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Region:
+    """What to keep; None keeps all. Ends of a range may be None too."""
+
+    x: tuple[float | None, float | None] | None = None
+    """Least and largest coordinate, in the trajectory's own unit."""
+    y: tuple[float | None, float | None] | None = None
+    rows: slice | None = None
+    columns: slice | None = None
+
+    def __post_init__(self) -> None:
+        for a, b in (("x", "columns"), ("y", "rows")):
+            if getattr(self, a) is not None and getattr(self, b) is not None:
+                raise ValueError(f"crop by {a} or by {b}, not by both")
+        for name in ("rows", "columns"):
+            numbers = getattr(self, name)
+            if numbers is not None and numbers.step not in (None, 1):
+                raise ValueError(
+                    f"expected {name} without a step, found one of {numbers.step}; resize the "
+                    "region to have fewer points"
+                )
+
+
+def crop(trajectory: Trajectory, region: Region) -> Trajectory:
+    """A lazy view of the points in a region; where it lies stands in ``local["crop"]``."""
+    grid, local = trajectory.spec.grid, dict(trajectory.local)
+    if local.get("crop") and local.get("resize"):
+        raise ValueError(
+            f"trajectory {trajectory.name!r} was cropped and resized before; crop the original file"
+        )
+    (ny, nx), (x0, y0) = grid.shape, grid.origin
+    kept_x = _points(trajectory.name, "x", nx, x0, grid.dx, region.x, region.columns)
+    kept_y = _points(trajectory.name, "y", ny, y0, grid.dy, region.y, region.rows)
+    left, right, bottom, top = grid.sides
+    left, right = _sides(left, right, kept_x, nx)
+    bottom, top = _sides(bottom, top, kept_y, ny)
+    row, _, column, _ = local.get("crop") or (0, 0, 0, 0)
+    local["crop"] = [row + kept_y[0], row + kept_y[-1], column + kept_x[0], column + kept_x[-1]]
+    new = replace(
+        grid,
+        shape=(len(kept_y), len(kept_x)),
+        sides=Sides(left, right, bottom, top),
+        body=None,
+        origin=(x0 + kept_x[0] * grid.dx, y0 + kept_y[0] * grid.dy),
+    )
+    where = (..., slice(kept_y.start, kept_y.stop), slice(kept_x.start, kept_x.stop))
+    cut = itemgetter(where)
+    masks: dict[str, Any] = {n: map_mask(getattr(trajectory, n), cut, new.shape) for n in MASKS}
+    shape = (*trajectory.states.shape[:2], *new.shape)
+    return replace(
+        trajectory,
+        states=MappedFrames(shape, partial(_read_part, trajectory, where)),
+        spec=replace(trajectory.spec, grid=new),
+        local=local,
+        **masks,
+    )
+
+
+def _points(
+    name: str,
+    axis: str,
+    count: int,
+    origin: float,
+    step: float,
+    ends: tuple[float | None, float | None] | None,
+    numbers: slice | None,
+) -> range:
+    """The numbers of the points to keep."""
+    kept = range(count)[numbers or slice(None)]
+    if ends is not None:
+        low = -math.inf if ends[0] is None else ends[0] - _ROUNDING * step
+        high = math.inf if ends[1] is None else ends[1] + _ROUNDING * step
+        inside = [number for number in kept if low <= origin + number * step <= high]
+        kept = range(inside[0], inside[-1] + 1) if inside else range(0)
+    if len(kept) < 2 <= count or not kept:
+        raise ValueError(
+            f"trajectory {name!r}: the region keeps {len(kept)} of {count} points along {axis}, "
+            f"which has them from {origin:g} to {origin + (count - 1) * step:g}; choose a wider one"
+        )
+    return kept
+
+
+def _sides(first: Boundary, last: Boundary, kept: range, count: int) -> tuple[Boundary, Boundary]:
+    cut_first, cut_last = kept[0] > 0, kept[-1] < count - 1
+    if first is Boundary.PERIODIC and (cut_first or cut_last):
+        cut_first = cut_last = True
+    return Boundary.OPEN if cut_first else first, Boundary.OPEN if cut_last else last
+
+
+def _read_part(
+    fields: Trajectory, where: tuple[Any, ...], frames: slice, channels: Sequence[int] | None
+) -> Tensor:
+    return fields.read(frames, channels)[where]

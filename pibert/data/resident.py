@@ -13,19 +13,16 @@ import torch
 from torch import Tensor
 
 from pibert.data.dataset import BatchOrder, Samples
-from pibert.draws import sample_seeds
 from pibert.fields import Batch
+from pibert.sample_rng import sample_seeds
 
 _BLOCK_BYTES = 1 << 26
 
 
 class ResidentLoader:
-    """Batches in the given order from samples that are held on a device.
+    """Batches in the given order from samples that are read once and held on a device.
 
-    Args:
-        samples: Read once, when the loader is made.
-        order: As for ``make_loader``; its ``go_to`` chooses the epoch and the step to start at.
-        device: Where the samples are held and the batches are made.
+    ``order`` is as for ``make_loader``; its ``go_to`` chooses the epoch and the step to start at.
     """
 
     def __init__(
@@ -61,7 +58,13 @@ class ResidentLoader:
         rows, columns = samples.spec.grid.shape
         frames, channels = int((high - low).sum()), len(samples.channels)
         self.nbytes = frames * rows * columns * (4 * channels + 1 + samples.has_filled)
-        self._refuse_too_much()
+        free = _free_bytes(self.device)
+        if free is not None and self.nbytes > free:
+            raise ValueError(
+                f"the samples take {self.nbytes / 2**30:.2f} GiB, but {self.device} has "
+                f"{free / 2**30:.2f} GiB free; take fewer frames or a smaller size, or read them "
+                "from the file with make_loader"
+            )
         self._fields = torch.empty(frames, channels, rows, columns, device=self.device)
         self._known = torch.empty(frames, rows, columns, dtype=torch.bool, device=self.device)
         self._has_filled = samples.has_filled
@@ -108,18 +111,9 @@ class ResidentLoader:
         rows = frames[..., None] * count + channels
         return self._fields.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, rows.shape)
 
-    def _refuse_too_much(self) -> None:
-        free = _free_bytes(self.device)
-        if free is not None and self.nbytes > free:
-            raise ValueError(
-                f"the samples take {self.nbytes / 2**30:.2f} GiB, but {self.device} has "
-                f"{free / 2**30:.2f} GiB free; take fewer frames or a smaller size, or read them "
-                "from the file with make_loader"
-            )
-
 
 def _free_bytes(device: torch.device) -> int | None:
-    """Free memory of a GPU; None where it cannot be told."""
+    """Free memory of a GPU; None where it is not known."""
     if device.type != "cuda":
         return None
     free: int = torch.cuda.mem_get_info(device)[0]

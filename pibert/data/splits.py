@@ -1,15 +1,15 @@
-"""Which parts of a data set train, select, calibrate and test.
+"""Splits of a data set: training, validation, calibration and test.
 
-A part is a list of segments, stretches of frames of single trajectories; windows never leave their
+A split is a list of segments, stretches of frames of single trajectories; windows never leave their
 segment, nor cross a gap in time. A published index of single pairs is such a list too: one segment
-per entry, as long as one window. The parts are training, validation (selection), calibration (of
-uncertainty: neither training nor selection sees it) and test.
+per entry, as long as one window. Validation selects models; calibration (of uncertainty) is seen by
+neither training nor selection.
 """
 
 import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -17,9 +17,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert.data.wording import counted
-from pibert.fields import Trajectory
 
-PARTS = ("train", "valid", "calibration", "test")
+SPLITS = ("train", "valid", "calibration", "test")
 
 GAP = 1.5
 """A step in time of at least so many dt is a gap: the frames around it are no neighbours."""
@@ -35,7 +34,7 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """Shares of training, validation and calibration; the test part is the rest."""
+    """Shares of training, validation and calibration; the rest is the test split."""
 
     train: float = 0.8
     valid: float = 0.1
@@ -50,20 +49,21 @@ class Shares:
             )
 
     def counts(self, total: int) -> dict[str, int]:
-        """How many of a total each part gets: shares rounded down, the rest to the test part."""
-        counts = {part: _floor(getattr(self, part) * total) for part in PARTS[:3]}
+        """How many of a total each split gets: shares rounded down, the rest to the test split."""
+        # 0.29 * 100 is 29.
+        counts = {part: math.floor(getattr(self, part) * total + 1e-9) for part in SPLITS[:3]}
         return counts | {"test": total - sum(counts.values())}
 
     def positive(self) -> tuple[str, ...]:
-        """The parts that should not be empty."""
-        parts = [part for part in PARTS[:3] if getattr(self, part) > 0]
+        """The splits that must not be empty."""
+        parts = [part for part in SPLITS[:3] if getattr(self, part) > 0]
         rest = 1 - self.train - self.valid - self.calibration
         return (*parts, "test") if rest > 1e-9 else tuple(parts)
 
 
 @dataclass(frozen=True)
 class Split:
-    """The segments of every part."""
+    """The segments of every split."""
 
     train: tuple[Segment, ...]
     valid: tuple[Segment, ...]
@@ -77,19 +77,15 @@ def condition(parameters: Mapping[str, float], names: Sequence[str]) -> tuple[fl
 
 
 def split_trajectories(groups: Sequence[Hashable], shares: Shares, *, seed: int) -> Split:
-    """Whole trajectories, drawn at random; those of one group go to the same part.
+    """Whole trajectories, drawn at random; those of one group go to the same split.
 
-    Groups are dealt in random order, each part being filled until the next group would miss its
-    count by more than stopping does. Of a small set every part gets at least one group, as long as
-    there are as many groups as parts: 8 trajectories with the default shares give 6, 1 and 1.
-    Published splits that name only a seed cannot be reproduced
-    from it (their permutation is not known); their counts can: 92 single trajectories with shares
-    0.8 and 0.1 give 73, 9 and 10.
+    Groups are dealt in random order; each split is filled until the next group would miss its count
+    by more than stopping does. Every split of a small set gets at least one group, as long as there
+    are as many groups as splits: 8 trajectories with the default shares give 6, 1 and 1. Published
+    splits that name only a seed cannot be reproduced from it, but their counts can: 92 single
+    trajectories with shares 0.8 and 0.1 give 73, 9 and 10.
 
-    Args:
-        groups: The group of each trajectory; ``range(n)`` for n independent ones.
-        shares: Of the number of trajectories.
-        seed: Of the order in which groups are dealt.
+    ``groups`` has the group of each trajectory; ``range(n)`` for n independent ones.
     """
     members: dict[Hashable, list[int]] = {}
     for index, group in enumerate(groups):
@@ -98,41 +94,40 @@ def split_trajectories(groups: Sequence[Hashable], shares: Shares, *, seed: int)
     order = torch.randperm(len(dealt), generator=torch.Generator().manual_seed(seed)).tolist()
 
     counts = _at_least_one(shares, len(groups))
-    filled: dict[str, list[int]] = {part: [] for part in PARTS}
+    filled: dict[str, list[int]] = {part: [] for part in SPLITS}
     place = 0
     for number, group_members in enumerate(dealt[i] for i in order):
         left = len(dealt) - number
-        while place < len(PARTS) - 1:
-            have, want = len(filled[PARTS[place]]), counts[PARTS[place]]
+        while place < len(SPLITS) - 1:
+            have, want = len(filled[SPLITS[place]]), counts[SPLITS[place]]
             too_many = have + len(group_members) - want
-            spare = left - sum(counts[part] > 0 for part in PARTS[place + 1 :])
+            spare = left - sum(counts[part] > 0 for part in SPLITS[place + 1 :])
             if want and (not have or (too_many < want - have and spare > 0)):
                 break
             place += 1
-        filled[PARTS[place]] += group_members
-    empty = [part for part in shares.positive() if not filled[part]]
-    if empty:
-        used = shares.positive()
+        filled[SPLITS[place]] += group_members
+    used = shares.positive()
+    if empty := [part for part in used if not filled[part]]:
         raise ValueError(
             f"expected at least {len(used)} trajectories or groups of them, one for each of "
             f"{', '.join(used)}, found {counted(len(groups), 'trajectory')} in "
             f"{counted(len(dealt), 'group')}: nothing is left for {', '.join(empty)}; add data, "
-            "split each trajectory in time (data.split = 'time'), or set the share of a part to 0"
+            "split each trajectory in time (data.split = 'time'), or set the share of a split to 0"
         )
-    parts = (tuple(Segment(index) for index in sorted(filled[part])) for part in PARTS)
+    parts = (tuple(Segment(index) for index in sorted(filled[part])) for part in SPLITS)
     return Split(*parts)
 
 
 def _at_least_one(shares: Shares, total: int) -> dict[str, int]:
-    """The counts of the shares, but none of the parts is empty where there is enough for all.
+    """The counts of the shares, but no split is empty where there is enough for all.
 
-    What an empty part gets is taken from the part that is furthest above its share.
+    What an empty split gets is taken from the split that is furthest above its share.
     """
     counts, used = shares.counts(total), shares.positive()
     rest = 1 - shares.train - shares.valid - shares.calibration
-    above = {part: counts[part] - total * getattr(shares, part, rest) for part in PARTS}
+    above = {part: counts[part] - total * getattr(shares, part, rest) for part in SPLITS}
     for part in used:
-        givers = [other for other in PARTS if counts[other] > (other in used)]
+        givers = [other for other in SPLITS if counts[other] > (other in used)]
         if not counts[part] and givers:
             giver = max(givers, key=lambda other: above[other])
             above[giver] -= 1
@@ -141,32 +136,14 @@ def _at_least_one(shares: Shares, total: int) -> dict[str, int]:
     return counts
 
 
-def label_split(trajectories: Sequence[Trajectory], split: Split, *, seed: int) -> list[Trajectory]:
-    """The trajectories with the parts they belong to, and the seed, in their provenance."""
-    parts: list[list[str]] = [[] for _ in trajectories]
-    for part in PARTS:
-        for index in sorted({segment.trajectory for segment in getattr(split, part)}):
-            parts[index].append(part)
-    return [
-        replace(
-            trajectory,
-            local={**trajectory.local, "split": "+".join(own) or None, "split_seed": seed},
-        )
-        for trajectory, own in zip(trajectories, parts, strict=True)
-    ]
-
-
 def split_in_time(lengths: Sequence[int], shares: Shares, *, guard: int) -> Split:
-    """Consecutive stretches of every trajectory, with frames between them that belong to none.
+    """Consecutive stretches of every trajectory, with ``guard`` frames between them in no split.
 
-    Args:
-        lengths: The number of frames of each trajectory.
-        shares: Of the frames that the guard gaps leave.
-        guard: Frames left out between two parts. The flow should forget itself within them.
+    The flow should lose its memory within the guard frames. Shares are of the remaining frames.
     """
     if guard < 0:
         raise ValueError(f"guard must be zero or positive, found {guard}")
-    parts: dict[str, list[Segment]] = {part: [] for part in PARTS}
+    parts: dict[str, list[Segment]] = {part: [] for part in SPLITS}
     used = shares.positive()
     for index, length in enumerate(lengths):
         counts = shares.counts(length - guard * (len(used) - 1))
@@ -182,12 +159,12 @@ def split_in_time(lengths: Sequence[int], shares: Shares, *, guard: int) -> Spli
                         "a recording of several frames"
                     )
                 raise ValueError(
-                    f"{what}: too few for a part {part!r} and gaps of {counted(guard, 'frame')}; "
-                    "lower data.guard, raise the part's share, or part whole trajectories"
+                    f"{what}: too few for a split {part!r} and gaps of {counted(guard, 'frame')}; "
+                    "lower data.guard, raise its share, or split by whole trajectories"
                 )
             parts[part].append(Segment(index, start, start + counts[part]))
             start += counts[part] + guard
-    return Split(*(tuple(parts[part]) for part in PARTS))
+    return Split(*(tuple(parts[part]) for part in SPLITS))
 
 
 def find_gaps(time: Float[Tensor, " t"], dt: float) -> Bool[Tensor, " steps"]:
@@ -197,20 +174,12 @@ def find_gaps(time: Float[Tensor, " t"], dt: float) -> Bool[Tensor, " steps"]:
 
 
 def split_at_gaps(segment: Segment, time: Float[Tensor, " t"], dt: float | None) -> list[Segment]:
-    """The stretches of a segment in which neighbouring frames are dt apart.
+    """The stretches of a segment in which neighbouring frames are dt apart; without dt, all of it.
 
-    Args:
-        segment: Some frames of a trajectory.
-        time: Of all frames of that trajectory.
-        dt: Time between neighbouring frames; without it no gap can be told.
+    ``time`` is that of all frames of the trajectory.
     """
     index, start, stop = segment
     stop = len(time) if stop is None else stop
     jumps = [] if dt is None else find_gaps(time[start:stop], dt).nonzero().flatten().tolist()
     edges = [start, *(start + 1 + jump for jump in jumps), stop]
     return [Segment(index, a, b) for a, b in itertools.pairwise(edges)]
-
-
-def _floor(value: float) -> int:
-    """Rounded down, but 0.29 * 100 is 29."""
-    return math.floor(value + 1e-9)

@@ -5,8 +5,8 @@ velocities are in units of one system; measured fields often have coordinates in
 in m/s. Where these units are known, ``in_consistent_units`` brings lengths, times and every channel
 that is a product of powers of length and time (velocity, vorticity, kinematic pressure) to metres
 and seconds. The rest is left alone: diameters, channels in Pa or K or without a unit. Pixels need a
-calibration (``pibert.data.sources.calibration``): the size of a pixel and, for displacements, the
-time between the two images of a pair.
+calibration (``readers.shared.calibration``): the size of a pixel and, for displacements, the time
+between the two images of a pair.
 """
 
 import difflib
@@ -14,24 +14,17 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
+from pibert.data.views import MappedFrames, scale_channels
 from pibert.fields import Trajectory
 
 VELOCITY = ("u", "v", "w")
 UNKNOWN = (None, "1", "unknown")
 """Units of data that state none."""
 _LENGTHS = {
-    "m": 1.0,
-    "dm": 1e-1,
-    "cm": 1e-2,
-    "mm": 1e-3,
-    "um": 1e-6,
-    "nm": 1e-9,
-    "km": 1e3,
+    **{"m": 1.0, "dm": 1e-1, "cm": 1e-2, "mm": 1e-3, "um": 1e-6, "nm": 1e-9, "km": 1e3},
     **dict.fromkeys(("in", "inch", "inches"), 0.0254),
     **dict.fromkeys(("ft", "foot", "feet"), 0.3048),
     **dict.fromkeys(("micron", "microns"), 1e-6),
@@ -87,9 +80,7 @@ _UNITS = {
 def parse_unit(text: str | None, more: Mapping[str, Unit] = {}) -> Unit | None:
     """``mm/s``, ``m s-1``, ``m²/s²``, ``1/ms``; None for what is not made of lengths and times.
 
-    Args:
-        text: The unit.
-        more: Names of other units, such as ``px`` where the size of a pixel is known.
+    ``more`` adds names of units, such as ``px`` where the size of a pixel is known.
     """
     rest = (text or "").strip().translate(_PLAIN)
     known = {**_UNITS, **more}
@@ -122,10 +113,7 @@ def names_pixels(unit: str | None) -> bool:
 def looks_like_pixels(steps: Sequence[float], origin: Sequence[float], least: int = 2) -> bool:
     """Whether coordinates are whole or half numbers in whole steps, as windows of an image are.
 
-    Args:
-        steps: Spacing along x and y, in the numbers of the source.
-        origin: Coordinates of the first point.
-        least: The smallest spacing that counts.
+    Steps and origin are numbers of the source; ``least`` is the smallest spacing that counts.
     """
     spaced = all(step > least - 0.5 and _is_whole(step) for step in steps)
     return spaced and all(_is_whole(2 * place) for place in origin)
@@ -158,7 +146,7 @@ QUANTITIES = {
 
 
 def doubt_unit(text: str | None, quantity: str) -> str | None:
-    """In words, what is odd about the unit of a quantity of ``QUANTITIES``; None: nothing is.
+    """What is odd about the unit of a quantity of ``QUANTITIES``; None if nothing is.
 
     Scales of a flow (``D``, ``U``, ``D/U``), pixels, frames and ``1`` are as good as metres.
     """
@@ -229,17 +217,16 @@ def find_conversion(
         clock.factor,
         tuple(unit.factor if unit else 1.0 for unit in found.values()),
         next(speed.factor for speed in speeds if speed),
-        tuple(_si_name(unit, text) for unit, text in zip(found.values(), units, strict=True)),
+        tuple(
+            text if unit is None or unit.factor == 1 else unit.si_name
+            for unit, text in zip(found.values(), units, strict=True)
+        ),
         {
             name: f"{stated[name]} -> {unit.si_name}"
             for name, unit in known.items()
             if unit is not None and unit.factor != 1
         },
     )
-
-
-def _si_name(unit: Unit | None, text: str) -> str:
-    return text if unit is None or unit.factor == 1 else unit.si_name
 
 
 def assume_units(
@@ -261,8 +248,8 @@ def assume_units(
             f"{grid.dx:g} x {grid.dy:g} apart, look like pixels; give --scale and --pulse-delay if "
             "they are, else their units (--unit, --length-unit)"
         )
-    told = ", ".join(f"{name} in {unit}" for name, unit in missing.items())
-    remark(f"no unit is stated: it is assumed that the model's fit, {told} (--unit)")
+    assumed_units = ", ".join(f"{name} in {unit}" for name, unit in missing.items())
+    remark(f"no unit is stated: assuming the model's, {assumed_units} (--unit)")
     assumed = tuple(missing.get(name, own) for name, own, _ in named)
     return replace(trajectory, spec=replace(spec, units=assumed))
 
@@ -278,6 +265,9 @@ def in_consistent_units(trajectory: Trajectory) -> Trajectory:
     found = find_conversion(trajectory.length_unit, trajectory.time_unit, spec.channels, spec.units)
     if found is None or not found.changes:
         return trajectory
+    local = {**trajectory.local, "units": dict(found.changes)}
+    if isinstance(plane := local.get("plane"), Mapping):  # where the plane lies in space
+        local["plane"] = {**plane, "position": found.length * plane["position"]}
     return replace(
         rescale(
             trajectory,
@@ -289,18 +279,14 @@ def in_consistent_units(trajectory: Trajectory) -> Trajectory:
         ),
         length_unit="m",
         time_unit=None if trajectory.time_unit is None else "s",
-        local={**_scaled_plane(trajectory.local, found.length), "units": dict(found.changes)},
+        local=local,
     )
 
 
 def describe_conversion(trajectory: Trajectory) -> str:
     """What ``in_consistent_units`` did to a trajectory that it changed, in words."""
     changes = ", ".join(f"{what} {change}" for what, change in trajectory.local["units"].items())
-    kept = [
-        what
-        for what, values in (("parameters", trajectory.parameters), ("series", trajectory.series))
-        if values
-    ]
+    kept = [what for what in ("parameters", "series") if getattr(trajectory, what)]
     return f"units: {changes}" + (f"; {' and '.join(kept)} keep their numbers" if kept else "")
 
 
@@ -315,13 +301,8 @@ def rescale(
 ) -> Trajectory:
     """The trajectory with its numbers multiplied; lazy.
 
-    Args:
-        trajectory: In any units.
-        length: Factors of the coordinates along x and y.
-        channels: Factor of each channel.
-        velocity: Factor of the reference velocity.
-        units: Of the channels, afterwards.
-        time: Factor of the times.
+    ``length`` has the factors of the coordinates along x and y, ``channels`` that of each channel,
+    ``velocity`` that of the reference velocity; ``units`` are those of the channels afterwards.
     """
     spec, grid = trajectory.spec, trajectory.spec.grid
     along_x, along_y = length
@@ -341,34 +322,48 @@ def rescale(
     )
     states = trajectory.states
     if any(factor != 1 for factor in channels):
-        states = _Scaled(trajectory, channels)
+        states = MappedFrames(tuple(states.shape), partial(scale_channels, trajectory, channels))
     return replace(trajectory, states=states, time=time * trajectory.time, spec=scaled)
-
-
-def _scaled_plane(local: Mapping[str, Any], length: float) -> dict[str, Any]:
-    """The local representation, where the plane lies in space in the new unit."""
-    plane = local.get("plane")
-    if not isinstance(plane, Mapping):
-        return dict(local)
-    return {**local, "plane": {**plane, "position": length * plane["position"]}}
 
 
 def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else factor * value
 
 
-class _Scaled:
-    """States multiplied by one factor per channel, in single precision at least."""
+_AMOUNT = re.compile(r"\s*([\d.]+(?:[eE][-+]?\d+)?)\s*([^\s\d].*)")
 
-    def __init__(self, base: Trajectory, factors: tuple[float, ...]) -> None:
-        self.base, self.factors = base, factors
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.base.states.shape)
+def parse_scale(text: str) -> float:
+    """Metres per pixel of a scale such as ``0.05 mm/px``, ``50um/px`` or ``20px/mm``."""
+    value, name = _amount(text)
+    above, _, below = name.partition("/")
+    inverse = PIXEL.fullmatch(above.strip()) is not None
+    pixel, length = (above, below) if inverse else (below, above)
+    unit = parse_unit(length)
+    if value is None or unit is None or not (unit.is_like(1, 0) and PIXEL.fullmatch(pixel.strip())):
+        raise ValueError(
+            "--scale takes the size of a pixel, such as 0.05mm/px, 50um/px or 20px/mm, "
+            f"found {text!r}"
+        )
+    return unit.factor / value if inverse else unit.factor * value
 
-    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
-        fields = self.base.read(frames, channels)
-        fields = fields.to(torch.promote_types(fields.dtype, torch.float32))
-        factors = self.factors if channels is None else [self.factors[i] for i in channels]
-        return fields * fields.new_tensor(factors)[:, None, None]
+
+def parse_duration(text: str) -> float:
+    """Seconds of a time such as ``27ms`` or ``500 us``."""
+    value, name = _amount(text)
+    unit = parse_unit(name)
+    if value is None or unit is None or not unit.is_like(0, 1):
+        raise ValueError(
+            f"--pulse-delay takes a time with its unit, such as 27ms or 500us, found {text!r}"
+        )
+    return unit.factor * value
+
+
+def _amount(text: str) -> tuple[float | None, str]:
+    """A positive number and its unit; None where there is none."""
+    found = _AMOUNT.fullmatch(text)
+    try:
+        value = float(found[1]) if found else math.nan
+    except ValueError:  # such as 1.2.3
+        value = math.nan
+    return value if 0 < value < math.inf else None, found[2] if found else ""

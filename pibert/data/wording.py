@@ -1,4 +1,7 @@
-"""Words of messages."""
+"""Words of messages, and the error that names a missing extra."""
+
+import importlib
+from typing import Any
 
 
 def counted(number: int, noun: str) -> str:
@@ -6,3 +9,14 @@ def counted(number: int, noun: str) -> str:
     if number == 1:
         return f"1 {noun}"
     return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
+
+
+def import_extra(name: str, purpose: str, extra: str = "io") -> Any:
+    """A module of an extra; an ImportError that names the extra where it is missing."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise ImportError(
+            f"{purpose} needs {package}: pip install 'pibert-cfd[{extra}]'"
+        ) from error

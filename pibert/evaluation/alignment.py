@@ -1,4 +1,4 @@
-"""Embedding-physics alignment: how well a linear map reads the vorticity off a model's embeddings.
+"""Embedding-physics alignment: how well a linear map predicts vorticity from a model's embeddings.
 
 Rows. A row is one token of one sample: its embedding (d numbers) and the vorticity of the newest
 input frame at its place, at several scales. Embeddings are what ``Stepper.embed`` gives (each model
@@ -13,22 +13,25 @@ take part. Tokens with less than half of their points defined are left out, at e
 is itself an average: at scales below its size the targets differ little.
 
 Fit. Ridge regression on standardised features, and its R^2 on rows that it has not seen
-(``evaluation/ridge.py``). Its strength is chosen by the trajectories that are fitted, each half of
-them judged by the fit to the other.
+(``held_out_r2``). Its strength is chosen on the fitted trajectories alone, each half
+scored by the fit to the other.
 
-Folds. Neighbours in space or time are nearly copies of each other: with rows parted at random, an
+Folds. Neighbours in space or time are nearly copies of each other: with rows split at random, an
 embedding that only tells *which sample* it is seems to know the physics. Here whole trajectories
 are dealt to two folds in turn; a single recording is cut into halves in time with a gap between
-them. Each fold is judged by the fit to the other, and R^2 is the mean of both.
+them. Each fold is scored by the fit to the other, and R^2 is the mean of both.
 
 Vorticity is linear in the velocity, so an embedding that keeps enough of the input scores well and
 need not have learnt anything: a value means something next to that of the untrained model, and to
 those of the input itself (``raw_input``). A wide embedding can keep more than a narrow one.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -36,15 +39,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from pibert.data.dataset import Samples
-from pibert.evaluation.components import require_velocity
-from pibert.evaluation.ridge import Moments, held_out_r2
+from pibert.evaluation.measure import require_velocity
 from pibert.evaluation.scales import SCALES
 from pibert.fields import Batch, FieldSpec, Normalizer
-from pibert.models.baselines.patches import lattice_shape, to_patches
+from pibert.inference.explanation import evaluating
+from pibert.models.layers import lattice_shape, to_patches
 from pibert.models.stepper import Stepper
 from pibert.physics import derivatives
-from pibert.predictor.tokens import evaluating
 
+CONSTANT = 1e-6
+"""A feature that varies by less than this part of its mean is rounding, and is not used."""
 STRENGTHS = (1e-3, 1e-1, 1e1, 1e3)
 """Of the ridge, to choose from; the first where there is too little to choose by."""
 GAP_SHARE = 0.1
@@ -52,6 +56,93 @@ GAP_SHARE = 0.1
 Embedding = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 """(x, parameters, mask) -> tokens (b, n, d), row by row, where a parameter token may follow; or a
 map (b, d, ty, tx), of every point or of every patch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moments:
+    """Sums over rows, from which a ridge regression is fitted and scored without a second pass.
+
+    A row is features x followed by targets y. Sums of two sets of rows merge into those of both.
+    With z the features standardised by mean and deviation of the fitted rows, ``fit`` minimises
+    sum (y - mean - z . beta)^2 + alpha |beta|^2. Its squared error on other rows is a quadratic
+    form of their sums, which gives R^2 = 1 - sum (y - fit)^2 / sum (y - mean of these rows)^2.
+    """
+
+    count: int
+    width: int
+    """How many features there are."""
+    mean: Float[Tensor, " k"]
+    scatter: Float[Tensor, "k k"]
+    """Sum of products of deviations from the mean."""
+
+    @classmethod
+    def of(cls, features: Float[Tensor, "n d"], targets: Float[Tensor, "n s"]) -> Self:
+        rows = torch.cat((features.double(), targets.to(features.device).double()), dim=1)
+        if not bool(rows.isfinite().all()):
+            raise ValueError("expected finite embeddings and vorticity, found NaN or inf")
+        mean = rows.mean(0)
+        rows = rows - mean
+        return cls(count=len(rows), width=features.shape[1], mean=mean, scatter=rows.mT @ rows)
+
+    def merged(self, other: Self) -> Self:
+        """Of the rows of both."""
+        count = self.count + other.count
+        apart = other.mean - self.mean
+        between = apart.outer(apart) * (self.count * other.count / count)
+        return replace(
+            self,
+            count=count,
+            mean=self.mean + apart * (other.count / count),
+            scatter=self.scatter + other.scatter + between,
+        )
+
+    def fit(self, alpha: float) -> Float[Tensor, "d s"]:
+        """Ridge coefficients of the features as they are, standardised on the way."""
+        d = self.width
+        std = (self.scatter.diagonal()[:d] / self.count).sqrt()
+        used = std > CONSTANT * self.mean[:d].abs()
+        inverse = torch.where(used, 1 / torch.where(used, std, 1.0), 0.0)
+        gram = inverse[:, None] * self.scatter[:d, :d] * inverse
+        # Features that are not used have empty rows, which a one on the diagonal makes solvable.
+        gram = gram + torch.diag(torch.where(used, alpha, 1.0))
+        right = inverse[:, None] * self.scatter[:d, d:]
+        # On the CPU, where the solver also takes features that depend on each other.
+        solution = torch.linalg.lstsq(gram.cpu(), right.cpu(), driver="gelsy").solution
+        return inverse[:, None] * solution.to(inverse)
+
+    def r2(self, fitted: Self, alpha: float) -> Float[Tensor, " s"]:
+        """Of the fit to other rows, on these; NaN where these do not vary."""
+        d = self.width
+        slope = fitted.fit(alpha)
+        offset = (self.mean - fitted.mean)[d:] - (self.mean - fitted.mean)[:d] @ slope
+        crossed = (slope * self.scatter[:d, d:]).sum(0)
+        explained = (slope * (self.scatter[:d, :d] @ slope)).sum(0)
+        variation = self.scatter.diagonal()[d:]
+        squares = (variation - 2 * crossed + explained).clamp(min=0) + self.count * offset.square()
+        return torch.where(variation > 0, 1 - squares / variation, torch.nan)
+
+
+def held_out_r2(
+    scored: Sequence[Moments], fitted: Sequence[Moments], strengths: Sequence[float]
+) -> Float[Tensor, " s"]:
+    """R^2 of the fit to some rows on others; the strength is chosen by the fitted rows alone.
+
+    Args:
+        scored: Parts of the rows to score on.
+        fitted: Parts of the rows to fit. Where there are two, each is scored by the fit to the
+            other, and the strength with the highest mean R^2 over all targets is taken.
+        strengths: Of the ridge, to choose from; the first where there is nothing to choose by.
+    """
+    alpha = strengths[0]
+    if len(fitted) == 2 and len(strengths) > 1:
+        alpha = max(strengths, key=lambda own: _mutual_r2(fitted[0], fitted[1], own))
+    return reduce(Moments.merged, scored).r2(reduce(Moments.merged, fitted), alpha)
+
+
+def _mutual_r2(first: Moments, second: Moments, alpha: float) -> float:
+    both = torch.stack((first.r2(second, alpha), second.r2(first, alpha)))
+    mean = float(both.nanmean())
+    return mean if math.isfinite(mean) else -math.inf
 
 
 def alignment(
@@ -145,8 +236,7 @@ def alignment_of_batches(
     first, second = (list(fold.values()) for fold in parts)
     strengths = STRENGTHS if alpha is None else (alpha,)
     both = (held_out_r2(first, second, strengths), held_out_r2(second, first, strengths))
-    judged = torch.stack(both).mean(0)
-    return dict(zip(scales, judged.tolist(), strict=True))
+    return dict(zip(scales, torch.stack(both).mean(0).tolist(), strict=True))
 
 
 def raw_input(spec: FieldSpec, patch: int | None = None) -> Embedding:

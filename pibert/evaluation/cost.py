@@ -1,4 +1,4 @@
-"""What a model costs: size, time, memory, arithmetic.
+"""The cost of a model: size, time, memory, arithmetic.
 
 Time is that of one call in evaluation mode without gradients, on standardised fields that lie on
 the device already: warm-up calls first, then calls timed one by one with the device waited for
@@ -81,7 +81,7 @@ def measure_cost(
     *,
     seconds: float = 2.0,
 ) -> Cost:
-    """Measure a model, which is moved to the device and left in the mode it was in.
+    """Measure a model; it is moved to the device and stays in its mode.
 
     Args:
         model: Takes (fields, parameters, mask) as ``Stepper`` does.
@@ -121,10 +121,12 @@ def count_parameters(model: nn.Module, *, trainable: bool = False) -> int:
 
 
 def device_name(device: torch.device) -> str:
-    """What the hardware calls itself."""
+    """The name of the hardware."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
-    return f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    count = "1 thread" if threads == 1 else f"{threads} threads"
+    return f"{platform.processor() or platform.machine()}, {count}"
 
 
 def _saved_bytes(model: nn.Module) -> int:
@@ -189,7 +191,7 @@ def _timed(call: Callable[[], object], device: torch.device, seconds: float) -> 
 
 
 def _wait(device: torch.device) -> None:
-    """For all work that was given to a device."""
+    """Wait until the device has finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":

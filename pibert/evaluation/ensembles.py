@@ -1,16 +1,15 @@
-"""Draws of a model that samples: how good one is, and whether their spread tells the error.
+"""Ensembles of a model that samples: accuracy of a member, and reliability of the spread.
 
-With y the truth, x_1 ... x_K the draws and m their mean, over all known points of some frames:
+With y the truth, x_1 ... x_K the members and m their mean, over all known points of some frames:
 
-    draw_nmse        = mean over k of  sum (x_k - y)^2 / sum y^2      of a single draw
-    draws_mean_nmse  = sum (m - y)^2 / sum y^2                        of the mean of the K draws
+    draw_nmse        = mean over k of  sum (x_k - y)^2 / sum y^2      of a single member
+    draws_mean_nmse  = sum (m - y)^2 / sum y^2                        of the ensemble mean
     draws_spread     = sqrt( mean s^2 ),   s^2 = sum_k (x_k - m)^2 / (K - 1)
     spread_skill     = sqrt( (K + 1) / K ) draws_spread / sqrt( mean (m - y)^2 )
     crps             = mean of  1/K sum_k |x_k - y| - 1/(2 K (K - 1)) sum_jk |x_j - x_k|
 
-A spread-skill ratio of 1 is that of an ensemble to which the truth might belong; below 1 the draws
-are surer than they are right. This CRPS is fair: its expectation does not depend on K. That of a
-single answer is its mean absolute error, so it may be held against the MAE of other models.
+A spread-skill ratio of 1 is that of a reliable ensemble; below 1 it is overconfident. This CRPS is
+fair: its expectation does not depend on K. That of a single prediction is its mean absolute error.
 
 All are in physical units, of every channel, and of all channels as one (those of different units
 each in units of its standard deviation in the training set).
@@ -28,16 +27,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert.data.dataset import Samples
-from pibert.evaluation.components import ALL, channel_scales, common_unit, ratio
-from pibert.evaluation.measure import Entry
+from pibert.evaluation.measure import ALL, Entry, channel_scales, common_unit, ratio
 from pibert.evaluation.rollouts import spread_starts
 from pibert.evaluation.scoring import seen_by
 from pibert.fields import FieldSpec, Normalizer
-from pibert.predictor import Predictor
+from pibert.inference import Predictor
+from pibert.inference.predictor import full_precision
 
 FRAMES = 64
-"""Test frames that are drawn for, evenly spread over all of them."""
-DRAWS = 8
+"""Test frames, evenly spread over all of them."""
+MEMBERS = 8
 _BATCH = 4
 _WITH_UNIT = ("draws_spread", "crps")
 METRICS = ("draw_nmse", "draws_mean_nmse", *_WITH_UNIT, "spread_skill")
@@ -45,38 +44,38 @@ METRICS = ("draw_nmse", "draws_mean_nmse", *_WITH_UNIT, "spread_skill")
 
 @runtime_checkable
 class Sampler(Protocol):
-    """A model that draws its answer, the same first draws at every call."""
+    """A model that samples its prediction, with the same first samples at every call."""
 
     def samples(
         self, x: Tensor, parameters: Tensor | None, mask: Tensor | None, draws: int | None
     ) -> Tensor: ...
 
 
-def score_draws(
-    predictor: Predictor, samples: Samples, *, frames: int = FRAMES, draws: int = DRAWS
+def score_ensemble(
+    predictor: Predictor, samples: Samples, *, frames: int = FRAMES, members: int = MEMBERS
 ) -> tuple[list[Entry], list[float]]:
-    """Entries and values of the draws of a predictor whose model is a ``Sampler``.
+    """Entries and values of the ensembles of a predictor whose model is a ``Sampler``.
 
     Args:
         predictor: Of one or more frames ahead; its first one counts.
         samples: Test windows of one frame ahead.
         frames: How many to take, evenly spread.
-        draws: Of each frame; 2 or more.
+        members: Of each ensemble; 2 or more.
     """
     model, spec = predictor.model, samples.spec
     if not isinstance(model, Sampler):
         raise ValueError(
             f"expected a model that gives samples, found {type(model).__name__}; leave this out"
         )
-    if draws < 2:
-        raise ValueError(f"expected at least 2 draws, found {draws}")
-    total = sum(_terms_of_batches(predictor, model, samples, frames, draws))
-    values = values_of(torch.as_tensor(total), draws)
+    if members < 2:
+        raise ValueError(f"expected at least 2 ensemble members, found {members}")
+    total = sum(_terms_of_batches(predictor, model, samples, frames, members))
+    values = values_of(torch.as_tensor(total), members)
     return entries_of(spec), values.flatten().tolist()
 
 
 def entries_of(spec: FieldSpec) -> list[Entry]:
-    """What ``score_draws`` gives the values of, in order."""
+    """What ``score_ensemble`` gives the values of, in order."""
     components = (*zip(spec.channels, spec.units, strict=True), (ALL, common_unit(spec)))
     return [
         Entry(
@@ -92,14 +91,15 @@ def entries_of(spec: FieldSpec) -> list[Entry]:
 
 @torch.no_grad()
 def _terms_of_batches(
-    predictor: Predictor, model: Sampler, samples: Samples, frames: int, draws: int
+    predictor: Predictor, model: Sampler, samples: Samples, frames: int, members: int
 ) -> Iterator[Tensor]:
     rows = spread_starts(samples, frames)
     channels = len(samples.spec.channels)
     for start in range(0, len(rows), _BATCH):
         windows = [seen_by(predictor, samples, [row]) for row in rows[start : start + _BATCH]]
         x, parameters, mask, truth, known = (torch.cat(part) for part in zip(*windows, strict=True))
-        found = model.samples(x, parameters, mask, draws)[:, :, :channels]
+        with full_precision(predictor.device):  # as every prediction
+            found = model.samples(x, parameters, mask, members)[:, :, :channels]
         drawn, truth = (predictor.normalizer.invert(own.double()) for own in (found, truth))
         yield terms_of(drawn, truth, known, samples.spec, predictor.normalizer)
 
@@ -113,7 +113,7 @@ def terms_of(
 ) -> Float[Tensor, "component 6"]:
     """Sums over the known points of every channel and of all: what ``values_of`` reads.
 
-    Points, energy of the truth, squared error of a draw, of the mean, variance, CRPS.
+    Points, energy of the truth, squared error of a member, of the mean, variance, CRPS.
     """
     scales = torch.tensor(channel_scales(spec, normalizer)).to(truth)[:, None, None]
     drawn, truth = drawn.double(), truth.double()
@@ -137,8 +137,10 @@ def terms_of(
     return torch.cat((each, pooled), dim=1).mT
 
 
-def values_of(sums: Float[Tensor, "component 6"], draws: int) -> Float[Tensor, "metric component"]:
-    """The numbers of ``METRICS``; NaN where nothing can be said."""
+def values_of(
+    sums: Float[Tensor, "component 6"], members: int
+) -> Float[Tensor, "metric component"]:
+    """The numbers of ``METRICS``; NaN where undefined."""
     count, energy, single, mean, variance, ranked = sums.unbind(-1)
     spread = ratio(variance, count).sqrt()
     skill = ratio(mean, count).sqrt()
@@ -146,7 +148,7 @@ def values_of(sums: Float[Tensor, "component 6"], draws: int) -> Float[Tensor, "
         "draw_nmse": ratio(single, energy),
         "draws_mean_nmse": ratio(mean, energy),
         "draws_spread": spread,
-        "spread_skill": (1 + 1 / draws) ** 0.5 * ratio(spread, skill),
+        "spread_skill": (1 + 1 / members) ** 0.5 * ratio(spread, skill),
         "crps": ratio(ranked, count),
     }
     return torch.stack([found[metric] for metric in METRICS])
@@ -155,7 +157,7 @@ def values_of(sums: Float[Tensor, "component 6"], draws: int) -> Float[Tensor, "
 def crps(
     drawn: Float[Tensor, "b m c y x"], truth: Float[Tensor, "b c y x"]
 ) -> Float[Tensor, "b c y x"]:
-    """Continuous ranked probability score of two or more draws at every point; fair."""
+    """Continuous ranked probability score of two or more members at every point; fair."""
     count = drawn.shape[1]
     error = (drawn - truth[:, None]).abs().mean(1)
     # Of sorted values x_1 <= ... <= x_K, the differences of all pairs add up to

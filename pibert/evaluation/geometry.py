@@ -1,10 +1,10 @@
-"""Where the body of a flow is, and which points lie at a boundary or near it, frame by frame.
+"""The location of a body, and the points at a boundary or near it, in each frame.
 
-Places are in cells, column 0 and row 0 the first, so that they index fields. A body is what its
-mask says. Of several the one farthest downstream is located, as the wake is behind it: bodies are
-told apart where a column has no point of any, so those side by side are one. Its diameter is its
-extent across the stream, from the lowest to the highest row; its centre is that of its bounding
-box. A body that moves is located in every frame at once, and nothing here waits for the device.
+Locations are in cells, column 0 and row 0 the first, so that they index fields. Of several bodies
+the one farthest downstream is located, since the wake is behind it; bodies are separate where a
+column has no point of any, so bodies side by side are one. The diameter is the extent across the
+stream, from the lowest to the highest row; the centre is that of the bounding box. A moving body is
+located in all frames at once, and nothing here waits for the device.
 """
 
 from typing import NamedTuple

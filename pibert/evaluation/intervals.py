@@ -1,42 +1,41 @@
-"""Intervals of a measure's values by the bootstrap, and whether two models differ.
+"""Bootstrap intervals of a metric's values.
 
-Rows of terms are drawn anew with replacement; every draw gives weights to the rows, and
+Rows of terms are resampled with replacement; every resample gives weights to the rows, and
 
     values(weights @ terms)
 
-its values. The interval is that between the quantiles of the values over the draws (percentile
-bootstrap; Efron and Tibshirani, "An introduction to the bootstrap", 1993). It knows nothing of the
-spread over training runs: that takes several seeds.
+are its values. The interval lies between quantiles of the values over the resamples (percentile
+bootstrap; Efron and Tibshirani, "An introduction to the bootstrap", 1993). It does not cover the
+variation between training runs: that takes several seeds.
 
-What is drawn must be as good as independent:
+What is resampled must be nearly independent:
 
-- whole trajectories (``draw_trajectories``): rows of one trajectory move together;
-- blocks of frames (``draw_blocks``) where there are few recordings, longer than the correlation
-  time. A block may begin at any frame and goes on at the beginning when it meets the end of its
-  recording (circular blocks; Politis and Romano, 1992), so every frame is drawn as often as any
-  other and the mean of the draws is the value itself. The one seam this makes is no worse than
-  those between blocks. Recordings are taken as given: the interval is about other times of the same
-  recordings, not about other recordings.
+- whole trajectories (``resample_trajectories``): rows of one trajectory move together;
+- blocks of frames (``resample_blocks``) where there are few recordings, longer than the correlation
+  time. A block may begin at any frame and wraps around the end of its recording (circular blocks;
+  Politis and Romano, 1992), so every frame is taken equally often and the mean over resamples is
+  the value itself. Such an interval is about other times of the same recordings, not about other
+  recordings.
 
-Percentile intervals of few trajectories are too narrow: of ten independent ones, an interval of
-95 % holds the truth in about 90 % of all cases. Below ten nothing is given. Nor is there one where
+Percentile intervals of few trajectories are too narrow: of ten independent ones, a 95 % interval
+holds the truth in about 90 % of all cases. Below ten there is no interval. Nor is there one where
 the value itself lies outside (``holding``): a distance near its floor of zero, such as the spectral
-error of persistence, is larger in nearly every draw than over all frames.
+error of persistence, is larger in nearly every resample than over all frames.
 
-Two models are compared on the same draws (``difference``): what is hard for both cancels.
+Two models are compared on the same resamples, so that what is hard for both cancels.
 """
 
 import math
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 LEAST = 10
 """Trajectories or blocks below which no interval is given."""
 MOST_SILENT = 0.1
-"""Share of draws without a value above which there is no interval."""
+"""Share of resamples without a value above which there is no interval."""
 ROUND_OFF = 1e-12
 """By how much of itself a value may lie outside its interval."""
 
@@ -47,9 +46,9 @@ class TooFew(ValueError):
 
 @runtime_checkable
 class Valued(Protocol):
-    """The part of a measure that intervals need."""
+    """The part of a metric that intervals need."""
 
-    def values(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws entry"]:
+    def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
         """The numbers that sums of terms give."""
         ...
 
@@ -62,25 +61,15 @@ class Interval(NamedTuple):
     high: Float[Tensor, "*extra entry"]
 
 
-class Difference(NamedTuple):
-    """How much larger the values of one model are than those of another."""
-
-    value: Float[Tensor, "*extra entry"]
-    low: Float[Tensor, "*extra entry"]
-    high: Float[Tensor, "*extra entry"]
-    significant: Bool[Tensor, "*extra entry"]
-    """Whether the interval leaves out zero."""
-
-
-def draw_trajectories(
-    groups: Int[Tensor, " rows"], *, draws: int = 1000, seed: int
-) -> Float[Tensor, "draws rows"]:
-    """How often each row occurs when as many trajectories as there are are drawn anew.
+def resample_trajectories(
+    groups: Int[Tensor, " rows"], *, resamples: int = 1000, seed: int
+) -> Float[Tensor, "resample rows"]:
+    """How often each row occurs when the trajectories are resampled.
 
     Args:
         groups: The trajectory of every row, by any number.
-        draws: How many times to draw.
-        seed: Of the draws; models that are to be compared need the same one.
+        resamples: How many.
+        seed: Models that are to be compared need the same one.
 
     Raises:
         TooFew: With fewer than ten trajectories.
@@ -88,30 +77,32 @@ def draw_trajectories(
     names, place = groups.cpu().unique(return_inverse=True)
     if len(names) < LEAST:
         raise TooFew(
-            f"expected at least {LEAST} trajectories for an interval, found {len(names)}; draw "
-            "blocks of frames where recordings are long, or give the value without an interval"
+            f"expected at least {LEAST} trajectories for an interval, found {len(names)}; "
+            "resample blocks of long recordings, or give the value without an interval"
         )
-    drawn = torch.randint(len(names), (draws, len(names)), generator=_generator(seed, draws))
+    drawn = torch.randint(
+        len(names), (resamples, len(names)), generator=_generator(seed, resamples)
+    )
     return _counts(drawn, len(names))[:, place]
 
 
-def draw_blocks(
-    groups: Int[Tensor, " rows"], *, block: int, draws: int = 1000, seed: int
-) -> Float[Tensor, "draws rows"]:
-    """How often each row occurs when blocks of frames are drawn anew within every recording.
+def resample_blocks(
+    groups: Int[Tensor, " rows"], *, block: int, resamples: int = 1000, seed: int
+) -> Float[Tensor, "resample rows"]:
+    """How often each row occurs when blocks of frames are resampled within every recording.
 
     Args:
         groups: The recording of every row; rows of one are in the order of time, without a gap.
         block: Frames of a block: longer than the correlation time.
-        draws: How many times to draw.
-        seed: Of the draws.
+        resamples: How many.
+        seed: Of the random numbers.
 
     Raises:
         TooFew: With fewer than ten whole blocks in all recordings together.
     """
     if block < 1:
         raise ValueError(f"expected blocks of at least 1 frame, found {block}")
-    groups, generator = groups.cpu(), _generator(seed, draws)
+    groups, generator = groups.cpu(), _generator(seed, resamples)
     places = [(groups == name).nonzero()[:, 0] for name in groups.unique()]
     whole = sum(len(place) // block for place in places)
     if whole < LEAST:
@@ -119,12 +110,12 @@ def draw_blocks(
             f"expected at least {LEAST} blocks of {block} frames for an interval, found {whole} in "
             f"{len(groups)} frames; give the value without an interval"
         )
-    weights = torch.zeros(draws, len(groups), dtype=torch.float64)
+    weights = torch.zeros(resamples, len(groups), dtype=torch.float64)
     for place in places:
         size = len(place)
-        starts = torch.randint(size, (draws, math.ceil(size / block)), generator=generator)
+        starts = torch.randint(size, (resamples, math.ceil(size / block)), generator=generator)
         frames = (starts[:, :, None] + torch.arange(block)) % size
-        # The last block is cut short: every draw has as many frames as the recording.
+        # The last block is cut short: every resample has as many frames as the recording.
         weights[:, place] = _counts(frames.flatten(1)[:, :size], size)
     return weights
 
@@ -132,64 +123,37 @@ def draw_blocks(
 def interval(
     measure: Valued,
     rows: Float[Tensor, "rows *extra k"],
-    weights: Float[Tensor, "draws rows"],
+    weights: Float[Tensor, "resample rows"],
     level: float = 0.95,
 ) -> Interval:
-    """The values of all rows, and the interval that holds this share of the draws' values.
+    """The values of all rows, and the interval that holds this share of the resampled values.
 
     Args:
-        measure: Makes values of sums.
+        measure: Computes values from sums.
         rows: Its terms; with more axes (such as lead times), values are of each place in them.
-        weights: Of ``draw_trajectories`` or ``draw_blocks``.
-        level: Share of the draws within the interval.
+        weights: Of ``resample_trajectories`` or ``resample_blocks``.
+        level: Share of the resamples within the interval.
     """
     value = measure.values(rows.sum(0))
-    low, high = holding(value, *ends(drawn_values(measure, rows, weights), level))
+    low, high = holding(value, *ends(resampled_values(measure, rows, weights), level))
     return Interval(value, low, high)
 
 
-def difference(
-    measure: Valued,
-    rows: Float[Tensor, "rows *extra k"],
-    others: Float[Tensor, "rows *extra k"],
-    weights: Float[Tensor, "draws rows"],
-    level: float = 0.95,
-) -> Difference:
-    """The values of one model less those of another, over the same frames and draws.
-
-    Args:
-        measure: Makes values of sums.
-        rows: Terms of the one model.
-        others: Terms of the other, of the same frames in the same order.
-        weights: Of ``draw_trajectories`` or ``draw_blocks``.
-        level: Share of the draws within the interval.
-    """
-    if rows.shape != others.shape:
-        raise ValueError(
-            f"expected terms of the same frames for both models, found {tuple(rows.shape)} and "
-            f"{tuple(others.shape)}"
-        )
-    value = measure.values(rows.sum(0)) - measure.values(others.sum(0))
-    drawn = drawn_values(measure, rows, weights) - drawn_values(measure, others, weights)
-    low, high = ends(drawn, level)
-    return Difference(value, low, high, (low > 0) | (high < 0))
-
-
-def drawn_values(
-    measure: Valued, rows: Float[Tensor, "rows *extra k"], weights: Float[Tensor, "draws rows"]
-) -> Float[Tensor, "draws *extra entry"]:
-    """The values of every draw."""
+def resampled_values(
+    measure: Valued, rows: Float[Tensor, "rows *extra k"], weights: Float[Tensor, "resample rows"]
+) -> Float[Tensor, "resample *extra entry"]:
+    """The values of every resample."""
     if weights.shape[1] != len(rows):
         raise ValueError(f"expected weights of {len(rows)} rows, found {weights.shape[1]}")
     return measure.values((weights.to(rows) @ rows.flatten(1)).unflatten(1, rows.shape[1:]))
 
 
-def ends(values: Float[Tensor, "draws *extra entry"], level: float) -> tuple[Tensor, Tensor]:
-    """The outer draws of the level; NaN where too many of the draws have no value."""
+def ends(values: Float[Tensor, "resample *extra entry"], level: float) -> tuple[Tensor, Tensor]:
+    """The outer resamples of the level; NaN where too many of them have no value."""
     if not 0 < level < 1:
         raise ValueError(f"expected a level between 0 and 1, found {level}")
     tail = (1 - level) / 2
-    # Draws themselves, not points between two of them: a value may be infinite.
+    # Resamples themselves, not points between two of them: a value may be infinite.
     low = values.nanquantile(tail, dim=0, interpolation="lower")
     high = values.nanquantile(1 - tail, dim=0, interpolation="higher")
     silent = values.isnan().double().mean(0) > MOST_SILENT
@@ -198,18 +162,18 @@ def ends(values: Float[Tensor, "draws *extra entry"], level: float) -> tuple[Ten
 
 def holding(value: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """The ends where they hold the value up to round-off; NaN where they do not."""
-    # Where all rows are alike, sums over draws and over all rows differ in their last digits alone.
+    # Where all rows are alike, sums over resamples differ from the value in the last digits.
     slack = ROUND_OFF * value.abs()
     outside = (value < low - slack) | (value > high + slack)
     return low.masked_fill(outside, math.nan), high.masked_fill(outside, math.nan)
 
 
-def _counts(drawn: Int[Tensor, "draws n"], size: int) -> Float[Tensor, "draws size"]:
+def _counts(drawn: Int[Tensor, "resample n"], size: int) -> Float[Tensor, "resample size"]:
     ones = torch.ones(drawn.shape, dtype=torch.float64)
     return torch.zeros(len(drawn), size, dtype=torch.float64).scatter_add_(1, drawn, ones)
 
 
-def _generator(seed: int, draws: int) -> torch.Generator:
-    if draws < 1:
-        raise ValueError(f"expected at least 1 draw, found {draws}")
+def _generator(seed: int, resamples: int) -> torch.Generator:
+    if resamples < 1:
+        raise ValueError(f"expected at least 1 resample, found {resamples}")
     return torch.Generator().manual_seed(seed)

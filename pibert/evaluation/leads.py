@@ -1,16 +1,16 @@
-"""What a rollout is worth at each lead time: terms that add up over starts, and their values.
+"""Errors of rollouts at each lead time: terms that add up over starts, and their values.
 
 At one lead time, over the known points of all starts, with q the prediction, y the truth, m and s^2
 mean and variance in time of the truth at each point of its trajectory:
 
     nmse              sum (q - y)^2 / sum y^2
-    fluctuation_nmse  sum (q - y)^2 / sum s^2: 1 is worth no more than the time mean
+    fluctuation_nmse  sum (q - y)^2 / sum s^2: 1 is the error of the time mean
     skill             1 - sum (q - y)^2 / sum (last - y)^2, last being the newest frame at the start
     rmse              sqrt(mean (q - y)^2)
     correlation       sum (q - m)(y - m) / sqrt(sum (q - m)^2 sum (y - m)^2)
-    spectral_drift    root mean square over wave numbers of log10(P / T), P and T the radial spectra
-                      (``evaluation/spectra.py``) of all channels, summed over starts
-    diverged          share of the starts whose rollout has left the finite numbers
+    spectral_drift    root mean square over wavenumbers of log10(P / T), P and T the radial spectra
+                      (``evaluation/scales.py``) of all channels, summed over starts
+    diverged          share of the starts whose rollout has diverged
 
 A rollout that diverged stays in all sums: from then on errors and drift are infinite, and it adds
 nothing to the correlation but its truth. ``all`` takes channels together, in units of their
@@ -24,9 +24,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pibert.evaluation.components import ALL, channel_scales, common_unit, ratio
-from pibert.evaluation.measure import Entry
-from pibert.evaluation.spectra import FLOOR, num_rings, radial_spectrum
+from pibert.evaluation.measure import ALL, Entry, channel_scales, common_unit, ratio
+from pibert.evaluation.scales import FLOOR, num_rings, radial_spectrum
 from pibert.evaluation.temporal import correlation_time
 from pibert.fields import FieldSpec, Normalizer, Trajectory
 
@@ -45,7 +44,7 @@ Fields = Float[Tensor, "b t c y x"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Climate:
-    """What a true trajectory is like over all its frames."""
+    """Statistics of a true trajectory over all its frames."""
 
     mean: Float[Tensor, "c y x"]
     variance: Float[Tensor, "c y x"]
@@ -158,15 +157,15 @@ class LeadTimes:
         found = radial_spectrum(plain, known.flatten(0, 1), self.spec.grid)
         return found.unflatten(0, fields.shape[:2])
 
-    def totals(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws component term"]:
+    def totals(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch component term"]:
         """The sums of every channel, and of all together."""
         channels = len(self.spec.channels)
         each = sums[..., _MARKS : _MARKS + _SUMS * channels].unflatten(-1, (channels, _SUMS))
         scales = torch.tensor(self.scales, dtype=sums.dtype, device=sums.device)
         return torch.cat((each, (each / scales[:, None].square()).sum(-2, keepdim=True)), dim=-2)
 
-    def values(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws entry"]:
-        """See the module; NaN where nothing can be said."""
+    def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
+        """See the module; NaN where undefined."""
         gone = sums[..., 1, None] > 0
         error, energy, persistence, cross, own, true, spread = self.totals(sums).unbind(-1)
         error = torch.where(gone, math.inf, error)
@@ -231,7 +230,7 @@ class Horizons:
         ended = (stable == steps).double()
         return torch.stack((ones, stable.double(), ended, memory, known), dim=1)
 
-    def values(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws entry"]:
+    def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
         """See the class."""
         count, stable, ended, memory, known = sums.unbind(-1)
         found = (ratio(stable, count), ratio(ended, count), ratio(memory, known))

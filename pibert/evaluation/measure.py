@@ -1,30 +1,37 @@
-"""What a measure is: terms of every frame that add up, and values of their sum.
+"""What a metric is, and what metrics share: frames, terms that add up, components, units, ratios.
 
     values(sum over frames of terms(frames))
 
 A mean squared error over its energy is two terms, a correlation six. Sums are exact over batches
-and processes, whatever their order to rounding, and the interval of a value comes from sums over
-frames drawn anew (``evaluation/intervals.py``), without any prediction at hand. Terms are float64.
+and processes, and the interval of a value comes from sums over resampled frames
+(``evaluation/intervals.py``), without any prediction. Terms are float64. A metric of whole
+sequences (a spectrum in time, a mean profile) has one row of terms for each sequence.
 
-A measure of whole sequences (a spectrum in time, a mean profile) gives one row of terms for a
-sequence instead of one for each of its frames.
+A field has a component per channel, the speed ``|u|`` where it has a velocity, and ``all``: the
+values of all channels as one sample. Where units differ ``all`` takes each channel in units of its
+standard deviation in the training set.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pibert.fields import FieldSpec
+from pibert.data.units import parse_unit
+from pibert.fields import FieldSpec, Normalizer
+
+ALL = "all"
+SPEED = "|u|"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Frames:
     """Predicted and true frames of one trajectory in the order of time.
 
-    Values at points that are not known mean nothing: they may be anything finite.
+    Values at unknown points are meaningless: they may be any finite number.
     """
 
     prediction: Float[Tensor, "t c y x"]
@@ -40,7 +47,7 @@ class Frames:
 
 
 def in_parts(frames: Frames, lengths: Iterable[int]) -> Iterator[Frames]:
-    """Frames one after the other, so many at a time, until there are no more."""
+    """Consecutive frames in chunks of given lengths, until there are no more."""
     start = 0
     for length in lengths:
         if start >= len(frames.truth):
@@ -77,12 +84,12 @@ class Measure(Protocol):
 
     @property
     def name(self) -> str:
-        """By which its terms are kept."""
+        """The name under which its terms are stored."""
         ...
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """What ``values`` gives, in order."""
+        """The entries of ``values``, in order."""
         ...
 
     @property
@@ -91,9 +98,131 @@ class Measure(Protocol):
         ...
 
     def terms(self, frames: Frames) -> Float[Tensor, "rows k"]:
-        """What is added up, float64: a row for each frame, or one for all of them."""
+        """Terms to be added up, float64: a row for each frame, or one for all of them."""
         ...
 
-    def values(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws entry"]:
-        """The numbers that sums of terms give; NaN where nothing can be said."""
+    def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
+        """The values that sums of terms give; NaN where undefined."""
         ...
+
+
+def channel_scales(spec: FieldSpec, normalizer: Normalizer) -> tuple[float, ...]:
+    """What ``all`` divides each channel by: 1 where they have one unit, else their std."""
+    if len(normalizer.std) != len(spec.channels):
+        raise ValueError(
+            f"expected a mean and a std for each of {spec.channels}, found {len(normalizer.std)}"
+        )
+    return normalizer.std if len(set(spec.units)) > 1 else (1.0,) * len(spec.channels)
+
+
+def common_unit(spec: FieldSpec) -> str:
+    """The unit of ``all``."""
+    return spec.units[0] if len(set(spec.units)) == 1 else "1"
+
+
+def squared_unit(unit: str) -> str:
+    """``(m/s)^2`` of ``m/s``."""
+    return "1" if unit == "1" else f"({unit})^2"
+
+
+def gradient_unit(unit: str, length_unit: str | None) -> str:
+    """The unit of a derivative in space: ``1/s`` of ``m/s`` over ``m``.
+
+    Args:
+        unit: Of the field.
+        length_unit: Of the grid's spacing; None: the one that fits the field, which is metres for
+            SI units and none for dimensionless fields. D is that of flows in units of U and D.
+    """
+    if unit == "1" and length_unit in (None, "D"):
+        return "1" if length_unit is None else "U/D"
+    field, length = parse_unit(unit), parse_unit(length_unit or "m")
+    if field is not None and length is not None and field.of_time == 1.0:
+        if (field.length, field.of_length) == (length.length, length.of_length):
+            return field._replace(length=0).si_name
+    return f"{unit}/{length_unit or 'length'}"
+
+
+def velocity_unit(spec: FieldSpec) -> str:
+    """The unit of u, which is that of v too."""
+    assert spec.velocity is not None
+    return spec.units[spec.velocity[0]]
+
+
+def require_velocity(spec: FieldSpec, purpose: str) -> None:
+    """Raise an error for fields without a velocity."""
+    if spec.velocity is None:
+        raise ValueError(
+            f"expected a velocity, channels 'u' and 'v' of a flow, for {purpose}, found "
+            f"{spec.channels} of family {spec.family}; leave this metric out"
+        )
+
+
+def known_values(
+    fields: Float[Tensor, "t c y x"], known: Bool[Tensor, "#t y x"]
+) -> Float[Tensor, "t c y x"]:
+    """In double precision, with zero where not known."""
+    return torch.where(known[:, None], fields.double(), 0.0)
+
+
+def with_speed(fields: Float[Tensor, "t c y x"], spec: FieldSpec) -> Float[Tensor, "t m y x"]:
+    """The channels, and the speed as one more where there is a velocity."""
+    if spec.velocity is None:
+        return fields
+    u, v = (fields[:, place] for place in spec.velocity)
+    return torch.cat((fields, torch.hypot(u, v)[:, None]), dim=1)
+
+
+def names_with_speed(spec: FieldSpec) -> tuple[str, ...]:
+    """The names of what ``with_speed`` gives."""
+    return spec.channels if spec.velocity is None else (*spec.channels, SPEED)
+
+
+def ratio(above: Float[Tensor, "*n"], below: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """A quotient, NaN unless the denominator is positive."""
+    return torch.where(below > 0, above / below, torch.nan)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquaredErrors:
+    """What metrics of squared errors share: errors over some points, and the energy there.
+
+    Three terms for each channel: points, sum of squared errors, sum of squared true values. The
+    sums of ``all`` follow from them.
+    """
+
+    spec: FieldSpec
+    normalizer: Normalizer
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        return (*self.spec.channels, ALL)
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        return (*self.spec.units, common_unit(self.spec))
+
+    def error_terms(
+        self,
+        prediction: Float[Tensor, "t c y x"],
+        truth: Float[Tensor, "t c y x"],
+        where: Bool[Tensor, "t y x"],
+    ) -> Float[Tensor, "t k"]:
+        """The terms of frames, over the points of a mask."""
+        truth = known_values(truth, where)
+        error = known_values(prediction, where) - truth
+        count = where.sum((1, 2)).double()[:, None].expand(truth.shape[:2])
+        sums = (count, error.square().sum((2, 3)), truth.square().sum((2, 3)))
+        return torch.stack(sums, dim=-1).flatten(1)
+
+    def totals(self, sums: Float[Tensor, "*batch k"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Points, squared errors and energy, each (*batch, component)."""
+        count, error, energy = sums.unflatten(-1, (len(self.spec.channels), 3)).unbind(-1)
+        scales = channel_scales(self.spec, self.normalizer)
+        weight = torch.tensor(scales, dtype=sums.dtype, device=sums.device) ** -2
+        pooled = (count.sum(-1), (weight * error).sum(-1), (weight * energy).sum(-1))
+        each = (count, error, energy)
+        count, error, energy = (
+            torch.cat((part, total[..., None]), dim=-1)
+            for part, total in zip(each, pooled, strict=True)
+        )
+        return count, error, energy

@@ -1,21 +1,25 @@
-"""Which measures of frames a field supports.
+"""The list of metrics: which of them a field supports.
 
 Run on frames in physical units they give physical numbers. For standardised numbers beside them
 ``standardised_measures`` has those that keep a meaning without units: not derivatives, spectra or
-momentum, of which u and v on different scales have none.
+momentum, which are meaningless if u and v have different scales.
 """
 
 from dataclasses import replace
 
 from torch import Tensor
 
-from pibert.evaluation.flow_structure import BoundaryError, NearBodyError, VelocityGradients
 from pibert.evaluation.measure import Measure
 from pibert.evaluation.official import Official
 from pibert.evaluation.pointwise import Pointwise
-from pibert.evaluation.regions import Slices, WakeLine
-from pibert.evaluation.scales import SMALLEST, HaarBands, PooledScales
-from pibert.evaluation.spectra import Spectra, supports_spectra
+from pibert.evaluation.regions import (
+    BoundaryError,
+    NearBodyError,
+    Slices,
+    VelocityGradients,
+    WakeLine,
+)
+from pibert.evaluation.scales import SMALLEST, HaarBands, PooledScales, Spectra, supports_spectra
 from pibert.evaluation.temporal import Temporal
 from pibert.fields import FieldSpec, Normalizer
 

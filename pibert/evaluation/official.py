@@ -1,8 +1,9 @@
-"""RealPDEBench's metrics as its code computes them, and variants that mean what they say.
+"""RealPDEBench's metrics as its code computes them, and corrected variants.
 
 A sample is a window of t frames: y the truth, q the prediction, (t, h, w, c) in physical units, of
-the channels that are measured. ``official_`` marks what their code gives, oddities included, to be
-compared with published numbers (RealPDEBench, AI4Science-WestlakeU, code of 2026):
+the channels that are measured. ``official_`` marks what their code gives, including its
+peculiarities, for comparison with published numbers (RealPDEBench, AI4Science-WestlakeU, code of
+2026):
 
     rmse, mae   over all values of all samples
     rel_l2      mean over samples of |q - y| / |y|
@@ -20,7 +21,7 @@ compared with published numbers (RealPDEBench, AI4Science-WestlakeU, code of 202
                 time mean; probes are behind the body (``body_probes``), and where they do not all
                 fit, as with their moving cylinder, there is no mvpe
 
-There the variance is that of the window, so ke is no kinetic energy; only an eighth of the spectrum
+The variance is that of the window, so ke is not a kinetic energy; only an eighth of the spectrum
 counts, without the size of a shell; and no point is left out. Points that are not known are taken
 as zero in truth and prediction. The variants without the mark leave such points out:
 
@@ -34,16 +35,22 @@ as zero in truth and prediction. The variants without the mark leave such points
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pibert.evaluation.components import common_unit, ratio, require_velocity, squared_unit
-from pibert.evaluation.measure import Entry, Frames
-from pibert.evaluation.probes import Probes, body_probes
-from pibert.evaluation.shells import BANDS, band_means, shell_numbers, shell_sums
+from pibert.evaluation.measure import (
+    Entry,
+    Frames,
+    common_unit,
+    ratio,
+    require_velocity,
+    squared_unit,
+)
+from pibert.evaluation.temporal import BANDS, Probes, body_probes
 from pibert.fields import FieldSpec
 
 Windows = Float[Tensor, "sample t h w c"]
@@ -51,6 +58,38 @@ _PLAIN = 17
 """Terms of a sample before its spectra."""
 _TOGETHER = 8
 """Windows of a trajectory that are transformed at once."""
+
+
+@lru_cache(maxsize=8)
+def shell_numbers(t: int, h: int, w: int, *, half: bool) -> Int[Tensor, "i j l"]:
+    """The shell of every wave: of the lower half of each axis, or of all by their distance to 0."""
+    axes = []
+    for n in (t, h, w):
+        index = torch.arange(n // 2 if half else n)
+        axes.append(index if half else torch.minimum(index, n - index))
+    i, j, l_ = torch.meshgrid(*axes, indexing="ij")
+    # Exact: the root of a square in double precision is the whole number.
+    return (i * i + j * j + l_ * l_).double().sqrt().floor().long()
+
+
+def shell_sums(
+    power: Float[Tensor, "sample t h w c"], shell: Int[Tensor, "i j l"]
+) -> Float[Tensor, "sample k c"]:
+    """Sums over the shells below half of the shortest axis."""
+    i, j, l_ = shell.shape
+    shells = min(power.shape[1:4]) // 2
+    values = power[:, :i, :j, :l_].flatten(1, 3)
+    places = shell.flatten().to(power.device).clamp(max=shells)  # the last collects the corners
+    sums = power.new_zeros(len(power), shells + 1, power.shape[-1])
+    return sums.index_add(1, places, values)[:, :shells]
+
+
+def band_means(spectrum: Float[Tensor, "*batch k c"]) -> list[Float[Tensor, "*batch"]]:
+    """Means over all shells and over their thirds, and over channels."""
+    shells = spectrum.shape[-2]
+    ends = [0, round(shells / 3), round(2 * shells / 3), shells]
+    parts = [spectrum, *(spectrum[..., a:b, :] for a, b in zip(ends[:-1], ends[1:], strict=True))]
+    return [part.mean((-2, -1)) for part in parts]
 
 
 def parted(fields: Float[Tensor, "n c h w"], frames: int) -> Windows:
@@ -72,7 +111,7 @@ def mean_window(targets: Iterable[Float[Tensor, "_ t h w c"]]) -> Float[Tensor, 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Official:
-    """The metrics of a window length; frames of a trajectory are parted into such windows."""
+    """The metrics of a window length; frames of a trajectory are split into such windows."""
 
     spec: FieldSpec
     frames: int
@@ -230,8 +269,8 @@ class Official:
         measured = _time_mean(error, inside)[..., self._measured].abs().mean(-1)
         return whole, some, (here * measured).sum(1), here.sum(1)
 
-    def values(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws entry"]:
-        """See the module; NaN where nothing can be said."""
+    def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
+        """See the module; NaN where undefined."""
         count, square, absolute, rel_l2, spread, *rest = sums[..., :_PLAIN].unbind(-1)
         ke, wrong, energy, points, kinetic, known, fe, fe_point, *profiles = rest
         mvpe, probed, probe, probes = profiles
@@ -240,7 +279,7 @@ class Official:
         shape = (3, self._shells, len(self._measured))
         spectra = sums[..., _PLAIN:].unflatten(-1, shape)
         mean = ratio(spectra, count[..., None, None, None].expand_as(spectra)).sqrt() / size
-        error, truth, shell = mean.unbind(-3)  # (*draws, k, c)
+        error, truth, shell = mean.unbind(-3)  # (*batch, k, c)
         found = [
             ratio(square, values).sqrt(),
             ratio(absolute, values),

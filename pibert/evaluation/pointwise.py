@@ -11,11 +11,11 @@ With y the true and p the predicted values at all known points of all frames, po
     skill   = 1 - sum (p - y)^2 / sum (last - y)^2
 
 ``last`` is the newest frame that the model saw: a skill of 0 is persistence, 1 is perfect. (Where
-that frame was not known, persistence is judged by what stands there, as a model sees it.) These
-are the paper's definitions without its epsilons; instead a value that nothing can be said of is
-NaN. Correlation and r2 want sums about the mean, which is not known before the last frame: they are
-taken about a fixed shift near it, the training mean, and do not cancel. ``|u|`` is the norm of u
-and v in the units of the frames: of standardised frames, that of the standardised components.
+that frame was unknown, persistence repeats the value that the model saw there.) These are the
+paper's definitions without its epsilons; undefined values are NaN. Correlation and r2 need sums
+about the mean, which is not known before the last frame: they are taken about a fixed shift near
+it, the training mean, and do not cancel. ``|u|`` is the norm of u and v in the units of the frames:
+of standardised frames, that of the standardised components.
 """
 
 from dataclasses import dataclass
@@ -25,9 +25,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pibert.evaluation.components import (
+from pibert.evaluation.measure import (
     ALL,
     SPEED,
+    Entry,
+    Frames,
     channel_scales,
     common_unit,
     known_values,
@@ -35,7 +37,6 @@ from pibert.evaluation.components import (
     velocity_unit,
     with_speed,
 )
-from pibert.evaluation.measure import Entry, Frames
 from pibert.fields import FieldSpec, Normalizer
 
 LEAST_SPREAD = 1e-12
@@ -100,11 +101,11 @@ class Pointwise:
         parts.append(_sums(pooled, frames.known, centre))
         return torch.cat(parts, dim=1)
 
-    def squared_error(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws"]:
+    def squared_error(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch"]:
         """Sum of the squared errors of all channels together, as ``all`` counts them."""
         return sums.unflatten(-1, (len(self._components), _TERMS))[..., -1, _ERROR]
 
-    def values(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws entry"]:
+    def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
         terms = sums.unflatten(-1, (len(self._components), _TERMS)).unbind(-1)
         count, truth, answer, truth2, answer2, product, energy, error2, error, persisted = terms
         truth_spread = _spread(truth2, truth, count)
@@ -144,7 +145,7 @@ def _spread(squares: Tensor, total: Tensor, count: Tensor) -> Tensor:
 def frame_errors(frames: Frames, normalizer: Normalizer | None = None) -> Float[Tensor, " t"]:
     """Relative L2 error of each frame over all channels and known points; NaN without energy.
 
-    What rates of wins are counted from, and samples for pictures are picked by.
+    Win rates are counted from it, and frames for figures are selected by it.
 
     Args:
         frames: Predictions and truth.

@@ -1,13 +1,17 @@
-"""Rollouts from many starts, scored lead time by lead time.
+"""Rollouts, scored lead time by lead time from many starts, and by the statistics of long runs.
 
-A start is a window of true frames; from it a predictor goes on alone. What comes out is compared
+A start is a window of true frames; from it the model is rolled out. Its frames are compared
 with the frames that followed, block by block as they are made: nothing is kept but terms
 (``evaluation/leads.py``), a few dozen numbers for each start and lead time.
 
 A rollout that diverges is recorded as such from the first frame that was not handed out, which is
 the first of a block of ``horizon`` frames.
+
+A free run begins once per test flow and goes on to its end. Pointwise errors say little there;
+the statistics are compared (``evaluation/statistics.py``).
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -18,8 +22,11 @@ from torch import Tensor
 
 from pibert.data.dataset import Samples
 from pibert.evaluation.leads import Climate, Horizons, LeadTimes, climate_of
+from pibert.evaluation.measure import Frames
+from pibert.evaluation.scoring import body_at, own_spec, sequences
+from pibert.evaluation.statistics import LEAST_FRAMES, Statistics
 from pibert.fields import FieldSpec, Normalizer
-from pibert.predictor.given import without_doubts
+from pibert.notes import collecting
 
 
 @runtime_checkable
@@ -123,6 +130,85 @@ def score_rollouts(
     )
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FreeRuns:
+    """Statistics of free runs: a row of terms for each."""
+
+    measure: Statistics
+    terms: Float[Tensor, "run k"]
+    sampling: Float[Tensor, "run k"]
+    """Of the true flow against itself (``Statistics.sampling_terms``)."""
+    trajectories: Int[Tensor, " run"]
+    frames: Int[Tensor, " run"]
+    """Length of each run."""
+
+
+def score_free_runs(predictor: Iterates, samples: Samples, frames: int) -> FreeRuns:
+    """Run once from the start of every stretch of the samples, and compare the statistics.
+
+    Args:
+        predictor: Of the channels of the samples.
+        samples: Their window has at least the predictor's history.
+        frames: Most frames of a run; it ends with its stretch.
+    """
+    pieces = [(samples.locate(piece[0]), min(frames, len(piece))) for piece in sequences(samples)]
+    runs = [(place, count) for place, count in pieces if count >= LEAST_FRAMES]
+    if not runs:
+        raise ValueError(
+            f"expected {LEAST_FRAMES} frames or more for statistics, found runs of "
+            f"{max((count for _, count in pieces), default=0)}; use longer recordings, or ask for "
+            "longer runs"
+        )
+    _check(predictor, samples, [0])
+    measure = Statistics(spec=predictor.spec, normalizer=predictor.normalizer)
+    terms, sampling = [], []
+    for count, group in itertools.groupby(runs, lambda run: run[1]):
+        places = [place for place, _ in group]
+        history = samples.window.history
+        truth, known = _read(samples, places, history, count, truth=True)
+        found = _run_free(predictor, samples, places, count)
+        for (index, first), own, true, here in zip(places, found, truth, known, strict=True):
+            trajectory, begin = samples.trajectories[index], first + history
+            target = torch.arange(begin, begin + count)
+            flow = Frames(
+                prediction=own.to(true),
+                truth=true,
+                last=true,
+                known=here,
+                body=body_at(trajectory, target, true.device),
+                spec=own_spec(samples.spec, trajectory),
+            )
+            terms.append(measure.terms(flow))
+            sampling.append(measure.sampling_terms(flow))
+    return FreeRuns(
+        measure=measure,
+        terms=torch.stack(terms),
+        sampling=torch.stack(sampling),
+        trajectories=torch.tensor([index for (index, _), _ in runs]),
+        frames=torch.tensor([count for _, count in runs]),
+    )
+
+
+def _run_free(
+    predictor: Iterates, samples: Samples, places: Sequence[tuple[int, int]], count: int
+) -> Float[Tensor, "b t c y x"]:
+    """Predicted frames, NaN from where a run diverged; each alone, if one of them does."""
+    history = predictor.history
+    fields, known = _read(samples, places, samples.window.history - history, history)
+    blocks: list[Tensor] = []
+    with collecting():
+        stream = predictor.iterate(fields, count, _parameters(predictor, samples, places), known)
+        try:
+            blocks += (_finite(block) for block in stream)
+        except FloatingPointError:
+            if len(places) > 1:
+                alone = [_run_free(predictor, samples, [place], count) for place in places]
+                return torch.cat(alone)
+    done = sum(block.shape[1] for block in blocks)
+    rest = fields.new_full((len(places), count - done, *fields.shape[2:]), torch.nan)
+    return torch.cat([*(block.to(rest) for block in blocks), rest], dim=1)
+
+
 class _Rolls:
     """Terms of some starts at a time."""
 
@@ -150,17 +236,22 @@ class _Rolls:
     ) -> Float[Tensor, "b lead k"]:
         """With ``mark``, a rollout that diverges is marked instead of raised."""
         own_past = self.predictor.history
-        fields, known = self._read(places, self.samples.window.history - own_past, own_past)
+        fields, known = _read(
+            self.samples, places, self.samples.window.history - own_past, own_past
+        )
         own = [self.climates[index] for index, _ in places]
         mean = torch.stack([climate.mean for climate in own]).to(fields)
         # Persistence knows no more of a gap than its mean.
         last = torch.where(known[:, -1, None], fields[:, -1], mean)
-        with without_doubts():  # how far off it is, is measured
-            blocks = self.predictor.iterate(fields, self.steps, self._parameters(places), known)
+        with collecting():  # notes on the input: the error is measured
+            blocks = self.predictor.iterate(
+                fields, self.steps, _parameters(self.predictor, self.samples, places), known
+            )
         found, done = [], 0
         while done < self.steps:
             try:
-                block = _finite(next(blocks))
+                with collecting():
+                    block = _finite(next(blocks))
             except FloatingPointError:
                 if not mark:
                     raise
@@ -182,30 +273,41 @@ class _Rolls:
         last: Tensor,
         climates: list[Climate],
     ) -> Float[Tensor, "b lead k"]:
-        truth, known = self._read(places, self.samples.window.history + done, size, truth=True)
+        truth, known = _read(
+            self.samples, places, self.samples.window.history + done, size, truth=True
+        )
         truth = torch.where(known[:, :, None], truth, 0.0)
         return self.measure.terms(block, truth, last, known, climates).cpu()
 
-    def _read(
-        self, places: Sequence[tuple[int, int]], offset: int, size: int, *, truth: bool = False
-    ) -> tuple[Float[Tensor, "b t c y x"], Bool[Tensor, "b t y x"]]:
-        """Fields, and where they are known; of the truth, where they were measured."""
-        fields, known = [], []
-        for index, first in places:
-            frames = slice(first + offset, first + offset + size)
-            trajectory = self.samples.trajectories[index]
-            fields.append(trajectory.read(frames))
-            here = trajectory.measured(frames) if truth else trajectory.known(frames)
-            known.append(here.to(fields[-1].device))
-        whole = torch.stack(fields)
-        return whole if whole.dtype == torch.float64 else whole.float(), torch.stack(known)
 
-    def _parameters(self, places: Sequence[tuple[int, int]]) -> dict[str, Tensor]:
-        given = [self.samples.trajectories[index].parameters for index, _ in places]
-        return {
-            name: torch.tensor([values.get(name, torch.nan) for values in given])
-            for name in self.predictor.spec.parameter_names
-        }
+def _read(
+    samples: Samples,
+    places: Sequence[tuple[int, int]],
+    offset: int,
+    size: int,
+    *,
+    truth: bool = False,
+) -> tuple[Float[Tensor, "b t c y x"], Bool[Tensor, "b t y x"]]:
+    """Fields, and where they are known; of the truth, where they were measured."""
+    fields, known = [], []
+    for index, first in places:
+        frames = slice(first + offset, first + offset + size)
+        trajectory = samples.trajectories[index]
+        fields.append(trajectory.read(frames))
+        here = trajectory.measured(frames) if truth else trajectory.known(frames)
+        known.append(here.to(fields[-1].device))
+    whole = torch.stack(fields)
+    return whole if whole.dtype == torch.float64 else whole.float(), torch.stack(known)
+
+
+def _parameters(
+    predictor: Iterates, samples: Samples, places: Sequence[tuple[int, int]]
+) -> dict[str, Tensor]:
+    given = [samples.trajectories[index].parameters for index, _ in places]
+    return {
+        name: torch.tensor([values.get(name, torch.nan) for values in given])
+        for name in predictor.spec.parameter_names
+    }
 
 
 def _finite(block: Tensor) -> Tensor:

@@ -1,6 +1,8 @@
-"""Errors scale by scale: after average pooling, and in the sub-bands of a Haar transform.
+"""Errors by scale: after average pooling, in Haar sub-bands, and in radial spectra.
 
-Pooling. Both fields are averaged over cells of k x k points, then NMSE is taken, k = 1, 2, 4, 8.
+Pooling. Both fields are averaged over cells of k x k points, then NMSE is taken, k = 1, 2, 4, 8. A
+cell is the mean over its known points if at least half of them are known, and is left out
+otherwise.
 
 Haar. Three levels of the orthonormal transform; of four neighbours a b / c d (c, d in the row of
 larger y)
@@ -9,39 +11,64 @@ larger y)
     LH = (a + b - c - d) / 2     HH = (a - b - c + d) / 2
 
 where the first letter is of x, and the next level splits LL. (The published names seem to have the
-letters the other way round.) Each channel's sub-band has an NMSE of its own: sum of squared errors
-of coefficients over sum of squared true coefficients. Groups are plain means over bands and
-channels: fine of all level-1 details, intermediate of all level-2 details, coarse of all four
-bands of level 3. A band without energy has no NMSE, nor has its group.
+letters the other way round.) Each sub-band of each channel has its own NMSE. Groups are means over
+bands and channels: fine of all level-1 details, intermediate of all level-2 details, coarse of all
+four bands of level 3. A band without energy has no NMSE, nor has its group. A coefficient that
+touches an unknown point is left out: filling would put edges into the truth and smoothness into the
+error. Rows and columns of the largest y and x that do not fill a cell are left out.
 
-LL3 is 8 times the average over 8 x 8 points, so the pooled NMSE of all channels at k = 8 is the
-mean of their LL3 values weighted by energy.
+Spectra. Per frame, u and v are taken about their means over the known points, set to zero at
+unknown points, multiplied with a Hann window along directions that are not periodic (mean square
+1), and transformed. Half the squared modulus of both is added up over rings of the physical
+wavenumber: with L the longer side of the domain, ring j holds the modes with |k| L / 2 pi nearest
+to j, for j = 1 .. K = L / (2 max(dx, dy)), the highest that both directions resolve. The mean and
+the corners beyond K are left out. From the spectra T of the truth, P of the prediction and E of
+their difference:
 
-Rows and columns that do not fill a cell, those of the largest y and x, are left out.
+- spectral_log_error: root mean square over the rings of log10(P / T), of mean spectra;
+- spectral_slope_error: |slope of P - slope of T|, straight lines through log10 of the mean spectra
+  over log10 j, for j from K/8 to K/2;
+- band_spectrum_error: sqrt(sum (P - T)^2 / sum T^2) over the rings of a band, of each frame, then
+  the mean over frames; it ignores phase;
+- band_nmse: sum E / sum T over a band, of mean spectra; it includes phase.
 
-Unknown points. A pooled cell is the mean over its known points where at least half of them are
-known, and is left out otherwise. A Haar coefficient that touches an unknown point is left out:
-filling points would put edges into the truth and smoothness into the error.
+Bands are thirds of the rings: low j <= K/3, mid j <= 2K/3, high. Rings in which the truth has less
+than 1e-10 of its energy hold rounding alone and do not count in the logarithmic error; in fits both
+spectra are at least that.
 """
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pibert.evaluation.components import SquaredErrors, known_values, ratio
-from pibert.evaluation.measure import Entry, Frames
-from pibert.fields import FieldSpec, Normalizer
+from pibert.evaluation.measure import (
+    Entry,
+    Frames,
+    SquaredErrors,
+    known_values,
+    ratio,
+    require_velocity,
+)
+from pibert.fields import FieldSpec, Grid, on_device
 
 SCALES = (1, 2, 4, 8)
 LEVELS = 3
 SMALLEST = 2**LEVELS
 """Rows and columns that the Haar transform needs."""
-BANDS = ("LH1", "HL1", "HH1", "LH2", "HL2", "HH2", "LH3", "HL3", "HH3", "LL3")
-GROUPS = {"coarse": BANDS[6:], "intermediate": BANDS[3:6], "fine": BANDS[:3]}
+HAAR_BANDS = ("LH1", "HL1", "HH1", "LH2", "HL2", "HH2", "LH3", "HL3", "HH3", "LL3")
+GROUPS = {"coarse": HAAR_BANDS[6:], "intermediate": HAAR_BANDS[3:6], "fine": HAAR_BANDS[:3]}
+SLOPE_RANGE = (1 / 8, 1 / 2)
+"""Of the rings, both ends included."""
+BANDS = {"low": (0.0, 1 / 3), "mid": (1 / 3, 2 / 3), "high": (2 / 3, 1.0)}
+"""Shares of the rings, the lower end left out."""
+FLOOR = 1e-10
+"""Share of the truth's energy below which a ring is rounding: fields are of single precision."""
 
 
 def pool(
@@ -78,11 +105,9 @@ def _blocks(known: Bool[Tensor, "t y x"]) -> Bool[Tensor, "t y2 x2"]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PooledScales:
+class PooledScales(SquaredErrors):
     """NMSE after average pooling, of every channel and of all."""
 
-    spec: FieldSpec
-    normalizer: Normalizer
     name: ClassVar[str] = "pooled_scales"
     of_sequences: ClassVar[bool] = False
 
@@ -96,23 +121,19 @@ class PooledScales:
         return tuple(
             Entry(metric=f"scale_{size}_nmse", component=component)
             for size in self.scales
-            for component in self._errors.components
+            for component in self.components
         )
-
-    @property
-    def _errors(self) -> SquaredErrors:
-        return SquaredErrors(spec=self.spec, normalizer=self.normalizer)
 
     def terms(self, frames: Frames) -> Float[Tensor, "rows k"]:
         found = []
         for size in self.scales:
             prediction, where = pool(frames.prediction, frames.known, size)
             truth, _ = pool(frames.truth, frames.known, size)
-            found.append(self._errors.terms(prediction, truth, where))
+            found.append(self.error_terms(prediction, truth, where))
         return torch.cat(found, dim=1)
 
-    def values(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws entry"]:
-        _, error, energy = self._errors.totals(sums.unflatten(-1, (len(self.scales), -1)))
+    def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
+        _, error, energy = self.totals(sums.unflatten(-1, (len(self.scales), -1)))
         return ratio(error, energy).flatten(-2)
 
 
@@ -128,12 +149,12 @@ class HaarBands:
         if min(self.spec.grid.shape) < SMALLEST:
             raise ValueError(
                 f"expected a grid of at least {SMALLEST} x {SMALLEST} points for {LEVELS} levels, "
-                f"found {self.spec.grid.shape}; leave this measure out"
+                f"found {self.spec.grid.shape}; leave this metric out"
             )
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        components = [f"{channel}_{band}" for channel in self.spec.channels for band in BANDS]
+        components = [f"{channel}_{band}" for channel in self.spec.channels for band in HAAR_BANDS]
         return tuple(
             Entry(metric="haar_nmse", component=component) for component in (*components, *GROUPS)
         )
@@ -149,13 +170,195 @@ class HaarBands:
             for name, band in zip(("LL", "LH", "HL", "HH"), (both, *details), strict=True):
                 squares = torch.where(known[:, None], band.square(), 0.0)
                 found[f"{name}{level}"] = squares.sum((-2, -1))  # (2, t, c)
-        return torch.stack([found[band] for band in BANDS]).permute(2, 3, 0, 1).flatten(1)
+        return torch.stack([found[band] for band in HAAR_BANDS]).permute(2, 3, 0, 1).flatten(1)
 
-    def values(self, sums: Float[Tensor, "*draws k"]) -> Float[Tensor, "*draws entry"]:
-        error, energy = sums.unflatten(-1, (len(self.spec.channels), len(BANDS), 2)).unbind(-1)
-        nmse = ratio(error, energy)  # (*draws, c, band)
+    def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
+        error, energy = sums.unflatten(-1, (len(self.spec.channels), len(HAAR_BANDS), 2)).unbind(-1)
+        nmse = ratio(error, energy)  # (*batch, c, band)
         groups = [
-            torch.stack([nmse[..., BANDS.index(band)] for band in bands], dim=-1).mean((-2, -1))
+            torch.stack([nmse[..., HAAR_BANDS.index(band)] for band in bands], dim=-1).mean(
+                (-2, -1)
+            )
             for bands in GROUPS.values()
         ]
         return torch.cat((nmse.flatten(-2), torch.stack(groups, dim=-1)), dim=-1)
+
+
+def num_rings(grid: Grid) -> int:
+    """K, how many rings a grid resolves."""
+    length = max(grid.shape[0] * grid.dy, grid.shape[1] * grid.dx)
+    return int(length / (2 * max(grid.dx, grid.dy)) + 1e-9)
+
+
+def supports_spectra(grid: Grid) -> bool:
+    """Whether there are at least two rings for every band."""
+    return num_rings(grid) >= 2 * len(BANDS)
+
+
+def wavenumbers(grid: Grid) -> Float[Tensor, " k"]:
+    """The wavenumber 2 pi j / L of each ring."""
+    length = max(grid.shape[0] * grid.dy, grid.shape[1] * grid.dx)
+    return torch.arange(1, num_rings(grid) + 1, dtype=torch.float64) * (2 * math.pi / length)
+
+
+def radial_spectrum(
+    fields: Float[Tensor, "t c y x"],
+    known: Bool[Tensor, "t y x"],
+    grid: Grid,
+    *,
+    window: bool = True,
+) -> Float[Tensor, "t k"]:
+    """Half the squared modulus of all channels in each ring.
+
+    Args:
+        fields: Velocities.
+        known: Where they are known.
+        grid: Of their shape.
+        window: Whether to use a Hann window along directions that are not periodic.
+    """
+    fields = known_values(fields, known)
+    count = known.sum((1, 2)).clamp(min=1)[:, None, None, None]
+    fields = known_values(fields - fields.sum((2, 3), keepdim=True) / count, known)
+    if window:
+        shape = _window(grid.shape, grid.periodic_y, grid.periodic_x)
+        fields = fields * on_device(shape, fields.device)
+    ny, nx = grid.shape
+    power = torch.fft.rfft2(fields).abs().square().sum(1) / (2 * (ny * nx) ** 2)
+    ring, weight = (on_device(part, fields.device) for part in _rings(ny, nx, grid.dy, grid.dx))
+    rings = num_rings(grid)
+    spectrum = torch.zeros(len(fields), rings + 2, dtype=power.dtype, device=power.device)
+    return spectrum.index_add(1, ring, (power * weight).flatten(1))[:, 1:-1]
+
+
+@lru_cache(maxsize=16)
+def _window(shape: tuple[int, int], periodic_y: bool, periodic_x: bool) -> Float[Tensor, "y x"]:
+    """A Hann window with mean square 1."""
+    sides = [
+        torch.ones(n, dtype=torch.float64)
+        if periodic
+        else torch.hann_window(n, periodic=False, dtype=torch.float64)
+        for n, periodic in zip(shape, (periodic_y, periodic_x), strict=True)
+    ]
+    window = sides[0][:, None] * sides[1]
+    return window / window.square().mean().sqrt()
+
+
+@lru_cache(maxsize=16)
+def _rings(ny: int, nx: int, dy: float, dx: float) -> tuple[Int[Tensor, " m"], Tensor]:
+    """The ring of every mode of a half spectrum, 0 for the mean, K + 1 beyond; and their weights.
+
+    Modes that stand for their mirror image too weigh double.
+    """
+    length = max(ny * dy, nx * dx)
+    ky = torch.fft.fftfreq(ny, dy, dtype=torch.float64)[:, None] * length
+    kx = torch.fft.rfftfreq(nx, dx, dtype=torch.float64) * length
+    last = num_rings(Grid((ny, nx), dx, dy))
+    ring = (torch.hypot(ky, kx) + 0.5 - 1e-9).floor().long().clamp(max=last + 1)
+    weight = torch.full((nx // 2 + 1,), 2.0, dtype=torch.float64)
+    weight[0] = 1.0
+    if nx % 2 == 0:
+        weight[-1] = 1.0
+    return ring.flatten(), weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spectra:
+    """Errors of the spectrum of kinetic energy."""
+
+    spec: FieldSpec
+    window: bool = True
+    """Whether to use a Hann window along directions that are not periodic."""
+    name: ClassVar[str] = "spectra"
+    of_sequences: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require_velocity(self.spec, "spectra of kinetic energy")
+        if not supports_spectra(self.spec.grid):
+            raise ValueError(
+                f"expected a grid that resolves at least {2 * len(BANDS)} wavenumbers, found "
+                f"{self.spec.grid.shape}, which resolves {num_rings(self.spec.grid)}; "
+                "leave this metric out"
+            )
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        energy = "kinetic_energy"
+        return (
+            Entry(metric="spectral_log_error", component=energy),
+            Entry(metric="spectral_slope_error", component=energy),
+            Entry(metric="spectral_slope", component="prediction", better="none"),
+            Entry(metric="spectral_slope", component="truth", better="none"),
+            *(Entry(metric="band_spectrum_error", component=band) for band in BANDS),
+            *(Entry(metric="band_nmse", component=band) for band in BANDS),
+        )
+
+    def terms(self, frames: Frames) -> Float[Tensor, "rows k"]:
+        self._check(frames.spec.grid)
+        places = self.spec.velocity
+        assert places is not None
+        truth, answer = (
+            known_values(torch.stack([f[:, place] for place in places], 1), frames.known)
+            for f in (frames.truth, frames.prediction)
+        )
+        found = [
+            radial_spectrum(f, frames.known, frames.spec.grid, window=self.window)
+            for f in (truth, answer, answer - truth)
+        ]
+        energy = [_band(found[0], band).square().sum(-1) for band in BANDS]
+        apart = [_band(found[1] - found[0], band).square().sum(-1) for band in BANDS]
+        counted = torch.stack(energy, dim=1) > 0
+        relative = (torch.stack(apart, dim=1) / torch.stack(energy, dim=1)).sqrt()
+        once = torch.ones_like(relative[:, :1])
+        blind = torch.where(counted, relative, 0.0)
+        return torch.cat((once, *found, blind, counted.double()), dim=1)
+
+    def _check(self, grid: Grid) -> None:
+        own = self.spec.grid
+        if grid.shape != own.shape or not math.isclose(grid.dx / grid.dy, own.dx / own.dy):
+            raise ValueError(
+                f"expected frames on a grid like {own.shape} with dx / dy = {own.dx / own.dy:g}, "
+                f"found {grid.shape} with {grid.dx / grid.dy:g}; spectra of both do not add up"
+            )
+
+    def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
+        _, truth, answer, error = self._spectra(sums)
+        floor = FLOOR * truth.sum(-1, keepdim=True)
+        resolved = truth > floor
+        apart = (torch.maximum(answer, floor) / truth).log10().square()
+        total = torch.where(resolved, apart, 0.0).sum(-1)
+        log_error = ratio(total, resolved.sum(-1).to(total)).sqrt()
+        slopes = [_slope(torch.maximum(part, floor)) for part in (answer, truth)]
+        blind, counted = sums[..., -2 * len(BANDS) :].unflatten(-1, (2, -1)).unbind(-2)
+        seen = [ratio(_band(error, band).sum(-1), _band(truth, band).sum(-1)) for band in BANDS]
+        found = (log_error, (slopes[0] - slopes[1]).abs(), *slopes)
+        return torch.cat(
+            (torch.stack(found, -1), ratio(blind, counted), torch.stack(seen, -1)), dim=-1
+        )
+
+    def curves(self, sums: Float[Tensor, "*batch k"]) -> dict[str, Float[Tensor, "*batch ring"]]:
+        """Mean spectra of truth, prediction and error, over ``wavenumbers``, for pictures."""
+        count, *spectra = self._spectra(sums)
+        names = ("truth", "prediction", "error")
+        return {name: part / count for name, part in zip(names, spectra, strict=True)}
+
+    def _spectra(self, sums: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        rings = num_rings(self.spec.grid)
+        truth, answer, error = sums[..., 1 : 1 + 3 * rings].unflatten(-1, (3, rings)).unbind(-2)
+        return sums[..., :1], truth, answer, error
+
+
+def _band(spectrum: Float[Tensor, "*n k"], band: str) -> Float[Tensor, "*n j"]:
+    """The rings of a band."""
+    low, high = (int(share * spectrum.shape[-1] + 1e-9) for share in BANDS[band])
+    return spectrum[..., low:high]
+
+
+def _slope(spectrum: Float[Tensor, "*n k"]) -> Float[Tensor, "*n"]:
+    """Of the straight line through the logarithms, over ``SLOPE_RANGE``; NaN without energy."""
+    rings = spectrum.shape[-1]
+    low, high = math.ceil(SLOPE_RANGE[0] * rings), math.floor(SLOPE_RANGE[1] * rings)
+    places = torch.arange(low, high + 1, dtype=spectrum.dtype, device=spectrum.device).log10()
+    places = places - places.mean()
+    heights = spectrum[..., low - 1 : high].log10()
+    slope = (heights * places).sum(-1) / places.square().sum()
+    return torch.where(slope.isfinite(), slope, torch.nan)

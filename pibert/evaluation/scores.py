@@ -1,4 +1,4 @@
-"""What the evaluation of one model leaves behind: a pair of files in its run folder.
+"""The scores of one model: a pair of files in its run folder.
 
 ``scores.safetensors`` holds terms of measures, errors of single frames, and of the predictions only
 what pictures need; ``scores.json`` says what they are: data, model, entries of each measure, cost,

@@ -1,8 +1,8 @@
-"""A predictor on test frames: terms of all measures, and what pictures need.
+"""Scores of a predictor on test frames: terms of all measures, and frames for figures.
 
-Every trajectory is stepped through in the order of time, each frame predicted from the true frames
-before it. Frames to look at are picked by the error of persistence, which favours no model: those
-at its 5th, 50th and 95th percentile over the test part.
+Every frame is predicted from the true frames before it, by ``Predictor.run`` as in ``pibert
+predict``: scores and predictions have the same precision. Frames to show are picked by the error of
+persistence, which favours no model: those at its 5th, 50th and 95th percentile over the test split.
 """
 
 import itertools
@@ -19,22 +19,21 @@ from pibert.evaluation.measure import Frames, Measure, in_parts
 from pibert.evaluation.measures import PHYSICAL, SHORTEST, STANDARDISED, measures_by_space
 from pibert.evaluation.official import mean_window, parted
 from pibert.evaluation.pointwise import frame_errors
-from pibert.evaluation.probes import probe_series
-from pibert.evaluation.temporal import correlation_time
+from pibert.evaluation.temporal import correlation_time, probe_series
 from pibert.fields import FieldSpec, Normalizer, Trajectory, read_mask
-from pibert.predictor import Predictor
+from pibert.inference import Predictor
 
 QUANTILES = (0.05, 0.5, 0.95)
 PICK_RULE = "frames at the 5th, 50th and 95th percentile of the error of persistence"
 STRIP = 12
 """Frames one after the other that are kept, beginning at the median pick."""
 CHUNK = 128
-"""Frames that are judged at once."""
+"""Frames that are scored at once."""
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
-    """What came of all test frames."""
+class FrameScores:
+    """Scores of all test frames."""
 
     arrays: dict[str, Tensor]
     entries: dict[str, list[dict[str, str]]]
@@ -42,16 +41,16 @@ class Judged:
     values: dict[str, list[float | None]]
     """Of every ``space/measure``, in the order of its entries; None where nothing can be said."""
     correlation_frames: float | None
-    """Correlation time of the true flow at the probes, in judged frames; None: longer than seen."""
+    """Correlation time of the true flow at the probes, in scored frames; None: longer than seen."""
 
 
-def judge(predictor: Predictor, samples: Samples) -> Judged:
+def score_frames(predictor: Predictor, samples: Samples) -> FrameScores:
     """Score the next frame of every window of the samples.
 
     Args:
         predictor: Of one or more frames ahead; its first one counts.
         samples: Test windows of one frame ahead. Their history may be longer than the predictor's,
-            so that models with different histories are judged on the same frames.
+            so that models with different histories are scored on the same frames.
     """
     taken = predictor.history
     if samples.window.history < taken or samples.window.horizon != 1:
@@ -89,7 +88,7 @@ def judge(predictor: Predictor, samples: Samples) -> Judged:
     times = arrays.pop("correlation")
     known = times[times.isfinite()]
     time = float(known.max()) if len(known) else None
-    return Judged(arrays, entries, values, time)
+    return FrameScores(arrays, entries, values, time)
 
 
 def vars_of(entry: Any) -> dict[str, str]:
@@ -113,7 +112,7 @@ def sequences(samples: Samples) -> Iterator[list[int]]:
 
 
 def _by_trajectory(samples: Samples) -> Iterator[list[list[int]]]:
-    """The sequences of each trajectory, which are judged together: there may be one per frame."""
+    """The sequences of each trajectory, which are scored together: there may be one per frame."""
     home = itertools.groupby(sequences(samples), lambda piece: samples.locate(piece[0])[0])
     return (list(pieces) for _, pieces in home)
 
@@ -191,7 +190,7 @@ def _predicted(
     parts = []
     for start in range(0, len(numbers), CHUNK):
         seen = seen_by(predictor, samples, numbers[start : start + CHUNK])
-        found = predictor.model(seen.x, seen.parameters, seen.mask)[:, :channels]
+        found = predictor.run(predictor.model, seen.x, seen.parameters, seen.mask)[:, :channels]
         if not bool(found.isfinite().all()):
             raise ValueError(
                 f"expected finite predictions, found others among samples "
@@ -201,7 +200,7 @@ def _predicted(
     prediction, truth, last, known = (torch.cat(group) for group in zip(*parts, strict=True))
     home, target = _targets(samples, numbers)
     trajectory = samples.trajectories[home]
-    body = _body(trajectory, target, predictor.device)
+    body = body_at(trajectory, target, predictor.device)
     standard = Frames(
         prediction=prediction, truth=truth, last=last, known=known, body=body, spec=samples.spec
     )
@@ -209,11 +208,12 @@ def _predicted(
         name: predictor.normalizer.invert(getattr(standard, name))
         for name in ("prediction", "truth", "last")
     }
-    spec = _own_spec(samples.spec, trajectory)
+    spec = own_spec(samples.spec, trajectory)
     return replace(standard, **physical, spec=spec), standard
 
 
-def _body(trajectory: Trajectory, frames: Tensor, device: torch.device) -> Tensor | None:
+def body_at(trajectory: Trajectory, frames: Tensor, device: torch.device) -> Tensor | None:
+    """Where a trajectory is solid in some frames; None without a body."""
     if trajectory.body is None:
         return None
     begin = int(frames.min())
@@ -223,7 +223,7 @@ def _body(trajectory: Trajectory, frames: Tensor, device: torch.device) -> Tenso
     return mask[(frames - begin).to(mask.device)].to(device)
 
 
-def _own_spec(common: FieldSpec, trajectory: Trajectory) -> FieldSpec:
+def own_spec(common: FieldSpec, trajectory: Trajectory) -> FieldSpec:
     """What is predicted, with the time step and the scales of the trajectory itself."""
     own = trajectory.spec
     spec = replace(

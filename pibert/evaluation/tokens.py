@@ -1,20 +1,19 @@
-"""What PIBERT does with its tokens: maps for figures, as plain tensors on the CPU.
+"""Diagnostics of PIBERT's tokens: maps for figures, as plain tensors on the CPU.
 
 Maps of tokens are (ty, tx): row and column of a token on the lattice, rows growing with y. A token
-stands for patch x patch points; at the sides of the largest y and x it may stand for fewer.
+stands for patch x patch points, or fewer at the sides of the largest y and x.
 
 - Fourier weights. With W(k) the matrix of a mode as it is in force, the map is the root of the mean
   over its elements of |W|^2. For a real field W(-k) = conj W(k), so the map has both halves of the
   plane, (k_y, k_x) in cycles per domain with zero in the middle. Modes that are not kept are NaN:
   among them two corners, as the rows -M ... M-1 are not symmetric.
-- Gate. The shares alpha and 1 - alpha of Fourier and frame branch.
+- Gate. The shares alpha and 1 - alpha of Fourier and wavelet branch.
 - Residual. r_j >= 0, how badly a patch breaks the equations, of which attention subtracts
   lambda r_j from the logits of key j.
 - Attention. A_ij = softmax_j(q_i . k_j / sqrt(d) - lambda R_ij), mean over heads: the row of one
   query, and what each key receives as the mean over all queries. Either sums to one over the
   lattice and the parameter token together.
-- Error. ||prediction - truth|| / ||truth|| over the known points and the channels of a token. The
-  gain over a rival is the rival's error minus the model's: positive where the model is better.
+- Error. ||prediction - truth|| / ||truth|| over the known points and the channels of a token.
 """
 
 import torch
@@ -22,14 +21,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pibert.evaluation.components import ratio
-from pibert.evaluation.geometry import locate, nearest_cell
-from pibert.evaluation.regions import column_downstream
-from pibert.fields import Grid
+from pibert.evaluation.measure import ratio
+from pibert.inference.explanation import TokenModel, attention_maps, evaluating, gate_shares
 from pibert.models.fourier import FourierBranch, kept_columns, kept_rows
 from pibert.models.pibert import PIBERT
-from pibert.models.stepper import checked_mask
-from pibert.predictor.tokens import TokenModel, attention_maps, evaluating, gate_shares
 
 
 @torch.no_grad()
@@ -39,37 +34,27 @@ def token_diagnostics(
     parameters: Float[Tensor, "b q"] | None = None,
     mask: Tensor | None = None,
     *,
-    prediction: Float[Tensor, "b k y x"] | None = None,
-    truth: Float[Tensor, "b k y x"] | None = None,
-    rival: Float[Tensor, "b k y x"] | None = None,
-    known: Bool[Tensor, "b y x"] | None = None,
     query: tuple[int, int] | None = None,
 ) -> dict[str, Tensor]:
     """The diagnostics of a few samples; the model is left as it was.
 
     Args:
-        model: In training or evaluation mode; it is asked in the latter.
+        model: In training or evaluation mode; it is run in the latter.
         x: Standardised fields, as the model takes them.
         parameters: As the model takes them.
         mask: Known points of x, as the model takes them.
-        prediction: Of the model, in any units that its channels share, for the map of errors.
-        truth: In the same units.
-        rival: What another model predicts, in the same units.
-        known: Where the truth is known; where the input is if not given.
         query: Row and column of the token whose attention is shown. If not given: that of the
             largest residual of each sample, or the middle one where the model has no physics bias.
 
     Returns:
         ``token_shape`` (2,) and ``patch`` ();
         ``fourier_rms`` (ky, kx) with ``fourier_ky`` and ``fourier_kx``, with a Fourier branch;
-        of the published model ``gate`` (2,), shares of Fourier and frame branch, means where they
+        of the published model ``gate`` (2,), shares of Fourier and wavelet branch, means where they
         vary, and then also ``gate_map`` (b, y, x), the share of the Fourier branch;
         ``residual`` (b, ty, tx), with a physics bias;
         ``query`` (b, 2), ``attention`` and ``received`` (b, layer, ty, tx), and with a parameter
-        token ``parameter_attention`` and ``parameter_received`` (b, layer), what it got of both,
-        and ``parameter_position_norm`` ();
-        ``error`` and ``rival_error`` (b, ty, tx), ``gain`` and ``improved`` (b,), the share of
-        tokens with a positive gain, where the fields for them are given.
+        token ``parameter_attention`` and ``parameter_received`` (b, layer), its share of both,
+        and ``parameter_position_norm`` ().
     """
     shape = (x.shape[-2], x.shape[-1])
     patch, token_shape = model.patch(shape), model.token_lattice(shape)
@@ -89,9 +74,6 @@ def token_diagnostics(
             found["residual"] = residual.unflatten(1, token_shape)
         found["query"] = _query_tokens(query, found.get("residual"), len(x), token_shape)
         found |= attention_maps(model, x, parameters, mask, found["query"])
-    if known is None:
-        known = _input_known(mask, x)
-    found |= _error_maps(prediction, truth, rival, known, patch)
     return {name: value.detach().cpu() for name, value in found.items()}
 
 
@@ -111,8 +93,8 @@ def token_errors(
     error = torch.where(known[..., None, :, :], prediction.double(), 0.0) - truth
     if not bool(error.isfinite().all()):
         raise ValueError(
-            "expected finite predictions and truths at all known points, found NaN or inf; give a "
-            "mask that is False at points that are not known"
+            "expected finite predictions and truths at all known points, found NaN or inf; pass a "
+            "mask that is False at unknown points"
         )
     above, below = (_sums(field.square().sum(-3), patch) for field in (error, truth))
     return ratio(above, below).sqrt()
@@ -153,16 +135,6 @@ def fourier_weight_rms(
     return size[in_y][:, in_x], ky[in_y], kx[in_x]
 
 
-def wake_token(body: Bool[Tensor, "y x"], grid: Grid, patch: int) -> tuple[int, int]:
-    """Row and column of the token in the core of a body's wake: two diameters behind its centre."""
-    place = locate(body[None], grid)
-    if not bool(place.present.all()):
-        raise ValueError("expected a body with at least one point, found none; choose a token")
-    row = nearest_cell(place.centre_y, grid.shape[0])
-    column = column_downstream(place, "wake_core", grid)
-    return int(row) // patch, int(column) // patch
-
-
 def _query_tokens(
     query: tuple[int, int] | None,
     residual: Tensor | None,
@@ -181,33 +153,3 @@ def _query_tokens(
             f"found {query}"
         )
     return torch.tensor([[row, column]]).expand(count, 2)
-
-
-def _error_maps(
-    prediction: Tensor | None,
-    truth: Tensor | None,
-    rival: Tensor | None,
-    known: Tensor,
-    patch: int,
-) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    if truth is None:
-        if prediction is not None or rival is not None:
-            raise ValueError("expected a truth to compare predictions with, found none")
-        return found
-    for name, field in (("error", prediction), ("rival_error", rival)):
-        if field is not None:
-            found[name] = token_errors(field, truth, known, patch)
-    if len(found) == 2:
-        gain = found["rival_error"] - found["error"]
-        counted = (~gain.isnan()).sum((1, 2)).double()
-        found |= {"gain": gain, "improved": ratio((gain > 0).sum((1, 2)).double(), counted)}
-    return found
-
-
-def _input_known(mask: Tensor | None, x: Tensor) -> Tensor:
-    """(b, y, x), whatever form the mask was given in."""
-    b, _, ny, nx = x.shape
-    if mask is None:
-        return torch.ones(b, ny, nx, dtype=torch.bool, device=x.device)
-    return checked_mask(mask, x).expand(b, 1, ny, nx)[:, 0]

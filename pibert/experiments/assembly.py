@@ -1,42 +1,63 @@
-"""The parts of a run: flows in a model's units, the model, samples, objectives, schedule.
+"""What a run consists of: flows in a model's units, the model, samples, objectives, schedule.
 
-All that an experiment says is put together here, and what is wrong with it is found here, before
-anything is written.
+Everything is made from the experiment here, and wrong settings are found here, before anything is
+written. A model that is trained further keeps its channels, family and, by default, scaling.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from pibert import config
 from pibert.data.dataset import Samples, Window
-from pibert.experiments.experiment import Experiment, ModelConfig, Pretraining, Weights
+from pibert.experiments.experiment import Experiment, ModelConfig, Pretraining, Scaling, Weights
 from pibert.experiments.flows import Flows
-from pibert.experiments.record import Stage
-from pibert.experiments.starting import in_units_of
+from pibert.fields import FieldSpec, Parameter
+from pibert.inference import Predictor, load
 from pibert.models import build_model
-from pibert.predictor import load
+from pibert.notes import warn
 from pibert.pretraining.negatives import Negatives
 from pibert.training.augmentation import augmented
-from pibert.training.consistency import equation_consistency
 from pibert.training.engine import FitConfig
 from pibert.training.flow_matching import flow_matching
 from pibert.training.losses import PAPER_WEIGHTS, LossScales, LossWeights
-from pibert.training.masked import masked_physics
-from pibert.training.objectives import Objective, supervised, weighted
+from pibert.training.objectives import (
+    ONE_STEP,
+    Objective,
+    RolloutConfig,
+    equation_consistency,
+    masked_physics,
+    supervised,
+    weighted,
+)
 from pibert.training.pde_residual import pde_residual
 
+Part = Literal["pretrain", "train", "rollouts"]
+"""What a stage learns: pretraining, single steps, or rollouts."""
 _CALIBRATION = 512
 """Samples that the scales of the physics bias are measured on."""
+_ALIKE = 1.5
+"""Scalings are alike up to this factor between standard deviations, and this number of them between
+means."""
+_MARGIN = 0.1
+"""Share of a parameter's range by which values may lie beyond it."""
+_SAME_STEP = 0.01
+"""Relative: grid spacings and time steps that differ by less are the same."""
+_REMEDIES = {
+    "channels": "choose the same with data.channels",
+    "units": "convert the data",
+    "parameter_names": "state the same parameters of every flow",
+}
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
-    """All that a stage of a run is made of."""
+class Setup:
+    """What a stage of a run consists of."""
 
     flows: Flows
     model: nn.Module
@@ -44,14 +65,15 @@ class Parts:
     train: Samples
     valid: Samples | None
     schedule: FitConfig
+    rollout: RolloutConfig
     trained: dict[str, bool]
-    """Heads that are trained when it is done."""
+    """Heads that are trained afterwards."""
     start: str | None
-    """Fingerprint of the weights that it began with."""
+    """Fingerprint of the weights that it started from."""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a run that goes on must find again."""
+        """What must be the same when the run is resumed."""
         return {
             "data": self.flows.source,
             "start": self.start,
@@ -59,35 +81,47 @@ class Parts:
         }
 
 
-def assemble(experiment: Experiment, flows: Flows, stage: Stage, start: str | None) -> Parts:
-    """Make all parts of a stage; what is wrong with the settings is found here.
-
-    Args:
-        experiment: What to do.
-        flows: Those of the experiment.
-        stage: Whether to pretrain or to train.
-        start: A run or model whose weights to begin with.
-    """
-    weights, schedule = experiment.weights, experiment.training
+def assemble(experiment: Experiment, flows: Flows, stage: Part, start: str | None) -> Setup:
+    """Make what a stage consists of; ``start`` is a run or model whose weights to start from."""
+    weights, schedule, rollout = experiment.weights, experiment.training, experiment.rollout
     segments = flows.labelled(experiment.data.labelled)
     if stage == "pretrain":
         weights, segments = experiment.pretraining_weights, flows.split.train
         schedule = experiment.pretraining or Pretraining()
+    elif stage == "rollouts":
+        assert experiment.rollout_training is not None
+        schedule = experiment.rollout_training
+        rollout = experiment.rollout_training.rollout
     if not weights.supervised and schedule.monitor == "reconstruction":
-        schedule = replace(schedule, monitor="loss")  # the default, where nothing is predicted
+        schedule = replace(schedule, monitor="loss")  # nothing is predicted
     flows, model = _make_model(experiment, flows, start)
-    model.prepare_for(stage)
+    model.prepare_for("pretrain" if stage == "pretrain" else "train")
     begun = None if start is None else load(start).card
     if experiment.heads_only:
         _freeze_all_but_heads(model, stage)
-    window = _window(experiment, model, weights)
-    return Parts(
+    if rollout.steps > 1 and not experiment.model.learns_rollouts:
+        raise ValueError(
+            f"{experiment.model.name} cannot be trained on rollouts, found {rollout.steps} steps; "
+            "leave them out: --set rollout.steps=1 --set rollout_training=none"
+        )
+    steps = rollout.steps if weights.supervised else 1
+    window = Window(history=model.config.history, horizon=model.config.horizon * steps)
+    try:
+        train = flows.samples(segments, window)
+        valid = flows.samples("valid", window) if flows.split.valid else None
+    except ValueError as error:
+        if steps == 1:
+            raise
+        where = "rollout_training.rollout" if stage == "rollouts" else "rollout"
+        raise ValueError(f"{error}; {where}.steps is {steps}: try fewer") from None
+    return Setup(
         flows=flows,
         model=model,
-        objectives=make_objectives(experiment, flows, model, weights),
-        train=flows.samples(segments, window),
-        valid=flows.samples("valid", window) if flows.split.valid else None,
+        objectives=make_objectives(experiment, flows, model, weights, rollout),
+        train=train,
+        valid=valid,
         schedule=schedule,
+        rollout=rollout if weights.supervised else ONE_STEP,
         trained=_trained(weights, begun if experiment.heads_only else None),
         start=None if begun is None else begun["weights"]["sha256"],
     )
@@ -96,7 +130,7 @@ def assemble(experiment: Experiment, flows: Flows, stage: Stage, start: str | No
 def _trained(weights: Weights, kept: dict[str, Any] | None) -> dict[str, bool]:
     """The heads that are trained afterwards: now, or before and unchanged since.
 
-    Heads that pretraining trained are still there after training alone, but have drifted.
+    After training alone, the heads of pretraining still exist, but no longer fit.
     """
     now = {
         "forward": weights.supervised > 0,
@@ -107,7 +141,7 @@ def _trained(weights: Weights, kept: dict[str, Any] | None) -> dict[str, bool]:
     return {head: own or before.get(head, False) for head, own in now.items()}
 
 
-def _freeze_all_but_heads(model: Any, stage: Stage) -> None:
+def _freeze_all_but_heads(model: Any, stage: Part) -> None:
     heads = [getattr(model, name) for name in getattr(model, "PRETRAINED_HEADS", ())]
     if stage != "pretrain" or not heads:
         raise ValueError(
@@ -148,7 +182,7 @@ def _make_model(experiment: Experiment, flows: Flows, start: str | None) -> tupl
 
 
 def with_family_of_model(model: ModelConfig, flows: Flows) -> Flows:
-    """Flows of no stated family have the one that is an option of the model."""
+    """Flows without a stated family take the one that is an option of the model."""
     family = model.options.get("family")
     if family is None or flows.spec.family is not None:
         return flows
@@ -156,7 +190,7 @@ def with_family_of_model(model: ModelConfig, flows: Flows) -> Flows:
 
 
 def _calibrate(model: Any, flows: Flows) -> None:
-    """Give a model the units and scales that it asks for, from samples of the training part."""
+    """Give a model the units and scales that it needs, from samples of the training split."""
     if not (hasattr(model, "calibrate") or hasattr(model, "set_increment_scale")):
         return
     samples = flows.samples("train", Window(history=model.config.history))
@@ -173,42 +207,38 @@ def _calibrate(model: Any, flows: Flows) -> None:
         model.set_increment_scale(mean_square.sqrt().clamp(min=1e-6))
 
 
-def _window(experiment: Experiment, model: Any, weights: Weights) -> Window:
-    steps = experiment.rollout.steps if weights.supervised else 1
-    return Window(history=model.config.history, horizon=model.config.horizon * steps)
-
-
 def make_objectives(
-    experiment: Experiment, flows: Flows, model: Any, weights: Weights
+    experiment: Experiment, flows: Flows, model: Any, weights: Weights, rollout: RolloutConfig
 ) -> Callable[[int], Objective]:
     """The objective of every epoch."""
     spec, normalizer = flows.spec, flows.normalizer
     scales = LossScales.from_training(spec, normalizer)
-    parts: dict[str, tuple[float, Objective]] = {}
+    pretraining: dict[str, tuple[float, Objective]] = {}
     if weights.mpp:
         _need(model, "reconstruct", "mpp")
         masked = masked_physics(experiment.masking, spec, normalizer, scales)
-        parts["mpp"] = (weights.mpp, masked)
+        pretraining["mpp"] = (weights.mpp, masked)
     if weights.ecp:
         _need(model, "consistency", "ecp")
         negatives = make_negatives(experiment, flows, model.config.history)
-        parts["ecp"] = (weights.ecp, equation_consistency(negatives))
+        pretraining["ecp"] = (weights.ecp, equation_consistency(negatives))
 
-    @cache  # the same object for the same work: the engine records it once
+    @cache  # the same object for the same work: the engine captures it once
     def of_steps(steps: int) -> Objective:
-        own = dict(parts)
+        own = dict(pretraining)
         if weights.supervised:
-            learn = _learning(experiment, model, scales, steps)
+            learn = _learning(experiment, model, scales, rollout, steps)
             own = {"supervised": (weights.supervised, learn), **own}
         return augmented(weighted(own), experiment.augmentation, spec, normalizer)
 
-    return lambda epoch: of_steps(experiment.rollout.steps_at(epoch))
+    return lambda epoch: of_steps(rollout.steps_at(epoch))
 
 
-def _learning(experiment: Experiment, model: Any, scales: LossScales, steps: int) -> Objective:
-    """How the model learns to step."""
+def _learning(
+    experiment: Experiment, model: Any, scales: LossScales, rollout: RolloutConfig, steps: int
+) -> Objective:
+    """The objective by which the model learns to step."""
     losses = experiment.losses or _published_losses(experiment, scales)
-    rollout = experiment.rollout
     if model.objective == "flow_matching":
         return flow_matching(model.config.align)
     if model.objective == "pde_residual":
@@ -225,12 +255,12 @@ def _learning(experiment: Experiment, model: Any, scales: LossScales, steps: int
 
 
 def _published_losses(experiment: Experiment, scales: LossScales) -> LossWeights:
-    """The weights of PIBERT's preset; the regularisers are those of incompressible flow alone.
+    """The weights of PIBERT's preset; its regularisers are for incompressible flow alone.
 
-    All other models learn from the squared error alone, as they were published.
+    All other models learn from the squared error alone, as published.
     """
     if experiment.model.name != "pibert":
-        return LossWeights(reg=0.0, bnd=0.0)
+        return LossWeights()
     published = PAPER_WEIGHTS.get(experiment.model.preset or "base", PAPER_WEIGHTS["base"])
     return published if scales.is_solenoidal else replace(published, reg=0.0)
 
@@ -244,7 +274,7 @@ def _need(model: nn.Module, method: str, weight: str) -> None:
 
 
 def make_negatives(experiment: Experiment, flows: Flows, history: int) -> Negatives:
-    """What makes invalid windows of the experiment's flows."""
+    """The source of invalid windows for the experiment's flows."""
     homes = sorted({segment.trajectory for segment in flows.split.train})
     table = [flows.spec.encode_parameters(flows.trajectories[home].parameters) for home in homes]
     try:
@@ -271,3 +301,91 @@ def _have_bodies(flows: Flows) -> bool:
 def _lack_parameters(flows: Flows) -> bool:
     names = set(flows.spec.parameter_names)
     return any(names - set(trajectory.parameters) for trajectory in flows.trajectories)
+
+
+def in_units_of(begun: Predictor, flows: Flows, start: str, scaling: Scaling) -> Flows:
+    """The flows in the units of a model that is trained further.
+
+    Args:
+        begun: The model to start from.
+        flows: In units of their own.
+        start: Where the model comes from, for messages.
+        scaling: Which mean and deviation of fields and parameters to use. A warning states where
+            that of the model does not fit the data.
+    """
+    mine, theirs = flows.spec, begun.spec
+    for what, remedy in _REMEDIES.items():
+        if getattr(mine, what) != getattr(theirs, what):
+            raise ValueError(
+                f"{start} was trained on {what.replace('_', ' ')} {getattr(theirs, what)}, but "
+                f"these data have {getattr(mine, what)}; {remedy}, or choose another start"
+            )
+    family = theirs.family or getattr(begun.model.config, "family", None)
+    if family is not None and mine.family not in (None, family):
+        raise ValueError(
+            f"{start} was trained for the family {family!r}, but these data are of "
+            f"{mine.family!r}; choose another start, or state data.hints.family"
+        )
+    if family is not None and mine.family is None:
+        warn(
+            f"these data state no PDE family; that of {start} is kept, {family!r}, with its "
+            "physics terms"
+        )
+    if changes := list(_other_steps(mine, theirs)):
+        warn(f"{start} was trained on another grid spacing or time step: {'; '.join(changes)}")
+    # The attention bias belongs to the model: one without a family stays without.
+    flows = replace(flows, spec=replace(mine, family=family))
+    if scaling == "data":
+        return flows
+    if differences := list(_differences(begun, flows)):
+        warn(
+            f"the scaling of {start} is kept and does not fit these data: "
+            f"{'; '.join(differences)}; set start_scaling = 'data' to scale by these data"
+        )
+    spec = replace(flows.spec, parameters=theirs.parameters)
+    return replace(flows, normalizer=begun.normalizer, spec=spec)
+
+
+def _other_steps(mine: FieldSpec, theirs: FieldSpec) -> Iterator[str]:
+    """Steps in space and time that differ from those of the earlier training."""
+    steps = {
+        "dx": (mine.grid.dx, theirs.grid.dx),
+        "dy": (mine.grid.dy, theirs.grid.dy),
+        "dt": (mine.dt, theirs.dt),
+    }
+    for name, (own, known) in steps.items():
+        if own is None or known is None:
+            if own is not known:
+                found = ["not stated" if step is None else f"{step:g}" for step in (own, known)]
+                yield f"{name} is {found[0]}, and was {found[1]}"
+        elif not math.isclose(own, known, rel_tol=_SAME_STEP):
+            yield f"{name} is {own:g}, and was {known:g}"
+
+
+def _differences(begun: Predictor, flows: Flows) -> Iterator[str]:
+    """Channels and parameters whose scaling differs."""
+    mine, theirs = flows.normalizer, begun.normalizer
+    for place, (name, unit) in enumerate(zip(flows.spec.channels, flows.spec.units, strict=True)):
+        mean, std, mean0, std0 = (n[place] for n in (mine.mean, mine.std, theirs.mean, theirs.std))
+        factor = max(std / std0, std0 / std)
+        if factor > _ALIKE or abs(mean - mean0) > _ALIKE * std0:
+            in_unit = "" if unit == "1" else f" {unit}"
+            yield (
+                f"{name} has mean {mean:.3g} and standard deviation {std:.3g}{in_unit}, scaled by "
+                f"{mean0:.3g} and {std0:.3g}"
+            )
+    for own, known in zip(flows.spec.parameters, begun.spec.parameters, strict=True):
+        if _is_beyond(own, known):
+            yield (
+                f"{own.name} is {own.lowest:g} to {own.highest:g}, and was {known.lowest:g} to "
+                f"{known.highest:g} in training"
+            )
+
+
+def _is_beyond(own: Parameter, known: Parameter) -> bool:
+    """Whether values of a parameter lie outside those of the earlier training."""
+    low, high, lowest, highest = own.lowest, own.highest, known.lowest, known.highest
+    if low is None or high is None or lowest is None or highest is None:
+        return False
+    slack = _MARGIN * ((highest - lowest) or abs(highest))
+    return low < lowest - slack or high > highest + slack

@@ -9,20 +9,19 @@ from typing import Any
 from pibert import config
 from pibert.data.dataset import Window, common_spec
 from pibert.data.provenance import predicted_by
-from pibert.data.sources import identify, idle_hints, options_of
-from pibert.data.units import assume_units, in_consistent_units
+from pibert.data.readers import identify, idle_hints, options_of
 from pibert.experiments.experiment import DataConfig, Experiment
 from pibert.experiments.flows import IDENTITIES, Flows, prepare, prepare_test
-from pibert.experiments.progress import unfinished
-from pibert.experiments.record import read_record
+from pibert.experiments.run_folder import read_record, unfinished
 from pibert.fields import FieldSpec
-from pibert.predictor import Predictor, load
-from pibert.predictor.card import stated_in
-from pibert.predictor.shipped import find_model, shipped_models
-from pibert.remarks import warn
-from pibert.trust.artefact import SHEET, TENSORS, save_calibration
-from pibert.trust.calibration import Calibration, Settings, calibrate
-from pibert.trust.ensemble import Ensemble
+from pibert.inference import Predictor, load
+from pibert.inference.calibration import Calibration, CalibrationSettings, calibrate
+from pibert.inference.calibration_file import SHEET, TENSORS, save_calibration
+from pibert.inference.ensemble import Ensemble
+from pibert.inference.model_card import stated_in
+from pibert.inference.model_file import find_model, shipped_models
+from pibert.inference.recording import fit_units, units_of
+from pibert.notes import Note, warn
 
 HOW_TO_STATE = (
     "state what the file does not say (--channels, --unit; with --length-unit and --time-unit too, "
@@ -37,7 +36,7 @@ _OF_ONE_RECORDING = (
 
 def calibrate_run(
     folder: Path | str,
-    settings: Settings | None = None,
+    settings: CalibrationSettings | None = None,
     *,
     members: Sequence[Path | str] = (),
     flows: Flows | None = None,
@@ -45,7 +44,10 @@ def calibrate_run(
     out: Path | str | None = None,
     overwrite: bool = True,
 ) -> Calibration:
-    """Calibrate a run on its calibration part, and write the result beside its model.
+    """Calibrate a run on its calibration split, and write the result beside its model.
+
+    A run without one is calibrated on its test split, with a note: training and selection did not
+    see that either.
 
     Args:
         folder: A finished run.
@@ -56,26 +58,26 @@ def calibrate_run(
         out: Folder of the calibration; that of the run if not given.
         overwrite: Whether a calibration that is there may be replaced.
     """
-    folder, settings = Path(folder), settings or Settings()
+    folder, settings = Path(folder), settings or CalibrationSettings()
     _refuse_existing(Path(out or folder), overwrite)
     experiment, started_in = _experiment_of(folder)
     for member in members:
         _refuse_other_data(experiment, Path(member))
-    _need_share(experiment, folder, flows)
     if flows is None:
         with contextlib.chdir(started_in if started_in.is_dir() else "."):
             flows = prepare(experiment.data)
-    _need_share(experiment, folder, flows)
+    subset = _unseen_subset(flows, folder)
     _refuse_predicted(flows, folder)
-    _remark_on_unfinished(folder, *members)
+    _note_unfinished(folder, *members)
     settings = replace(settings, group_by=experiment.data.group_by)
     models = [load(path, device) for path in (folder, *members)]
     predictor: Any = models[0] if len(models) == 1 else Ensemble(models)
     history = predictor.history
+    _check_leads(settings.leads, flows, subset, history)
     found = calibrate(
         predictor,
         flows.samples("train", Window(history=history)),
-        flows.samples("calibration", Window(history=history, horizon=settings.leads)),
+        flows.samples(subset, Window(history=history, horizon=settings.leads)),
         settings,
     )
     save_calibration(
@@ -85,6 +87,7 @@ def calibrate_run(
         members=members,
         provenance={
             "data": flows.source,
+            "subset": subset,
             "split": experiment.data.split,
             "split_seed": experiment.data.split_seed,
         },
@@ -95,7 +98,7 @@ def calibrate_run(
 def calibrate_on(
     model: Path | str,
     data: Path | str,
-    settings: Settings | None = None,
+    settings: CalibrationSettings | None = None,
     *,
     stated: Mapping[str, Any] | None = None,
     out: Path | str | None = None,
@@ -115,7 +118,7 @@ def calibrate_on(
         device: Where the models compute.
         overwrite: Whether a calibration that is there may be replaced.
     """
-    path, settings = find_model(model), settings or Settings()
+    path, settings = find_model(model), settings or CalibrationSettings()
     if out is None and path in shipped_models().values():
         raise ValueError(
             f"{model}: expected a folder for the calibration of a model that comes with the "
@@ -132,7 +135,8 @@ def calibrate_on(
     for own in models:
         _refuse_training_data(own, flows, data)
     _refuse_other_fields(predictor, flows, data)
-    _remark_on_unfinished(path, *members)
+    _note_unfinished(path, *members)
+    _check_leads(settings.leads, flows, "test", predictor.history)
     window = Window(history=predictor.history, horizon=settings.leads)
     found = calibrate(predictor, None, flows.samples("test", window), settings)
     save_calibration(
@@ -158,10 +162,10 @@ def _refuse_existing(folder: Path, overwrite: bool) -> None:
             )
 
 
-def _remark_on_unfinished(*models: Path | str) -> None:
+def _note_unfinished(*models: Path | str) -> None:
     for folder in map(Path, models):
         if text := unfinished(folder if folder.is_dir() else folder.parent):
-            warn(text)
+            warn(Note("unfinished-run", text))
 
 
 def _refuse_predicted(flows: Flows, data: Path | str) -> None:
@@ -199,8 +203,9 @@ def as_trained(
         if kind != "native" and name not in left_out  # a native file says everything itself
     }
     if inherited:
-        told = ", ".join(f"{name} = {value}" for name, value in inherited.items())
-        warn(f"as stated of the training data: {told}; give the option where it is another")
+        found = ", ".join(f"{name} = {value}" for name, value in inherited.items())
+        text = f"as stated for the training data: {found}"
+        warn(Note("inherited-metadata", text, "give the option where it differs"))
     options = {name: value for name, value in plan.options.items() if name in options_of(kind)}
     return replace(
         plan,
@@ -213,13 +218,13 @@ def as_trained(
 
 
 def in_units_of(flows: Flows, spec: FieldSpec) -> Flows:
-    """Flows that state no units in those of a model, with a remark; others as they are."""
+    """Flows without units in those of a model, with a note; others unchanged."""
     if flows.spec.channels != spec.channels:
         return flows
-    stated = [assume_units(flow, spec.units, warn) for flow in flows.trajectories]
-    if all(new is old for new, old in zip(stated, flows.trajectories, strict=True)):
+    pairs = (zip(flow.spec.units, spec.units, strict=True) for flow in flows.trajectories)
+    if not any(own == "1" != wanted for pair in pairs for own, wanted in pair):
         return flows
-    views = tuple(map(in_consistent_units, stated))
+    views = tuple(fit_units(flow, [units_of(spec)], warn) for flow in flows.trajectories)
     common = replace(common_spec(views), parameters=flows.spec.parameters)
     return replace(flows, trajectories=views, spec=common)
 
@@ -237,8 +242,8 @@ def _refuse_training_data(predictor: Predictor, flows: Flows, data: Path | str) 
     if what := same_as_trained(predictor, flows):
         raise ValueError(
             f"{data}: expected flows that neither training nor selection saw, found flows of "
-            f"the data set that the model was trained on (the same {what}), of which it cannot "
-            "be told what part they were; give others, such as simulated ones of another seed, "
+            f"the data set that the model was trained on (the same {what}), so that they "
+            "may have trained it; give others, such as simulated ones of another seed, "
             "or calibrate a run on the share that its plan set aside: pibert calibrate RUN"
         )
 
@@ -282,15 +287,33 @@ def _refuse_other_data(experiment: Experiment, member: Path) -> None:
         )
 
 
-def _need_share(experiment: Experiment, folder: Path, flows: Flows | None) -> None:
-    if experiment.data.split != "stated" and not experiment.data.shares.calibration:
+def _unseen_subset(flows: Flows, folder: Path) -> str:
+    """The split of a run that neither training nor selection saw: calibration, or else test."""
+    if flows.split.calibration:
+        return "calibration"
+    if not flows.split.test:
         raise ValueError(
-            f"{folder}: expected a calibration share that neither training nor selection saw, "
-            "found none in its plan; train with one: --set data.shares.calibration=0.2 (and less "
-            "for data.shares.train), or calibrate on other flows: --data FILE"
+            f"{folder}: expected a calibration or test split, found neither; train with one "
+            "(--set data.shares.calibration=0.2, and less for data.shares.train), or calibrate on "
+            "other flows: --data FILE"
         )
-    if flows is not None and not flows.split.calibration:
-        raise ValueError(
-            f"{folder}: expected flows in the calibration part, found none; state the part "
-            "'calibration' for some trajectories, or choose data.split = 'trajectory'"
-        )
+    text = (
+        "the run has no calibration split, so its test split calibrates: the coverage of the "
+        "intervals cannot be measured on that any more"
+    )
+    remedy = "set other flows aside in training, such as --set data.shares.calibration=0.1, or give"
+    warn(Note("calibrated-on-test", text, f"{remedy} others: --data FILE", "info"))
+    return "test"
+
+
+def _check_leads(leads: int, flows: Flows, subset: str, history: int) -> None:
+    found = flows.longest(subset)
+    if found >= history + leads:
+        return
+    most = found - history
+    remedy = f"choose --leads {most}, or " if most > 0 else ""
+    raise ValueError(
+        f"--leads {leads}: expected at least {history + leads} consecutive frames in the {subset} "
+        f"flows, {history} as input, found at most {found}; {remedy}calibrate on longer flows: "
+        "--data FILE"
+    )

@@ -1,16 +1,20 @@
-"""What an experiment consists of: data, model, stages of learning, machine; all of it plain values.
+"""The settings of an experiment: data, model, pretraining, training, hardware.
 
-An experiment is written as TOML (``configs/``), a section for each part. Nothing else decides the
-numbers of a run but the versions of the packages and the machine, which the run records.
+An experiment is a TOML file (``configs/``). Apart from the versions of packages and the machine,
+which ``config.json`` of the run states, nothing else decides the numbers of a run.
 """
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pibert import config
+from pibert.config import Bounds, Count, NonNegative
 from pibert.data.measurement import Measurement
 from pibert.data.splits import Shares
+from pibert.models import MODELS
+from pibert.models.references.simple import Reference
 from pibert.pretraining.masks import Masking
 from pibert.pretraining.negatives import NegativesConfig
 from pibert.training.augmentation import Augmentation
@@ -21,7 +25,7 @@ from pibert.training.objectives import RolloutConfig
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Which flows to learn from, and how they are parted."""
+    """Which flows to learn from, and how they are split."""
 
     path: str | None = None
     """A file or folder of any kind that ``pibert inspect`` reads; or else"""
@@ -29,42 +33,43 @@ class DataConfig:
     """a case of ``pibert generate``, simulated on first use and kept in the cache."""
     preset: str = "demo"
     recipe: dict[str, Any] = field(default_factory=dict)
-    """Changes of the preset."""
+    """Changes to the preset."""
     kind: str | None = None
-    """The kind of data at the path, where it does not tell."""
+    """The format of the data at the path, if it cannot be detected."""
     hints: dict[str, Any] = field(default_factory=dict)
-    """What the data at the path do not say: unit, dt, channels ..."""
+    """Metadata that the data at the path lack: unit, dt, channels ..."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What their reader takes beyond that: scenario and kind of RealPDEBench ..."""
+    """Further options of their reader: scenario and kind of RealPDEBench ..."""
     channels: tuple[str, ...] = ()
     """Channels to learn; empty stands for all."""
     stride: int = 1
-    """Every how many frames one is taken."""
+    """Use every Nth frame."""
     max_frames: int | None = None
-    """At most so many frames of each trajectory."""
+    """Use at most this many frames of each trajectory."""
     size: tuple[int, int] | None = None
-    """Rows and columns to bring the fields to."""
+    """Rows and columns to resample the fields to."""
     measurement: Measurement | None = None
-    """Measure the flows first, as a camera would."""
-    outlier_noise: float | None = None
+    """Simulate a PIV measurement of the flows first."""
+    outlier_noise: Annotated[float, Bounds(above=0)] | None = None
     """Leave out vectors that do not fit their neighbours, as ``pibert fill`` does; the accepted
     fluctuation of a component, in its unit."""
     split: Literal["trajectory", "time", "stated"] = "trajectory"
-    """Whole trajectories at random, stretches of time of each, or as the data say."""
+    """By whole trajectories at random, in time within each, or as the data state."""
     group_by: tuple[str, ...] = ()
-    """Parameters: trajectories that agree in all of them, such as repetitions of a condition, go to
-    the same part of a split by trajectory."""
+    """Parameters: trajectories that agree in all of them, such as repetitions of a condition, stay
+    together in a split by trajectory."""
     shares: Shares = Shares()
     guard: int = 0
-    """Frames left out between two parts of a split in time."""
+    """Frames left out between the subsets of a split in time."""
     split_seed: int = 0
     in_memory: bool = True
-    """Read and represent the fields once; otherwise whenever they are asked for."""
-    labelled: float = 1.0
-    """Share of the training trajectories that are trained on, the same ones for every seed; of a
+    """Read and convert the fields once; otherwise each time they are used."""
+    labelled: Annotated[float, Bounds(above=0, most=1)] = 1.0
+    """Share of the training trajectories used for training, the same ones for every seed; of a
     single one, its first frames."""
 
     def __post_init__(self) -> None:
+        config.check(self)
         if (self.path is None) == (self.case is None):
             remedy = "state one of them: data.path or data.case"
             if self.path is not None:
@@ -78,10 +83,6 @@ class DataConfig:
                 f"group_by goes with split = 'trajectory', found split = {self.split!r}; leave one "
                 "of them out"
             )
-        if self.outlier_noise is not None and not self.outlier_noise > 0:
-            raise ValueError(f"outlier_noise must be positive, found {self.outlier_noise}")
-        if not 0 < self.labelled <= 1:
-            raise ValueError(f"labelled must be above 0 and at most 1, found {self.labelled}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,25 +91,31 @@ class ModelConfig:
 
     name: str = "pibert-mr"
     preset: str | None = None
-    """A named size of the model; its first one if not given."""
+    """A named size of the model; the first one if not given."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Changes of the preset: width, history, dropout ..."""
+    """Changes to the preset: width, history, dropout ..."""
+
+    @property
+    def learns_rollouts(self) -> bool:
+        """Whether it is trained, by a loss that can be that of a rollout."""
+        kind = MODELS.get(self.name)
+        if not isinstance(kind, type) or issubclass(kind, Reference):
+            return False
+        return getattr(kind, "objective", None) != "flow_matching"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
     """Weights of the objectives in the loss."""
 
-    supervised: float = 1.0
-    mpp: float = 0.0
-    ecp: float = 0.0
+    supervised: NonNegative = 1.0
+    mpp: NonNegative = 0.0
+    ecp: NonNegative = 0.0
 
     def __post_init__(self) -> None:
-        weights = (self.supervised, self.mpp, self.ecp)
-        if min(weights) < 0 or max(weights) <= 0:
-            raise ValueError(
-                f"weights must be zero or positive, one of them positive, found {weights}"
-            )
+        config.check(self)
+        if not any(vars(self).values()):
+            raise ValueError("expected a weight above 0, found supervised = mpp = ecp = 0")
 
 
 PRETRAINING_WEIGHTS = Weights(supervised=0.0, mpp=1.0, ecp=0.1)
@@ -119,14 +126,59 @@ PRETRAINING_WEIGHTS = Weights(supervised=0.0, mpp=1.0, ecp=0.1)
 class Pretraining(FitConfig):
     """A schedule of pretraining; the defaults are the paper's."""
 
-    epochs: int = 50
-    batch_size: int = 256
+    epochs: Count = 50
+    batch_size: Count = 256
     optimizer: Literal["adamw", "muon"] = "adamw"
-    learning_rate: float = 5e-5
-    min_learning_rate: float = 1e-7
-    warmup_epochs: float = 3.0
-    weight_decay: float = 2e-5
-    patience: int | None = 45
+    learning_rate: NonNegative = 5e-5
+    min_learning_rate: NonNegative = 1e-7
+    warmup_epochs: NonNegative = 3.0
+    weight_decay: NonNegative = 2e-5
+    patience: Count | None = 45
+
+
+ROLLOUT_RATE = 1 / 8
+"""The learning rate of training on rollouts, as a share of that of single steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutTraining(FitConfig):
+    """The stage after training on single steps: rollouts that grow longer.
+
+    The weights whose rollouts on the validation split have the least error are kept.
+    """
+
+    epochs: Count = 3
+    learning_rate: NonNegative = ROLLOUT_RATE * FitConfig.learning_rate
+    warmup_epochs: NonNegative = 0.15
+    monitor: str = "reconstruction"
+    rollout: RolloutConfig = RolloutConfig(steps=8, first=2, curriculum_epochs=2)
+
+    @classmethod
+    def after(cls, training: FitConfig, *, steps: int, epochs: int) -> Self:
+        """The stage after a training: 2, 4 ... ``steps`` calls, each for as many epochs."""
+        rate = ROLLOUT_RATE * training.learning_rate
+        first = min(2, steps)
+        lengths = 1 + math.ceil(math.log2(steps / first))
+        return cls(
+            **{
+                **vars(training),
+                "epochs": epochs,
+                "learning_rate": rate,
+                "min_learning_rate": min(rate, training.min_learning_rate),
+                "warmup_epochs": epochs / 20,
+                "validate_every": 1,
+                "rollout": RolloutConfig(
+                    steps=steps,
+                    first=first,
+                    curriculum_epochs=round(epochs * (lengths - 1) / lengths),
+                ),
+            }
+        )
+
+    @property
+    def calls(self) -> int:
+        """Calls of the model for a training sample, over all epochs."""
+        return sum(self.rollout.steps_at(epoch) for epoch in range(self.epochs))
 
 
 Scaling = Literal["start", "data"]
@@ -134,22 +186,22 @@ Scaling = Literal["start", "data"]
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Everything that decides a run."""
+    """All settings of a run."""
 
     data: DataConfig
     model: ModelConfig = ModelConfig()
     seed: int = 0
-    """Of the weights, of the order of samples, and of what is random about them."""
+    """Of the weights, of the order of the samples, and of their random numbers."""
     start: str | None = None
-    """A run or model whose weights to begin with."""
+    """A run or model whose weights to start from."""
     start_scaling: Scaling = "start"
-    """Whose mean and deviation of fields and parameters a model that begins with ``start`` uses:
+    """Which mean and deviation of fields and parameters a model that starts from ``start`` uses:
     those that it was trained with, or those of these data, which its weights then adapt to."""
     heads_only: bool = False
-    """Pretraining of a model that steps already: its heads for gaps and consistency learn from what
-    it knows, all else, and so its stepping, stays as it is."""
+    """Pretraining of a trained model: only its heads for gaps and consistency learn; all other
+    weights, and so its predictions, do not change."""
     pretraining: Pretraining | None = None
-    """The schedule of pretraining; ``pibert train`` does it first where it is given."""
+    """The schedule of pretraining; ``pibert train`` pretrains first if it is given."""
     pretraining_weights: Weights = PRETRAINING_WEIGHTS
     training: FitConfig = FitConfig(monitor="reconstruction")
     """The schedule of training."""
@@ -158,6 +210,9 @@ class Experiment:
     losses: LossWeights | None = None
     """Of the supervised loss; the published ones of the model's preset if not given."""
     rollout: RolloutConfig = RolloutConfig()
+    """Of training."""
+    rollout_training: RolloutTraining | None = None
+    """The stage that follows training, if it is given."""
     augmentation: Augmentation = Augmentation()
     masking: Masking = Masking()
     negatives: NegativesConfig = NegativesConfig()
@@ -179,6 +234,11 @@ class Experiment:
             raise ValueError(
                 "heads_only: expected a model to start from and pretraining_weights.supervised = "
                 f"0, found start {self.start!r} and {self.pretraining_weights.supervised}"
+            )
+        if self.rollout_training is not None and not self.weights.supervised:
+            raise ValueError(
+                "rollout_training needs a model that predicts, found weights.supervised = 0; leave "
+                "one out: --set rollout_training=none"
             )
 
 

@@ -1,4 +1,4 @@
-"""The flows of an experiment: found or simulated, represented, parted, and their statistics."""
+"""The flows of an experiment: found or simulated, converted, split, and their statistics."""
 
 import hashlib
 import math
@@ -11,55 +11,55 @@ from typing import Any
 import torch
 
 from pibert.data.dataset import Samples, Window, common_spec
-from pibert.data.gaps import THRESHOLD, count_filled
+from pibert.data.filling import THRESHOLD, count_filled
 from pibert.data.generate import OnProgress, change, generate, recipe_hash
 from pibert.data.measurement import measure
 from pibert.data.normalize import fit_normalizer, fit_parameters, flag_outliers
 from pibert.data.provenance import predicted_by
+from pibert.data.readers import open_recordings
+from pibert.data.readers.recordings import Hints
+from pibert.data.readers.shared.files import expand_pattern
 from pibert.data.resample import represent
-from pibert.data.sources import open_recordings
-from pibert.data.sources.numbered import expand_pattern
-from pibert.data.sources.recordings import Hints
-from pibert.data.sources.stated import family_note
 from pibert.data.splits import (
-    PARTS,
+    SPLITS,
     Segment,
     Split,
     condition,
+    split_at_gaps,
     split_in_time,
     split_trajectories,
 )
 from pibert.data.units import describe_conversion, in_consistent_units
 from pibert.experiments.experiment import DataConfig
 from pibert.fields import FieldSpec, Normalizer, Trajectory
-from pibert.remarks import warn
+from pibert.notes import warn
 from pibert.solver.presets import find_preset
 
 IDENTITIES = ("fingerprint", "recipe_hash")
-"""What data are known by in ``Flows.source``: that of files, or of the recipe of simulated ones."""
+"""Keys of ``Flows.source`` that identify data: of files, or of the recipe of simulated ones."""
 _SAME_STEP = 0.01
-"""Relative: time steps that differ by less count as even."""
+"""Relative difference up to which time steps count as even."""
 CACHE = "PIBERT_CACHE"
-"""Environment variable: where simulated data are kept, instead of ``~/.cache/pibert``."""
+"""Environment variable: folder of simulated data, instead of ``~/.cache/pibert``."""
 
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """Trajectories, which of them train and test, and the statistics of those that train."""
+    """Trajectories, their split, and the statistics of the training split."""
 
     trajectories: tuple[Trajectory, ...]
     split: Split
     normalizer: Normalizer
     spec: FieldSpec
-    """Of a model for them."""
+    """That of a model for these flows."""
     source: dict[str, Any]
     """Where they come from, as plain JSON."""
 
-    def samples(self, part: str | Sequence[Segment], window: Window) -> Samples:
-        """The windows of a part by name, or of some segments."""
-        segments = getattr(self.split, part) if isinstance(part, str) else tuple(part)
+    def samples(self, subset: str | Sequence[Segment], window: Window) -> Samples:
+        """The windows of a subset by name (``train``, ``valid`` ...), or of some segments."""
+        segments = getattr(self.split, subset) if isinstance(subset, str) else tuple(subset)
         if not segments:
-            raise ValueError(f"the part {part!r} is empty; give it a share of the data")
+            raise ValueError(f"the {subset!r} split is empty; give it a share of the data")
         return Samples(
             self.trajectories,
             segments,
@@ -68,10 +68,24 @@ class Flows:
             spec=self.spec,
         )
 
-    def labelled(self, share: float) -> tuple[Segment, ...]:
-        """A share of the training part: whole trajectories, or a stretch of the only one.
+    def length(self, segment: Segment) -> int:
+        """Frames of a segment."""
+        index, start, stop = segment
+        return (self.trajectories[index].num_frames if stop is None else stop) - start
 
-        A smaller share is a part of a larger one.
+    def longest(self, subset: str) -> int:
+        """Frames of the longest stretch of a subset without a gap in time; 0: it is empty."""
+        homes = (
+            (segment, self.trajectories[segment.trajectory])
+            for segment in getattr(self.split, subset)
+        )
+        pieces = (split_at_gaps(segment, home.time, home.spec.dt) for segment, home in homes)
+        return max((self.length(piece) for found in pieces for piece in found), default=0)
+
+    def labelled(self, share: float) -> tuple[Segment, ...]:
+        """A share of the training split: whole trajectories, or the start of the only one.
+
+        A smaller share is a subset of a larger one.
         """
         train = self.split.train
         if len(train) == 1:
@@ -86,17 +100,16 @@ class Flows:
 def prepare(
     config: DataConfig, *, device: str = "cpu", on_progress: OnProgress | None = None
 ) -> Flows:
-    """The flows that a configuration asks for; no more is read of them than statistics need.
+    """The flows of a configuration, with the statistics of the training split.
 
     Args:
         config: Which flows.
-        device: Where flows are simulated that are not in the cache yet.
-        on_progress: Told how many of them are done.
+        device: Where to simulate flows that are not in the cache.
+        on_progress: Called with the number of simulated flows.
     """
     trajectories, source = _trajectories(config, device, on_progress)
     _warn_of_filled(trajectories)
-    _note_family(trajectories)
-    split = _part(trajectories, config)
+    split = _split(trajectories, config)
     spec = common_spec(trajectories)
     _note_time_steps(trajectories, spec)
     spec = replace(spec, parameters=fit_parameters(trajectories, split.train))
@@ -106,23 +119,22 @@ def prepare(
 def outline(
     config: DataConfig, *, device: str = "cpu", on_progress: OnProgress | None = None
 ) -> Flows:
-    """The flows of ``prepare`` without a look at their fields: simulated and parted, no statistics.
+    """The flows of ``prepare`` without reading their fields: simulated and split, no statistics.
 
-    For what is asked before other processes read them.
+    For checks before other processes read them.
     """
     unread = replace(config, in_memory=False, outlier_noise=None)
     trajectories, source = _trajectories(unread, device, on_progress)
-    _note_family(trajectories)
     spec = common_spec(trajectories)
     unscaled = Normalizer.identity(len(spec.channels))
-    return Flows(trajectories, _part(trajectories, config), unscaled, spec, source)
+    return Flows(trajectories, _split(trajectories, config), unscaled, spec, source)
 
 
 def prepare_test(config: DataConfig, spec: FieldSpec, normalizer: Normalizer) -> Flows:
-    """Flows that are all there to judge a model on.
+    """Flows that are all in the test split of a model.
 
     Args:
-        config: Which flows, and how the model's training represented them; its split is not used.
+        config: Which flows, and how they were converted in training; its split is not used.
         spec: The model's: names and scaling of the parameters.
         normalizer: The model's.
     """
@@ -141,7 +153,7 @@ def _trajectories(
     recordings = open_recordings(path, config.kind, hints, as_hints(config.options))
     for remark in recordings.remarks:
         warn(remark)
-    trajectories = tuple(_represented(trajectory, config) for trajectory in recordings)
+    trajectories = tuple(_converted(trajectory, config) for trajectory in recordings)
     if config.group_by:
         source["group_by"] = list(config.group_by)
     if made := sorted({text for t in trajectories if (text := predicted_by(t.source))}):
@@ -151,7 +163,7 @@ def _trajectories(
 
 
 def _warn_of_filled(trajectories: Sequence[Trajectory]) -> None:
-    """Say how much of the flows was not measured."""
+    """Warn how much of the flows was not measured."""
     filled, known = map(sum, zip(*map(count_filled, trajectories), strict=True))
     if filled:
         warn(
@@ -160,15 +172,8 @@ def _warn_of_filled(trajectories: Sequence[Trajectory]) -> None:
         )
 
 
-def _note_family(trajectories: Sequence[Trajectory]) -> None:
-    """Say that a family was inferred; of flows without any, ``physics_notes`` tells."""
-    stated = [trajectory for trajectory in trajectories if trajectory.spec.family is not None]
-    for note in sorted({note for trajectory in stated if (note := family_note(trajectory))}):
-        warn(note)
-
-
 def _note_time_steps(trajectories: Sequence[Trajectory], spec: FieldSpec) -> None:
-    """Say that frames are not one time step apart, though a model learns a single step."""
+    """Warn if frames are not one time step apart, since a model learns a single step."""
     steps = {t.spec.dt: t.name for t in reversed(trajectories) if t.spec.dt is not None}
     if spec.dt is None and steps:
         found = [f"{step:.6g} in {steps[step]!r}" for step in sorted({min(steps), max(steps)})]
@@ -200,7 +205,7 @@ def cache_folder() -> Path:
 def _locate(
     config: DataConfig, device: str, on_progress: OnProgress | None
 ) -> tuple[Path, dict[str, Any]]:
-    """The file of the flows, simulated if need be, and how to know it again."""
+    """The file of the flows, simulated if needed, and what identifies it."""
     if config.path is not None:
         path = Path(config.path)
         return path, {"path": str(path), "fingerprint": _fingerprint(path)}
@@ -226,7 +231,7 @@ def _locate(
 def _fingerprint(path: Path) -> str | None:
     """A hash of the name, length, and first and last megabyte of every file.
 
-    Of a file, a folder or a pattern; None where nothing is there, of which the reader will speak.
+    Of a file, a folder or a pattern; None if there is no file, which the reader reports.
     """
     block = 1 << 20
     base = path if path.exists() else path.parent
@@ -245,7 +250,7 @@ def _fingerprint(path: Path) -> str | None:
     return digest.hexdigest()[:16]
 
 
-def _represented(trajectory: Trajectory, config: DataConfig) -> Trajectory:
+def _converted(trajectory: Trajectory, config: DataConfig) -> Trajectory:
     stored, trajectory = trajectory, in_consistent_units(trajectory)
     if trajectory is not stored:
         warn(describe_conversion(trajectory))
@@ -264,7 +269,7 @@ def _represented(trajectory: Trajectory, config: DataConfig) -> Trajectory:
 
 
 def _without_outliers(trajectory: Trajectory, noise: float) -> Trajectory:
-    """Spurious vectors marked as not valid; all frames are read for that."""
+    """Outliers marked as not valid; this reads all frames."""
     places = trajectory.spec.velocity
     if places is None:
         raise ValueError(
@@ -279,7 +284,7 @@ def _without_outliers(trajectory: Trajectory, noise: float) -> Trajectory:
     return replace(trajectory, valid=valid & ~flagged)
 
 
-def _part(trajectories: Sequence[Trajectory], config: DataConfig) -> Split:
+def _split(trajectories: Sequence[Trajectory], config: DataConfig) -> Split:
     if config.split == "time":
         lengths = [trajectory.num_frames for trajectory in trajectories]
         return split_in_time(lengths, config.shares, guard=config.guard)
@@ -287,19 +292,19 @@ def _part(trajectories: Sequence[Trajectory], config: DataConfig) -> Split:
         groups = _groups(trajectories, config.group_by)
         return split_trajectories(groups, config.shares, seed=config.split_seed)
     stated = [trajectory.local.get("split") for trajectory in trajectories]
-    unknown = sorted({str(part) for part in stated if part not in PARTS})
+    unknown = sorted({str(own) for own in stated if own not in SPLITS})
     if unknown:
         raise ValueError(
-            f"the data state the parts {unknown} of some trajectories, expected one of "
-            f"{', '.join(PARTS)} for each; choose data.split = 'trajectory' or 'time'"
+            f"the data state the splits {unknown} of some trajectories, expected one of "
+            f"{', '.join(SPLITS)} for each; choose data.split = 'trajectory' or 'time'"
         )
     return Split(
-        *(tuple(Segment(i) for i, own in enumerate(stated) if own == part) for part in PARTS)
+        *(tuple(Segment(i) for i, own in enumerate(stated) if own == name) for name in SPLITS)
     )
 
 
 def _groups(trajectories: Sequence[Trajectory], names: Sequence[str]) -> Sequence[Hashable]:
-    """What keeps trajectories together: equal parameters; without names, each is its own."""
+    """Keys of trajectories that stay together: equal parameters, or each its own."""
     if not names:
         return range(len(trajectories))
     for trajectory in trajectories:
@@ -313,7 +318,7 @@ def _groups(trajectories: Sequence[Trajectory], names: Sequence[str]) -> Sequenc
 
 
 def as_hints(hints: dict[str, Any]) -> dict[str, Any]:
-    """Lists of a configuration file as the hints want them; one region may be a text."""
+    """Hints of a configuration file, lists as tuples; a single region may be a text."""
     several = {
         name: [v] if name in ("body", "mask") and isinstance(v, str) else v
         for name, v in hints.items()

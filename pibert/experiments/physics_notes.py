@@ -1,19 +1,19 @@
-"""Notes on the physics that a run leaves out: what, why, and how to switch it on."""
+"""Notes on physics that is off in a run: what, why, and how to switch it on."""
 
 from collections.abc import Iterator
 
 import torch
 
-from pibert.data.sources.recordings import NO_FAMILY
+from pibert.data.readers.recordings import NO_FAMILY
+from pibert.data.readers.shared.metadata import family_note
 from pibert.experiments.assembly import make_negatives, with_family_of_model
 from pibert.experiments.experiment import Experiment, Weights
 from pibert.experiments.flows import Flows
-from pibert.experiments.record import Stage
-from pibert.fields import PARAMETER_WIDTH, FieldSpec
+from pibert.experiments.run_folder import Stage
+from pibert.fields import PARAMETER_WIDTH, FieldSpec, is_solenoidal, known_coefficients
 from pibert.models import make_config
 from pibert.models.stepper import StepperConfig
-from pibert.physics import find_family, is_solenoidal
-from pibert.physics.coefficients import known_coefficients
+from pibert.physics import find_family
 
 _UNSTATED = (
     "no PDE family is stated (state it with data.hints.family or pibert convert --family; "
@@ -24,12 +24,12 @@ _OF_METADATA = ("adversarial", "omitted", "boundary")
 
 
 def physics_notes(experiment: Experiment, flows: Flows, stage: Stage) -> tuple[str, ...]:
-    """What physics the model could use on these flows and does not, in words.
+    """Physics that the model could use on these flows and does not, as texts.
 
     Args:
         experiment: What is trained, and how.
-        flows: What it learns from; as they are, or in the units of the model.
-        stage: ``train`` counts the pretraining of the experiment in.
+        flows: The data, in their own units or in those of the model.
+        stage: ``train`` includes the pretraining of the experiment.
     """
     flows = with_family_of_model(experiment.model, flows)
     spec = flows.spec
@@ -43,7 +43,29 @@ def physics_notes(experiment: Experiment, flows: Flows, stage: Stage) -> tuple[s
     notes = [
         f"{', '.join(features)}: off, because {reason}" for reason, features in reasons.items()
     ]
+    if _uses_equations(experiment, stages):
+        notes += _inferred(flows)
     return (*notes, *_incomplete(experiment, spec, stages))
+
+
+def _uses_equations(experiment: Experiment, stages: list[Weights]) -> bool:
+    """Whether the model, its losses or its pretraining use the family of the flows."""
+    config, losses = _config(experiment), experiment.losses
+    published = experiment.model.name == "pibert" and losses is None
+    chosen = losses is not None and bool(losses.reg and (losses.div or losses.lap))
+    learns = any(weights.supervised for weights in stages)
+    return (
+        experiment.model.name == "pitt"
+        or any(getattr(config, name, 0) for name in ("attention_bias", "pde_weight"))
+        or (learns and (published or chosen))
+        or any(weights.ecp for weights in stages)
+    )
+
+
+def _inferred(flows: Flows) -> list[str]:
+    """Notes that the family was inferred, or lacks channels; ``_off`` covers flows without one."""
+    stated = (trajectory for trajectory in flows.trajectories if trajectory.spec.family is not None)
+    return sorted({note for trajectory in stated if (note := family_note(trajectory))})
 
 
 def _off(experiment: Experiment, flows: Flows, weights: Weights) -> Iterator[tuple[str, str]]:
@@ -87,16 +109,17 @@ def _incomplete(experiment: Experiment, spec: FieldSpec, stages: list[Weights]) 
     family = find_family(spec.family)
     if spec.dt is None and config.history > 1:
         yield (
-            f"the residuals of {family.name!r} have no time derivative, because the time step of "
-            "the data is not stated (--dt, hint dt)"
+            f"the residuals of {family.name!r} have no time derivative, because the time step is "
+            "not stated; state it with --set data.hints.dt=NUMBER or pibert convert --dt NUMBER"
         )
     known = known_coefficients(family, spec, torch.zeros(1, PARAMETER_WIDTH))
     for name, value in family.coefficients.items():
         if name not in known:
-            what = f"taken as {value:g}" if value else "left out with its term"
+            what = f"take {value:g} for it" if value else "leave its term out"
             yield (
-                f"the residuals of {family.name!r}: {name} is not stated and is {what}; state it "
-                f"with data.hints.parameters or pibert convert --parameter {name}=NUMBER"
+                f"{name} is not stated: the residuals of {family.name!r} {what}; state it with "
+                f"--set data.hints.parameters.{name}=NUMBER or pibert convert --parameter "
+                f"{name}=NUMBER"
             )
 
 

@@ -1,15 +1,13 @@
 """The experiment of ``pibert train FLOWS``: settings that fit the amount of data and the machine.
 
-The model and its optimiser are those that won our comparisons, multiresolution PIBERT with Muon.
-The rest follows from the data:
+The model and its optimiser are those that did best in our comparisons, multiresolution PIBERT with
+Muon. The rest follows from the data, unless the user sets it:
 
-    split       by trajectory; fewer trajectories than parts are split in time, with a gap of one
-                fiftieth of the frames between two parts
+    split       by trajectory; in time if there are too few, with a gap of one fiftieth of the
+                frames between two subsets
     epochs      20, or as many as make 10,000 samples; the learning rate anneals fully
-    batch size  64, or 32 where training sees fewer than 50,000 samples
+    batch size  64, or 32 if training sees fewer than 50,000 samples
     preset      base; small without a GPU
-
-What the user sets stays as it is.
 """
 
 import math
@@ -20,8 +18,8 @@ from typing import Any
 import torch
 
 from pibert import config
-from pibert.data.sources import open_recordings
-from pibert.data.sources.recordings import Hints
+from pibert.data.readers import open_recordings
+from pibert.data.readers.recordings import Hints
 from pibert.data.wording import counted
 from pibert.experiments.experiment import Experiment
 from pibert.experiments.flows import as_hints
@@ -33,14 +31,14 @@ LARGE = 50_000
 
 
 def recipe_for(flows: Path, settings: Sequence[str]) -> tuple[Experiment, list[str]]:
-    """The experiment that learns from a recording, and what to tell the user about it.
+    """The experiment that learns from a recording, and notes for the user.
 
     Args:
         flows: A file or folder of any kind that ``pibert inspect`` reads.
         settings: Settings of the user, such as ``training.epochs=5``.
     """
     data: dict[str, Any] = {"data": {"path": str(flows)}}
-    plain = config.overridden(Experiment, data, settings)
+    plain = config.overridden(data, settings)
     stated = config.parse(Experiment, plain)
     given = {name for text in settings for name in _prefixes(config.assignment(text)[0])}
     lengths = _lengths(stated)
@@ -56,9 +54,8 @@ def recipe_for(flows: Path, settings: Sequence[str]) -> tuple[Experiment, list[s
         choose("data.split", "time")
         choose("data.guard", guard)
         notes.append(
-            f"too few trajectories for a part each ({len(lengths)}): they are split in time, "
-            f"{shares.train:.0%} of the frames for training, with {counted(guard, 'frame')} left "
-            "out between two parts (data.split, data.shares, data.guard)"
+            f"{counted(len(lengths), 'flow')} cannot be split by flow, so each is split in time "
+            "(data.split, data.shares, data.guard)"
         )
     windows = max(1, round(shares.train * sum(max(0, n - 1) for n in lengths)))
     epochs = max(EPOCHS, math.ceil(SAMPLES / windows))
@@ -72,8 +69,10 @@ def recipe_for(flows: Path, settings: Sequence[str]) -> tuple[Experiment, list[s
         choose("hardware.precision", "bf16")
     elif not {"model.name", "model.preset", "model.options"} & given:
         choose("model.preset", "small")
-        notes.append("no GPU found: the preset small is trained (--set model.preset=base)")
-    return config.parse(Experiment, config.overridden(Experiment, plain, chosen)), notes
+        notes.append(
+            "no GPU found, so the small model is trained; the larger one: --set model.preset=base"
+        )
+    return config.parse(Experiment, config.overridden(plain, chosen)), notes
 
 
 def _prefixes(name: str) -> list[str]:

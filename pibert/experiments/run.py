@@ -1,20 +1,21 @@
-"""From an experiment to a finished run folder.
+"""Run an experiment into a run folder.
 
-    config.json         the experiment, and what it ran on
+    config.json         the experiment, and the machine it ran on
     log.jsonl           a line per epoch
     model.safetensors   the best weights, with model.json all that is needed to predict
     state.safetensors   to resume from; state-previous.safetensors is the state before it
     curves.png          losses over the epochs
     tensorboard/        the same for TensorBoard
 
-``docs/runs.md`` is the contract. A training that begins with pretraining keeps that run, of the
-same layout, in the folder ``pretraining`` inside.
+``docs/runs.md`` is the contract. A training that starts with pretraining keeps that run, with the
+same layout, in its folder ``pretraining``. One that ends with rollouts keeps the training on single
+steps, a run of its own, in the folder ``training``.
 """
 
 import contextlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -23,11 +24,13 @@ from torch import nn
 
 from pibert import config
 from pibert.data.dataset import BatchOrder, make_loader
-from pibert.experiments.assembly import Parts, assemble
+from pibert.experiments.assembly import Part, Setup, assemble
 from pibert.experiments.experiment import Experiment
 from pibert.experiments.flows import Flows, prepare
 from pibert.experiments.physics_notes import physics_notes
-from pibert.experiments.record import (
+from pibert.experiments.run_folder import (
+    PRETRAINING,
+    TRAINING,
     Stage,
     commit,
     first_does,
@@ -37,31 +40,32 @@ from pibert.experiments.record import (
     refuse_other,
     versions,
 )
+from pibert.experiments.summary import describe_stage, one_flow_note, summarise
+from pibert.inference import read_model, save_model
 from pibert.models.references.simple import Reference
-from pibert.predictor import read_model, save_model
-from pibert.remarks import warn
+from pibert.notes import warn
 from pibert.report.curves import draw_curves
 from pibert.training import engine
 from pibert.training.engine import Fitted, Reporter
 
-PRETRAINING = "pretraining"
-"""The folder of the pretraining inside a training's."""
 BEGUN = ("log.jsonl", "state.safetensors", "state-previous.safetensors")
-"""What a run that has begun leaves behind, one of them at least."""
+"""Files of a run that has begun; at least one of them exists."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What came of a run."""
+    """The result of a run."""
 
     folder: Path
     fitted: Fitted
     validated: bool
-    """Whether there was a validation part; otherwise the last epoch counts as the best."""
+    """Whether there was a validation split; otherwise the last epoch counts as the best."""
+    longest_rollout: int
+    """Frames that a rollout over the test split can have; 0: there is no test split."""
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """Of the best weights on the validation part, or of the last epoch of training."""
+        """Of the best weights on the validation split, or of the last epoch of training."""
         return self.fitted.metrics
 
     @property
@@ -77,43 +81,78 @@ def run(
     reporter: Reporter | None = None,
     flows: Flows | None = None,
 ) -> Finished:
-    """Run an experiment into a folder; go on with it where the folder holds it already.
+    """Run an experiment into a folder, or resume it if the folder holds it already.
 
-    Nothing is written before all parts of the run have been made.
+    Nothing is written before data, model and objectives have been made.
 
     Args:
         experiment: What to do.
         out: The run folder; one of another experiment is refused.
-        stage: ``train`` pretrains first where the experiment says so; ``pretrain`` does only that.
-        reporter: Told of the progress.
-        flows: Those of the experiment, where the caller has prepared them for several runs.
+        stage: ``train`` pretrains first and trains on rollouts last if the experiment asks for it;
+            ``pretrain`` only pretrains.
+        reporter: Receives the progress.
+        flows: Those of the experiment, if the caller has prepared them for several runs.
     """
     out = Path(out)
     reporter = reporter or engine.Silent()
     fabric = engine.launch(experiment.hardware)
     first_does(fabric, lambda: refuse_other(experiment, out, stage))
     flows = flows or _flows_of_all(experiment, fabric, reporter)
-    parts = assemble(experiment, flows, stage, experiment.start)
-    for note in physics_notes(experiment, parts.flows, stage):
+    return _run_stages(experiment, out, stage, flows, fabric, reporter)
+
+
+def _run_stages(
+    experiment: Experiment,
+    out: Path,
+    stage: Stage,
+    flows: Flows,
+    fabric: Any,
+    reporter: Reporter,
+) -> Finished:
+    """Run the stages before the last one into folders of their own, and the last one into ``out``.
+
+    Every stage is made before anything is written, so that one that cannot be made costs nothing.
+    """
+    rolls = stage == "train" and experiment.rollout_training is not None
+    last: Part = "rollouts" if rolls else stage
+    setup = assemble(experiment, flows, last, experiment.start)
+
+    def begin(setup: Setup, folder: Path, stage: Stage) -> None:
+        first_does(fabric, lambda: record(experiment, setup.facts, folder, stage, fabric))
+
+    def announce(stages: Mapping[Part, Setup]) -> None:
+        if fabric.is_global_zero:
+            reporter.describe(summarise(experiment, stages, fabric.device.type))
+            if (note := one_flow_note(setup.flows)) is not None and stage == "train":
+                reporter.say(str(note))
+
+    if rolls:
+        single = replace(experiment, rollout_training=None)
+        assemble(single, flows, "train", experiment.start)
+        begin(setup, out, stage)
+        _run_stages(single, out / TRAINING, stage, flows, fabric, reporter)
+        setup = assemble(experiment, flows, last, str(out / TRAINING))
+        if fabric.is_global_zero:
+            reporter.describe([describe_stage(experiment, last, setup, fabric.device.type)])
+        return _fit(experiment, setup, out, stage, fabric, reporter)
+    for note in physics_notes(experiment, setup.flows, stage):
         warn(note)
     if stage == "train" and experiment.pretraining is not None:
         before = assemble(experiment, flows, "pretrain", None)
+        announce({"pretrain": before, "train": setup})
         folder = out / PRETRAINING
-        _begin(experiment, parts, out, stage, fabric)
-        _begin(experiment, before, folder, "pretrain", fabric)
+        begin(setup, out, stage)
+        begin(before, folder, "pretrain")
         _fit(experiment, before, folder, "pretrain", fabric, reporter)
-        parts = assemble(experiment, flows, stage, str(folder))
+        setup = assemble(experiment, flows, stage, str(folder))
     else:
-        _begin(experiment, parts, out, stage, fabric)
-    return _fit(experiment, parts, out, stage, fabric, reporter)
-
-
-def _begin(experiment: Experiment, parts: Parts, out: Path, stage: Stage, fabric: Any) -> None:
-    first_does(fabric, lambda: record(experiment, parts.facts, out, stage, fabric))
+        announce({stage: setup})
+        begin(setup, out, stage)
+    return _fit(experiment, setup, out, stage, fabric, reporter)
 
 
 def resume(out: Path | str, *, reporter: Reporter | None = None) -> Finished:
-    """Go on with the run in a folder."""
+    """Resume the run in a folder."""
     out = Path(out).resolve()
     path = out / "config.json"
     if not path.exists():
@@ -123,14 +162,14 @@ def resume(out: Path | str, *, reporter: Reporter | None = None) -> Finished:
         )
     recorded = read_record(path)
     experiment = config.parse(Experiment, recorded["experiment"])
-    # Paths of the experiment are meant from where the run was started.
+    # Paths of the experiment are relative to where the run was started.
     started_in = Path(recorded.get("directory", "."))
     with contextlib.chdir(started_in if started_in.is_dir() else "."):
         return run(experiment, out, stage=recorded["stage"], reporter=reporter)
 
 
 def _flows_of_all(experiment: Experiment, fabric: Any, reporter: Reporter) -> Flows:
-    """The first process finds or simulates the flows, the others take them from the cache."""
+    """The flows: the first process finds or simulates them, the others read the cache."""
     device = str(fabric.device)
     made = first_does(
         fabric, lambda: prepare(experiment.data, device=device, on_progress=reporter.simulated)
@@ -140,48 +179,49 @@ def _flows_of_all(experiment: Experiment, fabric: Any, reporter: Reporter) -> Fl
 
 def _fit(
     experiment: Experiment,
-    parts: Parts,
+    setup: Setup,
     out: Path,
     stage: Stage,
     fabric: Any,
     reporter: Reporter,
 ) -> Finished:
-    if isinstance(parts.model, Reference):
-        return _fit_reference(experiment, parts, out, stage, fabric)
+    if isinstance(setup.model, Reference):
+        return _fit_reference(experiment, setup, out, stage, fabric)
     with contextlib.ExitStack() as stack:
         first_does(fabric, lambda: stack.enter_context(only_one(out)))
         if fabric.is_global_zero:
             stack.callback(_draw_curves, out, reporter)  # also when the run is interrupted
             stack.push(partial(_forget_if_refused, out))
         fitted = engine.fit(
-            parts.model,
-            parts.objectives,
-            parts.train,
-            parts.valid,
-            parts.schedule,
+            setup.model,
+            setup.objectives,
+            setup.train,
+            setup.valid,
+            setup.schedule,
             folder=out,
             seed=experiment.seed,
             hardware=experiment.hardware,
             identity=config.identity(experiment),
-            save_best=_saver(experiment, parts, out, stage),
+            save_best=_saver(experiment, setup, out, stage),
             best_is_there=lambda: _is_readable(out),
+            calls=setup.rollout.steps_at,
             reporter=reporter,
             fabric=fabric,
         )
     fabric.barrier()
-    return Finished(out, fitted, parts.valid is not None)
+    return _finished(out, fitted, setup)
 
 
 def _fit_reference(
-    experiment: Experiment, parts: Parts, out: Path, stage: Stage, fabric: Any
+    experiment: Experiment, setup: Setup, out: Path, stage: Stage, fabric: Any
 ) -> Finished:
-    """A predictor that is found in closed form: no epochs, and nothing to choose."""
-    model = cast(Reference, parts.model)
+    """Fit a predictor in closed form: no epochs, and nothing to choose."""
+    model = cast(Reference, setup.model)
 
     def fit_and_save() -> None:
-        order = BatchOrder(len(parts.train), 256, seed=0, shuffle=False)
-        model.fit(make_loader(parts.train, order), parts.flows.normalizer)
-        _saver(experiment, parts, out, stage)(model, {})
+        order = BatchOrder(len(setup.train), 256, seed=0, shuffle=False)
+        model.fit(make_loader(setup.train, order), setup.flows.normalizer)
+        _saver(experiment, setup, out, stage)(model, {})
 
     if not _is_readable(out):
         first_does(fabric, fit_and_save)
@@ -189,11 +229,17 @@ def _fit_reference(
     fitted = Fitted(
         metrics={}, best_epoch=0, epochs=0, steps=0, stopped_early=False, resumed_from=None
     )
-    return Finished(out, fitted, validated=False)
+    return _finished(out, fitted, setup)
+
+
+def _finished(out: Path, fitted: Fitted, setup: Setup) -> Finished:
+    history = cast(Any, setup.model).config.history
+    validated = setup.valid is not None and fitted.epochs > 0
+    return Finished(out, fitted, validated, max(0, setup.flows.longest("test") - history))
 
 
 def _forget_if_refused(out: Path, kind: Any, error: Any, _: Any) -> None:
-    """A run that the engine refuses before its first step has not begun."""
+    """Remove config.json of a run that the engine refuses before its first step."""
     if isinstance(error, ValueError) and not any((out / name).exists() for name in BEGUN):
         (out / "config.json").unlink(missing_ok=True)
 
@@ -217,26 +263,26 @@ def _is_readable(folder: Path) -> bool:
 
 
 def _saver(
-    experiment: Experiment, parts: Parts, out: Path, stage: Stage
+    experiment: Experiment, setup: Setup, out: Path, stage: Stage
 ) -> Callable[[nn.Module, Mapping[str, Any]], None]:
     provenance = {
         "experiment": config.as_plain(experiment),
         "stage": stage,
-        "data": parts.flows.source,
+        "data": setup.flows.source,
         "versions": versions(),
         "commit": commit(),
     }
 
     def save(model: nn.Module, metrics: Mapping[str, Any]) -> None:
-        # A model file has no place for NaN; the monitored value is finite.
+        # JSON has no NaN; the monitored value is finite.
         finite = {name: v for name, v in metrics.items() if math.isfinite(v)}
         save_model(
             out,
             model,
-            parts.flows.normalizer,
+            setup.flows.normalizer,
             provenance=provenance,
             metrics=finite,
-            trained=parts.trained,
+            trained=setup.trained,
         )
 
     return save

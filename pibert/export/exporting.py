@@ -1,6 +1,5 @@
 """From a trained model to a file for other programs: traced, encoded, checked, then written."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +10,11 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from pibert import __version__
-from pibert.data.partial import replace_file
+from pibert.data.partial import check_writable, make_folder, replace_file
 from pibert.export import check, formats
-from pibert.export.check import Difference
+from pibert.export.check import Difference, draw_samples, read_samples
 from pibert.export.graph import PhysicalStep, trace
-from pibert.export.samples import draw_samples, read_samples
-from pibert.predictor import Predictor, SavedModel
+from pibert.inference import Predictor, SavedModel
 
 TOLERANCE = 1e-4
 """Largest difference to the source model that is accepted, against a channel's fluctuations."""
@@ -64,7 +62,7 @@ def export_model(
     """Write a model that was trained to step as a file for other programs.
 
     Args:
-        saved: From ``pibert.predictor.read_model``.
+        saved: From ``pibert.inference.read_model``.
         out: The file; it is there when the check is passed, and whole.
         target: A key of ``TARGETS``.
         data: A file of flows to check it on; None: fields drawn with the model's statistics.
@@ -89,6 +87,7 @@ def export_model(
             f"expected the {target} file to agree with its model to {tolerance:g} of the "
             f"fluctuations, found {difference.excess:.3g} on {samples.origin}; nothing was written"
         )
+    make_folder(out)
     replace_file(out, content)
     return Exported(
         path=out,
@@ -110,10 +109,7 @@ def _check_place(out: Path, kind: Target, overwrite: bool) -> None:
         raise ValueError(f"expected a file name that ends in {kind.suffix}, found {out.name}")
     if out.exists() and not overwrite:
         raise FileExistsError(f"{out} is there already; choose another name or --overwrite")
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"{out.parent}: expected a folder, found none; make it first")
-    if not os.access(out.parent, os.W_OK):
-        raise PermissionError(f"{out.parent}: expected a folder to write to, found it protected")
+    check_writable(out)
 
 
 def _metadata(step: PhysicalStep, saved: SavedModel) -> formats.Metadata:

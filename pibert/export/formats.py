@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from pibert.export.graph import nodes_of
+from pibert.export.graph import nodes_of, reason_of
 
 OPSET = 20
 """The version of ONNX's operators that is written."""
@@ -39,9 +39,8 @@ def as_onnx(program: ExportedProgram, metadata: Metadata) -> bytes:
                 program, dynamo=True, opset_version=OPSET, output_names=["frames"], verbose=False
             )
         except Exception as error:
-            reason = str(error.__cause__ or error).strip().splitlines()[0]
             raise ValueError(
-                f"this model does not export to ONNX ({reason}); take --to torch-export"
+                f"this model does not export to ONNX ({reason_of(error)}); take --to torch-export"
             ) from error
         assert converted is not None
         proto = converted.model_proto

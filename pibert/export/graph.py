@@ -23,9 +23,8 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule, Node
 
 from pibert.fields import PARAMETER_WIDTH, FieldSpec, Normalizer
+from pibert.models.baselines.dual_branch import FourierMixing
 from pibert.models.baselines.fourierflow import FourierFlow
-from pibert.models.baselines.mixing import FourierMixing
-from pibert.models.fourier import FourierBranch
 
 
 class PhysicalStep(nn.Module):
@@ -96,12 +95,24 @@ def trace(step: PhysicalStep) -> ExportedProgram:
         # Two samples: torch takes an axis of length one for a fixed one.
         examples[name] = torch.ones((2, *shape[1:]), dtype=getattr(torch, dtype))  # type: ignore[arg-type]
         shapes[name] = {0: batch}
-    with torch.no_grad():
-        # Not strict: Python runs as it is, and only what happens to tensors is recorded.
-        program = torch.export.export(step, (), examples, dynamic_shapes=shapes, strict=False)
+    try:
+        with torch.no_grad():
+            # Not strict: Python runs as it is, and only what happens to tensors is recorded.
+            program = torch.export.export(step, (), examples, dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        raise ValueError(
+            f"expected a model that torch.export can trace for any batch size, found that "
+            f"{type(step.model).__name__} is not one with torch {torch.__version__} "
+            f"({reason_of(error)}); use it in Python, or with pibert predict and pibert serve"
+        ) from error
     for node in nodes_of(program):
         node.meta.pop("stack_trace", None)  # lines and folders of the machine at hand
     return program
+
+
+def reason_of(error: Exception) -> str:
+    """The first line of an exporter's message, which may have a hundred."""
+    return (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()[0]
 
 
 def nodes_of(program: ExportedProgram) -> Iterator[Node]:
@@ -115,7 +126,7 @@ def _exportable(model: nn.Module) -> nn.Module:
     """A copy on the CPU with parts that export in place of those that do not."""
     model = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     for part in model.modules():
-        if isinstance(part, FourierBranch | FourierMixing):
+        if isinstance(part, FourierMixing):
             part.evaluation = "dft"
         elif isinstance(part, FourierFlow):
             part.hold_noise()

@@ -6,9 +6,10 @@ immutable and checked when it is made; what describes a field turns into plain J
 loss.
 """
 
-from pibert.fields.grid import Boundary, Grid, Sides, on_device
+from pibert.fields.equations import is_solenoidal, known_coefficients
 from pibert.fields.spec import PARAMETER_WIDTH, FieldSpec, Normalizer, Parameter
 from pibert.fields.trajectory import MASKS, Batch, FrameSource, Trajectory, read_mask
+from pibert.physics.grid import Boundary, Grid, Sides, on_device
 
 __all__ = [
     "MASKS",
@@ -22,6 +23,8 @@ __all__ = [
     "Parameter",
     "Sides",
     "Trajectory",
+    "is_solenoidal",
+    "known_coefficients",
     "on_device",
     "read_mask",
 ]

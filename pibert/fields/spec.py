@@ -10,13 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pibert.fields.grid import Grid
+from pibert.physics.families import FAMILIES
+from pibert.physics.grid import Grid
 
 PARAMETER_WIDTH = 16
 """Length of the parameter vector that a model sees (the paper's parameter-token width)."""
-
-FLOWS = ("incompressible", "incompressible-momentum", "euler")
-"""The PDE families of ``pibert.physics`` whose channels u and v are a velocity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,14 +120,16 @@ class FieldSpec:
 
     @property
     def velocity(self) -> tuple[int, int] | None:
-        """Places of u and v among the channels, where they are the velocity of a flow.
+        """Places of the velocity along x and y among the channels; None where there is none.
 
-        Other families use these names for something else: concentrations, a displacement.
+        The family says which channels they are: other families use u and v for something else, such
+        as concentrations. Where no family is stated, u and v are taken as a velocity.
         """
-        is_flow = self.family is None or self.family in FLOWS
-        if not is_flow or not {"u", "v"} <= set(self.channels):
+        family = FAMILIES.get(self.family or "")
+        names = ("u", "v") if self.family is None else family.velocity if family else None
+        if names is None or not set(names) <= set(self.channels):
             return None
-        return self.channels.index("u"), self.channels.index("v")
+        return self.channels.index(names[0]), self.channels.index(names[1])
 
     def encode_parameters(
         self, values: Mapping[str, float | Float[Tensor, " b"]]

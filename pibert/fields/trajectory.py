@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pibert import draws
+from pibert import sample_rng
 from pibert.fields.spec import FieldSpec
 
 MASKS = ("body", "valid", "filled")
@@ -52,7 +52,7 @@ class Trajectory:
     valid: Bool[Tensor, "... y x"] | FrameSource | None = None
     """False where a measurement is missing or an outlier: (y, x) or (t, y, x)."""
     filled: Bool[Tensor, "... y x"] | FrameSource | None = None
-    """True where a program or a model put in a value that was not measured: (y, x) or (t, y, x)."""
+    """True where a program or a model filled in a value, not measured: (y, x) or (t, y, x)."""
     series: Mapping[str, Float[Tensor, " n"]] = field(default_factory=dict)
     """Numbers that go with the frames, such as the displacement of a body or the lift on it."""
     source: Mapping[str, Any] = field(default_factory=dict)
@@ -186,11 +186,11 @@ class Batch:
     sample: Int[Tensor, " b"]
     """Number of each sample in its data set."""
     seeds: Int[Tensor, " b"]
-    """What is random about a sample is drawn from its seed (``pibert.draws``)."""
+    """What is random about a sample is drawn from its seed (``pibert.sample_rng``)."""
     place: int = 0
     """Place of the first sample in the order of the epoch; the others follow it."""
     filled: Bool[Tensor, "b y x"] | None = None
-    """True where an input frame is known but was filled: such points are no target."""
+    """True where an input frame is known but was filled: such points are not targets."""
 
     def __len__(self) -> int:
         return len(self.x)
@@ -203,7 +203,7 @@ class Batch:
 
     def reseeded(self, seed: int, epoch: int, place: int = 0) -> Self:
         """The same samples with the chances and the place that they have in an epoch of a run."""
-        return replace(self, seeds=draws.sample_seeds(seed, epoch, self.sample), place=place)
+        return replace(self, seeds=sample_rng.sample_seeds(seed, epoch, self.sample), place=place)
 
     def map(self, move: Callable[[Tensor], Tensor]) -> Self:
         """The batch with something done to every tensor."""

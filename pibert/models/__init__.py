@@ -10,57 +10,49 @@ from torch import nn
 from pibert.compilation import compile_if_possible
 from pibert.fields import FieldSpec
 from pibert.models import pibert, pibert_mr
-from pibert.models.baselines import deeponet2d, fno2d, fourierflow, pinn, pitt
+from pibert.models.baselines import (
+    deeponet2d,
+    fno2d,
+    fourierflow,
+    mwt,
+    neuraloperator,
+    pinn,
+    pitt,
+    transolver,
+    unet,
+)
+from pibert.models.compatibility import current_options
 from pibert.models.references import dmd, mean_advection, simple
-from pibert.models.rivals import mwt, neuraloperator, transolver, unet
 from pibert.models.stepper import Stepper, StepperConfig
 
-MODELS: dict[str, Callable[[Any, FieldSpec], Stepper]] = {
-    "pibert": pibert.PIBERT,
-    "pibert-mr": pibert_mr.PIBERTMR,
+_TABLE: dict[str, tuple[Callable[[Any, FieldSpec], Stepper], Mapping[str, StepperConfig]]] = {
+    "pibert": (pibert.PIBERT, pibert.PRESETS),
+    "pibert-mr": (pibert_mr.PIBERTMR, pibert_mr.PRESETS),
     # The paper's baselines.
-    "fno2d": fno2d.FNO2d,
-    "deeponet2d": deeponet2d.DeepONet2d,
-    "pitt": pitt.PITT,
-    "pitt-constant": pitt.PITTConstant,
-    "fourierflow": fourierflow.FourierFlow,
-    "fourierflow-det": fourierflow.FourierFlowDet,
-    "pinn": pinn.PINN,
-    # Modern rivals.
-    "unet": unet.UNet,
-    "transolver": transolver.Transolver,
-    "mwt": mwt.MWT,
-    "neuraloperator": neuraloperator.NeuralOperator,
+    "fno2d": (fno2d.FNO2d, fno2d.PRESETS),
+    "deeponet2d": (deeponet2d.DeepONet2d, deeponet2d.PRESETS),
+    "pitt": (pitt.PITT, pitt.PRESETS),
+    "pitt-constant": (pitt.PITTConstant, pitt.PRESETS),
+    "fourierflow": (fourierflow.FourierFlow, fourierflow.PRESETS),
+    "fourierflow-det": (fourierflow.FourierFlowDet, fourierflow.DET_PRESETS),
+    "pinn": (pinn.PINN, pinn.PRESETS),
+    # Modern baselines.
+    "unet": (unet.UNet, unet.PRESETS),
+    "transolver": (transolver.Transolver, transolver.PRESETS),
+    "mwt": (mwt.MWT, mwt.PRESETS),
+    "neuraloperator": (neuraloperator.NeuralOperator, neuraloperator.PRESETS),
     # Predictors without training.
-    "persistence": simple.Persistence,
-    "training-mean": simple.TrainingMean,
-    "linear-extrapolation": simple.LinearExtrapolation,
-    "mean-advection": mean_advection.MeanAdvection,
-    "dmd": dmd.DMD,
+    "persistence": (simple.Persistence, simple.PRESETS["persistence"]),
+    "training-mean": (simple.TrainingMean, simple.PRESETS["training-mean"]),
+    "linear-extrapolation": (simple.LinearExtrapolation, simple.PRESETS["linear-extrapolation"]),
+    "mean-advection": (mean_advection.MeanAdvection, mean_advection.PRESETS),
+    "dmd": (dmd.DMD, dmd.PRESETS),
 }
-"""Model classes; each is made from its config and a field spec."""
 
-PRESETS: dict[str, Mapping[str, StepperConfig]] = {
-    "pibert": pibert.PRESETS,
-    "pibert-mr": pibert_mr.PRESETS,
-    "fno2d": fno2d.PRESETS,
-    "deeponet2d": deeponet2d.PRESETS,
-    "pitt": pitt.PRESETS,
-    "pitt-constant": pitt.PRESETS,
-    "fourierflow": fourierflow.PRESETS,
-    "fourierflow-det": fourierflow.DET_PRESETS,
-    "pinn": pinn.PRESETS,
-    "unet": unet.PRESETS,
-    "transolver": transolver.PRESETS,
-    "mwt": mwt.PRESETS,
-    "neuraloperator": neuraloperator.PRESETS,
-    "persistence": simple.PRESETS["persistence"],
-    "training-mean": simple.PRESETS["training-mean"],
-    "linear-extrapolation": simple.PRESETS["linear-extrapolation"],
-    "mean-advection": mean_advection.PRESETS,
-    "dmd": dmd.PRESETS,
-}
-"""Named configurations of each model."""
+MODELS = {name: model for name, (model, _) in _TABLE.items()}
+"""Model classes; each is made from its config and a field spec."""
+PRESETS = {name: presets for name, (_, presets) in _TABLE.items()}
+"""Named configurations of each model, the default first."""
 
 
 def build_model(
@@ -89,6 +81,7 @@ def make_config(name: str, preset: str | None = None, **overrides: Any) -> Stepp
     if preset not in presets:
         raise ValueError(f"unknown preset {preset!r} of {name}; choose from: {', '.join(presets)}")
     known = [field.name for field in fields(presets[preset])]
+    overrides = current_options(name, overrides)
     for key in overrides:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)

@@ -9,20 +9,15 @@ W) are free: there W(-k) = conj W(k), the mean and the Nyquist bins are real, an
 partner +M is not kept, is dropped. The redundant weights stay stored (the published parameter
 count includes them) but do nothing.
 
-Two evaluations of the same operator: ``fft``, and ``dft``, a truncated transform as real matrix
-products that compiles to one graph and exports to ONNX.
+The transforms are truncated and evaluated as real matrix products, which compile to one graph and
+export to ONNX.
 """
-
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pibert.models.constant import constant, count
-from pibert.models.orthonormal import orthonormal_columns
-
-Evaluation = Literal["fft", "dft"]
+from pibert.models.layers import constant, count
 
 
 def kept_rows(modes: int, ny: int) -> tuple[int, int]:
@@ -69,11 +64,11 @@ def mirror_factors(
 
 
 def analyse(
-    x: Float[Tensor, "b c y x"], modes: int
+    x: Float[Tensor, "b c y x"], modes: int, column_modes: int | None = None
 ) -> tuple[Float[Tensor, "b c r k"], Float[Tensor, "b c r k"]]:
     """Real and imaginary part of the kept bins of rfft2(x), by matrix products."""
     ny, nx = x.shape[-2:]
-    cos_x, sin_x = column_phases(modes, nx, 1, x.dtype, x.device)
+    cos_x, sin_x = column_phases(column_modes or modes, nx, 1, x.dtype, x.device)
     cos_y, sin_y = row_phases(modes, ny, 1, x.dtype, x.device)
     across = x @ torch.cat((cos_x, -sin_x), dim=-1)  # (b, c, y, 2k)
     along = torch.cat((cos_y, sin_y), dim=-1).mT @ across  # (b, c, 2r, 2k)
@@ -115,7 +110,6 @@ class FourierBranch(nn.Module):
         shape: tuple[int, int],
         *,
         unitary: bool = False,
-        evaluation: Evaluation = "dft",
     ) -> None:
         super().__init__()
         ny, nx = shape
@@ -123,16 +117,14 @@ class FourierBranch(nn.Module):
             most = min(ny // 2, nx // 2 * 2 + 1)
             raise ValueError(
                 f"a {ny} x {nx} grid supports 1 to {most} modes (rows to its Nyquist wavenumber "
-                f"{ny // 2}, half as many columns up to {nx // 2}), found modes={modes}; set "
-                f"modes={most} or fewer (in a configuration: model.options.modes)"
+                f"{ny // 2}, half as many columns up to {nx // 2}), found {modes}; set "
+                f"fourier_modes={most} or fewer (in a configuration: model.options.fourier_modes)"
             )
-        if evaluation not in ("fft", "dft"):
-            raise ValueError(f"evaluation must be 'fft' or 'dft', found {evaluation!r}")
         if unitary and width < in_channels:
             raise ValueError(
                 f"column-unitary mixing needs width >= channels, found {width} < {in_channels}"
             )
-        self.modes, self.unitary, self.evaluation = modes, unitary, evaluation
+        self.modes, self.unitary = modes, unitary
         size = (modes, modes // 2 + 1, in_channels, width, 2)
         # Columns of unit length on average: the branch starts near an isometry.
         scale = (2 * width) ** -0.5
@@ -180,8 +172,6 @@ class FourierBranch(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
             weight = self.weights((ny, nx)).to(x.dtype)
-            if self.evaluation == "fft":
-                return self._by_fft(x, torch.view_as_complex(weight.contiguous()))
             re, im = analyse(x, self.modes)
             w_re, w_im = weight.unbind(-1)
             y_re = torch.einsum("bcrk,rkcd->bdrk", re, w_re) - torch.einsum(
@@ -192,16 +182,35 @@ class FourierBranch(nn.Module):
             )
             return synthesise(y_re, y_im, self.modes, (ny, nx))
 
-    def _by_fft(self, x: Tensor, weight: Tensor) -> Tensor:
-        ny, nx = x.shape[-2:]
-        up, down = kept_rows(self.modes, ny)
-        columns = weight.shape[1]
-        spectrum = torch.fft.rfft2(x)[..., :columns]
-        kept = torch.cat((spectrum[..., :up, :], spectrum[..., ny - down :, :]), dim=-2)
-        mixed = torch.einsum("bcrk,rkcd->bdrk", kept, weight)
-        gap = mixed.new_zeros(*mixed.shape[:2], ny - up - down, columns)
-        full = torch.cat((mixed[..., :up, :], gap, mixed[..., up:, :]), dim=-2)
-        return torch.fft.irfft2(full, s=(ny, nx))  # missing columns are zero
+
+def orthonormal_columns(
+    weight: Float[Tensor, "*batch c d 2"],
+) -> Float[Tensor, "*batch c d 2"]:
+    """Orthonormalise the c complex vectors of length d (last axis: real, imaginary).
+
+    Gram-Schmidt, each vector projected twice against the ones before it: the second pass brings
+    the orthogonality of nearly dependent columns back to round-off. The result spans the same
+    space and is a smooth function of the weight, so gradients flow through it.
+    """
+    num_columns, length = weight.shape[-3], weight.shape[-2]
+    if num_columns > length:
+        raise ValueError(
+            f"{num_columns} orthonormal columns need at least that many rows, found {length}"
+        )
+    columns: list[Tensor] = []
+    for index in range(num_columns):
+        column = weight[..., index, :, :]  # (*batch, d, 2)
+        for _ in range(2 if columns else 0):
+            basis = torch.stack(columns, dim=-3)  # (*batch, j, d, 2)
+            re = torch.einsum("...jdz,...dz->...j", basis, column)
+            im = torch.einsum("...jd,...d->...j", basis[..., 0], column[..., 1]) - torch.einsum(
+                "...jd,...d->...j", basis[..., 1], column[..., 0]
+            )
+            shadow_re = torch.einsum("...j,...jdz->...dz", re, basis)
+            turned = torch.stack((-basis[..., 1], basis[..., 0]), dim=-1)  # i times the basis
+            column = column - shadow_re - torch.einsum("...j,...jdz->...dz", im, turned)
+        columns.append(column / column.square().sum((-2, -1), keepdim=True).sqrt())
+    return torch.stack(columns, dim=-3)
 
 
 @constant

@@ -1,6 +1,6 @@
 """PIBERT: hybrid spectral encoder, physics-biased transformer, token-to-grid decoder.
 
-    field -> Fourier + tight frame, gated -> 1x1 projection -> patches -> parameter token (last)
+    field -> Fourier + wavelets, gated -> 1x1 projection -> patches -> parameter token (last)
           -> positions -> pre-norm blocks with physics-biased attention -> norm
           -> patches to pixels -> + scale * last frame -> three-convolution refinement
 
@@ -18,14 +18,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import PARAMETER_WIDTH, FieldSpec, Normalizer
-from pibert.models.attention import Block, RelativeBias
-from pibert.models.bias import PhysicsBias
-from pibert.models.encoder import Gate, HybridEncoder
-from pibert.models.folding import folded_decoding, folded_tokens
-from pibert.models.fourier import Evaluation, FourierBranch
-from pibert.models.frame import FrameBranch, FrameKind
-from pibert.models.modes import FieldModes, first_guess
+from pibert.models.attention import Block, PhysicsBias
+from pibert.models.encoder import Gate, HybridEncoder, folded_decoding, folded_tokens
+from pibert.models.fourier import FourierBranch
+from pibert.models.layers import Answer, Fields, Mask, Vector, lattice_shape
+from pibert.models.reconstruction import PODModes, first_guess
 from pibert.models.stepper import Stepper, StepperConfig, at_least_one, known_points, zero
+from pibert.models.wavelet import Wavelet, WaveletBranch
 from pibert.physics import find_family
 
 
@@ -37,7 +36,8 @@ class PIBERTConfig(StepperConfig):
     heads: int = 4
     depth: int = 4
     patch: int = 4
-    modes: int = 16
+    fourier_modes: int = 16
+    """Kept rows of either sign; half as many columns."""
     refine_width: int = 32
     mlp_ratio: int = 4
     dropout: float = 0.02
@@ -46,14 +46,12 @@ class PIBERTConfig(StepperConfig):
     """None: history times the channels of the field spec."""
     out_channels: int | None = None
     """None: horizon times the channels of the field spec."""
-    branches: Literal["hybrid", "fourier", "frame"] = "hybrid"
+    branches: Literal["hybrid", "fourier", "wavelet"] = "hybrid"
     gate: Gate = "scalar"
-    frame: FrameKind = "fixed"
-    frame_levels: int = 1
+    wavelet: Wavelet = "fixed"
+    wavelet_levels: int = 1
     unitary: bool = False
     """Column-unitary mode weights and orthonormal sub-band mixing: a nonexpansive encoder."""
-    evaluation: Evaluation = "dft"
-    """How the unfolded Fourier branch is computed."""
     fold: bool = True
     """Multiply out the affine ends (same function); off, or with a spatial gate: the plain form."""
     attention_bias: float = 0.12
@@ -62,8 +60,6 @@ class PIBERTConfig(StepperConfig):
     """PDE family of the bias; None: the family of the field spec."""
     family_weights: tuple[float, ...] | None = None
     """Weight of each residual term of the family (the paper's alpha_div, alpha_mom); None: ones."""
-    relative_bias: bool = False
-    """Add a learned pairwise R_ij that depends on the relative position of the tokens."""
     parameter_token: bool = True
     refine: bool = True
     fill_modes: int = 0
@@ -72,8 +68,8 @@ class PIBERTConfig(StepperConfig):
     def __post_init__(self) -> None:
         # Named, as slots make a class that a bare super() does not know.
         StepperConfig.__post_init__(self)
-        at_least_one(self, "width", "heads", "depth", "patch", "modes", "refine_width")
-        at_least_one(self, "mlp_ratio", "frame_levels")
+        at_least_one(self, "width", "heads", "depth", "patch", "fourier_modes")
+        at_least_one(self, "refine_width", "mlp_ratio", "wavelet_levels")
         for name in ("in_channels", "out_channels"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -86,17 +82,15 @@ class PIBERTConfig(StepperConfig):
             raise ValueError(
                 f"attention_bias (lambda_att) must be zero or positive, found {self.attention_bias}"
             )
-        if self.relative_bias and self.attention_bias == 0:
-            raise ValueError("relative_bias needs attention_bias > 0, found 0")
-        if self.branches not in ("hybrid", "fourier", "frame"):
+        if self.branches not in ("hybrid", "fourier", "wavelet"):
             raise ValueError(
-                f"branches must be 'hybrid', 'fourier' or 'frame', found {self.branches!r}"
+                f"branches must be 'hybrid', 'fourier' or 'wavelet', found {self.branches!r}"
             )
 
 
 PRESETS: dict[str, PIBERTConfig] = {
     "base": PIBERTConfig(),
-    "large": PIBERTConfig(width=192, heads=6, depth=7, patch=8, modes=28, refine_width=96),
+    "large": PIBERTConfig(width=192, heads=6, depth=7, patch=8, fourier_modes=28, refine_width=96),
 }
 
 
@@ -109,11 +103,10 @@ class PIBERT(Stepper):
 
     def __init__(self, config: PIBERTConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec, config.in_channels, config.out_channels)
-        frame_channels = len(spec.channels)
-        if self.in_channels != config.history * frame_channels:
+        if self.in_channels != config.history * len(spec.channels):
             raise ValueError(
-                f"in_channels must be history x channels = {config.history} x {frame_channels} "
-                f"{list(spec.channels)}, found {self.in_channels}"
+                f"in_channels must be history x channels = {config.history} x "
+                f"{len(spec.channels)} {list(spec.channels)}, found {self.in_channels}"
             )
         if self.out_channels % config.horizon:
             raise ValueError(
@@ -123,13 +116,9 @@ class PIBERT(Stepper):
         if config.family is not None:
             find_family(config.family)
         ny, nx = spec.grid.shape
-        if min(ny, nx) < config.patch:
-            raise ValueError(
-                f"the grid must be at least one patch of {config.patch} x {config.patch}, "
-                f"found {ny} x {nx}"
-            )
+        self.check_size((ny, nx))
         d, patch = config.width, config.patch
-        self.token_shape = _count_patches((ny, nx), patch)
+        self.token_shape = self.token_lattice((ny, nx))
         self.encoder = self._build_encoder((ny, nx))
         self.projection = nn.Conv2d(d, d, 1)
         self.patch_embedding = nn.Conv2d(d, d, patch, stride=patch)
@@ -150,7 +139,6 @@ class PIBERT(Stepper):
                 family=config.family,
                 weights=config.family_weights,
             )
-        self.relative_bias = RelativeBias(self.token_shape) if config.relative_bias else None
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             Block(d, config.heads, config.mlp_ratio) for _ in range(config.depth)
@@ -160,8 +148,8 @@ class PIBERT(Stepper):
         self.read_out = nn.Conv2d(d, self.out_channels, 1)
         self.mpp_head = nn.Linear(d, patch**2 * self.in_channels)
         self.ecp_head = nn.Sequential(nn.Linear(d, d // 2), nn.GELU(), nn.Linear(d // 2, 1))
-        self.modes = (
-            FieldModes(config.fill_modes, (self.in_channels, ny, nx)) if config.fill_modes else None
+        self.pod_modes = (
+            PODModes(config.fill_modes, (self.in_channels, ny, nx)) if config.fill_modes else None
         )
         self.skip_scale = nn.Parameter(torch.ones(1)) if config.residual else None
         self.refinement = self._build_refinement() if config.refine else None
@@ -171,25 +159,20 @@ class PIBERT(Stepper):
 
     def _build_encoder(self, shape: tuple[int, int]) -> HybridEncoder:
         config, channels = self.config, self.in_channels
-        fourier = frame = None
-        if config.branches != "frame":
+        fourier = wavelet = None
+        if config.branches != "wavelet":
             fourier = FourierBranch(
-                channels,
-                config.width,
-                config.modes,
-                shape,
-                unitary=config.unitary,
-                evaluation=config.evaluation,
+                channels, config.width, config.fourier_modes, shape, unitary=config.unitary
             )
         if config.branches != "fourier":
-            frame = FrameBranch(
+            wavelet = WaveletBranch(
                 channels,
                 config.width,
-                levels=config.frame_levels,
-                kind=config.frame,
+                levels=config.wavelet_levels,
+                kind=config.wavelet,
                 unitary=config.unitary,
             )
-        return HybridEncoder(fourier, frame, gate=config.gate, in_channels=channels)
+        return HybridEncoder(fourier, wavelet, gate=config.gate, in_channels=channels)
 
     def _build_refinement(self) -> nn.Sequential:
         h = self.config.refine_width
@@ -214,7 +197,7 @@ class PIBERT(Stepper):
 
     def token_lattice(self, shape: tuple[int, int]) -> tuple[int, int]:
         """Rows and columns of tokens on a grid."""
-        return _count_patches(shape, self.config.patch)
+        return lattice_shape(shape, self.config.patch)
 
     def calibrate(
         self,
@@ -225,21 +208,16 @@ class PIBERT(Stepper):
     ) -> None:
         """Give the physics bias its units and the scale of each residual over training samples.
 
-        Modes to start the reconstruction from are taken from the same samples.
+        POD modes to start the reconstruction from are taken from the same samples.
         """
         if self.physics_bias is not None:
             if normalizer is not None:
                 self.physics_bias.set_normalizer(normalizer)
             self.physics_bias.calibrate(x, parameters, mask)
-        if self.modes is not None:
-            self.modes.fit(x, known_points(mask, x))
+        if self.pod_modes is not None:
+            self.pod_modes.fit(x, known_points(mask, x))
 
-    def forward(
-        self,
-        x: Float[Tensor, "b c y x"],
-        parameters: Float[Tensor, "b q"] | None = None,
-        mask: Tensor | None = None,
-    ) -> Float[Tensor, "b k y x"]:
+    def forward(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Answer:
         """The next frames, standardised as the input; arguments as of ``Stepper.forward``.
 
         Unknown pixels do not count in the physics bias either.
@@ -257,30 +235,20 @@ class PIBERT(Stepper):
         return field
 
     def encode(
-        self,
-        x: Float[Tensor, "b c y x"],
-        parameters: Float[Tensor, "b q"] | None = None,
-        mask: Tensor | None = None,
+        self, x: Fields, parameters: Vector = None, mask: Mask = None
     ) -> Float[Tensor, "b n d"]:
         """Tokens after the last norm, row by row, the parameter token last."""
         return self._encode(self.prepared(x, parameters, mask), parameters, mask)
 
     def embed(
-        self,
-        x: Float[Tensor, "b c y x"],
-        parameters: Float[Tensor, "b q"] | None = None,
-        mask: Tensor | None = None,
+        self, x: Fields, parameters: Vector = None, mask: Mask = None
     ) -> Float[Tensor, "b d v w"]:
         """The tokens of the patches on their lattice, without the parameter token."""
-        ty, tx = _count_patches((x.shape[-2], x.shape[-1]), self.config.patch)
-        return self.encode(x, parameters, mask)[:, : ty * tx].mT.unflatten(-1, (ty, tx))
+        tokens = self.encode(x, parameters, mask)
+        ty, tx = self.token_lattice((x.shape[-2], x.shape[-1]))
+        return tokens[:, : ty * tx].mT.unflatten(-1, (ty, tx))
 
-    def reconstruct(
-        self,
-        x: Float[Tensor, "b c y x"],
-        parameters: Float[Tensor, "b q"] | None = None,
-        mask: Tensor | None = None,
-    ) -> Float[Tensor, "b c y x"]:
+    def reconstruct(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Fields:
         """Masked physics prediction: the complete input field, through the head per token.
 
         As the prediction corrects the last frame, this corrects a guess at unknown pixels: a smooth
@@ -291,37 +259,33 @@ class PIBERT(Stepper):
         correction = self._to_grid(self.mpp_head(tokens), self.in_channels, x.shape[-2:])
         if mask is None:
             return x + correction
-        return first_guess(x, known_points(mask, x), self.spec.grid, self.modes) + correction
+        return first_guess(x, known_points(mask, x), self.spec.grid, self.pod_modes) + correction
 
     def consistency(
-        self,
-        x: Float[Tensor, "b c y x"],
-        parameters: Float[Tensor, "b q"] | None = None,
-        mask: Tensor | None = None,
+        self, x: Fields, parameters: Vector = None, mask: Mask = None
     ) -> Float[Tensor, " b"]:
         """Equation consistency prediction: the logit that the field obeys its equations."""
         return self.ecp_head(self.encode(x, parameters, mask).mean(1)).squeeze(-1)
 
-    def prepared(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
-        """Check the input and set unknown pixels to zero."""
-        if x.ndim == 4 and min(x.shape[-2:]) < self.config.patch:
+    def check_size(self, shape: tuple[int, int]) -> None:
+        """As ``Stepper.check_size``."""
+        patch = self.config.patch
+        if min(shape) < patch:
             raise ValueError(
-                f"the grid must be at least one patch of {self.config.patch} x "
-                f"{self.config.patch}, found {x.shape[-2]} x {x.shape[-1]}"
+                f"the grid must be at least one patch of {patch} x {patch}, "
+                f"found {shape[0]} x {shape[1]}"
             )
-        return super().prepared(x, parameters, mask)
 
     def _encode(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
         ny, nx = x.shape[-2:]
         patch = self.config.patch
-        token_shape = _count_patches((ny, nx), patch)
-        bias = self._logit_bias(x, parameters, mask, token_shape)
+        bias = self._logit_bias(x, parameters, mask)
         padded = F.pad(x, (0, -nx % patch, 0, -ny % patch), mode="replicate")
         tokens = self._embed(padded)
         if self.parameter_embedding is not None:
             known = self.parameter_vector(x, parameters)
             tokens = torch.cat((tokens, self.parameter_embedding(known)[:, None]), dim=1)
-        tokens = self.dropout(tokens + self._positions(token_shape))
+        tokens = self.dropout(tokens + self._positions(self.token_lattice((ny, nx))))
         for block in self.blocks:
             tokens = block(tokens, bias)
         return self.norm(tokens)
@@ -336,28 +300,13 @@ class PIBERT(Stepper):
             return folded_tokens(x, self.encoder, self.projection, self.patch_embedding)
 
     def _logit_bias(
-        self,
-        x: Tensor,
-        parameters: Tensor | None,
-        mask: Tensor | None,
-        token_shape: tuple[int, int],
-    ) -> Tensor | None:
-        """-lambda r_j as (b, n), or with the pairwise part (b, 1, n, n); parameter token: 0."""
-        bias = None
-        if self.physics_bias is not None:
-            residual = self.physics_bias(x, parameters, mask)
-            bias = F.pad(-self.config.attention_bias * residual, (0, self.config.parameter_token))
-        if self.relative_bias is not None:
-            if token_shape != self.token_shape:
-                raise ValueError(
-                    f"the relative bias was made for {self.token_shape} tokens, found {token_shape}"
-                )
-            extra = int(self.config.parameter_token)
-            pairwise = F.pad(
-                -self.config.attention_bias * self.relative_bias(), (0, extra, 0, extra)
-            )
-            bias = pairwise[None, None] + (0.0 if bias is None else bias[:, None, None, :])
-        return bias
+        self, x: Tensor, parameters: Tensor | None, mask: Tensor | None
+    ) -> Float[Tensor, "b n"] | None:
+        """-lambda r_j; zero for the parameter token."""
+        if self.physics_bias is None:
+            return None
+        residual = self.physics_bias(x, parameters, mask)
+        return F.pad(-self.config.attention_bias * residual, (0, self.config.parameter_token))
 
     def _positions(self, token_shape: tuple[int, int]) -> Tensor:
         if token_shape == self.token_shape:
@@ -378,13 +327,8 @@ class PIBERT(Stepper):
     def _to_grid(self, pixels: Tensor, channels: int, shape: tuple[int, ...]) -> Tensor:
         """(b, n, P P c) to (b, c, y, x), without the parameter token, cropped to shape."""
         (ny, nx), patch = shape, self.config.patch
-        ty, tx = _count_patches((ny, nx), patch)
+        ty, tx = self.token_lattice((ny, nx))
         b = pixels.shape[0]
         cells = pixels[:, : ty * tx].view(b, ty, tx, patch, patch, channels)
         field = cells.permute(0, 5, 1, 3, 2, 4).reshape(b, channels, ty * patch, tx * patch)
         return field[..., :ny, :nx]
-
-
-def _count_patches(shape: tuple[int, int], patch: int) -> tuple[int, int]:
-    """Rows and columns of patches that cover a grid."""
-    return -(-shape[0] // patch), -(-shape[1] // patch)

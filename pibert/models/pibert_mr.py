@@ -30,19 +30,27 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from pibert.fields import PARAMETER_WIDTH, FieldSpec, Grid, Normalizer
-from pibert.models.attention import Block
-from pibert.models.bias import PhysicsBias
-from pibert.models.constant import constant, count
-from pibert.models.convolution import GridConv2d, padded_to_multiple
-from pibert.models.equation_terms import EquationTerms
+from pibert.models.attention import Block, PhysicsBias, at_resolution
 from pibert.models.fourier import FourierMultiplier
-from pibert.models.modes import FieldModes, first_guess
+from pibert.models.layers import (
+    Answer,
+    Fields,
+    GridConv2d,
+    Mask,
+    Vector,
+    constant,
+    count,
+    padded_to_multiple,
+    wrapped,
+)
+from pibert.models.reconstruction import PODModes, first_guess
 from pibert.models.stepper import Stepper, StepperConfig, at_least_one, known_points, zero
 from pibert.physics import find_family
+from pibert.physics.derivatives import ddx, ddy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,17 +100,17 @@ PRESETS: dict[str, PIBERTMRConfig] = {
     "large": PIBERTMRConfig(width=40, local_width=192, token_width=192, heads=6, cycles=4),
 }
 
-_SIGNS = ((1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1), (1, -1, -1, 1))
-"""Twice the Haar transform of a cell: bands s, d_x, d_y, d_xy of the points (0,0) (0,1) (1,0) (1,1)
-in the order (y, x)."""
-
 
 @constant
 def haar_kernel(
     channels: int, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "k c 2 2"]:
     """The transform of all channels as a convolution with a stride of 2: one fast kernel."""
-    signs = torch.tensor(_SIGNS, dtype=dtype, device=device).view(4, 1, 1, 2, 2) / 2
+    bit = count(0, 2, device=device)
+    across = bit[:, None, None] * bit  # (band, y, x): differences along x, of the points of a cell
+    along = (bit[:, None] * bit)[:, :, None]  # and along y
+    signs = 1 - 2 * ((along[:, None] + across) % 2)  # s, d_x, d_y, d_xy
+    signs = signs.view(4, 1, 1, 2, 2).to(dtype) / 2
     same = torch.eye(channels, dtype=dtype, device=device)[:, :, None, None]
     return (signs * same).flatten(0, 1)
 
@@ -212,7 +220,7 @@ class PIBERTMR(Stepper):
         if config.family is not None:
             find_family(config.family)
         shape = spec.grid.shape
-        self._check_size(shape)
+        self.check_size(shape)
         self.terms = EquationTerms(spec) if config.equation_terms else None
         features = self.in_channels + 1 + (self.terms.num_terms if self.terms is not None else 0)
         if config.coordinates:
@@ -236,7 +244,7 @@ class PIBERTMR(Stepper):
         self.mpp_head = nn.Conv2d(w, self.in_channels, 1)
         self.ecp_head = nn.Sequential(nn.Linear(d + w, d // 2), nn.GELU(), nn.Linear(d // 2, 1))
         self.modes = (
-            FieldModes(config.fill_modes, (self.in_channels, *shape)) if config.fill_modes else None
+            PODModes(config.fill_modes, (self.in_channels, *shape)) if config.fill_modes else None
         )
         zero(self.head)
         zero(self.mpp_head)
@@ -285,42 +293,26 @@ class PIBERTMR(Stepper):
         if self.modes is not None:
             self.modes.fit(x, known)
 
-    def forward(
-        self,
-        x: Float[Tensor, "b c y x"],
-        parameters: Float[Tensor, "b q"] | None = None,
-        mask: Tensor | None = None,
-    ) -> Float[Tensor, "b k y x"]:
+    def forward(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Answer:
         """The next frames, standardised as the input; arguments as of ``Stepper.forward``."""
         x = self.prepared(x, parameters, mask)
         field = self.head(self._features(x, parameters, mask)[0])
         return field + self.last_frame(x) if self.config.residual else field
 
     def encode(
-        self,
-        x: Float[Tensor, "b c y x"],
-        parameters: Float[Tensor, "b q"] | None = None,
-        mask: Tensor | None = None,
+        self, x: Fields, parameters: Vector = None, mask: Mask = None
     ) -> Float[Tensor, "b n d"]:
         """Tokens after the last norm, row by row, the parameter token last."""
         x = self.prepared(x, parameters, mask)
         return self._features(x, parameters, mask)[1]
 
     def embed(
-        self,
-        x: Float[Tensor, "b c y x"],
-        parameters: Float[Tensor, "b q"] | None = None,
-        mask: Tensor | None = None,
+        self, x: Fields, parameters: Vector = None, mask: Mask = None
     ) -> Float[Tensor, "b d y x"]:
         """The features of the points before the head."""
         return self._features(self.prepared(x, parameters, mask), parameters, mask)[0]
 
-    def reconstruct(
-        self,
-        x: Float[Tensor, "b c y x"],
-        parameters: Float[Tensor, "b q"] | None = None,
-        mask: Tensor | None = None,
-    ) -> Float[Tensor, "b c y x"]:
+    def reconstruct(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Fields:
         """Masked physics prediction: the complete input, as a correction of a first guess."""
         x = self.prepared(x, parameters, mask)
         correction = self.mpp_head(self._features(x, parameters, mask)[0])
@@ -329,10 +321,7 @@ class PIBERTMR(Stepper):
         return first_guess(x, known_points(mask, x), self.spec.grid, self.modes) + correction
 
     def consistency(
-        self,
-        x: Float[Tensor, "b c y x"],
-        parameters: Float[Tensor, "b q"] | None = None,
-        mask: Tensor | None = None,
+        self, x: Fields, parameters: Vector = None, mask: Mask = None
     ) -> Float[Tensor, " b"]:
         """Equation consistency prediction: the logit that the field obeys its equations."""
         x = self.prepared(x, parameters, mask)
@@ -340,18 +329,15 @@ class PIBERTMR(Stepper):
         pooled = torch.cat((tokens.mean(1), features.abs().mean((2, 3))), dim=1)
         return self.ecp_head(pooled).squeeze(-1)
 
-    def prepared(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
-        """Check the input and set unknown points to zero."""
-        if x.ndim == 4:
-            self._check_size((x.shape[-2], x.shape[-1]))
-        return super().prepared(x, parameters, mask)
-
-    def _check_size(self, shape: tuple[int, int]) -> None:
+    def check_size(self, shape: tuple[int, int]) -> None:
+        """As ``Stepper.check_size``."""
         least = 2**self.config.levels
         if min(shape) < least:
+            fits = min(shape).bit_length() - 1
+            remedy = f"set levels={fits} (in a configuration: model.options.levels)"
             raise ValueError(
                 f"{self.config.levels} levels need a grid of at least {least} x {least} points, "
-                f"found {shape[0]} x {shape[1]}; set levels={max(1, min(shape).bit_length() - 1)}"
+                f"found {shape[0]} x {shape[1]}; {remedy if fits else 'take a finer grid'}"
             )
 
     def _newest(self, x: Tensor) -> Tensor:
@@ -370,7 +356,7 @@ class PIBERTMR(Stepper):
         field = lifted + self.parameter_features(vector)[:, :, None, None]
         bands = analyse(padded_to_multiple(field, 2**levels))
         rows, columns = self.token_lattice(shape)
-        tokens = bands.new_zeros(len(x), rows * columns, self.config.token_width)
+        tokens = bands.new_zeros(x.shape[0], rows * columns, self.config.token_width)
         if self.parameter_embedding is not None:
             tokens = torch.cat((tokens, self.parameter_embedding(vector)[:, None]), dim=1)
         bias = self._logit_bias(x, parameters, mask, 2**levels)
@@ -381,13 +367,13 @@ class PIBERTMR(Stepper):
 
     def _inputs(self, x: Tensor, known: Tensor | None, shape: tuple[int, int]) -> Tensor:
         """Everything that the lift sees of each point."""
-        there = x.new_ones(len(x), 1, *shape) if known is None else known[:, None].to(x.dtype)
+        there = x.new_ones(x.shape[0], 1, *shape) if known is None else known[:, None].to(x.dtype)
         parts = [x, there]
         if self.terms is not None:
             parts.append(self.terms(self._newest(x), known).to(x.dtype))
         if self.config.coordinates:
             places = _coordinates(self.spec.grid, shape, x.dtype, x.device)
-            parts.append(places.expand(len(x), -1, -1, -1))
+            parts.append(places.expand(x.shape[0], -1, -1, -1))
         return torch.cat(parts, dim=1)
 
     def _logit_bias(
@@ -418,3 +404,84 @@ def _places(
         waves = (torch.cos(torch.pi * place), torch.sin(torch.pi * place))
         parts += [part.expand(ny, nx) for part in (waves if periodic else (place,))]
     return torch.stack(parts)[None].to(dtype)
+
+
+class EquationTerms(nn.Module):
+    """Nonlinear terms of the governing equations as input features.
+
+    A convolution forms every linear term by itself. It cannot form products, so these are computed
+    from the newest frame in physical units:
+
+        advection  u . grad f  of every channel f, where the channels hold a velocity (u, v)
+        products   f g         of every pair of channels, squares included
+
+    Each is divided by its root mean square over training samples, and is zero where its stencil
+    touches an unknown point.
+    """
+
+    mean: Tensor
+    std: Tensor
+    scales: Tensor
+
+    def __init__(self, spec: FieldSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        channels = len(spec.channels)
+        pairs = channels * (channels + 1) // 2
+        self.num_terms = pairs + (channels if spec.velocity is not None else 0)
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("std", torch.ones(channels))
+        self.register_buffer("scales", torch.ones(self.num_terms))
+        if spec.velocity is not None:
+            # Until ``calibrate``: a gradient of one standardised unit per cell.
+            self.scales[pairs:] = 1 / min(spec.grid.dx, spec.grid.dy)
+
+    def set_normalizer(self, normalizer: Normalizer) -> None:
+        """Set what one standardised unit of each channel is in physical units."""
+        self.mean.copy_(torch.tensor(normalizer.mean))
+        self.std.copy_(torch.tensor(normalizer.std))
+
+    @torch.no_grad()
+    def calibrate(self, frame: Float[Tensor, "n c y x"], known: Bool[Tensor, "n y x"]) -> None:
+        """Set the scale of each term to its root mean square over standardised frames."""
+        terms, defined = self._terms(frame.to(self.mean.dtype), known)
+        count = defined.sum((0, 2, 3)).clamp(min=1)
+        rms = (terms.double().square().sum((0, 2, 3)) / count).sqrt()
+        self.scales.copy_(torch.where(rms > 0, rms, self.scales.double()))
+
+    def forward(
+        self, frame: Float[Tensor, "b c y x"], known: Bool[Tensor, "b y x"] | None
+    ) -> Float[Tensor, "b k y x"]:
+        """The scaled terms of standardised frames, zero at unknown points."""
+        with torch.autocast(frame.device.type, enabled=False):
+            frame = frame.float() if frame.dtype in (torch.float16, torch.bfloat16) else frame
+            terms, _ = self._terms(frame, known)
+            return terms / self.scales.to(terms.dtype)[:, None, None]
+
+    def _terms(self, frame: Tensor, known: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The terms in physical units, zero where they are not defined, and where they are."""
+        mean, std = (part.to(frame.dtype)[:, None, None] for part in (self.mean, self.std))
+        fields = torch.addcmul(mean, frame, std)
+        # Slices, not index lists: those would be copied to the device in every call.
+        pairs = [fields[:, i : i + 1] * fields[:, i:] for i in range(fields.shape[1])]
+        terms = torch.cat(pairs, dim=1)
+        everywhere = torch.ones_like(frame[:, :1], dtype=torch.bool)
+        here = everywhere if known is None else known[:, None]
+        defined = here.expand(-1, terms.shape[1], -1, -1)
+        if self.spec.velocity is not None:
+            u, v = (fields[:, place : place + 1] for place in self.spec.velocity)
+            grid = at_resolution(self.spec.grid, (frame.shape[-2], frame.shape[-1]))
+            advection = u * ddx(fields, grid) + v * ddy(fields, grid)
+            inside = here if known is None else self._eroded(here)
+            terms = torch.cat((terms, advection), dim=1)
+            defined = torch.cat((defined, inside.expand_as(advection)), dim=1)
+        return torch.where(defined, terms, 0.0), defined
+
+    def _eroded(self, known: Bool[Tensor, "b 1 y x"]) -> Bool[Tensor, "b 1 y x"]:
+        """Points whose eight neighbours are all known; beyond sides without a partner all are."""
+        unknown = (~known).float()
+        periodic = (self.spec.grid.periodic_y, self.spec.grid.periodic_x)
+        for dim, wraps in zip((2, 3), periodic, strict=True):
+            unknown = wrapped(unknown, 1, dim) if wraps else unknown
+        margin = [0 if wraps else 1 for wraps in periodic]
+        return F.max_pool2d(unknown, 3, stride=1, padding=(margin[0], margin[1])) == 0

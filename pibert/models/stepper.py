@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import PARAMETER_WIDTH, FieldSpec
-from pibert.models.constant import constant, count
+from pibert.models.layers import Answer, Fields, Mask, Parameters, Vector, constant, count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,12 +76,7 @@ class Stepper(nn.Module):
     def prepare_for(self, stage: Literal["pretrain", "train"]) -> None:
         """Called before a stage of learning; a model with frozen parts says here which."""
 
-    def forward(
-        self,
-        x: Float[Tensor, "b c y x"],
-        parameters: Float[Tensor, "b q"] | None = None,
-        mask: Tensor | None = None,
-    ) -> Float[Tensor, "b k y x"]:
+    def forward(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Answer:
         """The next frames, standardised as the input.
 
         Args:
@@ -95,9 +90,7 @@ class Stepper(nn.Module):
         field = self.change(x, self.parameter_vector(x, parameters))
         return field + self.last_frame(x) if self.config.residual else field
 
-    def change(
-        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
-    ) -> Float[Tensor, "b k y x"]:
+    def change(self, x: Fields, parameters: Parameters) -> Answer:
         """What the model makes of the fields: to be added to the last frame if ``residual``.
 
         Args:
@@ -108,10 +101,7 @@ class Stepper(nn.Module):
         raise NotImplementedError
 
     def embed(
-        self,
-        x: Float[Tensor, "b c y x"],
-        parameters: Float[Tensor, "b q"] | None = None,
-        mask: Tensor | None = None,
+        self, x: Fields, parameters: Vector = None, mask: Mask = None
     ) -> Float[Tensor, "b d v w"] | None:
         """What the model holds of every point, or of every patch, before it answers.
 
@@ -120,9 +110,7 @@ class Stepper(nn.Module):
         x = self.prepared(x, parameters, mask)
         return self.features(x, self.parameter_vector(x, parameters))
 
-    def features(
-        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
-    ) -> Float[Tensor, "b d v w"] | None:
+    def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d v w"] | None:
         """The map of ``embed``; arguments as of ``change``."""
         return None
 
@@ -142,18 +130,22 @@ class Stepper(nn.Module):
         vector = torch.where(parameters.isnan(), 0.0, parameters).to(x.dtype)
         return F.pad(vector, (0, PARAMETER_WIDTH - vector.shape[-1]))
 
+    def check_size(self, shape: tuple[int, int]) -> None:
+        """Raise a ValueError for a grid that the model cannot work on."""
+
     def prepared(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
         """Check the input and set unknown pixels to zero."""
-        weight = next(self.parameters(), x)
-        if weight.dtype in (torch.float16, torch.bfloat16):
-            raise ValueError(
-                f"expected weights in float32 or float64, found {weight.dtype}: spectral sums need "
-                f"the digits; for half precision run the model under torch.autocast"
-            )
+        if not torch.compiler.is_compiling():
+            self._check_types(x, parameters, mask)
         if x.ndim != 4 or x.shape[1] != self.in_channels:
+            remedies = {3: "add a batch axis: x[None]", 5: "fold the frames: x.flatten(1, 2)"}
+            remedy = remedies.get(x.ndim, "give those that the model was built for")
             raise ValueError(
-                f"expected a field of shape (b, {self.in_channels}, y, x), found {tuple(x.shape)}"
+                f"expected fields of shape (b, {self.in_channels}, y, x), found {tuple(x.shape)}; "
+                f"the channels are {self.in_channels // len(self.spec.channels)} x "
+                f"{list(self.spec.channels)}, frame by frame; {remedy}"
             )
+        self.check_size((x.shape[-2], x.shape[-1]))
         if parameters is not None and (
             parameters.ndim != 2
             or parameters.shape[0] != x.shape[0]
@@ -168,6 +160,29 @@ class Stepper(nn.Module):
         if not _is_captured(x):
             _check_values(x, parameters)
         return x
+
+    def _check_types(self, x: Any, parameters: Any, mask: Any) -> None:
+        """Tensors, fields in the precision of the weights; under autocast in any."""
+        given = {"fields": x, "parameters": parameters, "mask": mask}
+        for name, value in given.items():
+            if not isinstance(value, Tensor) and (value is not None or name == "fields"):
+                raise ValueError(
+                    f"expected {name} as a tensor, found {type(value).__name__}; convert them "
+                    f"(torch.from_numpy), or use pibert.inference.Predictor, which takes arrays in "
+                    f"physical units"
+                )
+        weight = next(self.parameters(), x)
+        if weight.dtype in (torch.float16, torch.bfloat16):
+            raise ValueError(
+                f"expected weights in float32 or float64, found {weight.dtype}: spectral sums need "
+                f"the digits; for half precision run the model under torch.autocast"
+            )
+        expected = weight.dtype.to_real()  # spectral weights are complex
+        if x.dtype != expected and not torch.is_autocast_enabled(x.device.type):
+            raise ValueError(
+                f"expected fields in {expected}, the precision of the weights, found {x.dtype}; "
+                f"convert them: x.to({expected})"
+            )
 
 
 def checked_mask(mask: Tensor, x: Tensor) -> Tensor:
@@ -199,7 +214,7 @@ def unit_coordinates(ny: int, nx: int, *, device: torch.device, dtype: torch.dty
     return torch.stack((x.expand(ny, nx), y[:, None].expand(ny, nx)))[None].to(dtype)
 
 
-def with_places(x: Tensor, parameters: Tensor | None = None) -> Tensor:
+def with_coordinates(x: Tensor, parameters: Tensor | None = None) -> Tensor:
     """The fields with x, y and, where given, parameters (b, q) as further channels."""
     b, _, ny, nx = x.shape
     places = unit_coordinates(ny, nx, device=x.device, dtype=x.dtype).expand(b, -1, -1, -1)

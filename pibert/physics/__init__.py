@@ -1,21 +1,13 @@
-"""The physics of flows: derivatives, governing equations, exact solutions; pure functions."""
+"""Grids, derivatives, governing equations, exact solutions: pure functions of tensors."""
 
 from pibert.physics.derivatives import Order, where_defined
-from pibert.physics.families import (
-    FAMILIES,
-    Family,
-    find_family,
-    is_solenoidal,
-    magnitude,
-    masked_residuals,
-)
+from pibert.physics.families import FAMILIES, Family, find_family, magnitude, masked_residuals
 
 __all__ = [
     "FAMILIES",
     "Family",
     "Order",
     "find_family",
-    "is_solenoidal",
     "magnitude",
     "masked_residuals",
     "where_defined",

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pibert.fields import Grid, on_device
+from pibert.physics.grid import Grid, on_device
 
 Order = Literal[2, 4, "spectral"]
 Field = Float[Tensor, "*batch y x"]
@@ -46,6 +46,8 @@ class _Stencil(NamedTuple):
     ends: dict[torch.dtype, Tensor]
     """(end, point, row): weights of the points next to a side, in the order of the grid, for the
     derivative at each of as many rows as there are pairs. None of them is zero."""
+    numbers: tuple[tuple[tuple[float, ...], ...], ...]
+    """The same as numbers, (end, row, point)."""
 
 
 def _weights(points: range, derivative: int) -> tuple[float, ...]:
@@ -70,7 +72,8 @@ def _stencil(derivative: int, order: int) -> _Stencil:
     low = torch.tensor(rows, dtype=torch.float64).T / unit
     both = torch.stack((low, (-1) ** derivative * low.flip(0, 1)))
     ends = {dtype: both.to(dtype) for dtype in (torch.float32, torch.float64)}
-    return _Stencil(unit, (1.0, *(weight / unit for weight in others)), width, ends)
+    numbers = tuple(tuple(map(tuple, end)) for end in both.mT.tolist())
+    return _Stencil(unit, (1.0, *(weight / unit for weight in others)), width, ends, numbers)
 
 
 _STENCILS = {(m, order): _stencil(m, order) for m in (1, 2, 3) for order in (2, 4)}
@@ -117,6 +120,11 @@ def _differentiate_ends(f: Tensor, dim: int, stencil: _Stencil) -> tuple[Tensor,
     """By one-sided differences in the stencil's unit, at the low and at the high end."""
     width = stencil.width
     strips = (f.narrow(dim, 0, width), f.narrow(dim, f.shape[dim] - width, width))
+    if torch.compiler.is_compiling():
+        # Plain numbers: a compiled graph would copy a tensor from the host at every call, which a
+        # CUDA graph cannot contain.
+        low, high = (_by_numbers(s, dim, w) for s, w in zip(strips, stencil.numbers, strict=True))
+        return low, high
     weights = stencil.ends.get(f.dtype)
     if weights is None:
         weights = stencil.ends[torch.float32].to(f.dtype)
@@ -129,6 +137,18 @@ def _differentiate_ends(f: Tensor, dim: int, stencil: _Stencil) -> tuple[Tensor,
         points = torch.stack(strips, dim=-3)[..., None, :]  # (..., end, point, 1, x)
         low, high = (points * weights[..., None]).sum(-3).unbind(-3)
     return low, high
+
+
+def _by_numbers(strip: Tensor, dim: int, weights: tuple[tuple[float, ...], ...]) -> Tensor:
+    """The weighted sums of the points of a strip, one row for each tuple of weights."""
+    points = strip.split(1, dim)
+    rows = []
+    for row in weights:
+        total = points[0] * row[0]
+        for point, weight in zip(points[1:], row[1:], strict=True):
+            total = total + point * weight
+        rows.append(total)
+    return torch.cat(rows, dim)
 
 
 def _differentiate_spectrally(
@@ -155,7 +175,7 @@ def _check_size(f: Tensor, dim: int, smallest: int) -> None:
     if f.shape[dim] < smallest:
         raise ValueError(
             f"this stencil needs at least {smallest} points in {_AXIS_NAMES[dim]}, "
-            f"found {f.shape[dim]}"
+            f"found {f.shape[dim]}; take a finer grid"
         )
 
 
@@ -204,63 +224,9 @@ def vorticity(u: Field, v: Field, grid: Grid, order: Order = 2) -> Field:
     return ddx(v, grid, order) - ddy(u, grid, order)
 
 
-def strain(u: Field, v: Field, grid: Grid, order: Order = 2) -> tuple[Field, Field, Field]:
-    """The components (xx, xy, yy) of the symmetric part of the velocity gradient."""
-    shear = (ddy(u, grid, order) + ddx(v, grid, order)) / 2
-    return ddx(u, grid, order), shear, ddy(v, grid, order)
-
-
-def q_criterion(u: Field, v: Field, grid: Grid, order: Order = 2) -> Field:
-    """(|Omega|^2 - |S|^2) / 2: positive where rotation beats strain."""
-    sxx, sxy, syy = strain(u, v, grid, order)
-    rotation = vorticity(u, v, grid, order) ** 2 / 2
-    return (rotation - sxx**2 - 2 * sxy**2 - syy**2) / 2
-
-
 def laplacian(f: Field, grid: Grid, order: Order = 2) -> Field:
     """The compact Laplacian, from second-derivative stencils."""
     return d2dx2(f, grid, order) + d2dy2(f, grid, order)
-
-
-def wide_laplacian(f: Field, grid: Grid, order: Order = 2) -> Field:
-    """The divergence of the central gradient: D_x D_x + D_y D_y.
-
-    On a periodic grid it satisfies the discrete Green identity with the central gradient,
-    sum f wide_laplacian(g) = -sum gradient(f) . gradient(g), which the compact one satisfies with
-    forward differences instead. Next to a side that is not periodic it loses one order.
-    """
-    return ddx(ddx(f, grid, order), grid, order) + ddy(ddy(f, grid, order), grid, order)
-
-
-def forward_difference_x(f: Field, grid: Grid) -> Field:
-    """(f[x+1] - f[x]) / dx; a last column that does not wrap repeats its neighbour's value."""
-    return _step_difference(f, _X, grid.dx, grid.periodic_x, forward=True)
-
-
-def forward_difference_y(f: Field, grid: Grid) -> Field:
-    """(f[y+1] - f[y]) / dy; a last row that does not wrap repeats its neighbour's value."""
-    return _step_difference(f, _Y, grid.dy, grid.periodic_y, forward=True)
-
-
-def backward_difference_x(f: Field, grid: Grid) -> Field:
-    """(f[x] - f[x-1]) / dx; a first column that does not wrap repeats its neighbour's value."""
-    return _step_difference(f, _X, grid.dx, grid.periodic_x, forward=False)
-
-
-def backward_difference_y(f: Field, grid: Grid) -> Field:
-    """(f[y] - f[y-1]) / dy; a first row that does not wrap repeats its neighbour's value."""
-    return _step_difference(f, _Y, grid.dy, grid.periodic_y, forward=False)
-
-
-def _step_difference(f: Tensor, dim: int, step: float, periodic: bool, *, forward: bool) -> Tensor:
-    _check_size(f, dim, 2)
-    size = f.shape[dim]
-    steps = (f.narrow(dim, 1, size - 1) - f.narrow(dim, 0, size - 1)) / step
-    if periodic:
-        missing = (f.narrow(dim, 0, 1) - f.narrow(dim, size - 1, 1)) / step
-    else:
-        missing = steps.narrow(dim, size - 2 if forward else 0, 1)
-    return torch.cat((steps, missing) if forward else (missing, steps), dim)
 
 
 def where_defined(
@@ -271,23 +237,19 @@ def where_defined(
 ) -> tuple[Any, Any]:
     """Apply an operator to fields with unknown points, and tell where its result is defined.
 
-    A result is defined where no stencil behind it touches an unknown point. This is found
-    exactly, for any composition of stencils, by evaluation on fields that hold NaN at the unknown
-    points. The operator must therefore hand NaN on, as arithmetic does and comparisons do not.
-    Whatever the fields hold at unknown points, NaN included, enters neither the values nor the
-    gradients.
+    A result is defined where no stencil behind it touches an unknown point. This is found exactly
+    by evaluation on fields that hold NaN at the unknown points, so the operator must hand NaN on,
+    as arithmetic does and comparisons do not. What the fields hold at unknown points enters neither
+    the values nor the gradients.
 
     Args:
         operator: Takes the fields and returns a tensor, or a tuple or dict of tensors.
         fields: Tensors (*batch, y, x).
-        known: True, or not zero, where all fields are known and inside the fluid; broadcastable
-            to the fields.
-        linear: The operator is linear in the fields, which spares a second evaluation where
-            gradients are wanted.
+        known: Not zero where all fields are known; broadcastable to the fields.
+        linear: The operator is linear in the fields: gradients need no second evaluation.
 
     Returns:
-        The operator's result with zero where it is not defined, and booleans of the same
-        structure and shapes.
+        The result with zero where it is not defined, and booleans of the same structure.
     """
     value, defined = evaluate_known(operator, *fields, known=known, linear=linear)
     return _map(lambda v, d: torch.where(d, v, 0.0), value, defined), defined

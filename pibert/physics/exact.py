@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pibert.fields import Grid
+from pibert.physics.grid import Grid
 
 Times = float | Tensor
 Field = Float[Tensor, "*t y x"]
@@ -145,6 +145,27 @@ def heat_kernel(
     return torch.exp(-((x - centre[0]) ** 2 + (y - centre[1]) ** 2) / width) / (math.pi * width)
 
 
+def burgers_mode(
+    grid: Grid,
+    t: Times,
+    viscosity: float,
+    *,
+    amplitude: float = 0.5,
+    modes: tuple[int, int] = (1, 1),
+    dtype: torch.dtype = torch.float64,
+) -> tuple[Field, Field]:
+    """(u, v) = -2 nu grad(phi) / phi with phi = 1 + A cos(kx x) cos(ky y) exp(-nu k^2 t), |A| < 1.
+
+    Cole and Hopf: where phi obeys the heat equation, this obeys the Burgers equation.
+    """
+    x, y, time = _points(grid, t, dtype)
+    kx, ky = _wave_vector(grid, modes)
+    decay = amplitude * torch.exp(-viscosity * (kx**2 + ky**2) * time)
+    scale = 2 * viscosity * decay / (1 + decay * torch.cos(kx * x) * torch.cos(ky * y))
+    u = scale * kx * torch.sin(kx * x) * torch.cos(ky * y)
+    return u, scale * ky * torch.cos(kx * x) * torch.sin(ky * y)
+
+
 def fisher_front(
     grid: Grid,
     t: Times,
@@ -217,8 +238,7 @@ def vortex_street(
         ratio: Distance of the rows over the spacing; 0.281 is von Karman's stable street.
         circulation: Gamma of the lower row; the upper row has -Gamma.
         core: Radius at which the swirl is largest; a tenth of the spacing without it.
-        drift: Speed of the pattern; without it the stream less the street's own backward
-            velocity, Gamma / 2a tanh(pi ratio).
+        drift: Speed of the pattern; without it that of the vortices in the stream.
         stream: Speed of the uniform stream along x.
         dtype: Of the result.
     """

@@ -1,18 +1,14 @@
-"""The smallest smooth change of a window that breaks its equation and looks valid to a model.
+"""The smallest smooth change of a window that violates its equation and looks valid to a model.
 
-A change is a turn of Fourier modes (``phases``), so that mean, variance and spectrum stay. Its
-angles are damped like exp(-(k / k_c)^2): the change is smooth, not grid noise.
+A change is a turn of Fourier modes (``phases``) whose angles are damped like exp(-(k / k_c)^2).
 
 1. From random angles, a few steps of equal length up the gradients of the model's validity logit
    and of the logarithm of the residual, each brought to unit length.
-2. Along these angles, the smallest amplitude at which the excess is above kappa. Amplitudes are
-   tried side by side, a coarse row and a fine one, since one call with many windows costs less than
-   many calls.
+2. Along these angles, the smallest amplitude at which the excess is above kappa, or else the
+   largest amplitude. Amplitudes are tried side by side, a coarse row and a fine one.
 
-The excess is a mean of ratios, not a ratio of means: the mean squared residual of each term of the
-equation is divided by that of the same term in the valid window, and the quotients are averaged
-over the terms. So terms of different units count alike, and kappa may be reached by one term alone.
-Where kappa is not reached the largest amplitude is taken.
+The excess is the mean over the terms of the equation of their mean squared residuals, each divided
+by that of the valid window: terms of different units count alike.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,11 +19,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from pibert.fields import Boundary, FieldSpec, Normalizer, Sides
+from pibert.fields import Boundary, FieldSpec, Normalizer, Sides, known_coefficients
 from pibert.physics import find_family, masked_residuals
-from pibert.physics.coefficients import known_coefficients
+from pibert.physics.stepping import framed
 from pibert.pretraining import phases
-from pibert.pretraining.stepping import framed
 
 Windows = Float[Tensor, "b hc y x"]
 TRIALS = 8

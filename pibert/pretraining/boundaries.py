@@ -1,19 +1,16 @@
-"""Wrong boundary conditions: additions near a side or a body that break what holds there.
+"""Wrong boundary conditions: additions near a side or a body that violate what holds there.
 
 With the distance d from the side or the surface, a reach delta, the bump f(s) = (1 - s^2)^3 for
 s < 1 and zero beyond, and a plane wave S along a random direction, a velocity is changed by
 
     u += psi_y,  v -= psi_x,  psi = f(d / delta) (a d + b S / |k|).
 
-The change has no divergence, fades out within delta, and breaks the condition at d = 0: a is a
+The change has no divergence, fades out within delta, and violates the condition at d = 0: a is a
 velocity along the surface (slip), b one through it (leak, wrong inflow). It is the same in all
-frames of a window. Fields that are no velocity are offset by f(d / delta) (1 + S / 2).
+frames of a window. Other fields are offset by f(d / delta) (1 + S / 2).
 
-Of the equation inside, continuity alone stays intact. Momentum, diffusion and reaction change where
-the addition is, by as much as its size and its curvature make; farther away nothing changes.
-
-What can be broken: walls, slip walls and inflows; the surface of a body; the closure of a periodic
-box, which then has a jump at one side. A side that is open or an outflow has no condition.
+Walls, slip walls, inflows, the surface of a body and the closure of a periodic box can be violated.
+A side that is open or an outflow has no condition.
 """
 
 import math
@@ -23,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pibert import draws
+from pibert import sample_rng
 from pibert.fields import Boundary, FieldSpec, Grid, Normalizer, Sides
 from pibert.physics.derivatives import ddx, ddy
 
@@ -71,12 +68,12 @@ class BrokenBoundaries:
         """A change of a standardised frame, of any size, zero where not known."""
         d = self._distance(known, seeds)
         low, high = self.reach
-        chance = draws.uniform(seeds, "boundary", 4)
+        chance = sample_rng.uniform(seeds, "boundary", 4)
         delta = low * (high / low) ** chance[:, 0]
         near = (1 - (d / delta[:, None, None]).square()).clamp(min=0) ** 3
         length = delta * (1 + 2 * chance[:, 1])  # of the wave, one to three reaches
         wave = self._wave(length, 2 * math.pi * chance[:, 2:])
-        strength = draws.normal(seeds, "boundary strength", max(2, len(self.spec.channels)))
+        strength = sample_rng.normal(seeds, "boundary strength", max(2, len(self.spec.channels)))
         size = strength[..., None, None]
         if self.spec.velocity is None:
             change = size[:, : len(self.spec.channels)] * (near * (1 + wave / 2))[:, None]
@@ -89,7 +86,7 @@ class BrokenBoundaries:
         """From what each sample's lot says is to be broken."""
         if self._fixed.device != known.device:
             self._fixed = self._fixed.to(known.device)
-        lot = draws.whole(seeds, "boundary target", len(self.targets))
+        lot = sample_rng.integer(seeds, "boundary target", len(self.targets))
         if not len(self._fixed):
             return surface_distance(~known, self.spec.grid, self.reach[1])
         fixed = self._fixed[lot.clamp(max=len(self._fixed) - 1)]

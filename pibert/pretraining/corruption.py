@@ -1,25 +1,17 @@
 """Masked physics prediction: what a model sees at the hidden points.
 
 Of the hidden points ``Masking.removed`` are unknown to the model: zero in standardised units, and
-False in its mask. ``Masking.noised`` hold noise that could be a flow, and the rest is kept; the
-model sees both as known.
+False in its mask. ``Masking.noised`` hold noise, the rest is kept; the model sees both as known.
 
-The noise is a random-phase surrogate of the sample itself. Every Fourier mode is turned by a random
-angle, the same one in all frames and channels, so that their cross-spectra stay. The fluctuations
-about the sample's mean over its known points, zero elsewhere, are transformed as if they were
-periodic. For a flow without divergence the velocity is made from a stream function instead,
+The noise is a random-phase surrogate of the sample itself (Prichard, Theiler, Phys. Rev. Lett. 73
+(1994) 951): every Fourier mode is turned by a random angle, the same one in all frames and
+channels. Mean and variance are the sample's over its known points. For a flow without divergence
+the velocity is made from a stream function instead,
 
     u = psi_y,  v = -psi_x,  |psi_k|^2 = (|u_k|^2 + |v_k|^2) / |k|^2,
 
-in physical units, so that the kinetic energy of every mode is the sample's and the divergence is
-zero to rounding (spectrally, as if periodic). Two modes per axis that a spectral derivative drops
-(mean and Nyquist) need no stream function and are turned like those of any other channel.
-
-Mean and variance over the grid are the sample's over its known points: for every channel, but for a
-velocity made from a stream function it is the variance of u and v together. Theirs apart is that of
-the sample where it is itself periodic and without divergence.
-
-On surrogates: Prichard, Theiler, Phys. Rev. Lett. 73 (1994) 951.
+in physical units: the kinetic energy of every mode is the sample's, and the divergence is zero
+(spectrally, as if periodic). Modes that a spectral derivative drops are turned like any other.
 """
 
 import math
@@ -30,9 +22,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pibert import draws
-from pibert.fields import Batch, FieldSpec, Normalizer
-from pibert.physics import is_solenoidal
+from pibert import sample_rng
+from pibert.fields import Batch, FieldSpec, Normalizer, is_solenoidal
 from pibert.pretraining.masks import Hidden, Masking
 
 _TINY = 1e-30
@@ -52,15 +43,7 @@ class Corrupted(NamedTuple):
 def corrupt(
     batch: Batch, hidden: Hidden, masking: Masking, spec: FieldSpec, normalizer: Normalizer
 ) -> Corrupted:
-    """Remove, replace or keep the hidden points as their lots say.
-
-    Args:
-        batch: Its seeds draw the noise.
-        hidden: As ``masks.choose`` gives it.
-        masking: The shares of what is removed and noised.
-        spec: Of the input channels.
-        normalizer: Of the input channels.
-    """
+    """Remove, replace by noise or keep the hidden points, as their lots say."""
     points, lots = hidden
     removed = points & (lots < masking.removed)
     x = batch.x
@@ -82,7 +65,7 @@ def surrogate(batch: Batch, spec: FieldSpec, normalizer: Normalizer) -> Float[Te
     count = known.sum((-2, -1), keepdim=True).clamp(min=1)
     mean = torch.where(known, x, 0.0).sum((-2, -1), keepdim=True) / count
     modes = torch.fft.rfft2(torch.where(known, x - mean, 0.0))
-    white = draws.normal(batch.seeds, "phases of noise", ny, nx).to(x.dtype)
+    white = sample_rng.normal(batch.seeds, "phases of noise", ny, nx).to(x.dtype)
     turns = _phase(torch.fft.rfft2(white))[:, None, None]
     turned = modes * turns
     if is_solenoidal(spec):

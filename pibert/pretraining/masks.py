@@ -3,29 +3,23 @@
 A sample draws one of the chosen kinds:
 
 - ``pixels``: every point by itself;
-- ``blocks``: squares of ``block`` points. The plane is laid with bricks, each course of them with a
-  shift of its own, so that a block lies anywhere and not on the lattice of a model's tokens;
+- ``blocks``: squares of ``block`` points. The plane is laid with bricks, each course with a shift
+  of its own, so that a block lies anywhere and not on the lattice of a model's tokens;
 - ``structured``: such blocks, the more likely the larger the mean |vorticity| or PDE residual in
-  them. Blocks are drawn one after the other without putting back, with probabilities in proportion
-  to that mean plus ``FLOOR`` of its mean over the sample;
-- ``sensors``: whole rows or whole columns, as when a line of sensors fails. (Single sensors that
-  fail are ``pixels``.) A point is hidden in all frames of the history together;
+  them, drawn without putting back, in proportion to that mean plus ``FLOOR`` of the sample's mean;
+- ``sensors``: whole rows or whole columns, as when a line of sensors fails;
 - ``regions``: one connected region, a disc, a rectangle or a strip along a side, as shadows and
   reflections leave in particle images.
 
-Only known points are hidden, and of these the share ``ratio``, on average over the chances: exactly
-so for every sample, whatever its unknown points. All kinds but ``pixels`` also keep close to the
-share in each draw: groups are taken until it is reached, the last one by lot.
-
-A fate (removed, replaced by noise, kept) is drawn per hidden point for ``pixels``, as BERT does per
-word, and per block, line or region for the others: a block with some of its points left would be
-filled by interpolation. The lots are numbers from 0 to 1 that ``corruption.corrupt`` reads.
-
-All draws come from ``pibert.draws``. Nothing here waits for the device or loops over samples.
+Only known points are hidden, and of these the share ``ratio`` on average. All kinds but ``pixels``
+also keep close to the share in each sample. A fate (removed, replaced by noise, kept) is drawn per
+hidden point for ``pixels`` and per block, line or region for the others. Random numbers come from
+``pibert.sample_rng``. Nothing here waits for the device or loops over samples.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -33,12 +27,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pibert import draws
-from pibert.fields import Batch, FieldSpec, Normalizer
-from pibert.pretraining.guides import GUIDES, Guide
+from pibert import sample_rng
+from pibert.fields import Batch, FieldSpec, Normalizer, known_coefficients
+from pibert.fields.equations import channel_places
+from pibert.physics import derivatives, find_family, magnitude, masked_residuals
 
 Kind = Literal["pixels", "blocks", "structured", "sensors", "regions"]
 KINDS: tuple[str, ...] = get_args(Kind)
+Guide = Literal["vorticity", "residual"]
 
 FLOOR = 0.1
 """Share of the mean guide that quiet places get, so that they are hidden at times too."""
@@ -76,10 +72,10 @@ class Masking:
             )
         if self.block < 1:
             raise ValueError(f"expected blocks of at least one point, found {self.block}")
-        if self.guide not in GUIDES:
+        if self.guide not in get_args(Guide):
             raise ValueError(
                 f"unknown guide {self.guide!r} of structured masks; choose from: "
-                f"{', '.join(GUIDES)}"
+                f"{', '.join(get_args(Guide))}"
             )
         shares = (self.removed, self.noised)
         if not all(0 <= share <= 1 for share in shares) or sum(shares) > 1 + 1e-9:
@@ -102,14 +98,7 @@ class Hidden(NamedTuple):
 
 
 def choose(batch: Batch, masking: Masking, spec: FieldSpec, normalizer: Normalizer) -> Hidden:
-    """Draw the hidden points of every sample.
-
-    Args:
-        batch: Its seeds decide; its unknown points are never hidden.
-        masking: What to hide.
-        spec: Of the input channels.
-        normalizer: Of the input channels.
-    """
+    """Draw the hidden points of every sample from its seed; unknown points are never hidden."""
     kinds = tuple(dict.fromkeys(masking.kinds))
     if {"blocks", "structured"} & set(kinds) and masking.block > min(batch.x.shape[-2:]):
         raise ValueError(
@@ -119,7 +108,7 @@ def choose(batch: Batch, masking: Masking, spec: FieldSpec, normalizer: Normaliz
     drawn = [_hide(kind, batch, masking, spec, normalizer) for kind in kinds]
     points, lots = drawn[0]
     if len(drawn) > 1:
-        which = draws.whole(batch.seeds, "mask kind", len(masking.kinds))
+        which = sample_rng.integer(batch.seeds, "mask kind", len(masking.kinds))
         for kind, one in zip(kinds[1:], drawn[1:], strict=True):
             places = [place for place, name in enumerate(masking.kinds) if name == kind]
             mine = torch.stack([which == place for place in places]).any(0)[:, None, None]
@@ -144,7 +133,7 @@ def _hide(
 
 def _pixels(batch: Batch, masking: Masking) -> Hidden:
     ny, nx = batch.mask.shape[1:]
-    chances, lots = draws.uniform(batch.seeds, "masked pixels", 2, ny, nx).unbind(1)
+    chances, lots = sample_rng.uniform(batch.seeds, "masked pixels", 2, ny, nx).unbind(1)
     return Hidden(chances < masking.ratio, lots)
 
 
@@ -199,16 +188,10 @@ def _sensors(batch: Batch, masking: Masking) -> Hidden:
 
 
 def _take(keys: Tensor, sizes: Tensor, ratio: float, last: Tensor) -> Tensor:
-    """Groups of points in the order of their keys, until a share of all points is taken.
+    """Groups of points in the order of their keys (b, n), until a share of all points is taken.
 
-    The group that would pass the share is taken with the probability that makes it right on
-    average.
-
-    Args:
-        keys: (b, n); the lowest is taken first.
-        sizes: (b, n), points of each group.
-        ratio: The share.
-        last: (b, 1), uniform from 0 to 1.
+    The group that would pass the share is taken with the probability, by ``last`` (b, 1) uniform
+    from 0 to 1, that makes it right on average.
     """
     order = keys.argsort(1)
     ordered = sizes.gather(1, order)
@@ -219,7 +202,7 @@ def _take(keys: Tensor, sizes: Tensor, ratio: float, last: Tensor) -> Tensor:
 
 def _regions(batch: Batch, masking: Masking, spec: FieldSpec) -> Hidden:
     """The points nearest to a centre, or to a side, as many as the share asks for."""
-    chances = draws.uniform(batch.seeds, "masked region", 7)[..., None, None]
+    chances = sample_rng.uniform(batch.seeds, "masked region", 7)[..., None, None]
     rim_lot, fate, *place = chances.unbind(1)
     away = _distance(batch, spec, *place).masked_fill(~batch.mask, math.inf)
     target = masking.ratio * batch.mask.sum((1, 2))[:, None]
@@ -260,4 +243,65 @@ def _distance(
 
 def _draw(batch: Batch, purpose: str, *counts: int) -> tuple[Tensor, ...]:
     """Uniform numbers (b, count) for several uses at once, which takes fewer kernels."""
-    return draws.uniform(batch.seeds, purpose, sum(counts)).split(counts, dim=1)
+    return sample_rng.uniform(batch.seeds, purpose, sum(counts)).split(counts, dim=1)
+
+
+@torch.no_grad()
+def vorticity_guide(
+    batch: Batch, spec: FieldSpec, normalizer: Normalizer
+) -> Float[Tensor, "b y x"]:
+    """|dv/dx - du/dy| of the newest frame."""
+    if spec.velocity is None:
+        raise ValueError(
+            f"masks guided by the vorticity need a velocity (u, v), found channels "
+            f"{list(spec.channels)} of family {spec.family!r}; set guide to 'residual'"
+        )
+    newest = batch.x[:, -len(spec.channels) :]
+    u, v = (newest[:, index] * normalizer.std[index] for index in spec.velocity)
+    grid = spec.grid
+    value, _ = derivatives.where_defined(
+        lambda u, v: derivatives.vorticity(u, v, grid), u, v, known=batch.mask
+    )
+    return value.abs()
+
+
+@torch.no_grad()
+def residual_guide(batch: Batch, spec: FieldSpec, normalizer: Normalizer) -> Float[Tensor, "b y x"]:
+    """The residuals of the PDE family, each divided by its mean over the sample, added up."""
+    if spec.family is None:
+        raise ValueError(
+            "masks guided by the residual need a PDE family, and the field spec names none; set "
+            "guide to 'vorticity'"
+        )
+    family, names = find_family(spec.family), spec.channels
+    missing = [name for name in family.channels if name not in names]
+    if missing:
+        raise ValueError(
+            f"the residual of {family.name!r} needs channels {list(family.channels)}, "
+            f"found {list(names)}; set guide to 'vorticity' or leave structured masks out"
+        )
+    frames = batch.x.unflatten(1, (-1, len(names)))[:, -family.frames :]
+    values, _ = masked_residuals(
+        family,
+        {
+            name: frames[:, :, i] * normalizer.std[i] + normalizer.mean[i]
+            for name, i in channel_places(family, names).items()
+        },
+        replace(spec.grid, body=None),  # the batch's mask has it
+        batch.mask[:, None],
+        dt=spec.dt,
+        **known_coefficients(family, spec, batch.parameters),
+    )
+    total = torch.zeros_like(frames[:, 0, 0])
+    for value in values.values():
+        size = magnitude(value)
+        mean = size.mean((1, 2), keepdim=True)
+        total = total + torch.where(mean > 0, size / mean, 0.0)
+    return total
+
+
+GUIDES: dict[str, Callable[[Batch, FieldSpec, Normalizer], Tensor]] = {
+    "vorticity": vorticity_guide,
+    "residual": residual_guide,
+}
+"""What structured blocks follow: non-negative, zero where a stencil touches an unknown point."""

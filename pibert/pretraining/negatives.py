@@ -1,30 +1,25 @@
-"""Negatives of equation consistency prediction: windows that look real and break their equation.
+"""Negatives of equation consistency prediction: windows that look real and violate their equation.
 
-What is classified is a window, the model's input: one frame of an incompressible flow (continuity,
-boundaries, parameters), two frames where the equation is of first order in time, and for waves
-three frames of u, or two of (u, u_t). Of a valid window there are up to six kinds of negatives:
+A window is the model's input: one frame of an incompressible flow, two frames where the equation is
+of first order in time, and for waves three frames of u, or two of (u, u_t). Kinds of negatives:
 
     noise        every Fourier mode of every frame and channel turned a little (``phases``)
-    adversarial  the smallest smooth turn that breaks the equation and fools the present model
-    shuffled     the frames in another order (``exchanges``)
-    parameters   the parameters of another trajectory (``exchanges``)
+    adversarial  the smallest smooth turn that violates the equation and fools the present model
+    shuffled     the frames in another order
+    parameters   the parameters of another trajectory
     boundary     wrong values at a side or a body, faded out inwards (``boundaries``)
     omitted      the last frame stepped without a term of the equation (``omission``)
 
-Noise, adversarial and shuffled windows have the mean, variance and spectrum of the valid one. Of
-noise and adversarial windows this holds frame by frame. Of shuffled windows it holds for the set of
-frames: where a flow decays or grows, the order shows in the statistics of single frames, and a
-linear function of them can tell it without any notion of the equation.
-
-The turns of frames and channels are independent: one turn for all of them would leave continuity,
-and the frames of a linear equation, intact. A sample without a known parameter to exchange gets
-noise where it is the turn of ``parameters``: its window would be valid.
+Noise, adversarial and shuffled windows have the mean, variance and spectrum of the valid one;
+shuffled ones for the set of frames only. The turns of frames and channels are independent: one turn
+for all would leave continuity intact. A sample without a known parameter to exchange gets noise.
 
 ``amplitude`` is the root mean square of a change over that of the fluctuation of what it changes,
 both standardised. In training it is drawn for each sample, evenly in its logarithm. All chances
 come from a sample's seed, so a negative does not depend on the batch that its sample is in.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,27 +27,19 @@ from operator import itemgetter
 from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from pibert import draws
+from pibert import sample_rng
 from pibert.fields import Batch, FieldSpec, Normalizer
 from pibert.physics import find_family
 from pibert.pretraining import phases
 from pibert.pretraining.adversarial import Attack, WindowResidual, evaluation_mode
 from pibert.pretraining.boundaries import BrokenBoundaries
-from pibert.pretraining.exchanges import (
-    other_parameters,
-    parameters_differ,
-    reorder,
-    wrong_orders,
-)
-from pibert.pretraining.omission import Omission
+from pibert.pretraining.omission import OmittedTerms
 
 Kind = Literal["noise", "adversarial", "shuffled", "parameters", "boundary", "omitted"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-MATCHED: tuple[Kind, ...] = ("noise", "adversarial", "shuffled")
-"""Kinds that keep mean, variance and spectrum of the window, all frames taken together."""
 
 Made = tuple[Float[Tensor, "b hc y x"], Float[Tensor, "b 16"]]
 
@@ -105,8 +92,8 @@ class NegativesConfig:
 
 
 def required_history(spec: FieldSpec) -> int:
-    """Frames that a window must have for its equation to be judged."""
-    return 1 if spec.family is None else find_family(spec.family).frames_to_judge(spec.channels)
+    """Frames that a window must have before it can violate its equation."""
+    return 1 if spec.family is None else find_family(spec.family).required_frames(spec.channels)
 
 
 class Negatives:
@@ -141,7 +128,7 @@ class Negatives:
         needed = required_history(spec)
         if history < needed:
             raise ValueError(
-                f"expected a history of at least {needed} frames to judge the equation of family "
+                f"expected a history of at least {needed} frames to check the equation of family "
                 f"{spec.family!r}, found {history}; give the model more history"
             )
         self.config, self.spec, self.normalizer, self.history = config, spec, normalizer, history
@@ -151,10 +138,10 @@ class Negatives:
         table_has_gaps = self._table is not None and bool(self._table.isnan().any())
         self._parameters_may_lack = unknown_parameters or table_has_gaps
         self._boundaries = BrokenBoundaries(spec, normalizer, solid_unknown=solid_unknown)
-        self._omission: Omission | None = None
+        self._omission: OmittedTerms | None = None
         self._orders = wrong_orders(history, spec) if history > 1 else None
         self.unavailable: dict[Kind, str] = self._reasons()
-        """Why some kinds can not be made of these data."""
+        """Why some kinds cannot be made of these data."""
         for kind in config.kinds:
             if kind in self.unavailable:
                 raise ValueError(
@@ -188,7 +175,7 @@ class Negatives:
         if not self._boundaries.targets:
             reasons["boundary"] = "the grid has neither a body nor a side with a condition"
         try:
-            self._omission = Omission(self.spec, self.normalizer, self.history, self._table)
+            self._omission = OmittedTerms(self.spec, self.normalizer, self.history, self._table)
         except ValueError as error:
             reasons["omitted"] = str(error)
         return reasons
@@ -248,7 +235,7 @@ class Negatives:
 
     def _amplitude(self, batch: Batch, kind: Kind, amplitude: float | None) -> Tensor:
         low, high = self.config.amplitude if amplitude is None else (amplitude, amplitude)
-        share = draws.uniform(batch.seeds, f"amplitude of {kind}")
+        share = sample_rng.uniform(batch.seeds, f"amplitude of {kind}")
         return low * (high / low) ** share
 
     def _noise(self, batch: Batch, amplitude: Tensor) -> Made:
@@ -290,13 +277,13 @@ class Negatives:
     def _shuffled(self, batch: Batch, amplitude: Tensor) -> Made:
         assert self._orders is not None
         self._orders = self._orders.to(batch.x.device)
-        lot = draws.whole(batch.seeds, "shuffled", len(self._orders))
+        lot = sample_rng.integer(batch.seeds, "shuffled", len(self._orders))
         return reorder(batch.x, self._orders[lot]), batch.parameters
 
     def _parameters(self, batch: Batch, amplitude: Tensor) -> Made:
         assert self._table is not None
         self._table = self._table.to(batch.x.device)
-        share = draws.uniform(batch.seeds, "parameters")
+        share = sample_rng.uniform(batch.seeds, "parameters")
         own, least = batch.parameters, self.config.parameter_distance
         other = other_parameters(own, self._table, share, least)
         if not self._parameters_may_lack:
@@ -326,3 +313,64 @@ class Negatives:
 def _check_kind(kind: str) -> None:
     if kind not in KINDS:
         raise ValueError(f"unknown kind of negative {kind!r}; choose from: {', '.join(KINDS)}")
+
+
+ALL_ORDERS = 4
+"""Histories up to this are shuffled to any other order; longer ones have two frames exchanged."""
+
+
+def wrong_orders(history: int, spec: FieldSpec) -> Int[Tensor, "n h"]:
+    """Orders of the frames of a window that break its equation.
+
+    The true order is not among them, nor the reverse order where the equation allows it.
+    """
+    true = tuple(range(history))
+    if history <= ALL_ORDERS:
+        orders = list(itertools.permutations(true))
+    else:
+        orders = []
+        for i, j in itertools.combinations(true, 2):
+            exchanged = list(true)
+            exchanged[i], exchanged[j] = j, i
+            orders.append(tuple(exchanged))
+    allowed = {true}
+    if spec.family is not None and find_family(spec.family).is_reversible(spec.channels):
+        allowed.add(true[::-1])
+    return torch.tensor([order for order in orders if order not in allowed])
+
+
+def reorder(x: Float[Tensor, "b hc y x"], orders: Int[Tensor, "b h"]) -> Float[Tensor, "b hc y x"]:
+    """The frames of each window in its order."""
+    frames = x.unflatten(1, (orders.shape[1], -1))
+    rows = torch.arange(len(x), device=x.device)[:, None]
+    return frames[rows, orders].flatten(1, 2)
+
+
+def parameters_differ(table: Float[Tensor, "n q"]) -> bool:
+    """Whether any parameter has two known values."""
+    if not len(table):
+        return False
+    low = torch.where(table.isnan(), math.inf, table).amin(0)
+    high = torch.where(table.isnan(), -math.inf, table).amax(0)
+    return bool((high - low > 1e-6).any())
+
+
+def other_parameters(
+    own: Float[Tensor, "b q"],
+    table: Float[Tensor, "n q"],
+    share: Float[Tensor, " b"],
+    least: float,
+) -> Float[Tensor, "b q"]:
+    """A row of the table for each sample that differs from its own parameters, NaN where unknown.
+
+    Unknown parameters stay unknown, and known ones known. A sample of which nothing is known that
+    the table knows to differ keeps its own. ``share`` in [0, 1) makes the choice among the rows at
+    least ``least`` away (root of the sum of squares), or among the most distant ones.
+    """
+    distance = (own[:, None] - table).square().nansum(-1).sqrt()  # (b, n)
+    bound = distance.amax(1, keepdim=True).clamp(max=least)
+    far: Bool[Tensor, "b n"] = (distance >= bound) & (distance > 0)
+    number = (share * far.sum(1)).long()
+    row = (far.cumsum(1) <= number[:, None]).sum(1).clamp(max=len(table) - 1)
+    other = table[row]
+    return torch.where(own.isnan() | other.isnan(), own, other)

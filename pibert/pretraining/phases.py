@@ -1,29 +1,23 @@
 """Fields that keep their spectrum: every Fourier mode turned by an angle, none made larger.
 
-With the transform f_k of a field on its rows and columns, taken as periodic, the turned field has
-the transform
+    f'_k = f_k exp(i theta_k),  theta_{-k} = -theta_k
 
-    f'_k = f_k exp(i theta_k),  theta_{-k} = -theta_k.
-
-Mean, variance and power spectrum of f' are those of f to rounding. The change is measured by its
-root mean square over that of the fluctuation about the mean,
+Mean, variance and power spectrum of f' are those of f. The change is measured by its root mean
+square over that of the fluctuation about the mean,
 
     amplitude^2 = sum_k |f_k|^2 4 sin^2(theta_k / 2) / sum_k |f_k|^2,  k = 0 left out.
 
-Points that are not known hold zero before and after. There turning alone would leave a remainder,
-so it is reflected about zero and the sizes of the modes are put back, alternately; in the
-end mean and variance over the known points are made equal. What is left is a spectrum that differs
-by little, and a change that is smaller than asked for by about the share of unknown points.
-
-The alternation is that of Gerchberg and Saxton, Optik 35 (1972) 237; reflection in place of cutting
-off brings the spectra of wakes together in half the rounds.
+Points that are not known hold zero before and after: what turning leaves there is reflected about
+zero and the sizes of the modes are put back, alternately (Gerchberg, Saxton, Optik 35 (1972) 237),
+and in the end mean and variance over the known points are made equal. The spectrum then differs by
+little, and the change is smaller than asked for by about the share of unknown points.
 """
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pibert import draws
+from pibert import sample_rng
 
 Fields = Float[Tensor, "b f y x"]
 Angles = Float[Tensor, "b f ky kx"]
@@ -40,7 +34,7 @@ REFLECTION = 0.9
 def random_angles(seeds: Int[Tensor, " b"], purpose: str, fields: Fields) -> Angles:
     """Normal angles of variance 1 for every mode of every field, zero for the mean."""
     ny, nx = fields.shape[-2:]
-    raw = draws.normal(seeds, purpose, fields.shape[1], ny, nx // 2 + 1).to(fields.dtype)
+    raw = sample_rng.normal(seeds, purpose, fields.shape[1], ny, nx // 2 + 1).to(fields.dtype)
     # Two numbers are averaged there.
     raw = torch.where(_counted_once(nx, raw), raw * 2.0**0.5, raw)
     return antisymmetric(raw, nx)

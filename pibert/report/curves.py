@@ -1,10 +1,9 @@
 """Learning curves of a run, drawn from its log.
 
-The log holds one JSON object per line. Those of kind ``epoch`` have ``epoch``, ``learning_rate``
-and the means ``train`` and ``valid`` by quantity, and say ``best`` where the validation has
-improved. A quantity has a panel of its own; those whose
-names share a part before a slash (``auc/noise``, ``auc/shuffled``) share one. After a resume an
-epoch may stand in the log twice: the later one counts. The last line may be cut off by a crash.
+The log holds one JSON object per line. Those of kind ``epoch`` have ``epoch``, ``learning_rate``,
+the means ``train`` and ``valid`` by quantity, and ``best`` where the validation has improved.
+Quantities whose names share a part before a slash (``auc/noise``, ``auc/shuffled``) share a panel.
+After a resume an epoch may be in the log twice: the later one counts.
 """
 
 import itertools
@@ -16,11 +15,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from pibert.report.figures import DPI, picture_path, write_figure
+from pibert.report.figures import blank, picture_path, write_figure
 from pibert.training.journal import read_log
 
 _TRAIN, _VALID = "#8fa9c4", "#c1440e"
@@ -31,30 +28,19 @@ _DOTS_UP_TO = 30
 
 
 def draw_curves(log: str | os.PathLike[str], picture: str | os.PathLike[str]) -> Path:
-    """Draw losses, validation results and the learning rate over the epochs.
+    """Draw losses, validation results and the learning rate over the epochs of a ``log.jsonl``.
 
-    Args:
-        log: The ``log.jsonl`` of a run.
-        picture: A PNG file; its folder is made, and an older file is replaced in one step.
-
-    Returns:
-        The path written.
+    The folder of the picture, a PNG file, is created; an older file is replaced atomically.
     """
     picture = picture_path(picture)
     epochs = read_epochs(log)
     if not epochs:
-        raise ValueError(f"{os.fspath(log)}: expected a record of an epoch, found none")
+        raise ValueError(f"{os.fspath(log)}: expected at least one epoch, found none; train first")
     panels = _panels(epochs)
     count = len(panels) + 1
     columns = 2 if count in (2, 4) else min(_COLUMNS, count)
     rows = -(-count // columns)
-    figure = Figure(
-        figsize=(columns * _WIDTH, rows * _HEIGHT + 0.5),
-        dpi=DPI,
-        layout="constrained",
-        facecolor="white",
-    )
-    FigureCanvasAgg(figure)
+    figure = blank(columns * _WIDTH, rows * _HEIGHT + 0.5)
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     best = best_epoch(epochs)
     for ax, (title, names) in zip(axes, panels.items(), strict=False):
@@ -78,7 +64,7 @@ def read_epochs(log: str | os.PathLike[str]) -> list[dict[str, Any]]:
 def best_epoch(epochs: Sequence[dict[str, Any]]) -> int | None:
     """The epoch of the best validation: the last that was the best so far, None without any.
 
-    A log that does not say so is judged by its validation loss.
+    If the log does not say so, the epoch of the lowest validation loss.
     """
     stated = [e["epoch"] for e in epochs if e.get("best") and e.get("valid")]
     if stated:
@@ -94,19 +80,13 @@ def _panels(epochs: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
     What is the same as the loss throughout (its only part) is not drawn again, nor is the error of
     persistence, which does not change.
     """
-    names: dict[str, None] = {}
-    for part in ("valid", "train"):
-        for record in epochs:
-            names.update(dict.fromkeys(record.get(part) or {}))
-    ordered = sorted(names, key=lambda name: name != "loss")
-    means = [part for e in epochs for part in (e.get("train"), e.get("valid")) if part]
+    means = [mean for part in ("valid", "train") for e in epochs if (mean := e.get(part))]
+    names = dict.fromkeys(name for mean in means for name in mean)
     panels: dict[str, list[str]] = {}
-    for name in ordered:
-        if name == "persistence":
-            continue
-        if name != "loss" and all(part.get(name) == part.get("loss") for part in means):
-            continue
-        panels.setdefault(name.split("/")[0], []).append(name)
+    for name in sorted(names, key=lambda name: name != "loss"):
+        is_loss = all(mean.get(name) == mean.get("loss") for mean in means)
+        if name == "loss" or (name != "persistence" and not is_loss):
+            panels.setdefault(name.split("/")[0], []).append(name)
     return panels
 
 
@@ -190,6 +170,6 @@ def _number(record: dict[str, Any], part: str, name: str) -> float:
 
 
 def _as_number(value: Any) -> float:
-    """A gap where nothing was measured, or something that is no finite number."""
+    """A number; NaN, which leaves a gap, where nothing finite was measured."""
     number = isinstance(value, int | float) and math.isfinite(value)
     return float(value) if number else math.nan

@@ -1,7 +1,8 @@
-"""The picture of a filled frame: what was there, what is there now, and what was changed."""
+"""The picture of a filled frame: before, after, and the change."""
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,31 +18,29 @@ from pibert.report.figures import (
     ERRORS,
     GREY,
     PANEL,
-    Layer,
     add_bar,
+    image_of,
+    layer_of,
     panels,
     picture_path,
     show,
+    with_unit,
     write_figure,
 )
 
 _CHANNELS = 4
 _MISSING, _NEW = "0.75", "#8fc08f"
 _FAINT = 1e-12
+_RING: dict[str, Any] = {"ls": "none", "marker": "o", "mfc": "none", "mec": "black"}
 
 
 def draw_filling(path: str | os.PathLike[str], example: Example, *, title: str = "") -> Path:
     """Draw a frame before, after, and the difference, one channel per row.
 
-    Both fields share the scale of the filled one; an arrow on the bar says that a spurious vector
-    leaves it. Missing vectors are light grey before, flagged ones have a ring, a body is dark. The
-    difference is that of the flagged vectors; where a vector was missing there is none, and the
-    panel tells where new ones are.
-
-    Args:
-        path: A PNG file; its folder is made, and an older file is replaced in one step.
-        example: The frame.
-        title: A line above the panels.
+    Both fields share the scale of the filled one; an arrow on the bar marks outliers beyond it.
+    Missing vectors are light grey before filling, flagged ones have a ring, a body is dark. The
+    change is that of the flagged vectors; new vectors are green there. The path is that of a PNG
+    file; its folder is created, and an older file is replaced atomically.
     """
     path = picture_path(path)
     spec = example.spec
@@ -50,21 +49,21 @@ def draw_filling(path: str | os.PathLike[str], example: Example, *, title: str =
     names = spec.channels[:_CHANNELS]
     figure, axes = panels(len(names), grid, size=1.2 * PANEL, below=0.4)
     for row, (name, unit) in enumerate(zip(names, spec.units, strict=False)):
-        before = _layer(example.before[row], ~body & ~example.missing)
-        after = _layer(example.after[row], ~body & ~still_missing)
+        before = layer_of(example.before[row], ~body & ~example.missing)
+        after = layer_of(example.after[row], ~body & ~still_missing)
         low, high, colours = after.scale()
         left, middle, right = axes[row]
         show(left, before, grid, low, high, colours, unknown=_MISSING)
         image = show(middle, after, grid, low, high, colours, unknown=_MISSING)
         add_bar(middle, image, before.excess(low, high))
-        moved = _layer(example.after[row] - example.before[row], example.flagged & ~still_missing)
+        moved = layer_of(example.after[row] - example.before[row], example.flagged & ~still_missing)
         widest = max(moved.limit, _FAINT * max(abs(low), abs(high), 1.0))
         add_bar(right, show(right, moved, grid, -widest, widest, ERRORS, unknown="white"))
         _paint(right, example.missing & ~still_missing & ~body, grid, _NEW)
         for ax in (left, middle, right):
             _paint(ax, body, grid, GREY)
         _ring(left, example.flagged, grid)
-        left.set_ylabel(f"{name}{'' if unit == '1' else f' [{unit}]'}\n\ny", fontsize=10)
+        left.set_ylabel(f"{with_unit(name, unit)}\n\ny", fontsize=10)
         if bool(example.flagged.any()):
             right.set_title(f"rms {moved.rms:.2g}", fontsize=9)
     for ax, heading in zip(axes[0], ("before", "filled", "change"), strict=True):
@@ -78,38 +77,17 @@ def draw_filling(path: str | os.PathLike[str], example: Example, *, title: str =
     return write_figure(figure, path)
 
 
-def _layer(values: Tensor, shown: Tensor) -> Layer:
-    return Layer(np.ma.masked_array(values.double().numpy(), mask=~shown.numpy()))
-
-
 def _paint(ax: Axes, where: Tensor, grid: Grid, colour: str) -> None:
     """One colour over some points."""
-    if not bool(where.any()):
-        return
-    ny, nx = grid.shape
-    left, bottom = grid.origin[0] - grid.dx / 2, grid.origin[1] - grid.dy / 2
-    ax.imshow(
-        np.ma.masked_array(np.ones((ny, nx)), mask=~where.numpy()),
-        cmap=ListedColormap([colour]),
-        origin="lower",
-        extent=(left, left + nx * grid.dx, bottom, bottom + ny * grid.dy),
-        aspect="equal",
-        interpolation="nearest",
-    )
+    if bool(where.any()):
+        values = np.ma.masked_array(np.ones(grid.shape), mask=~where.numpy())
+        image_of(ax, values, grid, cmap=ListedColormap([colour]))
 
 
 def _ring(ax: Axes, where: Tensor, grid: Grid) -> None:
     rows, columns = np.nonzero(where.numpy())
-    ax.plot(
-        grid.origin[0] + grid.dx * columns,
-        grid.origin[1] + grid.dy * rows,
-        linestyle="none",
-        marker="o",
-        markersize=4,
-        markerfacecolor="none",
-        markeredgecolor="black",
-        markeredgewidth=0.7,
-    )
+    x, y = grid.origin[0] + grid.dx * columns, grid.origin[1] + grid.dy * rows
+    ax.plot(x, y, **_RING, ms=4, mew=0.7)
 
 
 def _add_legend(figure: Figure, example: Example) -> None:
@@ -119,17 +97,7 @@ def _add_legend(figure: Figure, example: Example) -> None:
         entries.append(Patch(color=_MISSING, label=f"missing: {int(example.missing.sum())}"))
         entries.append(Patch(color=_NEW, label="new where it was missing"))
     if bool(example.flagged.any()):
-        entries.append(
-            Line2D(
-                [],
-                [],
-                linestyle="none",
-                marker="o",
-                markerfacecolor="none",
-                markeredgecolor="black",
-                label=f"flagged: {int(example.flagged.sum())}",
-            )
-        )
+        entries.append(Line2D([], [], **_RING, label=f"flagged: {int(example.flagged.sum())}"))
     if bool(example.body.any()):
         entries.append(Patch(color=GREY, label="body"))
     if entries:

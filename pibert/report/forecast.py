@@ -1,62 +1,69 @@
-"""Predicted frames beside the true ones: what pictures of them show, and a strip of some frames.
+"""Pictures and animations of predicted frames beside the true ones: PNG strips, GIF, MP4.
 
-Flows show their vorticity, other fields their first channel. Prediction and truth share one scale,
-that of the truth where it is known, else that of the first predicted frame: a rollout that leaves
-the flow behind does not make it pale. The error is prediction minus truth. Where there are error
-bars their half-width is shown too, of flows the wider one of u and v: the vorticity itself has no
-bars. Bodies and unknown points are grey.
+Flows show vorticity, other fields their first channel. Prediction and truth share the scale of the
+truth, or without truth that of the first predicted frame, so that a diverging rollout does not fade
+the rest. The error is prediction minus truth. With prediction intervals their half-width is shown
+too; for flows it is the wider one of u and v, since vorticity has no interval. Bodies and unknown
+points are grey.
+
+Frames of animations are spooled to disk as they come and drawn at the end, when the common scale is
+known. Long series are thinned out, since a GIF is held in memory. MP4 needs ffmpeg.
 """
 
+import contextlib
+import importlib.util
+import math
+import os
+import shutil
+import subprocess
+import tempfile
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from matplotlib.animation import AbstractMovieWriter, FFMpegWriter, PillowWriter
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from pibert.data.writers.frames import Block, Description, FrameWriter
-from pibert.evaluation.components import gradient_unit, velocity_unit
+from pibert.data.writers.native import Spool
+from pibert.evaluation.measure import gradient_unit, velocity_unit
 from pibert.fields import Grid
-from pibert.physics import derivatives
-from pibert.report.comparison.drawn import NORMAL, SMALL, blank, with_unit
 from pibert.report.figures import (
     ERRORS,
+    NORMAL,
+    PANEL,
     SIGNED,
+    SMALL,
     VALUES,
     Layer,
     add_bar,
+    blank,
+    height_over_width,
     is_signed,
     show,
+    vorticity_of,
+    with_unit,
     write_figure,
 )
 
 COLUMNS = 6
-_SHARE = 0.995
-"""Of the points that a scale holds; a few at a body would make the rest pale."""
-
-
-_CENTRED: dict[str, Any] = {
-    "ha": "center",
-    "va": "center",
-    "color": "0.45",
-    "fontsize": SMALL,
-}
+_DPI = 100
+_RATE, _SLOWEST, _LASTS = 12, 2, 4
+"""Frames per second, at most and at least, and the seconds that a film lasts in between."""
+_CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "color": "0.45", "fontsize": SMALL}
 
 
 class StripWriter(FrameWriter):
-    """A picture of some frames, one column each: prediction, and truth and error where known.
+    """A PNG with one column per frame: prediction, and truth and error where known.
 
-    Args:
-        path: A PNG file.
-        about: What is drawn.
-        overwrite: Whether an older picture may be replaced.
-        expected: How many frames will come; without ``numbers`` the columns are spread over them,
-            and the last frame with truth has one.
-        numbers: ``Block.number`` of the frames to draw.
+    ``expected`` is how many frames will come; without ``numbers`` (``Block.number`` of the frames
+    to draw) the columns are spread over them, including the last frame with truth.
     """
 
     def __init__(
@@ -73,7 +80,7 @@ class StripWriter(FrameWriter):
         self._places = set(np.linspace(0, expected - 1, COLUMNS).round().astype(int).tolist())
         self._kept: list[Moment] = []
         self._spare: tuple[Block, int] | None = None
-        """The last frame with truth that has no column, and comes after all that have one."""
+        """The last frame with truth that has no column and follows all that have one."""
 
     def _begin(self) -> None:
         pass
@@ -133,14 +140,14 @@ class StripWriter(FrameWriter):
 
 
 class Moment(NamedTuple):
-    """One frame of what is shown; NaN where it is not known."""
+    """One frame of the quantity shown; NaN where it is unknown."""
 
     prediction: Float[Tensor, "y x"]
     truth: Float[Tensor, "y x"]
     time: float
     number: int
     half: Float[Tensor, "y x"] | None = None
-    """Half the width of the error bars, if there are any."""
+    """Half the width of the prediction intervals, if there are any."""
 
     @property
     def has_truth(self) -> bool:
@@ -155,7 +162,7 @@ class Moment(NamedTuple):
 
 
 class Scale:
-    """The common scales of values and of errors, found frame by frame."""
+    """The common scales of values, errors and intervals, found frame by frame."""
 
     def __init__(self, about: Description) -> None:
         self._is_vorticity = about.spec.velocity is not None
@@ -187,7 +194,7 @@ class Scale:
 
 
 def _range(layer: Layer) -> tuple[float, float, float]:
-    return *layer.inner, float(np.quantile(np.abs(layer.shown), _SHARE))
+    return *layer.inner, layer.robust_limit
 
 
 def _moment(block: Block, about: Description, place: int) -> Moment:
@@ -214,35 +221,33 @@ def _quantity(fields: Float[Tensor, "t c y x"], about: Description) -> Float[Ten
     spec = about.spec
     if spec.velocity is None:
         return fields[:, 0]
-    u, v = (fields[:, place].double() for place in spec.velocity)
-    known = u.isfinite() & v.isfinite()
-    spin, defined = derivatives.where_defined(
-        lambda u, v: derivatives.vorticity(u, v, spec.grid), u, v, known=known, linear=True
-    )
-    return torch.where(defined & known, spin, torch.nan).float()
+    fields = fields.double()
+    known = fields[:, list(spec.velocity)].isfinite().all(1)
+    spin, defined = vorticity_of(spec, fields, known, linear=True)
+    return torch.where(defined, spin, torch.nan).float()
 
 
 def quantity_name(about: Description) -> str:
-    """With its unit, and what the bars are of."""
+    """The quantity shown with its unit, and that of the intervals."""
     spec = about.spec
     if spec.velocity is None:
-        shown = barred = with_unit(spec.channels[0], spec.units[0])
+        shown = interval = with_unit(spec.channels[0], spec.units[0])
     else:
         unit = velocity_unit(spec)
         shown = with_unit("vorticity", gradient_unit(unit, about.length_unit))
-        barred = with_unit("the wider of u and v", unit)
+        interval = with_unit("the wider of u and v", unit)
     if about.bars is None:
         return shown
-    return f"{shown}; half-width of bars of level {about.bars:g}, {barred}"
+    return f"{shown}; half-width of {100 * about.bars:g} % prediction intervals of {interval}"
 
 
-def rows_of(has_truth: bool, has_bars: bool) -> tuple[str, ...]:
+def rows_of(has_truth: bool, has_intervals: bool) -> tuple[str, ...]:
     rows = ("truth", "prediction", "error") if has_truth else ("prediction",)
-    return (*rows, "half-width") if has_bars else rows
+    return (*rows, "half-width") if has_intervals else rows
 
 
 def draw(ax: Axes, moment: Moment, row: str, grid: Grid, scale: Scale) -> Any:
-    """A panel in a thin frame with few ticks."""
+    """Draw a panel in a thin frame with few ticks."""
     low, high, colours = scale.limits(row)
     image = show(ax, moment.layer(row), grid, low, high, colours)
     ax.tick_params(labelsize=SMALL, length=2, width=0.5)
@@ -258,5 +263,136 @@ def caption(moment: Moment, about: Description) -> str:
     return f"{about.counted} {moment.number}, t = {moment.time:.4g}{unit}"
 
 
-def height_over_width(grid: Grid) -> float:
-    return (grid.shape[0] * grid.dy) / (grid.shape[1] * grid.dx)
+class FilmWriter(FrameWriter):
+    """An animation; of the frames that are ``expected``, ``most`` are drawn, evenly spread."""
+
+    most: ClassVar[int]
+    _spool: Spool | None = None
+    _partial: Path | None = None
+
+    def __init__(
+        self, path: Path | str, about: Description, *, overwrite: bool = False, expected: int
+    ) -> None:
+        super().__init__(path, about, overwrite=overwrite)
+        self.every = max(1, math.ceil(expected / self.most))
+        """Every Nth frame is drawn."""
+
+    @property
+    def rate(self) -> int:
+        """Frames per second: a film of few frames is slow enough to be watched."""
+        return min(max(len(self._moments) // _LASTS, _SLOWEST), _RATE)
+
+    @abstractmethod
+    def _movie(self) -> AbstractMovieWriter:
+        """The encoder."""
+
+    def _begin(self) -> None:
+        self._spool = Spool(self.path.parent, (3, *self.about.spec.grid.shape))
+        self._moments: list[tuple[float, int]] = []
+        self._scale, self._has_truth = Scale(self.about), False
+
+    def _append(self, block: Block) -> None:
+        assert self._spool is not None
+        first = -self.count % self.every
+        for moment in moments(block, self.about, slice(first, None, self.every)):
+            self._scale.add(moment)
+            self._has_truth = self._has_truth or moment.has_truth
+            self._moments.append((moment.time, moment.number))
+            assert moment.half is not None
+            layers = (moment.prediction, moment.truth, moment.half)
+            self._spool.append(torch.stack(layers)[None])
+
+    def _finish(self) -> None:
+        suffix = self.path.suffix  # tells the encoder the format
+        handle, name = tempfile.mkstemp(
+            dir=self.path.parent, prefix=f".{self.path.stem}-", suffix=suffix
+        )
+        os.close(handle)
+        self._partial = Path(name)
+        try:
+            self._film(self._partial)
+        except subprocess.CalledProcessError as error:
+            raise OSError(f"{self.path}: ffmpeg failed ({error}); use .gif") from error
+        os.chmod(self._partial, 0o644)
+        os.replace(self._partial, self.path)
+
+    def _film(self, path: Path) -> None:
+        rows = rows_of(self._has_truth, self.about.bars is not None)
+        grid = self.about.spec.grid
+        height = min(max(PANEL * height_over_width(grid), 0.9), 4.0)
+        figure = blank(len(rows) * (PANEL + 0.6) + 0.2, height + 0.95)
+        axes = figure.subplots(1, len(rows), squeeze=False)[0]
+        images = []
+        for ax, row in zip(axes, rows, strict=True):
+            image = draw(ax, self._moment(0), row, grid, self._scale)
+            add_bar(ax, image, extend="max" if row == "half-width" else "both")
+            ax.set_title(row, fontsize=NORMAL + 1)
+            ax.set_xlabel(with_unit("x", self.about.length_unit), fontsize=NORMAL)
+            images.append(image)
+        axes[0].set_ylabel(with_unit("y", self.about.length_unit), fontsize=NORMAL)
+        clock = figure.suptitle(self._clock(self._moment(0)), fontsize=NORMAL, x=0.01, ha="left")
+        # The layout is that of the first frame: panels that move would be distracting.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        movie: Any = self._movie()
+        with movie.saving(figure, str(path), _DPI):
+            for place in range(len(self._moments)):
+                moment = self._moment(place)
+                for image, row in zip(images, rows, strict=True):
+                    image.set_data(moment.layer(row).values)
+                clock.set_text(self._clock(moment))
+                movie.grab_frame()
+
+    def _moment(self, place: int) -> Moment:
+        assert self._spool is not None
+        prediction, truth, half = self._spool.read(slice(place, place + 1))[0]
+        return Moment(prediction, truth, *self._moments[place], half)
+
+    def _clock(self, moment: Moment) -> str:
+        return f"{quantity_name(self.about)}, {caption(moment, self.about)}"
+
+    def _discard(self) -> None:
+        if self._spool is not None:
+            self._spool.close()
+        if self._partial is not None:
+            with contextlib.suppress(OSError):
+                self._partial.unlink(missing_ok=True)
+
+
+class GifWriter(FilmWriter):
+    """A GIF."""
+
+    most = 100
+
+    def _movie(self) -> AbstractMovieWriter:
+        return PillowWriter(fps=self.rate)
+
+
+class _Ffmpeg(FFMpegWriter):
+    """The program of the system, or else that of the package imageio-ffmpeg."""
+
+    @classmethod
+    def bin_path(cls) -> str:
+        own = FFMpegWriter.bin_path()
+        if shutil.which(own) is None and importlib.util.find_spec("imageio_ffmpeg"):
+            from imageio_ffmpeg import get_ffmpeg_exe
+
+            return str(get_ffmpeg_exe())
+        return own
+
+
+class Mp4Writer(FilmWriter):
+    """An MP4; needs ffmpeg."""
+
+    most = 1000
+
+    def check(self) -> None:
+        super().check()
+        if not _Ffmpeg.isAvailable():
+            raise ImportError(
+                f"{self.path}: .mp4 needs the program ffmpeg, found none; install it "
+                "(pip install 'pibert-cfd[film]' has one), or use .gif"
+            )
+
+    def _movie(self) -> AbstractMovieWriter:
+        return _Ffmpeg(fps=self.rate, codec="h264")

@@ -1,4 +1,4 @@
-"""The picture of an inspection: one frame with its derivatives, what is missing, and statistics."""
+"""The picture of an inspection: one frame, its derivatives, missing points, and statistics."""
 
 import math
 import os
@@ -7,16 +7,26 @@ from pathlib import Path
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from pibert.data.inspection.judge import Inspection
+from pibert.data.inspection.checks import Inspection
 from pibert.data.units import in_consistent_units
 from pibert.fields import Grid, Trajectory, read_mask
 from pibert.physics import derivatives
-from pibert.report.figures import DPI, PANEL, Layer, add_bar, picture_path, show, write_figure
+from pibert.report.figures import (
+    PANEL,
+    Layer,
+    add_bar,
+    blank,
+    height_over_width,
+    layer_of,
+    picture_path,
+    show,
+    with_unit,
+    write_figure,
+)
 
 _CHANNELS = 6
 _TRACE_FRAMES = 200
@@ -28,22 +38,22 @@ _DERIVED = ("vorticity", "divergence")
 def draw_inspection(
     path: str | os.PathLike[str], trajectory: Trajectory, inspection: Inspection
 ) -> Path:
-    """Draw the middle frame of a trajectory and what a few hundred frames tell.
+    """Draw the middle frame of a trajectory and statistics of a few hundred frames.
 
-    Colour scales leave out the outermost hundredth of the values; an arrow on the bar says that
-    there are such. Bodies and missing points are grey. Fields are in the units of the source,
-    derivatives per second where the units are known.
-
-    Args:
-        path: A PNG file; its folder is made, and an older file is replaced in one step.
-        trajectory: The one to look at.
-        inspection: Gives the title and names what looks wrong.
+    Colour scales leave out the outermost hundredth of the values, which arrows on the bar mark.
+    Bodies and missing points are grey. Fields are in the units of the source, derivatives per
+    second where the units are known. The path is that of a PNG file; its folder is created, and an
+    older file is replaced atomically.
     """
-    path = picture_path(path)
-    frames = _frames_around_the_middle(trajectory)
-    middle = trajectory.num_frames // 2
+    path, spec = picture_path(path), trajectory.spec
+    t, c, ny, nx = trajectory.states.shape
+    count = max(1, min(t, _TRACE_FRAMES, _TRACE_VALUES // (c * ny * nx)))
+    frames = slice((t - count) // 2, (t - count) // 2 + count)  # around the middle
+    middle = t // 2
     fields, known = _read(trajectory, slice(middle, middle + 1))
-    layers = _channel_layers(fields[0], known[0], trajectory) | _derived_layers(trajectory, middle)
+    described = list(zip(spec.channels, spec.units, fields[0], strict=True))[:_CHANNELS]
+    layers = {with_unit(name, unit): layer_of(field, known[0]) for name, unit, field in described}
+    layers |= _derived_layers(trajectory, middle)
     series, known_series = _read(trajectory, frames)
     if not bool((known_series == known_series[0]).all()):
         layers["not known, share of frames"] = _share(~known_series, trajectory)
@@ -52,8 +62,10 @@ def draw_inspection(
         if bool(filled.any()):
             layers["filled, share of frames"] = _share(filled, trajectory)
     several = len(series) > 1
-    if several and len(layers) == 1:
-        layers |= _first_and_last(trajectory)
+    if several and len(layers) == 1:  # the only channel as it begins and ends
+        for which, frame in (("first", 0), ("last", t - 1)):
+            ends, shown = _read(trajectory, slice(frame, frame + 1))
+            layers[f"{which} frame"] = layer_of(ends[0, 0], shown[0])
     figure, axes, below = _panels(len(layers), 3 if several else 2, trajectory.spec.grid)
     for ax, (label, layer) in zip(axes, layers.items(), strict=True):
         low, high, colours = _scale(label, layer)
@@ -64,24 +76,13 @@ def draw_inspection(
     _draw_spectrum(below[-1], fields[0], known[0], trajectory)
     if several:
         _draw_trace(below[1], series, known_series, trajectory.time[frames], trajectory)
-    unit = "" if trajectory.length_unit is None else f" [{trajectory.length_unit}]"
-    axes[0].set(xlabel=f"x{unit}", ylabel=f"y{unit}")
-    figure.suptitle(_title(trajectory, inspection, middle), fontsize=11)
+    x, y = (with_unit(axis, trajectory.length_unit) for axis in "xy")
+    axes[0].set(xlabel=x, ylabel=y)
+    title = f"{inspection.facts.name}: {trajectory.name}, frame {middle} of {t}"
+    if wrong := [problem.topic for problem in inspection.problems if problem.serious]:
+        title += f"\nproblems: {', '.join(wrong)}"
+    figure.suptitle(title, fontsize=11)
     return write_figure(figure, path)
-
-
-def _title(trajectory: Trajectory, inspection: Inspection, frame: int) -> str:
-    facts = inspection.facts
-    wrong = [problem.topic for problem in inspection.problems if problem.serious]
-    title = f"{facts.name}: {trajectory.name}, frame {frame} of {trajectory.num_frames}"
-    return title + (f"\nlooks wrong: {', '.join(wrong)}" if wrong else "")
-
-
-def _frames_around_the_middle(trajectory: Trajectory) -> slice:
-    t, c, ny, nx = trajectory.states.shape
-    count = max(1, min(t, _TRACE_FRAMES, _TRACE_VALUES // (c * ny * nx)))
-    start = (t - count) // 2
-    return slice(start, start + count)
 
 
 def _read(trajectory: Trajectory, frames: slice) -> tuple[Tensor, Tensor]:
@@ -89,24 +90,6 @@ def _read(trajectory: Trajectory, frames: slice) -> tuple[Tensor, Tensor]:
     fields = trajectory.read(frames).to("cpu", torch.float64)
     known = trajectory.known(frames).cpu() & fields.isfinite().all(1)
     return torch.where(known[:, None], fields, 0.0), known
-
-
-def _channel_layers(fields: Tensor, known: Tensor, trajectory: Trajectory) -> dict[str, Layer]:
-    spec = trajectory.spec
-    described = list(zip(spec.channels, spec.units, fields, strict=True))[:_CHANNELS]
-    return {
-        name if unit == "1" else f"{name} [{unit}]": _layer(field, known)
-        for name, unit, field in described
-    }
-
-
-def _first_and_last(trajectory: Trajectory) -> dict[str, Layer]:
-    """The only channel as it begins and ends."""
-    layers = {}
-    for which, frame in (("first", 0), ("last", trajectory.num_frames - 1)):
-        fields, known = _read(trajectory, slice(frame, frame + 1))
-        layers[f"{which} frame"] = _layer(fields[0, 0], known[0])
-    return layers
 
 
 def _derived_layers(trajectory: Trajectory, frame: int) -> dict[str, Layer]:
@@ -124,18 +107,14 @@ def _derived_layers(trajectory: Trajectory, frame: int) -> dict[str, Layer]:
         values, defined = derivatives.where_defined(
             lambda u, v, operator=operator: operator(u, v, spec.grid), u, v, known=known[0]
         )
-        layers[f"{name} [1/s]" if is_si else name] = _layer(values, defined & known[0])
+        layers[f"{name} [1/s]" if is_si else name] = layer_of(values, defined & known[0])
     return layers
-
-
-def _layer(values: Tensor, shown: Tensor) -> Layer:
-    return Layer(np.ma.masked_array(values.numpy(), mask=~shown.numpy()))
 
 
 def _share(marked: Tensor, trajectory: Trajectory) -> Layer:
     """Share of the frames in which a point outside a resting body is marked."""
     body = trajectory.spec.grid.body
-    return _layer(marked.double().mean(0), torch.ones_like(marked[0]) if body is None else ~body)
+    return layer_of(marked.double().mean(0), torch.ones_like(marked[0]) if body is None else ~body)
 
 
 def _scale(label: str, layer: Layer) -> tuple[float, float, str]:
@@ -148,18 +127,10 @@ def _scale(label: str, layer: Layer) -> tuple[float, float, str]:
 
 def _panels(count: int, curves: int, grid: Grid) -> tuple[Figure, list[Axes], list[Axes]]:
     """Axes for so many maps, and for so many curves below them."""
-    ny, nx = grid.shape
-    aspect = (ny * grid.dy) / (nx * grid.dx)
-    height = min(max(1.3 * PANEL * aspect, 0.8), 2 * PANEL)
+    height = min(max(1.3 * PANEL * height_over_width(grid), 0.8), 2 * PANEL)
     columns = 4 if count in (4, 7, 8) else 3
     rows = math.ceil(count / columns)
-    figure = Figure(
-        figsize=(columns * 1.3 * PANEL + 1.6, rows * (height + 0.45) + 3.0),
-        dpi=DPI,
-        layout="constrained",
-        facecolor="white",
-    )
-    FigureCanvasAgg(figure)
+    figure = blank(columns * 1.3 * PANEL + 1.6, rows * (height + 0.45) + 3.0)
     halves = figure.add_gridspec(2, 1, height_ratios=[rows * (height + 0.45), 2.4])
     above, below = (figure.add_subfigure(halves[i]) for i in range(2))
     cells = above.subplots(rows, columns, squeeze=False).ravel().tolist()
@@ -206,8 +177,7 @@ def _draw_trace(
     x, y = grid.origin[0] + column * grid.dx, grid.origin[1] + row * grid.dy
     leading = trajectory.spec.channels[_leader(trajectory)]
     ax.set_title(f"over time at ({x:.3g}, {y:.3g}), where {leading} varies most", fontsize=10)
-    unit = "" if trajectory.time_unit is None else f" [{trajectory.time_unit}]"
-    ax.set_xlabel(f"time{unit}", fontsize=9)
+    ax.set_xlabel(with_unit("time", trajectory.time_unit), fontsize=9)
     ax.set_ylabel("deviations", fontsize=9)
     _add_legend(ax)
 
@@ -223,7 +193,8 @@ def _draw_spectrum(ax: Axes, fields: Tensor, known: Tensor, trajectory: Trajecto
     rows = known.all(1)
     ax.set_title("spectrum along x", fontsize=10)
     if grid.shape[1] < 8 or not bool(rows.any()):
-        _say(ax, "no row without gaps")
+        ax.text(0.5, 0.5, "no row without gaps", ha="center", transform=ax.transAxes, fontsize=9)
+        ax.set_axis_off()
         return
     window = torch.hann_window(grid.shape[1], periodic=False, dtype=torch.float64)
     wavenumber = 2 * math.pi * torch.fft.rfftfreq(grid.shape[1], grid.dx)[1:]
@@ -233,15 +204,10 @@ def _draw_spectrum(ax: Axes, fields: Tensor, known: Tensor, trajectory: Trajecto
         energy = torch.fft.rfft(lines).abs().square().mean(0)[1:]
         if energy.sum() > 0:
             ax.loglog(wavenumber.numpy(), (energy / energy.sum()).numpy(), lw=0.9, label=name)
-    unit = "" if trajectory.length_unit is None else f" [1/{trajectory.length_unit}]"
-    ax.set_xlabel(f"wavenumber{unit}", fontsize=9)
+    unit = trajectory.length_unit and f"1/{trajectory.length_unit}"
+    ax.set_xlabel(with_unit("wavenumber", unit), fontsize=9)
     ax.set_ylabel("share of energy", fontsize=9)
     _add_legend(ax)
-
-
-def _say(ax: Axes, text: str) -> None:
-    ax.text(0.5, 0.5, text, ha="center", transform=ax.transAxes, fontsize=9)
-    ax.set_axis_off()
 
 
 def _add_legend(ax: Axes) -> None:

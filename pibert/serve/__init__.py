@@ -1,1 +1,1 @@
-"""Predictions over HTTP, and the page that shows them (docs/serving.md has the interface)."""
+"""Serve models over HTTP with a web viewer (docs/serving.md has the interface)."""

@@ -1,26 +1,40 @@
-"""Answers as bytes: JSON, npy or safetensors, whole or as a stream of blocks."""
+"""Content types: arrays to and from JSON, npy and safetensors, and answers as bytes or streams.
 
+What is read is checked before memory is taken for it. Nothing is unpickled: an npy file of Python
+objects is refused by its header.
+"""
+
+import io
 import json
+import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load, save
 
-from pibert.serve.arrays import write_npy, write_safetensors
-from pibert.serve.asked import JSON, NPY, SAFETENSORS
-from pibert.serve.refusal import Refusal
+from pibert.serve.limits import Refusal
 
+JSON, NPY = "application/json", "application/x-npy"
+SAFETENSORS = "application/vnd.safetensors"
+KINDS = (JSON, NPY, SAFETENSORS)
 STREAMS = {
     JSON: "application/x-ndjson",
     NPY: "application/vnd.pibert.npy-blocks",
     SAFETENSORS: "application/vnd.pibert.safetensors-blocks",
 }
 """Content type of a stream of blocks of each kind."""
-_END, _ERROR = 0, 0xFFFFFFFF
 MOST_NUMBERS = 500_000
-"""In an answer, or a block of one, as JSON: to write it holds up all other requests meanwhile."""
+"""In an answer, or a block of one, as JSON: encoding it blocks all other requests meanwhile."""
+NPY_MAGIC = b"\x93NUMPY"
+_NUMBERS = "biufc"
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+_END, _ERROR = 0, 0xFFFFFFFF
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,16 +105,20 @@ def frame_error(refusal: Refusal, kind: str) -> bytes:
 
 
 def choose_kind(accept: str | None, default: str, allowed: Sequence[str], streams: bool) -> str:
-    """The kind of answer that a client wants most; ``default`` where it does not care."""
+    """The kind of answer that an Accept header prefers; ``default`` where it does not care."""
     if accept is None or not accept.strip():
         return default
-    wanted = {kind: (kind, *([STREAMS[kind]] if streams else [])) for kind in allowed}
-    best, best_quality = None, 0.0
-    for kind in sorted(allowed, key=lambda kind: kind != default):
-        quality = _quality(accept, wanted[kind])
-        if quality > best_quality:
-            best, best_quality = kind, quality
-    if best is None:
+    weights: dict[str, float] = {}
+    for entry in accept.lower().split(","):
+        media, *options = (part.strip() for part in entry.split(";"))
+        weights.setdefault(media, _weight(options))
+
+    def weight(kind: str) -> float:
+        names = (kind, *((STREAMS[kind],) if streams else ()), "application/*", "*/*")
+        return next((weights[name] for name in names if name in weights), 0.0)
+
+    best = max(sorted(allowed, key=lambda kind: kind != default), key=weight)
+    if not weight(best) > 0:
         raise Refusal(
             "not_acceptable",
             f"this can be answered as {', '.join(allowed)}, found Accept: {accept}",
@@ -108,28 +126,72 @@ def choose_kind(accept: str | None, default: str, allowed: Sequence[str], stream
     return best
 
 
-def _quality(accept: str, names: Sequence[str]) -> float:
-    """What an Accept header makes of a content type, by its most specific entry.
-
-    Args:
-        accept: The header.
-        names: Of the content type; all are of the family application.
-    """
-    found: tuple[int, float] = (-1, 0.0)
-    ranks = {"*/*": 0, "application/*": 1} | dict.fromkeys(names, 2)
-    for entry in accept.split(","):
-        media, *options = (part.strip().lower() for part in entry.split(";"))
-        rank = ranks.get(media, -1)
-        if rank > found[0]:
-            found = rank, _weight(options)
-    return found[1]
-
-
 def _weight(options: Sequence[str]) -> float:
-    for option in options:
-        if option.startswith("q="):
-            try:
-                return min(1.0, max(0.0, float(option[2:])))
-            except ValueError:
-                return 0.0
-    return 1.0
+    quality = next((option[2:] for option in options if option.startswith("q=")), "1")
+    try:
+        return min(1.0, max(0.0, float(quality)))
+    except ValueError:
+        return 0.0
+
+
+def read_npy(data: bytes, what: str = "the body") -> np.ndarray:
+    """The array of an npy file; it shares its memory with the bytes."""
+    stream = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(stream)
+        shape, is_fortran, dtype = _HEADERS[version](stream)
+    except Exception as error:  # of NumPy's parser, which raises many kinds
+        raise _malformed(what, "an npy file of version 1 or 2", _line(error)) from None
+    if dtype.hasobject:
+        raise _malformed(what, "an npy file of numbers", "pickled Python objects")
+    if dtype.kind not in _NUMBERS or any(type(n) is not int or n < 0 for n in shape):
+        raise _malformed(what, "an npy file of numbers", f"{dtype} of shape {shape}")
+    start, stated = stream.tell(), math.prod(shape) * dtype.itemsize
+    if len(data) - start != stated:
+        raise _malformed(what, f"{stated} bytes after the npy header", str(len(data) - start))
+    try:
+        if not stated:
+            return np.empty(shape, dtype)
+        array = np.frombuffer(data, dtype, offset=start)
+        return array.reshape(shape, order="F" if is_fortran else "C")
+    except ValueError as error:
+        raise _malformed(what, "an npy file", _line(error)) from None
+
+
+def write_npy(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, array, allow_pickle=False)
+    return stream.getvalue()
+
+
+def read_safetensors(
+    data: bytes, what: str = "the body"
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The arrays and the metadata of a safetensors file."""
+    try:
+        arrays = load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    except Exception as error:  # of the parser, which raises many kinds
+        raise _malformed(what, "a safetensors file", _line(error)) from None
+    return arrays, header.get("__metadata__") or {}
+
+
+def write_safetensors(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> bytes:
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return bytes(save(whole, dict(metadata)))
+
+
+def read_json(text: str | bytes, what: str = "the body") -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _malformed(what, "JSON", _line(error)) from None
+
+
+def _malformed(what: str, expected: str, found: str) -> Refusal:
+    return Refusal("malformed", f"{what}: expected {expected}, found: {found}")
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:200]} ..."

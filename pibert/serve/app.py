@@ -1,4 +1,4 @@
-"""The routes of the server (docs/serving.md)."""
+"""The routes of the server (docs/serving.md), and errors in them as answers."""
 
 import asyncio
 import contextlib
@@ -7,14 +7,20 @@ import mimetypes
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
+from starlette.exceptions import HTTPException
 
 from pibert import __version__
-from pibert.serve import openapi
+from pibert.serve import schemas
 from pibert.serve.answers import (
+    JSON,
+    KINDS,
+    NPY,
+    SAFETENSORS,
     STREAMS,
     Answer,
     as_json,
@@ -24,15 +30,11 @@ from pibert.serve.answers import (
     frame_end,
     frame_error,
 )
-from pibert.serve.asked import JSON, KINDS, NPY, SAFETENSORS, Asked, read_asked
-from pibert.serve.failures import HANDLERS
-from pibert.serve.incoming import Intake
-from pibert.serve.limits import Limits
-from pibert.serve.memory import Budget, Hold
-from pibert.serve.metrics import Metrics
+from pibert.serve.gate import REFUSED, Metrics, read_body, response_of
+from pibert.serve.limits import FAULT, Budget, Hold, Limits, Refusal
 from pibert.serve.opened import open_file, read_hints
 from pibert.serve.recordings import Recordings
-from pibert.serve.refusal import Refusal
+from pibert.serve.schemas import OpenQuery, PredictRequest, read_request
 from pibert.serve.worker import Job, Worker
 
 PAGE = Path(__file__).parent / "page"
@@ -71,7 +73,7 @@ class Service:
     ) -> None:
         self._workers, self._recordings, self._budget = workers, recordings, budget
         self._limits, self._metrics, self._is_stopping = limits, metrics, is_stopping
-        self._intake = Intake(limits)
+        self._bodies = Budget(limits.bodies)
         self._opening = asyncio.Semaphore(THREADS // 2)  # the others go on meanwhile
         self._threads = ThreadPoolExecutor(THREADS, "bodies")
         self._models = as_json([worker.served.describe() for worker in workers.values()])
@@ -89,7 +91,7 @@ class Service:
 
     async def metrics(self) -> Response:
         queues = {name: len(worker) for name, worker in self._workers.items()}
-        text = self._metrics.text(queues, self._intake.held + self._budget.used)
+        text = self._metrics.text(queues, self._bodies.used + self._budget.used)
         return Response(text, media_type="text/plain; version=0.0.4")
 
     async def models(self) -> Response:
@@ -113,38 +115,19 @@ class Service:
             answer = await self._aside(self._recordings.read, id, start, stop, limit)
             return await self._answer(answer, kind, hold, stack)
 
-    async def open(
-        self,
-        request: Request,
-        trajectory: str | None = Query(None),
-        name: str = Query("", max_length=255),
-        dt: float | None = Query(None),
-        dx: float | None = Query(None),
-        dy: float | None = Query(None),
-        unit: str | None = Query(None, max_length=40),
-        length_unit: str | None = Query(None, max_length=40),
-        time_unit: str | None = Query(None, max_length=40),
-        scale: str | None = Query(None, max_length=40),
-        pulse_delay: str | None = Query(None, max_length=40),
-        channels: str | None = Query(None, max_length=400),
-        axes: str | None = Query(None, max_length=5),
-    ) -> Response:
+    async def open(self, request: Request, query: Annotated[OpenQuery, Query()]) -> Response:
         kind = choose_kind(request.headers.get("accept"), SAFETENSORS, KINDS, streams=False)
         _content_type(request, (*KINDS, "application/octet-stream"))
-        hints = read_hints(
-            {"dt": dt, "dx": dx, "dy": dy, "unit": unit, "length_unit": length_unit}
-            | {"time_unit": time_unit, "scale": scale, "pulse_delay": pulse_delay}
-            | {"channels": channels, "axes": axes}
-        )
+        hints = read_hints(query.model_dump(exclude={"name", "trajectory"}))
         async with contextlib.AsyncExitStack() as stack:
-            async with self._intake.body(request, self._limits.body) as body:
+            async with read_body(request, self._limits.body, self._bodies) as body:
                 size = min(self._limits.unpacked, UNPACKED * len(body))
                 hold = await stack.enter_async_context(self._budget.hold(READ * size))
                 async with self._opening:
                     answer = await self._aside(
-                        functools.partial(open_file, name=name, hints=hints),
+                        functools.partial(open_file, name=query.name, hints=hints),
                         body,
-                        trajectory,
+                        query.trajectory,
                         self._limits.unpacked,
                         READING,
                         self._recordings.units,
@@ -207,22 +190,22 @@ class Service:
         most = self._limits.json_body if kind == JSON else self._limits.body
         async with contextlib.AsyncExitStack() as stack:
             # A job that has begun does not need the body any more.
-            async with self._intake.body(request, most) as body:
+            async with read_body(request, most, self._bodies) as body:
                 query = request.query_params.multi_items()
                 async with self._budget.hold(DECODED[kind] * len(body)):
-                    asked = await self._aside(read_asked, route, kind, body, query, self._limits)
-                worker, job = self._find(asked), Job(asked)
-                del body, asked
+                    wanted = await self._aside(read_request, route, kind, body, query, self._limits)
+                worker, job = self._find(wanted), Job(wanted)
+                del body, wanted
                 stack.callback(worker.leave, job)
                 worker.submit(job)
                 first = await worker.next_block(job)
             yield job, worker, first
 
-    def _find(self, asked: Asked) -> Worker:
+    def _find(self, wanted: PredictRequest) -> Worker:
         names = list(self._workers)
-        if asked.model is None and len(names) > 1:
+        if wanted.model is None and len(names) > 1:
             raise Refusal("invalid", f"expected the name of a model, one of: {', '.join(names)}")
-        name = names[0] if asked.model is None else asked.model
+        name = names[0] if wanted.model is None else wanted.model
         if name not in self._workers:
             raise Refusal("not_found", f"there is no model {name!r:.100}; see /models")
         return self._workers[name]
@@ -292,18 +275,18 @@ def make_app(service: Service) -> FastAPI:
         exception_handlers=HANDLERS,
     )
     gets = (
-        ("/health", service.health, openapi.ALIVE),
-        ("/ready", service.ready, openapi.READY),
-        ("/metrics", service.metrics, openapi.METRICS),
-        ("/models", service.models, openapi.MODELS),
-        ("/v1/samples", service.samples, openapi.SAMPLES),
-        ("/v1/samples/{id}", service.sample, openapi.SAMPLE),
+        ("/health", service.health, schemas.ALIVE),
+        ("/ready", service.ready, schemas.READY),
+        ("/metrics", service.metrics, schemas.METRICS),
+        ("/models", service.models, schemas.MODELS),
+        ("/v1/samples", service.samples, schemas.SAMPLES),
+        ("/v1/samples/{id}", service.sample, schemas.SAMPLE),
     )
     posts = (
-        ("/v1/step", service.step, openapi.STEP),
-        ("/v1/rollout", service.rollout, openapi.ROLLOUT),
-        ("/v1/explain", service.explain, openapi.EXPLAIN),
-        ("/v1/open", service.open, openapi.OPEN),
+        ("/v1/step", service.step, schemas.STEP),
+        ("/v1/rollout", service.rollout, schemas.ROLLOUT),
+        ("/v1/explain", service.explain, schemas.EXPLAIN),
+        ("/v1/open", service.open, schemas.OPEN),
     )
     for method, routes in (("GET", gets), ("POST", posts)):
         for path, function, description in routes:
@@ -313,6 +296,33 @@ def make_app(service: Service) -> FastAPI:
     app.add_api_route("/", service.index, include_in_schema=False)
     app.add_api_route("/{file}", service.page, include_in_schema=False)
     return app
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][1:])
+        error = Refusal("invalid", f"{where}: {first['msg']}")
+    elif not isinstance(error, Refusal):
+        error = Refusal("internal", FAULT)
+    request.scope[REFUSED] = error.code
+    return response_of(error)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "not_allowed"}.get(error.status_code, "malformed")
+    response = await _refused(request, Refusal(code, f"{request.url.path:.200}: {error.detail}"))
+    response.headers.update(error.headers or {})
+    return response
+
+
+HANDLERS: dict[Any, Any] = {
+    Refusal: _refused,
+    RequestValidationError: _refused,
+    HTTPException: _http_error,
+    Exception: _refused,
+}
 
 
 def _frames(block: Answer) -> int:
@@ -327,7 +337,9 @@ def _content_type(request: Request, allowed: tuple[str, ...]) -> str:
     found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if found not in allowed:
         raise Refusal(
-            "unsupported", f"expected Content-Type {' or '.join(allowed)}, found {found[:80]!r}"
+            "unsupported",
+            f"expected a header Content-Type with {' or '.join(allowed)}, found "
+            f"{repr(found[:80]) if found else 'none'}",
         )
     return found
 

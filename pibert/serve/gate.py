@@ -1,4 +1,4 @@
-"""What every request passes: who may call, how long it may take, what is counted and told.
+"""What every request passes: who may call, how long it may take, how much is read, what is counted.
 
 The gate stands outside the web framework, so that a request is refused before its body is read, and
 ended when its client has gone or does not take the answer.
@@ -8,13 +8,23 @@ import asyncio
 import contextlib
 import hmac
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from typing import Any
 
-from pibert.serve.answers import as_json
-from pibert.serve.limits import MB
-from pibert.serve.metrics import Metrics
-from pibert.serve.refusal import Refusal
+from fastapi import Request, Response
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+
+from pibert.serve.answers import JSON, as_json
+from pibert.serve.limits import MB, Budget, Hold, Refusal
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -28,18 +38,70 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+BODY_PAUSE, BODY_RATE = 20.0, 50_000
+"""Seconds that a body may lag behind a client that sends so many bytes a second."""
 LINGER, MOST_DRAINED = 1.0, 64 * MB
 """Seconds and bytes that a refused client may go on sending."""
 PIECE, PAUSE = 262_144, 30.0
 """Bytes of an answer that are sent at once, and seconds in which a client must take as many."""
 DEPARTED = 499
 """Status in the metrics of a request whose client went away; there is no answer."""
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 REFUSED = "pibert.refused"
 """Where the inner application notes in the scope with which code it refused a request."""
 _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 _GUARDED = ("/metrics", "/models", "/openapi.json", "/v1/")
-"""What needs the token: all that is not the page or a sign of life."""
+"""What needs the token: everything but the page, /health and /ready."""
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_SAMPLES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+
+disable_created_metrics()  # one more series for each counter, of no use here
+
+
+class Metrics:
+    """Counters of the server for Prometheus; every thread may add to them."""
+
+    def __init__(self) -> None:
+        own = self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "pibert_requests", "Requests.", ("route", "method", "status"), registry=own
+        )
+        self._seconds = Histogram(
+            "pibert_request_seconds",
+            "Time per request.",
+            ("route",),
+            registry=own,
+            buckets=_SECONDS,
+        )
+        self._batches = Histogram(
+            "pibert_batch_samples", "Samples per step.", ("model",), registry=own, buckets=_SAMPLES
+        )
+        self._queues = Gauge(
+            "pibert_queue_requests", "Requests that wait or run.", ("model",), registry=own
+        )
+        self._memory = Gauge("pibert_memory_bytes", "Memory of all requests.", registry=own)
+        self._rejected = Counter("pibert_rejected", "Refused requests.", ("code",), registry=own)
+
+    def observe_request(self, route: str, method: str, status: int, seconds: float) -> None:
+        self._requests.labels(route, method, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def observe_batch(self, model: str, samples: int) -> None:
+        self._batches.labels(model).observe(samples)
+
+    def count_rejected(self, code: str) -> None:
+        self._rejected.labels(code).inc()
+
+    def text(self, queues: Mapping[str, int], memory: int) -> str:
+        """All metrics in Prometheus' text format.
+
+        Args:
+            queues: Requests of each model that wait or run.
+            memory: Bytes of the memory budget in use.
+        """
+        for model, length in queues.items():
+            self._queues.labels(model).set(length)
+        self._memory.set(memory)
+        return generate_latest(self._registry).decode()
 
 
 class Gate:
@@ -47,7 +109,7 @@ class Gate:
 
     Args:
         app: The inner one.
-        metrics: Gets every request.
+        metrics: Counts every request.
         seconds: A request may take.
         token: Callers must have it, if there is one.
         hosts: Names that the server may be called by; None: any. A page of another site can have
@@ -81,10 +143,12 @@ class Gate:
         async def send_with_headers(message: Any) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status, headers = message["status"], dict(HEADERS)
+                status = message["status"]
+                message = message | {"headers": list(message["headers"])}
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
                 if status >= 400 and not await body.drained(scope):
                     headers["Connection"] = "close"
-                message = message | {"headers": [*message["headers"], *_lines(headers)]}
             for piece in _pieces(message):
                 try:
                     async with asyncio.timeout(PAUSE):
@@ -92,6 +156,9 @@ class Gate:
                 except TimeoutError:
                     cut.set()
                     await asyncio.Event().wait()  # until it is cancelled
+
+        async def refuse(refusal: Refusal) -> None:
+            await response_of(refusal)(scope, receive, send_with_headers)
 
         self.num_requests += 1
         try:
@@ -102,12 +169,11 @@ class Gate:
                     status = status or DEPARTED
         except Refusal as refusal:
             code = refusal.code
-            await _tell(refusal, send_with_headers)
+            await refuse(refusal)
         except TimeoutError:
             code = "timeout"
             if not status:  # else it is too late to say it: the connection is cut
-                words = f"expected to be done in {self._seconds:g} s, was not"
-                await _tell(Refusal(code, words), send_with_headers)
+                await refuse(Refusal(code, f"expected to be done in {self._seconds:g} s, was not"))
         finally:
             self.num_requests -= 1
             route = getattr(scope.get("route"), "path", "other")
@@ -118,9 +184,9 @@ class Gate:
                 self._metrics.count_rejected(code)
 
     def _check(self, scope: Any) -> None:
-        headers = dict(scope["headers"])
+        headers = Headers(scope=scope)
         if self._hosts is not None:
-            host = _host(headers.get(b"host", b"").decode("latin-1"))
+            host = _host(headers.get("host", ""))
             if host not in self._hosts:
                 raise Refusal(
                     "wrong_host",
@@ -128,11 +194,60 @@ class Gate:
                     f"{host[:80]!r}; start the server with --host to serve other names",
                 )
         if self._token is not None and scope["path"].startswith(_GUARDED):
-            kind, _, token = headers.get(b"authorization", b"").partition(b" ")
-            if kind.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
+            kind, _, token = headers.get("authorization", "").partition(" ")
+            if kind.lower() != "bearer" or not hmac.compare_digest(
+                token.strip().encode("latin-1"), self._token
+            ):
                 raise Refusal("unauthorized", "expected the header Authorization: Bearer TOKEN")
         if self.is_stopping and scope["path"] not in ("/health", "/ready"):
             raise Refusal("stopping", "the server is stopping; try another one")
+
+
+@contextlib.asynccontextmanager
+async def read_body(request: Request, most: int, bodies: Budget) -> AsyncIterator[bytes]:
+    """The body of a request; its bytes count until the block is left.
+
+    Args:
+        request: Of which nothing was read yet.
+        most: Bytes that it may have.
+        bodies: The memory of all bodies together.
+    """
+    hold, parts = Hold(bodies, 0), list[bytes]()
+
+    def check(size: int) -> None:
+        if size > most:
+            raise Refusal(
+                "too_large", f"expected a body of at most {most / MB:g} MB, found more; send less"
+            )
+        if bodies.used > bodies.total:
+            raise Refusal("busy", "too many requests are being read; try again later")
+
+    stated = request.headers.get("content-length", "")
+    if stated.isdecimal():
+        check(int(stated))
+    try:
+        try:
+            now = asyncio.get_running_loop().time
+            deadline = now() + BODY_PAUSE
+            async with asyncio.timeout_at(deadline) as limit:
+                async for part in request.stream():
+                    hold.resize(hold.size + len(part))
+                    check(hold.size)
+                    parts.append(part)
+                    deadline = min(deadline + len(part) / BODY_RATE, now() + BODY_PAUSE)
+                    limit.reschedule(deadline)
+        except TimeoutError:
+            raise Refusal(
+                "slow",
+                f"expected a body at {BODY_RATE // 1000} kB/s or more with pauses of at most "
+                f"{BODY_PAUSE:g} s, found {hold.size} bytes before it fell behind; send it at once",
+            ) from None
+        except ClientDisconnect:
+            raise Refusal("malformed", f"the body was cut after {hold.size} bytes") from None
+        parts = [b"".join(parts)]
+        yield parts.pop()  # held by the caller alone, who may free it early
+    finally:
+        hold.release()
 
 
 class _Body:
@@ -159,7 +274,7 @@ class _Body:
         A connection that is closed while the client sends is reset, and the client may not get to
         see the answer.
         """
-        if not self._whole.is_set() and not any(name == b"expect" for name, _ in scope["headers"]):
+        if not self._whole.is_set() and "expect" not in Headers(scope=scope):
             size = 0
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LINGER):
@@ -169,7 +284,7 @@ class _Body:
 
 
 async def _until(work: Coroutine[Any, Any, None], *ends: Coroutine[Any, Any, Any]) -> bool:
-    """Carry out some work, unless something else ends first; tells whether it was done."""
+    """Carry out some work, unless something else ends first; returns whether it was done."""
     task, *others = (asyncio.ensure_future(coroutine) for coroutine in (work, *ends))
     try:
         await asyncio.wait((task, *others), return_when=asyncio.FIRST_COMPLETED)
@@ -199,13 +314,5 @@ def _host(header: str) -> str:
     return header.partition(":")[0].lower()
 
 
-async def _tell(refusal: Refusal, send: Any) -> None:
-    body = as_json(refusal.plain())
-    headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
-    lines = _lines(refusal.headers | headers)
-    await send({"type": "http.response.start", "status": refusal.status, "headers": lines})
-    await send({"type": "http.response.body", "body": body})
-
-
-def _lines(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+def response_of(refusal: Refusal) -> Response:
+    return Response(as_json(refusal.plain()), refusal.status, refusal.headers, JSON)

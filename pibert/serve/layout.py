@@ -19,14 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from pibert.data.sources.recordings import Hints
+from pibert.data.readers.recordings import Hints
 from pibert.data.units import VELOCITY
 from pibert.fields import FieldSpec, Grid, Parameter, Trajectory
-from pibert.serve.answers import Answer
-from pibert.serve.arrays import read_npy, read_safetensors
-from pibert.serve.limits import SIDE
-from pibert.serve.recordings import Units, fit_units, take_frames
-from pibert.serve.refusal import Refusal
+from pibert.serve.answers import Answer, read_npy, read_safetensors
+from pibert.serve.limits import SIDE, Refusal
+from pibert.serve.recordings import Units, fit_to_models, take_frames
 
 ARRAYS = {"fields", "mask", "body"}
 _MOST_MEMBERS = 64
@@ -150,7 +148,7 @@ def open_arrays(
         states = torch.from_numpy(np.require(fields, np.float32, ["C", "W"]))
     try:
         masks = _points(mask, "mask", states), _points(body, "body", states)
-        recording, changed = fit_units(_trajectory(states, *masks, facts), units)
+        recording, changed = fit_to_models(_trajectory(states, *masks, facts), units)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise Refusal("invalid", f"the file: {' '.join(str(error).split())[:300]}") from None
     answer = take_frames(recording, 0, None, limit, [*remarks, *changed])

@@ -1,34 +1,105 @@
-"""How much a request may ask for."""
+"""What a request may ask for, the memory of all requests together, and refusals.
 
+Work and answers are counted from before memory is taken until the last byte is sent or the client
+has gone. The models themselves, and the activations of one model step, are not counted.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import Any
 
 MB = 1_000_000
 SIDE = 4096
-"""Rows and columns of fields: bringing a grid to another takes memory with their product."""
-
+"""Most rows or columns of fields: resampling takes memory in proportion to their product."""
 SHARE = 32
-"""Least memory of all requests together by the size of a body."""
+"""The least memory budget, as a multiple of the largest body."""
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""Names of a server that only this machine can reach."""
+POLL = 0.02
+"""Seconds after which a request that waits for memory tries again."""
+INTERVAL = 5.0
+"""Seconds between two returns of memory on a server that is always busy."""
+
+STATUS = {
+    "malformed": 400,
+    "unauthorized": 401,
+    "not_found": 404,
+    "not_allowed": 405,
+    "not_acceptable": 406,
+    "slow": 408,
+    "too_large": 413,
+    "unsupported": 415,
+    "wrong_host": 421,
+    "invalid": 422,
+    "diverged": 422,
+    "internal": 500,
+    "busy": 503,
+    "stopping": 503,
+    "timeout": 504,
+}
+"""The HTTP status of each error code."""
+FAULT = "internal server error; the server's log has details"
+
+
+class Refusal(Exception):
+    """An error that is returned to the client; the code is a key of ``STATUS``."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+
+    @property
+    def status(self) -> int:
+        return STATUS[self.code]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        if self.status == 503:
+            return {"Retry-After": "1"}
+        return {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+
+    def plain(self) -> dict[str, Any]:
+        """The body of the answer."""
+        return {"error": {"code": self.code, "message": self.message}}
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """What the client is told of an error in a prediction; internal errors stay private."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, FloatingPointError):
+        return Refusal("diverged", str(error))
+    if isinstance(error, ValueError):
+        return Refusal("invalid", str(error))
+    return Refusal("internal", FAULT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Checked before anything of that size is made."""
+    """Limits of requests, checked before anything of that size is made."""
 
     body: int = 64 * MB
-    """Bytes."""
+    """Bytes of a request body."""
     steps: int = 1000
+    """Steps of a rollout."""
     samples: int = 64
-    """Of one request."""
+    """Samples of one request."""
     queue: int = 64
-    """Requests of a model that wait or run."""
+    """Requests per model that wait or run."""
     seconds: float = 120.0
     """From the first byte of a request to the last one of its answer."""
     memory: int = SHARE * 64 * MB
     """Bytes of all requests together: bodies, work and answers that are not sent yet."""
     batch: int = 16
-    """Samples of one model step, of several requests together."""
+    """Samples of one model step, which may join several requests."""
     wait: float = 0.005
-    """Seconds that a new request waits for others."""
+    """Seconds that a new request waits for others to join it."""
 
     def __post_init__(self) -> None:
         for name in ("body", "steps", "samples", "queue", "batch"):
@@ -47,7 +118,7 @@ class Limits:
 
     @property
     def json_body(self) -> int:
-        """A number in JSON takes few bytes, but many once it is read."""
+        """Bytes of a JSON body: a number takes few bytes as text, but many once it is read."""
         return max(1, self.body // 4)
 
     @property
@@ -57,5 +128,101 @@ class Limits:
 
     @property
     def bodies(self) -> int:
-        """Bytes of all bodies together that come in or wait; the rest of ``memory`` is for work."""
+        """Bytes of all incoming bodies together; the rest of ``memory`` is for work."""
         return self.memory // 4
+
+
+class Budget:
+    """Bytes for work and answers; every thread may take and return some."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._used = 0
+        self._lock = threading.Lock()
+
+    @property
+    def used(self) -> int:
+        return self._used
+
+    def check(self, size: int) -> None:
+        """Refuse what does not fit even if no other request is served."""
+        if size > self.total:
+            raise Refusal(
+                "too_large",
+                f"expected a request that takes at most {self.total / MB:.0f} MB of memory, found "
+                f"one of about {size / MB:.0f} MB; send fewer samples or a coarser grid, or start "
+                "the server with a larger --memory",
+            )
+
+    def try_hold(self, size: int) -> "Hold | None":
+        """Take so many bytes, unless others have them."""
+        with self._lock:
+            if self._used + size > self.total:
+                return None
+            self._used += size
+        return Hold(self, size)
+
+    @contextlib.asynccontextmanager
+    async def hold(self, size: int) -> "AsyncIterator[Hold]":
+        """Wait until so many bytes are free, and take them until the block is left."""
+        self.check(size)
+        while (held := self.try_hold(size)) is None:
+            await asyncio.sleep(POLL)
+        try:
+            yield held
+        finally:
+            held.release()
+
+    def add(self, size: int) -> None:
+        with self._lock:
+            self._used += size
+
+
+class Hold:
+    """Bytes that one request has taken from a budget."""
+
+    def __init__(self, budget: Budget, size: int) -> None:
+        self._budget, self.size = budget, size
+
+    def resize(self, size: int) -> None:
+        """Count what is in use now, even if it is more than the budget has left."""
+        self._budget.add(size - self.size)
+        self.size = size
+
+    def release(self) -> None:
+        self.resize(0)
+
+
+def make_budget(limits: Limits) -> Budget:
+    """The budget for all but incoming bodies, which have their own share."""
+    return Budget(limits.memory - limits.bodies)
+
+
+class Returner:
+    """Returns memory that requests have freed to the system.
+
+    Cancelled requests leave reference cycles with their arrays, which Python collects only after
+    many more requests, and the allocator keeps freed blocks for later ones.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        gc.freeze()  # the models stay: collecting need not look at them
+        self._budget = budget
+        self._is_due, self._last = False, time.monotonic()
+        self._trim: Callable[[int], int] = lambda _: 0
+        with contextlib.suppress(OSError, AttributeError):  # no glibc
+            self._trim = ctypes.CDLL("libc.so.6").malloc_trim
+
+    def tick(self, num_requests: int) -> None:
+        """Return memory soon after the last request, and now and then under constant load.
+
+        Args:
+            num_requests: Requests under way.
+        """
+        # A model may still work for a client that has gone.
+        is_busy, now = num_requests > 0 or self._budget.used > 0, time.monotonic()
+        if (self._is_due and not is_busy) or (is_busy and now - self._last > INTERVAL):
+            gc.collect()
+            self._trim(0)
+            self._last = now
+        self._is_due = is_busy

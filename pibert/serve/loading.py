@@ -1,19 +1,17 @@
-"""Loads the models to serve, with the calibrations that are named and those in their folders."""
+"""Loads the models to serve with their calibrations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pibert.predictor import Predictor, read_model
-from pibert.predictor import load as load_predictor
-from pibert.predictor.heads import need
-from pibert.predictor.shipped import find_model
-from pibert.serve.joint import JointPredictor
+from pibert.inference import CalibratedPredictor, Ensemble, Predictor
+from pibert.inference import load as load_predictor
+from pibert.inference.calibration_file import SHEET, read_calibration, read_sheet
+from pibert.inference.ensemble import identity
+from pibert.inference.model_card import require_head
+from pibert.inference.model_file import find_model
 from pibert.serve.limits import Limits
 from pibert.serve.models import Served
-from pibert.trust import Trusted
-from pibert.trust.artefact import SHEET, read_calibration, read_sheet
-from pibert.trust.ensemble import Ensemble, identity
 
 
 def load_served(
@@ -37,14 +35,8 @@ def load_served(
         while name in found:
             count += 1
             name = f"{base}-{count}"
-        saved = read_model(path, device)
-        predictor = JointPredictor(
-            saved.model,
-            saved.normalizer,
-            card=saved.card,
-            chunk=max(limits.batch, limits.samples),
-        )
-        need(predictor.model, predictor.card, "forward")
+        predictor = load_predictor(path, device, chunk=max(limits.batch, limits.samples))
+        require_head(predictor.model, predictor.card, "forward")
         found[name] = Served(name, predictor, path if path.is_dir() else None)
         beside[name] = path if path.is_dir() else path.parent
     return _add_calibrations(found, beside, device, calibrations)
@@ -54,7 +46,7 @@ def _add_calibrations(
     models: Mapping[str, Served], beside: Mapping[str, Path], device: str, folders: Sequence[Path]
 ) -> dict[str, Served]:
     """The models with their calibrations: one that is named counts before that beside the model."""
-    found: dict[str, Trusted] = {}
+    found: dict[str, CalibratedPredictor] = {}
     for folder in folders:
         matches = _matching(models, device, folder)
         if not matches:
@@ -75,11 +67,15 @@ def _add_calibrations(
             predictor = _joined(own.predictor, _members(folder, device))
             if own.folder is None and identity(predictor) != _stated(folder):
                 continue  # a weights file among others, and the calibration is that of another
-            found[name] = Trusted(predictor, read_calibration(folder, identity(predictor)))
+            found[name] = CalibratedPredictor(
+                predictor, read_calibration(folder, identity(predictor))
+            )
     return {name: replace(own, trusted=found.get(name)) for name, own in models.items()}
 
 
-def _matching(models: Mapping[str, Served], device: str, folder: Path) -> dict[str, Trusted]:
+def _matching(
+    models: Mapping[str, Served], device: str, folder: Path
+) -> dict[str, CalibratedPredictor]:
     """The models whose weights a calibration names, with it."""
     weights, members = _stated(folder), _members(folder, device)
     found = {}
@@ -89,7 +85,7 @@ def _matching(models: Mapping[str, Served], device: str, folder: Path) -> dict[s
         except ValueError:  # no ensemble with this model
             continue
         if identity(predictor) == weights:
-            found[name] = Trusted(predictor, read_calibration(folder, weights))
+            found[name] = CalibratedPredictor(predictor, read_calibration(folder, weights))
     return found
 
 

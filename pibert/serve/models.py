@@ -1,23 +1,26 @@
-"""A model that is served: its predictor, its error bars if it has a calibration, what it is."""
+"""A served model: its predictor, its prediction intervals if it is calibrated, what it costs."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from pibert.fields import Grid, Parameter
-from pibert.predictor.heads import need
-from pibert.remarks import warn
+from pibert.inference import Predictor
+from pibert.inference.model_card import require_head
+from pibert.notes import warn
 from pibert.serve.answers import Answer
-from pibert.serve.asked import Asked
-from pibert.serve.joint import JointPredictor
+from pibert.serve.limits import MB
+from pibert.serve.schemas import PredictRequest
 
 SAMPLE = "sample.h5"
 """Recordings in the folder of a model, which the server offers."""
+MOST_AHEAD, AHEAD = 4, 8 * MB
+"""Blocks, and bytes of blocks, that may lie unread before a job stands back; one always may."""
 _MAPS = ("bias", "bias_map", "attention", "attention_map", "parameter_attention", "gate_map")
 
 
@@ -26,11 +29,11 @@ class Served:
     """A model with its name."""
 
     name: str
-    predictor: JointPredictor
+    predictor: Predictor
     folder: Path | None
     """Where more about it may lie; None for a weights file that was named itself."""
     trusted: Any = None
-    """Its ``pibert.trust.Trusted``, if it is calibrated."""
+    """Its ``pibert.inference.CalibratedPredictor``, if it is calibrated."""
 
     def facts(self) -> dict[str, Any]:
         """What every answer says of the model."""
@@ -42,19 +45,23 @@ class Served:
             "dt": spec.dt,
         }
 
-    def check(self, asked: Asked) -> None:
+    def check(self, request: PredictRequest) -> None:
         """Refuse what this model cannot do, before it is tried."""
-        if asked.consistency:
-            need(self.predictor.model, self.predictor.card, "consistency")
-        if asked.level is not None and self.trusted is None:
+        if request.consistency:
+            require_head(self.predictor.model, self.predictor.card, "consistency")
+        if request.level is not None and self.trusted is None:
             raise ValueError(
-                f"level: expected a model with a calibration, found none of {self.name!r}; leave "
-                "it out, or make one with pibert calibrate"
+                f"level: model {self.name!r} has no calibration; leave level out, or make one "
+                "with pibert calibrate"
             )
 
-    def explain(self, asked: Asked) -> Answer:
+    def explain(self, request: PredictRequest) -> Answer:
         """What the model looked at."""
-        found = self.predictor.explain(asked.fields, asked.parameters, asked.mask, grid=asked.grid)
+        found = self.predictor.explain(
+            request.fields, request.parameters, request.mask, grid=request.grid
+        )
+        for note in found.notes:
+            warn(note)
         arrays = {"prediction": found.prediction}
         for group in ("input_residuals", "prediction_residuals"):
             arrays |= {f"{group}.{term}": value for term, value in getattr(found, group).items()}
@@ -62,48 +69,48 @@ class Served:
         facts = {} if found.gate is None else {"gate": found.gate}
         return Answer({n: np.asarray(v) for n, v in arrays.items() if v is not None}, facts)
 
-    def bars(self, asked: Asked, steps: int) -> Iterator[Answer]:
-        """Blocks of a rollout with error bars; what was asked is checked at once.
+    def bars(self, request: PredictRequest, steps: int) -> Iterator[Answer]:
+        """Blocks of a rollout with prediction intervals; the request is checked at once.
 
-        Bars are NaN after the last lead time that was calibrated.
+        Intervals are NaN after the last lead time that was calibrated.
         """
         leads = self.trusted.calibration.leads
         if steps > leads:
+            warn(f"prediction intervals for the first {leads} of {steps} frames, as calibrated")
+        shape, own = request.fields.shape[-2:], self.predictor.spec.grid
+        if shape != own.shape or (request.grid is not None and not _same_cells(request.grid, own)):
             warn(
-                f"error bars for the first {leads} of {steps} frames: the calibration goes no "
-                "further"
-            )
-        shape, own = asked.fields.shape[-2:], self.predictor.spec.grid
-        if shape != own.shape or (asked.grid is not None and not _same_cells(asked.grid, own)):
-            warn(
-                f"error bars and alarm were calibrated on the model's grid ({own.shape[0]} x "
-                f"{own.shape[1]} points, cells of {own.dx:.4g} x {own.dy:.4g}): how often the "
-                "truth lies within the bars on another one is not known"
+                "prediction intervals and out-of-distribution warning were calibrated on the "
+                f"model's grid ({own.shape[0]} x {own.shape[1]} points, cells of {own.dx:.4g} x "
+                f"{own.dy:.4g}): coverage on another grid is unknown"
             )
         blocks = self.trusted.iterate(
-            asked.fields,
+            request.fields,
             steps,
-            asked.parameters,
-            asked.mask,
-            level=asked.level,
+            request.parameters,
+            request.mask,
+            level=request.level,
             beyond="last",
-            grid=asked.grid,
+            grid=request.grid,
         )
 
         def answers() -> Iterator[Answer]:
             for place, block in enumerate(blocks):
-                arrays = {name: getattr(block, name) for name in ("prediction", "low", "high")}
-                barred = max(0, leads - place * self.predictor.horizon)
+                for note in block.notes:
+                    warn(note)
+                ends = {name: getattr(block.intervals, name) for name in ("low", "high")}
+                arrays = {"prediction": block.fields, **ends}
+                calibrated = max(0, leads - place * self.predictor.horizon)
                 for name in ("low", "high"):
-                    arrays[name][..., barred:, :, :, :] = np.nan
+                    arrays[name][..., calibrated:, :, :, :] = np.nan
                 facts: dict[str, Any] = {}
                 if place == 0:
-                    alarm = block.alarm
-                    arrays["alarm.p"] = np.asarray(alarm.p)
-                    arrays["alarm.raised"] = np.asarray(alarm.raised, bool)
-                    arrays["alarm.limited"] = np.asarray(alarm.limited, bool)
-                    facts = {"level": asked.level, "alarm.parts": list(alarm.parts)}
-                    facts["alarm.lowest"] = alarm.lowest
+                    ood = block.ood
+                    arrays["alarm.p"] = np.asarray(ood.p)
+                    arrays["alarm.raised"] = np.asarray(ood.flagged, bool)
+                    arrays["alarm.limited"] = np.asarray(ood.limited, bool)
+                    facts = {"level": request.level, "alarm.parts": list(ood.reasons)}
+                    facts["alarm.lowest"] = ood.lowest_p
                     if block.consistency is not None:
                         arrays["consistency"] = np.asarray(block.consistency)
                 yield Answer(arrays, facts)
@@ -147,6 +154,41 @@ class Served:
             "metrics": card.get("metrics", {}),
             "calibration": calibration,
         }
+
+
+class Cost(NamedTuple):
+    """Bytes of one job."""
+
+    start: int
+    """While its fields are checked, resampled and standardised."""
+    blocks: int
+    """After that, while its blocks are made, encoded, read and sent."""
+    ahead: int
+    """Number of blocks that may lie unread."""
+
+
+def cost_of(request: PredictRequest, predictor: Predictor) -> Cost:
+    """An upper bound of the memory that a request takes, known before any of it is taken.
+
+    The factors are multiples of array sizes, measured in ``tests/serve/test_worker.py``.
+    """
+    fields, history, horizon = request.fields.nbytes, predictor.history, predictor.horizon
+    shape = predictor.spec.grid.shape
+    window = (
+        4 * request.samples * len(predictor.spec.channels) * (history + horizon) * math.prod(shape)
+    )
+    # Resampling to the model's grid and back: eight matrices along each axis, in double precision.
+    weights = 64 * sum(n * m for n, m in zip(request.fields.shape[-2:], shape, strict=False))
+    block, kept = fields * horizon // history, 4 * window + weights
+    if request.level is not None:  # intervals: three arrays of frames, and the input is kept
+        block, kept = 3 * block, kept + 3 * fields
+    if request.route == "explain":  # maps of the input and of the prediction
+        kept += 12 * (fields + block)
+    ahead = min(MOST_AHEAD, max(1, AHEAD // max(1, block)))
+    # Resampling around points that are not known takes more.
+    has_gaps = request.mask is not None or predictor.spec.grid.body is not None
+    start = (20 if has_gaps else 8) * fields + 4 * window + 2 * weights
+    return Cost(start, (ahead + (16 if has_gaps else 7)) * block + kept, ahead)
 
 
 def _same_cells(one: Grid, other: Grid) -> bool:

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from pibert.data.sources.recordings import Hints
-from pibert.serve.answers import Answer
-from pibert.serve.arrays import NPY_MAGIC, read_npy, read_safetensors
+from pibert.data.readers.recordings import Hints
+from pibert.serve.answers import NPY_MAGIC, Answer, read_npy, read_safetensors
 from pibert.serve.layout import (
     is_own_layout,
     open_arrays,
@@ -25,9 +24,9 @@ from pibert.serve.layout import (
     read_npz,
     with_hints,
 )
+from pibert.serve.limits import Refusal
 from pibert.serve.reading import PROBLEM, read_file
 from pibert.serve.recordings import Units
-from pibert.serve.refusal import Refusal
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _ZIP_MAGIC = b"PK\x03\x04"

@@ -11,19 +11,17 @@ from typing import Any
 
 import torch
 
-from pibert.data.counted import counts_frames, counts_points
 from pibert.data.format import FormatError
 from pibert.data.hdf5 import HDF5Error, check_foreign
-from pibert.data.isolation.limits import limit_memory
-from pibert.data.sources import identify, open_recordings
-from pibert.data.sources.recordings import Hints, SourceError
+from pibert.data.isolation import limit_memory
+from pibert.data.provenance import counts_frames, counts_points
+from pibert.data.readers import identify, open_recordings
+from pibert.data.readers.recordings import Hints, SourceError
 from pibert.fields import Trajectory
-from pibert.remarks import InputWarning
-from pibert.serve.answers import Answer, encode
-from pibert.serve.asked import SAFETENSORS
-from pibert.serve.limits import MB, SIDE
-from pibert.serve.recordings import Units, fit_units, take_frames
-from pibert.serve.refusal import Refusal
+from pibert.notes import collecting
+from pibert.serve.answers import SAFETENSORS, Answer, encode
+from pibert.serve.limits import MB, SIDE, Refusal
+from pibert.serve.recordings import Units, fit_to_models, take_frames
 
 PROBLEM = b"problem: "
 """Stands before the code and the message of a refusal, in place of frames."""
@@ -66,9 +64,8 @@ def _problem(code: str, message: str) -> bytes:
 
 def _read(path: Path, limit: int, wanted: str | None, units: Units, hints: Hints) -> Answer:
     check_foreign(path, limit)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("always", InputWarning)
+    with warnings.catch_warnings(), collecting() as notes:
+        warnings.simplefilter("ignore")  # of the libraries that read files
         recordings = open_recordings(path, _kind_of(path), hints, isolate=False)
         if wanted is not None and wanted not in recordings.names:
             raise ValueError(f"{path}: there is no trajectory {wanted[:100]!r}")
@@ -80,8 +77,8 @@ def _read(path: Path, limit: int, wanted: str | None, units: Units, hints: Hints
             f"expected at most {SIDE} rows and columns, and a frame of {limit / MB:.0f} MB, found "
             f"{len(found.spec.channels)} channels of {rows} x {columns} points",
         )
-    fit, changed = fit_units(found, units)
-    remarks = [*recordings.remarks, *(str(one.message) for one in caught), *changed]
+    fit, changed = fit_to_models(found, units)
+    remarks = [*recordings.remarks, *map(str, notes), *changed]
     if wanted is None and len(recordings) > 1:
         remarks.append(f"the first of {len(recordings)} trajectories")
     answer = take_frames(fit, 0, None, limit, remarks)

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from pibert.data.counted import counts_frames
 from pibert.data.format import Reader
-from pibert.data.provenance import predicted_by
-from pibert.data.units import assume_units, in_consistent_units
+from pibert.data.provenance import counts_frames, predicted_by
 from pibert.fields import Trajectory, read_mask
+from pibert.inference.recording import fit_units, units_of
+from pibert.notes import Notes
 from pibert.serve.answers import Answer
+from pibert.serve.limits import Refusal
 from pibert.serve.models import SAMPLE, Served
-from pibert.serve.refusal import Refusal
 
 Units = Sequence[Mapping[str, str]]
 """Of the channels of each model, by name."""
@@ -33,14 +33,13 @@ class Recordings:
     def __init__(self, files: Iterable[Path], models: Iterable[Served]) -> None:
         self._found: dict[str, tuple[Trajectory, list[str]]] = {}
         models = list(models)
-        specs = [own.predictor.spec for own in models]
-        self.units: Units = [dict(zip(s.channels, s.units, strict=True)) for s in specs]
+        self.units: Units = [units_of(own.predictor.spec) for own in models]
         beside = [m.folder / SAMPLE for m in models if m.folder and (m.folder / SAMPLE).is_file()]
         paths = dict.fromkeys(Path(path).resolve() for path in (*files, *beside))
         for path in paths:
             stem = path.parent.name if path.name == SAMPLE else path.stem
             for trajectory in Reader(path):
-                fit = fit_units(trajectory, self.units)
+                fit = fit_to_models(trajectory, self.units)
                 self._found[self._free_id(f"{stem}-{trajectory.name}")] = fit
         self._models = models
 
@@ -85,31 +84,13 @@ class Recordings:
         return self._found[place]
 
 
-def fit_units(trajectory: Trajectory, units: Units) -> tuple[Trajectory, list[str]]:
-    """In metres and seconds unless a model takes the units that it has; with notes on that.
-
-    Where velocities state no unit, lengths or times in other units than the models' cannot be used
-    as they are: then the models' unit is assumed, if they agree on one. A trajectory whose units
-    are not known stays as it is.
-    """
-    remarks: list[str] = []
-    stated = _assumed(trajectory, units, remarks)
-    fit = in_consistent_units(stated)
-    own = dict(zip(stated.spec.channels, stated.spec.units, strict=True))
-    is_taken = any(wanted.items() <= own.items() for wanted in units)
-    # Velocities in m/s may go with coordinates in mm, which no model takes.
-    if fit is stated or (is_taken and fit.spec.units != stated.spec.units):
-        return trajectory, []
-    changes = ", ".join(f"{name} {change}" for name, change in fit.local["units"].items())
-    return fit, [*remarks, f"brought to metres and seconds: {changes}"]
-
-
-def _assumed(trajectory: Trajectory, units: Units, remarks: list[str]) -> Trajectory:
-    """With the units of the models where it states none and all models have the same."""
-    wanted = {tuple(own.get(name, "1") for name in trajectory.spec.channels) for own in units}
-    if len(wanted) != 1:
-        return trajectory
-    return assume_units(trajectory, wanted.pop(), remarks.append)
+def fit_to_models(trajectory: Trajectory, units: Units) -> tuple[Trajectory, list[str]]:
+    """In metres and seconds unless a model takes the units that it has; with notes on that."""
+    notes = Notes()
+    fit = fit_units(trajectory, units, notes.add)
+    if all(note.code != "units-converted" for note in notes):
+        return trajectory, []  # units that would only be assumed are not stated
+    return fit, [str(note) for note in notes]
 
 
 def describe(trajectory: Trajectory) -> dict[str, Any]:

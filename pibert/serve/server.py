@@ -17,14 +17,12 @@ try:
     from pibert.serve.app import Service, make_app
 except ImportError as error:
     raise ImportError(
-        f"serving needs FastAPI and uvicorn: pip install 'pibert-cfd[serve]' ({error})"
+        f"serving needs packages that are not installed: pip install 'pibert-cfd[serve]' ({error})"
     ) from error
 
-from pibert.serve.gate import LOOPBACK, Gate
-from pibert.serve.limits import Limits
+from pibert.serve.gate import Gate, Metrics
+from pibert.serve.limits import LOOPBACK, Budget, Limits, Returner, make_budget
 from pibert.serve.loading import load_served
-from pibert.serve.memory import Budget, Returner, make_budget
-from pibert.serve.metrics import Metrics
 from pibert.serve.recordings import Recordings
 from pibert.serve.worker import Worker
 
@@ -73,9 +71,9 @@ def serve(setup: Setup, say: Callable[[str], None]) -> None:
         for name, own in served.items():
             kind, spec = own.predictor.card["model"]["name"], own.predictor.spec
             leads = 0 if own.trusted is None else own.trusted.calibration.leads
-            bars = f", error bars for {leads} frames ahead" if leads else ""
+            intervals = f", prediction intervals for {leads} frames" if leads else ""
             rows, columns = spec.grid.shape
-            say(f"  {name}: {kind}, {' '.join(spec.channels)} on {rows} x {columns}{bars}")
+            say(f"  {name}: {kind}, {' '.join(spec.channels)} on {rows} x {columns}{intervals}")
         if recordings:
             say(f"  {len(recordings)} recordings")
         for worker in workers.values():

@@ -1,15 +1,15 @@
 """The thread of a model: it takes requests in turns and joins their steps.
 
 A job is one request. Every turn makes one block of frames for some jobs: steps and rollouts
-together, up to so many samples; an explanation or a rollout with error bars by itself. A job whose
-client does not read stands back after a few blocks, and one begins only when the memory budget has
-room for it. A job whose client has gone is dropped at once, or after the turn that it is part of.
+together, up to so many samples. An explanation or a rollout with prediction intervals runs alone. A
+job whose client does not read pauses after a few blocks, and one begins only when the memory budget
+has room for it. A job whose client has gone is dropped at once, or after the turn that it is in.
 """
 
 import asyncio
 import contextlib
 import logging
-import re
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -17,28 +17,27 @@ from dataclasses import replace
 
 import numpy as np
 
-from pibert.remarks import collecting_warnings
+from pibert.inference.predictor import PredictionStream
+from pibert.notes import Note, Notes, collecting
 from pibert.serve.answers import Answer
-from pibert.serve.asked import Asked
-from pibert.serve.costs import Cost, cost_of
-from pibert.serve.joint import Rolling
-from pibert.serve.limits import Limits
-from pibert.serve.memory import POLL, Budget, Hold
-from pibert.serve.metrics import Metrics
-from pibert.serve.models import Served
-from pibert.serve.refusal import Refusal, refusal_of
+from pibert.serve.gate import Metrics
+from pibert.serve.limits import POLL, Budget, Hold, Limits, Refusal, refusal_of
+from pibert.serve.models import Cost, Served, cost_of
+from pibert.serve.schemas import PredictRequest
 
 _log = logging.getLogger("pibert.serve")
-_NUMBER = re.compile(r"(?<![\w'])-?\d[\d.,]*(e[+-]?\d+)?")
-_HINT = ("pass grid=pibert.Grid(...)", "send dx and dy, or a file that states them")
-"""What the predictor advises in Python, and the same for those who call the server."""
+_REMEDIES = {
+    "spacing-assumed": "send dx and dy, or a file that states them",
+    "unknown-parameters": "send parameters by name, or null where one is unknown",
+}
+"""Remedies for callers of the server, where they differ from those in Python."""
 
 
 class Job:
     """A request on its way; made in the event loop that waits for its blocks."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked: Asked | None = asked
+    def __init__(self, asked: PredictRequest) -> None:
+        self.asked: PredictRequest | None = asked
         """Until the job begins: then its arrays are not needed any more."""
         self.samples, self.steps = asked.samples, asked.steps or 0
         self.joins = asked.route != "explain" and asked.level is None
@@ -50,30 +49,26 @@ class Job:
         self.unread = 0
         self.is_gone = False
         """Nobody waits for it any more."""
-        self.rolling: Rolling | None = None
+        self.stream: PredictionStream | None = None
         self.alone: Iterator[Answer] | None = None
         self.first: Answer | None = None
         """What the first block says beside its frames, until it is handed out."""
-        self.remarks: list[str] = []
-        """What the next block is to tell the caller."""
-        self._noted: set[str] = set()
+        self.pending: list[Note] = []
+        """Notes that the next block carries."""
+        self.notes = Notes(on_new=self.pending.append)
         self._loop = asyncio.get_running_loop()
 
     @property
     def has_begun(self) -> bool:
-        return self.first is not None or self.rolling is not None or self.alone is not None
+        return self.first is not None or self.stream is not None or self.alone is not None
 
-    def note(self, remarks: list[str]) -> None:
-        """Have the next block tell what no block has told yet.
-
-        The fields may be looked at again on the model's grid, where numbers differ a little:
-        remarks that are the same but for numbers count as one. Digits within a name count.
-        """
-        for remark in remarks:
-            pattern = _NUMBER.sub("#", remark)
-            if pattern not in self._noted:
-                self._noted.add(pattern)
-                self.remarks.append(remark.replace(*_HINT))
+    def take_notes(self) -> list[str]:
+        """Notes that no block has carried yet."""
+        found = [
+            replace(note, remedy=_REMEDIES.get(note.code, note.remedy)) for note in self.pending
+        ]
+        self.pending.clear()
+        return [str(note) for note in found]
 
     def hand_out(self, item: Answer | Exception) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
@@ -85,7 +80,7 @@ class Job:
 
     def release(self) -> None:
         """Free what it holds: tracebacks and callbacks may hold the job itself much longer."""
-        self.asked = self.rolling = self.alone = self.first = None
+        self.asked = self.stream = self.alone = self.first = None
         if self.hold is not None:
             self.hold.release()
 
@@ -177,8 +172,9 @@ class Worker(threading.Thread):
         predictor = self.served.predictor
         shape = (1, predictor.history, len(predictor.spec.channels), *predictor.spec.grid.shape)
         mean = np.asarray(predictor.normalizer.mean, dtype=np.float32)[:, None, None]
+        unknown = dict.fromkeys(predictor.spec.parameter_names, math.nan)
         try:
-            predictor.step(np.ascontiguousarray(np.broadcast_to(mean, shape)))
+            predictor.step(np.ascontiguousarray(np.broadcast_to(mean, shape)), unknown)
         except Exception:
             _log.exception("the first step of model %s failed", self.served.name)
         self.is_warm.set()
@@ -240,7 +236,7 @@ class Worker(threading.Thread):
         (asked, job.asked), served = (job.asked, None), self.served
         steps = asked.steps or served.predictor.horizon
         try:
-            with collecting_warnings() as remarks:
+            with collecting(job.notes):
                 served.check(asked)
                 first = Answer({})
                 if asked.route == "explain":
@@ -249,12 +245,15 @@ class Worker(threading.Thread):
                 elif asked.level is not None:
                     job.alone = served.bars(asked, steps)
                 else:
-                    given = served.predictor.take(replace(asked, steps=steps))
+                    job.stream = served.predictor.stream(
+                        asked.fields, steps, asked.parameters, asked.mask, grid=asked.grid
+                    )
+                    given = job.stream.input
+                    job.notes.extend(given.notes)
                     if asked.consistency:
-                        first.arrays["consistency"] = served.predictor.judge(given)
-                    job.rolling = Rolling(given, steps)
+                        first.arrays["consistency"] = served.predictor.consistency_of(given)
+                    given.forget_input()
             job.first = Answer(first.arrays, served.facts() | first.facts)
-            job.note(remarks)
             job.hold.resize(job.cost.blocks)
         except Exception as error:
             self._finish(job, error)
@@ -264,32 +263,31 @@ class Worker(threading.Thread):
     def _go_on_alone(self, job: Job) -> None:
         assert job.alone is not None
         try:
-            with collecting_warnings() as remarks:
+            with collecting(job.notes):
                 block = next(job.alone)
-            self._hand_out(job, block, remarks)
+            self._hand_out(job, block)
         except StopIteration:
             self._forget(job)
         except Exception as error:
             self._finish(job, error)
 
     def _go_on_together(self, jobs: list[Job]) -> None:
-        rollouts = [job.rolling for job in jobs if job.rolling is not None]
+        streams = [job.stream for job in jobs if job.stream is not None]
         self._metrics.observe_batch(self.served.name, self._samples(jobs))
-        found = self.served.predictor.advance(rollouts)
-        for job, rolling, block in zip(jobs, rollouts, found, strict=True):
+        found = self.served.predictor.advance(streams)
+        for job, stream, block in zip(jobs, streams, found, strict=True):
             if isinstance(block, Exception):
                 self._finish(job, block)
                 continue
-            if rolling.done >= rolling.steps:
+            if stream.is_done:
                 self._forget(job)
-            self._hand_out(job, Answer({"prediction": block.frames}), block.remarks)
+            job.notes.extend(block.notes)
+            self._hand_out(job, Answer({"prediction": block.fields}))
 
-    def _hand_out(self, job: Job, block: Answer, remarks: list[str]) -> None:
-        job.note(remarks)
+    def _hand_out(self, job: Job, block: Answer) -> None:
         facts, arrays = block.facts, block.arrays
-        if job.first is not None or job.remarks:
-            facts = facts | {"remarks": job.remarks}
-            job.remarks = []
+        if job.first is not None or job.pending:
+            facts = facts | {"remarks": job.take_notes()}
         if job.first is not None:
             # Frames stand first: they are what an npy file holds.
             arrays, facts = arrays | job.first.arrays, job.first.facts | facts

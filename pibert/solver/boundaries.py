@@ -5,20 +5,17 @@ A link says what has to lie there: a combination of populations that have just c
 together are one gather and one scatter a step, whatever the boundaries are.
 
 - periodic: the population that leaves on the opposite side;
-- wall: half-way bounce-back, f_i = f_-i + 6 w_i c_i . velocity, the wall half a cell beyond the
-  last cells; no slip, moving with its velocity (Ladd, 1994);
-- inflow: the same with the velocity of the stream;
+- wall, inflow: half-way bounce-back, f_i = f_-i + 6 w_i c_i . velocity, half a cell beyond the last
+  cells, with the velocity of the wall or the stream (Ladd, 1994);
 - slip: the mirrored population;
 - outflow: incoming populations leave with the fastest wave, df/dt + (c_s + U) df/dx = 0, implicit
-  upwind, so that sound passes; and a faint pull towards the undisturbed stream keeps the mean
-  pressure. It serves as a far field too, beside a stream. Vortices need a sponge in front of it, a
-  layer of higher viscosity;
+  upwind, so that sound passes; a faint pull towards the undisturbed stream keeps the mean pressure.
+  It serves as a far field too. Vortices need a sponge of higher viscosity in front of it;
 - body: interpolated bounce-back, linear (Bouzidi, 2001), with the distance q from cell to surface
   along the link; where there is no room to interpolate, half-way bounce-back.
 
 The force on the body is the momentum exchanged over its links (Ladd, 1994), in lattice units with
-density 1. A uniform pressure adds nothing to it where the surface is closed; to the lift of a body
-that stands on a wall it does.
+density 1. A uniform pressure adds nothing where the surface is closed.
 """
 
 import functools

@@ -12,7 +12,7 @@ Units: the sound speed of the mean state is 1, with density 1 and pressure 1 / g
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,9 +22,17 @@ from torch import Tensor
 
 from pibert.fields import Grid
 from pibert.physics.families.euler import conserved_variables
-from pibert.solver.periodic import PeriodicRecipe, Range, Sample, log_uniform, uniform
+from pibert.physics.spectral import random_field, random_velocity
+from pibert.solver.periodic import (
+    PeriodicRecipe,
+    Range,
+    Sample,
+    States,
+    Values,
+    log_uniform,
+    uniform,
+)
 from pibert.solver.recipes import Recipe, generator_of
-from pibert.solver.spectral import random_field, random_velocity
 
 COURANT = 0.5
 """Cells that the waves along x and y together cross in a time step."""
@@ -191,9 +199,7 @@ class CompressibleEuler(PeriodicRecipe):
         fields = torch.stack((rho, u, v, p / gamma))
         return Sample({"gamma": gamma, "mach": mach}, fields, {"start": start})
 
-    def advance(
-        self, fields: Float[Tensor, "b 4 y x"], parameters: Mapping[str, Float[Tensor, " b"]]
-    ) -> Float[Tensor, "b 4 y x"]:
+    def advance(self, fields: States, parameters: Values) -> States:
         return advance(fields, self.grid, parameters["gamma"], self.interval)
 
 

@@ -4,7 +4,6 @@ Every wave exp(i k . x) decays by exp(-alpha k^2 t). The first state has random 
 power exp(-(k l)^2) with the length l over which it varies, mean square 1 and mean 0.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pibert.fields import Grid
-from pibert.solver import spectral
-from pibert.solver.periodic import PeriodicRecipe, Range, Sample, log_uniform
+from pibert.physics import spectral
+from pibert.solver.periodic import PeriodicRecipe, Range, Sample, States, Values, log_uniform
 from pibert.solver.recipes import Recipe, generator_of
 
 
@@ -54,9 +53,7 @@ class Heat(PeriodicRecipe):
         )
         return Sample({"diffusivity": diffusivity}, start[None], {"scale": scale})
 
-    def advance(
-        self, fields: Float[Tensor, "b 1 y x"], parameters: Mapping[str, Float[Tensor, " b"]]
-    ) -> Float[Tensor, "b 1 y x"]:
+    def advance(self, fields: States, parameters: Values) -> States:
         later = diffuse(fields[:, 0], self.grid, parameters["diffusivity"], self.interval)
         return later[:, None]
 

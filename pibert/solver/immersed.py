@@ -2,28 +2,23 @@
 
 The surface is a ring of markers. The velocity there, interpolated from the cells around with the
 three-point kernel of Roma (1999), has to be the body's; the momentum that makes it so is spread
-back to the cells with the same kernel. All markers are solved for together: interpolating what was
-spread is a matrix A, and the momenta are A^-1 times the velocity that is missing. The body moves
-along y alone, so A depends only on the fraction of a cell by which it has moved; the inverses are
-tabulated, and one refinement removes the error of the table.
+back with the same kernel. All markers are solved for together: interpolating what was spread is a
+matrix A, and the momenta are A^-1 times the missing velocity. The body moves along y alone, so A
+depends only on the fraction of a cell by which it has moved; the inverses are tabulated.
 
 The kick G enters the populations after the collision, as the difference of two equilibria
-(Kupershtokh, 2004); to first order in G that is the form of Guo (2002). At the time of the kick the
-fluid moves with its momentum before it plus G / 2, and that velocity is what the markers see.
+(Kupershtokh, 2004). The markers see the momentum of the fluid before the kick plus G / 2.
 
 Each sample has a mass, damper and spring of its own, m y'' + c y' + k y = F, integrated with the
-trapezoidal rule. F is what the fluid gets, reversed, plus what accelerates the fluid inside the
-ring, which follows like a rigid body: pi/4 D^2 y'' (Uhlmann, 2005). The kick is linear in the new
-velocity of the body, so both are solved for together: the fluid that the kernel drags along counts
-as mass. Bodies stay stable down to the mass of the fluid they displace, but not below it.
+trapezoidal rule and solved for together with the kick. F includes what accelerates the fluid inside
+the ring, pi/4 D^2 y'' (Uhlmann, 2005). Bodies stay stable down to the mass of the fluid they
+displace, but not below it.
 
-The ring looks larger to a shear than to an acceleration. In a domain of 15 x 10 D the drag of a
-held cylinder, against interpolated bounce-back with as many cells, was within 0.2 % at Re 40; at
-Re 100 it was 7 % low with 12 cells across the body and 2 % with 24, the lift 24 % and 8 %. The
-added mass of a swing in still fluid was 13 % high with 10 cells and 4 % with 20.
+Accuracy in a domain of 15 x 10 D against interpolated bounce-back: the drag of a held cylinder is
+within 0.2 % at Re 40; at Re 100 it is 7 % low with 12 cells across the body and 2 % with 24, the
+lift 24 % and 8 %. The added mass of a swing in still fluid is 13 % high with 10 cells, 4 % with 20.
 
 Lattice units throughout, the fluid's density is 1; cell (row, column) has y = row and x = column.
-No sum depends on the order in which threads arrive: runs repeat bit for bit.
 """
 
 import functools

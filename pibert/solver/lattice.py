@@ -2,22 +2,18 @@
 
 Populations f_i move along c_i (x, y), one cell a step. Stored is the deviation f_i - w_i from a
 fluid at rest, which keeps float32 accurate. The equilibrium is the incompressible one of He and
-Luo (1997): its zeroth moment r is a pressure, p = r / 3, its first the velocity itself, so that no
-step divides by a density.
+Luo (1997): its zeroth moment r is a pressure, p = r / 3, its first the velocity itself.
 
-An array of populations is (b, 9, y + 2, x + 2): one ring of ghost cells lies around the flow. It
-holds the populations after collision; a step pulls f_i from the cell at -c_i and collides. Whatever
-a cell pulls from a ghost or from inside a body was put there by ``pibert.solver.boundaries``; the
-step itself knows no boundary.
+An array of populations is (b, 9, y + 2, x + 2): one ring of ghost cells lies around the flow. A
+step pulls f_i from the cell at -c_i and collides. What a cell pulls from a ghost or from inside a
+body was put there by ``pibert.solver.boundaries``; the step itself knows no boundary.
 
 Collision operators, with the relaxation time tau = 3 nu + 1/2:
 
-- ``trt``: two relaxation times (Ginzburg, 2005). The even part of each pair of opposite
-  populations relaxes with tau, the odd part with tau' such that (tau - 1/2) (tau' - 1/2) is the
-  magic number; 3/16 puts a straight wall exactly half-way between cells.
-- ``regularised``: recursive regularisation to fourth order (Malaspinas, 2015; Coreixas, 2017).
-  Everything but the stress and what follows from it is dropped in each step: more dissipative at
-  the scale of the lattice, and stable at far higher Reynolds numbers.
+- ``trt``: two relaxation times (Ginzburg, 2005), tau and tau' such that (tau - 1/2) (tau' - 1/2) is
+  the magic number; 3/16 puts a straight wall exactly half-way between cells.
+- ``regularised``: recursive regularisation to fourth order (Malaspinas, 2015; Coreixas, 2017): more
+  dissipative at the scale of the lattice, and stable at far higher Reynolds numbers.
 
 The Smagorinsky term adds the viscosity (C dx)^2 |S| with the strain rate S from the stress (Hou,
 1996). A body force enters as in Guo (2002): half before and half after the collision.

@@ -21,6 +21,9 @@ from pibert.solver.recipes import Diverged, Progress
 
 Range = tuple[float, float]
 """Lowest and highest value."""
+States = Float[Tensor, "b c y x"]
+Values = Mapping[str, Float[Tensor, " b"]]
+"""The parameters of some samples by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +34,7 @@ class Sample:
     start: Float[Tensor, "c y x"]
     """In float64."""
     local: Mapping[str, Any] = field(default_factory=dict)
-    """Choices that are no parameters, for the record."""
+    """Choices that are not parameters, for the provenance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,10 +107,8 @@ class PeriodicRecipe(ABC):
         """Parameters and first state of one sample."""
 
     @abstractmethod
-    def advance(
-        self, fields: Float[Tensor, "b c y x"], parameters: Mapping[str, Float[Tensor, " b"]]
-    ) -> Float[Tensor, "b c y x"]:
-        """The states one interval later; NaN where a sample can not go on."""
+    def advance(self, fields: States, parameters: Values) -> States:
+        """The states one interval later; NaN where a sample cannot go on."""
 
     def simulate(
         self, indices: Sequence[int], *, device: str = "cpu", progress: Progress | None = None

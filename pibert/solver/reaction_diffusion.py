@@ -17,12 +17,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pibert.fields import Grid
+from pibert.physics import spectral
 from pibert.physics.families.reaction_diffusion import FISHER_KPP, GRAY_SCOTT, Reaction
-from pibert.solver import spectral
 from pibert.solver.periodic import (
     PeriodicRecipe,
     Range,
     Sample,
+    States,
+    Values,
     bump,
     log_uniform,
     uniform,
@@ -88,9 +90,7 @@ class ReactionDiffusion(PeriodicRecipe):
             bare = bare * (1 - bump(self.grid, generator, log_uniform(generator, self.width)))
         return Sample(parameters, self.first_state(1 - bare))
 
-    def advance(
-        self, fields: Float[Tensor, "b c y x"], parameters: Mapping[str, Float[Tensor, " b"]]
-    ) -> Float[Tensor, "b c y x"]:
+    def advance(self, fields: States, parameters: Values) -> States:
         return react_and_diffuse(
             fields,
             self.grid,

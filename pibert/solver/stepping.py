@@ -28,7 +28,7 @@ CHANNELS = ("u", "v", "p")
 LOOK_EVERY = 200
 """Steps between two looks for divergence."""
 FASTEST = 0.4
-"""Cells per step, 0.7 of the speed of sound: beyond it the lattice is no incompressible fluid."""
+"""Cells per step, 0.7 of the speed of sound: beyond it the fluid is not incompressible."""
 
 
 @runtime_checkable
@@ -78,7 +78,7 @@ class Case:
     coarsen: int = 1
     """A point of a frame is the mean of so many by so many cells of the view."""
     solid: Bool[Tensor, "rows columns"] | None = None
-    """True inside a body, in the whole domain. What the solver holds there is no flow."""
+    """True inside a body, in the whole domain. What the solver holds there is not a flow."""
     mover: Callable[[bool], Mover] | None = None
     """Makes the body that moves, at its start; takes whether to compile it."""
 
@@ -142,7 +142,7 @@ def run(
     """Run a case and sample it.
 
     Args:
-        case: From ``pibert.solver.cases``.
+        case: Such as ``pibert.solver.wakes.cylinder`` gives.
         frames: How many frames of each sample; the first is taken after the warm-up.
         every: Steps between two frames, at least one, for all samples or for each; it need not be
             whole.

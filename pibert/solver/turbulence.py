@@ -8,15 +8,13 @@ has these terms, so such frames name none.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from pibert.solver import spectral
-from pibert.solver.periodic import PeriodicRecipe, Range, Sample, log_uniform
+from pibert.physics import spectral
+from pibert.solver.periodic import PeriodicRecipe, Range, Sample, States, Values, log_uniform
 from pibert.solver.recipes import Recipe, generator_of
 
 
@@ -63,19 +61,17 @@ class Turbulence(PeriodicRecipe):
             record |= {"force": self.force, "waves": self.waves, "drag": self.drag}
         return Sample({"viscosity": viscosity}, start, record)
 
-    def advance(
-        self, fields: Float[Tensor, "b 2 y x"], parameters: Mapping[str, Float[Tensor, " b"]]
-    ) -> Float[Tensor, "b 2 y x"]:
+    def advance(self, fields: States, parameters: Values) -> States:
         modes = spectral.modes_of(self.grid, fields.device)
         vorticity = spectral.vorticity_of(fields, modes)
         force = self._curl_of_force(modes) if self.force else None
         steps = spectral.steps_needed(
             fields, self.grid, self.interval, gain=abs(self.force) * self.interval
         )
-        later = torch.full_like(vorticity, math.nan)
-        for count in sorted(set(steps) - {0}):
-            members = [i for i, n in enumerate(steps) if n == count]
-            later[members] = spectral.advance_vorticity(
+        later = spectral.in_groups(
+            vorticity,
+            steps,
+            lambda members, count: spectral.advance_vorticity(
                 vorticity[members],
                 modes,
                 self.interval,
@@ -83,7 +79,8 @@ class Turbulence(PeriodicRecipe):
                 viscosity=parameters["viscosity"][members],
                 drag=self.drag,
                 force=force,
-            )
+            ),
+        )
         return spectral.velocity_of(later, modes)
 
     def _curl_of_force(self, modes: spectral.Modes) -> Tensor:

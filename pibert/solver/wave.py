@@ -5,7 +5,6 @@ handful of smooth hills and hollows at rest, each of which becomes a ring.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,11 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pibert.fields import Grid
-from pibert.solver import spectral
+from pibert.physics import spectral
 from pibert.solver.periodic import (
     PeriodicRecipe,
     Range,
     Sample,
+    States,
+    Values,
     bump,
     log_uniform,
     uniform,
@@ -79,9 +80,7 @@ class Wave(PeriodicRecipe):
             u = u + height * bump(self.grid, generator, log_uniform(generator, self.width))
         return Sample({"speed": speed}, torch.stack((u, torch.zeros_like(u))))
 
-    def advance(
-        self, fields: Float[Tensor, "b 2 y x"], parameters: Mapping[str, Float[Tensor, " b"]]
-    ) -> Float[Tensor, "b 2 y x"]:
+    def advance(self, fields: States, parameters: Values) -> States:
         u, u_t = fields.unbind(1)
         return torch.stack(propagate(u, u_t, self.grid, parameters["speed"], self.interval), 1)
 

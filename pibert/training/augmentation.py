@@ -2,27 +2,26 @@
 
 A symmetry moves the points of the grid and turns the vectors on them:
 
-    reflect_x   columns reversed   u -> -u           where left and right are alike
-    reflect_y   rows reversed      v -> -v           where bottom and top are alike
+    reflect_x   columns reversed   u -> -u           if left and right sides are of one kind
+    reflect_y   rows reversed      v -> -v           if bottom and top sides are of one kind
     rotate      0 to 3 turns       (u, v) -> (-v, u) on a square periodic box with dx = dy
 
 Vorticity (``omega``) changes its sign under a reflection; every other channel is a scalar, also a
-velocity out of the plane (``w``), and also u and v where they are no velocity
-(``FieldSpec.velocity``). The rule holds in physical units. With mean m and std s of channel c, and
-its new value e times channel d, the standardised value is
+velocity out of the plane (``w``), and u and v if they are not a velocity (``FieldSpec.velocity``).
+The rule holds in physical units. With mean m and std s of channel c, and its new value e times
+channel d, the standardised value is
 
     z'_c = (e (s_d z_d + m_d) - m_c) / s_c
 
 A flow that obeys its equations still does after such a change, if nothing else singles out a
-direction. The grid tells of its sides and of its fixed body; a symmetry that these rule out is
-refused. Of a body that differs between samples the masks tell, and they are moved along. What the
-grid cannot tell is what drives the flow: a moving lid, a force, gravity, an inflow that is not
-symmetric, a parameter that names a direction. So "auto" takes what the grid allows and leaves out
-what it cannot judge: sides that are open or let fluid in or out, a closed box of walls, a flow of
-no stated family. With True the user vouches for these.
+direction. A symmetry that the sides of the grid or its fixed body rule out is refused; bodies that
+differ between samples are masks, which move along. The grid does not state what drives the flow: a
+moving lid, a force, gravity, an inflow that is not symmetric, a parameter that names a direction.
+So "auto" leaves out open sides, sides with inflow or outflow, closed boxes of walls, and flows
+without a PDE family; True includes them.
 
-Which samples are changed is drawn per sample (``pibert.draws``), each symmetry for half of them and
-every number of quarter turns for a quarter.
+Random numbers are per sample (``pibert.sample_rng``): each reflection applies to half of the
+samples, every number of quarter turns to a quarter.
 """
 
 import math
@@ -33,7 +32,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pibert import draws
+from pibert import sample_rng
+from pibert.config import check
 from pibert.fields import Batch, Boundary, FieldSpec, Grid, Normalizer
 from pibert.training.objectives import Objective, in_turns, period_of
 
@@ -46,43 +46,36 @@ _CLEAR_SIDES = (Boundary.PERIODIC, Boundary.WALL, Boundary.SLIP)
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """Symmetries to draw from; "auto" takes one where the set-up surely has it."""
+    """Symmetries to apply at random; "auto" uses one if the data surely have it."""
 
     reflect_x: Choice = False
     """Reverse the columns of half of the samples."""
     reflect_y: Choice = False
     """Reverse the rows of half of the samples."""
     rotate: Choice = False
-    """Turn samples by 0 to 3 right angles."""
+    """Rotate samples by 0 to 3 right angles."""
 
     def __post_init__(self) -> None:
-        for name in SYMMETRIES:
-            if getattr(self, name) not in (False, True, "auto"):
-                raise ValueError(
-                    f"{name} must be true, false or 'auto', found {getattr(self, name)!r}"
-                )
+        check(self)
 
     def chosen(self, spec: FieldSpec) -> tuple[Symmetry, ...]:
-        """The symmetries for a set-up; one that was asked for and is not there is an error."""
+        """The symmetries for data of this spec; an error for one that is True and not there."""
         for name in SYMMETRIES:
             reason = obstacle(name, spec)
             if getattr(self, name) is True and reason:
                 raise ValueError(f"augmentation {name} does not fit this data: {reason}")
         certain = allowed(spec)
-        return tuple(
-            name
-            for name in SYMMETRIES
-            if getattr(self, name) is True or (getattr(self, name) and name in certain)
-        )
+        wanted = {name: getattr(self, name) for name in SYMMETRIES}
+        return tuple(n for n, own in wanted.items() if own is True or (own and n in certain))
 
 
 def allowed(spec: FieldSpec) -> tuple[Symmetry, ...]:
-    """The symmetries that a set-up has for all that its spec tells; what "auto" takes."""
+    """The symmetries that a spec surely has; what "auto" takes."""
     return tuple(n for n in SYMMETRIES if obstacle(n, spec) is None and doubt(n, spec) is None)
 
 
 def obstacle(symmetry: Symmetry, spec: FieldSpec) -> str | None:
-    """Why a set-up cannot have a symmetry; None where nothing speaks against it."""
+    """Why data of this spec cannot have a symmetry; None if nothing is against it."""
     grid = spec.grid
     if _lacks_a_component(spec):
         return f"expected both components of the velocity or none, found channels {spec.channels}"
@@ -101,7 +94,7 @@ def obstacle(symmetry: Symmetry, spec: FieldSpec) -> str | None:
 
 
 def doubt(symmetry: Symmetry, spec: FieldSpec) -> str | None:
-    """Why a spec leaves open whether the set-up has a symmetry."""
+    """Why a spec leaves open whether the data have a symmetry."""
     sides = spec.grid.sides
     if spec.family is None:
         return "no PDE family is stated, so a force may act"
@@ -123,14 +116,14 @@ def augmented(
     inputs: tuple[str, ...] = (),
     targets: tuple[str, ...] = (),
 ) -> Objective:
-    """The objective on augmented batches in training, on batches as they are in evaluation.
+    """The objective on augmented batches in training, on unchanged batches in evaluation.
 
     Args:
         objective: What is trained.
-        augmentation: Symmetries to draw from.
+        augmentation: Symmetries to apply.
         spec: Of the data, all its channels.
         normalizer: Statistics of these channels.
-        inputs: Channels that the model sees; empty stands for all.
+        inputs: Input channels of the model; empty stands for all.
         targets: Channels that it predicts; empty stands for all.
     """
     change = augmenter(augmentation, spec, normalizer, inputs=inputs, targets=targets)
@@ -149,7 +142,7 @@ def augmenter(
     inputs: tuple[str, ...] = (),
     targets: tuple[str, ...] = (),
 ) -> Callable[[Batch], Batch]:
-    """What ``augmented`` does to a batch; the arguments are its."""
+    """What ``augmented`` does to a batch; it has the same arguments."""
     moves = {
         move: (
             _Mixing.of(move, inputs or spec.channels, spec, normalizer),
@@ -160,15 +153,15 @@ def augmenter(
     }
 
     def change(batch: Batch) -> Batch:
-        turns = draws.whole(batch.seeds, "rotate", 4)
-        drawn = {
-            "reflect_x": draws.whole(batch.seeds, "reflect_x", 2) == 1,
-            "reflect_y": draws.whole(batch.seeds, "reflect_y", 2) == 1,
+        turns = sample_rng.integer(batch.seeds, "rotate", 4)
+        selected = {
+            "reflect_x": sample_rng.integer(batch.seeds, "reflect_x", 2) == 1,
+            "reflect_y": sample_rng.integer(batch.seeds, "reflect_y", 2) == 1,
             "quarter turn": turns % 2 == 1,
             "half turn": turns >= 2,
         }
         for move, (of_inputs, of_targets) in moves.items():
-            batch = _moved(batch, move, drawn[move], of_inputs, of_targets)
+            batch = _moved(batch, move, selected[move], of_inputs, of_targets)
         return batch
 
     return change
@@ -234,13 +227,13 @@ class _Mixing(NamedTuple):
 
 
 def _moved(
-    batch: Batch, move: str, drawn: Tensor, of_inputs: _Mixing, of_targets: _Mixing
+    batch: Batch, move: str, selected: Tensor, of_inputs: _Mixing, of_targets: _Mixing
 ) -> Batch:
-    """The batch with a move applied to the samples that were drawn."""
+    """The batch with a move applied to the selected samples."""
     points = _POINTS[move]
 
     def choose(moved: Tensor, kept: Tensor) -> Tensor:
-        return torch.where(drawn.view(-1, *[1] * (kept.ndim - 1)), moved, kept)
+        return torch.where(selected.view(-1, *[1] * (kept.ndim - 1)), moved, kept)
 
     def fields(kept: Tensor, mixing: _Mixing, known: Tensor) -> Tensor:
         """Of (b, t, c, y, x) with known (b, t, y, x)."""
@@ -272,7 +265,7 @@ def _obstacle_to_turns(grid: Grid) -> str | None:
 
 
 def _lacks_a_component(spec: FieldSpec) -> bool:
-    """Whether there is one of u and v, and nothing says that it is not a velocity."""
+    """Whether one of u and v is missing, and the other may be a velocity."""
     alone = len({"u", "v"} & set(spec.channels)) == 1
     complete = (*spec.channels, *{"u", "v"} - set(spec.channels))
     return alone and replace(spec, channels=complete, units=()).velocity is not None

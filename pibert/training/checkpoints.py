@@ -1,20 +1,32 @@
-"""When the state of a run is saved, what goes into it, and how a run takes it up again.
+"""Checkpoints of a run: its state, its best weights, and waiting while they cannot be written.
 
 The state is saved after an epoch, within one when some time has passed, at the end, and when the
-run is asked to stop. Where epochs take seconds, some are passed over, so that saving costs no more
-than a hundredth of the time. All processes take part, the first one writes. All of them read: the
-folder of a run is on a file system that they share.
+run is asked to stop. If epochs take seconds, some are skipped, so that saving takes at most a
+hundredth of the time. All processes take part and the first one writes. All of them read: the run
+folder is on a file system that they share.
+
+The best weights count as such only once they are on the disk. If those of a resumed run are
+missing, they are written again, provided its state still has them. With a running mean of the
+weights, the mean is what is validated and kept.
+
+If a file cannot be written, for instance because the disk is full, training waits; after half an
+hour it stops, with what was saved before.
 """
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pibert.models.compatibility import current_weights
+from pibert.models.pibert import PIBERT
+from pibert.training.guards import StopSignals
 from pibert.training.journal import LogSums
 from pibert.training.optimizers import RunningMean, moments, set_moments
 from pibert.training.processes import Processes
@@ -28,12 +40,17 @@ from pibert.training.state import (
     set_generator_states,
 )
 
+RETRY_SECONDS = 10.0
+"""Between two attempts to write."""
+LONGEST_SECONDS = 1800.0
+"""After which a run stops trying."""
 _TIMES_ITS_COST = 100.0
+SaveBest = Callable[[nn.Module, Mapping[str, Any]], None]
 
 
 @dataclass(kw_only=True)
 class Checkpoints:
-    """The state of a run folder and what it is made of."""
+    """The state and the best weights of a run folder, and what they are made of."""
 
     folder: Path
     identity: str
@@ -45,23 +62,29 @@ class Checkpoints:
     mean: RunningMean | None
     processes: Processes
     say: Callable[[str], None]
-    """Told if the last state is damaged, and the one before it is taken."""
+    """Receives notes about damaged states and files that cannot be written."""
+    signals: StopSignals = field(default_factory=StopSignals)
+    save_best: SaveBest | None = None
+    """Called in the first process, with the model that has the weights and their metrics."""
     _saved: float = field(default_factory=time.perf_counter)
     _cost: float = 0.0
     """Seconds that the last save took."""
 
+    # The state
+
     def is_due(self, *, after_epoch: bool = False) -> bool:
-        """Whether it is time to save; the first process knows for all."""
+        """Whether it is time to save; the first process decides for all."""
         wait = 60.0 * self.minutes
         if after_epoch:
             wait = min(wait, _TIMES_ITS_COST * self._cost)
         return self.processes.is_first and time.perf_counter() - self._saved >= wait
 
     def save(self, progress: Progress, logs: LogSums) -> str:
-        """Save the state; gives why that failed, or nothing. The last one stays then."""
-        began, trouble = time.perf_counter(), ""
+        """Save the state; returns why that failed, or nothing. The last one then stays."""
+        began = time.perf_counter()
         progress = replace(progress, logs=self.processes.gather(logs.to_plain()))
-        if self.processes.is_first:
+
+        def write() -> None:
             state = State(
                 identity=self.identity,
                 seed=self.seed,
@@ -71,16 +94,15 @@ class Checkpoints:
                 optimizer=moments(self.optimizers, self.model),
                 generators=generator_states(self.processes.device),
             )
-            try:
-                save_state(self.folder, state)
-            except OSError as error:
-                trouble = error.strerror or str(error) or type(error).__name__
+            save_state(self.folder, state)
+
+        trouble = self._attempt(write)
         self._saved = time.perf_counter()
         self._cost = self._saved - began
-        return str(self.processes.gather(trouble)[0])
+        return trouble
 
     def load(self, logs: LogSums) -> Progress | None:
-        """Take up the state of the folder, if it has one; gives how far it had come."""
+        """Restore the state of the folder, if it has one; returns its progress."""
         stored = load_state(self.folder, identity=self.identity, seed=self.seed, say=self.say)
         steps = self.processes.gather(None if stored is None else stored.progress.total)
         if len(set(steps)) > 1:
@@ -92,14 +114,14 @@ class Checkpoints:
             return None
         last = self.folder / FILE
         if stored.path != last and stored.path is not None and self.processes.is_first:
-            # In the place of the damaged one, which the next save would make the previous one.
+            # In place of the damaged one, which the next save would make the previous one.
             os.replace(stored.path, last)
         try:
-            self.model.load_state_dict(dict(stored.model))
-            set_moments(self.optimizers, self.model, stored.optimizer)
+            self.model.load_state_dict(self._renamed(stored.model))
+            set_moments(self.optimizers, self.model, self._renamed(stored.optimizer))
             if self.mean is not None:
-                self.mean.load(stored.mean)
-            self._take_up(stored, logs)
+                self.mean.load(self._renamed(stored.mean))
+            self._restore(stored, logs)
         except (RuntimeError, ValueError, LookupError, TypeError, OverflowError) as error:
             raise ValueError(
                 f"the state in {self.folder} does not fit this model ({error}); take another folder"
@@ -107,12 +129,114 @@ class Checkpoints:
         self._saved = time.perf_counter()
         return replace(stored.progress, logs=[])
 
-    def _take_up(self, stored: State, logs: LogSums) -> None:
+    def _renamed(self, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors by parameter, of a state of any version, under the present names."""
+        return current_weights("pibert" if isinstance(self.model, PIBERT) else "", stored)
+
+    def _restore(self, stored: State, logs: LogSums) -> None:
         """The sums of the logs and the random generators."""
         sums, processes = stored.progress.logs, self.processes
         if len(sums) == processes.count:
             logs.load(sums[processes.rank])
         elif processes.is_first:
-            logs.load(entry for part in sums for entry in part)
+            logs.load(entry for own in sums for entry in own)
         if processes.is_first:
             set_generator_states(stored.generators, processes.device)
+
+    # The best weights
+
+    def best_applied(self) -> AbstractContextManager[None]:
+        """The model has the weights that are validated and kept."""
+        return nullcontext() if self.mean is None else self.mean.applied()
+
+    def keep_best(
+        self, progress: Progress, metrics: dict[str, float], epoch: int, value: float | None
+    ) -> Progress | None:
+        """Write the current weights as the best; returns the progress with them.
+
+        None if the run was asked to stop before they could be written.
+        """
+        what = f"the best weights in {self.folder}"
+        if not self.until_written(what, lambda: self._write_best(metrics)):
+            return None
+        return replace(progress, best_epoch=epoch, best_value=value, best_metrics=metrics)
+
+    def restore_best(
+        self, progress: Progress, exists: Callable[[], bool], *, has_validation: bool
+    ) -> None:
+        """Write the best weights of a resumed run again if they are missing.
+
+        Without validation every epoch is kept, so in the middle of one nothing is lost.
+
+        Raises:
+            ValueError: They are missing, and the state has others.
+            OSError: They could not be written again.
+        """
+        is_missing = progress.best_epoch > 0 and self.processes.is_first and not exists()
+        if not self.processes.agree([is_missing])[0]:
+            return
+        if progress.best_epoch == progress.epoch and progress.step == 0:
+            with self.best_applied():
+                trouble = self._write_best(progress.best_metrics)
+            if trouble:
+                raise OSError(
+                    f"the best model in {self.folder} is missing and could not be written again: "
+                    f"{trouble}"
+                )
+        elif has_validation:
+            raise ValueError(
+                f"the best model of the run in {self.folder}, of epoch {progress.best_epoch}, is "
+                f"missing, and the state is that after step {progress.total}; restore its files, "
+                "or start again in another folder"
+            )
+
+    def _write_best(self, metrics: Mapping[str, float]) -> str:
+        """Write the current weights; returns why that failed, or nothing."""
+        self.model.eval()
+        save = self.save_best
+        return self._attempt(lambda: None if save is None else save(self.model, metrics))
+
+    # Writing
+
+    def _attempt(self, write: Callable[[], None]) -> str:
+        """Write in the first process; returns in all of them why that failed, or nothing."""
+        trouble = ""
+        if self.processes.is_first:
+            try:
+                write()
+            except OSError as error:
+                trouble = error.strerror or str(error) or type(error).__name__
+        return str(self.processes.gather(trouble)[0])
+
+    def until_written(self, what: str, attempt: Callable[[], str]) -> bool:
+        """Repeat an attempt until it works; False if the run is asked to stop meanwhile.
+
+        Args:
+            what: Is written, for messages.
+            attempt: Returns why it failed, or nothing; the same in all processes.
+
+        Raises:
+            OSError: It could not be written for too long.
+        """
+        began, is_reported = time.monotonic(), False
+        while trouble := attempt():
+            is_over = time.monotonic() - began >= LONGEST_SECONDS
+            stop, is_over = self.processes.agree([self.signals.asked, is_over])
+            if stop:
+                return False
+            if is_over:
+                raise OSError(
+                    f"could not write {what} for {LONGEST_SECONDS / 60:.3g} minutes: {trouble}; "
+                    "the run stops here; make room, then run the same command again: it resumes "
+                    "from what was saved before"
+                )
+            if not is_reported:
+                self.say(
+                    f"could not write {what}: {trouble}; training waits until it can, at most "
+                    f"{LONGEST_SECONDS / 60:.3g} minutes"
+                )
+                is_reported = True
+            self.signals.wait(RETRY_SECONDS)
+        if is_reported:
+            self.say(f"{what} is written; training goes on")
+        return True

@@ -3,22 +3,19 @@
     L = mean over known points and channels of (v - v*)^2 + align mean over tokens of |a - b|^2
 
 with v = ``model.velocity`` at z_s = (1 - s) z + s eps, and v* = eps - z of the clean state z of the
-target (``models/baselines/fourierflow.py``). Flow time s, in (0, 1], and noise eps are drawn from
-the seed of the sample. Where s is below the floor of the velocity, both velocities are taken over
-the floor, so that the loss there is the error of z over the floor. Points without a known target
-have z = 0 and do not count.
+target (``models/baselines/fourierflow.py``). Flow time s, in (0, 1], and noise eps follow from the
+seed of the sample. If s is below the floor of the velocity, both velocities are taken over the
+floor, so that the loss there is the error of z over the floor. Points without a known target have
+z = 0 and do not count.
 
 a and b are the features of the model, through its head, and those of the frozen auto-encoder of the
-known target, both of length 1; tokens without a known point do not count. No gradient reaches the
-auto-encoder. With several frames ahead, b is that of each frame in turn, and the mean is over them
-too.
+known target, both of length 1; tokens without a known point do not count. With several frames
+ahead, b is that of each frame in turn, and the mean is over them too. The model is trained on
+frames of its own horizon, from unchanged inputs; it is not rolled out.
 
-The model is trained on frames of its own horizon, from inputs as they are; it is not rolled out.
-
-In evaluation (``model.eval()``) the log has ``reconstruction`` too, as the supervised objective
-has it: the squared error of a prediction, here the mean of fewer draws in fewer steps than those
-of a call. That costs ``judge_draws`` x ``judge_steps`` evaluations, and is a little larger than the
-error of a call: the spread of the draws enters by 1 / draws.
+In evaluation (``model.eval()``) the log also has ``reconstruction``, the squared error of a
+prediction, as the supervised objective has it: here the mean of fewer ensemble members in fewer
+steps than those of a call, and so a little larger than the error of a call.
 """
 
 import math
@@ -27,26 +24,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pibert import draws
+from pibert import sample_rng
 from pibert.fields import Batch
 from pibert.models.baselines.fourierflow import FLOOR, FourierFlow
 from pibert.training.losses import persistence, reconstruction
 from pibert.training.objectives import Objective
 
 
-def flow_matching(align: float, *, judge_draws: int = 2, judge_steps: int = 5) -> Objective:
-    """The objective of a flow; logs ``flow``, ``alignment`` and, in evaluation, ``reconstruction``.
+def flow_matching(align: float, *, members: int = 2, sampler_steps: int = 5) -> Objective:
+    """The objective; logs ``flow``, ``alignment`` and, in evaluation, ``reconstruction``.
 
     Args:
         align: Weight of the alignment; 0 leaves it out.
-        judge_draws: Draws of a prediction in evaluation.
-        judge_steps: Euler steps of such a draw.
+        members: Ensemble members of a prediction in evaluation.
+        sampler_steps: Euler steps of each member.
     """
     if not (math.isfinite(align) and align >= 0):
         raise ValueError(f"expected an align weight of zero or more, found {align}")
-    if min(judge_draws, judge_steps) < 1:
+    if min(members, sampler_steps) < 1:
         raise ValueError(
-            f"expected at least one draw and one step, found {judge_draws} and {judge_steps}"
+            f"expected at least one member and one step, found {members} and {sampler_steps}"
         )
 
     def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -60,7 +57,7 @@ def flow_matching(align: float, *, judge_draws: int = 2, judge_steps: int = 5) -
             logs["alignment"] = distance.detach()
         if not flow.training:
             drawn = flow.samples(
-                batch.x, batch.parameters, batch.mask, draws=judge_draws, steps=judge_steps
+                batch.x, batch.parameters, batch.mask, draws=members, steps=sampler_steps
             )
             prediction = drawn.mean(1).unflatten(1, (horizon, -1))
             logs["reconstruction"] = reconstruction(prediction, target, known).detach()
@@ -94,8 +91,8 @@ def _velocity_loss(
     x = model.prepared(batch.x, batch.parameters, batch.mask)
     clean = model.to_clean(target.flatten(1, 2), x)
     clean = torch.where(known[:, :, None], clean.unflatten(*frames), 0.0).flatten(1, 2)
-    noise = draws.normal(batch.seeds, "flow noise", *clean.shape[1:]).to(clean.dtype)
-    s = 1 - draws.uniform(batch.seeds, "flow time").to(clean.dtype)
+    noise = sample_rng.normal(batch.seeds, "flow noise", *clean.shape[1:]).to(clean.dtype)
+    s = 1 - sample_rng.uniform(batch.seeds, "flow time").to(clean.dtype)
     time = s[:, None, None, None]
     noisy = (1 - time) * clean + time * noise
     parameters = model.parameter_vector(x, batch.parameters)

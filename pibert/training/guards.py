@@ -1,12 +1,12 @@
-"""What stands around the loop: signals, memory, values that are not finite, random numbers, time.
+"""Around the loop: signals, memory, values that are not finite, random numbers, time.
 
-**Late check.** Reading a loss makes the host wait for the device, and the device then waits for the
-host to queue more work. So the loss of a step is copied to the host without waiting, and looked at
-after the next step has been queued. Nothing is lost by the delay: the batch is kept until then, and
-no state is saved before its last step has been looked at.
+Reading a loss makes the host wait for the device, and the device then waits for the host to queue
+more work. So the loss of a step is copied to the host without waiting, and checked after the next
+step has been queued. Nothing is lost by the delay: the batch is kept until then, and no state is
+saved before its last step has been checked.
 
-**Random numbers.** Dropout draws from torch's generators. They are seeded anew before every piece
-from (seed, epoch, step, piece, process), so a run that resumes draws what it would have drawn.
+Dropout uses torch's generators. They are seeded before every piece from (seed, epoch, step, piece,
+process), so a resumed run uses the same random numbers as one that was never stopped.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ class StopSignals(AbstractContextManager["StopSignals"]):
     def __enter__(self) -> "StopSignals":
         # Only the main thread may set handlers; elsewhere signals act as they did.
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in stopping.STOPPING:
                 self._former[number] = signal.signal(number, self._ask)
         return self
 
@@ -71,12 +71,12 @@ class StopSignals(AbstractContextManager["StopSignals"]):
         if not self.asked:
             self.asked, self._asked_at = True, now
         elif number == signal.SIGINT or now - self._asked_at > _SAME_REQUEST_SECONDS:
-            raise KeyboardInterrupt("stopped at once; what was saved before is as it was")
+            raise KeyboardInterrupt("stopped at once; what was saved before is unchanged")
 
 
 @contextmanager
 def memory_advice(micro_batch: int, precision: str) -> Iterator[None]:
-    """Say what to lower where memory runs out."""
+    """Turn an out-of-memory error into one that states what to lower."""
     try:
         yield
     except RuntimeError as error:  # torch.OutOfMemoryError is one
@@ -106,14 +106,14 @@ def seed_generators(device: torch.device, *numbers: int) -> None:
 
 @contextmanager
 def own_generators(device: torch.device) -> Iterator[None]:
-    """The caller finds torch's generators as they were."""
+    """Restore the caller's torch generators afterwards."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         yield
 
 
 @contextmanager
 def compiled(model: nn.Module, wanted: bool) -> Iterator[None]:
-    """The model's methods compiled meanwhile; its state dict does not change."""
+    """Compile the model's methods meanwhile; its state dict does not change."""
     with ExitStack() as stack:
         for name in COMPILED if wanted else ():
             if hasattr(model, name):
@@ -134,16 +134,20 @@ class _Watched:
     own: Tensor
     arrived: Any
 
+    @property
+    def where(self) -> str:
+        return f"epoch {self.epoch}, step {self.step} (step {self.total} of the run)"
+
 
 class LateCheck:
-    """Looks at the loss of every step one step late, and stops where it is not finite.
+    """Checks the loss of every step one step late, and stops if it is not finite.
 
     Args:
         device: Where the losses are.
         samples: To name the trajectories of a batch.
-        path: Where the batch goes that gave the value.
+        path: Where to write the batch of a value that is not finite.
         gather: Plain values of all processes.
-        tell: Called with the steps done and the loss.
+        report: Called with the steps done and the loss.
     """
 
     def __init__(
@@ -152,10 +156,10 @@ class LateCheck:
         samples: Samples,
         path: Path,
         gather: Callable[[Any], list[Any]],
-        tell: Callable[[int, float], None],
+        report: Callable[[int, float], None],
     ) -> None:
         self._device, self._samples, self._path = device, samples, path
-        self._gather, self._tell = gather, tell
+        self._gather, self._report = gather, report
         self._waiting: _Watched | None = None
 
     def watch(
@@ -169,7 +173,7 @@ class LateCheck:
         epoch: int,
         step: int,
     ) -> None:
-        """Take a step in, and look at the one before.
+        """Take in a step, and check the one before.
 
         Args:
             loss: Of the whole batch.
@@ -189,14 +193,14 @@ class LateCheck:
             arrived.record()
         before = self._waiting
         self._waiting = _Watched(total, epoch, step, batches, values, own, arrived)
-        self._look(before)
+        self._check(before)
 
     def finish(self) -> None:
-        """Look at the last step too."""
+        """Check the last step too."""
         before, self._waiting = self._waiting, None
-        self._look(before)
+        self._check(before)
 
-    def _look(self, watched: _Watched | None) -> None:
+    def _check(self, watched: _Watched | None) -> None:
         if watched is None:
             return
         if watched.arrived is not None:
@@ -204,27 +208,25 @@ class LateCheck:
         loss, norm = watched.values.tolist()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._stop(watched, loss, norm)
-        self._tell(watched.total, loss)
+        self._report(watched.total, loss)
 
     def _stop(self, watched: _Watched, loss: float, norm: float) -> None:
         what = f"a loss of {loss}" if not math.isfinite(loss) else f"a gradient of norm {norm}"
         names = sorted({name for batch in watched.batches for name in self._names(batch)})
         is_mine = not math.isfinite(watched.own.item())
         found = self._gather((is_mine, names, has_state(self._path.parent)))
-        # Where no process's own loss is to blame, all of them are asked.
-        blamed = [part for part in found if part[0]] or found
-        where = f"epoch {watched.epoch}, step {watched.step} (step {watched.total} of the run)"
+        # If no process's own loss is to blame, all of them are asked.
+        blamed = [entry for entry in found if entry[0]] or found
         saved = ""
         if is_mine or not any(mine for mine, *_ in found):
-            saved = self._save(watched, f"{what} in {where}", names)
+            saved = self._save(watched, f"{what} in {watched.where}", names)
         paths = ", ".join(path for path in self._gather(saved) if path)
-        names = sorted({name for _, part, _ in blamed for name in part})
+        names = sorted({name for _, own, _ in blamed for name in own})
         state = "the last saved state is good" if found[0][2] else "no state was saved yet"
         raise FloatingPointError(
-            f"{what} in {where}, in a batch from trajectories {', '.join(names)}; the batch is in "
-            f"{paths or 'no file: it could not be written'}, {state}; look for bad values in these "
-            "trajectories, or lower the learning rate, in another run folder, since a run keeps "
-            "its settings"
+            f"{what} in {watched.where}, in a batch from trajectories {', '.join(names)}; the "
+            f"batch is in {paths or 'no file: it could not be written'}, {state}; look for bad "
+            "values in these trajectories, or lower the learning rate in another run folder"
         )
 
     def _names(self, batch: Batch) -> list[str]:
@@ -238,24 +240,18 @@ class LateCheck:
             for name, value in vars(batch).items()
             if isinstance(value, Tensor)
         }
-        header = {
-            "what": what,
-            "epoch": watched.epoch,
-            "step": watched.step,
-            "total": watched.total,
-            "trajectories": list(names),
-        }
+        counts = {"epoch": watched.epoch, "step": watched.step, "total": watched.total}
         with suppress(OSError):
-            write_tensors(self._path, tensors, header)
+            write_tensors(self._path, tensors, {"what": what, **counts, "trajectories": names})
             return str(self._path)
         return ""
 
 
 class Stopwatch:
-    """Adds up the time of the parts of an epoch; costs nothing when it is off.
+    """Adds up the time of the sections of an epoch; costs nothing when it is off.
 
-    A part within another belongs to that one. On a GPU the parts are marked in its queue, so the
-    loop does not wait for the marks.
+    A section within another counts as that one. On a GPU the sections are marked in its queue, so
+    the loop does not wait for the marks.
     """
 
     def __init__(self, device: torch.device, enabled: bool) -> None:
@@ -265,11 +261,11 @@ class Stopwatch:
         self._seconds: dict[str, float] = {}
         self._marks: list[tuple[str, Any, Any]] = []
 
-    def __call__(self, part: str) -> AbstractContextManager[None]:
-        return self._measure(part) if self._enabled and not self._running else self._off
+    def __call__(self, section: str) -> AbstractContextManager[None]:
+        return self._measure(section) if self._enabled and not self._running else self._off
 
     @contextmanager
-    def _measure(self, part: str) -> Iterator[None]:
+    def _measure(self, section: str) -> Iterator[None]:
         self._running = True
         try:
             if self._on_gpu:
@@ -277,23 +273,23 @@ class Stopwatch:
                 start.record()
                 yield
                 end.record()
-                self._marks.append((part, start, end))
+                self._marks.append((section, start, end))
             else:
                 began = time.perf_counter()
                 yield
-                self._add(part, time.perf_counter() - began)
+                self._add(section, time.perf_counter() - began)
         finally:
             self._running = False
 
-    def _add(self, part: str, seconds: float) -> None:
-        self._seconds[part] = self._seconds.get(part, 0.0) + seconds
+    def _add(self, section: str, seconds: float) -> None:
+        self._seconds[section] = self._seconds.get(section, 0.0) + seconds
 
     def take(self) -> dict[str, float]:
-        """Seconds of every part since the last time."""
+        """Seconds of every section since the last call."""
         if self._marks:
             torch.cuda.synchronize()
-        for part, start, end in self._marks:
-            self._add(part, start.elapsed_time(end) / 1000.0)
+        for section, start, end in self._marks:
+            self._add(section, start.elapsed_time(end) / 1000.0)
         self._marks.clear()
         seconds, self._seconds = self._seconds, {}
         return seconds

@@ -1,15 +1,14 @@
-"""The journal of a run: means of logs, a JSON line per epoch, TensorBoard, and who is told.
+"""The log of a run: means of logged values, a JSON line per epoch, TensorBoard, reporters.
 
 ``log.jsonl`` has a first line of kind "start" and a line of kind "epoch" for every epoch:
 
     {"kind": "epoch", "epoch": 1, "step": 57, "learning_rate": 1.7e-05, "train": {"loss": ...},
      "valid": {"loss": ...}, "best": true, "seconds": 0.6, "samples_per_second": 24000.0}
 
-Epochs are counted from 1, steps are those done since the start. The validation of a model that
-predicts frames has the error of persistence on the same frames and the skill against it. JSON has
-no NaN: a value that is not finite is null. A run that resumes drops the lines of epochs that its
-state does not know, and writes them again: the finished log is that of a run that was never
-interrupted, apart from times.
+Epochs count from 1, steps from the start of the run. The validation of a model that predicts frames
+has the error of persistence on the same frames and the skill against it. A value that is not finite
+is null. A resumed run drops the lines of epochs that its state does not know and writes them again,
+so apart from times the finished log is that of an uninterrupted run.
 """
 
 import json
@@ -33,14 +32,18 @@ TENSORBOARD = "tensorboard"
 
 @runtime_checkable
 class Reporter(Protocol):
-    """Told how a run comes on. Only the first process reports."""
+    """Receives the progress of a run. Only the first process reports."""
+
+    def describe(self, lines: Iterable[str]) -> None:
+        """Before training: model, flows and schedule."""
+        ...
 
     def start(self, total_steps: int, done: int) -> None:
         """Training begins; some steps may be done already."""
         ...
 
     def step(self, done: int, loss: float) -> None:
-        """So many steps are done; the loss of the last that is known."""
+        """So many steps are done; the last known loss."""
         ...
 
     def epoch(self, record: Mapping[str, Any]) -> None:
@@ -48,7 +51,7 @@ class Reporter(Protocol):
         ...
 
     def say(self, text: str) -> None:
-        """Something that a person should know."""
+        """A note for the user."""
         ...
 
     def simulated(self, samples: int | float) -> None:
@@ -57,7 +60,9 @@ class Reporter(Protocol):
 
 
 class Silent:
-    """Tells nobody."""
+    """A reporter that ignores everything."""
+
+    def describe(self, lines: Iterable[str]) -> None: ...
 
     def start(self, total_steps: int, done: int) -> None: ...
 
@@ -71,9 +76,9 @@ class Silent:
 
 
 class LogSums:
-    """Sums over samples of an objective's numbers, kept on the device until they are asked for.
+    """Sums over samples of an objective's values, kept on the device.
 
-    Numbers of one piece are added by one kernel, those with other names apart.
+    The values of a piece are added by one kernel; each set of names has its own sums.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -84,7 +89,7 @@ class LogSums:
         self._counts: dict[tuple[str, ...], int] = {}
 
     def add(self, loss: Tensor, logs: Mapping[str, Tensor], samples: int) -> None:
-        """Take in means over some samples."""
+        """Add means over some samples."""
         values = {**logs, "loss": loss.detach()}
         names = tuple(values)
         column = torch.stack([value.detach() for value in values.values()])
@@ -95,13 +100,13 @@ class LogSums:
         self._counts[names] += samples
 
     def to_plain(self) -> list[Any]:
-        """As plain JSON, exact: [names, samples, sums] of each set of names."""
+        """[names, samples, sums] of each set of names, as plain JSON, exact."""
         return [
             [list(names), self._counts[names], sums.tolist()] for names, sums in self._sums.items()
         ]
 
     def load(self, plain: Iterable[Any]) -> None:
-        """Go on from what ``to_plain`` gave, perhaps in several processes."""
+        """Restore what ``to_plain`` returned, perhaps in several processes."""
         self._sums.clear()
         self._counts.clear()
         for listed, count, sums in plain:
@@ -112,12 +117,12 @@ class LogSums:
             self._sums[names], self._counts[names] = column, count
 
 
-def means(parts: Sequence[list[Any]]) -> dict[str, float]:
-    """Means over the samples of all processes, of what ``to_plain`` gave in each."""
+def means(sums_of: Sequence[list[Any]]) -> dict[str, float]:
+    """Means over the samples of all processes, from what ``to_plain`` returned in each."""
     sums: dict[str, float] = {}
     counts: dict[str, int] = {}
-    for part in parts:
-        for names, count, values in part:
+    for own in sums_of:
+        for names, count, values in own:
             for name, value in zip(names, values, strict=True):
                 sums[name] = sums.get(name, 0.0) + value
                 counts[name] = counts.get(name, 0) + count
@@ -133,7 +138,7 @@ def with_skill(values: dict[str, float]) -> dict[str, float]:
 
 
 class Journal:
-    """The log file and TensorBoard of a run folder; a full disk makes it complain, not stop."""
+    """The log file and TensorBoard of a run folder; a full disk does not stop it."""
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self._path, self._say = folder / FILE, say
@@ -142,13 +147,13 @@ class Journal:
         self._former_hook = threading.excepthook
 
     def open(self, start: Mapping[str, Any], *, epochs: int, step: int) -> None:
-        """Keep the lines up to a number of epochs; begin a new log where there are none.
+        """Keep the lines up to a number of epochs; start a new log if there are none.
 
-        Lines that are missing, of epochs that were done, cannot be had back: it says how many.
+        Reports how many lines of finished epochs are missing.
         """
         remove_leftovers(self._path)
         known = range(1, epochs + 1)
-        lines = self._read() if step else []
+        lines = read_log(self._path) if step and self._path.exists() else []
         kept = [line for line in lines if "epoch" not in line or line["epoch"] in known]
         missing = len(known) - len({line["epoch"] for line in kept if "epoch" in line})
         if missing:
@@ -159,7 +164,8 @@ class Journal:
         if not any(line.get("kind") == "start" for line in kept):
             kept = [{"kind": "start", **start}, *kept]
         try:
-            self._replace("".join(_line(entry) for entry in kept))
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self._path, "".join(_line(entry) for entry in kept).encode())
         except OSError as error:
             self._complain(self._path, error)
         self._board = self._open_board(step)
@@ -172,25 +178,20 @@ class Journal:
             self._complain(self._path, error)
         self._draw(record)
 
-    def close(self) -> None:
-        error = self._close_board()
-        if error is not None:
-            self._complain(self._board_folder, error)
-
-    def _close_board(self) -> OSError | None:
+    def close(self, *, report: bool = True) -> None:
         if self._board is None:
-            return None
+            return
         board, self._board = self._board, None
         try:
             board.close()
         except OSError as error:
-            return error
+            if report:
+                self._complain(self._board_folder, error)
         finally:
             threading.excepthook = self._former_hook
-        return None
 
     def _append(self, data: bytes) -> None:
-        """One write. What a full disk left of it is cut off, so that every line stays whole."""
+        """One write; cut off again if it was not complete, so that every line stays whole."""
         with self._path.open("ab", buffering=0) as file:
             size = file.tell()
             try:
@@ -201,13 +202,6 @@ class Journal:
                 with suppress(OSError):
                     file.truncate(size)
                 raise
-
-    def _replace(self, text: str) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self._path, text.encode())
-
-    def _read(self) -> list[dict[str, Any]]:
-        return read_log(self._path) if self._path.exists() else []
 
     def _open_board(self, step: int) -> Any:
         try:
@@ -223,9 +217,9 @@ class Journal:
             return None
 
     def _unhandled(self, raised: threading.ExceptHookArgs) -> None:
-        """A full disk ends TensorBoard's thread, which keeps the error for the next to write.
+        """Hide the traceback when a full disk ends TensorBoard's thread.
 
-        Without this its traceback would be in the terminal.
+        The thread keeps the error for the next call.
         """
         home = type(raised.thread).__module__.partition(".")[0]
         if not (home == "tensorboard" and issubclass(raised.exc_type, OSError)):
@@ -235,22 +229,22 @@ class Journal:
         if self._board is None:
             return
         try:
-            for part in ("train", "valid"):
-                for name, value in (record.get(part) or {}).items():
-                    self._board.add_scalar(f"{name}/{part}", value, record["step"])
+            for split in ("train", "valid"):
+                for name, value in (record.get(split) or {}).items():
+                    self._board.add_scalar(f"{name}/{split}", value, record["step"])
             self._board.add_scalar("learning_rate", record["learning_rate"], record["step"])
             self._board.flush()
         except OSError as error:
             # Its thread has ended: the log goes on, the board does not.
             self._complain(self._board_folder, error)
-            self._close_board()
+            self.close(report=False)
 
     def _complain(self, path: Path, error: OSError) -> None:
         self._say(f"could not write {path}: {error.strerror or error}; training goes on")
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log; one that was cut off in writing, or damaged, is left out."""
+    """The lines of a log, without damaged and incomplete ones."""
     lines = []
     for text in read_text(path, errors="replace").splitlines():
         with suppress(ValueError):
@@ -261,10 +255,10 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_whole(entry: Mapping[str, Any]) -> bool:
-    """Whether a line has what code relies on: the line of an epoch its number and tables."""
+    """Whether the line of an epoch has its number and tables."""
     if entry.get("kind") != "epoch" and "epoch" not in entry:
         return True
-    tables = (entry.get(part) or {} for part in ("train", "valid"))
+    tables = (entry.get(split) or {} for split in ("train", "valid"))
     return type(entry.get("epoch")) is int and all(isinstance(table, dict) for table in tables)
 
 

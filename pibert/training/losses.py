@@ -3,27 +3,26 @@
     total = recon + reg (div L_div + lap L_lap) + bnd L_bnd
 
 - recon: mean over channels and points of the squared error of standardised fields.
-- L_div: mean over points of (u_x + v_y)^2 of the prediction, where the family of the flow says that
-  its divergence is zero (``Family.is_solenoidal``).
+- L_div: mean over points of (u_x + v_y)^2 of the prediction, if the flow's family has zero
+  divergence (``Family.is_solenoidal``).
 - L_lap: mean over points of (lap u)^2 + (lap v)^2 of the prediction.
 - L_bnd: like recon, over the points of a boundary mask M alone. The published figures divide a sum
   over samples and channels by |M|, which grows with the batch.
 
-Each is the mean over samples (and frames) of a mean over that sample's own points. A sample weighs
-the same however many of its points are known, so a batch may be parted: the losses of the parts,
-weighted by their number of samples, add up to the loss of the whole, and so do the gradients.
+Each is the mean over samples (and frames) of a mean over that sample's own points. A sample has the
+same weight however many of its points are known, so a batch may be divided: the losses of the
+pieces, weighted by their number of samples, add up to the loss of the whole, and so do gradients.
 
-Units. The published weights belong to standardised fields on a grid of unit spacing; derivatives
-in physical units would change their meaning by orders of magnitude. So predictions are brought
-back to physical units, divided by one reference velocity U for both components, and
+Units. The published weights belong to standardised fields on a grid of unit spacing. So predictions
+are brought back to physical units, divided by one reference velocity U for both components, and
 differentiated in units of h = sqrt(dx dy) with the ratio dx/dy kept. The terms are then free of
 units, a solenoidal flow has no divergence although u and v are standardised differently, and for
 equal stds and dx = dy the two regularisers are the paper's. (Its recon and L_bnd add the channels
 where ours average them; the published values are averages.)
 
-A mean over points leaves out those that ``known`` marks as unknown; derivatives whose stencil
-touches such a point are left out too. Points inside the grid's body count as unknown. A sample
-without a point that counts adds zero, and still counts as a sample.
+A mean over points leaves out unknown points and points inside the grid's body, and derivatives
+whose stencil touches such a point. A sample without a point that counts adds zero, and still counts
+as a sample.
 """
 
 import math
@@ -35,8 +34,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pibert.fields import FieldSpec, Grid, Normalizer
-from pibert.physics import derivatives, is_solenoidal
+from pibert.config import NonNegative, check
+from pibert.fields import FieldSpec, Grid, Normalizer, is_solenoidal
+from pibert.physics import derivatives
 
 State = Float[Tensor, "*batch c y x"]
 Known = Bool[Tensor, "*#batch y x"]
@@ -48,17 +48,14 @@ Scalar = Float[Tensor, ""]
 class LossWeights:
     """Weights of the terms beside the reconstruction."""
 
-    reg: float = 0.0
+    reg: NonNegative = 0.0
     """Common factor of the two regularisers."""
-    div: float = 0.0
-    lap: float = 0.0
-    bnd: float = 0.0
+    div: NonNegative = 0.0
+    lap: NonNegative = 0.0
+    bnd: NonNegative = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("reg", "div", "lap", "bnd"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"loss weight {name} must be zero or positive, found {value}")
+        check(self)
 
 
 PAPER_WEIGHTS = {
@@ -72,7 +69,7 @@ PAPER_WEIGHTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class LossScales:
-    """What turns a standardised prediction into a velocity free of units."""
+    """Converts a standardised prediction to a velocity free of units."""
 
     spec: FieldSpec
     normalizer: Normalizer
@@ -80,7 +77,7 @@ class LossScales:
     _masks: dict[tuple[str, int, int], tuple[Tensor, Tensor | None]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """What ``masks`` has made, by device and shape: a step of training must not make it anew."""
+    """Results of ``masks`` by device and shape, made once."""
 
     def __post_init__(self) -> None:
         if len(self.normalizer.mean) != len(self.spec.channels):
@@ -105,11 +102,11 @@ class LossScales:
 
     @property
     def is_solenoidal(self) -> bool | None:
-        """Whether the velocity has no divergence; None where no family is stated."""
+        """Whether the velocity has no divergence; None if no family is stated."""
         return is_solenoidal(self.spec)
 
     def refuse_divergence(self, what: str) -> None:
-        """Refuse a penalty of the divergence where the family has no such constraint."""
+        """Refuse a penalty of the divergence if the family has no such constraint."""
         if self.is_solenoidal is False:
             raise ValueError(
                 f"{what} needs a velocity whose divergence is zero, found channels "
@@ -136,21 +133,18 @@ class LossScales:
         return u, v
 
     def _component(self, state: Tensor, place: int) -> Tensor:
-        # ``Normalizer.invert`` and the division by U in one, with numbers in place of tensors
-        # that would have to travel to the device in every step.
+        # ``Normalizer.invert`` and the division by U in one, with numbers in place of tensors,
+        # which would be copied to the device in every step.
         mean, std = self.normalizer.mean[place], self.normalizer.std[place]
         scaled = state.select(-3, place) * (std / self.reference_velocity)
         return scaled + mean / self.reference_velocity
 
     def masks(self, state: State) -> tuple[Bool[Tensor, "y x"], Bool[Tensor, "y x"] | None]:
-        """The default boundary points and the points outside the body (None: all), made once.
-
-        Both have the resolution of the state and lie on its device.
-        """
+        """Default boundary points and points outside the body (None: all), on its device."""
         key = (str(state.device), *_shape(state))
         if key not in self._masks:
             grid = self.spec.grid
-            # Made in a validation under inference mode, they must still serve a step of training.
+            # Made during validation under inference mode, they must also serve training.
             with torch.inference_mode(False):
                 fluid = None if grid.body is None else ~_body_like(grid.body, state)
                 self._masks[key] = boundary_mask(grid, _shape(state), state.device), fluid

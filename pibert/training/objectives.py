@@ -1,27 +1,45 @@
-"""Objectives: what one step of training lessens, as functions of a model and a batch.
+"""Objectives: what a step of training minimises, as functions of a model and a batch.
 
-An objective gives a loss and a log. Both are means over the samples of numbers that depend on one
-sample alone, so a batch may be parted over micro-batches and processes: the parts' gradients,
-weighted by their number of samples, add up to that of the whole.
+An objective returns a loss and a log. Both are means over the samples of numbers that depend on one
+sample alone, so a batch may be divided into micro-batches and over processes: the gradients of the
+pieces, weighted by their number of samples, add up to that of the whole.
 
-``supervised`` is the paper's supervised loss, over one call of the model or a rollout
-(``training/rollout.py``). ``weighted`` adds objectives; Algorithm 1 of the paper trains with
+``weighted`` adds objectives; Algorithm 1 of the paper trains with
 
     L = L_sup + lambda_mpp L_mpp + lambda_ecp L_ecp,  lambda_mpp = 1, lambda_ecp = 0.1
+
+L_sup is the loss of one call of the model or of a rollout (``training/rollout.py``). Masked physics
+prediction hides points of a field, and the model reconstructs them:
+
+    L_mpp = mean over hidden points and channels of (g - x)^2 + lambda mean over points of (D g)^2
+
+with the reconstruction g of what ``pretraining.corruption`` leaves of x, in standardised units, and
+the divergence D g of the whole reconstruction in the units of ``training.losses``. Equation
+consistency prediction tells windows that obey their equation from windows that do not. With the
+logits l of a valid window and l' of a negative made from it, a sample's loss is
+
+    L_ecp = (softplus(-l) + softplus(l')) / 2,  log 2 for a model that knows nothing.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pibert.fields import Batch
+from pibert.fields import Batch, FieldSpec, Normalizer
+from pibert.pretraining.corruption import corrupt
+from pibert.pretraining.masks import Masking, choose
+from pibert.pretraining.negatives import Negatives
 from pibert.training.losses import (
     PAPER_WEIGHTS,
     LossScales,
     LossWeights,
+    divergence,
     persistence,
+    reconstruction,
     total_loss,
 )
 from pibert.training.rollout import RolloutConfig, noisy, roll_out
@@ -43,16 +61,16 @@ def supervised(
 ) -> Objective:
     """The paper's loss of predicted frames, averaged over the frames.
 
-    In training the input is made noisy and gradients flow as ``rollout`` says. In evaluation
-    (``model.eval()``) the input is as it is, every frame of the rollout counts, and the log has the
-    error of persistence on the same frames. Target frames beyond those of the rollout are not used.
+    In training, noise on the input and the flow of gradients follow ``rollout``. In evaluation
+    (``model.eval()``) there is no noise, every frame of the rollout counts, and the log has the
+    error of persistence on the same frames and, of a rollout, ``first_step``: the error of the
+    first call. Target frames beyond the rollout are not used.
 
     Args:
         scales: Of the channels to predict.
         weights: Of the terms; one of weight zero is neither computed nor logged.
         rollout: How the model is called.
-        steps: Calls of the model, where a curriculum asks for fewer than ``rollout.steps``
-            (``rollout.steps_at(epoch)``).
+        steps: Calls of the model, if a curriculum wants fewer than ``rollout.steps``.
     """
     count = rollout.steps if steps is None else steps
     if not 1 <= count <= rollout.steps:
@@ -64,35 +82,46 @@ def supervised(
         mode = rollout.mode if model.training else "full"
         if model.training and rollout.noise:
             batch = noisy(batch, rollout.noise)
-        prediction, first = roll_out(model, batch, count, mode)
+        prediction, first = roll_out(model, batch, count, mode, recompute=rollout.recompute)
         frames = slice(first, first + prediction.shape[1])
         target, known = batch.y[:, frames], batch.target_mask[:, frames]
         loss, logs = total_loss(prediction, target, scales=scales, weights=weights, known=known)
         if not model.training and _takes_channels(model, scales):
             logs["persistence"] = persistence(batch.x, target, known, scales).detach()
+        if not model.training and count > 1:
+            one = slice(0, prediction.shape[1] // count)
+            logs["first_step"], _ = total_loss(
+                prediction[:, one],
+                target[:, one],
+                scales=scales,
+                weights=LossWeights(),
+                known=known[:, one],
+            )
         return loss, logs
 
     return objective
 
 
-def weighted(parts: Mapping[str, tuple[float, Objective]]) -> Objective:
+def weighted(objectives: Mapping[str, tuple[float, Objective]]) -> Objective:
     """The weighted sum of objectives; one of weight zero is left out.
 
-    The log has the loss of each part, without its weight, under the part's name, and what the parts
-    log. Where two log the same name, the later gets its part's name in front.
+    The log has the loss of each objective, without its weight, under its name, and its own logs. If
+    two objectives log the same name, the later one is prefixed by its objective.
     """
-    for name, (weight, _) in parts.items():
+    for name, (weight, _) in objectives.items():
         if not (math.isfinite(weight) and weight >= 0):
             raise ValueError(f"weight of objective {name!r} must be zero or positive: {weight}")
-    used = {name: part for name, part in parts.items() if part[0]}
+    used = {name: own for name, own in objectives.items() if own[0]}
     if not used:
-        raise ValueError(f"expected an objective with a weight above zero, found {list(parts)}")
+        raise ValueError(
+            f"expected an objective with a weight above zero, found {list(objectives)}"
+        )
 
     def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         losses: list[Tensor] = []
         logs: dict[str, Tensor] = {}
-        for name, (weight, part) in used.items():
-            value, entries = part(model, batch)
+        for name, (weight, own) in used.items():
+            value, entries = own(model, batch)
             losses.append(weight * value)
             logs[name] = value.detach()
             for key, entry in entries.items():
@@ -101,22 +130,22 @@ def weighted(parts: Mapping[str, tuple[float, Objective]]) -> Objective:
         loss = sum(losses[1:], start=losses[0])
         return loss, logs | {"loss": loss.detach()}
 
-    return in_turns(objective, math.lcm(*(period_of(part) for _, part in used.values())))
+    return in_turns(objective, math.lcm(*(period_of(own) for _, own in used.values())))
 
 
 def in_turns(objective: Objective, period: int) -> Objective:
-    """Note that what an objective does to a sample goes by its place, modulo the period."""
+    """State that an objective treats a sample by its place in the batch, modulo the period."""
     cast(Any, objective).period = period
     return objective
 
 
 def period_of(objective: Objective) -> int:
-    """1 where samples at all places are treated alike."""
+    """The period of ``in_turns``; 1 if all samples are treated alike."""
     return getattr(objective, "period", 1)
 
 
 def _check_channels(model: nn.Module, scales: LossScales) -> None:
-    """Predictions that are fed back must be what the model takes."""
+    """Check that predictions can be fed back: they are what the model takes."""
     if not _takes_channels(model, scales):
         taken = cast(Any, model).spec.channels
         raise ValueError(
@@ -129,3 +158,60 @@ def _takes_channels(model: nn.Module, scales: LossScales) -> bool:
     """Whether a model takes the channels that it predicts."""
     spec = getattr(model, "spec", None)
     return spec is None or spec.channels == scales.spec.channels
+
+
+def masked_physics(
+    masking: Masking, spec: FieldSpec, normalizer: Normalizer, scales: LossScales
+) -> Objective:
+    """The objective of masked physics prediction; logs ``mpp`` and ``mpp_divergence``.
+
+    Args:
+        masking: What is hidden, and the weight of the divergence.
+        spec: Of the input channels.
+        normalizer: Of the input channels.
+        scales: Of the input channels; used for the divergence alone.
+    """
+    if masking.divergence:
+        scales.refuse_divergence("the divergence of the reconstruction")
+    count = len(spec.channels)
+
+    def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        hidden = choose(batch, masking, spec, normalizer)
+        seen = corrupt(batch, hidden, masking, spec, normalizer)
+        found = cast(Any, model).reconstruct(seen.x, batch.parameters, seen.mask)
+        loss = reconstruction(found, batch.x, seen.hidden)
+        logs = {"mpp": loss.detach()}
+        if masking.divergence:
+            frames = found.unflatten(1, (-1, count))
+            penalty = divergence(frames, scales, batch.mask[:, None])
+            loss = loss + masking.divergence * penalty
+            logs["mpp_divergence"] = penalty.detach()
+        return loss, logs | {"loss": loss.detach()}
+
+    return objective
+
+
+def equation_consistency(negatives: Negatives) -> Objective:
+    """The objective; its log has the loss as ``ecp``, and ``ecp_accuracy`` at logit zero.
+
+    The model is called once, through ``consistency``, with valid and invalid windows together.
+    """
+
+    def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        x, parameters = negatives.draw(batch, model)
+        logits = (
+            cast(Any, model)
+            .consistency(
+                torch.cat((batch.x, x)),
+                torch.cat((batch.parameters, parameters)),
+                torch.cat((batch.mask, batch.mask)),
+            )
+            .float()
+        )
+        valid, invalid = logits.chunk(2)
+        loss = (F.softplus(-valid) + F.softplus(invalid)).mean() / 2
+        with torch.no_grad():
+            accuracy = ((valid > 0).float() + (invalid <= 0).float()).mean() / 2
+        return loss, {"ecp": loss.detach(), "ecp_accuracy": accuracy, "loss": loss.detach()}
+
+    return in_turns(objective, negatives.period)

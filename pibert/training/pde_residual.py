@@ -5,22 +5,22 @@
     continuity  c = D_x u + D_y v                        of every predicted frame
     transport   r = w_t + u w_x + v w_y - nu lap w       between two frames, w = D_x v - D_y u
 
-Derivatives are total: those of the predicted field along the grid, with the input field's own
-slopes in them. Continuity takes them from the model (``PINN.total_derivatives``), which pushes the
+Derivatives are total: those of the predicted field along the grid, with the slopes of the input
+field in them. Continuity takes them from the model (``PINN.total_derivatives``), which pushes the
 slopes of its input through the network by the chain rule: beyond the stencils on the input there is
-no error of discretisation. Transport needs third derivatives, and takes them as stencils on the
-predicted field (``physics.families``), which are total derivatives as well; it is free of pressure,
-which is not predicted, and uses the midpoint rule in time.
+no discretisation error. Transport needs third derivatives, and takes them as stencils on the
+predicted field (``physics.families``); it is free of pressure, which is not predicted, and uses the
+midpoint rule in time.
 
-Transport is off unless asked for. Frames of measured wakes are so far apart that the flow travels
-one to six cells between them: there the error of w_t between two frames is as large as the term
-itself, and the exact flow does not have a small residual. Planar measurements of a flow in space
-are not free of divergence either. So the weight is small, and the log has the residual of the data
-beside that of the model (``continuity_of_data``): to fall below it is not better physics.
+Transport is off by default. Frames of measured wakes are so far apart that the flow travels one to
+six cells between them: the error of w_t between two frames is as large as the term itself, and the
+exact flow does not have a small residual. Planar measurements of a flow in space are not free of
+divergence either. So the weight is small, and the log has the residual of the data beside that of
+the model (``continuity_of_data``): to fall below it is not better physics.
 
-Both are free of units as ``training.losses`` says: velocities in units of U, lengths of h, times of
-h / U. Means leave out unknown points, the body, and derivatives that touch them. With the weight 0
-nothing but the supervised loss is left, and the model is a pointwise MLP, no PINN.
+Both are free of units (``training.losses``): velocities in units of U, lengths of h, times of
+h / U. Means leave out unknown points, the body, and derivatives that touch them. With weight 0 the
+model is a pointwise MLP, not a PINN.
 """
 
 import math
@@ -30,10 +30,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from pibert.fields import Batch
+from pibert.fields import Batch, known_coefficients
 from pibert.models.baselines.pinn import FieldDerivatives
 from pibert.physics import masked_residuals
-from pibert.physics.coefficients import known_coefficients
 from pibert.physics.families import Incompressible
 from pibert.training.losses import LossScales, LossWeights, divergence
 from pibert.training.objectives import ONE_STEP, Objective, RolloutConfig, supervised

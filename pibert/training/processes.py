@@ -1,13 +1,13 @@
-"""One or many processes: launch, what they tell each other, and the sum of their gradients.
+"""One or several processes: launch, communication, and the sum of their gradients.
 
 Lightning Fabric starts or finds the processes (its own launcher, torchrun, SLURM), chooses devices
-and makes the process group. The model is not wrapped: when all pieces of a batch are done, the
-gradients of a process are laid into one buffer, with its share of the loss, and summed over the
-processes by one call. Every piece counts by its samples, so any objective works (several calls of
-the model, heads that go unused), and a process may have more pieces than another, or none.
+and makes the process group. The model is not wrapped: when all pieces of a batch are done, each
+process copies its gradients into one buffer, with its share of the loss, and one call sums them.
+Every piece counts by its samples, so any objective works (several calls of the model, unused
+heads), and a process may have more pieces than another, or none.
 
-What the host knows (a wish to stop or to save, which parameters have a gradient) goes through a
-group of its own over gloo: no device has to wait for it.
+Values of the host (a request to stop or to save, which parameters have a gradient) go through a
+gloo group of their own, so no device has to wait.
 """
 
 import importlib
@@ -24,17 +24,17 @@ from torch import Tensor, nn
 from pibert.training.settings import Hardware
 
 _PACKAGES = ("lightning.fabric", "lightning_fabric", "lightning.pytorch", "pytorch_lightning")
-"""Names that Lightning goes by; they share a logger, which is that of the last one imported."""
+"""Names of Lightning's packages, which share the logger of the last one imported."""
 
 
 def launch(hardware: Hardware) -> Any:
-    """A launched Fabric: from here on as many processes run the program as the hardware says.
+    """A launched Fabric: from here on, every process of the hardware runs the program.
 
     Raises:
         ValueError: The machine has no such devices, or not so many.
     """
     lightning = _find_fabric()
-    # Its remarks on hardware and back-ends: what matters of them is in the record of a run.
+    # Its notes on hardware and back-ends are not needed: config.json has them.
     for package in _PACKAGES:
         for module in ("rank_zero", "distributed"):
             logging.getLogger(f"{package}.utilities.{module}").setLevel(logging.WARNING)
@@ -52,7 +52,7 @@ def launch(hardware: Hardware) -> Any:
 
 
 def _check_devices(accelerator: str, wanted: int, *, started_outside: bool) -> None:
-    """Refuse what the machine does not have, in words of the configuration."""
+    """Refuse devices that the machine does not have, in terms of the configuration."""
     has_mps = torch.backends.mps.is_available()
     there = {"cpu": wanted, "cuda": torch.cuda.device_count(), "mps": int(has_mps)}
     if accelerator == "auto":  # as Fabric chooses
@@ -86,7 +86,7 @@ def _find_fabric() -> ModuleType:
 
 
 def _counted_outside(lightning: ModuleType) -> tuple[int, int] | None:
-    """Processes per node and nodes, where torchrun or srun has started the processes."""
+    """Processes per node and nodes, if torchrun or srun has started the processes."""
     known = lightning.plugins.environments
     if known.TorchElasticEnvironment.detect():
         world = int(os.environ["WORLD_SIZE"])
@@ -99,7 +99,7 @@ def _counted_outside(lightning: ModuleType) -> tuple[int, int] | None:
 
 
 class Processes:
-    """The processes of a run; with one of them, everything here does nothing."""
+    """The processes of a run; with a single one, all methods return their input."""
 
     def __init__(self, fabric: Any) -> None:
         self.rank: int = fabric.global_rank
@@ -114,11 +114,11 @@ class Processes:
     def is_first(self) -> bool:
         return self.rank == 0
 
-    def agree(self, wishes: Sequence[bool]) -> list[bool]:
-        """Every wish that any process has."""
+    def agree(self, requests: Sequence[bool]) -> list[bool]:
+        """Which requests any process has."""
         if self.count == 1:
-            return list(wishes)
-        votes = torch.tensor(wishes, dtype=torch.uint8)
+            return list(requests)
+        votes = torch.tensor(requests, dtype=torch.uint8)
         dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self._hosts)
         return [bool(vote) for vote in votes.tolist()]
 
@@ -139,7 +139,7 @@ class Processes:
     def sum_gradients(
         self, parameters: Sequence[nn.Parameter], has_gradient: Sequence[bool], loss: Tensor
     ) -> Tensor:
-        """Sum gradients and loss over the processes, in place; gives the loss of the whole batch.
+        """Sum gradients and loss over the processes, in place; returns the loss of the batch.
 
         Args:
             parameters: Same in all processes.

@@ -1,18 +1,18 @@
-"""The resume state: all that a run needs to go on as if it had never stopped, in one file.
+"""The state of a run: all that it needs to resume exactly, in one file.
 
 ``state.safetensors`` holds tensors under four prefixes and a JSON header:
 
     model/<name>                     weights and buffers
-    mean/<name>                      running mean of the weights, where there is one
+    mean/<name>                      running mean of the weights, if there is one
     optimizer/<parameter>/<moment>   moments, by parameter name
     rng/<generator>                  torch (CPU and GPU), numpy and python generators
     header                           format version, identity, seed, and the ``Progress``
     crc32                            checksum of the header and of all tensors
 
-It is written beside its name, flushed to the disk and renamed, so a reader finds the old file or
-the new one, whole, whenever the writer or the machine dies. What is damaged later, on the disk or
-in a copy, does not agree with its checksum; then a run goes on from ``state-previous.safetensors``,
-the state that was saved before. Nothing is pickled.
+It is written under another name, flushed to the disk and renamed, so a reader finds the old file or
+the new one, whole, whenever the writer or the machine dies. If a file is damaged later, its
+checksum does not match, and the run resumes from ``state-previous.safetensors``, the state saved
+before. Nothing is pickled.
 """
 
 import errno
@@ -41,31 +41,31 @@ FILE, PREVIOUS = "state.safetensors", "state-previous.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a run has come."""
+    """The progress of a run."""
 
     epoch: int = 0
-    """Epochs that are finished, logged and validated."""
+    """Finished epochs, logged and validated."""
     step: int = 0
-    """Steps done in the epoch that is under way."""
+    """Steps done in the current epoch."""
     total: int = 0
     """Steps done since the start."""
     best_epoch: int = 0
     """The epoch of the best weights, the first is 1; 0: none yet."""
     best_value: float | None = None
-    """The validation value that is best so far."""
+    """The best validation value so far."""
     best_metrics: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
-    """Time spent in the epoch that is under way."""
+    """Time spent in the current epoch."""
     logs: list[Any] = field(default_factory=list)
-    """Log sums of the epoch that is under way, of each process (``journal.LogSums.to_plain``)."""
+    """Log sums of the current epoch, of each process (``journal.LogSums.to_plain``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What a state file holds."""
+    """The content of a state file."""
 
     identity: str
-    """A hash of all that must be the same when the run goes on."""
+    """A hash of all that must be the same when the run is resumed."""
     seed: int
     progress: Progress
     model: Mapping[str, Tensor]
@@ -73,14 +73,14 @@ class State:
     optimizer: Mapping[str, Tensor] = field(default_factory=dict)
     generators: Mapping[str, Tensor] = field(default_factory=dict)
     path: Path | None = None
-    """The file that it was read from."""
+    """The file it was read from."""
 
 
 class DamagedState(ValueError):
-    """A file that is no whole state."""
+    """A file that is not a complete state."""
 
 
-_PARTS = {"model": "model", "mean": "mean", "optimizer": "optimizer", "rng": "generators"}
+_SECTIONS = {"model": "model", "mean": "mean", "optimizer": "optimizer", "rng": "generators"}
 
 
 def has_state(folder: Path) -> bool:
@@ -89,18 +89,17 @@ def has_state(folder: Path) -> bool:
 
 
 def save_state(folder: Path, state: State) -> None:
-    """Write the state whole or not at all; the one that is there becomes the previous one.
+    """Write the state completely or not at all; the last one becomes the previous one.
 
-    Where the disk has no room for three states, the previous one is given up for the new one.
+    If the disk has no room for three states, the previous one is deleted first.
 
     Raises:
-        OSError: It could not be written, for instance for want of space. If there was one before,
-            it is still there.
+        OSError: It could not be written; the last state is still there.
     """
     tensors = {
         f"{prefix}/{name}": tensor.detach()
-        for prefix, part in _PARTS.items()
-        for name, tensor in getattr(state, part).items()
+        for prefix, section in _SECTIONS.items()
+        for name, tensor in getattr(state, section).items()
     }
     header = {
         "format": FORMAT,
@@ -122,13 +121,10 @@ def save_state(folder: Path, state: State) -> None:
 def load_state(
     folder: Path, *, identity: str, seed: int, say: Callable[[str], None] = lambda text: None
 ) -> State | None:
-    """The last state of a folder that is whole, or None where there is none.
+    """The last complete state of a folder; None if there is none.
 
-    Args:
-        folder: Of the run.
-        identity: That the state must have.
-        seed: That the state must have.
-        say: Told where the last state is lost and the one before it is taken.
+    ``identity`` and ``seed`` are those that it must have. ``say`` receives a note if the last state
+    is lost and the one before it is taken.
 
     Raises:
         ValueError: Every state is damaged, or belongs to another run.
@@ -146,16 +142,15 @@ def load_state(
             continue
         if path != paths[0]:
             say(
-                f"{problem}; going on from {path}, the state that was saved before it (step "
+                f"{problem}; resuming from {path}, the state saved before it (step "
                 f"{state.progress.total})"
             )
         return state
     if not has_state(folder):
         return None
     raise ValueError(
-        f"{problem}, and there is no other state to go on from; remove {FILE} and {PREVIOUS} to "
-        "start anew; the best weights so far are in a file of their own, model.safetensors: copy "
-        "it first to keep them"
+        f"{problem}, and there is no other state to resume from; remove {FILE} and {PREVIOUS} to "
+        "start again; copy model.safetensors first to keep the best weights so far"
     )
 
 
@@ -165,29 +160,28 @@ def _read_state(path: Path, identity: str, seed: int) -> State:
     if header.get("format") != FORMAT or header.get("version") != VERSION:
         raise ValueError(
             f"{path} is a {header.get('format')} of version {header.get('version')}; this program "
-            f"reads {FORMAT} of version {VERSION}; take the program that wrote it, or remove it to "
-            "start anew"
+            f"reads {FORMAT} of version {VERSION}; use the program that wrote it, or remove it to "
+            "start again"
         )
     for name, mine in (("identity", identity), ("seed", seed)):
         if header.get(name) != mine:
             raise ValueError(
                 f"{folder} holds a run with another configuration ({name} {header.get(name)!r}, "
-                f"expected {mine!r}); go on with the configuration it was started with, or take "
-                "another folder"
+                f"expected {mine!r}); use the configuration it was started with, or another folder"
             )
-    parts: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS.values()}
+    sections: dict[str, dict[str, Tensor]] = {name: {} for name in _SECTIONS.values()}
     try:
         for place, tensor in tensors.items():
             prefix, _, name = place.partition("/")
-            parts[_PARTS[prefix]][name] = tensor
+            sections[_SECTIONS[prefix]][name] = tensor
         progress = _progress(header["progress"])
     except (LookupError, TypeError) as error:
         raise DamagedState(f"{path} is damaged: it lacks or garbles {error}") from None
-    return State(identity=identity, seed=seed, progress=progress, path=path, **parts)
+    return State(identity=identity, seed=seed, progress=progress, path=path, **sections)
 
 
 def _progress(found: Mapping[str, Any]) -> Progress:
-    """The progress in a header, its values of the kinds that code relies on."""
+    """The progress in a header, its types checked."""
     values = {entry.name: found[entry.name] for entry in fields(Progress) if entry.name in found}
     for name, default in vars(Progress()).items():
         kinds = {"best_value": (float, int, NoneType), "seconds": (float, int)}
@@ -205,7 +199,7 @@ def write_tensors(
 ) -> None:
     """Write a safetensors file with a JSON header: flushed to the disk, then renamed.
 
-    The file that is there gets the name ``former``, if there is one.
+    An existing file is renamed to ``former``, if given.
     """
     # Copies of their own: safetensors refuses tensors that share memory.
     whole = {
@@ -223,7 +217,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Header and tensors of a file of ``write_tensors``.
 
     Raises:
-        DamagedState: It is not whole.
+        DamagedState: It is not complete.
         OSError: It cannot be read.
     """
     try:
@@ -241,7 +235,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _checksum(header: str, tensors: Mapping[str, Tensor]) -> str:
-    """Of the header's text and of names and bytes of the tensors, in the order of their names."""
+    """Of the header and of the names and bytes of the tensors, in the order of their names."""
     value = zlib.crc32(header.encode())
     for name, tensor in sorted(tensors.items()):
         value = zlib.crc32(name.encode(), value)

@@ -11,7 +11,7 @@ from pibert.comparison.jobs import carry_out
 from pibert.comparison.plan import Comparison, Job
 from pibert.comparison.results import gather
 from pibert.experiments.flows import Flows, prepare
-from tests.comparison.setups import Told, comparison_of, quickly, write_waves
+from tests.comparison.setups import MemoryWatcher, comparison_of, quickly, write_waves
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Carried:
     comparison: Comparison
     out: Path
     flows: Flows
-    told: Told
+    watcher: MemoryWatcher
     failed: dict[Job, str]
     results: dict[str, Any]
 
@@ -30,12 +30,12 @@ class Carried:
 def carried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Carried]:
     folder = tmp_path_factory.mktemp("comparison")
     comparison = comparison_of(write_waves(folder / "waves.h5"))
-    told, out = Told(), folder / "out"
+    watcher, out = MemoryWatcher(), folder / "out"
     with pytest.MonkeyPatch.context() as patch:
         quickly(patch)
-        failed = carry_out(comparison, out, told)
+        failed = carry_out(comparison, out, watcher)
     results = gather(comparison, out, failed)
-    yield Carried(comparison, out, prepare(comparison.data["waves"]), told, failed, results)
+    yield Carried(comparison, out, prepare(comparison.data["waves"]), watcher, failed, results)
 
 
 @pytest.fixture

@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from pibert.comparison import evaluation, insight
-from pibert.comparison.plan import Comparison, Entrant, Job, RolloutPlan
+from pibert.comparison.plan import Candidate, Comparison, Job, RolloutPlan
 from pibert.comparison.trials import Trial
 from pibert.data.format import write
 from pibert.data.splits import Shares
+from pibert.evaluation import insight
 from pibert.evaluation.cost import Cost, measure_cost
 from pibert.evaluation.scores import Scores
+from pibert.experiments import evaluation
 from pibert.experiments.experiment import DataConfig, ModelConfig, Weights
 from pibert.fields import FieldSpec, Trajectory
 from pibert.training.engine import FitConfig, Hardware
@@ -48,11 +49,11 @@ def write_waves(path: Path, count: int = 25, **changes: Any) -> DataConfig:
     return DataConfig(path=str(path), shares=Shares(train=0.4, valid=0.2))
 
 
-def entrant(name: str, **options: Any) -> Entrant:
-    return Entrant(model=ModelConfig(name=name, options=options))
+def candidate(name: str, **options: Any) -> Candidate:
+    return Candidate(model=ModelConfig(name=name, options=options))
 
 
-def entrants() -> dict[str, Entrant]:
+def candidates() -> dict[str, Candidate]:
     small = ModelConfig(
         name="pibert",
         options={
@@ -66,10 +67,10 @@ def entrants() -> dict[str, Entrant]:
     )
     weights = Weights(supervised=0.0, mpp=1.0, ecp=0.0)
     return {
-        "pibert": Entrant(model=small, pretraining=0.4, pretraining_weights=weights),
-        "fno2d": entrant("fno2d", width=8, modes=3, depth=2, head_width=8),
-        "persistence": entrant("persistence"),
-        "linear-extrapolation": entrant("linear-extrapolation"),
+        "pibert": Candidate(model=small, pretraining=0.4, pretraining_weights=weights),
+        "fno2d": candidate("fno2d", width=8, modes=3, depth=2, head_width=8),
+        "persistence": candidate("persistence"),
+        "linear-extrapolation": candidate("linear-extrapolation"),
     }
 
 
@@ -77,7 +78,7 @@ def comparison_of(data: DataConfig, **changes: Any) -> Comparison:
     """Two models with two seeds each, two references, a few steps of training."""
     given: dict[str, Any] = {
         "data": {"waves": data},
-        "entrants": entrants(),
+        "candidates": candidates(),
         "seeds": (3, 1),
         "samples": 900,
         "training": FitConfig(
@@ -104,7 +105,7 @@ def quickly(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(insight, "alignment", lambda *_, **__: {1: 0.5})
 
 
-class Told:
+class MemoryWatcher:
     """A watcher that remembers."""
 
     def __init__(self) -> None:

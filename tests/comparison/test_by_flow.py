@@ -1,8 +1,5 @@
 """Errors of single flows and conditions: by brute force, and as they add up to the pooled ones."""
 
-import csv
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +7,9 @@ import torch
 from torch import Tensor
 
 import pibert
-from pibert.comparison.by_flow import errors_of, flows_of, summary_of
+from pibert.comparison.by_flow import errors_of, flows_of
 from pibert.comparison.plan import Job
-from pibert.comparison.results import gather
-from pibert.evaluation.scores import Scores, read_scores, save_scores
+from pibert.evaluation.scores import read_scores
 from tests.comparison.conftest import Carried
 from tests.comparison.setups import changed, value_of
 
@@ -22,7 +18,7 @@ RUN = Job("waves", "fno2d", 3)
 
 def found(carried: Carried, metric: str, lead: int | None = None, job: Job = RUN) -> list[Any]:
     rows: list[Any] = carried.results["by_flow"]
-    where = {"model": job.entrant, "seed": job.seed, "metric": metric, "lead": lead}
+    where = {"model": job.candidate, "seed": job.seed, "metric": metric, "lead": lead}
     return list(value_of(rows, **where)["flows"])
 
 
@@ -73,20 +69,6 @@ def test_errors_of_a_flow_are_those_of_its_own_frames(carried: Carried, lead: in
     assert checked >= 3
 
 
-def test_pooled_errors_lie_between_those_of_flows_and_their_summary_is_recorded(
-    carried: Carried,
-) -> None:
-    def record(metric: str) -> float:
-        where = {"model": "fno2d", "seed": 3, "space": "physical", "component": "all"}
-        value: float = value_of(carried.results["records"], metric=metric, **where)["value"]
-        return value
-
-    errors, shares = found(carried, "nmse"), found(carried, "squared_error_share")
-    assert min(errors) < record("nmse") < max(errors)
-    assert record("nmse_flow_mean") == pytest.approx(sum(errors) / len(errors))
-    assert sum(shares) == pytest.approx(1) and record("largest_flow_share") == max(shares)
-
-
 def test_flows_of_a_condition_are_pooled(carried: Carried) -> None:
     scores = read_scores(RUN.folder(carried.out))
     numbers = scores.arrays["rows/trajectory"].unique().tolist()
@@ -113,32 +95,3 @@ def test_flows_of_a_condition_are_pooled(carried: Carried) -> None:
     alone = changed(scores, parameters=[{"Re": float(n)} for n in range(len(stated))])
     assert flows_of(alone)["conditions"] is None
     assert all(own["conditions"] is None for own in errors_of(RUN, alone))
-
-
-def test_one_flow_has_no_summary(carried: Carried, tmp_path: Path) -> None:
-    scores = read_scores(RUN.folder(carried.out))
-    arrays = dict(scores.arrays)
-    for rows in ("rows/trajectory", "sequences/trajectory", "rollout/trajectory"):
-        arrays[rows] = torch.zeros_like(arrays[rows])
-    one = Scores(scores.card, arrays)
-    assert summary_of(RUN, one) == [] and len(flows_of(one)["flows"]) == 1
-    jobs = [job for job in carried.comparison.jobs() if job.seed == 3]
-    for job in jobs:
-        job.folder(tmp_path).mkdir(parents=True)
-        save_scores(job.folder(tmp_path), one)
-    results = gather(replace(carried.comparison, seeds=(3,)), tmp_path, {})
-    assert not any(record["metric"] == "nmse_flow_mean" for record in results["records"])
-
-
-def test_the_table_of_flows_has_a_row_for_every_number(carried: Carried) -> None:
-    with (carried.out / "flows.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == sum(len(own["flows"]) for own in carried.results["by_flow"])
-    wanted = {"model": "fno2d", "seed": "3", "metric": "nmse", "lead": ""}
-    own = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
-    assert [float(row["value"]) for row in own] == found(carried, "nmse")
-    flow = carried.results["data"]["waves"]["flows"][0]
-    assert (
-        own[0]["flow"] == flow["name"]
-        and f"Re={flow['parameters']['Re']:g}" in own[0]["parameters"]
-    )

@@ -10,47 +10,30 @@ import torch
 import pibert
 from pibert.comparison import jobs
 from pibert.comparison.jobs import carry_out
-from pibert.comparison.plan import Entrant, Job
+from pibert.comparison.plan import Candidate, Comparison, Job
 from pibert.comparison.results import gather, shares_device
-from pibert.data.dataset import Window
-from pibert.data.format import write
 from pibert.evaluation.scores import read_card, read_scores
-from pibert.experiments.experiment import DataConfig, Experiment
+from pibert.experiments.experiment import Experiment
 from pibert.experiments.run import run
-from pibert.remarks import InputWarning
 from pibert.training import engine
 from tests.comparison.conftest import Carried
-from tests.comparison.setups import Told, comparison_of, entrant, wave, write_waves
+from tests.comparison.setups import MemoryWatcher, candidate, comparison_of, write_waves
 
 
-def test_every_run_is_trained_judged_and_told(carried: Carried) -> None:
+def test_every_run_is_trained_evaluated_and_reported(carried: Carried) -> None:
     assert not carried.failed
-    assert set(carried.told.states) == set(carried.comparison.jobs())
-    for job, states in carried.told.states.items():
-        assert states[0] == "waiting" and states[-3:] == ["judging", "timing", "done"]
+    assert set(carried.watcher.states) == set(carried.comparison.jobs())
+    for job, states in carried.watcher.states.items():
+        assert states[0] == "waiting" and states[-3:] == ["evaluating", "timing", "done"]
         card = read_card(job.folder(carried.out))
-        assert card["labels"] == {"data": "waves", "model": job.entrant, "seed": job.seed}
-        error = carried.told.errors[job]
+        assert card["labels"] == {"data": "waves", "model": job.candidate, "seed": job.seed}
+        error = carried.watcher.errors[job]
         assert error is not None and 0 < error < 1
-    trained = carried.told.states[Job("waves", "fno2d", 1)]
+    trained = carried.watcher.states[Job("waves", "fno2d", 1)]
     assert "training 100 %" in trained
 
 
-def test_physics_that_is_off_is_told_once_with_the_models_that_it_concerns(
-    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = replace(wave(0).spec, family=None)
-    data = write_waves(tmp_path / "waves.h5", spec=spec)
-    monkeypatch.setattr(jobs, "_one", lambda *_, **__: 0.5)
-    monkeypatch.setattr(jobs, "_price", lambda *_: None)
-    with pytest.warns(InputWarning) as notes:
-        carry_out(comparison_of(data), tmp_path / "out", Told())
-    texts = [str(note.message) for note in notes]
-    assert len(texts) == 1 and texts[0].startswith("waves, pibert: the attention bias, the div")
-    assert "data.hints.family" in texts[0]
-
-
-def test_all_are_judged_on_frames_that_the_longest_history_allows(carried: Carried) -> None:
+def test_all_are_evaluated_on_frames_that_the_longest_history_allows(carried: Carried) -> None:
     assert carried.comparison.history == 2  # of linear extrapolation
     frames = [read_scores(job.folder(carried.out)) for job in carried.comparison.jobs()]
     for scores in frames:
@@ -62,34 +45,11 @@ def test_all_are_judged_on_frames_that_the_longest_history_allows(carried: Carri
         assert torch.equal(scores.arrays["rollout/frame"], frames[0].arrays["rollout/frame"])
 
 
-def test_all_trained_models_see_as_many_samples(carried: Carried) -> None:
-    windows = len(carried.flows.samples("train", Window()))
-    assert windows == 10 * 19
-    seen = {}
-    for job in carried.comparison.jobs():
-        training = read_card(job.folder(carried.out))["training"]
-        stages = [own["epochs"] for own in training.values()]
-        seen[job] = sum(stages) * windows
-        if job.entrant == "pibert":
-            assert stages == [2, 3]  # 40 % of the samples, and the rest
-    budget = carried.comparison.samples
-    trained = {n: count for job, count in seen.items() if (n := job.entrant) in ("pibert", "fno2d")}
-    assert all(abs(count - budget) <= windows for count in trained.values()), trained
-    assert sum(seen.values()) == 2 * sum(trained.values())  # references see none
-
-
-def test_frames_to_look_at_are_the_same_for_all(carried: Carried) -> None:
-    scores = [read_scores(job.folder(carried.out)) for job in carried.comparison.jobs()]
-    for own in scores:
-        assert torch.equal(own.arrays["picks/truth"], scores[0].arrays["picks/truth"])
-        assert torch.equal(own.arrays["strip/rows"], scores[0].arrays["strip/rows"])
-
-
-def test_what_is_done_is_neither_trained_nor_judged_again(
+def test_what_is_done_is_neither_trained_nor_evaluated_again(
     carried: Carried, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
     def never(*_: Any, **__: Any) -> Any:
-        raise AssertionError("judged again")
+        raise AssertionError("evaluated again")
 
     monkeypatch.setattr(jobs, "evaluate", never)
     files = [
@@ -100,38 +60,40 @@ def test_what_is_done_is_neither_trained_nor_judged_again(
     ]
     before = {path: path.stat().st_mtime_ns for path in files}
     assert len(before) == 6 + 6 + 2  # models, scores, what pretraining left
-    told = Told()
-    assert carry_out(carried.comparison, carried.out, told) == {}
+    watcher = MemoryWatcher()
+    assert carry_out(carried.comparison, carried.out, watcher) == {}
     assert {path: path.stat().st_mtime_ns for path in files} == before
-    assert not any(state.startswith("training ") for own in told.states.values() for state in own)
-    assert told.errors == carried.told.errors
+    assert not any(
+        state.startswith("training ") for own in watcher.states.values() for state in own
+    )
+    assert watcher.errors == carried.watcher.errors
 
 
 def test_damaged_scores_are_made_anew_and_another_plan_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
-    few = {name: entrant(name) for name in ("persistence", "training-mean")}
+    few = {name: candidate(name) for name in ("persistence", "training-mean")}
     data = write_waves(tmp_path / "waves.h5", 5, frames=8)
-    plan = comparison_of(data, entrants=few, seeds=(0,))
-    out, judged = tmp_path / "out", list[str]()
+    plan = comparison_of(data, candidates=few, seeds=(0,))
+    out, evaluated = tmp_path / "out", list[str]()
     evaluate = jobs.evaluate
 
     def counted(folder: Path, *given: Any, **options: Any) -> Any:
-        judged.append(folder.name)
+        evaluated.append(folder.name)
         return evaluate(folder, *given, **options)
 
     monkeypatch.setattr(jobs, "evaluate", counted)
-    assert not carry_out(plan, out, Told())
-    assert judged == ["persistence-0", "training-mean-0"]
+    assert not carry_out(plan, out, MemoryWatcher())
+    assert evaluated == ["persistence-0", "training-mean-0"]
     (Job("waves", "training-mean", 0).folder(out) / "scores.json").write_text("damaged")
-    assert not carry_out(plan, out, Told())
-    assert judged[2:] == ["training-mean-0"]
+    assert not carry_out(plan, out, MemoryWatcher())
+    assert evaluated[2:] == ["training-mean-0"]
     (Job("waves", "persistence", 0).folder(out) / "scores.safetensors").unlink()
-    assert not carry_out(plan, out, Told())
-    assert judged[3:] == ["persistence-0"]
+    assert not carry_out(plan, out, MemoryWatcher())
+    assert evaluated[3:] == ["persistence-0"]
     rollout = replace(plan.rollout, steps=2)
     with pytest.raises(ValueError, match="another comparison: rollout is"):
-        carry_out(replace(plan, rollout=rollout), out, Told())
+        carry_out(replace(plan, rollout=rollout), out, MemoryWatcher())
 
 
 def test_a_run_that_fails_is_reported_and_the_others_go_on(
@@ -143,29 +105,34 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(
     monkeypatch.setattr(engine, "fit", explodes)
     plan = comparison_of(
         write_waves(tmp_path / "waves.h5", 10, frames=6),
-        entrants={
-            "wrong": entrant("fno2d", widht=3),
-            "bursting": entrant("fno2d", width=8),
-            "persistence": entrant("persistence"),
+        candidates={
+            "wrong": candidate("fno2d", widht=3),
+            "bursting": candidate("fno2d", width=8),
+            "persistence": candidate("persistence"),
         },
         seeds=(0,),
     )
-    told = Told()
-    failed = carry_out(plan, tmp_path / "out", told)
-    messages = {job.entrant: message for job, message in failed.items()}
+    watcher = MemoryWatcher()
+    failed = carry_out(plan, tmp_path / "out", watcher)
+    messages = {job.candidate: message for job, message in failed.items()}
     assert set(messages) == {"wrong", "bursting"}
     assert "did you mean 'width'" in messages["wrong"]
     assert messages["bursting"] == "the loss is not finite"
-    assert told.states[Job("waves", "wrong", 0)][-1] == "failed"
-    assert told.states[Job("waves", "persistence", 0)][-1] == "done"
+    assert watcher.states[Job("waves", "wrong", 0)][-1] == "failed"
+    assert watcher.states[Job("waves", "persistence", 0)][-1] == "done"
+
+
+@pytest.fixture
+def short(tmp_path: Path, quick: None) -> Comparison:
+    """One model that is trained for an epoch, and persistence."""
+    few = {"fno2d": candidate("fno2d", width=8, modes=3), "persistence": candidate("persistence")}
+    data = write_waves(tmp_path / "waves.h5", 5, frames=8)
+    return comparison_of(data, candidates=few, seeds=(0,), samples=1)
 
 
 def test_a_run_that_failed_before_it_began_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
+    short: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = write_waves(tmp_path / "waves.h5", 5, frames=8)
-    few = {"fno2d": entrant("fno2d", width=8, modes=3), "persistence": entrant("persistence")}
-    plan = comparison_of(data, entrants=few, seeds=(0,), samples=1)
     out, job = tmp_path / "out", Job("waves", "fno2d", 0)
 
     def full(*_: Any, **__: Any) -> Any:
@@ -174,18 +141,15 @@ def test_a_run_that_failed_before_it_began_is_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr(jobs, "run", full)
         for _ in range(2):
-            assert carry_out(plan, out, Told())[job] == "no space left"
+            assert carry_out(short, out, MemoryWatcher())[job] == "no space left"
     assert "no space left" in (job.folder(out) / "failure.txt").read_text()
-    assert carry_out(plan, out, Told()) == {}
+    assert carry_out(short, out, MemoryWatcher()) == {}
     assert not (job.folder(out) / "failure.txt").exists()
 
 
 def test_predictions_that_are_not_finite_fail_their_run_with_a_clear_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
+    short: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = {"fno2d": entrant("fno2d", width=8, modes=3), "persistence": entrant("persistence")}
-    data = write_waves(tmp_path / "waves.h5", 5, frames=8)
-    plan = comparison_of(data, entrants=few, seeds=(0,), samples=1)
     load = pibert.load
 
     def spoiled(*given: Any, **options: Any) -> Any:
@@ -194,10 +158,9 @@ def test_predictions_that_are_not_finite_fail_their_run_with_a_clear_word(
             parameter.detach().fill_(torch.inf)
         return predictor
 
-    monkeypatch.setattr("pibert.comparison.evaluation.load", spoiled)
-    failed = carry_out(plan, tmp_path / "out", Told())
-    assert {job.entrant for job in failed} == {"fno2d"}
-    (message,) = failed.values()
+    monkeypatch.setattr("pibert.experiments.evaluation.load", spoiled)
+    ((job, message),) = carry_out(short, tmp_path / "out", MemoryWatcher()).items()
+    assert job.candidate == "fno2d"
     assert "expected finite predictions" in message and "samples 0 to" in message
 
 
@@ -205,20 +168,23 @@ def test_it_is_noted_how_many_runs_shared_the_device(carried: Carried, tmp_path:
     epoch = '{"kind": "epoch", "epoch": 1, "seconds": 1.0}\n'
     log = tmp_path / "log.jsonl"
 
-    def train(at_a_time: int, text: str) -> int:
-        with jobs._noting_company(tmp_path, at_a_time):
+    def train(at_a_time: int, text: str) -> int | None:
+        with jobs._tracking_concurrency(tmp_path, at_a_time):
             log.write_text(text)
-        return jobs._company(tmp_path)
+        return jobs._concurrent_runs(tmp_path)
 
     assert train(2, "") == 1  # nothing was trained
     assert train(3, epoch) == 3
     assert train(1, epoch) == 3  # nothing was trained
     assert train(2, 2 * epoch) == 3  # a part of it was trained beside two others
-    with pytest.raises(KeyboardInterrupt), jobs._noting_company(tmp_path, 5):
+    with pytest.raises(KeyboardInterrupt), jobs._tracking_concurrency(tmp_path, 5):
         raise KeyboardInterrupt
     assert train(1, 3 * epoch) == 5  # begun beside four others, and ended alone
     log.unlink()
     assert train(1, epoch) == 1  # trained anew
+    for damaged in (b"", b"many", b"-2", b"\xff"):
+        (tmp_path / jobs.CONCURRENCY).write_bytes(damaged)
+        assert train(2, 2 * epoch) is None  # the run goes on; what was, nobody knows
     runs = {(own["model"], own["seed"]): own for own in carried.results["runs"]}
     assert runs["pibert", 3]["at_a_time"] == 1 and runs["pibert", 3]["shared_device"] is False
     for count, shared in ((4, True), (1, False), (None, None)):
@@ -227,25 +193,25 @@ def test_it_is_noted_how_many_runs_shared_the_device(carried: Carried, tmp_path:
 
 def test_a_finished_run_can_enter_as_it_is(carried: Carried, tmp_path: Path, quick: None) -> None:
     run = Job("waves", "fno2d", 1).folder(carried.out)
-    entering = {"taken": Entrant(run=str(run)), **carried.comparison.entrants}
+    entering = {"taken": Candidate(run=str(run)), **carried.comparison.candidates}
     few = {name: entering[name] for name in ("taken", "linear-extrapolation")}
-    plan = replace(carried.comparison, entrants=few, reference="linear-extrapolation")
-    told = Told()
-    assert not carry_out(plan, tmp_path, told)
+    plan = replace(carried.comparison, candidates=few, reference="linear-extrapolation")
+    watcher = MemoryWatcher()
+    assert not carry_out(plan, tmp_path, watcher)
     job = Job("waves", "taken", 3)
-    assert told.errors[job] == carried.told.errors[Job("waves", "fno2d", 1)]
+    assert watcher.errors[job] == carried.watcher.errors[Job("waves", "fno2d", 1)]
     assert not (job.folder(tmp_path) / "model.safetensors").exists()
     # Under which circumstances it was trained is not known.
     assert read_card(job.folder(tmp_path))["at_a_time"] is None
 
 
-def test_a_run_whose_start_saw_the_test_part_does_not_enter(
+def test_a_run_whose_start_saw_the_test_split_does_not_enter(
     carried: Carried, tmp_path: Path, quick: None
 ) -> None:
     data = carried.comparison.data["waves"]
     base = Experiment(
         data=data,
-        model=carried.comparison.entrants["fno2d"].model,
+        model=carried.comparison.candidates["fno2d"].model,
         training=replace(carried.comparison.training, epochs=1),
         hardware=carried.comparison.hardware,
     )
@@ -254,34 +220,24 @@ def test_a_run_whose_start_saw_the_test_part_does_not_enter(
     run(replace(base, start=str(tmp_path / "saw")), tmp_path / "leak")
     run(base, tmp_path / "sound")
     run(replace(base, start=str(tmp_path / "sound")), tmp_path / "further")
-    few = {name: Entrant(run=str(tmp_path / name)) for name in ("leak", "further")}
-    few |= {"persistence": entrant("persistence")}
-    plan = replace(carried.comparison, entrants=few, seeds=(3,))
-    failed = carry_out(plan, tmp_path / "out", Told())
-    assert {job.entrant for job in failed} == {"leak"}
-    assert "standardised otherwise" in next(iter(failed.values()))
+    few = {name: Candidate(run=str(tmp_path / name)) for name in ("leak", "further")}
+    few |= {"persistence": candidate("persistence")}
+    plan = replace(carried.comparison, candidates=few, seeds=(3,))
+    failed = carry_out(plan, tmp_path / "out", MemoryWatcher())
+    assert {job.candidate for job in failed} == {"leak"}
+    assert "not standardised by the training split" in next(iter(failed.values()))
     results = gather(plan, tmp_path / "out", failed)
     assert {record["model"] for record in results["records"]} == {"further", "persistence"}
 
 
 @pytest.mark.slow
 def test_several_processes_find_what_one_does(carried: Carried, tmp_path: Path) -> None:
-    few = {name: entrant(name) for name in ("persistence", "linear-extrapolation")}
-    wrong = entrant("fno2d", widht=3)
-    plan = replace(carried.comparison, entrants={"wrong": wrong, **few}, seeds=(3,))
-    told = Told()
-    failed = carry_out(plan, tmp_path, told, workers=2)
-    assert {job.entrant for job in failed} == {"wrong"}
+    few = {name: candidate(name) for name in ("persistence", "linear-extrapolation")}
+    wrong = candidate("fno2d", widht=3)
+    plan = replace(carried.comparison, candidates={"wrong": wrong, **few}, seeds=(3,))
+    watcher = MemoryWatcher()
+    failed = carry_out(plan, tmp_path, watcher, workers=2)
+    assert {job.candidate for job in failed} == {"wrong"}
     for name in few:
         job = Job("waves", name, 3)
-        assert told.errors[job] == pytest.approx(carried.told.errors[job], rel=1e-6)
-
-
-def test_a_stated_split_without_a_validation_part_is_refused(tmp_path: Path, quick: None) -> None:
-    parts = ["train", "train", "test"]
-    flows = [wave(i, 6, local={"split": part}) for i, part in enumerate(parts)]
-    write(tmp_path / "flows.h5", flows)
-    data = DataConfig(path=str(tmp_path / "flows.h5"), split="stated")
-    plan = comparison_of(data, entrants={"persistence": entrant("persistence")})
-    with pytest.raises(ValueError, match="validation"):
-        carry_out(plan, tmp_path / "out", Told())
+        assert watcher.errors[job] == pytest.approx(carried.watcher.errors[job], rel=1e-6)

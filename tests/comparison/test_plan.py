@@ -1,5 +1,7 @@
 """The plan of a comparison: equal budgets, jobs, and what is refused before anything runs."""
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,29 +9,34 @@ from typing import Any
 import pytest
 
 from pibert import config
+from pibert.comparison import read_results, refuse_other
 from pibert.comparison.plan import (
+    Candidate,
     Comparison,
-    Entrant,
     Job,
-    RolloutPlan,
+    Tuning,
     experiment_of,
     load_comparison,
 )
+from pibert.comparison.presets import PRESETS
+from pibert.comparison.trials import all_trials, trials_of
 from pibert.data.splits import Shares
 from pibert.experiments.experiment import DataConfig, ModelConfig
 from pibert.training.losses import LossWeights
-from tests.comparison.setups import comparison_of, entrant
+from tests.comparison.setups import candidate, comparison_of
+from tests.helpers import refused
 
 DATA = DataConfig(path="flows.h5", shares=Shares(train=0.5, valid=0.2))
+REFERENCE = {"persistence": candidate("persistence")}
 
 
 @pytest.mark.parametrize("train_samples", [37, 240, 1999])
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.7])
-def test_every_entrant_sees_the_budget_pretraining_included(
+def test_every_candidate_sees_the_budget_pretraining_included(
     share: float, train_samples: int
 ) -> None:
-    one = replace(entrant("pibert"), pretraining=share)
-    plan = comparison_of(DATA, entrants={"persistence": one}, samples=8000)
+    one = replace(candidate("pibert"), pretraining=share)
+    plan = comparison_of(DATA, candidates={"persistence": one}, samples=8000)
     found = experiment_of(plan, Job("waves", "persistence", 3), train_samples)
     epochs = found.training.epochs
     if share:
@@ -41,16 +48,12 @@ def test_every_entrant_sees_the_budget_pretraining_included(
     assert abs(epochs * train_samples - 8000) <= train_samples / 2
 
 
-def test_few_labels_take_more_epochs_of_training() -> None:
-    plan = comparison_of(DATA, samples=8000)
-    found = experiment_of(plan, Job("waves", "fno2d", 3), 1000, 100)
-    assert found.training.epochs == 80
-
-
-def test_a_budget_below_one_epoch_is_one_epoch_or_too_little_to_pretrain() -> None:
+def test_few_labels_take_more_epochs_and_a_small_budget_one() -> None:
+    job = Job("waves", "fno2d", 3)
+    assert experiment_of(comparison_of(DATA, samples=8000), job, 1000, 100).training.epochs == 80
     plan = comparison_of(DATA, samples=10)
-    assert experiment_of(plan, Job("waves", "fno2d", 3), 1000).training.epochs == 1
-    with pytest.raises(ValueError, match="10 samples are too few for 'pibert'.*raise samples"):
+    assert experiment_of(plan, job, 1000).training.epochs == 1
+    with refused("10 samples", "'pibert'", "raise samples"):
         experiment_of(plan, Job("waves", "pibert", 3), 1000)
 
 
@@ -70,18 +73,19 @@ def test_all_share_batches_schedule_data_and_augmentation() -> None:
     assert second.pretraining is not None and second.pretraining.monitor == "loss"
 
 
-def test_an_entrant_may_have_a_rate_an_average_and_losses_of_its_own() -> None:
+def test_a_candidate_may_have_settings_of_its_own() -> None:
     losses = LossWeights(reg=1.0, div=0.5)
-    own = replace(entrant("fno2d"), learning_rate=5e-5, ema=0.9, losses=losses)
-    plan = comparison_of(DATA, entrants={"own": own, "persistence": entrant("persistence")})
+    own = replace(candidate("fno2d"), learning_rate=5e-5, ema=0.9, losses=losses, optimizer="muon")
+    plan = comparison_of(DATA, candidates={"own": own, **REFERENCE})
     found = experiment_of(plan, Job("waves", "own", 3), 100)
     assert (found.training.learning_rate, found.training.ema) == (5e-5, 0.9)
     assert found.training.min_learning_rate <= 5e-5 and found.losses == losses
+    assert (plan.training.optimizer, found.training.optimizer) == ("adamw", "muon")
 
 
 def test_references_run_once_and_models_with_every_seed() -> None:
     found = comparison_of(DATA).jobs()
-    assert [(job.entrant, job.seed) for job in found] == [
+    assert [(job.candidate, job.seed) for job in found] == [
         ("pibert", 3),
         ("pibert", 1),
         ("fno2d", 3),
@@ -93,59 +97,61 @@ def test_references_run_once_and_models_with_every_seed() -> None:
     assert len({job.folder(Path()) for job in found}) == len(found)
 
 
-def test_the_history_is_the_longest_of_all_entrants() -> None:
+def test_the_history_is_the_longest_of_all_candidates() -> None:
     assert comparison_of(DATA).history == 2
-    long = entrant("fno2d", history=5)
-    plan = comparison_of(DATA, entrants={"persistence": entrant("persistence"), "long": long})
-    assert plan.history == 5
-    assert comparison_of(DATA, entrants={"persistence": entrant("persistence")}).history == 1
+    long = candidate("fno2d", history=5)
+    assert comparison_of(DATA, candidates={"long": long, **REFERENCE}).history == 5
 
 
-def test_data_without_a_validation_part_are_refused() -> None:
-    data = replace(DATA, shares=Shares(train=0.7, valid=0.0))
-    with pytest.raises(ValueError, match=r"'waves' has no validation part.*chosen on test data"):
-        comparison_of(data)
+def with_own(**settings: Any) -> dict[str, Candidate]:
+    return {"own": replace(candidate("fno2d"), **settings), **REFERENCE}
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("make", "named"),
     [
-        ({"entrants": {}}, "at least one data set, one entrant"),
-        ({"seeds": ()}, "found 1, 4 and 0"),
-        ({"reference": "nobody"}, "'nobody' among the entrants, found pibert"),
-        ({"samples": 0}, "at least 1 sample"),
-        ({"entrants": {"a/b": entrant("persistence")}, "reference": "a/b"}, "can be folders"),
-        ({"entrants": {".a": entrant("persistence")}, "reference": ".a"}, "can be folders"),
+        (lambda: comparison_of(DATA, candidates={}), ("one candidate", 0)),
+        (lambda: comparison_of(DATA, seeds=()), ("seed", 0)),
+        (lambda: comparison_of(DATA, reference="nobody"), ("'nobody'", "pibert")),
+        (lambda: comparison_of(DATA, samples=0), ("samples", 0)),
+        (
+            lambda: comparison_of(DATA, candidates={"a/b": candidate("dmd")}, reference="a/b"),
+            ("a/b",),
+        ),
+        (
+            lambda: comparison_of(replace(DATA, shares=Shares(train=0.7, valid=0.0))),
+            ("'waves'", "valid"),
+        ),
+        (lambda: Candidate(pretraining=1.0), ("pretraining", 1.0)),
+        (lambda: Candidate(model=ModelConfig(name="fno3d")), ("'fno3d'", "pibert")),
+        (lambda: Candidate(model=ModelConfig(name="fno2d", preset="big")), ("'big'", "fno2d")),
+        (lambda: Tuning(learning_rates=()), ("learning_rates", [])),
+        (lambda: Tuning(learning_rates=(1e-3, 1e-3)), ("learning_rates", 0.001)),
+        (lambda: Tuning(learning_rates=(0.0, 1e-3)), ("learning_rates[0]", 0.0)),
+        (lambda: Tuning(optimizers=("muon", "muon")), ("optimizers", "muon")),
+        (lambda: Tuning(budget=1.5), ("budget", 1.5)),
+        (lambda: Tuning(seed=-1), ("seed", -1)),
+        (lambda: tuned(reuse={"b": "d"}), ("'d'", "a, b, c")),
+        (lambda: tuned(reuse={"b": "a", "c": "b"}), ("'c'", "'b'", "'a'")),
+        (
+            lambda: comparison_of(DATA, candidates=with_own(learning_rate=1e-4), tuning=Tuning()),
+            ("'own'", 0.0001),
+        ),
+        (
+            lambda: comparison_of(
+                DATA,
+                candidates=with_own(optimizer="adamw"),
+                tuning=Tuning(optimizers=("adamw", "muon")),
+            ),
+            ("adamw, muon", "fewer trials"),
+        ),
     ],
 )
-def test_plans_that_make_no_sense_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        comparison_of(DATA, **changes)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"pretraining": 1.0}, "at least 0 and below 1, found 1.0"),
-        ({"pretraining": -0.1}, "share of pretraining"),
-        ({"model": ModelConfig(name="fno3d")}, "unknown model 'fno3d'; choose from: pibert, pib"),
-        ({"model": ModelConfig(name="fno2d", preset="big")}, "unknown preset 'big' of fno2d"),
-    ],
-)
-def test_entrants_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Entrant(**options)
-
-
-def test_rollouts_need_starts() -> None:
-    assert RolloutPlan(steps=0).steps == 0
-    with pytest.raises(ValueError, match="starts >= 1, found 3 and 0"):
-        RolloutPlan(steps=3, starts=0)
-
-
-def test_a_plan_survives_its_plain_form() -> None:
-    plan = comparison_of(DATA)
-    assert config.parse(Comparison, config.as_plain(plan)) == plan
+def test_plans_that_make_no_sense_are_refused(
+    make: Callable[[], object], named: tuple[object, ...]
+) -> None:
+    with refused(*named):
+        make()
 
 
 def test_a_plan_is_read_from_a_file_with_changes(tmp_path: Path) -> None:
@@ -155,15 +161,86 @@ samples = 100
 seeds = [4, 5]
 [data.waves]
 path = "flows.h5"
-[entrants.persistence.model]
+[candidates.persistence.model]
 name = "persistence"
-[entrants.small]
+[candidates.small]
 pretraining = 0.25
-[entrants.small.model]
+optimizer = "adamw"
+[candidates.small.model]
 options = { width = 16 }
+[tuning]
+learning_rates = [1e-3, 2e-3]
 """
     )
-    plan = load_comparison(tmp_path / "plan.toml", ("samples=300", "rollout.steps=0"))
+    settings = ("samples=300", "rollout.steps=0", "tuning.seed=7")
+    plan = load_comparison(tmp_path / "plan.toml", settings)
     assert (plan.samples, plan.seeds, plan.rollout.steps) == (300, (4, 5), 0)
-    assert plan.entrants["small"].pretraining == 0.25
-    assert plan.entrants["small"].model == ModelConfig(options={"width": 16})
+    assert plan.candidates["small"].pretraining == 0.25
+    assert plan.candidates["small"].model == ModelConfig(options={"width": 16})
+    assert plan.tuning == Tuning(learning_rates=(1e-3, 2e-3), seed=7)
+    assert config.parse(Comparison, config.as_plain(plan)) == plan
+    changed = config.with_overrides(PRESETS["demo"], ("tuning.optimizers=[adamw,muon]",))
+    assert changed.tuning == Tuning(optimizers=("adamw", "muon"))
+
+
+def test_the_key_of_earlier_versions_is_read_in_plans_folders_and_results(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    text = '[data.waves]\npath = "flows.h5"\n[KEY.persistence.model]\nname = "persistence"\n'
+    plans = []
+    for key in ("entrants", "candidates"):
+        path.write_text(text.replace("KEY", key))
+        plans.append(load_comparison(path, (f"{key}.persistence.ema=0.5",)))
+    assert plans[0] == plans[1] and plans[0].candidates["persistence"].ema == 0.5
+    path.write_text(text.replace("KEY", "entrants") + "[candidates.other]\n")
+    with pytest.raises(ValueError, match=r"plan.toml: .*candidates.*entrants"):
+        load_comparison(path)
+    old = config.as_plain(plans[0])
+    old["entrants"] = old.pop("candidates")
+    (tmp_path / "comparison.json").write_text(json.dumps(old))
+    assert set(refuse_other(plans[0], tmp_path)["candidates"]) == {"persistence"}
+    (tmp_path / "results.json").write_text(json.dumps({"format": 1, "comparison": old}))
+    assert "persistence" in read_results(tmp_path)["comparison"]["candidates"]
+
+
+SETS = {name: replace(DATA, path=f"{name}.h5") for name in ("a", "b", "c")}
+
+
+def tuned(**options: Any) -> Comparison:
+    return replace(comparison_of(DATA), data=SETS, tuning=Tuning(**options))
+
+
+def test_every_trained_candidate_gets_the_same_trials_and_others_none() -> None:
+    plan = comparison_of(DATA, tuning=Tuning(learning_rates=(1e-3, 4e-3)))
+    found = {name: trials_of(plan, "waves", name) for name in plan.candidates}
+    assert found["persistence"] == found["linear-extrapolation"] == ()
+    for name in ("pibert", "fno2d"):
+        settings = [(own.setting.optimizer, own.setting.learning_rate) for own in found[name]]
+        assert settings == [("muon", 1e-3), ("muon", 4e-3)]
+    both = replace(plan, tuning=Tuning(learning_rates=(1e-3,), optimizers=("adamw", "muon")))
+    assert [str(own.setting) for own in trials_of(both, "waves", "fno2d")] == [
+        "adamw at 0.001",
+        "muon at 0.001",
+    ]
+    assert all_trials(replace(plan, tuning=None)) == ()
+
+
+def test_data_sets_that_reuse_a_choice_have_no_trials_of_their_own() -> None:
+    plan = tuned(learning_rates=(1e-3, 2e-3), reuse={"c": "b"})
+    assert {own.data for own in all_trials(plan)} == {"a", "b"}
+    assert len(all_trials(plan)) == 2 * 2 * 2
+    assert trials_of(plan, "c", "fno2d") == trials_of(plan, "b", "fno2d")
+
+
+def test_a_folder_from_before_there_was_tuning_goes_on(tmp_path: Path) -> None:
+    plan = comparison_of(DATA)
+    old = config.as_plain(plan)
+    del old["tuning"]
+    for own in old["candidates"].values():
+        del own["optimizer"]
+    (tmp_path / "comparison.json").write_text(json.dumps(old))
+    assert refuse_other(plan, tmp_path) == config.as_plain(plan)
+    with pytest.raises(ValueError, match="tuning is None there and"):
+        refuse_other(replace(plan, tuning=Tuning()), tmp_path)
+    fno = replace(plan.candidates["fno2d"], optimizer="muon")
+    with pytest.raises(ValueError, match="candidate 'fno2d'"):
+        refuse_other(replace(plan, candidates={**plan.candidates, "fno2d": fno}), tmp_path)

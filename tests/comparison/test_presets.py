@@ -1,81 +1,78 @@
-"""The comparisons by name: complete, fair, and of models that can be built."""
+"""Comparisons by name and in files: complete, fair, and of models that can be built."""
 
-import importlib.util
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from pibert import config
-from pibert.comparison.plan import Comparison
+from pibert.comparison.plan import Comparison, Job, experiment_of, load_comparison
 from pibert.comparison.presets import PRESETS, REFERENCES, find_comparison
 from pibert.data.generate import change
-from pibert.data.sources.recordings import Hints
+from pibert.data.readers.recordings import Hints
+from pibert.experiments.flows import as_hints
 from pibert.fields import FieldSpec, Grid, Parameter
 from pibert.models import MODELS, build_model, count_parameters
 from pibert.models import PRESETS as MODEL_PRESETS
 from pibert.models.references.simple import Reference
 from pibert.solver.presets import find_preset
 
+FILES = {path.stem: path for path in (Path(__file__).parents[2] / "configs/comparisons").iterdir()}
+PLANS = PRESETS | {name: load_comparison(path) for name, path in FILES.items()}
+STUDIES = [name for name in FILES if "jet" not in name]
+"""The paper's supplement."""
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_has_persistence_and_data_to_train_validate_and_test_on(name: str) -> None:
+    assert config.parse(Comparison, config.as_plain(PLANS[name])) == PLANS[name]
+    assert PLANS[name].reference == "persistence"
+    for data in PLANS[name].data.values():
+        assert set(data.shares.positive()) == {"train", "valid", "test"}
+        Hints(**as_hints(data.hints))
+        if data.case is not None:
+            recipe = change(find_preset(data.case, data.preset), data.recipe)
+            counts = data.shares.counts(recipe.samples)
+            assert min(counts[split] for split in ("train", "valid", "test")) >= 1
+
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_comparison_by_name_survives_its_plain_form(name: str) -> None:
-    plan = find_comparison(name)
-    assert config.parse(Comparison, config.as_plain(plan)) == plan
-
-
-def test_an_unknown_name_is_told_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="'demos'; choose from: demo, tour, quick"):
-        find_comparison("demos")
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_all_references_take_part_and_the_reference_is_persistence(name: str) -> None:
-    plan = PRESETS[name]
-    models = {entrant.model.name for entrant in plan.entrants.values()}
-    wanted = set(REFERENCES) - ({"linear-extrapolation"} if name == "fsi" else set())
-    assert wanted <= models and plan.reference == "persistence"
+def test_all_references_and_the_papers_baselines_take_part(name: str) -> None:
+    models = {candidate.model.name for candidate in PRESETS[name].candidates.values()}
+    wanted = set(REFERENCES)
+    if name in ("demo", "cylinder", "fsi", "jet"):
+        wanted |= set(MODELS) - {"neuraloperator", "pitt-constant"}
+    if name == "fsi":
+        wanted -= {"linear-extrapolation"}  # it takes two frames, and they come in pairs
+    assert wanted <= models
     references = {n for n, k in MODELS.items() if isinstance(k, type) and issubclass(k, Reference)}
     assert references == set(REFERENCES)
 
 
-@pytest.mark.parametrize("name", ["demo", "cylinder", "fsi", "jet"])
-def test_the_papers_baselines_and_the_rivals_take_part(name: str) -> None:
-    models = {entrant.model.name for entrant in PRESETS[name].entrants.values()}
-    wanted = set(MODELS) - {"neuraloperator", "pitt-constant"}
-    if name == "fsi":
-        wanted -= {"linear-extrapolation"}  # it takes two frames, and they come in pairs
-    assert wanted <= models
-
-
 @pytest.mark.parametrize("name", PRESETS)
-def test_models_that_can_take_parameters_and_coordinates_are_given_them(name: str) -> None:
-    for key, entrant in PRESETS[name].entrants.items():
-        model, chosen = entrant.model, entrant.model.options
+def test_models_are_given_all_that_they_can_take_and_only_parts_of_some_are_pretrained(
+    name: str,
+) -> None:
+    for key, candidate in PRESETS[name].candidates.items():
+        model, weights = candidate.model, candidate.pretraining_weights
         known = next(iter(MODEL_PRESETS[model.name].values())).__dataclass_fields__
         for fact in {"parameters", "coordinates"} & set(known):
-            assert chosen.get(fact) is True, (key, fact)
+            assert model.options.get(fact) is True, (key, fact)
+        if model.name == "fourierflow":  # its auto-encoder
+            assert candidate.pretraining > 0 and (weights.mpp, weights.ecp) == (1.0, 0.0)
+        elif candidate.pretraining:
+            assert model.name == "pibert" and weights.ecp > 0
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_all_entrants_keep_the_skip_and_the_plans_history(name: str) -> None:
+@pytest.mark.parametrize("name", [*PRESETS, *STUDIES])
+def test_all_candidates_have_the_same_skip_history_and_learning_rate(name: str) -> None:
     """What a model gains by another skip or more frames would not be the model's."""
-    plan = PRESETS[name]
-    for key, entrant in plan.entrants.items():
-        assert "residual" not in entrant.model.options, key
-        assert entrant.history == (2 if key == "linear-extrapolation" else 1), key
-        assert entrant.learning_rate is None, key
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_flow_trains_its_auto_encoder_first_and_no_other_part_of_it(name: str) -> None:
-    for entrant in PRESETS[name].entrants.values():
-        weights = entrant.pretraining_weights
-        if entrant.model.name == "fourierflow":
-            assert entrant.pretraining > 0 and (weights.mpp, weights.ecp) == (1.0, 0.0)
-        elif entrant.pretraining:
-            assert entrant.model.name == "pibert" and weights.ecp > 0
+    for key, candidate in PLANS[name].candidates.items():
+        assert "residual" not in candidate.model.options, key
+        assert candidate.history == (2 if key == "linear-extrapolation" else 1), key
+        assert candidate.learning_rate is None, key
 
 
 def _spec(channels: int = 2) -> FieldSpec:
@@ -88,57 +85,28 @@ def _spec(channels: int = 2) -> FieldSpec:
     )
 
 
-@pytest.mark.parametrize("name", ["demo", "quick", "jet"])
-def test_every_entrant_can_be_built(name: str) -> None:
+@pytest.mark.parametrize("name", ["demo", "quick", "jet", *STUDIES])
+def test_every_candidate_can_be_built(name: str) -> None:
     sizes: dict[str, Any] = {}
-    for key, entrant in PRESETS[name].entrants.items():
-        chosen = entrant.model
+    for key, candidate in PLANS[name].candidates.items():
+        chosen = candidate.model
         model = build_model(chosen.name, preset=chosen.preset, spec=_spec(), **chosen.options)
         sizes[key] = count_parameters(model)
-    assert all(sizes[name] == 0 for name in REFERENCES)
+    assert all(sizes.get(reference, 0) == 0 for reference in REFERENCES)
+    if name in STUDIES:
+        assert max(sizes.values()) < 1_000_000
     if name == "jet":
         # Rivals have about as many weights as PIBERT: nobody wins by size.
         for rival in ("unet", "transolver", "mwt"):
             assert sizes[rival] == pytest.approx(sizes["pibert"], rel=0.15), rival
 
 
-def test_controls_differ_from_their_model_in_one_thing() -> None:
-    entrants = PRESETS["cylinder"].entrants
-
-    def built(name: str) -> Any:
-        own = entrants[name].model
-        return build_model(own.name, preset=own.preset, spec=_spec(), **own.options)
-
-    whole, base = built("pitt"), built("pitt-base")
-    assert base.corrector is None and base.base.config == whole.base.config
-    assert count_parameters(base) == count_parameters(whole.base) < count_parameters(whole)
-    plain, padded = built("fno2d"), built("fno2d-padded")
-    assert padded.config == replace(plain.config, padding=8)
-    assert count_parameters(padded) == count_parameters(plain)
-    assert not {"pitt-base", "fno2d-padded"} & set(PRESETS["demo"].entrants)
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_data_can_be_had_and_part_into_training_validation_and_test(name: str) -> None:
-    for data in PRESETS[name].data.values():
-        assert set(data.shares.positive()) == {"train", "valid", "test"}
-        if data.case is not None:
-            recipe = change(find_preset(data.case, data.preset), data.recipe)
-            counts = data.shares.counts(recipe.samples)
-            assert min(counts[part] for part in ("train", "valid", "test")) >= 1
-        else:
-            Hints(**data.hints)
-
-
-def test_the_package_that_a_preset_does_not_need_is_not_asked_for() -> None:
-    if importlib.util.find_spec("neuralop") is None:
-        names = {e.model.name for plan in PRESETS.values() for e in plan.entrants.values()}
-        assert "neuraloperator" not in names
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_either_all_models_are_told_the_parameters_or_none(name: str) -> None:
-    for key, entrant in PRESETS[name].entrants.items():
-        options = next(iter(MODEL_PRESETS[entrant.model.name].values())).__dataclass_fields__
-        if "parameters" in options:
-            assert entrant.model.options["parameters"] is True, key
+def test_the_trials_of_quick_have_enough_samples() -> None:
+    plan = find_comparison("quick", tune=True)
+    assert plan.tuning is not None
+    trial = replace(plan, tuning=None, samples=plan.tuning.samples(plan.samples))
+    windows = 3 * (24 - 1)  # of half of its six flows
+    for name, candidate in plan.candidates.items():
+        if candidate.is_trained:
+            planned = experiment_of(trial, Job("wakes", name, 0), windows)
+            assert planned.training.epochs >= 1, name

@@ -1,13 +1,18 @@
 """Small trajectories that the data tests share."""
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
+from pibert.data.readers.recordings import Recordings
 from pibert.fields import Boundary, FieldSpec, Grid, Parameter, Sides, Trajectory
 
 SHAPE = (5, 7)
+SHARED = Path(__file__).parents[2] / ".." / "shared" / "data"
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/data in this checkout")
 
 
 def random_states(frames: int, *shape: int, seed: int = 0) -> Tensor:
@@ -64,3 +69,11 @@ def disc(shape: tuple[int, int] = SHAPE) -> Tensor:
     body = torch.zeros(shape, dtype=torch.bool)
     body[1:3, 2:4] = True
     return body
+
+
+def recorded(
+    *trajectories: Trajectory, kind: str = "arrays", path: Path = Path("flow.h5")
+) -> Recordings:
+    """Trajectories in memory as a reader would give them."""
+    table = {trajectory.name: trajectory for trajectory in trajectories}
+    return Recordings(kind=kind, path=path, names=tuple(table), load=table.__getitem__)

@@ -9,16 +9,15 @@ import torch
 from torch import Tensor
 
 from pibert.data.convert import convert
-from pibert.data.crop import Region, crop
 from pibert.data.dataset import BatchOrder, Samples, Window, make_loader
 from pibert.data.format import FormatError, Reader, check, write
 from pibert.data.inspection import inspect
 from pibert.data.measurement import Measurement, measure
 from pibert.data.normalize import fit_normalizer
-from pibert.data.resample import represent
+from pibert.data.readers import open_recordings
+from pibert.data.readers.shared.regions import flip_trajectory
+from pibert.data.resample import Region, crop, represent
 from pibert.data.resident import ResidentLoader
-from pibert.data.sources import open_recordings
-from pibert.data.sources.orientation import flip_trajectory
 from pibert.data.units import in_consistent_units
 from pibert.fields import Normalizer, Trajectory, read_mask
 from tests.data.helpers import disc, make_trajectory, random_states
@@ -45,7 +44,7 @@ def test_measured_points_are_known_and_not_filled() -> None:
     some = slice(1, 5, 2)
     assert torch.equal(trajectory.known(some), (valid & ~disc()).expand(2, *SHAPE))
     assert torch.equal(trajectory.measured(some), trajectory.known(some) & ~filled[some])
-    assert torch.equal(make_trajectory().measured(), make_trajectory().known())
+
     still = make_trajectory(filled=disc())
     assert torch.equal(still.measured(some), (~disc()).expand(2, *SHAPE))
 
@@ -137,11 +136,6 @@ def test_models_see_filled_points_but_never_learn_from_them(window: Window) -> N
     for held, read in zip(ResidentLoader(samples, order), make_loader(samples, order), strict=True):
         for name in ("x", "y", "mask", "target_mask", "filled"):
             assert torch.equal(getattr(held, name), getattr(read, name)), name
-
-
-def test_batches_without_filled_points_have_no_mask_of_them() -> None:
-    samples = Samples([make_trajectory()], window=Window(), normalizer=IDENTITY)
-    assert samples.batch([0]).filled is None
 
 
 def test_statistics_leave_filled_points_out() -> None:

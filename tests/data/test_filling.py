@@ -10,12 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from pibert.data.filling import FillReport, fill_recordings
+from pibert.data.filling import FillReport, FillSettings, fill_recordings
 from pibert.data.format import Reader, check
-from pibert.data.gaps import FillSettings
-from pibert.data.sources.recordings import Recordings
 from pibert.fields import Trajectory
-from tests.data.helpers import disc, make_trajectory
+from pibert.inference.filling import fit_to
+from tests.data.helpers import disc, make_trajectory, recorded
 
 SHAPE = (12, 18)
 
@@ -26,13 +25,6 @@ def smooth(frames: int = 5) -> Tensor:
     times = torch.arange(frames).float()[:, None, None]
     u = torch.sin(0.3 * columns + times) + 0.1 * rows
     return torch.stack((u, torch.cos(0.2 * rows - times) + 0 * columns), dim=1)
-
-
-def recorded(*trajectories: Trajectory, path: Path = Path("piv.h5")) -> Recordings:
-    by_name = {trajectory.name: trajectory for trajectory in trajectories}
-    return Recordings(
-        kind="native", path=path, names=tuple(by_name), load=lambda name: by_name[name]
-    )
 
 
 class Sevens:
@@ -48,7 +40,7 @@ class Sevens:
 
 def settings(trajectory: Trajectory, **changes: Any) -> FillSettings:
     given: dict[str, Any] = {"repair": Sevens(), "spec": trajectory.spec} | changes
-    return FillSettings(**given)
+    return FillSettings(fit=fit_to(given["spec"], given.get("history", 1)), **given)
 
 
 def fill(
@@ -73,12 +65,12 @@ def test_missing_vectors_are_filled_and_all_others_keep_their_bits(tmp_path: Pat
     assert torch.equal(written.measured(), ~gaps)
     assert (report.vectors, report.missing, report.flagged, report.filled) == (5 * 216, 11, 0, 11)
     assert written.local["filling"] == {"missing": 11, "flagged": 0, "filled": 11, "noise": None}
-    assert written.local["stride"] == 1 and written.local["file"] == "piv.h5"
+    assert written.local["stride"] == 1 and written.local["file"] == "flow.h5"
     assert (report.example.frame, int(report.example.missing.sum())) == (1, 10)
     assert torch.equal(report.example.after, expected[1])
 
 
-def test_spurious_vectors_are_replaced_and_the_change_is_told(tmp_path: Path) -> None:
+def test_spurious_vectors_are_replaced_and_the_change_is_reported(tmp_path: Path) -> None:
     states = smooth()
     states[3, :, 6, 9] = torch.tensor([5.0, -4.0])
     trajectory = make_trajectory(states=states)
@@ -113,16 +105,6 @@ def test_bodies_stay_as_they_are(tmp_path: Path) -> None:
     assert torch.equal(written.known(), ~body.expand(5, *SHAPE))
 
 
-def test_a_frame_without_a_sound_vector_stays_missing(tmp_path: Path) -> None:
-    valid = torch.ones(5, *SHAPE, dtype=torch.bool)
-    valid[2] = False
-    valid[4, 0, 0] = False
-    trajectory = make_trajectory(states=smooth(), valid=valid)
-    report, written = fill(trajectory, tmp_path / "out.h5")
-    assert (report.missing, report.filled) == (217, 1)
-    assert written.known().flatten(1).sum(1).tolist() == [216, 216, 0, 216, 216]
-
-
 @pytest.mark.parametrize("history", [1, 2, 3])
 def test_a_window_ends_at_the_frame_that_is_filled(tmp_path: Path, history: int) -> None:
     states, valid = smooth(), torch.ones(5, *SHAPE, dtype=torch.bool)
@@ -149,20 +131,6 @@ def test_a_window_ends_at_the_frame_that_is_filled(tmp_path: Path, history: int)
     assert parameters == {"Re": 1800.0}
 
 
-def test_several_recordings_are_filled_and_the_worst_frame_is_shown(tmp_path: Path) -> None:
-    masks = torch.ones(2, 5, *SHAPE, dtype=torch.bool)
-    masks[0, 1, 2, 2] = False
-    masks[1, 4, 2:5, 2] = False
-    parts = [make_trajectory(n, states=smooth(), valid=m) for n, m in zip("ab", masks, strict=True)]
-    shares: list[float] = []
-    report = fill_recordings(
-        recorded(*parts), tmp_path / "out.h5", settings(parts[0]), on_progress=shares.append
-    )
-    assert Reader(tmp_path / "out.h5").names == ("a", "b")
-    assert (report.filled, report.example.name, report.example.frame) == (4, "b", 4)
-    assert shares == sorted(shares) and shares[-1] == 1.0
-
-
 def test_units_are_brought_to_those_of_the_model(tmp_path: Path) -> None:
     states, valid = smooth(), torch.ones(SHAPE, dtype=torch.bool)
     valid[2, 2] = False
@@ -181,7 +149,7 @@ def test_units_are_brought_to_those_of_the_model(tmp_path: Path) -> None:
     written = Reader(tmp_path / "a.h5")["a"]
     assert written.spec.grid.dx == pytest.approx(0.1) and written.length_unit == "m"
     assert torch.equal(written.read()[..., valid], states[..., valid])
-    assert remarks == ["a: in metres and seconds, as the model"]
+    assert remarks == ["a: converted to metres and seconds: length mm -> m"]
     other = replace(
         trajectory, spec=replace(trajectory.spec, grid=replace(trajectory.spec.grid, dx=0.2))
     )
@@ -199,7 +167,7 @@ def test_units_that_are_not_stated_are_noted_and_pixels_refused(tmp_path: Path) 
     how = settings(known)
     fill_recordings(recorded(bare), tmp_path / "a.h5", how, on_remark=remarks.append)
     (note,) = remarks
-    assert "no unit is stated: it is assumed that the model's fit, u in m/s" in note
+    assert "u in m/s" in note
     assert Reader(tmp_path / "a.h5")["a"].spec.units == ("1", "1")
     grid = replace(spec.grid, dx=16.0, dy=16.0, origin=(8.0, 8.0))
     pixels = replace(bare, spec=replace(spec, grid=grid))
@@ -209,38 +177,29 @@ def test_units_that_are_not_stated_are_noted_and_pixels_refused(tmp_path: Path) 
 
 
 def test_what_does_not_fit_the_model_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    valid = torch.ones(SHAPE, dtype=torch.bool)
+    valid, out = torch.ones(SHAPE, dtype=torch.bool), tmp_path / "out.h5"
     valid[2, 2] = False
     trajectory = make_trajectory(states=smooth(), valid=valid)
-    spec, out = trajectory.spec, tmp_path / "out.h5"
-    wrong = {
-        "--keep": replace(spec, channels=("v", "u")),
-        "--size 6x18": replace(spec, grid=replace(spec.grid, shape=(6, 18))),
-        "'u' in cm/s": replace(spec, units=("cm/s", "cm/s")),
+    spec, empty = trajectory.spec, torch.zeros(SHAPE, dtype=torch.bool)
+    scalar = replace(spec, channels=("p", "T"), family=None)
+    small = replace(spec.grid, shape=(6, 18))
+    wrong: dict[str, tuple[Trajectory, dict[str, Any]]] = {
+        "--keep": (trajectory, {"spec": replace(spec, channels=("v", "u"))}),
+        "--size 6x18": (trajectory, {"spec": replace(spec, grid=small)}),
+        "'u' in cm/s": (trajectory, {"spec": replace(spec, units=("cm/s", "cm/s"))}),
+        "at least 6 frames": (trajectory, {"history": 6}),
+        "positive noise": (trajectory, {"noise": 0.0}),
+        "among the vectors": (trajectory, {"noise": 0.1, "spec": scalar}),
+        "nothing to fill.*outliers were not": (make_trajectory(states=smooth()), {}),
+        "nothing to fill from": (make_trajectory(states=smooth(), valid=empty), {}),
     }
-    for words, other in wrong.items():
+    for words, (given, changes) in wrong.items():
         with pytest.raises(ValueError, match=words):
-            fill(trajectory, out, settings(trajectory, spec=other))
-    with pytest.raises(ValueError, match="at least 6 frames"):
-        fill(trajectory, out, settings(trajectory, history=6))
-    with pytest.raises(ValueError, match="nothing to fill.*outliers were not looked for"):
-        fill(make_trajectory(states=smooth()), out)
-    nothing = make_trajectory(states=smooth(), valid=torch.zeros(SHAPE, dtype=torch.bool))
-    with pytest.raises(ValueError, match="nothing to fill from"):
-        fill(nothing, out)
+            fill(given, out, settings(given, **changes))
     assert not out.exists()
     fill(trajectory, out)
     with pytest.raises(ValueError, match="is the input"):
         fill_recordings(recorded(trajectory, path=out), out, settings(trajectory))
-
-
-def test_noise_that_makes_no_sense_is_refused() -> None:
-    trajectory = make_trajectory(states=smooth())
-    with pytest.raises(ValueError, match="positive noise"):
-        settings(trajectory, noise=0.0)
-    scalar = replace(trajectory.spec, channels=("p", "T"), family=None)
-    with pytest.raises(ValueError, match="among the vectors"):
-        settings(trajectory, noise=0.1, spec=scalar)
 
 
 def test_a_filled_file_that_is_filled_again_keeps_its_marks(tmp_path: Path) -> None:
@@ -253,16 +212,6 @@ def test_a_filled_file_that_is_filled_again_keeps_its_marks(tmp_path: Path) -> N
     later[3, 8, 8] = False
     _, twice = fill(replace(once, valid=later), tmp_path / "twice.h5")
     assert torch.equal(twice.measured(), valid & later)
-
-
-def test_only_the_recordings_with_gaps_are_marked(tmp_path: Path) -> None:
-    valid = torch.ones(5, *SHAPE, dtype=torch.bool)
-    valid[2, 5, 5] = False
-    whole, gappy = (
-        make_trajectory("whole", states=smooth()),
-        make_trajectory("b", states=smooth(), valid=valid),
-    )
-    out = tmp_path / "out.h5"
-    fill_recordings(recorded(whole, gappy), out, settings(whole))
-    assert Reader(out)["whole"].filled is None
-    assert torch.equal(Reader(out)["b"].measured(), valid)
+    later[2] = False  # a frame without a vector stays missing
+    report, part = fill(replace(once, valid=later), tmp_path / "part.h5")
+    assert report.filled == 1 and part.known().flatten(1).sum(1).tolist() == [216, 216, 0, 216, 216]

@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import json
 import math
 import os
 import pickle
@@ -22,7 +21,7 @@ import pytest
 import torch
 
 from pibert.data import format as native
-from pibert.data.format import FormatError, Reader, Writer, check, layout, write
+from pibert.data.format import FormatError, Reader, Writer, check, write
 from pibert.data.partial import PartialFile
 from pibert.data.resample import represent
 from pibert.fields import FieldSpec, Grid, Trajectory
@@ -36,7 +35,7 @@ def moving_body(frames: int) -> torch.Tensor:
 
 
 def varied() -> list[Trajectory]:
-    """A static body; a moving one with missing vectors; nothing known but the numbers."""
+    """A static body; a moving one with missing vectors and a gap; nothing known but the numbers."""
     valid = torch.rand(9, 5, 7, generator=torch.Generator().manual_seed(1)) > 0.3
     states = torch.where(valid[:, None], random_states(9, 3, 5, 7, seed=2), math.nan)
     return [
@@ -47,6 +46,7 @@ def varied() -> list[Trajectory]:
             channels=("u", "v", "p"),
             body=moving_body(9),
             valid=valid,
+            time=1 + 0.05 * torch.tensor([0, 1, 2, 3, 10, 11, 12.5, 13.5, 14.5]).double(),
             re=None,
             local={"stride": 20, "crop": None, "split": "train", "seed": 42},
         ),
@@ -102,53 +102,13 @@ def test_what_was_written_is_read_back_to_the_bit(path: Path) -> None:
         assert_same(reader[2], varied()[2])
 
 
-def test_a_recording_in_bursts_keeps_its_gaps(tmp_path: Path) -> None:
-    time = 1 + 0.05 * torch.tensor([0, 1, 10, 11, 12.5, 13.5], dtype=torch.float64)
-    wanted = make_trajectory(time=time)
-    write(tmp_path / "bursts.h5", [wanted])
-    check(tmp_path / "bursts.h5")
-    with Reader(tmp_path / "bursts.h5") as reader:
-        assert_same(reader[0], wanted)
-
-
-def test_the_same_data_make_the_same_file(path: Path) -> None:
-    other = path.with_name("other.h5")
-    write(other, varied())
-    assert other.read_bytes() == path.read_bytes()
-
-
-def test_a_file_can_be_written_from_views_of_another(path: Path) -> None:
-    other = path.with_name("small.h5")
-    with Reader(path) as reader:
-        views = [represent(t, stride=2, size=(2, 3)) for t in reader]
-        write(other, views)
-        check(other)
-        with Reader(other) as small:
-            for found, wanted in zip(small, views, strict=True):
-                assert torch.equal(found.known(), wanted.known())
-                assert_same(found, wanted)
-
-
-def test_states_longer_than_a_block_are_streamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(layout, "_BLOCK_BYTES", 3000)
-    monkeypatch.setattr(layout, "_CHUNK_BYTES", 300)
-    wanted = make_trajectory(frames=101, body=moving_body(101))
-    write(tmp_path / "long.h5", [wanted])
-    with Reader(tmp_path / "long.h5") as reader:
-        assert_same(reader[0], wanted)
-
-
 @pytest.mark.parametrize(
     ("frames", "channels"),
     [
         (slice(2, 5), None),
-        (slice(1, 9, 3), [2]),
-        (slice(None), [2, 0]),
-        (slice(-3, None), [1, 1, 0]),
+        (slice(1, 9, 3), [2, 0]),
+        (slice(-3, None), [1, 1, -1]),
         (slice(4, 4), [0]),
-        (slice(0, 1), [-1]),
     ],
 )
 def test_a_slice_is_that_of_the_whole(path: Path, frames: slice, channels: Any) -> None:
@@ -159,47 +119,21 @@ def test_a_slice_is_that_of_the_whole(path: Path, frames: slice, channels: Any) 
         assert torch.equal(found.known(frames), wanted.known(frames))
 
 
-def test_a_slice_reads_only_its_own_chunks(tmp_path: Path) -> None:
-    """Every other chunk is destroyed: a read that touched one would fail."""
-    target = tmp_path / "large.h5"
-    wanted = make_trajectory(states=random_states(8, 2, 130, 140))
-    write(target, [wanted])
-    with h5py.File(target) as file:
-        fields = file["trajectories/a/fields"]
-        assert fields.chunks == (1, 1, 130, 140)
-        spots = {
-            info.chunk_offset[:2]: info.byte_offset
-            for info in (fields.id.get_chunk_info(i) for i in range(16))
-        }
-    data = bytearray(target.read_bytes())
-    for place, offset in spots.items():
-        if place not in ((3, 1), (5, 1)):
-            data[offset + 100] ^= 0xFF
-    target.write_bytes(data)
-    with Reader(target) as reader:
-        assert torch.equal(reader[0].read(slice(3, 6, 2), [1]), wanted.read()[3:6:2, 1:])
-        with pytest.raises(FormatError, match="'fields' cannot be read.*the file is damaged"):
-            reader[0].read(slice(3, 6, 2), [0])
-
-
 # Refusals
 
 
 @pytest.mark.parametrize(
     ("trajectory", "message"),
     [
-        (lambda: spoilt(math.nan), r"'v' is nan at a known point \(frame 3, row 4, column 6\)"),
-        (lambda: spoilt(math.inf), r"'v' is inf at a known point \(frame 3, row 4, column 6\)"),
-        (lambda: make_trajectory("ok"), "there is a trajectory 'ok' already"),
-        (lambda: make_trajectory("a/b"), "name must be a word without '/', found 'a/b'"),
-        (lambda: make_trajectory(""), "name must be a word"),
-        (lambda: make_trajectory(states=random_states(3, 2, 5, 7).double()), "float32, found"),
+        (lambda: spoilt(math.nan), r"'v' is nan .*frame 3, row 4, column 6"),
+        (lambda: spoilt(math.inf), r"'v' is inf .*frame 3, row 4, column 6"),
+        (lambda: make_trajectory("ok"), "'ok' already"),
+        (lambda: make_trajectory("a/b"), "'a/b'"),
+        (lambda: make_trajectory(states=random_states(3, 2, 5, 7).double()), "float32"),
         (lambda: make_trajectory(source={"a": math.nan}), "source must be plain JSON"),
-        (lambda: make_trajectory(local={"a": {1, 2}}), "local must be plain JSON"),
         (lambda: make_trajectory(time=0.05 * torch.tensor([0, 1, 2, 3.2, 4.2, 5.2])), "not dt ="),
-        (lambda: make_trajectory(time=0.05 * torch.tensor([0, 1, 2, 2.8, 4.8, 5.8])), "not dt ="),
-        (lambda: make_trajectory(time=0.1 * torch.arange(6.0)), "dt = 0.05 apart .* gap, but not"),
-        (lambda: bare(family="magic"), "unknown PDE family 'magic'; choose from: incompressible"),
+        (lambda: make_trajectory(time=0.1 * torch.arange(6.0)), "dt = 0.05 apart"),
+        (lambda: bare(family="magic"), "'magic'; choose from: incompressible"),
     ],
 )
 def test_a_wrong_trajectory_is_refused_and_leaves_no_trace(
@@ -221,62 +155,39 @@ def spoilt(value: float) -> Trajectory:
     return make_trajectory(states=states)
 
 
-def test_values_that_a_mask_covers_need_not_be_finite(tmp_path: Path) -> None:
-    trajectory = spoilt(math.inf)
-    valid = torch.ones(6, 5, 7, dtype=torch.bool)
-    valid[3, 4, 6] = False
-    masked = make_trajectory(states=trajectory.read(), valid=valid)
-    write(tmp_path / "masked.h5", [masked])
-    check(tmp_path / "masked.h5")
-    with Reader(tmp_path / "masked.h5") as reader:
-        assert_same(reader[0], masked)
-
-
 # Atomic writing
 
 
-def test_an_exception_leaves_the_old_file_and_nothing_else(path: Path) -> None:
-    before = path.read_bytes()
-    with pytest.raises(KeyboardInterrupt), Writer(path) as writer:
-        writer.add(make_trajectory("new"))
-        raise KeyboardInterrupt
-    assert path.read_bytes() == before
-    assert files_in(path.parent) == [path.name]
-
-
-def test_the_target_appears_with_the_end_of_the_block(tmp_path: Path) -> None:
+def test_the_target_changes_with_the_end_of_the_block(tmp_path: Path) -> None:
     target = tmp_path / "flow.h5"
     with Writer(target) as writer:
         writer.add(make_trajectory())
         assert not target.exists()
     assert files_in(tmp_path) == ["flow.h5"]
-    with pytest.raises(ValueError, match="the writer is closed"):
+    with pytest.raises(ValueError, match="closed"):
         writer.add(make_trajectory("late"))
-
-
-def test_a_file_without_a_trajectory_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no trajectory was added"), Writer(tmp_path / "empty.h5"):
+    before = target.read_bytes()
+    with pytest.raises(KeyboardInterrupt), Writer(target) as writer:
+        writer.add(make_trajectory("new"))
+        raise KeyboardInterrupt
+    with pytest.raises(ValueError, match="no trajectory"), Writer(target):
         pass
-    assert files_in(tmp_path) == []
+    assert target.read_bytes() == before and files_in(tmp_path) == ["flow.h5"]
 
 
 def test_a_target_that_cannot_be_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="there is no folder .*nowhere; make it first"):
-        write(tmp_path / "nowhere" / "flow.h5", [make_trajectory()])
-    with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
-        write(tmp_path, [make_trajectory()])
     locked = tmp_path / "locked.h5"
     locked.touch(mode=0o444)
-    with pytest.raises(PermissionError, match=r"locked.h5 is read-only; make it writable"):
-        write(locked, [make_trajectory()])
+    for target, error, remedy in (
+        (tmp_path, IsADirectoryError, "name a file in it"),
+        (locked, PermissionError, "make it writable"),
+        (Path("/proc/flow.h5"), OSError, "nothing was changed"),
+    ):
+        with pytest.raises(error, match=remedy):
+            write(target, [make_trajectory()])
 
 
-def test_a_folder_that_refuses_files_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"/proc/flow.h5: cannot write: .*; nothing was changed"):
-        write(Path("/proc/flow.h5"), [make_trajectory()])
-
-
-@pytest.mark.parametrize("limit", [100, 5000, 100_000, 283_000])
+@pytest.mark.parametrize("limit", [100, 100_000, 283_000])
 def test_a_full_disk_is_a_plain_error_and_changes_nothing(path: Path, limit: int) -> None:
     """A limit on the size of files stands for the disk; the process must survive it."""
     before = path.read_bytes()
@@ -405,43 +316,24 @@ def test_after_a_failed_write_the_partial_file_goes_on_in_memory(
 
 # Damage: what is wrong, and where
 
-
-def edit(path: Path, change: Callable[[h5py.File], None]) -> None:
-    with h5py.File(path, "r+") as file:
-        change(file)
+FIRST = "trajectories/Re 1800, süd"
+Change = Callable[[h5py.File], Any]
 
 
-def swap(name: str, value: np.ndarray) -> Callable[[h5py.File], None]:
+def swap(name: str, value: np.ndarray) -> Change:
     """Replace a dataset of the first trajectory."""
-
-    def change(file: h5py.File) -> None:
-        group = file["trajectories"]["Re 1800, süd"]
-        del group[name]
-        group[name] = value
-
-    return change
+    return lambda file: (remove(name)(file), file[FIRST].create_dataset(name, data=value))
 
 
-def state(name: str, value: Any) -> Callable[[h5py.File], None]:
+def state(name: str, value: Any) -> Change:
     """Replace an attribute of the first trajectory; remove it with None."""
-
-    def change(file: h5py.File) -> None:
-        attributes = file["trajectories"]["Re 1800, süd"].attrs
-        del attributes[name]
-        if value is not None:
-            attributes[name] = value
-
-    return change
+    if value is None:
+        return lambda file: file[FIRST].attrs.__delitem__(name)
+    return lambda file: file[FIRST].attrs.__setitem__(name, value)
 
 
-def remove(name: str) -> Callable[[h5py.File], None]:
-    return lambda file: file["trajectories"]["Re 1800, süd"].__delitem__(name)
-
-
-def fields_with_nan() -> np.ndarray:
-    fields = random_states(6, 2, 5, 7).numpy()
-    fields[2, 0, 4, 5] = np.nan
-    return fields
+def remove(name: str) -> Change:
+    return lambda file: file[FIRST].__delitem__(name)
 
 
 def store_names_elsewhere(file: h5py.File) -> None:
@@ -451,74 +343,59 @@ def store_names_elsewhere(file: h5py.File) -> None:
     file.create_dataset("trajectories", (3,), "S20", external=text)
 
 
-BROKEN: list[tuple[Callable[[h5py.File], None], str]] = [
-    (lambda file: file.attrs.modify("version", 2), "format version 2.*install a newer PIBERT"),
-    (lambda file: file.attrs.modify("format", "other"), "not of the format 'pibert-trajectories'"),
-    (lambda file: file.attrs.__delitem__("version"), "not of the format"),
-    (lambda file: file.__delitem__("trajectories"), "the group 'trajectories' is missing"),
-    (store_names_elsewhere, "the group 'trajectories' is missing"),
-    (lambda file: file["trajectories"].clear(), "it holds no trajectory"),
+BROKEN: list[tuple[Change, str]] = [
+    (lambda file: file.attrs.modify("version", 2), "version 2.*install a newer"),
+    (lambda file: file.attrs.modify("format", "other"), "'pibert-trajectories'"),
+    (lambda file: file.__delitem__("trajectories"), "'trajectories' is missing"),
+    (store_names_elsewhere, "'trajectories' is missing"),
+    (lambda file: file["trajectories"].clear(), "no trajectory"),
     (lambda file: file["trajectories"].create_dataset("d", data=1), "'d' is not a group"),
-    (remove("fields"), "'Re 1800, süd': dataset 'fields' is missing; write it again as docs/data-"),
-    (remove("time"), "dataset 'time' is missing"),
-    (remove("y"), "dataset 'y' is missing"),
-    (swap("fields", np.zeros((6, 2, 5), np.float32)), r"'fields' must have 4 axes, found.*6, 2, 5"),
-    (swap("fields", np.zeros((6, 2, 5, 7))), "'fields' must be float32, found float64"),
-    (swap("fields", np.zeros((6, 3, 5, 7), np.float32)), "'fields' has 3 channels, but 'channels'"),
-    (swap("fields", fields_with_nan()), r"'u' is nan at a known point \(frame 2, row 4, column 5"),
-    (swap("time", np.arange(5.0)), "'time' has 5 entries, but 'fields' needs 6"),
-    (swap("time", np.arange(6)), "'time' must be float64, found int64"),
-    (swap("time", np.array([0, 0.05, 0.1, 0.1, 0.2, 0.3])), "must grow, but does not at frame 3"),
-    (swap("time", np.array([0, 0.05, 0.1, 0.15, 0.2, 0.26])), "'time' are not dt = 0.05 apart"),
-    (swap("time", np.array([0, 0.1, 0.3, 0.5, 0.6, 0.7])), "'time' are not dt = 0.05 apart"),
-    (swap("time", np.array([0, 0.05, 0.1, np.nan, 0.2, 0.25])), "'time' holds values that are not"),
-    (swap("x", np.arange(8.0)), "'x' has 8 entries, but 'fields' needs 7"),
+    (remove("fields"), "'Re 1800, süd': .*'fields' is missing"),
+    (swap("fields", np.zeros((6, 2, 5), np.float32)), "'fields' .*6, 2, 5"),
+    (swap("fields", np.zeros((6, 2, 5, 7))), "'fields' .*float64"),
+    (swap("fields", np.zeros((6, 3, 5, 7), np.float32)), "'fields' has 3 channels"),
+    (swap("fields", np.full((6, 2, 5, 7), np.nan, np.float32)), "'u' is nan at a known point"),
+    (swap("time", np.arange(5.0)), "'time' has 5 entries"),
+    (swap("time", np.array([0, 0.05, 0.1, 0.1, 0.2, 0.3])), "must grow.*frame 3"),
+    (swap("time", np.array([0, 0.05, 0.1, 0.15, 0.2, 0.26])), "'time' are not dt = 0.05"),
+    (swap("time", np.array([0, 0.05, 0.1, np.nan, 0.2, 0.25])), "'time' holds values"),
     (swap("x", np.geomspace(0.1, 1, 7)), "'x' are not uniformly dx = 0.1 apart; resample"),
-    (swap("y", np.linspace(0, 1, 5)), "'y' are not uniformly dy = 0.3 apart"),
-    (swap("body", np.zeros((7, 5), np.uint8)), r"'body' must have shape \(5, 7\) or \(6, 5, 7\)"),
-    (swap("body", np.zeros((5, 7), np.float32)), "'body' must be uint8, found float32"),
-    (swap("body", np.full((5, 7), 3, np.uint8)), "'body' must hold 0 and 1 alone, found 3"),
-    (swap("body", np.full((6, 5, 7), 3, np.uint8)), "'body' must hold 0 and 1 alone, found 3"),
-    (state("dx", None), "attribute 'dx' is missing"),
-    (state("dx", -0.1), "'x' are not uniformly dx = -0.1 apart"),
-    (state("channels", '["u", "u"]'), "channels must be one or more different names"),
-    (state("channels", "u, v"), "attribute 'channels' is not JSON"),
-    (state("channels", '{"u": 1}'), "attribute 'channels' must be a JSON list"),
-    (state("units", '["m/s"]'), "expected 2 units"),
-    (state("family", "magic"), "unknown PDE family 'magic'; choose from: incompressible"),
-    (state("sides", '{"left": "door"}'), "unknown boundary kind 'door'"),
+    (swap("body", np.zeros((7, 5), np.uint8)), r"'body' .*\(5, 7\) or \(6, 5, 7\)"),
+    (swap("body", np.full((5, 7), 3, np.uint8)), "'body' .*found 3"),
+    (swap("body", np.full((6, 5, 7), 3, np.uint8)), "'body' .*found 3"),
+    (state("dx", None), "'dx' is missing"),
+    (state("channels", "u, v"), "'channels' is not JSON"),
+    (state("channels", '{"u": 1}'), "'channels' must be a JSON list"),
+    (state("units", '["m/s"]'), "2 units"),
+    (state("family", "magic"), "'magic'; choose from: incompressible"),
+    (state("sides", '{"left": "door"}'), "'door'"),
     (state("parameters", '{"Re": {"value": 3}}'), "'scaling'"),
-    (state("source", None), "attribute 'source' is missing"),
+    (state("source", None), "'source' is missing"),
 ]
 
 
 @pytest.mark.parametrize(("change", "message"), BROKEN)
-def test_the_first_broken_thing_is_named(
-    path: Path, change: Callable[[h5py.File], None], message: str
-) -> None:
-    edit(path, change)
+def test_the_first_broken_thing_is_named(path: Path, change: Change, message: str) -> None:
+    with h5py.File(path, "r+") as file:
+        change(file)
     with pytest.raises(FormatError, match=message) as caught:
         check(path)
     assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_a_truncated_file_is_called_so(path: Path) -> None:
+def test_truncated_and_foreign_files_are_called_so(path: Path) -> None:
     data = path.read_bytes()
-    path.write_bytes(data[: len(data) * 2 // 3])
-    with pytest.raises(FormatError, match=r"flow.h5: the file is truncated: get a new copy"):
+    for content, problem in (
+        (data[: len(data) * 2 // 3], "truncated: get a new copy"),
+        (data[:5], "not an HDF5 file"),
+        (b"x,y,u,v\n0,0,1,2\n", "pibert convert flow.h5 OUT.h5"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(FormatError, match=problem):
+            check(path)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"flow.h5: there is no such file"):
         check(path)
-    path.write_bytes(data[:5])
-    with pytest.raises(FormatError, match="this is not an HDF5 file, or its head is damaged"):
-        check(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"x,y,u,v\n0,0,1,2\n", pickle.dumps({"a": 1})])
-def test_a_foreign_file_is_called_so(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "foreign.h5").write_bytes(content)
-    with pytest.raises(FormatError, match="not an HDF5 file.*pibert convert foreign.h5 OUT.h5"):
-        check(tmp_path / "foreign.h5")
-    with pytest.raises(FileNotFoundError, match=r"none.h5: there is no such file"):
-        check(tmp_path / "none.h5")
 
 
 def test_no_damaged_byte_goes_unnoticed(path: Path) -> None:
@@ -549,37 +426,10 @@ def test_a_reader_and_its_trajectories_survive_pickling(path: Path) -> None:
         copy, trajectory = pickle.loads(pickle.dumps((reader, reader[1])))
     assert_same(copy[0], varied()[0])
     assert_same(trajectory, varied()[1])
-
-
-def test_a_forked_process_opens_the_file_for_itself(path: Path) -> None:
-    reader = Reader(path)
-    trajectory = reader[0]
-    wanted = trajectory.read()
-    (descriptor,) = open_descriptors(path)
-    receive, send = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            same = torch.equal(trajectory.read(), wanted)
-            (own,) = open_descriptors(path)
-            os.lseek(own, 12345, os.SEEK_SET)  # a shared descriptor would move in the parent too
-            os.write(send, json.dumps([same, reader._storage._pid == os.getpid()]).encode())
-        finally:
-            os._exit(0)
-    os.close(send)
-    os.waitpid(child, 0)
-    assert json.loads(os.read(receive, 100)) == [True, True]
-    os.close(receive)
-    assert os.lseek(descriptor, 0, os.SEEK_CUR) != 12345
-    assert torch.equal(trajectory.read(), wanted)
-    assert open_descriptors(path) == [descriptor]
-    reader.close()
-    assert open_descriptors(path) == []
-
-
-def open_descriptors(path: Path) -> list[int]:
-    links = Path("/proc/self/fd").iterdir()
-    return [int(link.name) for link in links if os.path.realpath(link) == str(path)]
+    with pytest.raises(KeyError, match="'x'; there are: Re 1800, süd, moving, bare"):
+        copy["x"]
+    with pytest.raises(IndexError):
+        copy[3]
 
 
 def test_a_file_that_changed_under_a_reader_is_not_mixed_up(path: Path) -> None:
@@ -591,13 +441,6 @@ def test_a_file_that_changed_under_a_reader_is_not_mixed_up(path: Path) -> None:
     copy = pickle.loads(pickle.dumps(reader))
     with pytest.raises(FormatError, match="it was replaced after it was opened; open it again"):
         copy[0]
-
-
-def test_an_unknown_name_is_told_the_names_there_are(path: Path) -> None:
-    with pytest.raises(KeyError, match="no trajectory 'x'; there are: Re 1800, süd, moving, bare"):
-        Reader(path)["x"]
-    with pytest.raises(IndexError):
-        Reader(path)[3]
 
 
 # The written specification
@@ -632,67 +475,14 @@ def test_series_go_with_the_frames(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     write(path, [trajectory])
     check(path)
-    again = Reader(path)[0]
-    assert list(again.series) == ["displacement", "lift"]
-    assert torch.equal(again.series["displacement"], displacement)
-    view = represent(again, stride=2, max_frames=2)
-    assert view.series["lift"].tolist() == [0.0, 0.6]
-
-
-def test_series_of_another_length_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"one value of 'lift' per frame, \(6,\), found shape \(5,\)"
-    ):
-        make_trajectory(series={"lift": torch.zeros(5)})
-    path = tmp_path / "a.h5"
-    write(path, [make_trajectory(series={"lift": torch.zeros(6)})])
+    with Reader(path) as reader:
+        assert torch.equal(reader[0].series["displacement"], displacement)
+        view = represent(reader[0], stride=2, max_frames=2)
+        assert view.series["lift"].tolist() == [0.0, 0.6]
     with h5py.File(path, "r+") as file:
-        group = file["trajectories/a/series"]
-        del group["lift"]
-        group["lift"] = np.zeros(4)
-    with pytest.raises(FormatError, match="'series/lift' has 4 entries, but 'fields' needs 6"):
+        del file["trajectories/a/series/lift"]
+        file["trajectories/a/series/lift"] = np.zeros(4)
+    with pytest.raises(FormatError, match="'series/lift' has 4 entries"):
         check(path)
-
-
-def heed_interrupts() -> None:
-    """A process started in the background ignores them, and hands that on."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def test_an_interrupt_during_writing_is_raised_and_no_file_is_half_there(tmp_path: Path) -> None:
-    """Interrupts at random times in a real process: none is lost or crashes it."""
-    code = """
-import os, random, signal, sys, threading, time
-from pathlib import Path
-from pibert.data.format import check, write
-from tests.data.helpers import make_trajectory, random_states
-folder = Path(sys.argv[1])
-flow = make_trajectory(states=random_states(60, 2, 64, 64))
-write(folder / "first.h5", [flow])
-raised, generator = 0, random.Random(1)
-for i in range(40):
-    pause = generator.random() * 0.02
-    path = folder / f"{i}.h5"
-    killer = threading.Timer(pause, lambda: os.kill(os.getpid(), signal.SIGINT))
-    try:
-        killer.start()
-        write(path, [flow])
-        killer.join()
-        time.sleep(0.01)
-    except KeyboardInterrupt:
-        raised += 1
-    if path.exists():
-        check(path)
-print(raised)
-"""
-    result = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        preexec_fn=heed_interrupts,
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.split() == ["40"]
-    assert result.stderr == ""
+    with pytest.raises(ValueError, match=r"'lift' per frame, \(6,\), found shape \(5,\)"):
+        make_trajectory(series={"lift": torch.zeros(5)})

@@ -1,18 +1,16 @@
-"""HDF5 files that lead to other files, or declare more than they store, in every reader."""
+"""HDF5 files that lead elsewhere, and files that are not complete."""
 
-import os
+import resource
 import shutil
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from pibert.cli import app
-from pibert.data.format import FormatError, Reader
-from pibert.data.hdf5 import HDF5Error, check_foreign, open_hdf5
-from pibert.data.sources import open_recordings
+from pibert.data.hdf5 import HDF5Error, check_foreign
+from pibert.data.partial import replace_file
+from pibert.data.readers import open_recordings
 from tests.fuzz.corpus import CORPUS, HDF5
 from tests.fuzz.hdf5 import WAYS, lead_out, write_secret
 
@@ -52,26 +50,6 @@ def test_a_reference_of_a_matlab_cell_to_external_storage_is_refused(tmp_path: P
         open_recordings(tmp_path / "hidden.mat", "piv")
 
 
-def test_a_native_sample_with_external_storage_is_refused_when_it_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "sample.h5"
-    CORPUS["native.h5"](path)
-    lead_out(path, "external storage")
-    with Reader(path) as reader:
-        with pytest.raises(FormatError, match="'/trajectories/a/fields' is stored in another"):
-            reader["a"]
-        assert reader["b"].read().shape == (2, 2, 5, 7)  # the other one is whole
-
-
-def test_convert_writes_nothing_of_a_file_that_leads_out(tmp_path: Path) -> None:
-    path = tmp_path / "named.h5"
-    CORPUS["named.h5"](path)
-    lead_out(path, "external storage")
-    result = CliRunner().invoke(app, ["convert", str(path), str(tmp_path / "out.h5")])
-    assert result.exit_code == 2
-    assert "stored in another file" in " ".join(result.output.split())
-    assert not (tmp_path / "out.h5").exists()
-
-
 @pytest.mark.parametrize("chunks", [None, (1, 30_000)])
 def test_a_data_set_that_was_declared_and_not_written_is_refused(
     chunks: tuple[int, int] | None, tmp_path: Path
@@ -82,17 +60,6 @@ def test_a_data_set_that_was_declared_and_not_written_is_refused(
             file.create_dataset(name, (30_000, 30_000), "f4", chunks=chunks)
     with pytest.raises(HDF5Error, match="declares 3600 MB, but the file stores 0 MB of it"):
         open_recordings(path)
-
-
-def test_a_well_packed_mask_is_no_lie(tmp_path: Path) -> None:
-    """Zeros of a gzip filter take a thousandth."""
-    path = tmp_path / "mask.h5"
-    with h5py.File(path, "w") as file:
-        made = file.create_dataset(
-            "mask", (300, 1 << 20), "u1", chunks=(1, 1 << 20), compression="gzip"
-        )
-        made[...] = np.zeros(made.shape, "u1")
-    open_hdf5(path).close()
 
 
 def test_a_sent_file_has_limits(tmp_path: Path) -> None:
@@ -106,7 +73,16 @@ def test_a_sent_file_has_limits(tmp_path: Path) -> None:
     check_foreign(tmp_path / "text", 1)
 
 
-def test_a_named_pipe_is_refused_at_once(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.h5")
-    with pytest.raises(ValueError, match="expected a file, found a named pipe"):
-        open_hdf5(tmp_path / "pipe.h5")
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "note.json"
+    for content in (b"another", b"one"):
+        replace_file(path, content)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            replace_file(path, bytes(1000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == b"one"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["note.json"]

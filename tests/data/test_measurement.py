@@ -12,10 +12,8 @@ from torch import Tensor
 
 from pibert.data.format import Reader, check, write
 from pibert.data.measurement import Measurement, measure, spurious
-from pibert.data.normalize import flag_outliers
 from pibert.data.resample import represent
 from pibert.fields import FieldSpec, Grid, Trajectory
-from pibert.physics.exact import vortex_street
 from tests.data.helpers import disc, make_trajectory, random_states
 
 CLEAN: dict[str, Any] = {"noise": 0.0, "outliers": 0.0, "missing": 0.0}
@@ -57,16 +55,6 @@ def test_a_wave_is_damped_by_the_transfer_function(window: int, transfer: Any, a
     trajectory = periodic(torch.stack((field, 2 * field))[None])
     found = measure(trajectory, Measurement(window=window, **CLEAN)).read()
     torch.testing.assert_close(found, transfer(k) * trajectory.read(), rtol=0, atol=1e-12)
-
-
-def test_long_waves_are_damped_by_a_sinc() -> None:
-    n, window = 200, 9
-    k = 2 * math.pi * 4 / n
-    states = torch.cos(k * torch.arange(n, dtype=torch.float64)).expand(1, 2, 3, n)
-    found = measure(periodic(states), Measurement(window=window, **CLEAN)).read()
-    sinc = math.sin(k * window / 2) / (k * window / 2)
-    assert sinc < 0.95
-    torch.testing.assert_close(found, sinc * states, rtol=0, atol=1e-3)
 
 
 def test_only_fluid_enters_an_average_and_bodies_are_left_alone() -> None:
@@ -125,43 +113,23 @@ def test_outliers_have_their_share_and_range_and_are_not_marked() -> None:
     assert torch.equal(fields.ne(0).any(1), wrong)
     values = fields.movedim(1, 0)[:, wrong] / 0.06  # (2, points)
     assert values.abs().max().item() == pytest.approx(3, abs=0.05) and values.abs().max() <= 3
-    assert values.mean(1).tolist() == pytest.approx([0, 0], abs=0.2)
     assert values.square().mean(1).tolist() == pytest.approx([3, 3], rel=0.08)
-    assert torch.corrcoef(values)[0, 1].item() == pytest.approx(0, abs=0.1)
-    assert torch.equal(spurious(measured, model), wrong)
 
 
-def test_missing_vectors_are_not_valid() -> None:
+def test_missing_vectors_are_not_valid_and_more_so_near_a_body() -> None:
     valid = torch.rand(30, 40, generator=torch.Generator().manual_seed(1)) > 0.1
-    trajectory = still(valid=valid)
-    model = Measurement(missing=0.2, outliers=0.1)
+    body = torch.zeros(30, 40, dtype=torch.bool)
+    body[10:20, 10:15] = True
+    trajectory = still(40, valid=valid, body=body)
+    model = Measurement(window=5, missing=0.02, missing_near_body=0.5, outliers=0.1)
     measured = measure(trajectory, model)
-    known = measured.known()
+    known, near = measured.known(), torch.zeros_like(body)
+    near[8:22, 8:17] = True  # the windows of points up to two away touch the body
+    assert known[:, near & ~body & valid].float().mean().item() == pytest.approx(0.5, abs=0.04)
+    assert known[:, ~near & valid].float().mean().item() == pytest.approx(0.98, abs=0.005)
     assert not known[:, ~valid].any()
-    assert known[:, valid].float().mean().item() == pytest.approx(0.8, abs=0.01)
-    fields = measured.read()
-    assert torch.equal(fields.isfinite().all(1), known | ~valid)
     assert not (spurious(trajectory, model) & ~known).any()
-
-
-def test_more_vectors_are_missing_where_a_body_is_near() -> None:
-    body = torch.zeros(40, 30, 40, dtype=torch.bool)
-    for frame in range(40):
-        body[frame, 10:20, frame % 30 : frame % 30 + 5] = True
-    trajectory = still(40, body=body)
-    model = Measurement(window=5, missing=0.02, missing_near_body=0.5)
-    known = measure(trajectory, model).known()
-    # The windows of points up to two away touch the body.
-    near = torch.zeros_like(body)
-    for dy in range(-2, 3):
-        for dx in range(-2, 3):
-            near[:, 8:22] |= body.roll((dy, dx), (1, 2))[:, 8:22]
-    # Rolled round at most where the body touches the right or left side, which it hides.
-    inner = torch.zeros_like(body)
-    inner[2:24] = True
-    close, far = near & ~body & inner, ~near & inner
-    assert known[close].float().mean().item() == pytest.approx(0.5, abs=0.04)
-    assert known[far].float().mean().item() == pytest.approx(0.98, abs=0.005)
+    assert measured.read().isfinite().all(1)[known].all()
 
 
 # Lazy, repeatable, stored
@@ -184,24 +152,13 @@ def test_a_frame_is_the_same_however_it_is_read() -> None:
         assert torch.equal(spurious(trajectory, model, frames), spurious(trajectory, model)[frames])
 
 
-def test_seed_and_name_change_the_errors_and_nothing_else_does() -> None:
-    model = Measurement(noise=0.1, outliers=0.1, missing=0.0)
-    first = measure(still(3), model).read()
-    assert torch.equal(measure(still(7), model).read()[:3], first)
-    assert not torch.equal(measure(still(3), replace(model, seed=1)).read(), first)
-    assert not torch.equal(measure(replace(still(3), name="b"), model).read(), first)
-    assert not torch.equal(first[0], first[1])
-    # More noise leaves the outliers where they are.
-    assert torch.equal(
-        spurious(still(3), model), spurious(still(3), replace(model, noise=0.5, window=5))
-    )
-
-
-def test_velocities_alone_are_measured_and_the_local_part_says_how(tmp_path: Path) -> None:
+def test_velocities_alone_are_measured_and_the_local_part_records_how(tmp_path: Path) -> None:
     trajectory = make_trajectory(channels=("p", "v", "u"), series={"lift": torch.arange(6.0)})
     spec = replace(trajectory.spec, units=("Pa", "m/s", "cm/s"), family="incompressible")
     trajectory = replace(trajectory, spec=spec)
     model = Measurement(window=1, **CLEAN, seed=4)
+    compressible = replace(trajectory, spec=replace(spec, family="euler"))
+    assert measure(compressible, model).spec.family is None  # no camera sees its fields
     measured = measure(trajectory, model)
     assert measured.spec.channels == ("u", "v") and measured.spec.units == ("cm/s", "m/s")
     assert torch.equal(measured.read(), trajectory.read()[:, [2, 1]])
@@ -218,36 +175,7 @@ def test_velocities_alone_are_measured_and_the_local_part_says_how(tmp_path: Pat
     assert represent(stored, size=(2, 3)).read().shape == (6, 2, 2, 3)
 
 
-def test_an_equation_of_fields_that_no_camera_sees_is_dropped() -> None:
-    trajectory = make_trajectory(channels=("rho", "u", "v", "p"))
-    trajectory = replace(trajectory, spec=replace(trajectory.spec, family="euler"))
-    assert measure(trajectory, Measurement()).spec.family is None
-
-
 # The median test on measured fields
-
-
-@pytest.mark.parametrize("share", [0.02, 0.1])
-def test_the_median_test_finds_most_outliers_and_little_else(share: float) -> None:
-    """A vortex street past a body, 64 x 128 points, with 2 % noise and missing vectors."""
-    grid = Grid((64, 128), dx=0.05, dy=0.06)
-    time = torch.arange(6.0) / 5
-    u, v = vortex_street(grid, time, spacing=3.0, circulation=3.0, dtype=torch.float32)
-    body = torch.zeros(64, 128, dtype=torch.bool)
-    body[24:40, 10:26] = True
-    spec = FieldSpec(family="incompressible", grid=grid, dt=0.2, reference_velocity=1.0)
-    states = torch.stack((u, v), 1)
-    trajectory = Trajectory(name="street", states=states, time=time, spec=spec, body=body)
-    model = Measurement(window=3, noise=0.02, outliers=share, missing=0.05, missing_near_body=0.3)
-    measured = measure(trajectory, model)
-    fields, known = measured.read(), measured.known()
-    flags = flag_outliers(fields, noise=0.1, known=known)
-    wrong = spurious(trajectory, model)
-    assert flags[wrong].float().mean() > 0.97
-    assert flags[known & ~wrong].float().mean() < 1e-3
-    # What it lets pass happens to be close to the truth.
-    missed = wrong & ~flags & ((fields - states).norm(dim=1) > 0.5)
-    assert missed.sum() < 0.005 * wrong.sum()
 
 
 # Bad input
@@ -256,14 +184,11 @@ def test_the_median_test_finds_most_outliers_and_little_else(share: float) -> No
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"window": 0}, "window must be 1 or more and seed 0 or more, found 0 and 0"),
-        ({"seed": -1}, "seed 0 or more, found 3 and -1"),
-        ({"noise": -0.1}, "noise must be zero or positive"),
+        ({"window": 0}, "window .*found 0"),
+        ({"seed": -1}, "seed .*-1"),
         ({"noise": math.nan}, "noise must be zero or positive"),
-        ({"outliers": 1.5}, "outliers must be a share from 0 to 1, found 1.5"),
-        ({"missing_near_body": -0.5}, "missing_near_body must be a share"),
-        ({"outlier_range": 0.0}, "outlier_range positive"),
-        ({"velocity": 0.0}, "velocity must be positive, found 0.0"),
+        ({"outliers": 1.5}, "outliers .*found 1.5"),
+        ({"velocity": 0.0}, "velocity .*found 0.0"),
     ],
 )
 def test_a_wrong_model_is_named(changes: dict[str, Any], message: str) -> None:
@@ -272,10 +197,11 @@ def test_a_wrong_model_is_named(changes: dict[str, Any], message: str) -> None:
 
 
 def test_what_cannot_be_measured_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"unknown channels \['u', 'v'\]; choose from: T"):
-        measure(make_trajectory(channels=("T",)), Measurement())
-    with pytest.raises(ValueError, match="'box': it has no reference velocity; give"):
-        measure(periodic(torch.zeros(1, 2, 3, 4)), Measurement())
-    measured = measure(periodic(torch.zeros(1, 2, 3, 4)), Measurement(velocity=2.0))
-    with pytest.raises(ValueError, match="'box': it has been measured already"):
-        measure(measured, Measurement(velocity=2.0))
+    box = periodic(torch.zeros(1, 2, 3, 4))
+    for trajectory, found in (
+        (make_trajectory(channels=("T",)), r"\['u', 'v'\]; choose from: T"),
+        (box, "'box': it has no reference velocity; give"),
+        (measure(box, Measurement(velocity=2.0)), "'box': it has been measured already"),
+    ):
+        with pytest.raises(ValueError, match=found):
+            measure(trajectory, Measurement())

@@ -1,17 +1,18 @@
-"""Other frames, channels and resolutions of a trajectory."""
+"""Other representations of a trajectory: frames, channels, resolution, part of the grid."""
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from pibert.data import resample
-from pibert.data.resample import Resizer, represent
-from pibert.fields import Grid, Trajectory
-from tests.data.helpers import disc, make_trajectory, random_states
+from pibert.data.resample import Region, Resizer, crop, represent
+from pibert.fields import Grid, Sides, read_mask
+from tests.data.helpers import SHAPE, make_trajectory, random_states
 
-SIZES = [(4, 6), (5, 9), (3, 5), (8, 18), (1, 1), (12, 7), (5, 20), (16, 4), (13, 19)]
+SIZES = [(4, 6), (3, 5), (8, 18), (1, 1), (12, 7), (5, 20), (13, 19)]
 
 
 def grid_of(*, periodic: bool = False) -> Grid:
@@ -40,13 +41,6 @@ def test_shrinking_conserves_the_mean(size: tuple[int, int], periodic: bool) -> 
     torch.testing.assert_close(found.mean((-2, -1)), field.mean((-2, -1)), rtol=0, atol=1e-14)
 
 
-def test_a_whole_ratio_is_the_block_average() -> None:
-    field = random_states(2, 1, 8, 18).double()
-    found = Resizer(grid_of(), (4, 6)).resize(field)
-    blocks = field.reshape(2, 1, 4, 2, 6, 3).mean((3, 5))
-    torch.testing.assert_close(found, blocks, rtol=0, atol=1e-14)
-
-
 def test_a_ratio_of_three_halves_by_hand() -> None:
     field = torch.tensor([[[[1.0, 2.0, 6.0]]]], dtype=torch.float64)
     found = Resizer(Grid((1, 3)), (1, 2)).resize(field)
@@ -66,20 +60,6 @@ def test_the_seam_of_a_periodic_field_is_a_place_like_any_other(size: tuple[int,
     torch.testing.assert_close(wide, single.repeat(1, 1, 1, 2), rtol=0, atol=1e-13)
 
 
-def test_growing_is_linear_between_the_points() -> None:
-    field = torch.tensor([[[[0.0, 4.0]]]], dtype=torch.float64)
-    found = Resizer(Grid((1, 2)), (1, 4)).resize(field)
-    assert found.flatten().tolist() == [-1.0, 1.0, 3.0, 5.0]
-
-
-def test_the_new_grid_covers_the_same_extent() -> None:
-    old, new = grid_of(), Resizer(grid_of(), (3, 27)).new_grid
-    for axis, n, m, d_old, d_new in ((0, 18, 27, old.dx, new.dx), (1, 8, 3, old.dy, new.dy)):
-        assert math.isclose(n * d_old, m * d_new)
-        assert math.isclose(old.origin[axis] - d_old / 2, new.origin[axis] - d_new / 2)
-    assert new.sides == old.sides
-
-
 def test_unknown_points_do_not_enter_an_average() -> None:
     states = torch.full((1, 1, 2, 4), 7.0)
     body = torch.tensor([[True, False, False, False]] * 2)
@@ -94,27 +74,6 @@ def test_unknown_points_do_not_enter_an_average() -> None:
     assert small.body.tolist() == [[True, False]]  # type: ignore[union-attr]
     # Of the right cell one point in four is valid: missing. Of the left one all fluid is.
     assert small.valid.tolist() == [[True, False]]  # type: ignore[union-attr]
-
-
-def test_a_cell_without_a_known_point_becomes_nan_and_is_masked() -> None:
-    body = torch.zeros(4, 6, dtype=torch.bool)
-    body[:2, :3] = True
-    trajectory = make_trajectory(states=random_states(2, 1, 4, 6), channels=("p",), body=body)
-    small = represent(trajectory, size=(2, 2))
-    assert bool(small.read()[:, 0, 0, 0].isnan().all())
-    assert torch.equal(small.known(), small.read()[:, 0].isfinite())
-
-
-def test_masked_resizing_keeps_a_constant_for_any_ratio() -> None:
-    for size in SIZES:
-        trajectory = make_trajectory(states=torch.full((2, 1, 8, 18), 3.0), channels=("p",))
-        trajectory.states[:, :, 2:4, 5:9] = math.nan  # type: ignore[index]
-        body = torch.zeros(8, 18, dtype=torch.bool)
-        body[2:4, 5:9] = True
-        view = represent(make_trajectory(states=trajectory.read(), channels=("p",), body=body))
-        small = represent(view, size=size)
-        values = small.read()[small.known()[:, None]]
-        torch.testing.assert_close(values, torch.full_like(values, 3.0))
 
 
 @pytest.mark.parametrize("periodic", [False, True])
@@ -147,27 +106,6 @@ def test_affine_fields_are_kept_around_a_gap(size: tuple[int, int]) -> None:
     assert float(within.max()) <= float(field[known[:, None]].max())
 
 
-def test_the_error_around_gaps_falls_with_the_square_of_the_spacing() -> None:
-    errors = []
-    for factor in (1, 2):
-        shape = (40 * factor, 60 * factor)
-        grid = Grid(shape, dx=1 / factor, dy=1 / factor, origin=(0.5 / factor, 0.5 / factor))
-        resizer = Resizer(grid, (52 * factor, 47 * factor))
-
-        def wave(own: Grid) -> torch.Tensor:
-            x, y = own.coordinates(torch.float64)
-            return (torch.sin(0.3 * x) * torch.cos(0.2 * y))[None, None]
-
-        known = torch.rand(1, *shape, generator=torch.Generator().manual_seed(1)) > 0.02
-        found = resizer.resize(wave(grid), known)
-        valid = resizer.resize_valid(known, None)
-        exact, here = wave(resizer.new_grid), valid[:, None]
-        away = [(own - exact)[here] for own in (found, resizer.resize(wave(grid)))]
-        errors.append([float(own.square().mean().sqrt()) for own in away])
-        assert errors[-1][0] < 2 * errors[-1][1]
-    assert errors[1][0] < 0.3 * errors[0][0]
-
-
 def test_frames_and_channels_of_a_view() -> None:
     trajectory = make_trajectory(frames=11, channels=("u", "v", "p"))
     view = represent(trajectory, stride=3, max_frames=3, channels=("p", "u"))
@@ -179,32 +117,12 @@ def test_frames_and_channels_of_a_view() -> None:
     assert view.local == {"stride": 3, "channels": ["p", "u"], "max_frames": 3}
 
 
-def test_views_of_views_compose() -> None:
-    trajectory = make_trajectory(frames=30, channels=("u", "v", "p"))
-    once = represent(trajectory, stride=6, channels=("p", "v"))
-    twice = represent(represent(trajectory, stride=2, channels=("v", "p")), stride=3)
-    twice = represent(twice, channels=("p", "v"), size=(3, 4))
-    assert torch.equal(twice.read(), represent(once, size=(3, 4)).read())
-    assert twice.local["stride"] == 6
-    assert twice.local["resize"] == {"from": [5, 7], "to": [3, 4]}
-
-
 def test_stretches_of_frames_compose_and_are_counted_in_the_source() -> None:
     trajectory = make_trajectory(frames=20)
     once = represent(trajectory, frames=slice(4, None), stride=2)
     twice = represent(once, frames=slice(1, -1))
     assert torch.equal(twice.read(), trajectory.read()[[6, 8, 10, 12, 14, 16]])
     assert once.local["frames"] == [4, 19] and twice.local["frames"] == [6, 16]
-    with pytest.raises(ValueError, match="'a' has 20 frames: none of them is among 20:"):
-        represent(trajectory, frames=slice(20, None))
-    with pytest.raises(ValueError, match="frames without a step, found one of 2; use stride"):
-        represent(trajectory, frames=slice(2, 8, 2))
-
-
-def test_a_stride_is_taken_within_a_stretch_that_has_no_gap() -> None:
-    time = 0.05 * torch.tensor([0, 1, 10, 11, 12, 13], dtype=torch.float64)
-    view = represent(make_trajectory(time=time), frames=slice(2, None), stride=2)
-    assert torch.equal(view.time, time[[2, 4]])
 
 
 def test_a_stride_across_gaps_in_time_is_refused() -> None:
@@ -234,31 +152,19 @@ def test_a_moving_body_moves_in_the_view() -> None:
     assert torch.equal(view.load().known(), view.known())
 
 
-def test_missing_points_are_judged_by_the_fluid_around_a_moving_body() -> None:
-    body = torch.zeros(2, 2, 4, dtype=torch.bool)
-    body[0, :, 0] = body[1, :, 1] = True
-    valid = torch.ones(2, 4, dtype=torch.bool)
-    valid[:, 1] = False
-    trajectory = make_trajectory(states=random_states(2, 1, 2, 4), channels=("p",), body=body)
-    view = represent(replace(trajectory, valid=valid), size=(1, 2))
-    assert view.valid is not None and tuple(view.valid.shape) == (2, 1, 2)
-    # First the body leaves only missing points of the left cell, then only valid ones.
-    assert view.load().valid.tolist() == [[[False, True]], [[True, True]]]  # type: ignore
-
-
-def test_a_static_body_is_the_body_of_the_resized_grid() -> None:
-    view: Trajectory = represent(make_trajectory(body=disc()), size=(10, 14))
-    assert view.spec.grid.body is not None
-    assert torch.equal(view.spec.grid.body, disc().repeat_interleave(2, 0).repeat_interleave(2, 1))
-
-
-def test_a_wrong_choice_is_named() -> None:
-    with pytest.raises(ValueError, match=r"unknown channels \['w'\]; choose from: u, v"):
-        represent(make_trajectory(), channels=("u", "w"))
-    with pytest.raises(ValueError, match="stride and max_frames must be 1 or more, found 0"):
-        represent(make_trajectory(), stride=0)
-    with pytest.raises(ValueError, match="size must be two positive numbers"):
-        represent(make_trajectory(), size=(0, 3))
+@pytest.mark.parametrize(
+    ("choice", "found"),
+    [
+        ({"channels": ("u", "w")}, r"\['w'\]; choose from: u, v"),
+        ({"stride": 0}, "found 0"),
+        ({"size": (0, 3)}, "two positive numbers"),
+        ({"frames": slice(20, None)}, "'a' has 6 frames: .*20:"),
+        ({"frames": slice(2, 8, 2)}, "one of 2; use stride"),
+    ],
+)
+def test_a_wrong_choice_is_named(choice: dict[str, Any], found: str) -> None:
+    with pytest.raises(ValueError, match=found):
+        represent(make_trajectory(), **choice)
 
 
 @pytest.mark.parametrize("size", [(4, 6), (5, 7), (12, 20)])
@@ -272,3 +178,58 @@ def test_many_frames_are_resized_as_each_by_itself(
     for frame in range(10):
         alone = resizer.resize(fields[frame : frame + 1], known[frame : frame + 1])
         torch.testing.assert_close(together[frame : frame + 1], alone, equal_nan=True)
+
+
+ROWS, COLUMNS = SHAPE
+
+
+def test_values_masks_and_coordinates_are_those_of_the_points_kept() -> None:
+    moving = torch.rand(4, *SHAPE, generator=torch.Generator().manual_seed(0)) < 0.3
+    whole = make_trajectory(frames=4)
+    body = torch.zeros(SHAPE, dtype=torch.bool)
+    body[2, 3] = True
+    whole = replace(whole, body=body, valid=~moving)
+    part = crop(whole, Region(rows=slice(1, None), columns=slice(2, -1)))
+    assert torch.equal(part.read(), whole.read()[..., 1:, 2:-1])
+    assert torch.equal(part.read(slice(1, 3), [1]), whole.read()[1:3, [1], 1:, 2:-1])
+    assert part.body is not None and part.valid is not None
+    assert torch.equal(read_mask(part.body, slice(None)), body[1:, 2:-1])
+    assert torch.equal(read_mask(part.valid, slice(0, 2)), ~moving[:2, 1:, 2:-1])
+    mine, theirs = part.spec.grid.coordinates(), whole.spec.grid.coordinates()
+    for kept, all_points in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(kept, all_points[1:, 2:-1])
+    assert part.local["crop"] == [1, ROWS - 1, 2, COLUMNS - 2]
+
+
+def test_a_cut_side_is_open_and_a_cut_periodic_axis_on_both_sides() -> None:
+    whole = make_trajectory()
+    sides = Sides("periodic", "periodic", "wall", "slip")  # type: ignore[arg-type]
+    grid = Grid(SHAPE, 0.1, 0.2, sides)
+    whole = replace(whole, spec=replace(whole.spec, grid=grid))
+    part = crop(whole, Region(rows=slice(1, None), columns=slice(0, -1)))
+    assert part.spec.grid.sides == ("open", "open", "open", "slip")
+    assert crop(whole, Region()).spec.grid.sides == sides
+
+
+def test_a_crop_of_a_crop_is_counted_in_the_source() -> None:
+    whole = make_trajectory()
+    once = crop(whole, Region(rows=slice(1, None), columns=slice(1, None)))
+    twice = crop(once, Region(rows=slice(1, None), columns=slice(2, None)))
+    assert torch.equal(twice.read(), whole.read()[..., 2:, 3:])
+    assert twice.local["crop"] == [2, ROWS - 1, 3, COLUMNS - 1]
+    with pytest.raises(ValueError, match="cropped and resized before; crop the original"):
+        crop(represent(once, size=(2, 2)), Region(rows=slice(1, None)))
+
+
+def test_a_region_includes_its_ends_and_is_refused_without_points_or_given_twice() -> None:
+    whole = make_trajectory()
+    grid = Grid(SHAPE, 0.1, 0.2, origin=(1.0, -0.2))
+    whole = replace(whole, spec=replace(whole.spec, grid=grid))
+    part = crop(whole, Region(x=(1.1, 1.3), y=(None, 0.2)))
+    assert torch.equal(part.read(), whole.read()[..., :3, 1:4])
+    with pytest.raises(ValueError, match=f"keeps 0 of {COLUMNS} points along x"):
+        crop(whole, Region(x=(100.0, None)))
+    with pytest.raises(ValueError, match="by x or by columns"):
+        Region(x=(0.0, 1.0), columns=slice(1))
+    with pytest.raises(ValueError, match="found one of 2"):
+        Region(rows=slice(0, 6, 2))

@@ -3,15 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from pibert.data import resident
 from pibert.data.dataset import BatchOrder, Samples, Window, common_spec, make_loader
-from pibert.data.format import Reader, write
 from pibert.data.normalize import fit_normalizer, fit_parameters
 from pibert.data.resident import ResidentLoader
 from pibert.data.splits import Segment
@@ -57,9 +54,7 @@ def assert_equal(found: Batch, wanted: Batch) -> None:
 @pytest.mark.parametrize(
     "window",
     [
-        Window(),
         Window(history=3),
-        Window(horizon=4),
         Window(history=2, horizon=2, inputs=("p", "u"), targets=("v",)),
         Window(history=2, horizon=0, inputs=("v", "u"), targets=("p",)),
         Window(inputs=("p",), targets=("p",)),
@@ -78,36 +73,6 @@ def test_the_batches_are_those_of_the_plain_loader(window: Window) -> None:
             assert_equal(a, b)
 
 
-def test_a_file_is_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "flow.h5", varied())
-    samples = samples_of(list(Reader(tmp_path / "flow.h5")), Window(history=2))
-    counts, read = [], samples.read
-
-    def watched(trajectory: int, frames: slice) -> tuple[Tensor, Tensor, Tensor]:
-        counts.append(frames.stop - frames.start)
-        return read(trajectory, frames)
-
-    monkeypatch.setattr(samples, "read", watched)
-    monkeypatch.setattr(resident, "_BLOCK_BYTES", 4 * 4 * 3 * 5 * 7)
-    order = BatchOrder(len(samples), 5, seed=0, shuffle=False, drop_last=True)
-    loader = ResidentLoader(samples, order)
-    # Four frames at a time; the shortest trajectory holds no window.
-    assert counts == [4, 4, 3, 4, 1, 4, 4]
-    for found, indices in zip(loader, order, strict=True):
-        assert_equal(found, samples.batch(indices))
-
-
-def test_only_frames_that_samples_touch_are_held() -> None:
-    segments = [Segment(3, 5, 8), Segment(1, 2, 4), Segment(1, 6, 9), Segment(2, 4)]
-    samples = samples_of(varied(), Window(targets=("u",), inputs=("u",)), segments)
-    order = BatchOrder(len(samples), 10, seed=1)
-    loader = ResidentLoader(samples, order)
-    # Frames 2 to 8 of the second, 5 to 7 of the fourth: 10 frames of one channel and a mask.
-    assert loader.nbytes == 10 * 35 * (4 + 1)
-    (found,) = loader
-    assert_equal(found, samples.batch(next(iter(order))))
-
-
 def test_a_set_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = samples_of(varied(), Window())
     order = BatchOrder(len(samples), 4, seed=0)
@@ -117,12 +82,6 @@ def test_a_set_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(resident, "_free_bytes", lambda device: need - 1)
     with pytest.raises(ValueError, match=r"take 0.00 GiB, but cpu has 0.00 GiB free; take fewer"):
         ResidentLoader(samples, order)
-
-
-def test_an_order_of_other_samples_is_refused() -> None:
-    samples = Samples([make_trajectory()], window=Window(), normalizer=IDENTITY)
-    with pytest.raises(ValueError, match="order is for 4 samples, but there are 5"):
-        ResidentLoader(samples, BatchOrder(4, 2, seed=0))
 
 
 @pytest.mark.gpu

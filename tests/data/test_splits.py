@@ -4,46 +4,18 @@ import pytest
 import torch
 
 from pibert.data.splits import (
-    PARTS,
+    SPLITS,
     Segment,
     Shares,
     Split,
-    label_split,
     split_at_gaps,
     split_in_time,
     split_trajectories,
 )
-from tests.data.helpers import make_trajectory
 
 
 def indices(split: Split) -> dict[str, list[int]]:
-    return {part: [s.trajectory for s in getattr(split, part)] for part in PARTS}
-
-
-def test_the_parts_are_disjoint_and_complete() -> None:
-    split = split_trajectories(range(37), Shares(train=0.6, valid=0.15, calibration=0.1), seed=3)
-    parts = indices(split)
-    assert sorted(sum(parts.values(), [])) == list(range(37))
-    assert [len(parts[part]) for part in PARTS] == [22, 5, 3, 7]
-
-
-def test_a_split_follows_its_seed() -> None:
-    shares = Shares()
-    assert split_trajectories(range(50), shares, seed=1) == split_trajectories(
-        range(50), shares, seed=1
-    )
-    assert split_trajectories(range(50), shares, seed=1) != split_trajectories(
-        range(50), shares, seed=2
-    )
-
-
-def test_calibration_is_taken_from_the_test_part_alone() -> None:
-    without = indices(split_trajectories(range(92), Shares(), seed=42))
-    shares = Shares(calibration=0.05)
-    parts = indices(split_trajectories(range(92), shares, seed=42))
-    assert parts["train"] == without["train"] and parts["valid"] == without["valid"]
-    assert sorted(parts["calibration"] + parts["test"]) == without["test"]
-    assert len(parts["calibration"]) == 4
+    return {part: [s.trajectory for s in getattr(split, part)] for part in SPLITS}
 
 
 def test_a_group_stays_together() -> None:
@@ -71,34 +43,19 @@ def test_an_empty_part_is_an_error() -> None:
     ("total", "shares", "sizes"),
     [
         (3, Shares(), [1, 1, 0, 1]),
-        (4, Shares(), [2, 1, 0, 1]),
-        (5, Shares(), [3, 1, 0, 1]),
-        (8, Shares(), [6, 1, 0, 1]),
         (9, Shares(), [7, 1, 0, 1]),
-        (10, Shares(), [8, 1, 0, 1]),
         (92, Shares(), [73, 9, 0, 10]),
         (4, Shares(calibration=0.05), [1, 1, 1, 1]),
         (6, Shares(train=0.9, valid=0.1), [5, 1, 0, 0]),
+        (100, Shares(train=0.29, valid=0.57), [29, 57, 0, 14]),  # which floats cannot hold
     ],
 )
 def test_no_part_of_a_small_set_is_empty(total: int, shares: Shares, sizes: list[int]) -> None:
     parts = indices(split_trajectories(range(total), shares, seed=0))
-    assert [len(parts[part]) for part in PARTS] == sizes
+    assert [len(parts[part]) for part in SPLITS] == sizes
     assert sorted(sum(parts.values(), [])) == list(range(total))
-
-
-def test_few_groups_are_dealt_to_all_parts() -> None:
-    parts = indices(split_trajectories([0, 0, 1, 1, 2, 2, 3, 3], Shares(), seed=0))
-    assert [len(parts[part]) for part in PARTS] == [4, 2, 0, 2]
-
-
-def test_shares_that_floats_cannot_hold_are_counted_right() -> None:
-    assert Shares(train=0.29, valid=0.57).counts(100) == {
-        "train": 29,
-        "valid": 57,
-        "calibration": 0,
-        "test": 14,
-    }
+    if total > 9:
+        assert parts != indices(split_trajectories(range(total), shares, seed=1))
 
 
 def test_a_split_in_time_by_hand() -> None:
@@ -111,14 +68,8 @@ def test_a_split_in_time_by_hand() -> None:
     assert split.test == (Segment(0, 23, 28), Segment(1, 15, 18))
 
 
-def test_a_split_in_time_without_a_test_part_uses_all_frames() -> None:
-    split = split_in_time([11], Shares(train=0.7, valid=0.3), guard=2)
-    assert split.train == (Segment(0, 0, 6),) and split.valid == (Segment(0, 8, 11),)
-    assert split.test == ()
-
-
 def test_a_trajectory_too_short_for_its_gaps_is_named() -> None:
-    with pytest.raises(ValueError, match="1 has 12 frames: too few for a part 'valid'.*data.guard"):
+    with pytest.raises(ValueError, match="1 has 12 frames: too few .*'valid'.*data.guard"):
         split_in_time([100, 12], Shares(), guard=3)
     with pytest.raises(ValueError, match="trajectory 0 has 1 frame: a single frame has no next"):
         split_in_time([1], Shares(), guard=3)
@@ -139,16 +90,3 @@ def test_a_segment_is_parted_where_the_time_has_a_gap() -> None:
     assert split_at_gaps(Segment(4, 3, 6), time, 0.2) == [Segment(4, 3, 4), Segment(4, 4, 6)]
     assert split_at_gaps(Segment(4, 4, 7), time, 0.2) == [Segment(4, 4, 7)]
     assert split_at_gaps(Segment(4), time, None) == [Segment(4, 0, 8)]
-
-
-def test_trajectories_say_which_part_they_belong_to() -> None:
-    trajectories = [make_trajectory(name) for name in "abcd"]
-    split = split_trajectories(range(4), Shares(train=0.5, valid=0.25), seed=3)
-    labelled = label_split(trajectories, split, seed=3)
-    for part in ("train", "valid", "test"):
-        for segment in getattr(split, part):
-            assert labelled[segment.trajectory].local["split"] == part
-    assert {t.local["split_seed"] for t in labelled} == {3}
-    assert labelled[0].local["stride"] == 1  # what was there stays
-    in_time = split_in_time([6] * 4, Shares(train=0.5, valid=0.25), guard=0)
-    assert label_split(trajectories, in_time, seed=0)[0].local["split"] == "train+valid+test"

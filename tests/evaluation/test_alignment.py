@@ -1,6 +1,5 @@
 """Alignment: planted relations, bait for leaks, targets and fits worked out by hand."""
 
-import math
 from typing import Any
 
 import pytest
@@ -10,16 +9,17 @@ from torch import Tensor, nn
 from pibert import FieldSpec, Grid, Normalizer, Trajectory
 from pibert.data.dataset import Samples, Window
 from pibert.evaluation.alignment import (
+    Moments,
     alignment,
     alignment_of_batches,
-    raw_input,
+    held_out_r2,
     smoothed,
     two_folds,
     vorticity_targets,
 )
 from pibert.fields import Batch
 from pibert.physics import derivatives
-from tests.helpers import randomise, tiny_model, tiny_spec
+from tests.helpers import refused, tiny_model, tiny_spec
 
 SHAPE = (14, 22)  # 4 x 6 tokens of 4 x 4 points, the last ones cut
 SPEC = tiny_spec(SHAPE)
@@ -31,21 +31,13 @@ def make_trajectory(
 ) -> Trajectory:
     """A few waves that drift, with a body and some unknown points that hold nonsense."""
     generator = torch.Generator().manual_seed(seed)
-    columns, rows = SPEC.grid.coordinates(torch.float64)
+    x, y = SPEC.grid.coordinates(torch.float64)
     time = torch.arange(frames)[:, None, None] * speed
-    waves = torch.rand(2, 5, 4, generator=generator, dtype=torch.float64)
-    states = sum(
-        (waves[:, n, 0] + 0.3)[:, None, None, None]
-        * torch.sin(
-            (4 * waves[:, n, 1] - 2)[:, None, None, None] * columns
-            + (4 * waves[:, n, 2] - 2)[:, None, None, None] * rows
-            + time
-            + 6 * waves[:, n, 3][:, None, None, None]
-        )
-        for n in range(5)
-    )
-    assert isinstance(states, Tensor)
-    states = states.transpose(0, 1).contiguous()
+    # Of five waves in two channels, (c, n, t, y, x).
+    drawn = torch.rand(4, 2, 5, 1, 1, 1, generator=generator, dtype=torch.float64)
+    size, along_x, along_y, phase = drawn
+    angle = (4 * along_x - 2) * x + (4 * along_y - 2) * y + time + 6 * phase
+    states = ((size + 0.3) * torch.sin(angle)).sum(1).transpose(0, 1).contiguous()
     valid = torch.rand(frames, *SHAPE, generator=generator) > gaps
     body = torch.zeros(SHAPE, dtype=torch.bool)
     body[6:9, 3:6] = True
@@ -106,18 +98,8 @@ def make_batch(x: Tensor, mask: Tensor) -> Batch:
     )
 
 
-def test_the_velocity_around_a_patch_tells_its_vorticity() -> None:
-    samples = make_samples(8, gaps=0.0)
-    found = alignment(lambda x, p, m: patch_values(x), samples, patch=4, scales=(1,))
-    assert found[1] > 0.9
-    alone = alignment(lambda x, p, m: patch_values(x)[..., :1], samples, patch=4, scales=(1,))
-    assert alone[1] < 0.5
-
-
 @pytest.mark.parametrize(("count", "frames", "speed"), [(6, 12, 0.02), (1, 62, 0.1)])
-def test_an_embedding_that_only_tells_where_it_is_from_earns_nothing(
-    count: int, frames: int, speed: float
-) -> None:
+def test_an_embedding_of_its_origin_earns_nothing(count: int, frames: int, speed: float) -> None:
     """A code for every trajectory, or stretch of a recording, and every place: bait for leaks.
 
     The flow hardly changes within what has one code. With samples parted at random the code finds
@@ -143,15 +125,6 @@ def test_an_embedding_that_only_tells_where_it_is_from_earns_nothing(
     assert all(value < 0.02 for value in found.values())
 
 
-def test_folds_are_whole_trajectories_in_turn() -> None:
-    samples = make_samples(3, frames=5)
-    chosen, numbers = two_folds(samples)
-    assert chosen == list(range(12))
-    assert numbers.tolist() == [0] * 4 + [1] * 4 + [2] * 4
-    chosen, numbers = two_folds(samples, most=6)
-    assert chosen == [0, 2, 4, 6, 8, 10] and numbers.tolist() == [0, 0, 1, 1, 2, 2]
-
-
 def test_a_single_recording_is_parted_in_time_with_a_gap() -> None:
     samples = make_samples(1, frames=22, history=2)  # windows of inputs t, t + 1 with t = 0 ... 19
     chosen, numbers = two_folds(samples, gap=5)
@@ -162,7 +135,7 @@ def test_a_single_recording_is_parted_in_time_with_a_gap() -> None:
     assert numbers.tolist() == [0] * 4 + [2] * 3 + [1] * 4 + [3] * 3  # halves to choose by
     # A tenth of 21 input frames are 2, frames 9 and 10: three windows hold one of them.
     assert two_folds(samples)[0] == [*range(8), *range(11, 20)]
-    with pytest.raises(ValueError, match="both sides"):
+    with refused("both sides"):
         two_folds(samples, gap=19)
 
 
@@ -207,135 +180,64 @@ def test_smoothing_by_hand() -> None:
     assert torch.equal(smoothed(values, where, 1), values)
 
 
-def test_smoothing_acts_along_both_axes_alike() -> None:
-    generator = torch.Generator().manual_seed(0)
-    values = torch.randn(2, 11, 18, generator=generator, dtype=torch.float64)
-    where = torch.rand(2, 11, 18, generator=generator) > 0.2
-    assert torch.allclose(smoothed(values, where, 4).mT, smoothed(values.mT, where.mT, 4))
-    constant = smoothed(torch.full_like(values, 3.0), where, 4)
-    assert torch.allclose(constant[where], torch.tensor(3.0).double())
-
-
-def test_models_with_tokens_maps_of_patches_and_maps_of_points_agree() -> None:
-    """The same numbers in three forms; a finer map is averaged over the patch."""
-    samples = make_samples(4)
-
-    def points(x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
-        return torch.cat((x, x.square()), dim=1)
-
-    def patches(x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
-        cells = [
-            [
-                points(x, None, None)[..., j : j + 4, i : i + 4].mean((-2, -1))
-                for i in range(0, 22, 4)
-            ]
-            for j in range(0, 14, 4)
-        ]
-        return torch.stack([torch.stack(row, dim=-1) for row in cells], dim=-2)
-
-    of_points = alignment(points, samples, patch=4)
-    of_patches = alignment(patches, samples)
-    of_tokens = alignment(lambda x, p, m: patches(x, p, m).flatten(2).mT, samples, patch=4)
-    assert of_points == pytest.approx(of_patches) and of_patches == pytest.approx(of_tokens)
-    assert alignment(points, samples) != pytest.approx(of_points)  # every point by itself
-
-
-def test_pibert_is_judged_by_the_tokens_of_its_patches() -> None:
-    model = randomise(tiny_model(spec=SPEC, dropout=0.5)).double().train()
-    samples = make_samples(4)
-    found = alignment(model, samples)
-    assert all(math.isfinite(value) and value < 1 for value in found.values())
-    assert found == pytest.approx(alignment(model, samples)) and model.training
-    by_hand = alignment(lambda x, p, m: model.eval().encode(x, p, m)[:, :24], samples, patch=4)
-    assert found == pytest.approx(by_hand)
-
-
-@pytest.mark.parametrize(
-    ("name", "width"), [("fno2d", 24), ("unet", 16), ("fourierflow", 32), ("pitt", 16)]
-)
-def test_models_of_points_and_of_patches_are_judged_on_one_lattice(name: str, width: int) -> None:
-    model = randomise(tiny_model(name, SPEC)).double()
-    samples = make_samples(4)
-
-    def by_hand(x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
-        found = model.eval().embed(x, parameters, mask)
-        assert found is not None and found.shape[1] == width
-        if found.shape[-2:] == (4, 6):
-            return found.flatten(2).mT
-        assert found.shape[-2:] == SHAPE
-        rows, columns = range(0, 14, 4), range(0, 22, 4)
-        cells = [found[..., j : j + 4, i : i + 4].mean((-2, -1)) for j in rows for i in columns]
-        return torch.stack(cells, dim=1)
-
-    assert alignment(model, samples, patch=4) == pytest.approx(alignment(by_hand, samples, patch=4))
-
-
-def test_the_raw_input_is_the_velocity_of_the_newest_frame_where_it_is_known() -> None:
-    samples = make_samples(8, gaps=0.0, history=2)
-    batch = samples.batch([0, 5])
-    newest = torch.where(batch.mask[:, None], batch.x[:, 2:], 0.0)
-    points = raw_input(SPEC)(batch.x, None, batch.mask)
-    assert torch.equal(points, newest)
-    patches = raw_input(SPEC, 4)(batch.x, None, batch.mask)
-    assert patches.shape == (2, 32, 4, 6)
-    assert torch.equal(patches[1, :, 1, 2], newest[1, :, 4:8, 8:12].flatten())
-    # A mean tells nothing of the differences that all values of the patch tell.
-    known = alignment(raw_input(SPEC, 4), samples, patch=4, scales=(1,))[1]
-    assert known > 0.8 > 0.5 > alignment(raw_input(SPEC), samples, patch=4, scales=(1,))[1]
-
-
-def test_the_strength_is_chosen_by_the_fitted_trajectories_alone() -> None:
-    """More features than there are tokens: without a ridge the fit is of the noise.
-
-    A fit that is chosen well does not fall behind one with the weakest ridge, and the vorticity
-    of the trajectories that are judged has no say in the choice.
-    """
-    samples = make_samples(8, frames=3)
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(len(samples), 24, 300, generator=generator, dtype=torch.float64)
-    whole = samples.batch(range(len(samples)))
-    numbers = {x.numpy().tobytes(): n for n, x in enumerate(whole.x)}
-
-    def embed(x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
-        return noise[[numbers[row.numpy().tobytes()] for row in x]]
-
-    weak = alignment(embed, samples, patch=4, alpha=1e-3)
-    strong = alignment(embed, samples, patch=4, alpha=1e3)
-    assert strong[1] > weak[1] + 0.5
-    assert alignment(embed, samples, patch=4) == pytest.approx(strong)
-
-
-def test_the_order_and_size_of_batches_do_not_matter() -> None:
-    samples = make_samples(4)
-
-    def embed(x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
-        return patch_values(x)
-
-    whole = alignment(embed, samples, patch=4)
-    assert alignment(embed, samples, patch=4, batch_size=3) == pytest.approx(whole)
-    order = [s for start in range(4) for s in range(start, len(samples), 4)]
-    pairs = [(samples.batch([s]), torch.tensor([samples.locate(s)[0] + 50])) for s in sorted(order)]
-    again = alignment_of_batches(embed, pairs, spec=SPEC, normalizer=NORMALIZER, patch=4)
-    assert again == pytest.approx(whole)
-
-
 def test_what_cannot_be_judged_is_refused() -> None:
     samples = make_samples(2)
-    with pytest.raises(ValueError, match="4 x 6 tokens"):
+    with refused("4 x 6 tokens"):
         alignment(lambda x, p, m: patch_values(x)[:, :20], samples, patch=4)
-    with pytest.raises(ValueError, match="give patch="):
+    with refused("patch="):
         alignment(lambda x, p, m: patch_values(x), samples)
-    with pytest.raises(ValueError, match="DeepONet2d, whose embed gives none"):
+    with refused("DeepONet2d"):
         alignment(tiny_model("deeponet2d", SPEC).double(), samples)
-    with pytest.raises(ValueError, match="divides"):
+    with refused("divides"):
         alignment(lambda x, p, m: x[..., :3, :3], samples)
-    with pytest.raises(ValueError, match="finite"):
+    with refused("finite"):
         alignment(lambda x, p, m: x * torch.nan, samples)
-    with pytest.raises(ValueError, match="scales"):
+    with refused("scales"):
         alignment(lambda x, p, m: x, samples, scales=())
     one = [(samples.batch([0]), torch.tensor([0]))]
-    with pytest.raises(ValueError, match="both folds"):
+    with refused("both folds"):
         alignment_of_batches(lambda x, p, m: x, one, spec=SPEC, normalizer=NORMALIZER)
     heat = FieldSpec(channels=("T",), family="heat", grid=Grid(SHAPE))
-    with pytest.raises(ValueError, match="velocity"):
+    with refused("velocity"):
         alignment_of_batches(lambda x, p, m: x, one, spec=heat, normalizer=Normalizer.identity(1))
+
+
+def test_the_fit_from_sums_is_the_closed_form_on_rows() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(90, 5, generator=generator, dtype=torch.float64)
+    x = x @ torch.randn(5, 5, generator=generator, dtype=torch.float64) + 1e3
+    y = x[:, :2].sin() + 0.2 * x[:, 3:] + 40.0
+    moments = Moments.of(x[:7], y[:7])
+    for part in (slice(7, 8), slice(8, 60)):
+        moments = moments.merged(Moments.of(x[part], y[part]))
+    assert moments.count == 60
+    seen, held = slice(0, 60), slice(60, 90)
+    mean, std = x[seen].mean(0), x[seen].std(0, correction=0)
+    z = (x - mean) / std
+    alpha = 2.5
+    beta = torch.linalg.solve(
+        z[seen].T @ z[seen] + alpha * torch.eye(5).double(), z[seen].T @ (y[seen] - y[seen].mean(0))
+    )
+    assert torch.allclose(moments.fit(alpha), beta / std[:, None], rtol=1e-8)
+    error = y[held] - y[seen].mean(0) - z[held] @ beta
+    expected = 1 - error.square().sum(0) / (y[held] - y[held].mean(0)).square().sum(0)
+    assert torch.allclose(Moments.of(x[held], y[held]).r2(moments, alpha), expected, rtol=1e-7)
+
+
+def test_the_strength_is_the_one_that_serves_the_halves_of_the_fitted_rows_best() -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(120, 30, generator=generator, dtype=torch.float64)
+    noise = torch.randn(120, 1, generator=generator, dtype=torch.float64)
+    y = x[:, :1] + 0.5 * noise
+    parts = [Moments.of(x[p], y[p]) for p in (slice(0, 40), slice(40, 80), slice(80, 120))]
+    choices = (1e-3, 10.0, 1e9)
+    mutual = [float((parts[0].r2(parts[1], a) + parts[1].r2(parts[0], a))[0]) for a in choices]
+    assert mutual.index(max(mutual)) == 1
+    found = held_out_r2(parts[2:], parts[:2], choices)
+    assert torch.allclose(found, parts[2].r2(parts[0].merged(parts[1]), 10.0))
+    # Rows that are judged have no say: whatever is best on them, the choice stays.
+    spoilt = Moments.of(x[80:], torch.randn(40, 1, generator=generator, dtype=torch.float64))
+    found = held_out_r2([spoilt], parts[:2], choices)
+    assert torch.allclose(found, spoilt.r2(parts[0].merged(parts[1]), 10.0))
+    # With one part there is nothing to choose by.
+    assert torch.allclose(held_out_r2(parts[2:], parts[:1], choices), parts[2].r2(parts[0], 1e-3))

@@ -9,16 +9,22 @@ import torch
 from torch import Tensor
 
 from pibert.data.dataset import Samples, Window
-from pibert.evaluation.ensembles import METRICS, crps, entries_of, score_draws, terms_of, values_of
+from pibert.evaluation.ensembles import (
+    METRICS,
+    crps,
+    entries_of,
+    score_ensemble,
+    terms_of,
+    values_of,
+)
 from pibert.evaluation.scoring import seen_by
 from pibert.fields import FieldSpec, Grid, Normalizer
-from pibert.predictor import Predictor
+from pibert.inference import Predictor
 from tests.comparison.setups import SHAPE as WAVES
 from tests.comparison.setups import wave
-from tests.helpers import randomise, tiny_model
+from tests.helpers import randomise, refused, tiny_model
 
 SHAPE = (3, 5)
-SPEC = FieldSpec(channels=("u", "v"), grid=Grid(SHAPE, 0.3, 0.2), units=("m/s", "m/s"))
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -38,40 +44,8 @@ def test_crps_is_the_fair_mean_over_pairs_of_draws(count: int) -> None:
         assert found[place].item() == pytest.approx(error - pairs, abs=1e-12)
 
 
-@pytest.mark.parametrize("count", [2, 8])
-def test_crps_of_gaussian_draws_has_the_closed_form_in_the_mean_whatever_their_number(
-    count: int,
-) -> None:
-    """CRPS(N(m, s), y) = s (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi)), z = (y - m) / s."""
-    mean, deviation, truth = 0.7, 1.5, -0.4
-    drawn = mean + deviation * normal(1, count, 1, 400, 500)
-    found = crps(drawn, torch.full((1, 1, 400, 500), truth, dtype=torch.float64))
-    z = (truth - mean) / deviation
-    within = math.erf(z / math.sqrt(2))  # 2 Phi(z) - 1
-    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    expected = deviation * (z * within + 2 * density - 1 / math.sqrt(math.pi))
-    error = found.std().item() / math.sqrt(found.numel())
-    assert found.mean().item() == pytest.approx(expected, abs=4 * error)
-
-
 def value_of(values: Tensor, metric: str, component: int = -1) -> float:
     return values[METRICS.index(metric), component].item()
-
-
-@pytest.mark.parametrize(("narrowed", "expected"), [(1.0, 1.0), (0.5, 0.67)])
-def test_the_ratio_is_one_where_the_truth_might_be_a_draw_and_less_where_draws_are_too_sure(
-    narrowed: float, expected: float
-) -> None:
-    centre = 3 * normal(400, 1, 2, *SHAPE, seed=2)
-    drawn = centre + narrowed * normal(400, 4, 2, *SHAPE)
-    truth = (centre + normal(400, 1, 2, *SHAPE, seed=1))[:, 0]
-    known = torch.ones(400, *SHAPE, dtype=torch.bool)
-    values = values_of(terms_of(drawn, truth, known, SPEC, Normalizer.identity(2)), 4)
-    assert value_of(values, "draws_spread") == pytest.approx(narrowed, rel=0.03)
-    # The mean of 4 draws is off by sqrt(1 + narrowed^2 / 4).
-    exact = math.sqrt(5 / 4) * narrowed / math.sqrt(1 + narrowed**2 / 4)
-    assert value_of(values, "spread_skill") == pytest.approx(exact, rel=0.03)
-    assert exact == pytest.approx(expected, abs=0.13)
 
 
 def test_values_by_hand_over_known_points_and_channels_of_different_units() -> None:
@@ -111,8 +85,8 @@ def make_predictor(name: str) -> tuple[Predictor, Samples]:
 
 def test_a_model_is_scored_by_its_own_draws_in_physical_units() -> None:
     predictor, samples = make_predictor("fourierflow")
-    entries, values = score_draws(predictor, samples, frames=6, draws=3)
-    assert (entries, values) == score_draws(predictor, samples, frames=6, draws=3)
+    entries, values = score_ensemble(predictor, samples, frames=6, members=3)
+    assert (entries, values) == score_ensemble(predictor, samples, frames=6, members=3)
     rows = [place * len(samples) // 6 for place in range(6)]
     total = torch.zeros(2, *WAVES, dtype=torch.float64)
     energy, error = 0.0, 0.0
@@ -133,5 +107,5 @@ def test_a_model_is_scored_by_its_own_draws_in_physical_units() -> None:
 
 def test_what_does_not_sample_is_refused() -> None:
     predictor, samples = make_predictor("unet")
-    with pytest.raises(ValueError, match="gives samples, found UNet"):
-        score_draws(predictor, samples)
+    with refused("samples", "UNet"):
+        score_ensemble(predictor, samples)

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from pibert.evaluation.geometry import body_of, boundary_points, distance, locate, nearest_cell
-from pibert.evaluation.probes import body_extent
+from pibert.evaluation.geometry import boundary_points, distance, locate
 from pibert.fields import Boundary, Grid, Sides
-from tests.evaluation.masked_frames import SHAPE, SPEC, make_body, make_frames
+from tests.evaluation.masked_frames import SHAPE, SPEC, make_body
 
 GRID = SPEC.grid
 CHANNEL = replace(GRID, sides=Sides(Boundary.PERIODIC, Boundary.PERIODIC))
@@ -26,14 +25,6 @@ def test_a_moving_body_is_located_in_every_frame() -> None:
     assert place.centre_x[here].tolist() == [6.5, 6.5, 5.5, 4.5]
     assert place.last_column[here].tolist() == [8, 8, 7, 6]
     assert place.diameter.tolist() == pytest.approx([0.6, 0.6, 0.6, 0.0, 0.6])
-
-
-def test_a_body_at_rest_is_taken_once() -> None:
-    moving = make_body(moving=True)
-    resting = moving[:1].expand(5, -1, -1)
-    assert body_of(make_frames(body=resting)).shape == (1, *SHAPE)
-    assert body_of(make_frames(body=moving)).shape == (5, *SHAPE)
-    assert not body_of(make_frames()).any()
 
 
 @pytest.mark.parametrize("grid", [GRID, CHANNEL, BOX], ids=["open", "channel", "box"])
@@ -68,11 +59,6 @@ def test_boundary_points_are_the_border_and_the_neighbours_of_the_body(grid: Gri
         assert bool(found[t, y, x]) == (expected and not bool(body[t, y, x]))
 
 
-def test_places_fall_into_the_nearest_cell_of_the_grid() -> None:
-    places = torch.tensor([-3.0, 0.4, 0.5, 6.6, 30.0], dtype=torch.float64)
-    assert nearest_cell(places, 22).tolist() == [0, 0, 1, 7, 21]
-
-
 def test_of_bodies_one_behind_the_other_the_last_one_counts() -> None:
     body = torch.zeros(3, *SHAPE, dtype=torch.bool)
     body[0, 1:8, 2:5] = body[0, 6:9, 9:12] = True  # a gap of columns 5 to 8 between them
@@ -83,11 +69,3 @@ def test_of_bodies_one_behind_the_other_the_last_one_counts() -> None:
     assert place.centre_y.tolist() == [7.0, 8.0, 5.5]
     assert place.last_column.tolist() == [11, 6, 8]
     assert place.diameter.tolist() == pytest.approx([0.6, 0.6, 2.0])
-
-
-def test_the_body_of_probes_is_the_one_that_slices_are_tied_to() -> None:
-    body = torch.zeros(5, *SHAPE, dtype=torch.bool)
-    body[:, 1:8, 2:5] = body[:, 6:9, 9:12] = True
-    body[:2, 2:5, 15] = True  # not there in most of the frames
-    assert body_extent(make_frames(body=body)) == (7.0, 10.0, 3.0)
-    assert body_extent(make_frames(body=torch.zeros_like(body))) is None

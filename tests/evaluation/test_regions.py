@@ -1,4 +1,4 @@
-"""Slices and wake line against loops over frames."""
+"""Pointwise errors, errors of flow structure and along lines, against NumPy, loops and by hand."""
 
 import math
 from dataclasses import replace
@@ -7,19 +7,209 @@ import numpy as np
 import pytest
 import torch
 
-from pibert.evaluation.flow_structure import differentiate
-from pibert.evaluation.regions import Slices, WakeLine, paper_column
-from pibert.fields import FieldSpec
+from pibert.evaluation.geometry import boundary_points
+from pibert.evaluation.measure import gradient_unit
+from pibert.evaluation.pointwise import Pointwise, frame_errors
+from pibert.evaluation.regions import (
+    BoundaryError,
+    NearBodyError,
+    Slices,
+    VelocityGradients,
+    WakeLine,
+    differentiate,
+)
+from pibert.fields import Normalizer
 from pibert.physics import derivatives
 from tests.evaluation.masked_frames import (
+    MIXED,
+    MIXED_NORMALIZER,
+    NORMALIZER,
+    SHAPE,
     SPEC,
     make_body,
     make_frames,
-    part,
     values_of,
 )
+from tests.helpers import refused
 
 FRAMES = make_frames(body=make_body(moving=True))
+
+
+def known_lists(frames, component: str, scales=None) -> list[np.ndarray]:
+    """Prediction, truth and last frame at all known points, one after the other."""
+    lists = []
+    for fields in (frames.prediction, frames.truth, frames.last):
+        channels = fields.permute(1, 0, 2, 3)[:, frames.known].numpy()
+        if component == "all":
+            scale = np.ones(len(channels)) if scales is None else np.array(scales)
+            lists.append((channels / scale[:, None]).ravel())
+        elif component == "|u|":
+            lists.append(np.sqrt(channels[0] ** 2 + channels[1] ** 2))
+        else:
+            lists.append(channels[frames.spec.channels.index(component)])
+    return lists
+
+
+@pytest.mark.parametrize("component", ["u", "v", "|u|", "all"])
+def test_every_value_is_that_of_the_pooled_known_points(component: str) -> None:
+    found = values_of(Pointwise(spec=SPEC, normalizer=NORMALIZER), FRAMES)
+    p, y, last = known_lists(FRAMES, component)
+    error = np.sum((p - y) ** 2)
+    expected = {
+        "nmse": error / np.sum(y**2),
+        "rel_l2": np.linalg.norm(p - y) / np.linalg.norm(y),
+        "rmse": np.sqrt(np.mean((p - y) ** 2)),
+        "mae": np.mean(np.abs(p - y)),
+        "lmae": np.mean(np.abs(p - y)),
+        "lpcc": np.corrcoef(p, y)[0, 1],
+        "r2": 1 - error / np.sum((y - y.mean()) ** 2),
+        "skill": 1 - error / np.sum((last - y) ** 2),
+    }
+    assert {m: found[m, component] for m in expected} == pytest.approx(expected, rel=1e-12)
+
+
+def test_channels_of_different_units_count_together_in_units_of_their_stds() -> None:
+    frames = make_frames(MIXED, seed=3)
+    measure = Pointwise(spec=MIXED, normalizer=MIXED_NORMALIZER)
+    p, y, _ = known_lists(frames, "all", scales=MIXED_NORMALIZER.std)
+    found = values_of(measure, frames)
+    assert found["nmse", "all"] == pytest.approx(np.sum((p - y) ** 2) / np.sum(y**2), rel=1e-12)
+    assert found["lpcc", "all"] == pytest.approx(np.corrcoef(p, y)[0, 1], rel=1e-12)
+    units = {e.component: e.unit for e in measure.entries if e.metric == "rmse"}
+    assert units == {"u": "m/s", "v": "m/s", "p": "Pa", "|u|": "m/s", "all": "1"}
+    expected = [
+        np.linalg.norm(p - y) / np.linalg.norm(y)
+        for p, y, _ in (
+            known_lists(replace_frames(frames, t), "all", MIXED_NORMALIZER.std) for t in range(5)
+        )
+    ]
+    np.testing.assert_allclose(frame_errors(frames, MIXED_NORMALIZER), expected, rtol=1e-12)
+    with refused("normalizer", "units"):
+        frame_errors(frames)
+
+
+def replace_frames(frames, t: int):
+    names = ("prediction", "truth", "last", "known")
+    return replace(frames, **{name: getattr(frames, name)[t : t + 1] for name in names})
+
+
+def test_a_large_mean_costs_no_digits() -> None:
+    # About zero the sums of squares would have a relative error of 1e-16 * 1e12: no digit left.
+    far = 1e6
+    moved = replace(
+        FRAMES, **{n: getattr(FRAMES, n) + far for n in ("prediction", "truth", "last")}
+    )
+    measure = Pointwise(spec=SPEC, normalizer=NORMALIZER)
+    apart = Pointwise(spec=SPEC, normalizer=Normalizer((far, far), (1.0, 1.0)))
+    expected, found = values_of(measure, FRAMES), values_of(apart, moved)
+    for key in (("r2", "u"), ("lpcc", "v"), ("lpcc", "all"), ("rmse", "all"), ("skill", "u")):
+        assert found[key] == pytest.approx(expected[key], rel=1e-7)
+
+
+def test_a_prediction_that_is_not_finite_is_not_hidden() -> None:
+    broken = FRAMES.prediction.clone()
+    t, y, x = FRAMES.known.nonzero()[7].tolist()
+    broken[t, 0, y, x] = torch.nan
+    found = values_of(
+        Pointwise(spec=SPEC, normalizer=NORMALIZER), replace(FRAMES, prediction=broken)
+    )
+    assert all(np.isnan(found[m, "u"]) for m in ("nmse", "mae", "lpcc", "r2", "skill"))
+    assert np.isfinite(found["nmse", "v"])
+
+
+def test_a_normaliser_of_other_channels_is_refused() -> None:
+    with refused("mean", "std"):
+        Pointwise(spec=SPEC, normalizer=MIXED_NORMALIZER)
+
+
+DX, DY = SPEC.grid.dx, SPEC.grid.dy
+
+
+def inner_gradients(fields: np.ndarray, y: int, x: int) -> tuple[float, float]:
+    """Vorticity and divergence by central differences."""
+    along_x = (fields[:, y, x + 1] - fields[:, y, x - 1]) / (2 * DX)
+    along_y = (fields[:, y + 1, x] - fields[:, y - 1, x]) / (2 * DY)
+    return along_x[1] - along_y[0], along_x[0] + along_y[1]
+
+
+def test_gradient_errors_are_those_of_a_loop_over_points_with_known_neighbours() -> None:
+    known = FRAMES.known.clone()
+    known[:, 0], known[:, -1] = False, False  # one-sided stencils are tested with derivatives
+    known[..., 0], known[..., -1] = False, False
+    frames = replace(FRAMES, known=known)
+    true, wrong = [], []
+    for t, y, x in np.ndindex(len(known), *SHAPE):
+        near = [(y, x), (y - 1, x), (y + 1, x), (y, x - 1), (y, x + 1)]
+        if known[t, y, x] and all(bool(known[(t, *point)]) for point in near):
+            true.append(inner_gradients(frames.truth[t].numpy(), y, x))
+            wrong.append(inner_gradients(frames.prediction[t].numpy(), y, x))
+    y, p = np.array(true), np.array(wrong)
+    error = np.mean((p - y) ** 2, axis=0)
+    expected = {
+        ("vorticity_rmse", "vorticity"): np.sqrt(error[0]),
+        ("vorticity_nmse", "vorticity"): error[0] / np.mean(y[:, 0] ** 2),
+        ("divergence_rmse", "divergence"): np.sqrt(error[1]),
+        ("divergence_mean_square", "prediction"): np.mean(p[:, 1] ** 2),
+        ("divergence_mean_square", "truth"): np.mean(y[:, 1] ** 2),
+    }
+    assert len(y) > 100
+    assert values_of(VelocityGradients(spec=SPEC), frames) == pytest.approx(expected, rel=1e-11)
+
+
+def region_errors(frames, where: torch.Tensor, channels: list[int], scales) -> tuple[float, float]:
+    """Mean square error over a mask's points and some channels; and over the energy."""
+    error = energy = 0.0
+    count = 0
+    for t, y, x in where.nonzero().tolist():
+        for c in channels:
+            p, truth = (float(f[t, c, y, x]) / scales[c] for f in (frames.prediction, frames.truth))
+            error, energy, count = error + (p - truth) ** 2, energy + truth**2, count + 1
+    return error / count, error / energy
+
+
+def test_boundary_errors_are_means_over_frames_points_and_channels() -> None:
+    found = values_of(BoundaryError(spec=SPEC, normalizer=NORMALIZER), FRAMES)
+    assert FRAMES.body is not None
+    where = boundary_points(FRAMES.body, SPEC.grid) & FRAMES.known
+    for component, channels in {"u": [0], "v": [1], "all": [0, 1]}.items():
+        mse, nmse = region_errors(FRAMES, where, channels, (1.0, 1.0))
+        assert found["boundary_mse", component] == pytest.approx(mse, rel=1e-12)
+        assert found["boundary_nmse", component] == pytest.approx(nmse, rel=1e-12)
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_near_the_body_are_the_known_points_within_half_a_diameter(moving: bool) -> None:
+    body = make_body(moving) if moving else make_body(False)[:1].expand(5, -1, -1)
+    frames = make_frames(MIXED, body=body)
+    where = torch.zeros_like(frames.known)
+    for t, y, x in frames.known.nonzero().tolist():
+        gaps = body[t].nonzero() - torch.tensor([y, x])
+        nearest = min(math.hypot(j * DY, i * DX) for j, i in gaps.tolist())
+        where[t, y, x] = nearest <= 0.3 + 1e-9  # the diameter is 3 rows of 0.2
+    # One point on each side of the block: 3 + 3 of its rows and 4 + 4 of its columns.
+    assert where[1].sum() <= 14 and where.any()
+    found = values_of(NearBodyError(spec=MIXED, normalizer=MIXED_NORMALIZER), frames)
+    for component, channels in {"u": [0], "p": [2], "all": [0, 1, 2]}.items():
+        scales = MIXED_NORMALIZER.std if component == "all" else (1.0,) * 3
+        mse, nmse = region_errors(frames, where, channels, scales)
+        assert found["near_body_rmse", component] == pytest.approx(mse**0.5, rel=1e-12)
+        assert found["near_body_nmse", component] == pytest.approx(nmse, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("unit", "length", "expected"),
+    [
+        ("m/s", None, "1/s"),
+        ("mm/s", "mm", "1/s"),
+        ("m/s", "mm", "m/s/mm"),
+        ("1", "D", "U/D"),
+        ("U", None, "U/length"),
+    ],
+)
+def test_the_unit_of_a_gradient(unit: str, length: str | None, expected: str) -> None:
+    assert gradient_unit(unit, length) == expected
+
+
 # By hand: the diameter is 3 rows of 0.2 = 2 columns of 0.3; the body's centre lies at columns 6.5,
 # 6.5, 5.5, 5.5, 4.5, half-way places belong to the next column.
 COLUMNS = {
@@ -52,37 +242,6 @@ def test_slice_errors_are_means_over_frames_of_relative_errors(region: str, name
     assert found[f"slice_{region}_rel_l2", name] == pytest.approx(np.mean(errors), rel=1e-12)
 
 
-def test_columns_beyond_the_view_are_clipped_and_the_papers_are_scaled() -> None:
-    late = make_body(moving=False).roll(10, 2)  # centre 16.5, the far wake at 24.5 of 21
-    frames = make_frames(body=late)
-    found = values_of(Slices(spec=SPEC, has_body=True), frames)
-    p, y = (f[:, 0].numpy()[:, :, -1] for f in (frames.prediction, frames.truth))
-    known = frames.known[:, :, -1].numpy()
-    norms = [np.linalg.norm(np.where(known, f, 0.0), axis=1) for f in (p - y, y)]
-    expected = np.mean(norms[0] / norms[1])
-    assert found["slice_far_wake_rel_l2", "u"] == pytest.approx(expected, rel=1e-12)
-    assert [paper_column(n, 64) for n in (11, 32, 52)] == [11, 32, 52]
-    assert [paper_column(n, 128) for n in (11, 32, 52)] == [22, 64, 104]
-
-
-def test_frames_without_a_body_do_not_count_where_columns_are_tied_to_it() -> None:
-    body = make_body(moving=True)
-    body[2:] = False
-    frames = make_frames(body=body)
-    found, early = (
-        values_of(Slices(spec=SPEC, has_body=True), some)
-        for some in (frames, part(frames, slice(2)))
-    )
-    for region in ("near_body", "wake_core", "far_wake"):
-        key = (f"slice_{region}_rel_l2", "v")
-        assert found[key] == pytest.approx(early[key], rel=1e-13)
-    nobody = values_of(Slices(spec=SPEC, has_body=True), make_frames())
-    assert math.isnan(nobody["slice_near_body_rel_l2", "u"])
-    assert nobody["slice_column_32_rel_l2", "u"] > 0
-    free = Slices(spec=SPEC, has_body=False)
-    assert not any("body" in entry.metric or "wake" in entry.metric for entry in free.entries)
-
-
 def test_the_wake_line_is_the_row_of_the_centre_behind_the_body() -> None:
     found = values_of(WakeLine(spec=SPEC), FRAMES)
     spun, spin, defined = differentiate(derivatives.vorticity, FRAMES, (0, 1))
@@ -97,20 +256,3 @@ def test_the_wake_line_is_the_row_of_the_centre_behind_the_body() -> None:
             errors[name].append(float(wrong.norm() / truth.norm()))
     for name, values in errors.items():
         assert found["wake_line_rel_l2", name] == pytest.approx(np.mean(values), rel=1e-12)
-
-
-def test_flows_without_a_velocity_have_no_wake() -> None:
-    spec = FieldSpec(channels=("T",), family=None, grid=SPEC.grid)
-    with pytest.raises(ValueError, match="expected a velocity"):
-        WakeLine(spec=spec)
-
-
-@pytest.mark.parametrize("kind", [Slices, WakeLine])
-def test_a_body_upstream_of_another_moves_no_line(kind: type) -> None:
-    rear = make_body(moving=False)
-    both = rear.clone()
-    both[:, 1:12, 1:3] = True  # larger, and columns 3 and 4 lie between them
-    frames = make_frames(body=both)
-    measure = kind(spec=SPEC, has_body=True) if kind is Slices else kind(spec=SPEC)
-    found, alone = (values_of(measure, replace(frames, body=own)) for own in (both, rear))
-    assert found == pytest.approx(alone, rel=1e-13) and len(found) > 1

@@ -1,25 +1,31 @@
-"""Pooling and Haar bands against loops over cells, and against the published numbers."""
+"""Errors by scale: pooling and Haar bands by hand, spectra against loops and known waves."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from pibert.evaluation.scales import BANDS, GROUPS, SCALES, HaarBands, PooledScales, haar
-from pibert.fields import FieldSpec, Grid
-from tests.evaluation.masked_frames import (
-    MIXED,
-    MIXED_NORMALIZER,
-    NORMALIZER,
-    SPEC,
-    make_body,
-    make_frames,
-    values_of,
+from pibert.evaluation.measure import Frames
+from pibert.evaluation.scales import (
+    FLOOR,
+    GROUPS,
+    HAAR_BANDS,
+    SCALES,
+    HaarBands,
+    PooledScales,
+    Spectra,
+    num_rings,
+    radial_spectrum,
+    wavenumbers,
 )
+from pibert.fields import FieldSpec, Grid
+from tests.evaluation.masked_frames import NORMALIZER, SPEC, make_body, make_frames, values_of
+from tests.helpers import refused
 
 FRAMES = make_frames(body=make_body(moving=True))
-WHOLE = replace(FRAMES, known=torch.ones_like(FRAMES.known), body=None)
 
 
 def pooled_nmse(frames, size: int, channels: list[int], scales=(1.0, 1.0, 1.0)) -> float:
@@ -49,13 +55,6 @@ def test_pooled_errors_are_those_of_a_loop_over_cells(size: int) -> None:
         assert found[f"scale_{size}_nmse", component] == pytest.approx(expected, rel=1e-12)
 
 
-def test_channels_of_different_units_are_pooled_in_units_of_their_stds() -> None:
-    frames = make_frames(MIXED, body=make_body(moving=False))
-    found = values_of(PooledScales(spec=MIXED, normalizer=MIXED_NORMALIZER), frames)
-    expected = pooled_nmse(frames, 2, [0, 1, 2], MIXED_NORMALIZER.std)
-    assert found["scale_2_nmse", "all"] == pytest.approx(expected, rel=1e-12)
-
-
 def coefficient(f: np.ndarray, band: str, j: int, i: int) -> float:
     """An inner product with the Haar function itself."""
     size = 2 ** int(band[2])
@@ -66,7 +65,7 @@ def coefficient(f: np.ndarray, band: str, j: int, i: int) -> float:
     return float((cell * np.outer(along_y, along_x)).sum() / size)
 
 
-@pytest.mark.parametrize("band", BANDS)
+@pytest.mark.parametrize("band", HAAR_BANDS)
 def test_band_errors_are_those_of_inner_products_with_haar_functions(band: str) -> None:
     found = values_of(HaarBands(spec=SPEC), FRAMES)
     size = 2 ** int(band[2])
@@ -82,22 +81,6 @@ def test_band_errors_are_those_of_inner_products_with_haar_functions(band: str) 
         assert found["haar_nmse", f"{channel}_{band}"] == pytest.approx(error / energy, rel=1e-11)
 
 
-def test_the_transform_keeps_energy() -> None:
-    fields = torch.randn(3, 8, 12, dtype=torch.float64)
-    energy = sum(band.square().sum() for band in haar(fields))
-    torch.testing.assert_close(energy, fields.square().sum())
-
-
-def test_the_error_at_scale_8_mixes_the_coarsest_bands_by_their_energy() -> None:
-    # By which the published numbers were recognised as Haar's.
-    pooled = values_of(PooledScales(spec=SPEC, normalizer=NORMALIZER), WHOLE)
-    bands = values_of(HaarBands(spec=SPEC), WHOLE)
-    energy = torch.nn.functional.avg_pool2d(WHOLE.truth, 8).square().sum((0, 2, 3))
-    weight = float(energy[0] / energy.sum())
-    mix = weight * bands["haar_nmse", "u_LL3"] + (1 - weight) * bands["haar_nmse", "v_LL3"]
-    assert pooled["scale_8_nmse", "all"] == pytest.approx(mix, rel=1e-12)
-
-
 def test_groups_of_the_published_bands_are_the_published_groups() -> None:
     # PIBERT on the cylinder: sub-band NMSEs and their groups, as published.
     u = "0.444497 0.257064 1.08333 0.298702 0.217086 0.729208 0.135829 0.0572294 0.311729 0.0113706"
@@ -110,6 +93,124 @@ def test_groups_of_the_published_bands_are_the_published_groups() -> None:
 
 def test_grids_too_small_for_three_levels_are_refused() -> None:
     spec = FieldSpec(grid=Grid((7, 40)))
-    with pytest.raises(ValueError, match="at least 8 x 8"):
+    with refused("8 x 8"):
         HaarBands(spec=spec)
     assert PooledScales(spec=spec, normalizer=NORMALIZER).scales == (1, 2, 4)
+
+
+BOX = Grid.periodic((24, 30), dx=0.5, dy=0.25)  # 15 long and 6 high
+
+
+def wave(grid: Grid, along_x: int, along_y: int, phase: float = 0.0) -> Tensor:
+    ny, nx = grid.shape
+    y, x = torch.meshgrid(
+        torch.arange(ny, dtype=torch.float64) / ny,
+        torch.arange(nx, dtype=torch.float64) / nx,
+        indexing="ij",
+    )
+    return torch.cos(2 * math.pi * (along_x * x + along_y * y) + phase)
+
+
+def whole(grid: Grid, count: int = 1) -> Tensor:
+    return torch.ones(count, *grid.shape, dtype=torch.bool)
+
+
+def brute_spectrum(fields: np.ndarray, known: np.ndarray, grid: Grid, window: bool) -> np.ndarray:
+    """Of one frame, mode by mode of the full transform."""
+    ny, nx = grid.shape
+    rows = np.hanning(ny) if window and not grid.periodic_y else np.ones(ny)
+    columns = np.hanning(nx) if window and not grid.periodic_x else np.ones(nx)
+    shape = np.outer(rows, columns)
+    shape /= np.sqrt(np.mean(shape**2))
+    length = max(ny * grid.dy, nx * grid.dx)
+    spectrum = np.zeros(num_rings(grid))
+    for channel in fields:
+        apart = np.where(known, channel - channel[known].mean(), 0.0) * shape
+        modes = np.fft.fft2(apart) / (ny * nx)
+        for j, i in np.ndindex(ny, nx):
+            ky, kx = (m - n if 2 * m > n else m for m, n in ((j, ny), (i, nx)))
+            ring = round(np.hypot(ky / (ny * grid.dy), kx / (nx * grid.dx)) * length)
+            if 1 <= ring <= len(spectrum):
+                spectrum[ring - 1] += abs(modes[j, i]) ** 2 / 2
+    return spectrum
+
+
+@pytest.mark.parametrize("window", [False, True])
+def test_spectra_of_masked_fields_are_those_of_a_loop_over_modes(window: bool) -> None:
+    found = radial_spectrum(FRAMES.truth, FRAMES.known, SPEC.grid, window=window)
+    for t in (0, 3):
+        expected = brute_spectrum(
+            FRAMES.truth[t].numpy(), FRAMES.known[t].numpy(), SPEC.grid, window
+        )
+        np.testing.assert_allclose(found[t], expected, rtol=1e-11)
+
+
+def test_errors_follow_from_the_spectra_as_stated() -> None:
+    measure = Spectra(spec=SPEC)
+    found = values_of(measure, FRAMES)
+    truth, answer, error = (
+        np.stack(
+            [
+                brute_spectrum(f[t].numpy(), FRAMES.known[t].numpy(), SPEC.grid, True)
+                for t in range(5)
+            ]
+        )
+        for f in (FRAMES.truth, FRAMES.prediction, FRAMES.prediction - FRAMES.truth)
+    )
+    mean = [part.mean(0) for part in (truth, answer, error)]
+    log_error = np.sqrt(np.mean(np.log10(mean[1] / mean[0]) ** 2))
+    assert found["spectral_log_error", "kinetic_energy"] == pytest.approx(log_error, rel=1e-10)
+    rings = np.arange(1, 12)  # 6.6 long, waves of at least 0.6
+    fitted = (rings >= 11 / 8) & (rings <= 11 / 2)
+    slopes = [
+        np.polyfit(np.log10(rings[fitted]), np.log10(part[fitted]), 1)[0] for part in mean[:2]
+    ]
+    assert found["spectral_slope", "truth"] == pytest.approx(slopes[0], rel=1e-9)
+    assert found["spectral_slope_error", "kinetic_energy"] == pytest.approx(
+        abs(slopes[1] - slopes[0]), rel=1e-8
+    )
+    bands = {"low": rings <= 11 / 3, "mid": (rings > 11 / 3) & (rings <= 22 / 3)}
+    bands["high"] = rings > 22 / 3
+    for name, band in bands.items():
+        apart = np.linalg.norm((answer - truth)[:, band], axis=1)
+        blind = np.mean(apart / np.linalg.norm(truth[:, band], axis=1))
+        assert found["band_spectrum_error", name] == pytest.approx(blind, rel=1e-10)
+        seen = mean[2][band].sum() / mean[0][band].sum()
+        assert found["band_nmse", name] == pytest.approx(seen, rel=1e-10)
+    curves = measure.curves(measure.terms(FRAMES).sum(0))
+    np.testing.assert_allclose(curves["prediction"], mean[1], rtol=1e-11)
+    assert len(wavenumbers(SPEC.grid)) == len(curves["error"]) == 11
+
+
+def wave_frames(truth: Tensor, answer: Tensor) -> Frames:
+    spec = FieldSpec(grid=BOX)
+    fields = [torch.stack((f, 0.5 * f))[None] for f in (truth, answer)]
+    return Frames(
+        prediction=fields[1],
+        truth=fields[0],
+        last=fields[0],
+        known=whole(BOX),
+        body=None,
+        spec=spec,
+    )
+
+
+def test_rings_of_rounding_alone_and_empty_predictions_give_finite_logarithms() -> None:
+    truth = wave(BOX, 2, 0) + 0.1 * wave(BOX, 7, 1)
+    frames = wave_frames(truth, truth + 1e-9 * wave(BOX, 11, 0))
+    measure = Spectra(spec=frames.spec)
+    assert values_of(measure, frames)["spectral_log_error", "kinetic_energy"] < 1e-7
+    empty = values_of(measure, wave_frames(truth, torch.zeros_like(truth)))
+    assert 5 < empty["spectral_log_error", "kinetic_energy"] < -math.log10(FLOOR)
+    nothing = values_of(measure, wave_frames(torch.zeros_like(truth), truth))
+    assert all(
+        math.isnan(v) for key, v in nothing.items() if key != ("spectral_slope", "prediction")
+    )
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with refused("resolves 4"):
+        Spectra(spec=FieldSpec(grid=Grid((8, 8))))
+    other = replace(SPEC, grid=replace(SPEC.grid, dx=0.2))
+    with refused("add up"):
+        Spectra(spec=SPEC).terms(replace(FRAMES, spec=other))

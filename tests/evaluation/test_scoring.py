@@ -1,4 +1,4 @@
-"""Judging a predictor: frames, gaps, picks, terms by brute force, and what cannot be judged."""
+"""Scores of a predictor: frames, gaps, picks, terms by brute force, and what has no score."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,14 +10,18 @@ from torch import Tensor
 from pibert.data.dataset import Samples, Window
 from pibert.data.splits import Segment
 from pibert.evaluation import scoring
-from pibert.evaluation.scoring import Judged, judge, seen_by, sequences
+from pibert.evaluation.forecast_scores import ForecastScores
+from pibert.evaluation.scoring import FrameScores, score_frames, seen_by, sequences
 from pibert.fields import FieldSpec, Normalizer, Trajectory
-from pibert.predictor import Predictor
+from pibert.inference import Predictor
+from pibert.inference.forecast import Forecaster, written_spec
+from pibert.inference.recording import fit_recording
 from tests.data.helpers import make_trajectory
-from tests.helpers import randomise, tiny_model
+from tests.helpers import randomise, refused, tiny_model
 
 SHAPE = (8, 12)
 NORMALIZER = Normalizer((0.4, -0.2), (1.5, 0.5))
+Judged = tuple[Predictor, Samples, FrameScores]
 
 
 def flow(name: str, frames: int, seed: int, **changes: Any) -> Trajectory:
@@ -44,13 +48,13 @@ def with_gap(frames: int = 20, after: int = 8) -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def judged() -> tuple[Predictor, Samples, Judged]:
+def judged() -> Judged:
     valid = torch.ones(SHAPE, dtype=torch.bool)
     valid[3, 4:6] = False
     flows = [flow("a", 20, 0, valid=valid), flow("b", 7, 1, valid=valid)]
     samples = samples_of(flows, history=2)
     predictor = predictor_of(samples)
-    return predictor, samples, judge(predictor, samples)
+    return predictor, samples, score_frames(predictor, samples)
 
 
 def answers(predictor: Predictor, samples: Samples) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -70,15 +74,13 @@ def answers(predictor: Predictor, samples: Samples) -> tuple[Tensor, Tensor, Ten
     return prediction.double(), truth.double(), last.double(), known
 
 
-def value(judged: Judged, measure: str, metric: str, component: str) -> float | None:
+def value(judged: FrameScores, measure: str, metric: str, component: str) -> float | None:
     pairs = zip(judged.entries[measure], judged.values[measure], strict=True)
     (found,) = [v for e, v in pairs if (e["metric"], e["component"]) == (metric, component)]
     return found
 
 
-def test_values_are_pooled_over_all_known_points_of_all_frames(
-    judged: tuple[Predictor, Samples, Judged],
-) -> None:
+def test_values_are_pooled_over_all_known_points_of_all_frames(judged: Judged) -> None:
     predictor, samples, found = judged
     prediction, truth, last, known = answers(predictor, samples)
     assert len(truth) == 18 + 5
@@ -103,31 +105,36 @@ def test_values_are_pooled_over_all_known_points_of_all_frames(
     )
 
 
-def test_errors_of_frames_are_those_of_the_model_and_of_persistence(
-    judged: tuple[Predictor, Samples, Judged],
-) -> None:
-    predictor, samples, found = judged
-    prediction, truth, last, known = answers(predictor, samples)
-    energy = torch.where(known[:, None], truth, 0.0).square().sum((1, 2, 3))
-    for name, answer in (("prediction", prediction), ("last", last)):
-        error = torch.where(known[:, None], answer - truth, 0.0).square().sum((1, 2, 3))
-        assert torch.allclose(found.arrays[f"errors/{name}"], (error / energy).sqrt(), rtol=1e-4)
+def test_scores_agree_with_predictions_from_the_same_recording() -> None:
+    """``evaluate`` and ``predict``: the same numbers, computed in the same precision."""
+    valid = torch.ones(SHAPE, dtype=torch.bool)
+    valid[3, 4:6] = False
+    recording = flow("a", 12, 0, valid=valid)
+    samples = samples_of([recording], history=2)
+    predictor = predictor_of(samples, history=2)
+    tf32 = []
+    predictor.model.register_forward_pre_hook(
+        lambda *_: tf32.append(torch.backends.cudnn.allow_tf32)
+    )
+    scores = score_frames(predictor, samples)
+    fitted = fit_recording(recording, predictor.spec, predictor.history)
+    forecast = ForecastScores(written_spec(fitted), predictor.normalizer)
+    predicted = []
+    for block, last in Forecaster(fitted, predictor).next_frames(1):
+        forecast.add(block, last)
+        predicted.append(block.fields)
+    for metric, components in forecast.overall().items():
+        for component, found in components.items():
+            expected = value(scores, "physical/pointwise", metric, component)
+            assert found == pytest.approx(expected, rel=1e-5)
+    first = int(scores.arrays["strip/rows"][0])
+    strip = scores.arrays["strip/prediction"].float()
+    shown = torch.cat(predicted)[first : first + len(strip)]
+    assert torch.allclose(shown[..., valid], strip[..., valid], rtol=2e-3, atol=2e-3)  # half
+    assert tf32 and not any(tf32)
 
 
-def test_rows_say_where_each_frame_is_from(judged: tuple[Predictor, Samples, Judged]) -> None:
-    _, samples, found = judged
-    assert found.arrays["rows/trajectory"].tolist() == [0] * 18 + [1] * 5
-    assert found.arrays["rows/frame"].tolist() == [*range(2, 20), *range(2, 7)]
-    assert found.arrays["sequences/trajectory"].tolist() == [0, 1]
-    for name, rows in found.arrays.items():
-        if name.startswith("terms/"):
-            assert rows.dtype == torch.float64
-            assert len(rows) == (2 if name.endswith("temporal") else len(samples))
-
-
-def test_picks_are_at_the_quantiles_of_the_error_of_persistence(
-    judged: tuple[Predictor, Samples, Judged],
-) -> None:
+def test_picks_are_at_the_quantiles_of_the_error_of_persistence(judged: Judged) -> None:
     predictor, samples, found = judged
     prediction, truth, last, known = answers(predictor, samples)
     energy = torch.where(known[:, None], truth, 0.0).square().sum((1, 2, 3))
@@ -143,44 +150,6 @@ def test_picks_are_at_the_quantiles_of_the_error_of_persistence(
         assert torch.equal(found.arrays["picks/known"][place], here)
 
 
-def test_picks_do_not_depend_on_the_model(judged: tuple[Predictor, Samples, Judged]) -> None:
-    _, samples, found = judged
-    other = judge(predictor_of(samples, "persistence"), samples)
-    assert torch.equal(other.arrays["picks/rows"], found.arrays["picks/rows"])
-    assert torch.equal(other.arrays["errors/last"], other.arrays["errors/prediction"])
-    assert value(other, "physical/pointwise", "skill", "all") == pytest.approx(0, abs=1e-6)
-
-
-def test_the_strip_begins_at_the_median_pick_and_stays_in_its_stretch(
-    judged: tuple[Predictor, Samples, Judged], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    predictor, samples, found = judged
-    strip = found.arrays["strip/rows"].tolist()
-    assert int(found.arrays["picks/rows"][1]) in strip
-    assert len(strip) == scoring.STRIP
-    monkeypatch.setattr(scoring, "STRIP", 3)
-    short = judge(predictor, samples).arrays
-    rows, median = short["strip/rows"].tolist(), int(short["picks/rows"][1])
-    assert len(rows) == 3 and rows == list(range(rows[0], rows[0] + 3))
-    stretch = next(piece for piece in sequences(samples) if median in piece)
-    assert rows[0] == min(median, stretch[-1] - 2)
-    truth = answers(predictor, samples)[1]
-    assert torch.allclose(short["strip/truth"][0].double()[:, 0], truth[rows[0]][:, 0], atol=1e-2)
-
-
-def test_the_number_of_frames_judged_at_once_does_not_matter(
-    judged: tuple[Predictor, Samples, Judged], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    predictor, samples, found = judged
-    monkeypatch.setattr(scoring, "CHUNK", 4)
-    again = judge(predictor, samples)
-    for name, values in found.values.items():
-        for mine, other in zip(values, again.values[name], strict=True):
-            assert (mine is None) == (other is None)
-            if mine is not None:
-                assert other == pytest.approx(mine, rel=1e-4, abs=1e-6), name
-
-
 def test_stretches_part_at_gaps_and_between_trajectories() -> None:
     flows = [flow("a", 20, 0, time=with_gap()), flow("b", 5, 1)]
     samples = samples_of(flows, 2)
@@ -192,57 +161,18 @@ def test_stretches_part_at_gaps_and_between_trajectories() -> None:
     ]
 
 
-def test_segments_that_follow_on_each_other_are_parted_where_windows_are_missing() -> None:
-    segments = (Segment(0, 0, 6), Segment(0, 6, 12), Segment(0, 2, 5))
-    samples = samples_of([flow("a", 12, 0)], 1, segments=segments)
-    assert [len(piece) for piece in sequences(samples)] == [5, 5, 2]
-
-
-def test_behaviour_in_time_is_judged_stretch_by_stretch() -> None:
-    flows = [flow("a", 50, 0, time=with_gap(50, 25))]
-    samples = samples_of(flows)
-    found = judge(predictor_of(samples), samples)
-    assert found.arrays["terms/physical/temporal"].shape[0] == 2
-    assert found.arrays["sequences/trajectory"].tolist() == [0, 0]
-    short = samples_of([flow("a", 12, 0)])
-    assert "physical/temporal" not in judge(predictor_of(short), short).entries
-
-
 def test_the_correlation_time_is_that_of_the_true_flow() -> None:
     time = torch.arange(64.0)[:, None, None, None]
     wave = torch.cos(2 * torch.pi * time / 16).expand(64, 2, *SHAPE).clone()
     samples = samples_of([make_trajectory("a", states=wave)])
-    first, second = (judge(predictor_of(samples, n), samples) for n in ("fno2d", "persistence"))
+    first, second = (
+        score_frames(predictor_of(samples, n), samples) for n in ("fno2d", "persistence")
+    )
     assert first.correlation_frames == second.correlation_frames
     # cos(2 pi lag / 16) = 1/e
     assert first.correlation_frames == pytest.approx(3.0, abs=0.3)
     still = samples_of([make_trajectory("a", states=torch.ones(20, 2, *SHAPE))])
-    assert judge(predictor_of(still, "persistence"), still).correlation_frames is None
-
-
-def test_the_correlation_time_of_frames_in_pairs_counts_in_pairs() -> None:
-    pair = torch.arange(128) // 2
-    wave = torch.cos(2 * torch.pi * pair[:, None, None, None] / 16).expand(128, 2, *SHAPE).clone()
-    time = 0.05 * torch.arange(128, dtype=torch.float64) + 0.5 * pair
-    samples = samples_of([make_trajectory("a", states=wave, time=time)])
-    found = judge(predictor_of(samples, "persistence"), samples)
-    assert len(found.arrays["rows/frame"]) == 64
-    assert found.correlation_frames == pytest.approx(3.0, abs=0.3)
-    assert "probes/truth" not in found.arrays  # no series a step apart to show
-
-
-def test_channels_of_different_units_count_in_units_of_their_spread() -> None:
-    states = 1 + torch.randn(6, 3, *SHAPE, generator=torch.Generator().manual_seed(0))
-    one = make_trajectory("a", states=states, channels=("u", "v", "p"))
-    one = replace(one, spec=replace(one.spec, units=("m/s", "m/s", "Pa")))
-    scales = Normalizer((0.0, 0.0, 0.0), (1.0, 2.0, 50.0))
-    samples = Samples([one], window=Window(), normalizer=scales)
-    found = judge(predictor_of(samples, "persistence"), samples)
-    std = torch.tensor(scales.std)[:, None, None]
-    error = ((states[1:] - states[:-1]) / std).square().sum((1, 2, 3))
-    energy = (states[1:] / std).square().sum((1, 2, 3))
-    expected = (error / energy).sqrt().double()
-    assert torch.allclose(found.arrays["errors/last"].double(), expected, rtol=1e-4)
+    assert score_frames(predictor_of(still, "persistence"), still).correlation_frames is None
 
 
 def test_fields_that_are_no_flow_are_judged_without_derivatives() -> None:
@@ -250,7 +180,7 @@ def test_fields_that_are_no_flow_are_judged_without_derivatives() -> None:
     states = torch.randn(6, 1, 5, 7, generator=torch.Generator().manual_seed(0))
     one = Trajectory(name="a", states=states, time=0.05 * torch.arange(6).double(), spec=spec)
     samples = Samples([one], window=Window(), normalizer=Normalizer((0.1,), (1.0,)))
-    found = judge(predictor_of(samples, "persistence"), samples)
+    found = score_frames(predictor_of(samples, "persistence"), samples)
     assert "physical/pointwise" in found.entries and "probes/truth" not in found.arrays
     assert not any("gradients" in name for name in found.entries)
 
@@ -259,7 +189,7 @@ def test_a_frame_of_which_nothing_is_known_is_not_picked() -> None:
     valid = torch.ones(9, *SHAPE, dtype=torch.bool)
     valid[6] = False
     samples = samples_of([flow("a", 9, 0, valid=valid)])
-    found = judge(predictor_of(samples, "persistence"), samples)
+    found = score_frames(predictor_of(samples, "persistence"), samples)
     assert found.arrays["errors/last"].isnan().tolist() == [row == 5 for row in range(8)]
     assert 5 not in found.arrays["picks/rows"].tolist()
 
@@ -269,25 +199,18 @@ def test_predictions_that_are_not_finite_are_told() -> None:
     predictor = predictor_of(samples)
     with torch.no_grad():
         next(predictor.model.parameters()).fill_(float("nan"))
-    with pytest.raises(ValueError, match="expected finite predictions.*samples 0 to 6; train"):
-        judge(predictor, samples)
+    with refused("finite predictions", "samples 0 to 6", "train"):
+        score_frames(predictor, samples)
 
 
 def test_windows_that_are_too_short_or_too_far_are_refused() -> None:
     flows = [flow("a", 8, 0)]
     predictor = predictor_of(samples_of(flows, 2), history=2)
-    with pytest.raises(ValueError, match="at least 2 frames and one to predict"):
-        judge(predictor, samples_of(flows, 1))
+    with refused("at least 2 frames"):
+        score_frames(predictor, samples_of(flows, 1))
     far = Samples(flows, window=Window(history=2, horizon=2), normalizer=NORMALIZER)
-    with pytest.raises(ValueError, match="at least 2 frames and one to predict"):
-        judge(predictor, far)
-
-
-def test_of_several_frames_ahead_the_first_counts() -> None:
-    samples = samples_of([flow("a", 8, 0)])
-    far = predictor_of(samples, "persistence", horizon=3)
-    near = predictor_of(samples, "persistence")
-    assert judge(far, samples).values == judge(near, samples).values
+    with refused("at least 2 frames"):
+        score_frames(predictor, far)
 
 
 def test_official_r2_and_mvpe_are_those_of_loops_over_all_windows() -> None:
@@ -300,7 +223,7 @@ def test_official_r2_and_mvpe_are_those_of_loops_over_all_windows() -> None:
         flows.append(make_trajectory(name, states=states, body=body))
     samples = samples_of(flows)
     predictor = predictor_of(samples)
-    found = judge(predictor, samples)
+    found = score_frames(predictor, samples)
     prediction, truth, _, known = answers(predictor, samples)
     q, y = (torch.where(known[:, None], f, 0.0) for f in (prediction, truth))
     # 45 frames hold two windows of 20, 23 of them one.
@@ -322,9 +245,23 @@ def test_official_r2_and_mvpe_are_those_of_loops_over_all_windows() -> None:
         assert value(found, name, metric, "all") == pytest.approx(sum(wrong) / len(wrong), rel=1e-4)
 
 
-def test_frames_in_pairs_are_judged_together_as_they_are_one_by_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_filled_points_are_input_but_not_scored() -> None:
+    filled = torch.rand(9, *SHAPE, generator=torch.Generator().manual_seed(3)) < 0.2
+    plain = flow("a", 9, 0)
+    # The same input for every prediction, another truth where it was filled.
+    samples = [samples_of([replace(plain, filled=mask)], history=1) for mask in (None, filled)]
+    predictor = predictor_of(samples[0])
+    seen = [seen_by(predictor, own, list(range(8))) for own in samples]
+    assert torch.equal(seen[0].x, seen[1].x) and torch.equal(seen[0].mask, seen[1].mask)
+    assert torch.equal(seen[1].known, ~filled[1:])
+    found = score_frames(predictor, samples[1])
+    prediction, truth, _, _ = answers(predictor, samples[1])
+    here = (~filled[1:])[:, None].expand_as(truth)
+    nmse = (prediction - truth)[here].square().sum() / truth[here].square().sum()
+    assert value(found, "physical/pointwise", "nmse", "all") == pytest.approx(nmse.item(), rel=1e-4)
+
+
+def test_frames_in_pairs_are_judged_together(monkeypatch: pytest.MonkeyPatch) -> None:
     time = 0.05 * torch.arange(24, dtype=torch.float64)
     time += 0.5 * (torch.arange(24) // 2)
     rows, columns = torch.meshgrid(*map(torch.arange, SHAPE), indexing="ij")
@@ -340,30 +277,14 @@ def test_frames_in_pairs_are_judged_together_as_they_are_one_by_one(
     predictor = predictor_of(samples)
     calls: list[int] = []
     predictor.model.register_forward_hook(lambda _, given, __: calls.append(len(given[0])))
-    found = judge(predictor, samples)
+    found = score_frames(predictor, samples)
     assert calls[:3] == [8, 6, 4]  # not one frame at a time
     monkeypatch.setattr(
         scoring, "_by_trajectory", lambda samples: ([piece] for piece in sequences(samples))
     )
-    alone = judge(predictor, samples)
+    alone = score_frames(predictor, samples)
     assert found.arrays.keys() == alone.arrays.keys()
     for name, values in alone.arrays.items():
         torch.testing.assert_close(
             found.arrays[name], values, rtol=1e-4, atol=1e-5, equal_nan=True, msg=name
         )
-
-
-def test_filled_points_are_input_but_not_scored() -> None:
-    filled = torch.rand(9, *SHAPE, generator=torch.Generator().manual_seed(3)) < 0.2
-    plain = flow("a", 9, 0)
-    # The same input for every prediction, another truth where it was filled.
-    samples = [samples_of([replace(plain, filled=mask)], history=1) for mask in (None, filled)]
-    predictor = predictor_of(samples[0])
-    seen = [seen_by(predictor, own, list(range(8))) for own in samples]
-    assert torch.equal(seen[0].x, seen[1].x) and torch.equal(seen[0].mask, seen[1].mask)
-    assert torch.equal(seen[1].known, ~filled[1:])
-    found = judge(predictor, samples[1])
-    prediction, truth, _, _ = answers(predictor, samples[1])
-    here = (~filled[1:])[:, None].expand_as(truth)
-    nmse = (prediction - truth)[here].square().sum() / truth[here].square().sum()
-    assert value(found, "physical/pointwise", "nmse", "all") == pytest.approx(nmse.item(), rel=1e-4)

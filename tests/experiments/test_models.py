@@ -3,7 +3,6 @@
 import importlib
 import importlib.util
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,23 +120,6 @@ def test_a_reference_is_fitted_and_steps(
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_persistence_is_the_last_frame_and_the_mean_that_of_training(
-    data: tuple[DataConfig, Flows], tmp_path: Path
-) -> None:
-    flows = data[1]
-    predictors = {}
-    for name in ("persistence", "training-mean"):
-        run(experiment_of(data, name), tmp_path / name, flows=flows)
-        predictors[name] = pibert.load(tmp_path / name)
-    states = flows.trajectories[flows.split.test[0].trajectory].read()
-    found = predictors["persistence"].step(states[:2, None])
-    assert torch.allclose(found[:, 0], states[:2], atol=1e-5)
-    homes = [segment.trajectory for segment in flows.split.train]
-    mean = torch.cat([flows.trajectories[home].read()[1:] for home in homes]).mean(0)
-    found = predictors["training-mean"].step(states[:2, None])
-    assert torch.allclose(found[1, 0], mean, atol=1e-5)
-
-
 def test_a_pretrained_auto_encoder_is_kept_to_the_bit(
     data: tuple[DataConfig, Flows], tmp_path: Path
 ) -> None:
@@ -165,20 +147,6 @@ def test_a_pretrained_auto_encoder_is_kept_to_the_bit(
     check_it_steps(tmp_path / "run", data[1])
 
 
-def test_a_model_goes_on_with_data_that_do_not_state_their_equation(
-    data: tuple[DataConfig, Flows], tmp_path: Path
-) -> None:
-    flows = data[1]
-    run(experiment_of(data, "pibert"), tmp_path / "first", flows=flows)
-    measured = replace(flows, spec=replace(flows.spec, family=None))
-    further = experiment_of(data, "pibert", start=str(tmp_path / "first"))
-    run(further, tmp_path / "further", flows=measured)
-    assert pibert.load(tmp_path / "further").spec.family == flows.spec.family is not None
-    other = replace(flows, spec=replace(flows.spec, parameters=()))
-    with pytest.raises(ValueError, match="parameter names .* state the same parameters"):
-        run(further, tmp_path / "other", flows=other)
-
-
 def test_heads_can_be_trained_without_a_change_of_the_stepping(
     data: tuple[DataConfig, Flows], tmp_path: Path
 ) -> None:
@@ -202,24 +170,3 @@ def test_heads_can_be_trained_without_a_change_of_the_stepping(
         run(experiment_of(data, "pibert", **heads), tmp_path / "c", flows=data[1])
     with pytest.raises(ValueError, match="a model to start from"):
         experiment_of(data, "pibert", heads_only=True)
-
-
-def test_a_flow_learns_in_units_of_the_changes_of_its_training_part(
-    data: tuple[DataConfig, Flows], tmp_path: Path
-) -> None:
-    flows = data[1]
-    run(experiment_of(data, "fourierflow"), tmp_path / "run", flows=flows)
-    scale = pibert.load(tmp_path / "run").model.state_dict()["increment_scale"]
-    std = torch.tensor(flows.normalizer.std)[:, None, None]
-    homes = [segment.trajectory for segment in flows.split.train]
-    changes = torch.cat([flows.trajectories[home].read().diff(dim=0) for home in homes]) / std
-    assert torch.allclose(scale, changes.square().mean((0, 2, 3)).sqrt(), rtol=1e-4)
-
-
-def test_a_model_without_the_head_for_it_is_not_pretrained(
-    data: tuple[DataConfig, Flows], tmp_path: Path
-) -> None:
-    experiment = experiment_of(data, "fno2d", pretraining=Pretraining(epochs=1))
-    with pytest.raises(ValueError, match="FNO2d has no head for this: .* set the weight mpp to 0"):
-        run(experiment, tmp_path / "run", flows=data[1])
-    assert not (tmp_path / "run").exists()

@@ -31,20 +31,10 @@ def test_the_recipe_is_the_one_that_won(tmp_path: Path) -> None:
     assert len(notes) == 1 and "no GPU" in notes[0]
 
 
-def test_small_data_are_seen_more_often_in_smaller_batches(tmp_path: Path) -> None:
-    small, _ = recipe_for(recording(tmp_path, trajectories=6, frames=20), [])
-    windows = round(0.8 * 6 * 19)
-    assert windows * small.training.epochs >= 10_000 > windows * (small.training.epochs - 1)
-    assert small.training.batch_size == 32
-    assert small.training.warmup_epochs == small.training.epochs / 20
-    large, _ = recipe_for(recording(tmp_path, trajectories=8, frames=500), [])
-    assert (large.training.epochs, large.training.batch_size) == (20, 64)
-
-
-def test_too_few_trajectories_are_split_in_time_and_that_is_told(tmp_path: Path) -> None:
+def test_too_few_trajectories_are_split_in_time_and_that_is_reported(tmp_path: Path) -> None:
     experiment, notes = recipe_for(recording(tmp_path, trajectories=1, frames=150), [])
     assert (experiment.data.split, experiment.data.guard) == ("time", 3)
-    assert "3 frames" in notes[0] and "data.split" in notes[0]
+    assert "1 flow" in notes[0] and "data.split" in notes[0]
 
 
 def test_what_the_user_sets_stays(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from pibert.fields import Batch, FieldSpec, Normalizer
+from pibert.inference import SavedModel, read_model, save_model
 from pibert.models.references.simple import Reference
-from pibert.predictor import SavedModel, read_model, save_model
 from tests.helpers import randomise, tiny_model
 
 NORMALIZER = Normalizer((0.3, -0.1), (0.8, 0.5))

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,10 @@ import torch
 
 import pibert
 from pibert.export import check, export_model, exporting, formats, graph
-from pibert.export.samples import Samples, read_samples
+from pibert.export.check import Samples, read_samples
 from pibert.fields import FieldSpec
+from pibert.inference import Predictor, SavedModel, save_model
 from pibert.models import MODELS
-from pibert.predictor import Predictor, SavedModel, save_model
 from tests.export.models import NORMALIZER, save_tiny
 from tests.helpers import tiny_model
 
@@ -176,13 +175,6 @@ def test_complex_numbers_are_refused_with_the_reason(
     assert not (tmp_path / "model.onnx").exists()
 
 
-@needs_onnx
-def test_a_model_without_parameters_has_no_such_input(tmp_path: Path, spec: FieldSpec) -> None:
-    saved = save_tiny(tmp_path, "persistence", replace(spec, parameters=()))
-    made = export_model(saved, tmp_path / "model.onnx", "onnx")
-    assert set(made.inputs) == {"fields", "mask"} and made.difference.relative < 1e-6
-
-
 def test_a_missing_package_is_named_with_the_extra(
     saved: SavedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,7 +189,7 @@ def test_a_missing_package_is_named_with_the_extra(
 def test_a_model_that_was_not_trained_to_step_is_refused(tmp_path: Path, spec: FieldSpec) -> None:
     model = tiny_model("pibert", spec)
     save_model(tmp_path, model, NORMALIZER, trained={"reconstruct": True})
-    saved = pibert.predictor.read_model(tmp_path)
+    saved = pibert.inference.read_model(tmp_path)
     with pytest.raises(ValueError, match="trained to step"):
         export_model(saved, tmp_path / "model.pt2", "torch-export")
 

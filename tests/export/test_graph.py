@@ -8,13 +8,13 @@ from typing import cast
 import pytest
 import torch
 
+from pibert.export.check import draw_samples, read_samples
 from pibert.export.graph import PhysicalStep
-from pibert.export.samples import draw_samples, read_samples
 from pibert.fields import FieldSpec, Grid, Parameter
+from pibert.inference import Predictor, SavedModel
 from pibert.models import MODELS
+from pibert.models.baselines.dual_branch import FourierMixing
 from pibert.models.baselines.fourierflow import FourierFlow
-from pibert.models.baselines.mixing import FourierMixing
-from pibert.predictor import Predictor, SavedModel
 from tests.export.models import save_tiny
 
 TWO = (Parameter(name="Re", scaling="log", mean=3.0, std=0.5), Parameter(name="angle", mean=5.0))

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from pibert.data.format import Reader
-from pibert.export.samples import draw_samples, read_samples
+from pibert.export.check import draw_samples, read_samples
 from pibert.fields import FieldSpec, Grid
-from pibert.predictor import Predictor
+from pibert.inference import Predictor
 from tests.export.models import NORMALIZER
 from tests.helpers import tiny_model
 
@@ -44,12 +44,6 @@ def test_windows_are_those_of_the_file_from_its_first_to_its_last(
     assert torch.equal(samples.fields[-1], last.read(slice(3, 5)))
     viscosities = [flow.parameters["viscosity"] for flow in (first, last)]
     assert torch.allclose(samples.parameters[[0, -1], 0], torch.tensor(viscosities))
-
-
-def test_channels_are_taken_in_the_order_of_the_model(flows: Path, spec: FieldSpec) -> None:
-    turned = predictor_of(replace(spec, channels=("v", "u")))
-    straight = read_samples(flows, predictor_of(spec))
-    assert torch.equal(read_samples(flows, turned).fields, straight.fields.flip(2))
 
 
 def test_a_file_that_does_not_fit_is_refused(flows: Path, spec: FieldSpec, tmp_path: Path) -> None:

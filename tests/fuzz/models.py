@@ -1,8 +1,4 @@
-"""Damaged and hostile files of models and runs: what to change in them, and how they are read.
-
-A mutator takes a generator of random numbers and the bytes or the plain values of a good file, and
-gives those of a bad one. A reader takes a folder and reads what was changed as the program would.
-"""
+"""Damaged and hostile files of models and runs: what to change in them, and how they are read."""
 
 import copy
 import json
@@ -17,11 +13,11 @@ from safetensors.torch import save
 
 from pibert.config import as_plain, parse, read
 from pibert.data.dataset import Window
-from pibert.data.sources.realpdebench.index import read_index, read_parameters
+from pibert.data.readers.realpdebench.index import read_index, read_parameters
 from pibert.experiments.experiment import DataConfig, Experiment, Pretraining
-from pibert.experiments.progress import unfinished
-from pibert.experiments.record import read_record
-from pibert.predictor import Predictor, load
+from pibert.experiments.run_folder import read_record, unfinished
+from pibert.inference import CalibrationSettings, Predictor, calibrate, load, save_calibration
+from pibert.inference.calibration_file import SHEET, TENSORS, read_calibration
 from pibert.report.curves import read_epochs
 from pibert.tensorfiles import read_safetensors
 from pibert.training.checkpoints import Checkpoints
@@ -29,10 +25,9 @@ from pibert.training.journal import LogSums
 from pibert.training.optimizers import build_optimizers
 from pibert.training.processes import Processes, launch
 from pibert.training.state import FILE, read_tensors, write_tensors
-from pibert.trust import Settings, calibrate, save_calibration
-from pibert.trust.artefact import SHEET, TENSORS, read_calibration
+from tests.fuzz.mutations import mutate
+from tests.inference.flows import flows, samples_of, saved
 from tests.training.setups import CPU, QUICK, make_model, train
-from tests.trust.flows import flows, samples_of, saved
 
 Rng = random.Random
 
@@ -57,29 +52,6 @@ def deep(levels: int) -> Any:
     for _ in range(levels):
         value = [value]
     return value
-
-
-def change_bytes(rng: Rng, data: bytes) -> bytes:
-    """Flip, cut, repeat, insert or overwrite some bytes; the beginning is hit more often."""
-    changed = bytearray(data)
-    for _ in range(rng.choice((1, 1, 1, 2, 8))):
-        size = len(changed)
-        place = rng.randrange(size + 1) if rng.random() < 0.5 else rng.randrange(min(size, 400) + 1)
-        kind = rng.randrange(6)
-        if kind == 0 and place < size:
-            changed[place] ^= 1 << rng.randrange(8)
-        elif kind == 1:
-            del changed[place:]
-        elif kind == 2:
-            changed[place:place] = rng.randbytes(rng.choice((1, 4, 100)))
-        elif kind == 3:
-            length = rng.choice((1, 2, 4, 8))
-            changed[place : place + length] = rng.choice((b"\xff", b"\0", b"\x7f")) * length
-        elif kind == 4:
-            changed[place : place + 8] = struct.pack("<Q", rng.getrandbits(rng.randrange(1, 64)))
-        else:
-            del changed[place : place + rng.choice((1, 8, 64))]
-    return bytes(changed)
 
 
 def change_values(rng: Rng, plain: Any) -> Any:
@@ -146,7 +118,7 @@ class Good:
 
 def _write(folder: Path) -> None:
     predictor = saved(folder)
-    settings = Settings(leads=2, starts=2)
+    settings = CalibrationSettings(leads=2, starts=2)
     fit = samples_of(flows(6, seed=0), Window(history=2))
     held_out = samples_of(flows(6, seed=1), Window(history=2, horizon=settings.leads))
     found = calibrate(predictor, fit, held_out, settings)
@@ -160,19 +132,15 @@ def _write(folder: Path) -> None:
 
 def _checkpoints(folder: Path) -> Checkpoints:
     model = make_model(0.0)
-    optimizers = build_optimizers(
-        model, QUICK.optimizer, rate=1e-3, weight_decay=0.0, betas=QUICK.betas
-    )
+    rates: dict[str, Any] = {"rate": 1e-3, "weight_decay": 0.0, "betas": QUICK.betas}
+    known: dict[str, Any] = {"identity": "same", "seed": 5, "minutes": 1.0, "mean": None}
     return Checkpoints(
         folder=folder,
-        identity="same",
-        seed=5,
-        minutes=1.0,
         model=model,
-        optimizers=optimizers,
-        mean=None,
+        optimizers=build_optimizers(model, QUICK.optimizer, **rates),
         processes=Processes(launch(CPU)),
         say=lambda text: None,
+        **known,
     )
 
 
@@ -180,7 +148,7 @@ def _checkpoints(folder: Path) -> Checkpoints:
 
 
 def weights_changed(rng: Rng, good: Good) -> None:
-    (good.folder / "model.safetensors").write_bytes(change_bytes(rng, good.weights))
+    (good.folder / "model.safetensors").write_bytes(mutate(good.weights, rng))
     load(good.folder)
 
 
@@ -215,7 +183,7 @@ def _use(predictor: Predictor) -> None:
 
 def card_file_changed(rng: Rng, good: Good) -> None:
     path = good.folder / "model.json"
-    path.write_bytes(change_bytes(rng, path.read_bytes()))
+    path.write_bytes(mutate(path.read_bytes(), rng))
     load(good.folder)
 
 
@@ -226,14 +194,14 @@ def calibration_changed(rng: Rng, good: Good) -> None:
             sheet |= {key: good.sheet[key] for key in ("tensors_sha256", "weights_sha256")}
         (good.folder / SHEET).write_text(as_json(sheet))
     else:
-        (good.folder / TENSORS).write_bytes(change_bytes(rng, good.calibration))
+        (good.folder / TENSORS).write_bytes(mutate(good.calibration, rng))
     read_calibration(good.folder, good.card["weights"]["sha256"])
 
 
 def state_changed(rng: Rng, good: Good) -> None:
     path = good.folder / FILE
     if rng.random() < 0.5:
-        path.write_bytes(change_bytes(rng, good.state))
+        path.write_bytes(mutate(good.state, rng))
     else:  # with a checksum that holds
         tensors = dict(good.state_tensors)
         name = rng.choice(list(tensors))
@@ -253,7 +221,7 @@ def run_changed(rng: Rng, good: Good) -> None:
         text = as_json(change_values(rng, good.record))
         (good.folder / "config.json").write_text(text)
     else:
-        (good.folder / "log.jsonl").write_bytes(change_bytes(rng, good.log))
+        (good.folder / "log.jsonl").write_bytes(mutate(good.log, rng))
         read_epochs(good.folder / "log.jsonl")
     recorded = read_record(good.folder / "config.json")
     parse(Experiment, recorded["experiment"])
@@ -263,7 +231,7 @@ def run_changed(rng: Rng, good: Good) -> None:
 def settings_changed(rng: Rng, good: Good) -> None:
     text = "\n".join(_toml(as_plain(parse(Experiment, good.record["experiment"]))))
     path = good.folder / "settings.toml"
-    path.write_bytes(change_bytes(rng, text.encode()))
+    path.write_bytes(mutate(text.encode(), rng))
     try:
         read(path, Experiment)
     finally:
@@ -285,16 +253,11 @@ def torch_file_changed(rng: Rng, good: Good) -> None:
     """A published index as a torch file."""
     folder = good.folder / "fsi"
     folder.mkdir(exist_ok=True)
-    plain = rng.choice(
-        (
-            {"val": ["5000.h5", "1800.h5"], "train": []},
-            {"5000.h5": (5000.0,), "1800.h5": torch.ones(2)},
-        )
-    )
+    index = {"val": ["5000.h5", "1800.h5"], "train": []}
+    plain = rng.choice((index, {"5000.h5": (5000.0,), "1800.h5": torch.ones(2)}))
     path = folder / "sim_id_mapping_real.pt"
-    new_format = rng.random() < 0.7
-    torch.save(plain, path, _use_new_zipfile_serialization=new_format)
-    path.write_bytes(change_bytes(rng, path.read_bytes()))
+    torch.save(plain, path, _use_new_zipfile_serialization=rng.random() < 0.7)
+    path.write_bytes(mutate(path.read_bytes(), rng))
     torch.save({"val": [4, 2]}, folder / "time_id_mapping_real.pt")
     (folder / "remain_params_real.pt").write_bytes(path.read_bytes())
     try:
@@ -317,14 +280,7 @@ def fault(change: Callable[[Rng, Good], None], rng: Rng, good: Good) -> Exceptio
     return None
 
 
-CHANGES: dict[str, Callable[[Rng, Good], None]] = {
-    "weights": weights_changed,
-    "header": header_changed,
-    "card": card_changed,
-    "card file": card_file_changed,
-    "calibration": calibration_changed,
-    "state": state_changed,
-    "run": run_changed,
-    "settings": settings_changed,
-    "torch file": torch_file_changed,
-}
+CHANGES: tuple[Callable[[Rng, Good], None], ...] = (
+    *(weights_changed, header_changed, card_changed, card_file_changed, calibration_changed),
+    *(state_changed, run_changed, settings_changed, torch_file_changed),
+)

@@ -14,12 +14,7 @@ ROOT = Path(__file__).parents[2]
 def find_failures(folder: Path, seed: int, start: int, stop: int, how: str) -> list[str]:
     """What went wrong in some cases; a case that ends the process is one of them.
 
-    Args:
-        folder: To work in.
-        seed: Of the damage.
-        start: Number of the first case.
-        stop: Number after the last one.
-        how: ``here`` reads in the process of the cases, ``apart`` as the package does.
+    Those of ``here`` read in the process of the cases, those of ``apart`` as the package does.
     """
     folder.mkdir(parents=True, exist_ok=True)
     crashes: list[str] = []

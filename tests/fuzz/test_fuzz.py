@@ -10,29 +10,20 @@ import pytest
 
 from tests.fuzz.supervise import find_failures
 
-FEW = 2_000
-MANY = 25_000
+slow = pytest.mark.slow
 
 
-@pytest.fixture
-def seed(request: pytest.FixtureRequest) -> int:
-    return int(request.config.getoption("seed"))
-
-
-def test_damaged_files_are_refused_in_words(seed: int, tmp_path: Path) -> None:
-    assert find_failures(tmp_path / "fuzz", seed, 0, FEW, "here") == []
-
-
-def test_damaged_files_are_refused_in_words_by_a_child(seed: int, tmp_path: Path) -> None:
-    assert find_failures(tmp_path / "fuzz", seed, 0, 10, "apart") == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(2))
-@pytest.mark.parametrize("how", ["here", "apart"])
-def test_many_damaged_files_are_refused_in_words(
-    how: str, part: int, seed: int, tmp_path: Path
+@pytest.mark.parametrize(
+    ("how", "start", "count"),
+    [
+        ("here", 0, 1_000),
+        ("apart", 0, 10),
+        *(pytest.param("here", 100_000 + part * 25_000, 25_000, marks=slow) for part in (0, 1)),
+        *(pytest.param("apart", 100_000 + part * 2_500, 2_500, marks=slow) for part in (0, 1)),
+    ],
+)
+def test_damaged_files_are_refused_with_a_message(
+    how: str, start: int, count: int, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    count = MANY if how == "here" else 2_500
-    start = 100_000 + part * count
+    seed = int(request.config.getoption("seed"))
     assert find_failures(tmp_path / "fuzz", seed, start, start + count, how) == []

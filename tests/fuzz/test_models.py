@@ -2,10 +2,13 @@
 
 import random
 import warnings
+from typing import Any
 
 import pytest
 
 from tests.fuzz.models import CHANGES, Good, fault
+
+kinds = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 
 
 @pytest.fixture(scope="module")
@@ -13,20 +16,11 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Good:
     return Good(tmp_path_factory.mktemp("good"))
 
 
-def run(kind: str, good: Good, cases: int, seed: int) -> None:
+@kinds
+@pytest.mark.parametrize("cases", [60, pytest.param(3000, marks=pytest.mark.slow)])
+def test_a_changed_file_is_read_or_refused(change: Any, cases: int, good: Good) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for case in range(cases):
-            error = fault(CHANGES[kind], random.Random(f"{kind} {seed} {case}"), good)
-            assert error is None, f"case {case} of seed {seed}: {error!r}"
-
-
-@pytest.mark.parametrize("kind", CHANGES)
-def test_a_changed_file_is_read_or_refused(kind: str, good: Good) -> None:
-    run(kind, good, cases=60, seed=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", CHANGES)
-def test_thousands_of_changed_files_are_read_or_refused(kind: str, good: Good) -> None:
-    run(kind, good, cases=3000, seed=1)
+            error = fault(change, random.Random(f"{change.__name__} {case}"), good)
+            assert error is None, f"case {case}: {error!r}"

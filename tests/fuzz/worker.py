@@ -26,9 +26,8 @@ import scipy.spatial  # noqa: F401
 import torch
 import xarray  # noqa: F401
 
-from pibert.data.isolation import remote
-from pibert.data.isolation.limits import Limits, limit_memory
-from pibert.data.sources import open_recordings
+from pibert.data.isolation import Limits, limit_memory, remote
+from pibert.data.readers import open_recordings
 from tests.fuzz.corpus import CORPUS, FRAGILE, HDF5
 from tests.fuzz.hdf5 import SECRET, WAYS, lead_out
 from tests.fuzz.mutations import mutate

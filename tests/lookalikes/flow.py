@@ -24,6 +24,12 @@ def fields(x: np.ndarray = X, y: np.ndarray = Y, t: np.ndarray = T) -> dict[str,
     return {"u": u.astype(np.float32), "v": v.astype(np.float32)}
 
 
+def vectors(t: float = 0.0) -> np.ndarray:
+    """One frame as (z, y, x, 3), as files of flows in space have it."""
+    u, v = velocity(X[None, None, :], Y[None, :, None], t)
+    return np.stack([u, v, 0 * u], -1)
+
+
 def assert_flow(trajectory: Trajectory, *, frames: int = 6, dt: float | None = 0.05) -> None:
     """All values are those of their coordinates and times, read at once and in parts."""
     grid = trajectory.spec.grid

@@ -47,15 +47,7 @@ def write_field(
     binary: bool = False,
     conditions: Mapping[str, str] = {},
 ) -> None:
-    """A field file; one row of values stands for a uniform field.
-
-    Args:
-        path: Its name is that of the field.
-        values: (n,) or (n, 3).
-        dimensions: Powers of kg, m, s, K ...
-        binary: Whether the numbers are.
-        conditions: What is stated for a patch; ``type freestream;`` without it.
-    """
+    """A field file of values (n,) or (n, 3); one row of them stands for a uniform field."""
     path.parent.mkdir(parents=True, exist_ok=True)
     vector = values.ndim == 2
     kind = "volVectorField" if vector else "volScalarField"
@@ -127,22 +119,12 @@ def write_case(
     y: np.ndarray,
     frames: Mapping[str, np.ndarray],
     *,
-    z: float = 0.5,
     binary: bool = False,
 ) -> None:
-    """A case whose cells have their centres at uniform x and y, row by row.
-
-    Args:
-        folder: Of the case.
-        x: Columns of cells.
-        y: Rows of cells.
-        frames: Velocities (n, 3) by the name of their time folder.
-        z: Of the plane.
-        binary: Whether the fields are.
-    """
+    """A case with cell centres at uniform x and y; velocities (n, 3) by the name of their time."""
     (folder / "system").mkdir(parents=True)
     (folder / "system" / "controlDict").write_text("application icoFoam;\n")
-    write_mesh(folder / "constant" / "polyMesh", edges(x), edges(y), z)
+    write_mesh(folder / "constant" / "polyMesh", edges(x), edges(y))
     for time, velocity in frames.items():
         write_field(folder / time / "U", velocity, binary=binary)
         pressure = velocity[:, 0] ** 2

@@ -7,6 +7,8 @@ import h5py
 import numpy as np
 import scipy.io
 
+from tests.lookalikes.matlab import write_head_73
+
 
 def sample(rows: int = 4, columns: int = 6, step: float = 16.0) -> dict[str, np.ndarray]:
     """Vectors on a non-square grid whose values tell every point from every other."""
@@ -164,5 +166,4 @@ def _write_cells_73(path: Path, cells: dict[str, list[np.ndarray]], units: str) 
             cell.attrs["MATLAB_class"] = np.bytes_("cell")
         text = file.create_dataset("units", data=np.array([[ord(c)] for c in units], np.uint16))
         text.attrs["MATLAB_class"] = np.bytes_("char")
-    with path.open("r+b") as raw:
-        raw.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124))
+    write_head_73(path)

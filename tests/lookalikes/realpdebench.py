@@ -108,39 +108,19 @@ def write_arrow(
             for start in range(0, len(group), rows_per_batch):
                 batch = group[start : start + rows_per_batch]
                 stream.write_batch(pa.RecordBatch.from_pylist(batch, schema=schema))
-    state: dict[str, Any] = {
-        "_data_files": [{"filename": path.name} for path in paths],
-        "_fingerprint": "0123456789abcdef",
-        "_format_columns": None,
-        "_format_kwargs": {},
-        "_format_type": None,
-        "_output_all_columns": False,
-        "_split": None,
-    }
-    (folder / "state.json").write_text(json.dumps(state, indent=2))
-    info = {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
-    (folder / "dataset_info.json").write_text(json.dumps(info, indent=2))
+    state = {"_data_files": [{"filename": path.name} for path in paths], "_split": None}
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
     return paths
 
 
 # In the order of the published files.
+_ORDER = (
+    "sim_id u v shape_t shape_h shape_w vo x x_shape_h x_shape_w y y_shape_h y_shape_w t t_shape p"
+)
 _COLUMNS = {
-    "sim_id": "string",
-    "u": "binary",
-    "v": "binary",
-    "shape_t": "int32",
-    "shape_h": "int32",
-    "shape_w": "int32",
-    "vo": "binary",
-    "x": "binary",
-    "x_shape_h": "int32",
-    "x_shape_w": "int32",
-    "y": "binary",
-    "y_shape_h": "int32",
-    "y_shape_w": "int32",
-    "t": "binary",
-    "t_shape": "int32",
-    "p": "binary",
+    name: "string" if name == "sim_id" else "int32" if "shape" in name else "binary"
+    for name in _ORDER.split()
 }
 
 
@@ -163,37 +143,12 @@ def write_raw(folder: Path, data: Sequence[Flow]) -> list[Path]:
 Index = dict[str, list[tuple[str, int]]]
 
 
-def make_index(
-    seen: Sequence[str],
-    held_out: Sequence[str],
-    frames: int,
-    *,
-    interval: int,
-    trunk: int,
-    horizon: int = 40,
-    seed: int = 0,
-) -> Index:
-    """A split made in the way of the published ones: whole trunks of seen cases train."""
-    draw = random.Random(seed)
-    last = frames - horizon + 1
-    trunks = [
-        [(name, time) for time in range(start, min(start + trunk, last), interval)]
-        for name in seen
-        for start in range(0, last, trunk)
-    ]
-    draw.shuffle(trunks)
-    wanted = int((len(seen) + len(held_out)) * (last // interval) * 0.5)
-    index: Index = {"train": [], "val": [], "test": []}
-    rest: list[tuple[str, int]] = []
-    for group in trunks:
-        (index["train"] if len(index["train"]) < wanted else rest).extend(group)
-    unseen = [(name, k * interval) for name in held_out for k in range(last // interval)]
-    for part in (rest, unseen):
-        draw.shuffle(part)
-        half = len(part) // 2
-        index["val"] += part[:half]
-        index["test"] += part[half:]
-    return index
+def make_index(names: Sequence[str], frames: int) -> Index:
+    """Windows of 40 frames: some cases train, those of the others are for validation or testing."""
+    windows = [[(name, t) for t in range(0, frames - 39, 10)] for name in names]
+    rest = windows[0] + windows[-1]
+    random.Random(0).shuffle(rest)
+    return {"train": sum(windows[1:-1], []), "val": rest[::2], "test": rest[1::2]}
 
 
 def write_index(folder: Path, index: Index, kind: str = "real") -> None:
@@ -237,7 +192,7 @@ def write_root(root: Path, *, frames: int = 120) -> Path:
         stored = ("u", "v", "vo") if kind == "real" else ("u", "v", "p")
         data = flows(names, shape, scenario, fields=stored)
         write_arrow(folder / "hf_dataset" / kind, data)
-        index = make_index(names[1:], names[:1], frames, interval=10, trunk=50)
+        index = make_index(names, frames)
         write_index(folder, index, kind)
         write_parameters(folder, remain=names[1:], out_dist=names[:1], kind=kind)
     return root

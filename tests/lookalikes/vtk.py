@@ -106,20 +106,10 @@ def write_xml(
     header: str = "UInt32",
     big_endian: bool = False,
     on_cells: bool = False,
-    time: float | None = None,
 ) -> None:
-    """An XML file of the kind that its suffix says.
+    """An XML file of the kind that its suffix says, from .vti to .vtp.
 
-    Args:
-        path: Ends with .vti, .vtr, .vts, .vtu or .vtp.
-        axes: Points along x, y and z.
-        data: On the points or on the cells.
-        form: ascii, binary (inline base64), raw or base64 (both appended).
-        compressed: By zlib, in blocks of 64 bytes.
-        header: UInt32 or UInt64.
-        big_endian: Byte order of the numbers.
-        on_cells: Whether the data lie on the cells.
-        time: Written as the field TimeValue.
+    Its form is ascii, binary (inline base64), raw or base64 (both appended); zlib packs 64 bytes.
     """
     writer = _XmlWriter(form, compressed, header, ">" if big_endian else "<")
     nx, ny, nz = (len(axis) for axis in axes)
@@ -157,14 +147,11 @@ def write_xml(
     for name, values in data.items():
         fields += writer.array(name, values, 3 if values.ndim == 4 else 1)
     fields += f"</{tag}>"
-    stated = ""
-    if time is not None:
-        stated = "<FieldData>" + writer.array("TimeValue", np.array([time])) + "</FieldData>"
     order = "BigEndian" if big_endian else "LittleEndian"
     compressor = ' compressor="vtkZLibDataCompressor"' if compressed else ""
     text = (
         f'<?xml version="1.0"?>\n<VTKFile type="{kind}" version="1.0" byte_order="{order}" '
-        f'header_type="{header}"{compressor}>\n<{kind} {whole}>{stated}<Piece {piece}>'
+        f'header_type="{header}"{compressor}>\n<{kind} {whole}><Piece {piece}>'
         f"{geometry}{fields}</Piece></{kind}>\n"
     )
     path.write_bytes(text.encode() + writer.appended_block() + b"</VTKFile>\n")

@@ -4,15 +4,16 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pibert.fields import Normalizer
-from pibert.models import MODELS, PRESETS
+from pibert.models import MODELS, PRESETS, build_model, count_parameters, make_config
 from pibert.models.references.simple import Reference
-from tests.helpers import TINY_OPTIONS, assert_close, randomise, tiny_model, tiny_spec
+from tests.helpers import TINY_OPTIONS, assert_close, randomise, refused, tiny_model, tiny_spec
 from tests.models.recordings import batches_of
 
 SHAPE = (12, 16)
@@ -55,17 +56,88 @@ def fields(model: Any, b: int = 3, seed: int = 0) -> Tensor:
     return torch.randn(b, model.in_channels, *SHAPE, generator=generator)
 
 
+SIZES = {
+    "pibert": {"base": 1_560_232, "large": 8_714_248},
+    "pibert-mr": {"base": 1_551_045, "small": 272_453, "large": 4_986_405},
+    "fno2d": {"base": 1_054_082, "modes12": 2_368_162, "modes16": 4_203_170},
+    "deeponet2d": {"base": 150_674, "rank64": 151_122, "wide": 618_786},
+    "pitt": {"base": 216_914},
+    "pitt-constant": {"base": 216_914},
+    "fourierflow": {"base": 2_770_309},
+    "fourierflow-det": {"base": 2_716_291},
+    "pinn": {"base": 21_250},
+    "unet": {"base": 1_685_810, "wide": 6_596_194, "small": 545_600},
+    "transolver": {"base": 1_552_418, "small": 296_830},
+    "mwt": {"base": 1_545_494, "small": 326_636},
+}
+"""Parameters of every preset, for two channels in and out on 64 x 64 points; the default first."""
+
+
 def test_every_model_has_presets_and_tiny_options() -> None:
     assert list(MODELS) == list(PRESETS)
     assert set(MODELS) == set(TINY_OPTIONS)
     assert all(PRESETS.values())
+    assert set(SIZES) == {n for n in MODELS if not _is_reference(n)} - {"neuraloperator"}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_presets_have_the_stated_number_of_parameters(name: str) -> None:
+    found = {preset: count_parameters(build_model(name, preset=preset)) for preset in PRESETS[name]}
+    assert list(found.items()) == list(SIZES[name].items())
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "pibert-mr": {"cycles": 0, "modes": -1, "attention_bias": -0.5},
+    "fno2d": {"modes": 0, "padding": -1},
+    "deeponet2d": {"rank": 0, "channels": ()},
+    "pitt": {"updates": -1, "heads": 5, "base_depth": 0},
+    "fourierflow": {
+        **{"cond": "add", "freq_weight": "power", "align_at": 40},
+        **{"align": -1.0, "draws": 0, "blocks": 3},
+    },
+    "pinn": {"pde_weight": -1.0, "depth": 0},
+    "unet": {"width": 0, "history": 0, "kernel": 6, "layer_scale": 0.0},
+    "transolver": {"heads": 3, "slices": 0, "temperature": -1.0},
+    "mwt": {"order": 11, "levels": 0},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [(name, *wrong) for name, options in WRONG.items() for wrong in options.items()],
+)
+@pytest.mark.usefixtures("no_shape_checks")
+def test_a_wrong_option_is_named_with_its_value(name: str, option: str, value: Any) -> None:
+    with refused(option, value):
+        make_config(name, **{option: value})
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_output_has_the_shape_of_the_next_frame(name: str) -> None:
+def test_wrong_input_is_refused_with_what_was_expected_and_found(
+    name: str, no_shape_checks: None
+) -> None:
     model = make(name)
-    y = model(fields(model), torch.randn(3, 1))
-    assert y.shape == (3, 2, *SHAPE) and y.isfinite().all()
+    x = fields(model)
+    cases: list[tuple[tuple[Any, ...], str]] = [
+        ((x.numpy(),), "fields as a tensor, found ndarray; .*from_numpy.*Predictor"),
+        ((None,), "fields as a tensor, found NoneType"),
+        ((x, {"Re": 100.0}), "parameters as a tensor, found dict"),
+        ((x, None, np.ones(SHAPE, dtype=bool)), "mask as a tensor, found ndarray"),
+        ((x[0],), r"\(b, \d+, y, x\), found \(\d+, 12, 16\); .*x\[None\]"),
+        ((x.unflatten(1, (-1, 2)),), r"found \(3, \d+, 2, 12, 16\); .*fold the frames"),
+        ((x[:, :1],), r"found \(3, 1, 12, 16\); .* x \['u', 'v'\], .*give those"),
+    ]
+    if list(model.parameters()):
+        cases += [
+            (
+                (x.double(),),
+                r"fields in torch.float32.* found torch.float64; .*x.to\(torch.float32",
+            ),
+            ((x.int(),), "fields in torch.float32.* found torch.int32"),
+        ]
+    for arguments, message in cases:
+        with pytest.raises(ValueError, match=message):
+            model(*arguments)
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -87,6 +159,29 @@ def test_every_parameter_in_use_gets_a_finite_gradient_that_is_not_zero(name: st
     for key, gradient in used.items():
         assert gradient is not None, key
         assert torch.isfinite(gradient).all() and gradient.abs().sum() > 0, key
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_frames_fold_into_channels_on_any_grid_in_double_precision(name: str) -> None:
+    spec = tiny_spec((13, 22), channels=("u", "v", "p"), units=())
+    model = randomise(tiny_model(name, spec, history=2, horizon=2).double()).eval()
+    for shape in ((13, 22), (16, 12), (9, 33))[: 1 if name == "deeponet2d" else 3]:
+        y = model(torch.randn(2, 6, *shape, dtype=torch.float64))
+        assert y.shape == (2, 6, *shape) and y.dtype == torch.float64 and y.isfinite().all()
+    assert model(torch.randn(0, 6, 13, 22, dtype=torch.float64)).shape == (0, 6, 13, 22)
+
+
+@pytest.mark.parametrize(
+    "name", [p for p in TRAINED if hasattr(next(iter(PRESETS[p.values[0]].values())), "parameters")]
+)
+def test_parameters_enter_if_wished_and_unknown_ones_are_zero(name: str) -> None:
+    known = torch.tensor([[0.4], [-1.0], [2.0]])
+    deaf, listening = make(name), make(name, parameters=True)
+    x = fields(deaf)
+    if not name.startswith("pitt"):  # the text tells them too
+        assert torch.equal(deaf(x, known), deaf(x))
+        assert torch.equal(listening(x), listening(x, torch.full_like(known, torch.nan)))
+    assert not torch.allclose(listening(x, known), listening(x), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -198,4 +293,5 @@ def test_the_model_runs_in_half_precision_autocast(name: str) -> None:
         half = model(x)
     with torch.no_grad():
         full = model(x)
+    assert full.shape == (2, 2, *SHAPE) and full.isfinite().all()
     assert (half - full).norm() < 2e-2 * full.norm()

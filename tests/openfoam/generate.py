@@ -3,20 +3,12 @@
     python -m tests.openfoam.generate
 
 needs OpenFOAM (v1912 made the stored data; ``apt-get install openfoam``) and takes about a minute.
-Every case becomes ``data/CASE.tar.xz`` with some of the forms that a case comes in:
-
-    case          as the solver leaves it, in ASCII
-    binary, gzip  the same, in binary and compressed
-    decomposed    in folders of two processors; of the moving mesh, from a parallel run
-    collated      in one folder for two processors
-    reconstructed what OpenFOAM puts together from the parallel run
-    vtk           what foamToVTK writes
-    samples       a plane as VTK and raw, with and without interpolation
-
-and ``data/CASE.npz`` with the values that OpenFOAM's ``cellPoint`` interpolation gives at the
-points of a grid, NaN where no cell is: ``x``, ``y``, ``time`` and (t, y, x) ``u``, ``v``, ``p``.
-Each time is sampled by its own process: for a moving mesh OpenFOAM v1912 keeps the weights of the
-first time.
+Every case becomes ``data/CASE.tar.xz`` with some of its forms: as the solver leaves it (case), in
+binary and compressed, of two processors, reconstructed from these, as foamToVTK writes it, and as
+samples of a plane. ``data/CASE.npz`` has the values that OpenFOAM's ``cellPoint`` interpolation
+gives at the points of a grid, NaN where no cell is: ``x``, ``y``, ``time`` and (t, y, x) ``u``,
+``v``, ``p``. Each time is sampled by its own process: for a moving mesh OpenFOAM v1912 keeps the
+weights of the first time.
 """
 
 import os

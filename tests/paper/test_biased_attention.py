@@ -23,9 +23,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from pibert.models.attention import Attention, RelativeBias, key_biased_attention
+from pibert.models.attention import Attention, key_biased_attention
 from tests.paper.helpers import noise, randomise, relative_error
 
 
@@ -146,6 +147,21 @@ def test_a_shift_by_query_changes_nothing() -> None:
     shift = noise(2, 1, 6, 1, seed=2).expand(2, 1, 6, 6)
     assert relative_error(attention(x, shift), attention(x)) < 1e-12
     assert relative_error(attention(x, shift.mT), attention(x)) > 0.05
+
+
+class RelativeBias(nn.Module):
+    """R_ij = rho(r(i) - r(j)) >= 0 on a periodic lattice of tokens, as the paper writes it."""
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        super().__init__()
+        self.shape, self.table = shape, nn.Parameter(torch.zeros(shape))
+
+    def forward(self) -> Tensor:
+        ny, nx = self.shape
+        rows, columns = torch.arange(ny), torch.arange(nx)
+        dy, dx = (rows[:, None] - rows) % ny, (columns[:, None] - columns) % nx
+        offsets = dy[:, None, :, None] * nx + dx[None, :, None, :]  # (ny, nx, ny, nx)
+        return F.softplus(self.table).flatten()[offsets.reshape(ny * nx, ny * nx)]
 
 
 def test_a_bias_of_relative_position_makes_attention_translation_equivariant() -> None:

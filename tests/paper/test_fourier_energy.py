@@ -23,10 +23,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pibert.models.fourier import Evaluation, FourierBranch
+from pibert.models.fourier import FourierBranch
 from tests.paper.helpers import linear_part, noise, randomise, relative_error, train_a_little
-
-EVALUATIONS: tuple[Evaluation, ...] = ("fft", "dft")
 
 # (ny, nx, modes): even, odd and non-square grids, modes up to Nyquist in y, in x and in both.
 GRIDS = [
@@ -44,15 +42,12 @@ def make_branch(
     grid: tuple[int, int, int],
     *,
     unitary: bool = True,
-    evaluation: Evaluation = "fft",
     channels: int = 2,
     width: int = 3,
     seed: int = 0,
 ) -> FourierBranch:
     ny, nx, modes = grid
-    branch = FourierBranch(
-        channels, width, modes, (ny, nx), unitary=unitary, evaluation=evaluation
-    ).double()
+    branch = FourierBranch(channels, width, modes, (ny, nx), unitary=unitary).double()
     randomise(branch, seed)
     return branch
 
@@ -119,13 +114,10 @@ def apply_on_the_full_plane(x: Tensor, weights: Tensor) -> Tensor:
 # The proposition
 
 
-@pytest.mark.parametrize("evaluation", EVALUATIONS)
 @pytest.mark.parametrize("grid", GRIDS)
-def test_the_unitary_branch_never_stretches_a_field(
-    grid: tuple[int, int, int], evaluation: Evaluation
-) -> None:
+def test_the_unitary_branch_never_stretches_a_field(grid: tuple[int, int, int]) -> None:
     ny, nx, modes = grid
-    branch = make_branch(grid, evaluation=evaluation)
+    branch = make_branch(grid)
     rows, columns = torch.meshgrid(torch.arange(ny), torch.arange(nx), indexing="ij")
     impulse = torch.zeros(ny, nx, dtype=torch.float64)
     impulse[1, 2] = 1.0
@@ -140,16 +132,11 @@ def test_the_unitary_branch_never_stretches_a_field(
     assert stretched.max() <= 1 + 1e-12
 
 
-@pytest.mark.parametrize("evaluation", EVALUATIONS)
 @pytest.mark.parametrize("grid", [(6, 6, 2), (6, 5, 3), (5, 6, 2), (4, 4, 2), (8, 4, 4)])
-def test_every_singular_value_is_one_or_zero(
-    grid: tuple[int, int, int], evaluation: Evaluation
-) -> None:
+def test_every_singular_value_is_one_or_zero(grid: tuple[int, int, int]) -> None:
     """The exact operator on a tiny grid: an isometry on the kept band, nothing elsewhere."""
     ny, nx, modes = grid
-    values = torch.linalg.svdvals(
-        linear_part(make_branch(grid, evaluation=evaluation), (2, ny, nx))
-    )
+    values = torch.linalg.svdvals(linear_part(make_branch(grid), (2, ny, nx)))
     rank = torch.linalg.matrix_rank(
         linear_part(lambda x: band_limited(x, modes), (1, ny, nx)), rtol=1e-8
     )
@@ -158,13 +145,12 @@ def test_every_singular_value_is_one_or_zero(
     assert len(values) == ones or values[ones:].max() < 1e-12
 
 
-@pytest.mark.parametrize("evaluation", EVALUATIONS)
 @pytest.mark.parametrize("grid", GRIDS)
 def test_the_unitary_branch_keeps_the_energy_of_band_limited_fields_while_it_trains(
-    grid: tuple[int, int, int], evaluation: Evaluation
+    grid: tuple[int, int, int],
 ) -> None:
     ny, nx, modes = grid
-    branch = make_branch(grid, evaluation=evaluation)
+    branch = make_branch(grid)
     before = branch.weights((ny, nx)).detach()
     x = band_limited(noise(3, 2, ny, nx), modes)
     for trained in (False, True):
@@ -208,38 +194,35 @@ def test_plain_weights_are_not_an_isometry() -> None:
 
 
 @pytest.mark.parametrize("unitary", [False, True])
-@pytest.mark.parametrize("evaluation", EVALUATIONS)
 @pytest.mark.parametrize("grid", [(6, 5, 2), (6, 6, 3), (5, 4, 2), (8, 4, 4), (7, 6, 3)])
 def test_the_branch_multiplies_every_frequency_of_the_full_plane(
-    grid: tuple[int, int, int], evaluation: Evaluation, unitary: bool
+    grid: tuple[int, int, int], unitary: bool
 ) -> None:
     ny, nx, _ = grid
-    branch = make_branch(grid, unitary=unitary, evaluation=evaluation)
+    branch = make_branch(grid, unitary=unitary)
     x = noise(2, 2, ny, nx)
     expected = apply_on_the_full_plane(x, full_plane_weights(branch, ny, nx))
     assert expected.imag.abs().max() < 1e-13  # the extension is Hermitian
     assert relative_error(branch(x), expected.real) < 1e-12
 
 
-@pytest.mark.parametrize("evaluation", EVALUATIONS)
 @pytest.mark.parametrize("coarse", [(8, 6), (9, 7), (4, 16), (5, 3)])
 def test_on_other_grids_the_same_weights_act_on_the_modes_that_exist(
-    coarse: tuple[int, int], evaluation: Evaluation
+    coarse: tuple[int, int],
 ) -> None:
-    branch = make_branch((16, 16, 8), unitary=False, evaluation=evaluation)
+    branch = make_branch((16, 16, 8), unitary=False)
     x = noise(2, 2, *coarse)
     expected = apply_on_the_full_plane(x, full_plane_weights(branch, *coarse))
     assert relative_error(branch(x), expected.real) < 1e-12
 
 
-@pytest.mark.parametrize("evaluation", EVALUATIONS)
 @pytest.mark.parametrize("unitary", [False, True])
 @pytest.mark.parametrize(("ny", "nx"), [(8, 6), (9, 7)])
 def test_a_band_limited_refinement_gives_the_same_output_at_shared_points(
-    ny: int, nx: int, unitary: bool, evaluation: Evaluation
+    ny: int, nx: int, unitary: bool
 ) -> None:
     """Modes that the coarse grid does not have are dropped; the others mean the same."""
-    branch = make_branch((2 * ny, 2 * nx, 8), unitary=unitary, evaluation=evaluation)
+    branch = make_branch((2 * ny, 2 * nx, 8), unitary=unitary)
     spectrum = torch.fft.fftshift(torch.fft.fft2(noise(2, 2, ny, nx)), dim=(-2, -1))
     if ny % 2 == 0:
         spectrum[..., 0, :] = 0  # below the coarse Nyquist wavenumber
@@ -251,15 +234,6 @@ def test_a_band_limited_refinement_gives_the_same_output_at_shared_points(
     fine = 4 * torch.fft.ifft2(torch.fft.ifftshift(refined, dim=(-2, -1))).real
     assert relative_error(fine[..., ::2, ::2], coarse) < 1e-12
     assert relative_error(branch(fine)[..., ::2, ::2], branch(coarse)) < 1e-12
-
-
-@pytest.mark.parametrize("grid", GRIDS)
-def test_both_evaluations_agree(grid: tuple[int, int, int]) -> None:
-    ny, nx, _ = grid
-    by_fft, by_dft = make_branch(grid), make_branch(grid, evaluation="dft")
-    x = noise(2, 2, ny, nx)
-    assert relative_error(by_dft(x), by_fft(x)) < 1e-12
-    assert relative_error(by_dft.float()(x.float()), by_fft.float()(x.float())) < 1e-5
 
 
 def test_without_ties_an_orthonormal_mixing_loses_energy() -> None:
@@ -293,13 +267,12 @@ def test_without_ties_the_effective_weight_is_the_mean_over_the_pair() -> None:
 # The gradients of the appendix
 
 
-@pytest.mark.parametrize("evaluation", EVALUATIONS)
 @pytest.mark.parametrize("grid", [(8, 6, 3), (8, 6, 4), (7, 5, 3), (8, 4, 4)])
 def test_weight_gradients_are_those_of_the_appendix_over_hw_and_doubled_where_mirrored(
-    grid: tuple[int, int, int], evaluation: Evaluation
+    grid: tuple[int, int, int],
 ) -> None:
     ny, nx, modes = grid
-    branch = make_branch(grid, unitary=False, evaluation=evaluation)
+    branch = make_branch(grid, unitary=False)
     x, g = noise(2, 2, ny, nx), noise(2, 3, ny, nx, seed=1)
     (branch(x) * g).sum().backward()
     assert branch.positive.grad is not None and branch.negative.grad is not None
@@ -318,13 +291,10 @@ def test_weight_gradients_are_those_of_the_appendix_over_hw_and_doubled_where_mi
     assert relative_error(found, expected) < 1e-12
 
 
-@pytest.mark.parametrize("evaluation", EVALUATIONS)
 @pytest.mark.parametrize("unitary", [False, True])
-def test_the_spatial_gradient_is_that_of_the_appendix(
-    unitary: bool, evaluation: Evaluation
-) -> None:
+def test_the_spatial_gradient_is_that_of_the_appendix(unitary: bool) -> None:
     ny, nx, _ = grid = (8, 7, 4)
-    branch = make_branch(grid, unitary=unitary, evaluation=evaluation)
+    branch = make_branch(grid, unitary=unitary)
     x, g = noise(2, 2, ny, nx).requires_grad_(), noise(2, 3, ny, nx, seed=1)
     (branch(x) * g).sum().backward()
     weights = full_plane_weights(branch, ny, nx)

@@ -1,48 +1,36 @@
 import math
+from typing import Any
 
+import pytest
 import torch
 
-from pibert.fields import FieldSpec, Parameter
+from pibert.fields import FieldSpec, Parameter, known_coefficients
 from pibert.physics import find_family
-from pibert.physics.coefficients import known_coefficients
 
 REYNOLDS = Parameter(name="Re", scaling="log", mean=2.0, std=0.5)
 
 
-def test_a_reynolds_number_and_the_scales_of_the_flow_give_a_viscosity() -> None:
+@pytest.mark.parametrize(
+    ("parameter", "values", "viscosity", "expected"),
+    [
+        (REYNOLDS, [100.0, 400.0], None, [0.01, 0.0025]),  # nu = U L / Re
+        (Parameter(name="viscosity", mean=1.0, std=2.0), [0.3], None, [0.3]),
+        (REYNOLDS, [100.0], 0.7, 0.7),  # what the spec states comes first
+    ],
+)
+def test_the_viscosity_comes_from_the_spec_or_the_parameters(
+    parameter: Parameter, values: list[float], viscosity: float | None, expected: Any
+) -> None:
     spec = FieldSpec(
         family="incompressible",
-        parameters=(REYNOLDS,),
+        parameters=(parameter,),
         reference_velocity=2.0,
         reference_length=0.5,
+        viscosity=viscosity,
     )
-    parameters = spec.encode_parameters({"Re": torch.tensor([100.0, 400.0])})
+    parameters = spec.encode_parameters({parameter.name: torch.tensor(values)})
     found = known_coefficients(find_family("incompressible"), spec, parameters)
-    torch.testing.assert_close(found["viscosity"], torch.tensor([0.01, 0.0025]))
-
-
-def test_a_viscosity_among_the_parameters_needs_no_reynolds_number() -> None:
-    spec = FieldSpec(
-        family="incompressible",
-        parameters=(Parameter(name="viscosity", mean=1.0, std=2.0),),
-        reference_velocity=2.0,
-        reference_length=0.5,
-    )
-    parameters = spec.encode_parameters({"viscosity": torch.tensor([0.3])})
-    found = known_coefficients(find_family("incompressible"), spec, parameters)
-    torch.testing.assert_close(found["viscosity"], torch.tensor([0.3]))
-
-
-def test_the_viscosity_of_the_spec_comes_first() -> None:
-    spec = FieldSpec(
-        family="incompressible",
-        parameters=(REYNOLDS,),
-        reference_velocity=2.0,
-        reference_length=0.5,
-        viscosity=0.7,
-    )
-    parameters = spec.encode_parameters({"Re": 100.0})
-    assert known_coefficients(find_family("incompressible"), spec, parameters) == {"viscosity": 0.7}
+    torch.testing.assert_close(torch.as_tensor(found["viscosity"]), torch.tensor(expected))
 
 
 def test_what_is_unknown_is_left_out_or_becomes_what_stands_for_unknown() -> None:

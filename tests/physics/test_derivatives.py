@@ -11,7 +11,7 @@ from torch import Tensor
 from pibert.fields import Boundary, Grid, Sides
 from pibert.physics import derivatives as d
 from pibert.physics.derivatives import Order, where_defined
-from tests.helpers import assert_close
+from tests.helpers import refused
 from tests.physics.helpers import measured_order, noise, unchecked
 
 WALLS = Sides(*[Boundary.WALL] * 4)
@@ -49,7 +49,7 @@ def wavy(grid: Grid) -> dict[str, Tensor]:
 @pytest.mark.parametrize("periodic", [True, False])
 @pytest.mark.parametrize("order", [2, 4])
 @pytest.mark.parametrize("name", SINGLE)
-def test_every_derivative_converges_with_its_order_up_to_the_sides(
+def test_derivatives_converge_up_to_the_sides(
     name: str, order: SingleOrder, periodic: bool
 ) -> None:
     errors, end_errors = [], []
@@ -84,15 +84,13 @@ def test_spectral_first_derivative_drops_the_nyquist_mode_and_the_second_keeps_i
 def test_spectral_derivatives_refuse_sides_that_are_not_periodic() -> None:
     mixed = Grid((8, 8), sides=Sides(*[Boundary.PERIODIC] * 2, *[Boundary.WALL] * 2))
     d.ddx(noise(8, 8), mixed, "spectral")
-    with pytest.raises(ValueError, match="sides in y are not periodic"):
+    with refused("periodic"):
         d.ddy(noise(8, 8), mixed, "spectral")
 
 
 @pytest.mark.parametrize("order", [2, 4])
 @pytest.mark.parametrize(("name", "derivative"), [("x", 1), ("x2", 2), ("x3", 3)])
-def test_polynomials_are_differentiated_exactly_up_to_the_walls(
-    name: str, derivative: int, order: SingleOrder
-) -> None:
+def test_polynomials_are_exact(name: str, derivative: int, order: SingleOrder) -> None:
     grid = box(9, 11, periodic=False)
     degree = order + derivative - 1
     x, y = grid.coordinates(torch.float64)
@@ -105,22 +103,6 @@ def test_polynomials_are_differentiated_exactly_up_to_the_walls(
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-9 * expected.abs().max().item())
 
 
-def test_a_rectangular_grid_tells_x_from_y() -> None:
-    grid = Grid((6, 9), dx=0.5, dy=0.25)
-    x, y = grid.coordinates(torch.float64)
-    f = 2 * x - 3 * y
-    for order in (2, 4):
-        fx, fy = d.gradient(f, grid, order)
-        torch.testing.assert_close(fx, torch.full_like(f, 2.0))
-        torch.testing.assert_close(fy, torch.full_like(f, -3.0))
-
-
-def test_a_constant_has_exactly_zero_derivatives_inside() -> None:
-    constant = torch.full((12, 12), 0.1)
-    for operator in SINGLE.values():
-        assert operator(constant, Grid.periodic((12, 12), 0.3, 0.7), 4).abs().max() == 0
-
-
 def test_velocity_gradients_have_the_documented_signs_and_scale() -> None:
     grid = Grid((6, 7), dx=0.5, dy=0.25)
     x, y = grid.coordinates(torch.float64)
@@ -128,69 +110,17 @@ def test_velocity_gradients_have_the_documented_signs_and_scale() -> None:
     one = torch.ones_like(u)
     torch.testing.assert_close(d.divergence(u, v, grid), 9 * one)
     torch.testing.assert_close(d.vorticity(u, v, grid), 2 * one)
-    for found, expected in zip(d.strain(u, v, grid), (2, 4, 7), strict=True):
-        torch.testing.assert_close(found, expected * one)
-    rotation, stretch = 2 * (2 / 2) ** 2, 2**2 + 2 * 4**2 + 7**2
-    torch.testing.assert_close(d.q_criterion(u, v, grid), (rotation - stretch) / 2 * one)
-    assert (d.q_criterion(-y, x, grid) > 0).all()
-    assert (d.q_criterion(x, -y, grid) < 0).all()
 
 
-def test_the_laplacians_converge_to_the_same_limit() -> None:
-    for order in (2, 4):
-        for operator in (d.laplacian, d.wide_laplacian):
-            errors = []
-            for n in (20, 40, 80):
-                grid = box(n + n // 2, n, periodic=True)
-                exact = wavy(grid)
-                error = operator(exact["f"], grid, order) - exact["d2dx2"] - exact["d2dy2"]
-                errors.append(error.abs().max().item())
-            assert measured_order(errors) == pytest.approx(order, abs=0.25)
-
-
-@pytest.mark.parametrize("order", [2, 4, "spectral"])
-def test_green_identity_holds_for_the_wide_laplacian_and_central_gradients(order: Order) -> None:
-    grid = Grid.periodic((10, 13), dx=0.7, dy=0.2)
-    f, g = noise(10, 13), noise(10, 13, seed=1)
-    fx, fy = d.gradient(f, grid, order)
-    gx, gy = d.gradient(g, grid, order)
-    left = (f * d.wide_laplacian(g, grid, order)).sum()
-    torch.testing.assert_close(left, -(fx * gx + fy * gy).sum(), rtol=1e-12, atol=0)
-
-
-def test_green_identity_holds_for_the_compact_laplacian_and_forward_differences() -> None:
-    grid = Grid.periodic((10, 13), dx=0.7, dy=0.2)
-    f, g = noise(10, 13), noise(10, 13, seed=1)
-    product = d.forward_difference_x(f, grid) * d.forward_difference_x(g, grid)
-    product = product + d.forward_difference_y(f, grid) * d.forward_difference_y(g, grid)
-    left = (f * d.laplacian(g, grid)).sum()
-    torch.testing.assert_close(left, -product.sum(), rtol=1e-12, atol=0)
-    composed = d.backward_difference_x(d.forward_difference_x(g, grid), grid)
-    composed = composed + d.backward_difference_y(d.forward_difference_y(g, grid), grid)
-    torch.testing.assert_close(d.laplacian(g, grid), composed)
-
-
-def test_step_differences_look_forward_and_backward() -> None:
-    grid = Grid((3, 4), dx=0.5, dy=2.0)
-    f = torch.tensor([0.0, 1.0, 4.0, 9.0], dtype=torch.float64).expand(3, 4)
-    assert d.forward_difference_x(f, grid)[0].tolist() == [2, 6, 10, 10]
-    assert d.backward_difference_x(f, grid)[0].tolist() == [2, 2, 6, 10]
-    ring = Grid.periodic((3, 4), dx=0.5)
-    assert d.forward_difference_x(f, ring)[0].tolist() == [2, 6, 10, -18]
-    assert d.backward_difference_x(f, ring)[0].tolist() == [-18, 2, 6, 10]
-    column = f.mT[:, :3].contiguous()
-    assert d.forward_difference_y(column, grid)[:, 0].tolist() == [0.5, 1.5, 2.5, 2.5]
-    assert d.backward_difference_y(column, grid)[:, 0].tolist() == [0.5, 0.5, 1.5, 2.5]
-
-
-@pytest.mark.parametrize("order", [2, 4, "spectral"])
-def test_a_batch_equals_its_samples(order: Order) -> None:
-    grid = Grid.periodic((9, 8), 0.5, 0.3)
-    batch = noise(3, 2, 9, 8)
-    for operator in SINGLE.values():
-        whole = operator(batch, grid, order)
-        parts = torch.stack([operator(f, grid, order) for f in batch.flatten(0, 1)])
-        assert_close(whole.flatten(0, 1), parts, rtol=1e-13)
+@pytest.mark.parametrize("order", [2, 4])
+def test_the_laplacian_converges_with_its_order(order: Order) -> None:
+    errors = []
+    for n in (20, 40, 80):
+        grid = box(n + n // 2, n, periodic=True)
+        exact = wavy(grid)
+        error = d.laplacian(exact["f"], grid, order) - exact["d2dx2"] - exact["d2dy2"]
+        errors.append(error.abs().max().item())
+    assert measured_order(errors) == pytest.approx(order, abs=0.25)
 
 
 @pytest.mark.parametrize("order", [2, 4, "spectral"])
@@ -203,51 +133,29 @@ def test_derivatives_pass_gradcheck(order: Order) -> None:
         )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("order", [2, 4, "spectral"])
-def test_lower_precision_is_kept_and_close(order: Order, dtype: torch.dtype) -> None:
-    grid = box(16, 16, periodic=True)
-    f = wavy(grid)["f"]
-    found = d.laplacian(f.to(dtype), grid, order)
-    assert found.dtype == dtype
-    exact = d.laplacian(f, grid, order)
-    tolerance = 100 * torch.finfo(dtype).eps * exact.abs().max().item()
-    torch.testing.assert_close(found.double(), exact, atol=tolerance, rtol=0)
-
-
-def test_sizes_come_from_the_tensor_and_spacing_from_the_grid() -> None:
-    grid = Grid((4, 4), dx=0.5, dy=0.25)
-    f = noise(20, 30)
-    for order in (2, 4):
-        expected = d.laplacian(f, Grid((20, 30), dx=0.5, dy=0.25), order)
-        assert torch.equal(d.laplacian(f, grid, order), expected)
-
-
+@pytest.mark.parametrize("periodic", [True, False])
 @pytest.mark.parametrize(
-    ("name", "order", "periodic", "smallest"),
+    ("name", "order", "inside", "at_walls"),
     [
-        ("ddx", 2, True, 3),
-        ("ddx", 2, False, 3),
-        ("ddx", 4, True, 5),
-        ("ddx", 4, False, 5),
-        ("d2dx2", 2, False, 4),
-        ("d2dx2", 4, False, 6),
-        ("d3dx3", 2, True, 5),
-        ("d3dx3", 4, False, 7),
+        ("ddx", 2, 3, 3),
+        ("ddx", 4, 5, 5),
+        ("d2dx2", 2, 3, 4),
+        ("d2dx2", 4, 5, 6),
+        ("d3dx3", 4, 7, 7),
     ],
 )
 def test_a_grid_too_small_is_refused_with_the_smallest_size(
-    name: str, order: SingleOrder, periodic: bool, smallest: int
+    name: str, order: SingleOrder, inside: int, at_walls: int, periodic: bool
 ) -> None:
-    grid = Grid.periodic((8, 8)) if periodic else Grid((8, 8))
+    grid, smallest = (Grid.periodic((8, 8)), inside) if periodic else (Grid((8, 8)), at_walls)
     SINGLE[name](noise(8, smallest), grid, order)
-    with pytest.raises(ValueError, match=f"at least {smallest} points in x, found {smallest - 1}"):
+    with refused(f"at least {smallest} points", f"found {smallest - 1}"):
         SINGLE[name](noise(8, smallest - 1), grid, order)
 
 
 def test_an_unknown_order_is_refused() -> None:
     order: Any = 3
-    with unchecked(), pytest.raises(ValueError, match="2, 4 or 'spectral', found 3"):
+    with unchecked(), refused("'spectral'", 3):
         d.ddx(noise(8, 8), Grid.periodic((8, 8)), order)
 
 
@@ -260,8 +168,8 @@ def touched_by_brute_force(operator: Callable[[Tensor], Tensor], known: Tensor) 
 
 @pytest.mark.parametrize("periodic", [True, False])
 @pytest.mark.parametrize("order", [2, 4])
-@pytest.mark.parametrize("name", [*SINGLE, "laplacian", "wide_laplacian"])
-def test_exactly_the_stencils_that_touch_an_unknown_point_are_excluded(
+@pytest.mark.parametrize("name", [*SINGLE, "laplacian"])
+def test_stencils_at_unknown_points_are_excluded(
     name: str, order: SingleOrder, periodic: bool
 ) -> None:
     grid = box(13, 12, periodic=periodic)
@@ -304,15 +212,6 @@ def test_unknown_values_enter_neither_result_nor_gradient() -> None:
     assert (spoilt.grad.masked_select(known == 0) == 0).all() and spoilt.grad.abs().max() > 0
 
 
-def test_a_mask_per_sample_is_applied_per_sample() -> None:
-    grid = Grid.periodic((8, 8))
-    known = torch.ones(2, 8, 8, dtype=torch.bool)
-    known[1, 4, 4] = False
-    _, defined = where_defined(lambda f: d.ddx(f, grid), noise(2, 8, 8), known=known)
-    assert defined[0].all()
-    assert (~defined[1]).nonzero().tolist() == [[4, 3], [4, 5]]
-
-
 def test_a_spectral_derivative_is_undefined_along_lines_with_an_unknown_point() -> None:
     grid = Grid.periodic((6, 8))
     known = torch.ones(6, 8, dtype=torch.bool)
@@ -347,3 +246,12 @@ def test_a_coefficient_that_the_operator_holds_gets_its_gradient() -> None:
     value.sum().backward()
     assert nu.grad is not None
     torch.testing.assert_close(nu.grad, d.laplacian(f, grid)[defined].sum())
+
+
+@pytest.mark.parametrize("order", [2, 4])
+def test_a_compiled_graph_has_the_same_ends(order: Order, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid, f = box(10, 9, periodic=False), noise(10, 9)
+    expected = [operator(f, grid, order) for operator in SINGLE.values()]
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    for operator, own in zip(SINGLE.values(), expected, strict=True):
+        torch.testing.assert_close(operator(f, grid, order), own)

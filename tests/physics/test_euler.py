@@ -9,12 +9,8 @@ from torch import Tensor
 from pibert.fields import Grid
 from pibert.physics import exact, find_family
 from pibert.physics.derivatives import Order
-from pibert.physics.families.euler import (
-    Euler,
-    conservation,
-    conserved_variables,
-    shock_sensor,
-)
+from pibert.physics.families.euler import Euler, conservation, conserved_variables, shock_sensor
+from tests.helpers import refused
 
 GAMMA = 1.4
 Fields = dict[str, Tensor]
@@ -71,16 +67,6 @@ def test_the_energy_residual_knows_gamma() -> None:
     torch.testing.assert_close(wrong, expected, rtol=0, atol=1e-4)
 
 
-def test_a_vortex_that_moves_with_the_wrong_stream_is_no_solution() -> None:
-    grid, dt = Grid.periodic((60, 48), 2 / 48, 3 / 60), 1e-2
-    t = torch.tensor([0.0, dt], dtype=torch.float64)
-    rho, u, v, p = exact.isentropic_vortex(grid, t, strength=1.0)
-    right = find_family("euler").residuals({"rho": rho, "u": u, "v": v, "p": p}, grid, dt=dt)
-    wrong = find_family("euler").residuals({"rho": rho, "u": u + 1, "v": v, "p": p}, grid, dt=dt)
-    for term in ("mass", "momentum", "energy"):
-        assert wrong[term].abs().max() > 3 * right[term].abs().max()
-
-
 @pytest.mark.parametrize("along", ["x", "y"])
 @pytest.mark.parametrize("ratio", [1.5, 3.0, 30.0])
 def test_the_sensor_flags_a_shock_and_nothing_else(ratio: float, along: str) -> None:
@@ -118,15 +104,6 @@ def test_residuals_are_weighted_down_in_shocks_where_the_bare_ones_are_large(ord
     for term in Euler.terms:
         assert bare[term].abs().max() > 1
         assert aware[term].abs().max() < 0.02 * bare[term].abs().max()
-
-
-def test_smooth_flow_keeps_its_residuals() -> None:
-    grid = Grid.periodic((32, 64), 0.1, 0.13)
-    fields = {name: f.expand(1, 32, 64) for name, f in sound_wave(grid, 0.05).items()}
-    aware = Euler().residuals(fields, grid)
-    bare = Euler(shock_threshold=None).residuals(fields, grid)
-    for term in Euler.terms:
-        torch.testing.assert_close(aware[term], bare[term], rtol=0.01, atol=1e-12)
 
 
 def test_the_sensor_has_finite_gradients_in_still_gas_and_at_zero_pressure() -> None:
@@ -169,5 +146,5 @@ def test_totals_are_conserved_across_shocks_and_not_by_a_wrong_flow() -> None:
     assert conservation(doubled, grid)["mass"].abs().max() < 1e-12
     gusty = flow | {"u": torch.cat((flow["u"][:-1], flow["u"][-1:] + 0.5))}
     assert conservation(gusty, grid)["momentum"][0, -1] > 0.1
-    with pytest.raises(ValueError, match="doubly periodic"):
+    with refused("periodic"):
         conservation(flow, Grid((5, 80)))

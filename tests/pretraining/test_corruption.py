@@ -1,6 +1,5 @@
 """What a model sees at hidden points, and the noise that could be a flow."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,6 @@ from pibert.fields import FieldSpec, Grid, Normalizer
 from pibert.physics import derivatives
 from pibert.pretraining.corruption import corrupt, surrogate
 from pibert.pretraining.masks import Masking, choose
-from tests.helpers import assert_close
 from tests.pretraining.batches import make_batch
 
 GRID = Grid.periodic((24, 36), dx=0.3, dy=0.2)
@@ -26,18 +24,6 @@ def rough(b: int = 3, frames: int = 1, shape: tuple[int, int] = GRID.shape) -> T
     return x.cumsum(-1).cumsum(-2) / 10 + 0.7
 
 
-def solenoidal() -> Tensor:
-    """A standardised periodic flow without divergence, and a pressure."""
-    rows, columns = torch.meshgrid(
-        *(2 * math.pi * torch.arange(n, dtype=torch.float64) / n for n in GRID.shape),
-        indexing="ij",
-    )
-    psi = torch.stack([torch.cos(columns + i * rows) + torch.sin(2 * rows) for i in range(3)])
-    u = derivatives.ddy(psi, GRID, "spectral")
-    v = -derivatives.ddx(psi, GRID, "spectral")
-    return NORMALIZER.apply(torch.stack((torch.cos(psi), v, u + 1.0), dim=1))
-
-
 def velocity(noise: Tensor, normalizer: Normalizer = NORMALIZER) -> tuple[Tensor, Tensor]:
     physical = normalizer.invert(noise[:, -3:])
     return physical[:, 2], physical[:, 1]
@@ -49,7 +35,7 @@ def mode_energy(*fields: Tensor) -> Tensor:
     return torch.stack(modes).sum(0)
 
 
-@pytest.mark.parametrize("shape", [(24, 36), (25, 36), (24, 35), (15, 21)])
+@pytest.mark.parametrize("shape", [(24, 36), (15, 21)])
 def test_the_noise_has_no_divergence_and_the_energy_of_every_mode(shape: tuple[int, int]) -> None:
     spec = replace(SPEC, grid=replace(GRID, shape=shape))
     x = rough(frames=2, shape=shape)
@@ -64,43 +50,6 @@ def test_the_noise_has_no_divergence_and_the_energy_of_every_mode(shape: tuple[i
         torch.testing.assert_close(
             mode_energy(noise[:, frame][:, 0]), mode_energy(x[:, frame][:, 0]), rtol=1e-8, atol=1e-9
         )
-
-
-def test_the_noise_keeps_mean_and_variance_of_a_solenoidal_flow_in_every_channel() -> None:
-    x = solenoidal()
-    noise = surrogate(make_batch(x), SPEC, NORMALIZER)
-    torch.testing.assert_close(noise.mean((-2, -1)), x.mean((-2, -1)))
-    torch.testing.assert_close(noise.var((-2, -1)), x.var((-2, -1)))
-    assert float((noise - x).square().mean()) > 0.5 * float(x.var((-2, -1)).mean())
-
-
-def test_unknown_points_change_neither_mean_nor_variance_of_the_noise() -> None:
-    x, known = rough(), torch.ones(GRID.shape, dtype=torch.bool)
-    known[3:12, 5:30] = False
-    noise = surrogate(make_batch(torch.where(known, x, 99.0), known), SPEC, NORMALIZER)
-    seen = x[..., known]
-    assert_close(noise.mean((-2, -1)), seen.mean(-1), rtol=1e-6)
-    pressure = noise[:, 0]
-    assert_close(pressure.var((-2, -1), correction=0), seen[:, 0].var(-1, correction=0), rtol=1e-6)
-    both = noise[:, 1:] * torch.tensor([0.5, 2.0], dtype=torch.float64)[:, None, None]
-    wanted = seen[:, 1:] * torch.tensor([0.5, 2.0], dtype=torch.float64)[:, None]
-    expected = wanted.var(-1, correction=0).sum(1)
-    assert_close(both.var((-2, -1), correction=0).sum(1), expected, rtol=1e-6)
-
-
-def test_frames_of_a_steady_flow_get_the_same_noise() -> None:
-    x = rough()
-    noise = surrogate(make_batch(torch.cat((x, x), dim=1)), SPEC, NORMALIZER)
-    torch.testing.assert_close(noise[:, :3], noise[:, 3:])
-
-
-def test_a_flow_that_only_spreads_becomes_one_that_only_turns() -> None:
-    y = 2 * math.pi * torch.arange(GRID.shape[0], dtype=torch.float64) / GRID.shape[0]
-    x = torch.zeros(1, 3, *GRID.shape, dtype=torch.float64)
-    x[:, 1] = torch.sin(3 * y)[:, None]
-    u, v = velocity(surrogate(make_batch(x), SPEC, NORMALIZER))
-    assert float((v - 1.0).abs().max()) < 1e-12
-    assert float((u + 0.5).square().mean()) == pytest.approx(0.5 * 0.5**2)
 
 
 @pytest.mark.parametrize("family", ["euler", "reaction-diffusion"])
@@ -139,27 +88,6 @@ def test_hidden_points_are_removed_noised_and_kept_in_their_shares() -> None:
     noise = surrogate(batch, SPEC, NORMALIZER)
     noised = changed & ~unknown
     assert torch.equal(seen.x.movedim(1, 0)[:, noised], noise.movedim(1, 0)[:, noised])
-
-
-def test_a_block_has_one_fate() -> None:
-    batch = make_batch(rough(60).float())
-    masking = Masking(kinds=("blocks",), ratio=0.3)
-    hidden = choose(batch, masking, SPEC, NORMALIZER)
-    seen = corrupt(batch, hidden, masking, SPEC, NORMALIZER)
-    unknown = ~seen.mask
-    for points, lots, gone in zip(hidden.points, hidden.lots, unknown, strict=True):
-        for lot in lots[points].unique():
-            inside = gone[points & (lots == lot)]
-            assert bool(inside.all()) == bool(inside.any()) == (float(lot) < 0.8)
-
-
-def test_nothing_but_removal_needs_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = make_batch(rough(2).float())
-    masking = Masking(removed=1.0, noised=0.0)
-    monkeypatch.setattr("pibert.pretraining.corruption.surrogate", None)
-    hidden = choose(batch, masking, SPEC, NORMALIZER)
-    seen = corrupt(batch, hidden, masking, SPEC, NORMALIZER)
-    assert torch.equal(~seen.mask, hidden.points)
 
 
 def test_filled_points_may_be_hidden_but_are_not_asked_for() -> None:

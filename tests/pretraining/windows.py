@@ -26,6 +26,7 @@ CASES = {
     "reaction-diffusion": ("reaction-diffusion", "fisher-kpp"),
     "gray-scott": ("reaction-diffusion", "demo"),
     "euler": ("euler", "demo"),
+    "burgers": ("burgers", "demo"),
 }
 """A solver preset for every PDE family."""
 

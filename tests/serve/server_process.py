@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import httpx
 
-from pibert.predictor import save_model
+from pibert.inference import save_model
 from tests.helpers import PATIENCE, wait_until
-from tests.predictor.small import predictor
+from tests.inference.small import predictor
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,6 +52,12 @@ class ServerProcess:
     def wait_until_ready(self) -> Self:
         wait_until(lambda: self.client.get("/ready").status_code == 200)
         return self
+
+    def __enter__(self) -> Self:
+        return self.wait_until_ready()
+
+    def __exit__(self, *_: object) -> None:
+        assert self.stop() == 0
 
     @property
     def is_alive(self) -> bool:

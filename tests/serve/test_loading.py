@@ -1,21 +1,26 @@
-"""Models and the calibrations that are named for them."""
+"""Models and the calibrations that are named for them; the beginning and the end of a server."""
 
 import json
-import shutil
+import signal
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from pibert.cli import app
 from pibert.data.dataset import Window
+from pibert.inference import CalibrationSettings, calibrate, save_calibration
+from pibert.inference.calibration_file import SHEET
+from pibert.inference.ensemble import Ensemble
 from pibert.serve.limits import Limits
 from pibert.serve.loading import load_served
 from pibert.serve.models import Served
-from pibert.trust import Settings, calibrate, save_calibration
-from pibert.trust.artefact import SHEET
-from pibert.trust.ensemble import Ensemble
+from tests.helpers import PATIENCE, refused
+from tests.inference.flows import flows, samples_of, saved
+from tests.inference.small import frames
 from tests.serve.server_process import ServerProcess
-from tests.trust.flows import flows, samples_of, saved
 
 
 def loaded(names: list[Path], *calibrations: Path) -> dict[str, Served]:
@@ -28,44 +33,24 @@ def test_a_calibration_that_is_named_goes_to_the_model_of_its_weights(models: Pa
     assert found["bare"].describe()["calibration"]["leads"] == 3
 
 
-def test_one_beside_the_model_is_the_default_and_one_that_is_named_goes_before_it(
-    models: Path, tmp_path: Path
-):
+def test_a_calibration_that_is_named_goes_before_one_beside_the_model(models: Path, tmp_path: Path):
     beside = loaded([models / "waves"])["waves"]
     assert beside.trusted.calibration.leads == 3
     found = calibrate(
         beside.predictor,
         samples_of(flows(4, seed=1), Window(history=2)),
         samples_of(flows(8, seed=2), Window(history=2, horizon=2)),
-        Settings(leads=2, starts=2),
+        CalibrationSettings(leads=2, starts=2),
     )
     save_calibration(tmp_path, found, beside.predictor.spec.channels)
     assert loaded([models / "waves"], tmp_path)["waves"].trusted.calibration.leads == 2
 
 
-def test_a_weights_file_has_the_calibration_beside_it_if_that_is_of_its_weights(
-    models: Path, tmp_path: Path
-):
-    alone = loaded([models / "waves" / "model.safetensors"])["model"]
-    assert alone.trusted.calibration.leads == 3
-    other = shutil.copytree(models / "waves", tmp_path / "others")
-    shutil.copy(models / "wake" / "model.safetensors", other / "wake.safetensors")
-    assert loaded([other / "wake.safetensors"])["wake"].trusted is None
-
-
 def test_a_calibration_of_no_model_that_is_served_is_refused(models: Path):
-    with pytest.raises(
-        ValueError, match=r"calibration.json: expected .*served \(wake .*serve that"
-    ):
+    with refused("calibration.json", "wake", "serve that"):
         loaded([models / "wake"], models / "calibrated")
-    with pytest.raises(FileNotFoundError, match="pibert calibrate"):
+    with refused("pibert calibrate", error=FileNotFoundError):
         loaded([models / "wake"], models / "wake")
-
-
-def test_two_calibrations_of_one_model_are_refused(models: Path, tmp_path: Path):
-    copy = shutil.copytree(models / "calibrated", tmp_path / "again")
-    with pytest.raises(ValueError, match="one of model bare, found two"):
-        loaded([models / "bare"], models / "calibrated", copy)
 
 
 def test_a_calibration_of_an_ensemble_goes_to_its_first_member(tmp_path: Path):
@@ -74,7 +59,7 @@ def test_a_calibration_of_an_ensemble_goes_to_its_first_member(tmp_path: Path):
         Ensemble(members),
         samples_of(flows(4, seed=1), Window(history=2)),
         samples_of(flows(8, seed=2), Window(history=2, horizon=2)),
-        Settings(difficulty="ensemble", leads=2, starts=2),
+        CalibrationSettings(difficulty="ensemble", leads=2, starts=2),
     )
     folder = tmp_path / "calibrated"
     folder.mkdir()
@@ -93,3 +78,38 @@ def test_the_server_gives_bars_from_a_calibration_that_lies_elsewhere(alone: Ser
     answer = alone.client.post("/v1/step", json=body | {"level": 0.8}).json()
     low, high = (np.asarray(answer[name], float) for name in ("low", "high"))
     assert (high - low)[..., 0, 0].min() > 0 and answer["alarm"]["p"] > 0
+
+
+def test_a_rollout_under_way_is_finished_after_sigterm(models: Path):
+    server = ServerProcess([models / "wake", "--wait", 0]).wait_until_ready()
+    body = {"fields": frames(1).tolist(), "steps": 60}
+    with server.client.stream("POST", "/v1/rollout", json=body) as answer:
+        lines = answer.iter_lines()
+        first = json.loads(next(lines))
+        server.process.send_signal(signal.SIGTERM)
+        rest = [json.loads(line) for line in lines]
+    assert first["start"] == 0 and len(rest) == 60
+    assert rest[-1] == {"end": True, "frames": 60}
+    assert server.process.wait(PATIENCE) == 0
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://127.0.0.1:{server.port}/health")
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], "nowhere"),
+        (["wake", "--queue", "0"], "--queue: expected at least 1"),
+        (["wake", "--body", "10", "--memory", "100"], "--memory: expected at least 32 times"),
+        (["wake", "--token-file", "short"], "at least 8"),
+        (["wake", "--sample", "short"], "not an HDF5 file"),
+    ],
+)
+def test_a_wrong_start_is_told_in_one_line(
+    models: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+):
+    monkeypatch.chdir(models)
+    (models / "short").write_text("abc\n")
+    done = CliRunner().invoke(app, ["serve", *arguments])
+    assert done.exit_code == 2 and words in " ".join(done.stderr.split())

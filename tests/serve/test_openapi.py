@@ -13,6 +13,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from pibert.serve.schemas import ARGUMENTS
 from tests.serve.server_process import ServerProcess
 
 CHECKS = (
@@ -25,28 +26,28 @@ CHECKS = (
 
 def test_every_route_is_described_with_an_example(server: ServerProcess):
     described = server.client.get("/openapi.json").json()
-    assert set(described["paths"]) == {
-        "/health",
-        "/ready",
-        "/metrics",
-        "/models",
-        "/v1/step",
-        "/v1/rollout",
-        "/v1/explain",
-        "/v1/samples",
-        "/v1/samples/{id}",
-        "/v1/open",
-    }
+    routes = {"/health", "/ready", "/metrics", "/models"}
+    served = ("step", "rollout", "explain", "samples", "samples/{id}", "open")
+    assert set(described["paths"]) == routes | {f"/v1/{name}" for name in served}
     body = described["paths"]["/v1/step"]["post"]["requestBody"]["content"]
-    assert set(body) == {
-        "application/json",
-        "application/x-npy",
-        "application/vnd.safetensors",
-    }
+    kinds = {"json", "x-npy", "vnd.safetensors"}
+    assert set(body) == {f"application/{kind}" for kind in kinds}
     assert "fields" in body["application/json"]["example"]
     answer = described["paths"]["/v1/step"]["post"]["responses"]["200"]["content"]
-    alarm = answer["application/json"]["schema"]["properties"]["alarm"]["properties"]
-    assert {"type": "boolean"} in alarm["raised"]["anyOf"]
+    assert answer["application/json"]["schema"] == {"$ref": "#/components/schemas/Prediction"}
+    schemas = described["components"]["schemas"]
+    assert {"prediction", "low", "high", "alarm"} <= set(schemas["Prediction"]["properties"])
+    assert {"type": "boolean"} in schemas["Alarm"]["properties"]["raised"]["anyOf"]
+
+
+def test_the_arguments_of_a_route_are_those_that_it_accepts(server: ServerProcess):
+    described = server.client.get("/openapi.json").json()["paths"]
+    for route, arguments in ARGUMENTS.items():
+        asked = described[f"/v1/{route}"]["post"]
+        schema = asked["requestBody"]["content"]["application/json"]["schema"]
+        assert set(schema["properties"]) == {"fields", "mask", *arguments}
+        assert ("steps" in schema["required"]) == (route == "rollout")
+        assert {parameter["name"] for parameter in asked["parameters"]} == set(arguments)
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,13 @@ import pytest
 import scipy.io
 import xarray
 
-from pibert.data.sources import open_recordings
+from pibert.data.readers import open_recordings
 from pibert.serve.answers import Answer
 from pibert.serve.app import PAGE
+from pibert.serve.limits import Refusal
 from pibert.serve.opened import HINTS, KNOWN, open_file, read_hints
-from pibert.serve.refusal import Refusal
 from tests.lookalikes import piv, vtk
 from tests.lookalikes.flow import T, X, Y, fields
-from tests.serve.files import frames, stating
 from tests.serve.server_process import ROOT
 
 METRIC = ({"u": "m/s", "v": "m/s"},)
@@ -98,8 +96,6 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "flow.csv": write_csv,
     "flow.vtk": write_vtk,
     "openpiv.txt": lambda path: piv.write_openpiv(path, piv.sample()),
-    "insight.vec": lambda path: piv.write_tsi(path, piv.sample(), np.ones((4, 6))),
-    "pivlab.txt": lambda path: piv.write_pivlab(path, piv.sample(), scale=(1e-3, 1e-2)),
 }
 
 
@@ -135,24 +131,6 @@ def test_the_page_and_its_description_list_the_formats():
     assert all(f"`{name}`" in described for name in HINTS)
 
 
-def test_lengths_in_millimetres_fit_the_models_unit_of_velocity(tmp_path: Path):
-    """A model in m/s must not see millimetres as metres."""
-    write_jet(tmp_path / "jet.npz")
-    answer = opened(tmp_path / "jet.npz")
-    assert answer.facts["grid"]["dx"] == pytest.approx(0.1)
-    assert (answer.facts["length_unit"], answer.facts["units"]) == ("m", None)
-    notes = " ".join(answer.facts["remarks"])
-    assert "it is assumed that the model's fit, u in m/s, v in m/s (unit)" in notes
-    assert "brought to metres and seconds: length mm -> m" in notes
-    assert not answer.arrays["known"][2, 1, 3] and answer.arrays["known"].sum() == 6 * 35 - 1
-    # With models in other units nothing is assumed, and with a hint there is no need to.
-    other = opened(tmp_path / "jet.npz", units=(*METRIC, {"u": "1", "v": "1"}))
-    assert (other.facts["grid"]["dx"], other.facts["length_unit"]) == (pytest.approx(100), "mm")
-    stated = opened(tmp_path / "jet.npz", unit="mm/s")
-    assert stated.facts["units"] == ["m/s", "m/s"]
-    assert stated.arrays["fields"][0, 0, 0, 0] == pytest.approx(1e-3 * fields()["u"][0, 0, 0])
-
-
 def test_the_hint_that_is_missing_is_named_and_taken(tmp_path: Path):
     np.savez(tmp_path / "one.npz", **named(), x=X)
     refusal = refused(tmp_path / "one.npz")
@@ -166,53 +144,6 @@ def test_the_hint_that_is_missing_is_named_and_taken(tmp_path: Path):
     found = opened(tmp_path / "odd.npz", **hints).facts
     assert (found["channels"], found["dt"], found["units"]) == (["u", "v"], 0.05, ["m/s", "m/s"])
     assert found["grid"]["dx"] == found["grid"]["dy"] == 1.0
-
-
-def test_pixels_are_calibrated(tmp_path: Path):
-    np.save(tmp_path / "px.npy", np.full((2, 2, 6, 8), 3.0))
-    stated: dict[str, Any] = {"dx": 16.0, "dy": 8.0, "scale": "0.05mm/px", "pulse_delay": "2ms"}
-    found = opened(tmp_path / "px.npy", **stated)
-    assert found.arrays["fields"] == pytest.approx(np.full((2, 2, 6, 8), 0.075))
-    assert found.facts["grid"]["dx"] == pytest.approx(8e-4)
-    assert found.facts["units"] == ["m/s", "m/s"]
-
-
-def test_hints_go_with_the_servers_own_layout_too(tmp_path: Path):
-    own = np.stack([fields()["u"], fields()["v"]], 1)
-    np.save(tmp_path / "own.npy", own)
-    hints: dict[str, Any] = {"dt": 0.05, "dx": 100.0, "dy": 300.0, "unit": "mm/s"}
-    found = opened(tmp_path / "own.npy", **hints, length_unit="mm", time_unit="s")
-    assert found.facts["units"] == ["m/s", "m/s"] and found.facts["dt"] == 0.05
-    assert (found.facts["grid"]["dx"], found.facts["grid"]["dy"]) == pytest.approx((0.1, 0.3))
-    np.testing.assert_allclose(found.arrays["fields"], 1e-3 * own, rtol=1e-6)
-    assert "dx and dy, both or none" in refused(tmp_path / "own.npy", dx=1.0).message
-    for wrong in ({"dt": -1.0}, {"channels": "u"}, {"channels": "u="}):
-        with pytest.raises(Refusal, match="dt|channels"):
-            read_hints(wrong)
-
-
-def test_a_hint_does_not_contradict_what_a_file_states(tmp_path: Path):
-    (tmp_path / "flow.safetensors").write_bytes(stating(frames()))
-    refusal = refused(tmp_path / "flow.safetensors", dt=0.2)
-    assert refusal.message == "dt: the file states 0.1, 0.2 was given; leave it empty"
-    assert opened(tmp_path / "flow.safetensors", dt=0.1).facts["dt"] == 0.1
-    refusal = refused(tmp_path / "flow.safetensors", axes="tcyx")
-    assert refusal.message == "a safetensors file states its axes itself; leave it empty"
-
-
-def test_an_array_that_is_named_is_not_taken_for_channels(tmp_path: Path):
-    """Two frames of p are no frame of u and v."""
-    np.savez(tmp_path / "p.npz", p=fields()["u"][:2])
-    found = opened(tmp_path / "p.npz").facts
-    assert (found["channels"], found["frames"]) == (["p"], 2)
-
-
-def test_frames_that_are_not_evenly_apart_have_no_time_step(tmp_path: Path):
-    np.savez(tmp_path / "gap.npz", **named(), x=X, y=Y, t=np.array([0, 1, 2, 4, 5, 6]) * 0.05)
-    write_npz(tmp_path / "even.npz")
-    uneven, even = (opened(tmp_path / f"{name}.npz").facts for name in ("gap", "even"))
-    assert (uneven["dt"], uneven["uneven"]) == (None, True)
-    assert (even["dt"], even["uneven"]) == (pytest.approx(0.05), False)
 
 
 @pytest.mark.parametrize("name", ["flow.pvd", "flow.vtm", "flow.zip", "case.foam", "flow", ""])
@@ -284,16 +215,3 @@ print(write_to.read_text())
     write_npz(tmp_path / "flow.npz")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert '["too_large", "reading the file takes too much memory' in done.stdout, done.stderr
-
-
-def test_a_file_that_was_read_is_opened_whatever_exit_code_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Two threads that ask for it at once may find 255 for a process that ended well."""
-
-    def misread(process: BaseProcess) -> int | None:
-        return None if process.is_alive() else 255
-
-    monkeypatch.setattr(BaseProcess, "exitcode", property(misread))
-    write_csv(tmp_path / "flow.csv")
-    assert opened(tmp_path / "flow.csv").arrays["fields"].shape[0] == len(T)

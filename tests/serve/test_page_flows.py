@@ -1,5 +1,6 @@
-"""The page with flows of all kinds: where they lie, files unlike the model, unlike models."""
+"""The page with files and flows of all kinds: unlike the model, refused, in need of hints."""
 
+import io
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -12,75 +13,16 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from pibert import Grid, Parameter
 from pibert.data.format import write
-from pibert.predictor import save_model
+from pibert.inference import save_model
 from tests.helpers import randomise, tiny_model
+from tests.inference.flows import BODY, flows, spec_of, unit
+from tests.lookalikes.flow import T, X, Y, fields
 from tests.serve.files import as_npy, frames, stating
 from tests.serve.server_process import ServerProcess
 from tests.serve.visit import Visit, browser, expect, lonely, visit
-from tests.trust.flows import BODY, flows, spec_of, unit
 
 __all__ = ["browser", "lonely", "visit"]
-
-
-@pytest.fixture(scope="module")
-def unlike(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """The waves, and a model with another history, grid, step and one more parameter."""
-    folder = tmp_path_factory.mktemp("unlike")
-    spec = spec_of()
-    grid = Grid((6, 9), dx=0.4, dy=0.8 / 3)
-    coarse = replace(spec, grid=grid, parameters=(*spec.parameters, Parameter(name="Ma")))
-    for name, own in (("coarse", coarse), ("slow", replace(spec, dt=0.2))):
-        torch.manual_seed(0)
-        settings = {"width": 8, "heads": 2, "depth": 1, "modes": 2, "refine_width": 4}
-        model = tiny_model("pibert", own, **settings, history=3)
-        with torch.no_grad():
-            for parameter in randomise(model, 0).parameters():
-                parameter.mul_(0.3)
-        save_model(folder / name, model, unit(), trained={"forward": True})
-    started = ServerProcess([models / "waves", folder / "coarse", folder / "slow", "--wait", 0])
-    yield started.wait_until_ready()
-    assert started.stop() == 0
-
-
-# What is drawn on the panels as text: [words, left, right, width of the canvas].
-HEAR_TEXTS = """
-    window.texts = [];
-    const own = CanvasRenderingContext2D.prototype.fillText;
-    CanvasRenderingContext2D.prototype.fillText = function (words, x, y, most = Infinity) {
-        const [width, m] = [Math.min(this.measureText(words).width, most), this.getTransform()];
-        const left = x - { left: 0, center: width / 2, right: width }[this.textAlign];
-        const ends = [left, left + width].map((end) => end * m.a + m.e);
-        if (m.b === 0) window.texts.push([words, ...ends, this.canvas.width]);
-        own.call(this, words, x, y, ...(most < Infinity ? [most] : []));
-    };
-"""
-
-
-def written(page: Visit) -> list[Any]:
-    """What the panels write when they are drawn anew."""
-    page.page.evaluate("() => (window.texts.length = 0)")
-    page.find("#smooth").evaluate("(own) => own.click()")
-    page.page.wait_for_function("() => window.texts.length > 20")
-    found: list[Any] = page.page.evaluate("() => window.texts")
-    return found
-
-
-def test_axes_readout_probe_and_slice_are_in_the_coordinates_of_the_recording(
-    browser: Any, alone: ServerProcess
-):
-    lonely = Visit(browser, alone, script=HEAR_TEXTS).wait()
-    expect(lonely.find("#when")).to_have_text("frame 11 of 11, t = 6.1 D/U")
-    lonely.page.mouse.move(*lonely.at(0.5, 0.5))
-    expect(lonely.find("#readout")).to_contain_text("x = −1.5, y = 0.4 D")
-    lonely.page.mouse.click(*lonely.at(11.5, 7.5))
-    expect(lonely.find("[data-study=probe] .where")).to_have_text("x = 1.8, y = 1.8 D")
-    # It goes across the flow to begin with.
-    expect(lonely.find("[data-study=slice] .where")).to_have_text("x = 0.6, y = 0.4 to 1.8 D")
-    words = {text for text, *_ in written(lonely)}
-    assert {"−1", "0", "1", "x (D)"} <= words and "3" not in words
-    lonely.close()
 
 
 def test_what_is_saved_has_the_coordinates(lonely: Visit, tmp_path: Path):
@@ -108,104 +50,18 @@ def test_what_is_saved_has_the_coordinates(lonely: Visit, tmp_path: Path):
     expect(lonely.find("#readout")).to_contain_text("Recording (predicted) body")
 
 
-@pytest.mark.parametrize("width", [360, 768, 1400, 1920])
-def test_no_label_of_a_panel_is_cut(browser: Any, alone: ServerProcess, width: int):
-    size = {"width": width, "height": 900}
-    page = Visit(browser, alone, script=HEAR_TEXTS, viewport=size).wait()
-    for scale in (1.0, 1e-6, 1e6):
-        page.send("scaled.npy", as_npy((scale * frames()).astype(np.float32)))
-        expect(page.find("#when")).to_contain_text("frame 0 of 5")
-        for words, left, right, room in written(page):
-            assert -0.5 <= left and right <= room + 0.5, words
-    widths = page.page.evaluate("() => [document.documentElement.scrollWidth, innerWidth]")
-    assert widths == [width, width]
-    page.close()
-
-
-def test_bars_are_shown_by_default_and_end_with_a_note(lonely: Visit):
-    expect(lonely.find("#component")).to_have_value("u")
-    expect(lonely.find("#level")).to_have_value("0.9")
-    legend = lonely.find("[data-study=probe] .legend")
-    expect(legend).to_contain_text("90 % error bars, 3 frames ahead")
-    expect(lonely.find("#badges")).to_contain_text("error bars for the first 3 of 10 frames")
-    bars = lonely.find("figure[data-panel=bars0] canvas").first
-    expect(bars).to_have_attribute("aria-label", re.compile("No error bars after frame 4"))
-    lonely.go_to(4)
-    expect(bars).to_have_attribute(
-        "aria-label", re.compile(r"^Error bars, ± of u, .*: \S+ to \S+$")
-    )
-    expect(lonely.find("#badges")).to_contain_text("90 % bars hold the truth at")
-    lonely.page.select_option("#component", "speed")
-    expect(bars).to_have_attribute("aria-label", re.compile("Error bars are of u and v: choose"))
-    expect(legend).to_contain_text("Error bars are of u and v")
-
-
-def test_the_probe_shows_what_is_near_the_prediction_or_all_frames(lonely: Visit):
-    lonely.send("long.npy", as_npy(np.tile(frames(12), (5, 1, 1, 1))))
-    lonely.page.fill("#steps", "6")
-    lonely.run()
-    button = lonely.find("#whole-time")
-
-    def pieces() -> int:
-        return lonely.find("[data-study=probe] path.truth").first.get_attribute("d").count("L")
-
-    lonely.go_to(30)  # elsewhere the whole is needed
-    expect(button).to_be_disabled()
-    assert pieces() == 59
-    lonely.go_to(4)
-    assert pieces() == 7  # two frames are given, six predicted
-    button.click()
-    expect(button).to_have_attribute("aria-pressed", "true")
-    assert pieces() == 59
-    assert len(lonely.table("probe")["truth"]) == 60
-
-
-def test_the_alarm_says_p_and_why_in_words(lonely: Visit):
-    expect(lonely.find("#badges .good").first).to_have_text(
-        re.compile(r"^No alarm: like the training data \(p = \S+\)$")
-    )
-    noise = np.random.default_rng(0).normal(size=(6, 2, 8, 12)).astype(np.float32)
-    lonely.send("noise.npy", as_npy(20 * noise))
-    lonely.run()
-    expect(lonely.find("#badges .warn").first).to_have_text(
-        re.compile(
-            r"^Alarm: unlike the training data \(p = 0\.0\d+\)\. "
-            r"Oddest: (its|the|how) .* \([\w ]+\)\. Do not trust the bars\.$"
-        )
-    )
-
-
 FILES: dict[str, tuple[bytes, str | None, str | None]] = {
     # name: content, what the badges say, what the message says in place of a prediction
     "three channels": (
         as_npy(np.concatenate([frames(), frames()[:, :1]], 1)),
-        "taken in order to be u, v, p; no model takes p",
+        "in order to be u, v, p; no model takes p",
         None,
     ),
-    "pressure first": (
-        stating(
-            np.concatenate([frames()[:, :1], frames()], 1),
-            channels=["p", "u", "v"],
-            units=["1", "1", "1"],
-        ),
-        "alarm",
-        None,
-    ),
-    "other names": (stating(frames(), channels=["a", "b"]), "taken in order, a, b", None),
-    "one channel": (as_npy(frames()[:, :1]), None, "bare takes 2 channels (u, v), this has 1."),
-    "one frame": (as_npy(frames(1)), None, "bare takes 2 frames at once, this has 1."),
-    "no more than needed": (as_npy(frames(2)), "error bars for the first 3 of 20 frames", None),
-    "half the step": (stating(frames(12), dt=0.05), "every 2nd frame is taken", None),
-    "another step": (stating(frames(), dt=0.07), "sees the flow at another pace", None),
-    "no step": (stating(frames(), dt=None), "states no time step", None),
-    "units of another kind": (
-        stating(frames(), units=["m/s", "m/s"]),
-        "u, v: taken to be in no unit, as for the model",
-        None,
-    ),
-    "huge values": (as_npy(1000 * frames()), "is it in other units?", None),
-    "another grid": (as_npy(frames()[..., ::2, ::3]), "are resampled to the model's 8 x 12", None),
-    "another size": (stating(frames(), dx=0.6, dy=0.2), "seen at another scale", None),
+    "one channel": (as_npy(frames()[:, :1]), None, "takes 2 channels (u, v), this has 1"),
+    "one frame": (as_npy(frames(1)), None, "takes 2 frames at once, this has 1"),
+    "half the step": (stating(frames(12), dt=0.05), "every 2nd frame", None),
+    "other units": (stating(frames(), units=["m/s", "m/s"]), "u, v: assumed to be in no", None),
+    "another grid": (as_npy(frames()[..., ::2, ::3]), "resampled", None),
 }
 
 
@@ -215,11 +71,12 @@ def test_a_file_unlike_the_model_works_or_says_why_not(lonely: Visit, name: str)
     lonely.send(f"{name}.npy", data)
     lonely.page.click("#run")
     if refused is not None:
-        expect(lonely.find("#message")).to_have_text(refused)
+        expect(lonely.find("#message")).to_contain_text(refused)
         return
     lonely.wait()
     expect(lonely.find("#message")).to_be_hidden()
     expect(lonely.find("#badges")).to_contain_text(re.compile(re.escape(remark or ""), re.I))
+    expect(lonely.find("#badges")).not_to_contain_text("pibert.")  # remedies are not in Python
     canvas = lonely.find("figure[data-panel=prediction0] canvas").first
     expect(canvas).to_have_attribute("aria-label", re.compile(r"^Prediction .*: \S+ to \S+"))
 
@@ -242,39 +99,8 @@ def test_filled_points_do_not_count_in_the_error(lonely: Visit, tmp_path: Path):
     assert float(np.nanmax(found[1]["persistence"])) < 20
 
 
-def test_without_truth_the_panels_say_so(lonely: Visit):
-    lonely.send("two.npy", as_npy(frames(2)))
-    lonely.run()
-    expect(lonely.find("#when")).to_contain_text("frame 21 of 21")
-    for panel, words in {
-        "truth": "The recording ends before this frame",
-        "vorticity": "The recording ends before this frame",
-        "error0": "There is no truth to compare with",
-    }.items():
-        canvas = lonely.find(f"figure[data-panel={panel}] canvas").first
-        expect(canvas).to_have_attribute("aria-label", re.compile(words))
-    expect(lonely.find("[data-study=error] svg")).to_contain_text("no truth to compare with")
-
-
-def test_units_that_cannot_be_brought_to_those_of_a_model_are_refused_in_words(lonely: Visit):
-    script = """async () => {
-        const { objection } = await import("./runs.js");
-        const model = { name: "wake", channels: ["u"], units: ["m/s"], history: 1 };
-        const recording = { channels: ["u"], units: ["ft/s"], count: 3 };
-        return objection(model, recording);
-    }"""
-    assert lonely.page.evaluate(script) == "wake takes u in m/s, this has ft/s: convert the file."
-
-
-def test_one_model_alone_tells_how_to_serve_two(lonely: Visit):
-    expect(lonely.find("#other")).to_be_disabled()
-    expect(lonely.find("#other-note")).to_contain_text("pibert serve MODEL OTHER")
-
-
-def test_models_with_other_history_grid_and_parameters_are_compared(
-    visit: Callable[..., Visit], unlike: ServerProcess
-):
-    page = visit(unlike)
+def test_models_unlike_each_other_are_compared(visit: Callable[..., Visit], site: ServerProcess):
+    page = visit(site)
     page.page.select_option("#other", "coarse")
     expect(page.find("#other-note")).to_contain_text("6 × 9 points; step 0.1; takes 3 frames")
     expect(page.find("#start")).to_have_value("2")
@@ -288,12 +114,108 @@ def test_models_with_other_history_grid_and_parameters_are_compared(
     assert len(found["coarse"]) == 9  # frames 3 to 11
 
 
-def test_models_with_other_time_steps_are_not_compared_and_it_is_said_why(
-    visit: Callable[..., Visit], unlike: ServerProcess
-):
-    page = visit(unlike)
-    page.page.select_option("#other", "slow")
-    page.page.click("#run")
-    expect(page.find("#message")).to_have_text(
-        "slow steps by 0.2, waves by 0.1: choose models with one time step."
-    )
+def test_a_flow_that_a_model_predicted_scores_nothing(lonely: Visit, tmp_path: Path):
+    source = {"kind": "predicted", "model": "waves", "weights_sha256": "ab" * 32}
+    write(tmp_path / "made.h5", [replace(flows(1, seed=5)[0], source=source)])
+    lonely.send("made.h5", (tmp_path / "made.h5").read_bytes())
+    lonely.wait()
+    lonely.go_to(3)
+    expect(lonely.find("#badges .warn").first).to_contain_text("predicted by waves (weights abab")
+    expect(lonely.find("#badges")).not_to_contain_text("covers the truth")
+    expect(lonely.find("[data-study=error] svg[role=img]")).to_contain_text("itself a prediction")
+    expect(lonely.find("#panels")).not_to_contain_text("ruth")
+    # With a measured recording all is as before.
+    lonely.page.select_option("#sample", index=0)
+    lonely.wait()
+    expect(lonely.find("[data-study=error] .legend")).to_contain_text("persistence")
+
+
+@pytest.fixture(scope="module")
+def metric(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A model in m/s, without a recording."""
+    spec = replace(spec_of(), units=("m/s", "m/s"), parameters=())
+    torch.manual_seed(0)
+    model = tiny_model("pibert", spec, width=8, heads=2, depth=1, modes=2, refine_width=4)
+    folder = tmp_path_factory.mktemp("metric") / "metric"
+    save_model(folder, randomise(model, 0), unit(), trained={"forward": True})
+    with ServerProcess([folder, "--wait", 0]) as started:
+        yield started
+
+
+@pytest.fixture
+def bare_page(browser: Any, metric: ServerProcess) -> Iterator[Visit]:
+    page = Visit(browser, metric)
+    expect(page.find("#status")).to_be_empty()
+    yield page
+    page.close()
+
+
+def as_npz(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def test_after_a_refused_file_no_flow_is_shown_and_none_can_be_run(lonely: Visit):
+    lonely.send("good.npy", as_npy(frames()))
+    lonely.run()
+    expect(lonely.find("#panels figure")).to_have_count(6)
+    asked = len([address for address in lonely.addresses if "rollout" in address])
+    lonely.send("bad.npy", b"no array at all")
+    assert "400" in lonely.complaints.pop()
+    expect(lonely.find("#message")).to_contain_text("bad.npy was not opened")
+    # Nothing of the earlier flow is left: no fields, notes, parameters, charts or files to save.
+    for there in ("#panels figure", "#badges li", "[data-parameter]"):
+        expect(lonely.find(there)).to_have_count(0)
+    for study in ("probe", "slice", "error", "spectrum"):
+        expect(lonely.find(f"[data-save={study}]")).to_be_disabled()
+    expect(lonely.find("#save-flow")).to_be_disabled()
+    # Neither the button nor Enter nor another model runs the flow that was there before.
+    expect(lonely.find("#run")).to_be_disabled()
+    lonely.find("#steps").press("Enter")
+    lonely.find("#model").dispatch_event("change")
+    lonely.page.wait_for_timeout(100)
+    assert len([address for address in lonely.addresses if "rollout" in address]) == asked
+    # The page goes on with a recording, and with another file.
+    lonely.page.select_option("#sample", index=0)
+    lonely.wait()
+    expect(lonely.find("#message")).to_be_hidden()
+    expect(lonely.find("#panels figure")).to_have_count(6)
+
+
+def test_a_run_waits_until_the_file_is_open(lonely: Visit):
+    """While a file is on its way the flow before it is not run in its place."""
+    held: list[Any] = []
+    lonely.page.route("**/v1/open?*", lambda route: held.append(route))
+    sent = {"name": "late.npy", "mimeType": "application/octet-stream", "buffer": as_npy(frames())}
+    lonely.find("#file").set_input_files(sent)
+    expect(lonely.find("#status")).to_have_text("Opening the file …")
+    expect(lonely.find("#run")).to_be_disabled()
+    held[0].continue_()
+    expect(lonely.find("#run")).to_be_enabled()
+    expect(lonely.find("#when")).to_contain_text("frame 0 of 5")
+
+
+def test_a_hint_that_a_file_needs_can_be_given(bare_page: Visit):
+    data = as_npz(**fields(), x=X, t=T)
+    bare_page.send("flow.npz", data)
+    assert "422" in bare_page.complaints.pop()
+    expect(bare_page.find("#message")).to_contain_text("give their spacing in the same unit (dy)")
+    expect(bare_page.find("#hints")).to_have_attribute("open", "")
+    bare_page.find("[data-hint=dy]").fill("0.3")
+    bare_page.find("[data-hint=unit]").fill("mm/s")
+    bare_page.find("[data-hint=length_unit]").fill("mm")
+    bare_page.find("[data-hint=time_unit]").fill("s")
+    bare_page.page.click("#reopen")
+    bare_page.wait()
+    expect(bare_page.find("#message")).to_be_hidden()
+    bare_page.go_to(0)
+    bare_page.page.select_option("#component", "u")
+    bare_page.find("#panels canvas").first.focus()
+    bare_page.page.keyboard.press("ArrowRight")
+    expect(bare_page.find("#readout")).to_contain_text("x = −6e−4, y = 6e−4 m")
+    assert bare_page.read_number("Truth") == pytest.approx(1e-3 * fields()["u"][0, 2, 4], rel=1e-3)
+    # What was said of one file is not said of another.
+    bare_page.send("other.npz", as_npz(**fields(), x=X, y=Y, t=T))
+    bare_page.wait()
+    expect(bare_page.find("[data-hint=dy]")).to_have_value("")

@@ -13,12 +13,25 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from pibert.serve.answers import Answer, choose_kind, encode, frame_block, frame_end, frame_error
-from pibert.serve.arrays import read_npy, read_safetensors, write_npy, write_safetensors
-from pibert.serve.asked import JSON, KINDS, NPY, SAFETENSORS, Asked, read_asked
-from pibert.serve.limits import Limits
+from pibert.serve.answers import (
+    JSON,
+    KINDS,
+    NPY,
+    SAFETENSORS,
+    Answer,
+    choose_kind,
+    encode,
+    frame_block,
+    frame_end,
+    frame_error,
+    read_npy,
+    read_safetensors,
+    write_npy,
+    write_safetensors,
+)
+from pibert.serve.limits import STATUS, Limits, Refusal
 from pibert.serve.opened import HDF5_MAGIC, open_file
-from pibert.serve.refusal import STATUS, Refusal
+from pibert.serve.schemas import PredictRequest, read_request
 
 LIMITS = Limits(body=100_000)
 FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -62,7 +75,7 @@ def is_read_or_refused(function: Any, *arguments: Any) -> None:
             assert refusal.code in STATUS and "\n" not in refusal.message
             assert len(refusal.message) < 1500 and refusal.code != "internal"
         else:
-            assert isinstance(found, Asked | Answer)
+            assert isinstance(found, PredictRequest | Answer)
 
 
 @FUZZ
@@ -74,17 +87,16 @@ def is_read_or_refused(function: Any, *arguments: Any) -> None:
 @example({"fields": [1], "dx": 10**400, "dy": 1}, "step")
 @example({"fields": [1], "consistency": 10**5000}, "step")
 @example({"fields": [1], "steps": -(10**30)}, "rollout")
-@example({"fields": [{}]}, "step")
 @example({"fields": {"a": 1}}, "step")
 @example({"fields": 1.0, "dx": 1, "dy": 1}, "step")
-@example({"fields": [], "dx": 1, "dy": 1}, "step")
 @example({"fields": [1], "parameters": {"Re": [[1]]}}, "step")
+@example({"fields": [1], "mask": [[0.5], [0.2]]}, "step")
 def test_any_json_is_read_or_refused(said: dict[str, Any], route: str):
     try:
         body = json.dumps(said).encode()
     except ValueError:  # a number with more digits than Python writes
         body = b'{"fields": [1], "consistency": 1' + b"0" * 5000 + b"}"
-    is_read_or_refused(read_asked, route, JSON, body, [], LIMITS)
+    is_read_or_refused(read_request, route, JSON, body, [], LIMITS)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "npz"])
@@ -96,7 +108,7 @@ def test_any_damage_to_a_body_is_read_or_refused(kind: str, data: st.DataObject)
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     body = bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
     if kind in KINDS:
-        is_read_or_refused(read_asked, "step", kind, body, [], LIMITS)
+        is_read_or_refused(read_request, "step", kind, body, [], LIMITS)
     if not body.startswith(HDF5_MAGIC):
         is_read_or_refused(open_file, body, None, LIMITS.unpacked, 1.0)
 
@@ -108,19 +120,18 @@ def test_any_damage_to_a_body_is_read_or_refused(kind: str, data: st.DataObject)
 @example("{'descr': '<f8', 'fortran_order': False, 'shape': (True,), }")
 @example("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }")
 @example("{'descr': '|V0', 'fortran_order': False, 'shape': (1,), }")
-@example("{'descr': '<U0', 'fortran_order': False, 'shape': (), }")
 @example("{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (), }")
 @example("{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000000000000,), }")
 def test_any_header_of_an_npy_file_is_read_or_refused(header: str):
     text = header.encode("latin-1", "replace") + b"\n"
     body = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
-    is_read_or_refused(read_asked, "step", NPY, body, [], LIMITS)
+    is_read_or_refused(read_request, "step", NPY, body, [], LIMITS)
 
 
 @FUZZ
 @given(st.lists(st.tuples(names, st.text(max_size=12)), max_size=4))
 def test_any_query_is_read_or_refused(query: list[tuple[str, str]]):
-    is_read_or_refused(read_asked, "rollout", NPY, WHOLE[NPY], query, LIMITS)
+    is_read_or_refused(read_request, "rollout", NPY, WHOLE[NPY], query, LIMITS)
 
 
 @FUZZ
@@ -163,13 +174,6 @@ def test_json_has_null_for_nan_and_objects_for_dotted_names():
     assert found == {"low": [1.0, None], "alarm": {"p": [0.5], "parts": ["x"]}}
 
 
-def test_flags_are_true_and_false_in_json_and_uint8_in_safetensors():
-    answer = Answer({"alarm.raised": np.array([True, False])})
-    assert json.loads(encode(answer, JSON)) == {"alarm": {"raised": [True, False]}}
-    arrays, _ = read_safetensors(encode(answer, SAFETENSORS))
-    assert arrays["alarm.raised"].dtype == np.uint8 and arrays["alarm.raised"].tolist() == [1, 0]
-
-
 def test_a_stream_that_fails_says_so_in_place_of_its_end():
     refusal = Refusal("diverged", "no")
     text = b'{"error":{"code":"diverged","message":"no"}}'
@@ -184,8 +188,6 @@ def test_a_stream_that_fails_says_so_in_place_of_its_end():
     ("accept", "kind"),
     [
         (None, NPY),
-        ("*/*", NPY),
-        ("application/*", NPY),
         ("application/json", JSON),
         (f"{SAFETENSORS};q=0.5, {JSON};q=0.6", JSON),
         (f"*/*;q=0.1, {SAFETENSORS};q=0.5", SAFETENSORS),
@@ -199,13 +201,14 @@ def test_accept_is_understood(accept: str | None, kind: str):
 
 @pytest.mark.parametrize("accept", ["text/html", f"{JSON};q=0", ";;,", f"{JSON};q=x"])
 def test_what_cannot_be_given_is_refused(accept: str):
-    with pytest.raises(Refusal, match="can be answered as"):
+    with pytest.raises(Refusal) as refused:
         choose_kind(accept, JSON, KINDS, streams=False)
+    assert refused.value.status == 406 and accept in refused.value.message
 
 
 def test_an_answer_that_would_take_long_to_write_as_json_is_refused() -> None:
     large = Answer({"prediction": np.zeros((2, 500, 501), np.float32)})
-    with pytest.raises(Refusal, match="at most 500,000 numbers as JSON, found 501,000") as told:
+    with pytest.raises(Refusal, match="500,000 .* found 501,000") as refused:
         encode(large, JSON)
-    assert told.value.status == 413
+    assert refused.value.status == 413
     assert len(encode(large, SAFETENSORS)) > 4 * 501_000

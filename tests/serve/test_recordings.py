@@ -12,13 +12,12 @@ import h5py
 import numpy as np
 import pytest
 import safetensors.numpy
-import torch
 
 from pibert.data.format import write
-from pibert.serve.arrays import read_safetensors
-from pibert.serve.opened import open_file
+from pibert.serve.answers import read_safetensors
+from tests.inference.flows import BODY, flows
+from tests.serve.files import as_npy
 from tests.serve.server_process import ServerProcess
-from tests.trust.flows import BODY, flows
 
 BYTES = {"content-type": "application/octet-stream"}
 
@@ -28,12 +27,6 @@ def opened(server: ServerProcess, data: bytes, **query: str) -> tuple[int, dict[
         "/v1/open", content=data, headers=BYTES | {"accept": "application/json"}, params=query
     )
     return answer.status_code, answer.json()
-
-
-def as_npy(array: np.ndarray, **options: Any) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, array, **options)
-    return stream.getvalue()
 
 
 def test_samples_are_listed_and_read_in_parts(alive: ServerProcess):
@@ -59,27 +52,7 @@ def test_samples_are_listed_and_read_in_parts(alive: ServerProcess):
     assert len(whole["fields"]) == whole["stop"] == 12 and whole["fields"][0][0][3][2] is None
 
 
-def test_a_recording_says_where_it_lies_in_space_and_time(alone: ServerProcess):
-    (listed,) = alone.client.get("/v1/samples").json()
-    grid = listed["grid"]
-    assert [grid[name] for name in ("dx", "dy", "x0", "y0")] == pytest.approx([0.3, 0.2, -1.5, 0.4])
-    assert (listed["t0"], listed["length_unit"], listed["time_unit"]) == (5.0, "D", "D/U")
-    frames = alone.client.get(f"/v1/samples/{listed['id']}?start=2&stop=3").json()
-    assert frames["grid"] == grid and frames["t0"] == 5.0
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        "none",
-        "..",
-        "../waves",
-        "%2e%2e%2fmodel.json",
-        "..%2f..%2fetc%2fpasswd",
-        "%00",
-        "/etc/passwd",
-    ],
-)
+@pytest.mark.parametrize("place", ["none", "../waves", "%2e%2e%2fmodel.json", "%00", "/etc/passwd"])
 def test_an_id_that_is_none_is_not_found(alive: ServerProcess, place: str):
     assert alive.client.get(f"/v1/samples/{place}").status_code in (404, 405)
 
@@ -93,11 +66,6 @@ def test_frames_that_are_none_are_refused(alive: ServerProcess, query: str):
 @pytest.mark.parametrize("place", ["/..%2fapp.py", "/app.py", "/%2e%2e/app.py", "/.%00", "/page"])
 def test_the_page_leads_nowhere_else(alive: ServerProcess, place: str):
     assert alive.client.get(place).status_code == 404
-
-
-def test_nothing_of_the_page_may_come_from_elsewhere(alive: ServerProcess):
-    policy = alive.client.get("/").headers["content-security-policy"]
-    assert policy.startswith("default-src 'none'; script-src 'self'") and "http" not in policy
 
 
 def test_files_of_arrays_are_opened(alive: ServerProcess):
@@ -124,23 +92,16 @@ def test_files_of_arrays_are_opened(alive: ServerProcess):
     assert found["remarks"] == []
 
 
-def test_channels_without_names_are_remarked_on_and_no_frames_are_taken_for_channels(
-    alive: ServerProcess,
-):
-    status, found = opened(alive, as_npy(np.ones((5, 3, 4, 5))))
-    assert status == 200 and found["channels"] == ["u", "v", "p"]
-    assert found["remarks"] == [
-        "the file names no channels: its 3 are taken in order to be u, v, p; no model takes p"
-    ]
-    status, found = opened(alive, as_npy(np.ones((2, 4, 5))))
-    assert status == 200 and "read as one frame (channel, y, x), its 2" in found["remarks"][0]
+def test_channels_without_names_are_counted_and_frames_are_not_channels(alive: ServerProcess):
+    for shape, channels, frames, remark in (
+        ((5, 3, 4, 5), ["u", "v", "p"], 5, "in order to be u, v, p"),
+        ((2, 4, 5), ["u", "v"], 1, "one frame (channel, y, x)"),
+    ):
+        status, found = opened(alive, as_npy(np.ones(shape)))
+        assert status == 200 and remark in found["remarks"][0]
+        assert (found["channels"], found["frames"]) == (channels, frames)
     status, found = opened(alive, as_npy(np.ones((40, 8, 12))), name="p.npy")
     assert status == 200 and (found["channels"], found["frames"]) == (["p"], 40)
-    # With names there may be as many as there are.
-    names = [f"q{n}" for n in range(6)]
-    facts = {"channels": json.dumps(names)}
-    status, found = opened(alive, safetensors.numpy.save({"fields": np.ones((6, 4, 5))}, facts))
-    assert status == 200 and found["channels"] == names and found["remarks"] == []
 
 
 PREDICTED = {"kind": "predicted", "model": "waves", "weights_sha256": "ab" * 32}
@@ -159,18 +120,6 @@ def test_a_file_that_a_model_predicted_says_so(alive: ServerProcess, tmp_path: P
         assert status == 422 and found["error"]["code"] == "invalid"
 
 
-def test_a_body_in_a_file_of_arrays_is_not_known(alive: ServerProcess):
-    body = np.zeros((4, 5), np.uint8)
-    body[1, 2] = 1
-    data = safetensors.numpy.save({"fields": np.ones((2, 2, 4, 5)), "body": body})
-    status, found = opened(alive, data)
-    assert status == 200 and found["body"] == body.tolist()
-    assert found["known"] == [(1 - body).tolist()] * 2 and found["fields"][0][0][1][2] is None
-    data = safetensors.numpy.save({"fields": np.ones((2, 2, 4, 5)), "body": body[:2]})
-    status, found = opened(alive, data)
-    assert status == 422 and "expected body of shape (4, 5)" in found["error"]["message"]
-
-
 def test_a_native_file_is_opened(alive: ServerProcess, tmp_path: Path):
     own = flows(2)
     write(tmp_path / "own.h5", own)
@@ -183,18 +132,6 @@ def test_a_native_file_is_opened(alive: ServerProcess, tmp_path: Path):
     status, found = opened(alive, data, trajectory="wave-9")
     assert status == 422 and "no trajectory 'wave-9'" in found["error"]["message"]
     assert str(tmp_path) not in found["error"]["message"]
-
-
-def test_filled_points_of_a_native_file_are_told(alive: ServerProcess, tmp_path: Path):
-    filled = torch.zeros(12, *BODY.shape, dtype=torch.bool)
-    filled[3, 0, :4] = True
-    filled[:, BODY] = True  # inside the body nothing is known
-    write(tmp_path / "own.h5", [replace(flows(1)[0], filled=filled)])
-    status, found = opened(alive, (tmp_path / "own.h5").read_bytes())
-    assert status == 200 and found["filled"] == (filled & ~BODY).int().tolist()
-    assert found["known"] == (~BODY).int().expand(12, *BODY.shape).tolist()
-    (remark,) = found["remarks"]
-    assert remark.startswith("0.36% of the known vectors were filled, not measured")
 
 
 class Evil:
@@ -248,7 +185,7 @@ def other_hdf5() -> bytes:
         (b"hello", 400, "found a file without a name"),
         (b"CDF\x01" + bytes(100), 400, "pibert convert"),
         (other_hdf5(), 422, "velocity"),
-        (as_npy(np.array([Evil()], object), allow_pickle=True), 400, "pickled"),
+        (as_npy(np.array([Evil()], object)), 400, "pickled"),
         (as_npy(np.zeros(3)), 422, "(3,)"),
         (as_npy(np.zeros((1, 2, 4, 5)))[:-7], 400, "bytes after the npy header"),
         (huge_header(), 400, "bytes after the npy header"),
@@ -259,53 +196,21 @@ def other_hdf5() -> bytes:
         (b"\x89HDF\r\n\x1a\n" + bytes(500), 400, "HDF5"),
     ],
 )
-def test_files_that_are_broken_or_hostile_are_refused(
-    alive: ServerProcess, data: bytes, status: int, words: str
-):
+def test_broken_files_are_refused(alive: ServerProcess, data: bytes, status: int, words: str):
     found_status, found = opened(alive, data)
     assert found_status == status
     assert words in found["error"]["message"]
 
 
-def test_a_native_file_that_leads_elsewhere_is_refused(alive: ServerProcess, tmp_path: Path):
-    secret, path = tmp_path / "secret.bin", tmp_path / "own.h5"
-    secret.write_bytes(np.arange(12 * 2 * 8 * 12, dtype="<f4").tobytes())
-
-    def status_of() -> tuple[int, str]:
-        status, found = opened(alive, path.read_bytes())
-        return status, str(found)
-
-    write(path, flows(1))
-    with h5py.File(path, "a") as file:
-        group = file["trajectories/wave-0"]
-        del group["fields"]
-        whole = (secret, 0, h5py.h5f.UNLIMITED)
-        group.create_dataset("fields", (12, 2, 8, 12), "<f4", external=[whole])
-    status, found = status_of()
-    assert status == 400 and "another file" in found
-
-    write(path, flows(1))
-    with h5py.File(path, "a") as file:
-        group = file["trajectories/wave-0"]
-        del group["fields"]
-        group["fields"] = h5py.ExternalLink("/etc/other.h5", "fields")
-    status, found = status_of()
-    assert status == 400 and "link" in found
-
+def test_a_native_file_of_more_frames_than_bytes_is_refused(alive: ServerProcess, tmp_path: Path):
+    path = tmp_path / "own.h5"
     write(path, flows(1))
     with h5py.File(path, "a") as file:
         group = file["trajectories/wave-0"]
         del group["fields"]
         group.create_dataset("fields", (1 << 30, 2, 8, 12), "<f4", chunks=(1, 2, 8, 12))
-    status, found = status_of()
-    assert status == 400 and "send fewer frames" in found
-
-
-def test_what_a_file_does_not_state_is_null(alive: ServerProcess):
-    status, found = opened(alive, as_npy(np.ones((3, 2, 4, 5))))
-    assert status == 200
-    assert found["grid"] == {"shape": [4, 5], **dict.fromkeys(("dx", "dy", "x0", "y0"))}
-    assert [found[name] for name in ("units", "dt", "t0", "length_unit", "time_unit")] == [None] * 5
+    status, found = opened(alive, path.read_bytes())
+    assert status == 400 and "send fewer frames" in found["error"]["message"]
 
 
 FACTS = {"channels": ["u", "v"], "dx": 30.0, "dy": 20.0, "x0": -15.0, "t0": 7.0, "dt": 100.0}
@@ -326,26 +231,5 @@ def test_a_file_in_other_units_is_brought_to_metres_and_seconds(alive: ServerPro
     assert found["grid"]["x0"] == pytest.approx(-0.015)
     assert found["grid"]["y0"] is None
     assert (found["dt"], found["t0"]) == pytest.approx((0.1, 0.007))
-    assert found["remarks"] == [
-        "brought to metres and seconds: length mm -> m, time ms -> s, u mm/s -> m/s, v mm/s -> m/s"
-    ]
-
-
-def test_a_file_in_the_units_of_a_model_stays_as_it_is():
-    fields = np.full((2, 2, 4, 5), 1500.0)
-    model = {"u": "mm/s", "v": "mm/s"}
-    answer = open_file(with_facts(fields, **FACTS, **UNITS), None, 10**6, 5.0, [model])
-    assert answer.facts["units"] == ["mm/s", "mm/s"] and answer.facts["remarks"] == []
-    assert answer.arrays["fields"].max() == 1500
-
-
-def test_coordinates_in_millimetres_are_brought_to_the_velocities_of_a_model():
-    data = with_facts(np.ones((2, 2, 4, 5)), **FACTS | UNITS | {"units": ["m/s", "m/s"]})
-    answer = open_file(data, None, 10**6, 5.0, [{"u": "m/s", "v": "m/s"}])
-    assert answer.facts["grid"]["dx"] == pytest.approx(0.03) and answer.arrays["fields"].max() == 1
-
-
-@pytest.mark.parametrize("fact", [{"x0": "a"}, {"y0": 1e999}, {"t0": [1]}, {"x0": None}])
-def test_a_place_that_is_no_number_is_refused(alive: ServerProcess, fact: dict[str, Any]):
-    status, found = opened(alive, with_facts(np.ones((2, 2, 4, 5)), **FACTS | fact))
-    assert status == 422 and found["error"]["code"] == "invalid"
+    (note,) = found["remarks"]
+    assert "length mm -> m, time ms -> s, u mm/s -> m/s, v mm/s -> m/s" in note

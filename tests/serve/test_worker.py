@@ -1,42 +1,35 @@
-"""Turns of a model's thread: what one request does must not be felt by another."""
+"""Turns of a model's thread, and the memory budget: who may begin, and when it is free again."""
 
 import asyncio
-from collections.abc import Iterator
+import gc
+import re
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fastapi import Request
 
-from pibert.serve.asked import Asked
-from pibert.serve.costs import MOST_AHEAD
-from pibert.serve.joint import JointPredictor
-from pibert.serve.limits import Limits
-from pibert.serve.memory import make_budget
-from pibert.serve.metrics import Metrics
-from pibert.serve.models import Served
-from pibert.serve.refusal import Refusal
+from pibert.inference import Predictor
+from pibert.serve import gate, limits
+from pibert.serve.answers import NPY, Answer, frame_block
+from pibert.serve.gate import Gate, Metrics, read_body
+from pibert.serve.limits import MB, Budget, Limits, Refusal, make_budget
+from pibert.serve.models import MOST_AHEAD, Served, cost_of
+from pibert.serve.schemas import PredictRequest
 from pibert.serve.worker import Job, Worker
-from tests.helpers import PATIENCE, assert_close
-from tests.predictor.small import frames, make_runaway, predictor
+from tests.helpers import PATIENCE, assert_close, wait_until
+from tests.inference.small import frames
+from tests.serve.files import rollout
 
-LIMITS = Limits(wait=0.2, queue=8)
-
-
-def rollout(seed: int = 0, steps: int = 3, **changes: Any) -> Asked:
-    given: dict[str, Any] = {"fields": frames(1, seed=seed).numpy(), "parameters": {}} | changes
-    return Asked(route="rollout", steps=steps, **given)
+JOINING = Limits(wait=0.2, queue=8)
 
 
-@pytest.fixture
-def joint() -> JointPredictor:
-    made = predictor()
-    return JointPredictor(made.model, made.normalizer)
-
-
-@pytest.fixture
-def worker(joint: JointPredictor) -> Iterator[Worker]:
-    started = Worker(Served("wake", joint, None), LIMITS, make_budget(LIMITS), Metrics())
+def running(joint: Predictor, limits: Limits, budget: Budget) -> Iterator[Worker]:
+    started = Worker(Served("wake", joint, None), limits, budget, Metrics())
     started.start()
     yield started
     started.stop()
@@ -44,21 +37,32 @@ def worker(joint: JointPredictor) -> Iterator[Worker]:
     assert not started.is_alive()
 
 
+@pytest.fixture
+def worker(joint: Predictor) -> Iterator[Worker]:
+    yield from running(joint, JOINING, make_budget(JOINING))
+
+
+def ask(worker: Worker, *asked: PredictRequest) -> list[Any]:
+    """The frames of rollouts that run together, or what one was refused with."""
+
+    async def answers() -> list[Any]:
+        jobs = [Job(own) for own in asked]
+        for job in jobs:
+            worker.submit(job)
+        return await asyncio.gather(*(read(worker, job) for job in jobs), return_exceptions=True)
+
+    return asyncio.run(answers())
+
+
 async def read(worker: Worker, job: Job) -> np.ndarray:
     blocks = [await worker.next_block(job) for _ in range(job.steps)]
     return np.concatenate([block.arrays["prediction"] for block in blocks], axis=1)
 
 
-def test_a_refused_request_does_not_touch_its_neighbours(worker: Worker, joint: JointPredictor):
-    async def ask() -> list[Any]:
-        holes = frames(1).numpy()
-        holes[0, 0, 1, 2, 3] = np.nan
-        jobs = [Job(rollout(1)), Job(rollout(fields=holes)), Job(rollout(2))]
-        for job in jobs:
-            worker.submit(job)
-        return await asyncio.gather(*(read(worker, job) for job in jobs), return_exceptions=True)
-
-    first, refused, last = asyncio.run(ask())
+def test_a_refused_request_does_not_touch_its_neighbours(worker: Worker, joint: Predictor):
+    holes = frames(1).numpy()
+    holes[0, 0, 1, 2, 3] = np.nan
+    first, refused, last = ask(worker, rollout(seed=1), rollout(fields=holes), rollout(seed=2))
     assert isinstance(refused, Refusal) and refused.code == "invalid"
     assert "row 2, column 3" in refused.message
     np.testing.assert_allclose(first, joint.rollout(frames(1, seed=1).numpy(), 3), atol=1e-3)
@@ -66,30 +70,8 @@ def test_a_refused_request_does_not_touch_its_neighbours(worker: Worker, joint: 
     assert len(worker) == 0
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_values_that_overflow_when_standardised_are_refused_to_their_sender_alone(
-    worker: Worker, joint: JointPredictor, dtype: Any
-):
-    huge = frames(1).numpy().astype(dtype)
-    huge[0, 0, 0, 2, 3] = 3e38  # twice that in standard deviations
-
-    async def ask() -> list[Any]:
-        jobs = [Job(rollout(1)), Job(rollout(fields=huge)), Job(rollout(2))]
-        for job in jobs:
-            worker.submit(job)
-        return await asyncio.gather(*(read(worker, job) for job in jobs), return_exceptions=True)
-
-    first, refused, last = asyncio.run(ask())
-    assert isinstance(refused, Refusal) and refused.status == 422
-    assert "3e+38 in sample 0, channel 'u'" in refused.message
-    assert_close(first, joint.rollout(frames(1, seed=1).numpy(), 3))
-    assert_close(last, joint.rollout(frames(1, seed=2).numpy(), 3))
-
-
 @pytest.mark.parametrize("error", [ValueError("not this window"), RuntimeError("a fault")])
-def test_after_an_error_of_a_joint_step_its_jobs_run_singly(
-    worker: Worker, joint: JointPredictor, error: Exception
-):
+def test_after_a_joint_error_jobs_run_singly(worker: Worker, joint: Predictor, error: Exception):
     """Also in a later step, from which the neighbours go on without a gap."""
     batches: list[int] = []
 
@@ -101,14 +83,8 @@ def test_after_an_error_of_a_joint_step_its_jobs_run_singly(
 
     assert worker.is_warm.wait(PATIENCE)
     hook = joint.model.register_forward_pre_hook(object_to_one)
-
-    async def ask() -> list[Any]:
-        jobs = [Job(rollout(1)), Job(rollout(3, parameters={"Re": 900.0})), Job(rollout(2))]
-        for job in jobs:
-            worker.submit(job)
-        return await asyncio.gather(*(read(worker, job) for job in jobs), return_exceptions=True)
-
-    first, refused, last = asyncio.run(ask())
+    odd = rollout(seed=3, parameters={"Re": 900.0})
+    first, refused, last = ask(worker, rollout(seed=1), odd, rollout(seed=2))
     hook.remove()
     assert batches == [3, 3, 1, 1, 1, 2]
     assert isinstance(refused, Refusal)
@@ -117,27 +93,7 @@ def test_after_an_error_of_a_joint_step_its_jobs_run_singly(
     assert_close(last, joint.rollout(frames(1, seed=2).numpy(), 3))
 
 
-def test_a_rollout_that_runs_away_is_reported_once_with_the_step(
-    worker: Worker, joint: JointPredictor
-):
-    assert worker.is_warm.wait(PATIENCE)
-    make_runaway(joint.model)
-
-    async def ask() -> list[list[str]]:
-        jobs = [Job(rollout(1, steps=12)), Job(rollout(2, steps=2))]
-        for job in jobs:
-            worker.submit(job)
-        read = [[await worker.next_block(job) for _ in range(job.steps)] for job in jobs]
-        return [[str(block.facts.get("remarks", "none")) for block in blocks] for blocks in read]
-
-    told, quiet = asyncio.run(ask())
-    assert quiet == ["[]", "none"]
-    (place,) = (place for place, text in enumerate(told) if "runs away" in text)
-    assert f"from step {place + 1} on" in told[place]
-    assert [text for text in told if text not in ("none", "[]")] == [told[place]]
-
-
-def test_a_rollout_that_diverges_ends_alone_and_says_where(worker: Worker, joint: JointPredictor):
+def test_a_rollout_that_diverges_ends_alone_and_says_where(worker: Worker, joint: Predictor):
     calls = 0
 
     def spoil(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
@@ -150,68 +106,328 @@ def test_a_rollout_that_diverges_ends_alone_and_says_where(worker: Worker, joint
     sound = joint.rollout(frames(1, seed=1).numpy(), 3)
     assert worker.is_warm.wait(PATIENCE)
     hook = joint.model.register_forward_hook(spoil)
-
-    async def ask() -> list[Any]:
-        jobs = [Job(rollout(1)), Job(rollout(2))]
-        for job in jobs:
-            worker.submit(job)
-        return await asyncio.gather(*(read(worker, job) for job in jobs), return_exceptions=True)
-
-    first, diverged = asyncio.run(ask())
+    first, diverged = ask(worker, rollout(seed=1), rollout(seed=2))
     hook.remove()
     np.testing.assert_allclose(first, sound, atol=1e-3)
     assert isinstance(diverged, Refusal) and diverged.code == "diverged"
     assert "in step 2" in diverged.message and "at most 1 steps" in diverged.message
 
 
-def test_a_fault_of_the_model_is_not_told_and_does_not_end_the_thread(
-    worker: Worker, joint: JointPredictor
-):
+def test_a_fault_of_the_model_does_not_end_the_thread(worker: Worker, joint: Predictor):
     def fail(module: Any, inputs: Any) -> None:
         raise RuntimeError("secret of the machine")
 
     assert worker.is_warm.wait(PATIENCE)
     hook = joint.model.register_forward_pre_hook(fail)
 
-    async def ask() -> None:
-        job = Job(rollout(1))
+    async def fail_and_recover() -> None:
+        job = Job(rollout(seed=1))
         worker.submit(job)
-        with pytest.raises(Refusal, match="a fault of its own") as refused:
+        with pytest.raises(Refusal) as refused:
             await worker.next_block(job)
-        assert refused.value.status == 500
+        assert refused.value.status == 500 and "secret" not in refused.value.message
         hook.remove()
-        again = Job(rollout(1))
+        again = Job(rollout(seed=1))
         worker.submit(again)
         assert (await read(worker, again)).shape == (1, 3, 2, 12, 20)
 
-    asyncio.run(ask())
+    asyncio.run(fail_and_recover())
 
 
 def test_what_nobody_reads_stands_back_and_goes_when_its_client_does(worker: Worker):
-    async def ask() -> int:
-        unread, quick = Job(rollout(1, steps=50)), Job(rollout(2, steps=20))
+    async def leave_one_unread() -> int:
+        unread, quick = Job(rollout(seed=1, steps=50)), Job(rollout(seed=2, steps=20))
         worker.submit(unread)
         worker.submit(quick)
         await read(worker, quick)
         await asyncio.sleep(0.05)
         waiting = unread.blocks.qsize()
         worker.leave(unread)
-        last = Job(rollout(3, steps=1))
+        last = Job(rollout(seed=3, steps=1))
         worker.submit(last)
         await read(worker, last)
         return waiting
 
-    assert asyncio.run(ask()) == MOST_AHEAD
+    assert asyncio.run(leave_one_unread()) == MOST_AHEAD
     assert len(worker) == 0
 
 
-def test_a_stopped_worker_takes_nothing_new_but_ends_what_it_has(worker: Worker):
-    async def ask() -> np.ndarray:
-        job = Job(rollout(1, steps=6))
-        worker.submit(job)
-        worker.stop()
-        with pytest.raises(Refusal, match="stopping"):
-            worker.submit(Job(rollout(2)))
-        return await read(worker, job)
+LIMITS = Limits(body=MB, memory=32 * MB)
 
-    assert asyncio.run(ask()).shape[1] == 6
+
+@pytest.fixture
+def room(joint: Predictor) -> Budget:
+    """Enough for one rollout, not for two."""
+    cost = cost_of(rollout(), joint)
+    return Budget(int(1.5 * max(cost.start, cost.blocks)))
+
+
+@pytest.fixture
+def tight(joint: Predictor, room: Budget) -> Iterator[Worker]:
+    yield from running(joint, LIMITS, room)
+
+
+def test_a_hold_counts_until_it_is_released_and_may_change():
+    budget = Budget(100)
+    first = budget.try_hold(70)
+    assert first is not None and budget.try_hold(40) is None
+    first.resize(120)  # what is in use is counted, also beyond the budget
+    assert budget.used == 120
+    first.release()
+    first.release()
+    assert budget.used == 0 and budget.try_hold(100) is not None
+
+
+def test_a_request_waits_for_memory_unless_it_needs_more_than_there_is():
+    async def ask() -> list[str]:
+        budget, order = Budget(100), []
+
+        async def take(name: str) -> None:
+            async with budget.hold(60):
+                order.append(f"{name} begins")
+                await asyncio.sleep(3 * limits.POLL)
+                order.append(f"{name} ends")
+
+        await asyncio.gather(take("first"), take("second"))
+        with pytest.raises(Refusal, match="--memory") as refused:
+            async with budget.hold(101):
+                pass
+        assert refused.value.status == 413 and budget.used == 0
+        return order
+
+    assert asyncio.run(ask()) == ["first begins", "first ends", "second begins", "second ends"]
+
+
+def test_a_job_begins_only_when_there_is_memory_for_it(tight: Worker, room: Budget):
+    async def ask() -> None:
+        first, second = Job(rollout()), Job(rollout())
+        tight.submit(first)
+        await tight.next_block(first)
+        tight.submit(second)
+        for _ in range(2):
+            await tight.next_block(first)
+        # All blocks were made, but they count until the client has taken them.
+        await asyncio.sleep(5 * limits.POLL)
+        assert second.hold is None and room.used > 0 and len(tight) == 1
+        tight.leave(first)
+        await tight.next_block(second)
+        tight.leave(second)
+
+    asyncio.run(ask())
+    wait_until(lambda: room.used == 0)
+    assert len(tight) == 0
+
+
+@pytest.mark.parametrize("when", ["queued", "under way"])
+def test_what_a_departed_client_sent_is_freed_at_once(tight: Worker, room: Budget, when: str):
+    """Also while references to the job live on, as those of tracebacks do."""
+
+    async def ask() -> tuple[Job, Any]:
+        assert await asyncio.to_thread(tight.is_warm.wait, PATIENCE)
+        blocking = room.try_hold(room.total) if when == "queued" else None
+        asked = rollout(steps=1000)
+        sent, job = weakref.ref(asked.fields), Job(asked)
+        tight.submit(job)
+        del asked
+        if blocking is None:
+            await tight.next_block(job)
+        tight.leave(job)
+        if blocking is not None:
+            blocking.release()
+        return job, sent
+
+    job, sent = asyncio.run(ask())
+    wait_until(lambda: room.used == 0)
+    assert len(tight) == 0 and job.blocks.empty()
+    assert (job.asked, job.stream, job.alone, job.first) == (None, None, None, None)
+    gc.collect()
+    assert sent() is None
+
+
+def resident(name: str) -> int:
+    """Bytes that this process has (``VmRSS``), or had at most (``VmHWM``)."""
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return 1024 * int(found[1])
+
+
+def peak_of(work: Callable[[], Any]) -> tuple[int, Any]:
+    """Bytes that some work takes at most, and what it returns.
+
+    The least of three measurements: whatever else the process does can only add to them.
+    """
+    peaks, found = [], None
+    for _ in range(3):
+        found = None
+        gc.collect()
+        limits.Returner(Budget(1))._trim(0)
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        before, found = resident("VmRSS"), work()
+        peaks.append(resident("VmHWM") - before)
+    return min(peaks), found
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+@pytest.mark.parametrize("has_gaps", [False, True])
+def test_a_job_takes_no_more_memory_than_its_cost(
+    joint: Predictor, monkeypatch: pytest.MonkeyPatch, has_gaps: bool
+):
+    monkeypatch.setattr(limits.gc, "freeze", lambda: None)
+    fields = np.random.default_rng(0).normal(size=(1, 1, 2, 900, 1100)).astype(np.float32)
+    mask = np.ones((900, 1100), bool) if has_gaps else None
+    if mask is not None:
+        mask[100:200, 300:500] = False
+    asked = PredictRequest(route="rollout", fields=fields, mask=mask, steps=5, parameters={})
+    cost = cost_of(asked, joint)
+    joint.stream(fields, 5, mask=mask)  # what is loaded or cached at first
+    start, stream = peak_of(lambda: joint.stream(fields, 5, mask=mask))
+    stream.input.forget_input()
+    joint.advance([stream])
+
+    def make_block() -> Any:
+        block = joint.advance([stream])[0]
+        assert not isinstance(block, Exception)
+        return block, frame_block(Answer({"prediction": block.fields}), NPY)
+
+    blocks, _ = peak_of(make_block)
+    assert fields.nbytes < start <= cost.start
+    assert fields.nbytes < blocks <= cost.blocks
+
+
+class Client:
+    """The other end of the gate: what it sends, and how it takes an answer."""
+
+    def __init__(self, *, stalls_after: int | None = None) -> None:
+        self.sent: list[Any] = []
+        self.gone = asyncio.Event()
+        self._first, self._stalls_after = True, stalls_after
+
+    async def receive(self) -> Any:
+        if self._first:
+            self._first = False
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        if self._stalls_after is not None and len(self.sent) >= self._stalls_after:
+            await asyncio.Event().wait()
+        self.sent.append(message)
+
+
+SCOPE = {"type": "http", "method": "POST", "path": "/v1/step", "headers": []}
+
+
+def answer_of(size: int, was_ended: list[str]) -> Any:
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": bytes(range(256)) * (size // 256)})
+        except asyncio.CancelledError:
+            was_ended.append("cancelled")
+            raise
+        was_ended.append("done")
+
+    return answer
+
+
+def test_a_client_that_does_not_take_its_answer_is_cut(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gate, "PAUSE", 0.05)
+
+    async def ask() -> list[str]:
+        client, ended = Client(stalls_after=2), list[str]()
+        app = Gate(answer_of(5 * gate.PIECE, ended), Metrics(), seconds=PATIENCE)
+        await app(dict(SCOPE), client.receive, client.send)
+        assert len(client.sent) == 2 and app.num_requests == 0
+        return ended
+
+    assert asyncio.run(ask()) == ["cancelled"]
+
+
+def test_work_for_a_client_that_goes_is_cancelled():
+    async def ask() -> str:
+        client, begun, ended = Client(), asyncio.Event(), list[str]()
+
+        async def work(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+
+        metrics = Metrics()
+        app = Gate(work, metrics, seconds=PATIENCE)
+        asking = asyncio.create_task(app(dict(SCOPE), client.receive, client.send))
+        await begun.wait()
+        client.gone.set()
+        await asking
+        assert ended == ["cancelled"] and client.sent == []
+        return metrics.text({}, 0)
+
+    assert 'status="499"} 1' in asyncio.run(ask())
+
+
+def read_body_of(parts: list[tuple[float, bytes]], most: int = MB, room: int = MB) -> bytes:
+    """A body whose parts come after pauses of so many seconds."""
+    coming = iter(parts)
+
+    async def receive() -> Any:
+        pause, part = next(coming)
+        await asyncio.sleep(pause)
+        return {"type": "http.request", "body": part, "more_body": bool(part)}
+
+    async def read() -> bytes:
+        bodies = Budget(room)
+        request = Request({"type": "http", "method": "POST", "headers": []}, receive)
+        try:
+            async with read_body(request, most, bodies) as body:
+                assert bodies.used == len(body)
+                return body
+        finally:
+            assert bodies.used == 0
+
+    return asyncio.run(read())
+
+
+def test_a_body_that_is_too_long_or_finds_no_room_is_refused():
+    parts = [(0.0, bytes(100))] * 20
+    for allowed, code in (({"most": 1999}, "too_large"), ({"room": 1999}, "busy")):
+        with pytest.raises(Refusal) as refused:
+            read_body_of([*parts, (0.0, b"")], **allowed)
+        assert refused.value.code == code
+
+
+def test_a_body_may_pause_but_not_drip(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gate, "BODY_PAUSE", 0.5)
+    monkeypatch.setattr(gate, "BODY_RATE", 100)
+    # What comes at once gives no credit for more than one pause.
+    drip = [(0.0, bytes(5000)), *[(0.1, b"x")] * 50]
+    with pytest.raises(Refusal) as refused:
+        read_body_of(drip)
+    assert refused.value.status == 408
+    steady = [(0.0, bytes(100))] * 20
+    assert len(read_body_of([*steady, (0.0, b"")])) == 2000
+
+
+def test_memory_is_returned_once_the_last_work_has_ended(monkeypatch: pytest.MonkeyPatch):
+    collected: list[int] = []
+    monkeypatch.setattr(limits.gc, "freeze", lambda: None)
+    monkeypatch.setattr(limits.gc, "collect", lambda: collected.append(1))
+    budget = Budget(10)
+    returner = limits.Returner(budget)
+    returner.tick(0)
+    returner.tick(2)
+    held = budget.try_hold(5)
+    assert held is not None
+    returner.tick(0)  # the client has gone, the model is still at work
+    assert not collected
+    held.release()
+    returner.tick(0)
+    returner.tick(0)
+    assert len(collected) == 1
+    monkeypatch.setattr(limits, "INTERVAL", -1.0)
+    returner.tick(1)
+    assert len(collected) == 2

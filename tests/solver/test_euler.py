@@ -13,6 +13,7 @@ from pibert.physics.families.euler import conservation
 from pibert.solver import euler
 from pibert.solver.euler import CompressibleEuler, advance, hllc
 from pibert.solver.recipes import Diverged
+from tests.helpers import refused
 from tests.physics.helpers import measured_order
 
 AIR = torch.tensor([1.4], dtype=torch.float64)
@@ -93,24 +94,6 @@ def test_the_isentropic_vortex_is_carried_to_second_order() -> None:
     assert errors[-1] < 1e-3
 
 
-def test_an_entropy_wave_moves_with_the_gas_and_leaves_pressure_alone() -> None:
-    errors = []
-    for n in (16, 32):
-        grid = Grid.periodic((n, n * 3 // 2), dx=1.5 / (n * 3 // 2), dy=1 / n)
-        x, y = grid.coordinates(torch.float64)
-
-        def wave(t: float, x: Tensor = x, y: Tensor = y) -> Tensor:
-            phase = 2 * math.pi * ((x - 0.6 * t) / 1.5 + (y + 0.4 * t))
-            rho = 1 + 0.2 * torch.sin(phase)
-            u, v, p = torch.tensor((0.6, -0.4, 1.0), dtype=torch.float64)
-            return gas(rho, u, v, p)
-
-        found = advance(wave(0.0), grid, AIR, 0.5)
-        errors.append(float((found - wave(0.5))[:, 0].abs().mean()))
-        assert (found - wave(0.5))[:, 1:].abs().max() < 1e-12
-    assert measured_order(errors) > 1.8
-
-
 def test_mass_momentum_and_energy_are_conserved_to_rounding() -> None:
     drawn = [RECIPE.draw(index) for index in range(6)]
     gamma = torch.tensor([s.parameters["gamma"] for s in drawn], dtype=torch.float64)
@@ -122,13 +105,6 @@ def test_mass_momentum_and_energy_are_conserved_to_rounding() -> None:
     fields = {name: states[:, :, i] for i, name in enumerate(RECIPE.channels)}
     for term, drift in conservation(fields, RECIPE.grid, gamma=gamma).items():
         assert drift.abs().max() < 1e-13, term
-
-
-def test_a_uniform_stream_stays_uniform() -> None:
-    one = torch.ones(10, 12, dtype=torch.float64)
-    stream = gas(one, 0.7 * one, -0.3 * one, 2 * one)
-    found = advance(stream, Grid.periodic((10, 12), 0.1, 0.2), AIR, 0.3)
-    torch.testing.assert_close(found, stream, atol=1e-13, rtol=0)
 
 
 def state(*values: float) -> list[Tensor]:
@@ -150,18 +126,6 @@ def test_the_flux_is_that_of_the_gas_itself_and_upwind_beyond_sound() -> None:
     assert flux(faster, fast) == pytest.approx(own_flux(*faster))
     back, behind = (1.2, -3.3, -0.5, 0.9), (0.8, -3.1, 0.2, 1.1)
     assert flux(back, behind) == pytest.approx(own_flux(*behind))
-
-
-def test_the_flux_knows_a_contact_and_a_shock() -> None:
-    """A contact at rest does not leak; behind a shock that runs right, the left state holds."""
-    assert flux((1.0, 0.0, 0.4, 0.7), (0.2, 0.0, -0.3, 0.7)) == pytest.approx([0, 0.7, 0, 0])
-    # Rankine-Hugoniot for the pressures 2 and 1, seen by one who runs along at speed 1: the gas
-    # behind the shock moves left, the shock itself to the right.
-    shock = math.sqrt(1.4 + 2.4 / 2)
-    density = (2 + 1 / 6) / (2 / 6 + 1)
-    after, before = (density, shock * (1 - 1 / density) - 1, 0.3, 2.0), (1.0, -1.0, 0.3, 1.0)
-    assert after[1] < 0 < shock - 1
-    assert flux(after, before) == pytest.approx(own_flux(*after))
 
 
 @pytest.mark.parametrize("speed", [2.0, -3.0], ids=["drawn apart", "driven together"])
@@ -188,18 +152,8 @@ def test_a_gas_without_pressure_diverges_and_says_so(monkeypatch: pytest.MonkeyP
     assert isinstance(second, Diverged) and "gamma" in second.reason
 
 
-def test_samples_take_the_starts_in_turn() -> None:
-    starts = [RECIPE.draw(index).local["start"] for index in range(4)]
-    assert starts == ["smooth", "shear", "riemann", "smooth"]
-    for index in range(3):
-        rho, u, v, p = RECIPE.draw(index).start
-        assert rho.min() > 0 and p.min() > 0
-    speed = RECIPE.draw(0).start[1:3].square().sum(0).mean().sqrt()
-    assert float(speed) == pytest.approx(RECIPE.draw(0).parameters["mach"])
-
-
 def test_impossible_gases_and_starts_are_refused() -> None:
-    with pytest.raises(ValueError, match="gamma must be above 1"):
+    with refused("gamma"):
         replace(RECIPE, gamma=(1.0, 1.4))
-    with pytest.raises(ValueError, match="starts must be some of smooth, shear, riemann"):
+    with refused("starts", "smooth, shear, riemann"):
         replace(RECIPE, starts=())

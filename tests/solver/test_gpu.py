@@ -7,7 +7,7 @@ import torch
 
 from pibert.fields import Trajectory
 from pibert.solver.enclosed import Dams, LidDrivenCavities
-from pibert.solver.sampling import LatticeRecipe
+from pibert.solver.lattice_recipe import LatticeRecipe
 from pibert.solver.wakes import CylinderWakes, TandemWakes
 
 pytestmark = [

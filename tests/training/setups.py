@@ -10,8 +10,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from pibert import draws
+from pibert import sample_rng
 from pibert.data.dataset import Samples, Window
 from pibert.fields import Batch, Normalizer, Trajectory
 from pibert.serve import opened
@@ -52,7 +54,7 @@ QUICK = FitConfig(
 
 
 class Listener:
-    """Remembers what it was told."""
+    """Remembers what was reported."""
 
     def __init__(self, on_epoch: Callable[[int], None] = lambda epoch: None) -> None:
         self.on_epoch = on_epoch
@@ -60,6 +62,10 @@ class Listener:
         self.steps: list[tuple[int, float]] = []
         self.records: list[Mapping[str, Any]] = []
         self.said: list[str] = []
+        self.described: list[str] = []
+
+    def describe(self, lines: Iterable[str]) -> None:
+        self.described += lines
 
     def start(self, total_steps: int, done: int) -> None:
         self.started = (total_steps, done)
@@ -101,7 +107,7 @@ def make_model(dropout: float = 0.0) -> nn.Module:
 
 def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
     """Squared error of a noisy input, with the noise of each sample from its seed."""
-    noise = 0.1 * draws.normal(batch.seeds, "noise", *batch.x.shape[1:]).to(batch.x)
+    noise = 0.1 * sample_rng.normal(batch.seeds, "noise", *batch.x.shape[1:]).to(batch.x)
     error = model(batch.x + noise, batch.parameters, batch.mask) - batch.y[:, 0]
     loss = error.square().mean()
     return loss, {"absolute": error.detach().abs().mean(), "noise": noise.mean()}
@@ -120,12 +126,13 @@ def train(
     reporter: Any = None,
     identity: str = "same",
     best_is_there: Callable[[], bool] | None = None,
+    save_best: Callable[[nn.Module, Mapping[str, Any]], None] | None = None,
     **changes: Any,
 ) -> tuple[nn.Module, Fitted]:
     """Train the small model in a folder; its best weights go to ``best.safetensors``."""
     model = make_model(dropout) if model is None else model
 
-    def save_best(best: nn.Module, metrics: Any) -> None:
+    def save_file_of(best: nn.Module, metrics: Mapping[str, Any]) -> None:
         save_file(best.state_dict(), folder / "best.safetensors")
 
     fitted = fit(
@@ -138,7 +145,7 @@ def train(
         seed=seed,
         hardware=hardware,
         identity=identity,
-        save_best=save_best,
+        save_best=save_best or save_file_of,
         best_is_there=best_is_there,
         reporter=reporter,
     )
@@ -276,6 +283,12 @@ def at_call(number: int, act: Callable[[Tensor], Tensor]) -> Callable[[int], Obj
     return lambda epoch: changed
 
 
+def interrupt(loss: Tensor) -> Tensor:
+    """Ask the run to stop, as Ctrl-C does."""
+    os.kill(os.getpid(), signal.SIGINT)
+    return loss
+
+
 def refuse(loss: Tensor) -> Tensor:
     raise AssertionError("there is nothing to train")
 
@@ -285,26 +298,44 @@ def assert_equal_weights(a: nn.Module, b: nn.Module) -> None:
         assert torch.equal(value, b.state_dict()[name]), name
 
 
-def learn_by_hand(
-    folder: Path,
-    save_best: Callable[[nn.Module, Mapping[str, Any]], None],
-    *,
-    config: FitConfig = QUICK,
-    valid: bool = True,
-    **options: Any,
-) -> Fitted:
-    return fit(
-        make_model(),
-        lambda epoch: objective,
-        samples(8, 7),
-        samples(6, seed=70) if valid else None,
-        config,
-        folder=folder,
-        seed=5,
-        hardware=CPU,
-        save_best=save_best,
-        **options,
+def batch_of(x: Tensor, y: Tensor, mask: Tensor, target_mask: Tensor) -> Batch:
+    """Inputs (b, hc, y, x) and targets (b, s, c, y, x), zero where they are unknown."""
+    return Batch(
+        x=torch.where(mask[:, None], x, 0.0),
+        y=torch.where(target_mask[:, :, None], y, 0.0),
+        parameters=torch.zeros(len(x), 16, dtype=x.dtype),
+        mask=mask,
+        target_mask=target_mask,
+        sample=torch.arange(len(x)),
+        seeds=torch.arange(len(x)),
     )
+
+
+def assert_pieces_add_up(
+    objective: Objective, model: nn.Module, batch: Batch, cuts: tuple[int, ...]
+) -> dict[str, Tensor]:
+    """Logs and gradients of pieces, weighted by their samples, are those of the batch."""
+
+    def outcome(piece: Batch) -> tuple[dict[str, Tensor], list[Tensor]]:
+        model.zero_grad(set_to_none=True)
+        loss, logs = objective(model, piece)
+        loss.backward()
+        assert not any(entry.requires_grad for entry in logs.values())
+        return logs, [p.grad for p in model.parameters() if p.grad is not None]
+
+    pieces = [(a, b) for a, b in pairwise((0, *cuts, len(batch)))]
+    found = [outcome(replace(batch.map(itemgetter(slice(*p))), place=p[0])) for p in pieces]
+    shares = [(stop - start) / len(batch) for start, stop in pieces]
+    logs, gradients = outcome(batch)
+    for name, entry in logs.items():
+        mean = sum(share * own[name] for share, (own, _) in zip(shares, found, strict=True))
+        torch.testing.assert_close(torch.as_tensor(mean), entry, msg=name)
+    scale = max(float(own.abs().max()) for own in gradients)
+    assert scale > 0 and all(own.isfinite().all() for own in gradients)
+    for place, own in enumerate(gradients):
+        total = sum(share * g[place] for share, (_, g) in zip(shares, found, strict=True))
+        torch.testing.assert_close(torch.as_tensor(total), own, rtol=0, atol=1e-5 * scale)
+    return logs
 
 
 if __name__ == "__main__":

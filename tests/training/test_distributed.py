@@ -1,6 +1,5 @@
-"""Two real processes train as one does."""
+"""Two real processes train as one does; devices that are not there are refused."""
 
-import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from pibert.data.dataset import BatchOrder
-from pibert.training.engine import Hardware, launch
+from pibert.training.engine import FitConfig, Hardware, launch
+from tests.helpers import refused
 from tests.training.setups import make_model, run_worker, timeless
 
 
@@ -79,53 +79,6 @@ def test_both_processes_stop_at_a_value_that_is_not_finite_in_one(tmp_path: Path
     )
 
 
-def errors(folder: Path) -> tuple[str, str]:
-    first, second = ((folder / f"error-{rank}.txt").read_text() for rank in (0, 1))
-    return first, second
-
-
-def test_both_processes_refuse_an_unknown_monitor_before_training(tmp_path: Path) -> None:
-    assert run_worker(tmp_path, processes=2, monitor="accuracy", die_at=1) == [3, 3]
-    first, second = errors(tmp_path)
-    assert first == second and "'accuracy' is not among" in first
-
-
-def test_both_processes_know_of_best_weights_that_are_gone(tmp_path: Path) -> None:
-    again, lost = tmp_path / "again", tmp_path / "lost"
-    assert run_worker(again, processes=2) == [0, 0]
-    best = load_file(again / "best.safetensors")
-    (again / "best.safetensors").unlink()
-    assert run_worker(again, processes=2, best_is_there=False) == [0, 0]
-    found = load_file(again / "best.safetensors")
-    assert all(torch.equal(found[name], value) for name, value in best.items())
-
-    plan: dict[str, Any] = {"monitor": "noise", "processes": 2}
-    assert run_worker(lost, **plan) == [0, 0]
-    assert run_worker(lost, **plan, best_is_there=False) == [3, 3]
-    first, second = errors(lost)
-    assert first == second and "of epoch 1, is gone" in first
-
-
-@pytest.mark.parametrize("package", ["lightning.fabric", "lightning_fabric"])
-def test_the_remarks_of_lightning_are_silenced(package: str) -> None:
-    modules = [
-        pytest.importorskip(f"{package}.utilities.{name}") for name in ("distributed", "rank_zero")
-    ]
-    loggers = [logging.getLogger(module.__name__) for module in modules]
-    assert modules[0].log is loggers[0]
-    loggers.append(modules[1].rank_zero_module.log)
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.INFO)
-        launch(Hardware(accelerator="cpu"))
-        assert not any(logger.isEnabledFor(logging.INFO) for logger in loggers)
-        assert all(logger.isEnabledFor(logging.WARNING) for logger in loggers)
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", [[], ["-m", "torch.distributed.run", "--nproc-per-node=2"]])
 def test_fabric_and_torchrun_start_the_processes(tmp_path: Path, launcher: list[str]) -> None:
@@ -147,3 +100,55 @@ def test_fabric_and_torchrun_start_the_processes(tmp_path: Path, launcher: list[
     )
     assert "GLOBAL_RANK" not in done.stdout and "distributed_backend" not in done.stdout
     torch.testing.assert_close(curves(two), curves(one), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "gpus", "named"),
+    [
+        (Hardware(accelerator="cuda", devices=4), 0, ("accelerator=cuda", "accelerator=cpu")),
+        (Hardware(accelerator="mps"), 0, ("accelerator=mps", "accelerator=cpu")),
+        (Hardware(accelerator="cuda", devices=4), 2, ("devices=4", "hardware.devices=2")),
+        (Hardware(accelerator="auto", devices=3), 1, ("devices=3", "hardware.devices=1")),
+    ],
+    ids=str,
+)
+def test_devices_that_are_not_there_are_refused(
+    monkeypatch: pytest.MonkeyPatch, hardware: Hardware, gpus: int, named: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with refused(*named):
+        launch(hardware)
+
+
+def test_more_processes_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.setenv(name, "4")
+    with refused("4 processes", "start 2"):
+        launch(Hardware(accelerator="cuda"))
+
+
+def test_without_lightning_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("lightning", "lightning.fabric", "lightning_fabric"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r"pip install 'pibert-cfd\[train\]'"):
+        launch(Hardware(accelerator="cpu"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epochs": 0},
+        {"micro_batch": 0},
+        {"ema": 1.0},
+        {"min_learning_rate": 1.0},
+        {"betas": (0.9, 1.0)},
+        {"clip": 0.0},
+        {"checkpoint_minutes": -1.0},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(change: dict[str, Any]) -> None:
+    with refused(*change):
+        FitConfig(**change)

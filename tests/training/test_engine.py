@@ -1,31 +1,32 @@
-"""The loop: what it computes, what it tells, when it ends, and what it leaves alone."""
+"""The loop: what it computes, when it ends, what it leaves alone, and what stops it."""
 
 import gc
 import multiprocessing
 import os
+import resource
 import signal
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pibert.data.dataset import BatchOrder
 from pibert.fields import Batch
-from pibert.training import guards, processes
+from pibert.training import checkpoints, guards, processes
 from pibert.training.engine import Hardware
-from pibert.training.objectives import Objective
 from pibert.training.optimizers import learning_rate
-from pibert.training.state import load_state
+from pibert.training.state import FILE, PREVIOUS, load_state
+from tests.helpers import refused
 from tests.training.setups import (
     Listener,
     assert_equal_weights,
     at_call,
+    interrupt,
     make_model,
     objective,
     refuse,
@@ -77,18 +78,6 @@ def test_the_loop_is_the_plain_loop_written_out_by_hand(tmp_path: Path) -> None:
         )
 
 
-def test_accumulated_pieces_equal_one_big_batch(tmp_path: Path) -> None:
-    whole, parted = Listener(), Listener()
-    train(tmp_path / "whole", micro_batch=None, reporter=whole)
-    train(tmp_path / "parted", micro_batch=2, reporter=parted)
-    assert [loss for _, loss in parted.steps] == pytest.approx(
-        [loss for _, loss in whole.steps], rel=1e-5
-    )
-    for a, b in zip(whole.records, parted.records, strict=True):
-        assert b["train"] == pytest.approx(a["train"], rel=1e-5, abs=1e-8)
-        assert b["valid"] == pytest.approx(a["valid"], rel=1e-5, abs=1e-8)
-
-
 def test_samples_read_by_workers_give_the_same_weights(tmp_path: Path) -> None:
     held, _ = train(tmp_path / "held")
     read = Hardware(accelerator="cpu", resident=False, workers=1)
@@ -101,22 +90,6 @@ def test_samples_read_by_workers_give_the_same_weights(tmp_path: Path) -> None:
         gc.enable()
     assert_equal_weights(held, again)
     assert timeless(tmp_path / "held") == timeless(tmp_path / "read")
-
-
-def test_the_log_is_the_mean_over_the_samples_of_the_epoch(tmp_path: Path) -> None:
-    listener = Listener()
-    train(tmp_path, reporter=listener)
-    losses = [loss for _, loss in listener.steps]
-    sizes = [4, 4, 4, 1]
-    for epoch, record in enumerate(listener.records):
-        own = losses[4 * epoch : 4 * epoch + 4]
-        mean = sum(n * loss for n, loss in zip(sizes, own, strict=True)) / 13
-        assert record["train"]["loss"] == pytest.approx(mean, rel=1e-5)
-    assert [done for done, _ in listener.steps] == list(range(1, 13))
-    assert listener.started == (12, 0)
-    assert [line for line in timeless(tmp_path) if line["kind"] == "epoch"] == [
-        {k: v for k, v in record.items() if "second" not in k} for record in listener.records
-    ]
 
 
 def test_validation_is_in_evaluation_mode_with_the_same_chances_every_time(tmp_path: Path) -> None:
@@ -135,21 +108,6 @@ def test_validation_is_in_evaluation_mode_with_the_same_chances_every_time(tmp_p
     assert fitted.metrics["loss"] > 0
 
 
-def test_every_epoch_has_its_objective_and_the_last_one_judges(tmp_path: Path) -> None:
-    seen: list[tuple[int, bool]] = []
-
-    def objectives(epoch: int) -> Objective:
-        def spy(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-            seen.append((epoch, model.training))
-            return objective(model, batch)
-
-        return spy
-
-    train(tmp_path, objectives=objectives)
-    assert {epoch for epoch, training in seen if training} == {0, 1, 2}
-    assert {epoch for epoch, training in seen if not training} == {2}
-
-
 def test_with_a_running_mean_it_is_what_is_validated_and_kept(tmp_path: Path) -> None:
     model, fitted = train(tmp_path, ema=0.9, epochs=1)
     stored = load_state(tmp_path, identity="same", seed=5)
@@ -158,23 +116,25 @@ def test_with_a_running_mean_it_is_what_is_validated_and_kept(tmp_path: Path) ->
     for name, value in stored.mean.items():
         assert torch.equal(best[name], value), name
     assert not torch.equal(best["positions"], model.state_dict()["positions"])
-    judged = make_model().eval()
-    judged.load_state_dict(best)
+    evaluated = make_model().eval()
+    evaluated.load_state_dict(best)
     batch = samples(6, seed=70).batch(range(5)).reseeded(5, 0)
     with torch.no_grad():
-        loss, _ = objective(judged, batch)
+        loss, _ = objective(evaluated, batch)
     assert loss.item() == pytest.approx(fitted.metrics["loss"], rel=1e-5)
 
 
 def test_bf16_trains_float32_weights(tmp_path: Path) -> None:
     listener = Listener()
-    hardware = Hardware(accelerator="cpu", precision="bf16")
+    hardware = Hardware(accelerator="cpu", precision="bf16", profile=True)
     model, _ = train(tmp_path / "half", hardware=hardware, reporter=listener)
     exact = Listener()
     train(tmp_path / "full", reporter=exact)
     assert all(p.dtype == torch.float32 for p in model.parameters())
     half, full = (who.records[-1]["train"]["loss"] for who in (listener, exact))
     assert half != full and half == pytest.approx(full, rel=0.05)
+    shares = listener.records[1]["timing"]
+    assert sum(shares.values()) == pytest.approx(1.0) and shares["backward"] > 0
 
 
 # When it ends
@@ -185,13 +145,6 @@ def test_patience_ends_a_run_that_does_not_improve(tmp_path: Path) -> None:
     _, fitted = train(tmp_path, epochs=9, patience=2, monitor="noise")
     assert (fitted.epochs, fitted.best_epoch, fitted.stopped_early) == (3, 1, True)
     assert [line["best"] for line in timeless(tmp_path)[1:]] == [True, False, False]
-
-
-def test_patience_counts_only_epochs_that_were_validated(tmp_path: Path) -> None:
-    _, fitted = train(tmp_path, epochs=9, patience=3, validate_every=2, monitor="noise")
-    assert (fitted.epochs, fitted.best_epoch) == (6, 2)
-    validated = [line["epoch"] for line in timeless(tmp_path)[1:] if line["valid"]]
-    assert validated == [2, 4, 6]
 
 
 def test_without_validation_every_epoch_is_kept(tmp_path: Path) -> None:
@@ -213,9 +166,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_after_its_step_with_the_state_saved(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_signal_ends_the_run_after_its_step(tmp_path: Path, number: signal.Signals) -> None:
     def ask(loss: Tensor) -> Tensor:
         os.kill(os.getpid(), number)
         return loss
@@ -233,48 +184,6 @@ def test_a_signal_ends_the_run_after_its_step_with_the_state_saved(
     assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
 
 
-def test_chances_that_come_from_the_generators_of_the_process_go_on_too(tmp_path: Path) -> None:
-    def chancy(ask_at: int | None) -> Callable[[int], Objective]:
-        calls = 0
-
-        def draw(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-            nonlocal calls
-            loss, logs = objective(model, batch)
-            calls += 1
-            if calls == ask_at:
-                os.kill(os.getpid(), signal.SIGINT)
-            # Not from Python's own generator: the checks of types in these tests draw from it.
-            return loss, logs | {"chance": torch.tensor(np.random.random())}
-
-        return lambda epoch: draw
-
-    before = np.random.get_state()
-    try:
-        np.random.seed(1)
-        train(tmp_path / "whole", objectives=chancy(None))
-        np.random.seed(1)
-        with pytest.raises(KeyboardInterrupt):
-            train(tmp_path / "run", objectives=chancy(5))
-        np.random.seed(2)
-        train(tmp_path / "run", objectives=chancy(None))
-    finally:
-        np.random.set_state(before)
-    assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
-
-
-def test_the_time_of_an_epoch_has_that_before_the_interruption(tmp_path: Path) -> None:
-    def wait_and_ask(loss: Tensor) -> Tensor:
-        time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGINT)
-        return loss
-
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path, objectives=at_call(5, wait_and_ask))
-    listener = Listener()
-    train(tmp_path, reporter=listener)
-    assert listener.records[0]["seconds"] > 0.5
-
-
 # What it leaves alone
 
 
@@ -287,7 +196,7 @@ def test_the_random_generators_of_the_caller_are_left_alone(tmp_path: Path) -> N
     assert torch.equal(torch.rand(3), wanted)
 
 
-def test_a_model_is_compiled_only_while_it_is_trained(
+def test_a_model_is_compiled_only_in_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: list[str] = []
@@ -306,16 +215,6 @@ def test_a_model_is_compiled_only_while_it_is_trained(
     assert set(used) == {"forward"}
     assert not {"forward", "reconstruct", "consistency"} & set(model.__dict__)
     assert_equal_weights(model, plain)
-
-
-def test_the_time_of_an_epoch_is_shared_out_when_asked_for(tmp_path: Path) -> None:
-    listener = Listener()
-    train(tmp_path, hardware=Hardware(accelerator="cpu", profile=True), reporter=listener)
-    shares = listener.records[1]["timing"]
-    parts = ("data", "forward", "backward", "optimizer", "validation", "checkpoint", "other")
-    assert set(shares) == set(parts)
-    assert sum(shares.values()) == pytest.approx(1.0)
-    assert shares["forward"] > 0 and shares["backward"] > 0
 
 
 def test_processes_started_by_torchrun_or_srun_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,13 +236,7 @@ def test_processes_started_by_torchrun_or_srun_are_counted(monkeypatch: pytest.M
 @pytest.mark.gpu
 @pytest.mark.parametrize("record", [False, True])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_a_run_on_a_gpu_goes_on_to_the_end_of_one_that_was_not_interrupted(
-    tmp_path: Path, record: bool, precision: Any
-) -> None:
-    def ask(loss: Tensor) -> Tensor:
-        os.kill(os.getpid(), signal.SIGINT)
-        return loss
-
+def test_a_run_on_a_gpu_resumes(tmp_path: Path, record: bool, precision: Any) -> None:
     hardware = Hardware(accelerator="cuda", precision=precision, record=record, profile=True)
     plan: dict[str, Any] = {"dropout": 0.2, "ema": 0.9, "hardware": hardware, "epochs": 4}
     listener = Listener()
@@ -351,7 +244,7 @@ def test_a_run_on_a_gpu_goes_on_to_the_end_of_one_that_was_not_interrupted(
     assert not listener.said
     with pytest.raises(KeyboardInterrupt):
         # A recording replays kernels, not Python: only the first two pieces of a kind call it.
-        train(tmp_path / "run", **plan, objectives=at_call(2, ask))
+        train(tmp_path / "run", **plan, objectives=at_call(2, interrupt))
     model, fitted = train(tmp_path / "run", **plan)
     assert fitted.resumed_from == 1
     for name, value in whole.state_dict().items():
@@ -363,8 +256,214 @@ def test_a_run_on_a_gpu_goes_on_to_the_end_of_one_that_was_not_interrupted(
 @pytest.mark.gpu
 def test_a_gpu_stops_at_a_loss_that_is_not_finite(tmp_path: Path) -> None:
     spoil = at_call(10, lambda loss: loss * float("nan"))
-    with pytest.raises(FloatingPointError, match="loss of nan in epoch 2, step 2 .step 6 of"):
+    with refused("nan", "epoch 2, step 2", error=FloatingPointError):
         # A recording would replay kernels without asking the objective again.
         train(tmp_path, objectives=spoil, hardware=Hardware(accelerator="cuda", record=False))
     stored = load_state(tmp_path, identity="same", seed=5)
     assert stored is not None and stored.progress.total == 4
+
+
+def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
+    train(tmp_path, epochs=1, identity="this")
+    log = (tmp_path / "log.jsonl").read_text()
+    with refused("'this'", "'that'"):
+        train(tmp_path, epochs=1, identity="that")
+    assert (tmp_path / "log.jsonl").read_text() == log
+
+
+def test_the_state_of_another_model_is_refused(tmp_path: Path) -> None:
+    train(tmp_path, epochs=1)
+    with refused("model"):
+        train(tmp_path, epochs=1, model=nn.Linear(2, 2))
+
+
+def test_two_damaged_states_are_refused(tmp_path: Path) -> None:
+    train(tmp_path, epochs=2)
+    for name in (FILE, PREVIOUS):
+        path = tmp_path / name
+        path.write_bytes(path.read_bytes()[:-100])
+    with refused(f"{PREVIOUS} is damaged", f"remove {FILE}"):
+        train(tmp_path, epochs=2)
+
+
+@pytest.mark.parametrize("checkpoint_minutes", [0.0, 1e9])
+def test_a_loss_of_nan_stops_with_its_batch(tmp_path: Path, checkpoint_minutes: float) -> None:
+    spoil = at_call(10, lambda loss: loss * float("nan"))
+    named = ("nan", "epoch 2, step 2", "flow-", "nonfinite.safetensors", "learning rate")
+    with refused(*named, error=FloatingPointError):
+        train(tmp_path, objectives=spoil, checkpoint_minutes=checkpoint_minutes)
+    with safe_open(tmp_path / "nonfinite.safetensors", framework="pt") as file:
+        assert '"epoch": 2, "step": 2, "total": 6' in file.metadata()["header"]
+        batch = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    data = samples(8, 7)
+    for piece in ("0", "1"):
+        same = data.batch(batch[f"{piece}/sample"].tolist()).reseeded(5, 1)
+        assert torch.equal(batch[f"{piece}/x"], same.x)
+        assert torch.equal(batch[f"{piece}/seeds"], same.seeds)
+    stored = load_state(tmp_path, identity="same", seed=5)
+    assert stored is not None
+    assert stored.progress.total == (5 if checkpoint_minutes == 0 else 4)
+    assert all(value.isfinite().all() for value in stored.model.values())
+    # The state is good: the run goes on from it.
+    _, fitted = train(tmp_path)
+    assert fitted.steps == 12
+
+
+@pytest.mark.parametrize("clip", [1.0, None])
+def test_a_gradient_that_is_not_finite_stops_too(tmp_path: Path, clip: float | None) -> None:
+    def root(loss: Tensor) -> Tensor:
+        return loss + (loss - loss.detach()).sqrt().nan_to_num(0.0)
+
+    with refused("norm nan", "epoch 1, step 2", "no state", error=FloatingPointError):
+        train(tmp_path, objectives=at_call(3, root), clip=clip)
+
+
+def test_out_of_memory_says_what_to_lower(tmp_path: Path) -> None:
+    def run_out(loss: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    with refused("micro_batch, now 2", "bf16", "2.00 GiB", error=MemoryError):
+        train(tmp_path, objectives=at_call(2, run_out))
+
+
+@pytest.fixture
+def limited() -> Iterator[Callable[[int | None], None]]:
+    """Sets how large a file may become, which is a full disk to the writer; None: as before."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size: int | None) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft if size is None else size, hard))
+
+    yield limit
+    limit(None)
+
+
+class Rescuer(Listener):
+    """Makes room as soon as the run says that it waits."""
+
+    def __init__(self, limit: Callable[[int | None], None], at: int, size: int) -> None:
+        super().__init__(lambda epoch: limit(size if epoch == at else None))
+        self._limit = limit
+
+    def say(self, text: str) -> None:
+        super().say(text)
+        self._limit(None)
+
+
+ROOM_FOR_WEIGHTS = 50_000
+"""For the log and the best weights of the small model, not for its state."""
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts to write follow each other at once."""
+    monkeypatch.setattr(checkpoints, "RETRY_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_a_run_waits_for_room_and_loses_nothing(
+    tmp_path: Path, limited: Callable[[int | None], None], epoch: int
+) -> None:
+    listener = Rescuer(limited, epoch, ROOM_FOR_WEIGHTS)
+    model, fitted = train(tmp_path / "full", reporter=listener, checkpoint_minutes=0.0)
+    trouble, end = listener.said
+    assert "could not write the state" in trouble and "File too large; training waits" in trouble
+    assert "is written; training goes on" in end and "Errno" not in trouble
+    assert not list((tmp_path / "full").glob(".*.partial"))
+    assert fitted.steps == 12
+    whole, _ = train(tmp_path / "whole")
+    assert_equal_weights(model, whole)
+    assert timeless(tmp_path / "full") == timeless(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("checkpoint_minutes", [0.0, 1e9])
+def test_a_disk_that_stays_full_stops_the_run(
+    tmp_path: Path,
+    limited: Callable[[int | None], None],
+    monkeypatch: pytest.MonkeyPatch,
+    checkpoint_minutes: float,
+) -> None:
+    monkeypatch.setattr(checkpoints, "LONGEST_SECONDS", 0.5)
+    listener = Listener(lambda epoch: limited(ROOM_FOR_WEIGHTS if epoch >= 2 else None))
+    with refused("state.safetensors", "minutes", "again", error=OSError):
+        train(tmp_path, reporter=listener, checkpoint_minutes=checkpoint_minutes)
+    assert all("training waits until it can" in text for text in listener.said)
+    limited(None)
+    stored = load_state(tmp_path, identity="same", seed=5)
+    assert stored is not None and stored.progress.total == (8 if checkpoint_minutes == 0 else 4)
+    _, fitted = train(tmp_path)  # goes on
+    assert fitted.resumed_from == stored.progress.total and fitted.steps == 12
+
+
+def test_an_unknown_monitor_is_found_before_training(tmp_path: Path) -> None:
+    with refused("'accuracy'", "loss, absolute, noise"):
+        train(tmp_path, epochs=1, monitor="accuracy", objectives=at_call(1, refuse))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("ema", [None, 0.9])
+@pytest.mark.parametrize("valid", [True, False])
+def test_lost_best_weights_are_written_again(
+    tmp_path: Path, ema: float | None, valid: bool
+) -> None:
+    saved: list[tuple[dict[str, Tensor], Mapping[str, Any]]] = []
+
+    def save_best(model: nn.Module, metrics: Mapping[str, Any]) -> None:
+        assert not model.training
+        saved.append(({k: v.clone() for k, v in model.state_dict().items()}, dict(metrics)))
+
+    plan: dict[str, Any] = {"save_best": save_best, "ema": ema, "valid": valid}
+    _, fitted = train(tmp_path, **plan)
+    assert fitted.best_epoch == fitted.epochs == len(saved) == 3
+    train(tmp_path, **plan, best_is_there=lambda: True)
+    assert len(saved) == 3
+    train(tmp_path, **plan, best_is_there=lambda: False)
+    (wanted, metrics), (found, again) = saved[2:]
+    assert metrics == again == fitted.metrics
+    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+
+
+@pytest.mark.parametrize("call", [10, None])
+def test_lost_best_weights_of_an_earlier_epoch_are_missed(tmp_path: Path, call: int | None) -> None:
+    """The state is in the middle of the epoch after the best one, or some epochs after it."""
+    plan: dict[str, Any] = {"monitor": "noise"}
+    if call is None:
+        train(tmp_path, **plan)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path, **plan, objectives=at_call(call, interrupt))
+    log = (tmp_path / "log.jsonl").read_text()
+    with refused("epoch 1", "missing", "another folder"):
+        train(tmp_path, **plan, best_is_there=lambda: False)
+    assert (tmp_path / "log.jsonl").read_text() == log
+    _, fitted = train(tmp_path, **plan, best_is_there=lambda: True)
+    assert (fitted.epochs, fitted.best_epoch) == (3, 1)
+
+
+@pytest.mark.parametrize(("call", "words"), [(10, "as it was before"), (3, "no state")])
+def test_a_stop_that_could_not_save_says_so(
+    tmp_path: Path, limited: Callable[[int | None], None], call: int, words: str
+) -> None:
+    def fill_and_ask(loss: Tensor) -> Tensor:
+        limited(ROOM_FOR_WEIGHTS)
+        return interrupt(loss)
+
+    with pytest.raises(KeyboardInterrupt, match=words):
+        train(tmp_path, objectives=at_call(call, fill_and_ask))
+
+
+def test_a_warm_up_longer_than_the_run_is_reported(tmp_path: Path) -> None:
+    listener = Listener()
+    train(tmp_path, epochs=1, warmup_epochs=1.5, reporter=listener)
+    assert "warmup_epochs = 1.5" in listener.said[0]
+
+
+def test_lost_best_weights_that_cannot_be_written_stop_the_run(tmp_path: Path) -> None:
+    def fail(model: nn.Module, metrics: Mapping[str, Any]) -> None:
+        raise OSError(28, "No space left on device")
+
+    train(tmp_path, epochs=1)
+    with refused("written again", "No space left", error=OSError):
+        train(tmp_path, epochs=1, save_best=fail, best_is_there=lambda: False)

@@ -1,6 +1,5 @@
 """The log: whole lines, exact means, lines of unknown epochs dropped, a full disk survived."""
 
-import json
 import math
 import resource
 import sys
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pibert.training.journal import Journal, LogSums, Reporter, Silent, means, read_log
+from pibert.training.journal import Journal, LogSums, means, read_log
 
 CPU = torch.device("cpu")
 
@@ -47,32 +46,6 @@ def test_means_are_over_samples_whatever_the_pieces_and_processes() -> None:
     assert found == {"loss": (3.0 + 4.0 + 28.0) / 8, "a": 50.0 / 4, "b": 5.0}
 
 
-def test_the_loss_itself_counts_and_not_what_an_objective_calls_so() -> None:
-    sums = LogSums(CPU)
-    sums.add(torch.tensor(2.0), {"loss": torch.tensor(9.0)}, 1)
-    assert means([sums.to_plain()]) == {"loss": 2.0}
-
-
-def test_sums_go_through_json_without_loss() -> None:
-    whole, parted = LogSums(CPU), LogSums(CPU)
-    values = torch.rand(20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    for index, value in enumerate(values):
-        whole.add(value, {"a": value / 3}, 1 + index)
-    for index, value in enumerate(values):
-        if index == 11:
-            plain = json.loads(json.dumps(parted.to_plain()))
-            parted = LogSums(CPU)
-            parted.load(plain)
-        parted.add(value, {"a": value / 3}, 1 + index)
-    assert whole.to_plain() == parted.to_plain()
-
-
-def test_a_log_has_a_line_for_the_start_and_one_per_epoch(tmp_path: Path) -> None:
-    assert write_run(tmp_path, 1, 2) == []
-    lines = read_log(tmp_path / "log.jsonl")
-    assert lines == [{"kind": "start", "total_steps": 12}, record(1), record(2)]
-
-
 def test_a_resumed_log_drops_what_its_state_does_not_know(tmp_path: Path) -> None:
     write_run(tmp_path, 1, 2, 3)
     with (tmp_path / "log.jsonl").open("a") as file:
@@ -101,19 +74,6 @@ def test_lines_that_the_log_has_lost_are_counted(tmp_path: Path, lost: slice, mi
     ] + [4]
 
 
-def test_a_log_that_was_removed_is_begun_again(tmp_path: Path) -> None:
-    write_run(tmp_path, 1, 2)
-    (tmp_path / "log.jsonl").unlink()
-    (text,) = write_run(tmp_path, step=8, kept=2)
-    assert "lines of 2 of the 2 epochs that are done are missing" in text
-
-
-def test_a_new_run_begins_a_new_log(tmp_path: Path) -> None:
-    write_run(tmp_path, 1, 2, 3)
-    write_run(tmp_path, 1)
-    assert len(read_log(tmp_path / "log.jsonl")) == 2
-
-
 def test_values_that_are_not_finite_are_null(tmp_path: Path) -> None:
     journal = Journal(tmp_path, print)
     journal.open({}, epochs=0, step=0)
@@ -139,7 +99,7 @@ def test_a_full_disk_is_complained_about_and_survived(tmp_path: Path) -> None:
     assert [line.get("epoch") for line in read_log(log)] == [None, 3]
 
 
-def test_a_disk_too_full_for_tensorboard_is_told_once_and_without_a_traceback(
+def test_a_disk_too_full_for_tensorboard_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tensorboard")
@@ -166,23 +126,6 @@ def test_a_disk_too_full_for_tensorboard_is_told_once_and_without_a_traceback(
     assert unhandled == [] and threading.excepthook is mine
 
 
-def test_errors_of_other_threads_are_not_hidden(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail() -> None:
-        raise OSError("of another thread")
-
-    unhandled: list[Any] = []
-    monkeypatch.setattr(threading, "excepthook", unhandled.append)
-    journal = Journal(tmp_path, print)
-    journal.open({}, epochs=0, step=0)
-    thread = threading.Thread(target=fail)
-    thread.start()
-    thread.join()
-    journal.close()
-    assert len(unhandled) == 1
-
-
 def test_tensorboard_has_the_numbers_of_the_log(tmp_path: Path) -> None:
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     write_run(tmp_path, 1, 2)
@@ -193,13 +136,7 @@ def test_tensorboard_has_the_numbers_of_the_log(tmp_path: Path) -> None:
     assert found == pytest.approx({4: 2.0, 8: 1.0, 12: 2 / 3})
 
 
-def test_without_tensorboard_there_is_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_needs_no_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     assert write_run(tmp_path, 1) == []
     assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
-
-
-def test_the_silent_reporter_is_a_reporter() -> None:
-    assert isinstance(Silent(), Reporter)

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from pibert.fields import Batch, FieldSpec, Grid, Normalizer
 from pibert.training import losses
 from pibert.training.losses import LossScales, LossWeights
-from pibert.training.objectives import Objective, in_turns, period_of, supervised, weighted
-from pibert.training.rollout import Mode, RolloutConfig, noisy
-from tests.helpers import randomise, tiny_model, tiny_spec
+from pibert.training.objectives import Objective, supervised, weighted
+from pibert.training.rollout import Mode, RolloutConfig
+from tests.helpers import randomise, refused, tiny_model, tiny_spec
+from tests.training.setups import assert_pieces_add_up, batch_of
 
 WEIGHTS = LossWeights(reg=0.5, div=2.0, lap=3.0, bnd=0.7)
 SHAPE = (5, 7)
@@ -46,19 +47,7 @@ def make_batch(size: int = 3, history: int = 1, frames: int = 1, channels: int =
     target_mask = draw(size, frames, *SHAPE, seed=2) > thresholds.view(-1, 1, 1, 1)
     target_mask[-1] = False
     x, y = draw(size, history * 2, *SHAPE, seed=3), draw(size, frames, channels, *SHAPE, seed=4)
-    return Batch(
-        x=torch.where(mask[:, None], x, 0.0),
-        y=torch.where(target_mask[:, :, None], y, 0.0),
-        parameters=torch.zeros(size, 16),
-        mask=mask,
-        target_mask=target_mask,
-        sample=torch.arange(size),
-        seeds=1000 + torch.arange(size),
-    )
-
-
-def part(batch: Batch, where: slice) -> Batch:
-    return batch.map(lambda tensor: tensor[where])
+    return batch_of(x, y, mask, target_mask)
 
 
 def by_hand(prediction: Tensor, batch: Batch, frames: slice) -> Tensor:
@@ -100,21 +89,13 @@ def test_one_step_is_the_plain_loss_of_one_call() -> None:
     assert set(supervised(SCALES, LossWeights())(model, batch)[1]) == {"loss", "reconstruction"}
 
 
-def test_several_frames_ahead_are_unfolded_frame_by_frame() -> None:
-    model, batch = Mixer(history=2, horizon=3), make_batch(history=2, frames=3)
-    folded = model(batch.x, batch.parameters, batch.mask)
-    frames = torch.stack((folded[:, :2], folded[:, 2:4], folded[:, 4:]), 1)
-    loss, _ = supervised(SCALES, WEIGHTS)(model, batch)
-    torch.testing.assert_close(loss, by_hand(frames, batch, slice(None)))
-
-
 def test_targets_may_be_other_channels_than_the_inputs_in_one_step() -> None:
     spec = FieldSpec(family="incompressible", channels=("p",), grid=SPEC.grid)
     scales = LossScales.from_training(spec, Normalizer.identity(1))
     model, batch = Mixer(outputs=1), make_batch(channels=1, frames=2)
     loss, _ = supervised(scales, LossWeights(bnd=1.0))(model, batch)
     assert loss.isfinite()
-    with pytest.raises(ValueError, match=r"channels that the model takes, \('u', 'v'\), found"):
+    with refused(("u", "v"), "found"):
         supervised(scales, LossWeights(), RolloutConfig(steps=2))(model, batch)
 
 
@@ -150,14 +131,6 @@ def test_pushforward_counts_the_last_step_and_stops_the_gradient_before_it() -> 
     assert not torch.allclose(gradient(through_all, model), by_the_last)
 
 
-def test_in_evaluation_every_frame_of_a_pushforward_counts() -> None:
-    model, batch = Mixer().eval(), make_batch(frames=3)
-    config = RolloutConfig(steps=3, mode="pushforward", noise=1.0)
-    loss, _ = supervised(SCALES, WEIGHTS, config)(model, batch)
-    full, _ = supervised(SCALES, WEIGHTS, RolloutConfig(steps=3))(model, batch)
-    assert torch.equal(loss, full)
-
-
 @pytest.mark.parametrize(("history", "horizon"), [(3, 1), (3, 2), (2, 3)])
 def test_a_history_slides_over_the_predictions(history: int, horizon: int) -> None:
     model = Mixer(history, horizon)
@@ -171,52 +144,57 @@ def test_a_history_slides_over_the_predictions(history: int, horizon: int) -> No
     assert len(model.inputs) == 3
 
 
-def test_unknown_points_stay_unknown_in_a_rollout_of_pibert() -> None:
-    spec = tiny_spec((8, 12))
-    model = randomise(tiny_model(spec=spec, history=2))
-    batch = make_batch(2, history=2, frames=2)
-    mask = torch.ones(2, 8, 12, dtype=torch.bool)
-    mask[0, 2:5, 3] = False
-    batch = replace(
-        batch,
-        x=draw(2, 4, 8, 12).float(),
-        y=torch.zeros(2, 2, 2, 8, 12),
-        mask=mask,
-        target_mask=mask[:, None].repeat(1, 2, 1, 1),
-    )
-    objective = supervised(
-        LossScales.from_training(spec, Normalizer.identity(2)), WEIGHTS, RolloutConfig(steps=2)
-    )
-    loss, _ = objective(model, batch)
-    noise = torch.where(mask[:, None], batch.x, 5.0)
-    torch.testing.assert_close(objective(model, replace(batch, x=noise))[0], loss)
-
-
 def test_too_few_target_frames_are_named_and_more_are_not_used() -> None:
     model, batch = Mixer(horizon=2), make_batch(frames=3)
-    with pytest.raises(ValueError, match="at least 4 target frames for 2 steps of 2 frames"):
+    with refused("4 target frames", "2 steps of 2"):
         supervised(SCALES, WEIGHTS, RolloutConfig(steps=2))(model, batch)
     shorter = replace(batch, y=batch.y[:, :2], target_mask=batch.target_mask[:, :2])
     objective = supervised(SCALES, WEIGHTS, RolloutConfig(steps=2), steps=1)
     assert torch.equal(objective(model, batch)[0], objective(model, shorter)[0])
-    with pytest.raises(ValueError, match="a multiple of the 3 of the targets, found 4"):
+    with refused("multiple of 3", "found 4"):
         objective(model, make_batch(frames=2, channels=3))
 
 
-def test_the_curriculum_grows_evenly_to_all_steps() -> None:
+@pytest.mark.parametrize("mode", ["full", "pushforward"])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_activations_that_are_computed_again_give_the_same_gradient(
+    mode: Mode, dropout: float
+) -> None:
+    spec = tiny_spec((8, 12))
+    model = randomise(tiny_model(spec=spec, dropout=dropout)).double().train()
+    batch = make_batch(2, frames=3)
+    found = []
+    for recompute in (False, True):
+        config = RolloutConfig(steps=3, mode=mode, recompute=recompute)
+        torch.manual_seed(0)
+        model.zero_grad()
+        loss, _ = supervised(SCALES, WEIGHTS, config)(model, batch)
+        loss.backward()
+        found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    assert found[0] and len(found[0]) == len(found[1])
+    for kept, computed in zip(*found, strict=True):
+        torch.testing.assert_close(computed, kept)
+
+
+def test_the_curriculum_doubles_the_steps() -> None:
+    config = RolloutConfig(steps=8, first=2, curriculum_epochs=4)
+    assert [config.steps_at(epoch) for epoch in range(7)] == [2, 2, 4, 4, 8, 8, 8]
+    config = RolloutConfig(steps=5, curriculum_epochs=3)
+    assert [config.steps_at(epoch) for epoch in range(5)] == [1, 2, 4, 5, 5]
     config = RolloutConfig(steps=4, curriculum_epochs=6)
-    assert [config.steps_at(epoch) for epoch in range(9)] == [1, 1, 2, 2, 3, 3, 4, 4, 4]
     assert RolloutConfig(steps=4).steps_at(0) == 4
-    with pytest.raises(ValueError, match="expected 1 to 4 rollout steps, found 5"):
+    with refused("1 to 2", "found 3"):
+        RolloutConfig(steps=2, first=3)
+    with refused("1 to 4", "found 5"):
         supervised(SCALES, WEIGHTS, config, steps=5)
 
 
 def test_wrong_rollouts_are_named() -> None:
-    with pytest.raises(ValueError, match="steps must be 1 or more, found 0"):
+    with refused("steps", 0):
         RolloutConfig(steps=0)
-    with pytest.raises(ValueError, match="noise must be zero or positive, found -1"):
+    with refused("noise", -1):
         RolloutConfig(noise=-1.0)
-    with pytest.raises(ValueError, match="curriculum epochs must be zero or more, found -1"):
+    with refused("curriculum", -1):
         RolloutConfig(curriculum_epochs=-1)
 
 
@@ -224,32 +202,11 @@ def test_wrong_rollouts_are_named() -> None:
 
 
 @pytest.mark.parametrize("mode", ["full", "pushforward"])
-def test_parts_of_a_batch_weighted_by_their_samples_give_the_whole_gradient(mode: Mode) -> None:
+def test_pieces_of_a_batch_add_up_to_the_whole(mode: Mode) -> None:
     model, batch = Mixer(history=2), make_batch(size=5, history=2, frames=2)
     config = RolloutConfig(steps=2, mode=mode, noise=0.3)
     objective = weighted({"supervised": (2.0, supervised(SCALES, WEIGHTS, config))})
-    loss, logs = objective(model, batch)
-    parts = [part(batch, slice(0, 2)), part(batch, slice(2, 5))]
-    outcomes = [objective(model, piece) for piece in parts]
-    shares = [2 / 5, 3 / 5]
-    summed = sum(
-        share * gradient(value, model) for share, (value, _) in zip(shares, outcomes, strict=True)
-    )
-    torch.testing.assert_close(summed, gradient(loss, model))
-    for name, entry in logs.items():
-        mean = sum(share * log[name] for share, (_, log) in zip(shares, outcomes, strict=True))
-        torch.testing.assert_close(mean, entry, msg=name)
-
-
-def test_noise_has_its_size_is_drawn_per_sample_and_leaves_unknown_points_alone() -> None:
-    batch = make_batch(size=4, history=50)
-    noise = noisy(batch, 0.25).x - batch.x
-    known = batch.mask[:, None].expand_as(noise)
-    assert (noise[~known] == 0).all()
-    assert math.isclose(noise[known].std().item(), 0.25, rel_tol=0.05)
-    assert abs(noise[known].mean().item()) < 0.02
-    torch.testing.assert_close(noisy(part(batch, slice(2, 3)), 0.25).x - batch.x[2:3], noise[2:3])
-    assert not torch.equal(noise[0], noise[1])
+    assert_pieces_add_up(objective, model, batch, (2,))
 
 
 def test_noise_comes_in_training_alone_and_from_the_seeds() -> None:
@@ -305,21 +262,7 @@ def test_joint_training_adds_the_parts_with_their_weights() -> None:
 
 
 def test_a_sum_without_a_weight_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"a weight above zero, found \['mpp'\]"):
+    with refused(["mpp"]):
         weighted({"mpp": (0.0, refuses)})
-    with pytest.raises(ValueError, match="'mpp' must be zero or positive: nan"):
+    with refused("'mpp'", "nan"):
         weighted({"mpp": (math.nan, refuses)})
-
-
-def test_the_period_of_a_sum_is_the_least_that_all_of_its_parts_have() -> None:
-    turns = {period: in_turns(constant(1.0), period) for period in (4, 5, 6)}
-    whole = weighted(
-        {
-            "a": (1.0, turns[4]),
-            "b": (2.0, turns[6]),
-            "c": (1.0, constant(1.0)),
-            "d": (0.0, turns[5]),
-        }
-    )
-    assert period_of(whole) == 12  # a part that is left out has no say
-    assert period_of(weighted({"c": (1.0, constant(1.0))})) == 1

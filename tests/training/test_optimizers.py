@@ -5,16 +5,21 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from pibert.models.fourier import FourierBranch
 from pibert.training.optimizers import (
+    Muon,
     RunningMean,
     build_optimizers,
     learning_rate,
+    matrices_of,
     moments,
+    orthogonalised,
     set_moments,
     set_rate,
 )
+from tests.helpers import assert_close, refused
 from tests.training.setups import make_model
 
 ADAM: dict[str, Any] = {"rate": 1e-2, "weight_decay": 0.1, "betas": (0.9, 0.99)}
@@ -31,7 +36,7 @@ def test_the_learning_rate_warms_up_and_falls_as_a_cosine() -> None:
 
 @pytest.mark.parametrize(("total", "warmup"), [(1, 0), (1, 1), (3, 3), (2, 5)])
 def test_a_schedule_may_be_as_short_as_its_warm_up(total: int, warmup: int) -> None:
-    rates = [learning_rate(s, total=total, warmup=warmup, peak=1.0) for s in range(total)]
+    rates = [learning_rate(step, total=total, warmup=warmup, peak=1.0) for step in range(total)]
     assert all(0 < rate <= 1 for rate in rates)
 
 
@@ -50,28 +55,6 @@ def test_the_running_mean_is_the_recursion_worked_out_by_hand() -> None:
     with mean.applied():
         assert model.weight.item() == pytest.approx(expected)
     assert model.weight.item() == 5.0
-
-
-def test_matrices_decay_and_vectors_do_not() -> None:
-    model = make_model()
-    (optimizer,) = build_optimizers(model, "adamw", **ADAM)
-    decays = {
-        id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]
-    }
-    for name, parameter in model.named_parameters():
-        assert decays.pop(id(parameter)) == (0.1 if parameter.ndim > 1 else 0.0), name
-    assert not decays
-
-
-def test_muon_takes_matrices_kernels_and_modes_and_adamw_the_rest() -> None:
-    model = make_model()
-    adam, muon = build_optimizers(model, "muon", **ADAM)
-    names = {id(p): name for name, p in model.named_parameters()}
-    taken = {names[id(p)] for group in muon.param_groups for p in group["params"]}
-    rest = {names[id(p)] for group in adam.param_groups for p in group["params"]}
-    assert taken | rest == set(names.values()) and not taken & rest
-    assert {"blocks.0.mlp.0.weight", "patch_embedding.weight", "projection.weight"} <= taken
-    assert {"positions", "norm.weight", "read_out.weight", "read_out.bias"} <= rest
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
@@ -104,5 +87,74 @@ def test_moments_are_restored_by_name_and_the_next_step_is_the_same(name: Any) -
 def test_moments_of_an_unknown_parameter_are_refused() -> None:
     model = make_model()
     optimizers = build_optimizers(model, "adamw", **ADAM)
-    with pytest.raises(ValueError, match="'nowhere.weight', which this model has not"):
+    with refused("'nowhere.weight'"):
         set_moments(optimizers, model, {"nowhere.weight/exp_avg": torch.zeros(1)})
+
+
+def polar(matrix: Tensor) -> Tensor:
+    """U V^H of the singular value decomposition."""
+    u, _, vh = torch.linalg.svd(matrix, full_matrices=False)
+    return u @ vh
+
+
+@pytest.mark.parametrize("shape", [(12, 12), (10, 30), (40, 16)])
+def test_singular_values_come_close_to_one_and_directions_stay(shape: tuple[int, int]) -> None:
+    matrix = torch.randn(3, *shape)
+    found = orthogonalised(matrix)
+    values = torch.linalg.svdvals(found)
+    assert values.min() > 0.6 and values.max() < 1.25
+    u, _, vh = torch.linalg.svd(matrix, full_matrices=False)
+    core = u.mT @ found @ vh.mT
+    assert_close(core, torch.diag_embed(core.diagonal(dim1=-2, dim2=-1)), rtol=1e-4)
+
+
+def first_step(weight: nn.Parameter, *, spectral: bool, rate: float = 0.1) -> Tensor:
+    """What the first step, without decay, subtracts from a weight with a random gradient."""
+    before = weight.detach().clone()
+    optimizer = Muon(*(([], [weight]) if spectral else ([weight],)), lr=rate)
+    optimizer.step()
+    return (before - weight.detach()) / rate
+
+
+def test_every_mode_of_a_fourier_layer_moves_as_a_complex_matrix() -> None:
+    weight = nn.Parameter(torch.randn(3, 2, 6, 8, 2))
+    weight.grad = (
+        torch.randn(3, 2, 6, 8, 2) * torch.tensor([1e-3, 1.0, 1e3])[:, None, None, None, None]
+    )
+    step = torch.view_as_complex(first_step(weight, spectral=True).contiguous()) / (0.2 * 4.0)
+    expected = polar(torch.view_as_complex(weight.grad.contiguous()))
+    overlap = (step * expected.conj()).sum((-2, -1)).real / 6
+    assert overlap.min() > 0.7 and overlap.max() < 1.2  # whatever the size of the gradient
+
+
+def test_momentum_and_decay_are_those_worked_out_by_hand() -> None:
+    weight = nn.Parameter(torch.randn(10, 12))
+    start, gradients = weight.detach().clone(), [torch.randn(10, 12) for _ in range(2)]
+    optimizer = Muon([weight], lr=0.1, weight_decay=0.5, momentum=0.9)
+    expected, buffer = start, torch.zeros(10, 12)
+    for gradient in gradients:
+        weight.grad = gradient
+        optimizer.step()
+        buffer = 0.9 * buffer + 0.1 * gradient
+        step = orthogonalised(0.1 * gradient + 0.9 * buffer) * 0.2 * 12**0.5
+        expected = 0.95 * expected - 0.1 * step
+    assert_close(weight, expected)
+
+
+def test_matrices_are_found_in_layers_and_small_or_frozen_ones_are_not() -> None:
+    model = nn.ModuleDict(
+        {
+            "wide": nn.Linear(16, 20),
+            "narrow": nn.Linear(16, 2),
+            "kernel": nn.Conv2d(3, 12, 3),
+            "depthwise": nn.Conv2d(16, 16, 3, groups=16),
+            "frozen": nn.Linear(16, 16),
+            "table": nn.Embedding(16, 16),
+            "fourier": FourierBranch(6, 8, 2, (8, 8)),
+        }
+    )
+    model["frozen"].requires_grad_(False)
+    names = {id(p): name for name, p in model.named_parameters()}
+    plain, spectral = ([names[id(p)] for p in part] for part in matrices_of(model))
+    assert plain == ["wide.weight", "kernel.weight", "depthwise.weight"]
+    assert spectral == ["fourier.positive", "fourier.negative"]

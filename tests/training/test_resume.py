@@ -10,6 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from pibert.training.state import read_tensors, write_tensors
 from tests.training.setups import run_worker, timeless
 
 KILLED = -signal.SIGKILL
@@ -78,7 +79,7 @@ def test_the_run_that_the_others_are_compared_with_uses_all_features(uninterrupt
     ],
     ids=str,
 )
-def test_a_killed_run_goes_on_to_the_same_end(
+def test_a_killed_run_ends_the_same(
     tmp_path: Path, uninterrupted: Path, death: dict[str, Any]
 ) -> None:
     folder = tmp_path / "run"
@@ -88,9 +89,7 @@ def test_a_killed_run_goes_on_to_the_same_end(
     assert not list(folder.glob(".*.partial"))
 
 
-def test_a_run_that_is_killed_again_and_again_comes_to_the_same_end(
-    tmp_path: Path, uninterrupted: Path
-) -> None:
+def test_a_run_killed_again_and_again_ends_the_same(tmp_path: Path, uninterrupted: Path) -> None:
     folder = tmp_path / "run"
     codes = [run_worker(folder, **HARD, die_at=9)[0] for _ in range(4)]
     assert codes == [KILLED, KILLED, 0, 0]
@@ -106,7 +105,7 @@ def test_a_save_that_was_cut_short_leaves_the_state_before_it(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["cut", "bit"])
-def test_a_killed_run_whose_last_state_is_damaged_comes_to_the_same_end(
+def test_a_damaged_last_state_gives_the_same_end(
     tmp_path: Path, uninterrupted: Path, kind: str
 ) -> None:
     """And the damaged state does not become the previous one: a second damage is survived too."""
@@ -119,6 +118,22 @@ def test_a_killed_run_whose_last_state_is_damaged_comes_to_the_same_end(
         path.write_bytes(data[: len(data) // 2] if kind == "cut" else data)
     assert run_worker(folder, **HARD) == [0]
     assert_same_run(folder, uninterrupted)
+
+
+def test_a_killed_run_of_an_earlier_version_comes_to_the_same_end(
+    tmp_path: Path, uninterrupted: Path
+) -> None:
+    assert run_worker(tmp_path, **HARD, die_at=7) == [KILLED]
+    header, tensors = read_tensors(tmp_path / "state.safetensors")
+    old = {name.replace("/encoder.wavelet.", "/encoder.frame."): t for name, t in tensors.items()}
+    assert {name.partition("/")[0] for name in old if name not in tensors} == {
+        "model",
+        "mean",
+        "optimizer",
+    }
+    write_tensors(tmp_path / "state.safetensors", old, header)
+    assert run_worker(tmp_path, **HARD) == [0]
+    assert_same_run(tmp_path, uninterrupted)
 
 
 def test_two_processes_that_are_killed_go_on_to_the_same_end(tmp_path: Path) -> None:

@@ -1,13 +1,372 @@
-"""Reading: only the frames and channels that are asked for are taken from the file."""
+"""Reading the native format: only the frames and channels that are needed are taken from the file.
 
-from collections.abc import Iterator
+Everything is checked, and the first thing that is wrong is named. Every dataset and header carries
+a checksum, so damaged bytes are found when they are read. Every process opens the file for itself.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from pibert.data.format.layout import REWRITE, FormatError, blocks, find_not_finite
-from pibert.data.format.parsing import Parser
-from pibert.data.format.storage import Storage
-from pibert.fields import MASKS, Trajectory, read_mask
+import h5py
+import numpy as np
+import torch
+from torch import Tensor
+
+from pibert.data import hdf5
+from pibert.data.splits import GAP, find_gaps
+from pibert.data.views import ByName, MappedFrames
+from pibert.fields import (
+    MASKS,
+    FieldSpec,
+    FrameSource,
+    Grid,
+    Parameter,
+    Sides,
+    Trajectory,
+    read_mask,
+)
+from pibert.physics import find_family
+
+FORMAT = "pibert-trajectories"
+VERSION = 1
+SPACING_TOLERANCE = 1e-3
+"""Largest deviation from a uniform step, as a share of the step."""
+NUMBERS = ("dt", "reference_velocity", "reference_length", "viscosity")
+"""Attributes that are numbers, and left out where they are not known."""
+_CHUNK_BYTES = 1 << 16
+_BLOCK_BYTES = 1 << 20
+GAPS = f"a step of {GAP:g} dt or more is a gap, but not all of them can be"
+REWRITE = "write it again as docs/data-format.md specifies"
+_DAMAGED = "the file is damaged: get a new copy or write it again"
+
+
+class FormatError(ValueError):
+    """A file that does not hold what the format promises; the message gives the remedy."""
+
+
+def find_not_finite(trajectory: Trajectory, frames: slice, block: Tensor) -> str | None:
+    """A message that names the first known point that is not finite; None if all are."""
+    wrong = ~block.isfinite()
+    if bool(wrong.any()):  # masks are read only then
+        wrong &= trajectory.known(frames)[:, None].to(wrong.device)
+    if not bool(wrong.any()):
+        return None
+    t, c, row, column = (int(i) for i in wrong.nonzero()[0])
+    return (
+        f"the field {trajectory.spec.channels[c]!r} is {block[t, c, row, column].item()} at a "
+        f"known point (frame {frames.start + t}, row {row}, column {column})"
+    )
+
+
+def blocks(trajectory: Trajectory) -> Iterator[slice]:
+    """Slices of frames small enough to hold in memory, on the borders of chunks."""
+    t, c, ny, nx = trajectory.states.shape
+    chunk = frames_in_chunk(4 * ny * nx, t)
+    step = max(chunk, frames_in_chunk(4 * c * ny * nx, t, _BLOCK_BYTES) // chunk * chunk)
+    return (slice(start, min(start + step, t)) for start in range(0, t, step))
+
+
+def frames_in_chunk(frame_bytes: int, count: int | None = None, most: int | None = None) -> int:
+    """Frames in ``most`` bytes (default: those of a chunk), one at least and ``count`` at most."""
+    within = (most or _CHUNK_BYTES) // frame_bytes
+    return max(1, within if count is None else min(count, within))
+
+
+def keeps_step(time: np.ndarray, dt: float) -> bool:
+    """Whether neighbouring frames are dt apart. A dt that no two frames keep is wrong."""
+    gaps = find_gaps(torch.from_numpy(time), dt).numpy()
+    if len(gaps) and gaps.all():
+        return False
+    off = np.abs(np.diff(time)[~gaps] / dt - 1)
+    return bool((off <= SPACING_TOLERANCE).all())
+
+
+def fixed_text(text: str) -> Any:
+    """A string of fixed length: those of variable length lie outside HDF5's checksums."""
+    data = text.encode()
+    return np.array(data, dtype=h5py.string_dtype("utf-8", max(1, len(data))))
+
+
+def as_text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+class Storage(hdf5.PerProcess):
+    """The datasets of a file by trajectory."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path).absolute()
+        self._datasets: dict[tuple[str, str], h5py.Dataset] = {}
+        self._stamp = _stamp(self.path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_datasets": {}}
+
+    def close(self) -> None:
+        self._datasets.clear()
+        super().close()
+
+    def _open(self) -> h5py.File:
+        if _stamp(self.path) != self._stamp:
+            raise FormatError(f"{self.path}: it was replaced after it was opened; open it again")
+        return _open_checked(self.path)
+
+    def group(self, name: str) -> h5py.Group:
+        """The group of a trajectory, once it is known to lie in this file with all it holds."""
+        parent = self.open()["trajectories"]
+        if not isinstance(parent.get(name, getlink=True), h5py.HardLink):
+            raise FormatError(f"{self.path}: trajectory {name!r} is a link; {REWRITE}")
+        group = parent[name]
+        if not isinstance(group, h5py.Group):
+            raise FormatError(f"{self.path}: trajectory {name!r} is not a group; {REWRITE}")
+        hdf5.check_group(self.path, group)
+        return group
+
+    def read(self, name: str, key: str, frames: slice, channels: Any = None) -> np.ndarray:
+        """Frames of a dataset of a trajectory, of some of its channels; all if not given."""
+        self.open()  # which forgets the datasets of another process
+        with self.blamed(f"trajectory {name!r}: {key!r}"):
+            if (name, key) not in self._datasets:
+                self._datasets[name, key] = self.group(name)[key]
+            dataset = self._datasets[name, key]
+            array = dataset[frames] if channels is None else dataset[frames, channels]
+        assert isinstance(array, np.ndarray)
+        return array
+
+    @contextlib.contextmanager
+    def blamed(self, where: str) -> Iterator[None]:
+        """Errors of HDF5 about damaged bytes, with the file and the place."""
+        try:
+            yield
+        except FormatError:
+            raise
+        except hdf5.HDF5Error as error:
+            raise FormatError(str(error)) from error
+        except hdf5.DAMAGED as error:
+            raise FormatError(
+                f"{self.path}: {where} cannot be read ({error}); {_DAMAGED}"
+            ) from error
+
+
+def _open_checked(path: Path) -> h5py.File:
+    """Open a file whose header has the name and a known version of this format."""
+    if not hdf5.is_hdf5(path):
+        raise FormatError(
+            f"{path}: this is not an HDF5 file, or its head is damaged; bring data of other kinds "
+            f"into the format with: pibert convert {path.name} OUT.h5 (docs/data-format.md)"
+        )
+    try:
+        file = hdf5.open_hdf5(path, deep=False)
+    except hdf5.HDF5Error as error:
+        raise FormatError(str(error)) from error
+    except (OSError, RuntimeError) as error:
+        problem = "truncated" if "truncated" in str(error) else f"not readable ({error})"
+        raise FormatError(f"{path}: the file is {problem}: get a new copy of it") from error
+    try:
+        name, version = file.attrs.get("format"), file.attrs.get("version")
+        if name is None or as_text(name) != FORMAT or version is None:
+            raise FormatError(f"{path}: an HDF5 file, but not of the format {FORMAT!r}; {REWRITE}")
+        if int(version) > VERSION:
+            raise FormatError(
+                f"{path}: format version {version}, but this PIBERT reads up to {VERSION}; "
+                "install a newer PIBERT"
+            )
+        # Not a data set, whose values would pass for names: nobody has checked where it is stored.
+        if file.get("trajectories", getclass=True) is not h5py.Group:
+            raise FormatError(f"{path}: the group 'trajectories' is missing; {REWRITE}")
+    except FormatError:
+        file.close()
+        raise
+    except (*hdf5.DAMAGED, OverflowError) as error:  # a version may be infinite
+        file.close()
+        raise FormatError(f"{path}: its header cannot be read ({error}); {_DAMAGED}") from error
+    return file
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+class Parser:
+    """Makes a trajectory of a group, and names the first thing in it that is wrong."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self.storage, self.name, self.group = storage, name, storage.group(name)
+
+    def trajectory(self) -> Trajectory:
+        channels = tuple(self.json("channels", list))
+        states = self.dataset("fields", 4, np.float32)
+        t, c, ny, nx = states.shape
+        if c != len(channels):
+            raise self.fail(f"'fields' has {c} channels, but 'channels' names {channels}")
+        time, x, y = (self.axis(key, count) for key, count in (("time", t), ("x", nx), ("y", ny)))
+        dx, dy = self.uniform_step("dx", "x", x), self.uniform_step("dy", "y", y)
+        numbers = {key: self.number(key) for key in NUMBERS}
+        if (back := np.diff(time) <= 0).any():
+            raise self.fail(f"'time' must grow, but does not at frame {int(back.argmax()) + 1}")
+        if numbers["dt"] is not None and not keeps_step(time, numbers["dt"]):
+            raise self.fail(
+                f"the frames of 'time' are not dt = {numbers['dt']:g} apart ({GAPS}; without the "
+                "attribute dt any increasing time is right)"
+            )
+        masks = {key: self.mask(key, states.shape) for key in MASKS}
+        parameters = self.json("parameters", dict)
+        series = {key: torch.from_numpy(self.axis(f"series/{key}", t)) for key in self.series()}
+        with self.stated():
+            family = self.text("family") if "family" in self.group.attrs else None
+            if family is not None:
+                find_family(family)
+            sides = Sides(**self.json("sides", dict))
+            spec = FieldSpec(
+                channels=channels,
+                units=tuple(self.json("units", list)),
+                parameters=tuple(
+                    Parameter(name=key, scaling=entry["scaling"])
+                    for key, entry in parameters.items()
+                ),
+                grid=Grid((ny, nx), dx, dy, sides, origin=(float(x[0]), float(y[0]))),
+                family=family,
+                **numbers,
+            )
+            return Trajectory(
+                name=self.name,
+                states=MappedFrames(
+                    states.shape, partial(_read_fields, self.storage, self.name, c)
+                ),
+                time=torch.from_numpy(time),
+                spec=spec,
+                parameters={
+                    key: float(entry["value"])
+                    for key, entry in parameters.items()
+                    if entry["value"] is not None
+                },
+                series=series,
+                source=self.json("source", dict),
+                local=self.json("local", dict),
+                length_unit=self.unit("x"),
+                time_unit=self.unit("time"),
+                **masks,
+            )
+
+    def fail(self, problem: str, remedy: str = REWRITE) -> FormatError:
+        return FormatError(f"{self.storage.path}: trajectory {self.name!r}: {problem}; {remedy}")
+
+    @contextlib.contextmanager
+    def stated(self) -> Iterator[None]:
+        """Errors about what the file states name the file."""
+        try:
+            yield
+        except FormatError:
+            raise
+        except (ValueError, TypeError, KeyError) as error:
+            raise self.fail(str(error)) from error
+
+    def dataset(self, key: str, ndim: int, dtype: type) -> h5py.Dataset:
+        # A link without a readable object is damage, which HDF5 reports.
+        if self.group.get(key, getlink=True) is None:
+            raise self.fail(f"dataset {key!r} is missing")
+        dataset = self.group[key]
+        if not isinstance(dataset, h5py.Dataset):
+            raise self.fail(f"{key!r} must be a dataset, found a group")
+        if dataset.ndim != ndim:
+            raise self.fail(f"{key!r} must have {ndim} axes, found shape {dataset.shape}")
+        if dataset.dtype != dtype:
+            raise self.fail(f"{key!r} must be {np.dtype(dtype).name}, found {dataset.dtype.name}")
+        return dataset
+
+    def axis(self, key: str, count: int) -> np.ndarray:
+        values: np.ndarray = self.dataset(key, 1, np.float64)[...]
+        if len(values) != count:
+            raise self.fail(f"{key!r} has {len(values)} entries, but 'fields' needs {count}")
+        if not np.isfinite(values).all():
+            raise self.fail(f"{key!r} holds values that are not finite")
+        return values
+
+    def series(self) -> list[str]:
+        if self.group.get("series", getlink=True) is None:
+            return []
+        if not isinstance(self.group["series"], h5py.Group):
+            raise self.fail("'series' must be a group of datasets")
+        return list(self.group["series"])
+
+    def uniform_step(self, name: str, key: str, axis: np.ndarray) -> float:
+        step = self.number(name)
+        if step is None:
+            raise self.fail(f"attribute {name!r} is missing")
+        off = np.abs(np.diff(axis) / step - 1).max(initial=0.0) if step > 0 else np.inf
+        if off > SPACING_TOLERANCE:
+            raise self.fail(
+                f"the points of {key!r} are not uniformly {name} = {step:g} apart",
+                "resample the data to a uniform grid",
+            )
+        return step
+
+    def mask(self, key: str, shape: tuple[int, ...]) -> Tensor | FrameSource | None:
+        if self.group.get(key, getlink=True) is None:
+            return None
+        ndim = getattr(self.group[key], "ndim", 0)
+        dataset = self.dataset(key, 2 if ndim == 2 else 3, np.uint8)
+        if dataset.shape not in (shape[2:], (shape[0], *shape[2:])):
+            raise self.fail(
+                f"{key!r} must have shape {shape[2:]} or {(shape[0], *shape[2:])}, "
+                f"found {dataset.shape}"
+            )
+        if ndim == 2:
+            return _to_mask(dataset[...], self.storage, self.name, key)
+        return MappedFrames(dataset.shape, partial(_read_mask, self.storage, self.name, key))
+
+    def unit(self, key: str) -> str | None:
+        attributes = self.group[key].attrs
+        return as_text(attributes["units"]) if "units" in attributes else None
+
+    def number(self, key: str) -> float | None:
+        return float(self.group.attrs[key]) if key in self.group.attrs else None
+
+    def text(self, key: str) -> str:
+        if key not in self.group.attrs:
+            raise self.fail(f"attribute {key!r} is missing")
+        return as_text(self.group.attrs[key])
+
+    def json(self, key: str, kind: type) -> Any:
+        try:
+            value = json.loads(self.text(key))
+        except json.JSONDecodeError as error:
+            raise self.fail(f"attribute {key!r} is not JSON ({error})") from error
+        if not isinstance(value, kind):
+            raise self.fail(f"attribute {key!r} must be a JSON {kind.__name__}, found {value!r}")
+        return value
+
+
+def _read_fields(
+    storage: Storage, name: str, count: int, frames: slice, channels: Sequence[int] | None
+) -> Tensor:
+    if channels is None:
+        return torch.from_numpy(storage.read(name, "fields", frames))
+    # HDF5 wants indices that grow; any order and repetition is made from those.
+    wanted = sorted({range(count)[channel] for channel in channels})
+    places = [wanted.index(range(count)[channel]) for channel in channels]
+    fields = torch.from_numpy(storage.read(name, "fields", frames, wanted))
+    return fields if places == list(range(len(wanted))) else fields[:, places]
+
+
+def _read_mask(storage: Storage, name: str, key: str, frames: slice) -> Tensor:
+    return _to_mask(storage.read(name, key, frames), storage, name, key)
+
+
+def _to_mask(values: np.ndarray, storage: Storage, name: str, key: str) -> Tensor:
+    if values.max(initial=0) > 1:
+        raise FormatError(
+            f"{storage.path}: trajectory {name!r}: {key!r} must hold 0 and 1 alone, found "
+            f"{values.max()}; {REWRITE}"
+        )
+    return torch.from_numpy(values).to(torch.bool)
 
 
 def check(path: Path | str) -> None:
@@ -28,36 +387,23 @@ def check(path: Path | str) -> None:
                     )
 
 
-class Reader:
-    """The trajectories of a file, by position or name; fields are read when asked for.
+class Reader(ByName):
+    """The trajectories of a file; fields are read when asked for.
 
     It may be pickled and used after a fork: every process opens the file once, for itself.
     """
 
     def __init__(self, path: Path | str) -> None:
         self._storage = Storage(path)
+        self.path = self._storage.path
         with self._storage.blamed("its header"):
-            self.names: tuple[str, ...] = tuple(self._storage.open()["trajectories"])
+            self.names = tuple(self._storage.open()["trajectories"])
         if not self.names:
             raise FormatError(f"{self.path}: it holds no trajectory; {REWRITE}")
 
-    @property
-    def path(self) -> Path:
-        return self._storage.path
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __iter__(self) -> Iterator[Trajectory]:
-        return (self[name] for name in self.names)
-
-    def __getitem__(self, key: int | str) -> Trajectory:
-        name = self.names[key] if isinstance(key, int) else key
-        if name not in self.names:
-            some = ", ".join(self.names[:8]) + (", ..." if len(self) > 8 else "")
-            raise KeyError(f"{self.path}: no trajectory {name!r}; there are: {some}")
+    def load(self, name: str) -> Trajectory:
         with self._storage.blamed(f"trajectory {name!r}"):
-            return Parser(self._storage, name, self._storage.group(name)).trajectory()
+            return Parser(self._storage, name).trajectory()
 
     def __enter__(self) -> Self:
         return self

@@ -5,10 +5,8 @@ disk.
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import h5py
@@ -16,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pibert.data.format.layout import (
+from pibert.data.format.reading import (
     FORMAT,
     GAPS,
     NUMBERS,
@@ -28,11 +26,12 @@ from pibert.data.format.layout import (
     keeps_step,
 )
 from pibert.data.partial import (
+    GrowingFile,
     PartialFile,
     interrupts_held,
-    partial_path,
-    refuse_no_place,
+    make_folder,
     remove_leftovers,
+    writing,
 )
 from pibert.fields import MASKS, FrameSource, Trajectory, read_mask
 from pibert.physics import find_family
@@ -57,41 +56,24 @@ class Writer:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._file: h5py.File | None = None
-        self._sink: PartialFile | None = None
-        self._partial = partial_path(self.path)
+        self._output: GrowingFile | None = None
 
     def __enter__(self) -> Self:
-        refuse_no_place(self.path)
+        make_folder(self.path)
         if self.path.exists() and not self.path.stat().st_mode & 0o222:
             raise PermissionError(
                 f"{self.path} is read-only; make it writable or choose another name"
             )
         remove_leftovers(self.path)
-        try:
-            with interrupts_held():
-                self._begin()
-        except BaseException as error:
-            if self._file is not None:
-                self.__exit__(type(error), error, None)
-            raise
+        with writing(self.path):
+            self._output = GrowingFile(self.path, _create)
         return self
-
-    def _begin(self) -> None:
-        try:
-            self._sink = PartialFile(self._partial)
-        except OSError as error:
-            raise self._explain(error) from error
-        self._file = h5py.File(self._sink, "w", libver=_LIBVER, track_order=True)
-        self._file.attrs["format"] = fixed_text(FORMAT)
-        self._file.attrs["version"] = VERSION
-        self._file.create_group("trajectories", track_order=True)
 
     def add(self, trajectory: Trajectory) -> None:
         """Append a trajectory; its states are read and written in blocks of frames."""
-        if self._file is None or self._sink is None:
+        if self._output is None:
             raise ValueError(f"{self.path}: the writer is closed; use it in a with block")
-        group, name = self._file["trajectories"], _checked_name(trajectory.name)
+        group, name = self._output.file["trajectories"], _checked_name(trajectory.name)
         if name in group:
             raise ValueError(f"{self.path}: there is a trajectory {name!r} already; names differ")
         attributes = _describe(trajectory)
@@ -119,18 +101,13 @@ class Writer:
             "y": (grid.origin[1] + grid.dy * np.arange(grid.shape[0]), trajectory.length_unit),
         }
         for key, (values, unit) in axes.items():
-            axis = group.create_dataset(
-                key, data=values.astype("<f8"), chunks=values.shape, fletcher32=True
-            )
+            axis = _write_numbers(group, key, values)
             if unit is not None:
                 axis.attrs["units"] = fixed_text(unit)
         if trajectory.series:
             series = group.create_group("series", track_order=True)
             for key, numbers in trajectory.series.items():
-                data = numbers.cpu().numpy().astype("<f8")
-                series.create_dataset(
-                    _checked_name(key), data=data, chunks=data.shape, fletcher32=True
-                )
+                _write_numbers(series, _checked_name(key), numbers.cpu().numpy())
         for key in MASKS:
             mask = getattr(trajectory, key)
             if mask is not None:
@@ -160,51 +137,32 @@ class Writer:
             self._stop_at_error()
             let_through()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with interrupts_held():
-            file, sink = self._file, self._sink
-            assert file is not None and sink is not None
-            self._file = None
+            output, self._output = self._output, None
+            assert output is not None
             try:
-                complete = kind is None and len(file["trajectories"])
-                file.close()
-                if complete:
-                    self._stop_at_error()
-                    self._publish(sink)
-                elif kind is None:
+                if kind is None and not len(output.file["trajectories"]):
                     raise ValueError(f"{self.path}: no trajectory was added, so nothing is written")
+                if kind is None:
+                    with writing(self.path):
+                        output.close()
+                        output.publish()
             finally:
-                sink.close()
-                self._partial.unlink(missing_ok=True)
-
-    def _publish(self, sink: PartialFile) -> None:
-        try:
-            os.fsync(sink.fileno())
-            os.replace(self._partial, self.path)
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        except OSError as error:
-            raise self._explain(error) from error
+                output.discard()
 
     def _stop_at_error(self) -> None:
-        assert self._sink is not None
-        if self._sink.error is not None:
-            raise self._explain(self._sink.error) from self._sink.error
+        assert self._output is not None
+        with writing(self.path):
+            self._output.raise_error()
 
-    def _explain(self, error: OSError) -> OSError:
-        return OSError(
-            error.errno,
-            f"{self.path}: cannot write: {os.strerror(error.errno or 0)}; nothing was changed; "
-            "check the space and the rights of the folder",
-        )
+
+def _create(sink: PartialFile) -> h5py.File:
+    file = h5py.File(sink, "w", libver=_LIBVER, track_order=True)
+    file.attrs["format"] = fixed_text(FORMAT)
+    file.attrs["version"] = VERSION
+    file.create_group("trajectories", track_order=True)
+    return file
 
 
 def _describe(trajectory: Trajectory) -> dict[str, Any]:
@@ -242,20 +200,19 @@ def _describe(trajectory: Trajectory) -> dict[str, Any]:
     return attributes | {key: value for key, value in numbers.items() if value is not None}
 
 
+def _write_numbers(group: h5py.Group, key: str, values: np.ndarray) -> h5py.Dataset:
+    data = values.astype("<f8")
+    return group.create_dataset(key, data=data, chunks=data.shape, fletcher32=True)
+
+
 def _write_mask(
     group: h5py.Group, key: str, mask: Tensor | FrameSource, trajectory: Trajectory
 ) -> None:
     shape = tuple(mask.shape)
     frames = frames_in_chunk(shape[-2] * shape[-1], shape[0])
-    dataset = group.create_dataset(
-        key,
-        shape,
-        "u1",
-        chunks=shape if len(shape) == 2 else (frames, *shape[1:]),
-        compression="gzip",
-        compression_opts=1,
-        fletcher32=True,
-    )
+    chunks = shape if len(shape) == 2 else (frames, *shape[1:])
+    packed = {"compression": "gzip", "compression_opts": 1, "fletcher32": True}
+    dataset = group.create_dataset(key, shape, "u1", chunks=chunks, **packed)
     if len(shape) == 2:
         dataset[...] = read_mask(mask, slice(None)).cpu().numpy()
         return

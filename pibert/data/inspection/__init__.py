@@ -1,7 +1,6 @@
 """What is in a data set, and what looks wrong: facts from a bounded sample, then judgements."""
 
-from pibert.data.inspection.findings import Finding
-from pibert.data.inspection.judge import Inspection, inspect
+from pibert.data.inspection.checks import Finding, Inspection, inspect
 from pibert.data.inspection.survey import Survey
 
 __all__ = ["Finding", "Inspection", "Survey", "inspect"]

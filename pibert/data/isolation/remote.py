@@ -15,16 +15,16 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pibert.data.isolation.limits import limits_for
-from pibert.data.isolation.wire import receive_answer, send_request
+from pibert.data.isolation import limits_for, receive_answer, send_request
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pibert.data.sources.recordings import Hints, Recordings
+    from pibert.data.readers.recordings import Hints, Recordings
     from pibert.fields import Trajectory
 
 IN_PROCESS = "PIBERT_READ_IN_PROCESS"
@@ -44,10 +44,9 @@ class _Server:
     """The process that imports the readers; each process of a program has its own."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock, self.is_ready = threading.Lock(), False
         self.process: subprocess.Popen[bytes] | None = None
         self.control: socket.socket | None = None
-        self.is_ready = False
 
     def start(self) -> None:
         """Start the process; it imports while this one goes on."""
@@ -208,79 +207,56 @@ def identify_apart(path: Path) -> str:
 
 def open_apart(path: Path, kind: str, hints: "Hints", options: Mapping[str, Any]) -> "Recordings":
     """The recordings of a file or folder, read in a process of their own."""
-    from pibert.data.sources.recordings import Recordings
+    from pibert.data.readers.recordings import Recordings
 
     child = Child(path)
     facts = child.open(kind, hints, options)
-    return Recordings(
-        kind=facts["kind"],
-        path=path,
-        names=tuple(facts["names"]),
-        load=_Loader(child),
-        remarks=tuple(facts["remarks"]),
-    )
+    names, remarks, load = tuple(facts["names"]), tuple(facts["remarks"]), partial(_load, child)
+    return Recordings(kind=facts["kind"], path=path, names=names, load=load, remarks=remarks)
 
 
-class _Loader:
-    """Makes trajectories whose frames the child reads."""
+def _load(child: Child, name: str) -> "Trajectory":
+    """A trajectory whose frames the child reads."""
+    import torch
 
-    def __init__(self, child: Child) -> None:
-        self.child = child
+    from pibert.data.views import MappedFrames
+    from pibert.fields import MASKS, FieldSpec, Trajectory
 
-    def __call__(self, name: str) -> "Trajectory":
-        import torch
-
-        from pibert.fields import MASKS, FieldSpec, Trajectory
-
-        facts, arrays = self.child.ask("load", name)
-        tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
-        values: dict[str, Any] = {
-            key: tensors.get(key)
-            if key not in facts["sources"]
-            else RemoteFrames(self.child, name, key, tuple(facts["sources"][key]))
-            for key in ("states", *MASKS)
-        }
-        series = {key[7:]: value for key, value in tensors.items() if key.startswith("series/")}
-        return Trajectory(
-            **facts["fields"],
-            **values,
-            spec=FieldSpec.from_dict(facts["spec"]),
-            time=tensors["time"],
-            series=series,
-        )
+    facts, arrays = child.ask("load", name)
+    tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
+    values: dict[str, Any] = {key: tensors.get(key) for key in ("states", *MASKS)}
+    for key, shape in facts["sources"].items():
+        values[key] = MappedFrames(tuple(shape), partial(_read_frames, child, name, key))
+    series = {key[7:]: value for key, value in tensors.items() if key.startswith("series/")}
+    spec, time = FieldSpec.from_dict(facts["spec"]), tensors["time"]
+    return Trajectory(**facts["fields"], **values, spec=spec, time=time, series=series)
 
 
-class RemoteFrames:
-    """Frames of a trajectory, read by the child when they are asked for."""
+def _read_frames(
+    child: Child, name: str, key: str, frames: slice, channels: Sequence[int] | None = None
+) -> "Tensor":
+    """Frames of a trajectory, read by the child."""
+    import torch
 
-    def __init__(self, child: Child, name: str, key: str, shape: tuple[int, ...]) -> None:
-        self.child, self.name, self.key, self._shape = child, name, key, shape
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._shape
-
-    def read(self, frames: slice, channels: Sequence[int] | None = None) -> "Tensor":
-        import torch
-
-        chosen = None if channels is None else list(channels)
-        _, arrays = self.child.ask("read", self.name, self.key, frames, chosen)
-        return torch.from_numpy(arrays["frames"])
+    chosen = None if channels is None else list(channels)
+    _, arrays = child.ask("read", name, key, frames, chosen)
+    return torch.from_numpy(arrays["frames"])
 
 
 def _died(path: Path, is_late: bool) -> Exception:
-    from pibert.data.sources.recordings import SourceError
+    from pibert.data.readers.recordings import SourceError
 
+    problem = "the reader crashed: the file is damaged; get a new copy of it"
     if is_late:
-        return SourceError(
-            f"{path}: it was not read in many times the time that data of this size take; it is "
-            "damaged: get a new copy of it"
+        problem = (
+            "it was not read in many times the time that data of this size take; it is damaged: "
+            "get a new copy of it"
         )
-    return SourceError(f"{path}: the reader crashed: the file is damaged; get a new copy of it")
+    return SourceError(f"{path}: {problem}")
 
 
 def _error(facts: Mapping[str, Any]) -> Exception:
-    from pibert.data.sources.recordings import SourceError
+    from pibert.data.readers.recordings import SourceError
 
     kinds = (SourceError, FileNotFoundError, OSError, ImportError, ValueError)
     chosen = next((kind for kind in kinds if kind.__name__ == facts["error"]), SourceError)

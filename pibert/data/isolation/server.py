@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pibert.data.isolation.limits import Limits, limit_memory
-from pibert.data.isolation.wire import receive_request, send_answer
-from pibert.data.sources import SOURCES, identify
-from pibert.data.sources.recordings import Recordings, SourceError
+from pibert.data.isolation import Limits, limit_memory, receive_request, send_answer
+from pibert.data.readers import READERS, identify
+from pibert.data.readers.recordings import Recordings, SourceError
 from pibert.fields import MASKS, Trajectory
 
 READY = b"r"
@@ -29,13 +28,13 @@ _Answer = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 def main(descriptor: int) -> None:
-    with contextlib.suppress(ImportError):  # the reader says what is missing
+    with contextlib.suppress(ImportError):  # the reader reports what is missing
         import h5netcdf  # noqa: F401
         import scipy.io  # noqa: F401
         import xarray  # noqa: F401
     torch.set_num_threads(1)
     parent = socket.socket(fileno=descriptor)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the system buries children
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the system reaps children
     parent.sendall(READY)
     while True:
         message, descriptors, *_ = socket.recv_fds(parent, 1, 1)
@@ -85,7 +84,7 @@ class _Reading:
         return {"kind": identify(path, isolate=False)}, {}
 
     def open(self, path: Path, kind: str, hints: Any, options: dict[str, Any]) -> _Answer:
-        found: Recordings = SOURCES[kind].open_recordings(path, hints, **options)
+        found: Recordings = READERS[kind].open_recordings(path, hints, **options)
         self.recordings = found
         return {"kind": found.kind, "names": found.names, "remarks": found.remarks}, {}
 

@@ -1,11 +1,9 @@
 """Frames into files of several formats, one block at a time (``frames.FrameWriter``)."""
 
-from pibert.data.writers.frames import Block, Description, FrameWriter
+from pibert.data.writers.frames import Block, Description, FrameWriter, blocks_of, describe
 from pibert.data.writers.native import NativeWriter
 from pibert.data.writers.netcdf import NetcdfWriter
-from pibert.data.writers.recorded import blocks_of, describe
-from pibert.data.writers.vtk import VtkWriter
-from pibert.data.writers.xdmf import XdmfWriter
+from pibert.data.writers.paraview import VtkWriter, XdmfWriter
 
 __all__ = ["WRITERS", "Block", "Description", "FrameWriter", "blocks_of", "describe"]
 

@@ -1,28 +1,34 @@
-"""What writers of frames share: what is written, blocks of it, and how a file comes to its name.
+"""What writers of frames share: the description, blocks of frames, and the base class.
 
 A writer is used in a ``with`` block and takes frames one block at a time, so its memory does not
-grow with their number. What it writes lies under a temporary name until the block ends well; an
-error, or no frame at all, leaves nothing behind.
+grow with their number. It writes under a temporary name until the block ends well; an error, or no
+frame at all, leaves nothing behind.
 """
 
-import contextlib
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pibert.data.partial import refuse_no_place, remove_leftovers
-from pibert.fields import FieldSpec
+from pibert.data.partial import (
+    GrowingFile,
+    check_writable,
+    make_folder,
+    remove_leftovers,
+    writing,
+)
+from pibert.data.views import frame_blocks
+from pibert.fields import FieldSpec, Trajectory, read_mask
+from pibert.physics import derivatives
 
 ENDS = ("low", "high")
-"""Of an error bar: what stands behind the name of its channel."""
+"""Suffixes of the ends of prediction intervals, behind the name of their channel."""
 
 
 class Placement(NamedTuple):
@@ -58,7 +64,7 @@ class Description:
     counted: str = "step"
     """What ``Block.number`` counts: steps of a rollout, or frames of the source."""
     bars: float | None = None
-    """Level of the error bars that go with the fields; None: there are none."""
+    """Level of the prediction intervals of the fields; None: there are none."""
     marks_filled: bool = False
     """Whether blocks say which values were filled, not measured."""
 
@@ -72,7 +78,7 @@ class Description:
 
     @property
     def bar_units(self) -> dict[str, str]:
-        """Names and units of the ends of the bars: ``u_low``, ``u_high`` ...; empty without any."""
+        """Units of the ends of intervals by name: ``u_low``, ``u_high`` ...; may be empty."""
         if self.bars is None:
             return {}
         pairs = zip(self.spec.channels, self.spec.units, strict=True)
@@ -96,10 +102,10 @@ class Block:
     truth: Float[Tensor, "t c y x"] | None = None
     """What they should be; NaN where that is not known. Data files do not hold it."""
     low: Float[Tensor, "t c y x"] | None = None
-    """Ends of the error bars, if there are any; NaN where none can be told."""
+    """Ends of the prediction intervals, if there are any; NaN where there is none."""
     high: Float[Tensor, "t c y x"] | None = None
     filled: Bool[Tensor, "t y x"] | None = None
-    """Known points whose value was put in, not measured, where ``Description.marks_filled``."""
+    """Known points whose value was filled, not measured, where ``Description.marks_filled``."""
 
     @property
     def bars(self) -> Float[Tensor, "t c2 y x"]:
@@ -115,13 +121,7 @@ class Block:
 
 
 class FrameWriter(ABC):
-    """Writes frames in the order of time; see the module.
-
-    Args:
-        path: The file to write; its folder must be there.
-        about: What is written.
-        overwrite: Whether an older output of this name may be replaced.
-    """
+    """Writes frames in the order of time (see the module) to a file."""
 
     def __init__(self, path: Path | str, about: Description, *, overwrite: bool = False) -> None:
         self.path, self.about, self.overwrite = Path(path), about, overwrite
@@ -135,23 +135,18 @@ class FrameWriter(ABC):
 
     def check(self) -> None:
         """Refuse a place that cannot be written, before any work is done."""
-        refuse_no_place(self.path)
-        folder = self.path.parent
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(
-                f"{self.path}: the folder {folder} cannot be written; choose another or change its "
-                "rights"
-            )
+        check_writable(self.path)
         for target in self.targets:
             if target.exists() and not self.overwrite:
                 raise FileExistsError(f"{target} exists; add --overwrite or choose another name")
 
     def __enter__(self) -> Self:
         self.check()
+        make_folder(self.path)
         for target in self.targets:
             remove_leftovers(target)
         try:
-            with self._explained():
+            with writing(self.path):
                 self._begin()
         except BaseException:
             self._discard()
@@ -160,38 +155,19 @@ class FrameWriter(ABC):
 
     def append(self, block: Block) -> None:
         """Write some more frames."""
-        with self._explained():
+        with writing(self.path):
             self._append(block)
         self.count += len(block.time)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None and not self.count:
                 raise ValueError(f"{self.path}: there is no frame, so nothing is written")
             if kind is None:
-                with self._explained():
+                with writing(self.path):
                     self._finish()
         finally:
             self._discard()
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """What the system refuses, with the file and what to do."""
-        try:
-            yield
-        except OSError as error:
-            if error.errno is None:
-                raise
-            raise OSError(
-                error.errno,
-                f"{self.path}: cannot write: {os.strerror(error.errno)}; nothing was changed; "
-                "check the space and the rights of the folder",
-            ) from error
 
     @abstractmethod
     def _begin(self) -> None:
@@ -208,3 +184,96 @@ class FrameWriter(ABC):
     @abstractmethod
     def _discard(self) -> None:
         """Close and remove what is temporary; after any end, perhaps before all is open."""
+
+
+class GrowingWriter(FrameWriter):
+    """Writes into one HDF5 file that grows."""
+
+    _output: GrowingFile | None = None
+
+    @property
+    def output(self) -> GrowingFile:
+        assert self._output is not None
+        return self._output
+
+    def _discard(self) -> None:
+        if self._output is not None:
+            self._output.discard()
+
+
+def describe(trajectory: Trajectory) -> Description:
+    """What is known of a trajectory before its frames are read."""
+    return Description(
+        name=trajectory.name,
+        spec=trajectory.spec,
+        parameters=trajectory.parameters,
+        source=trajectory.source,
+        local=trajectory.local,
+        length_unit=trajectory.length_unit,
+        time_unit=trajectory.time_unit,
+        counted="frame",
+        marks_filled=trajectory.filled is not None,
+    )
+
+
+def blocks_of(trajectory: Trajectory) -> Iterator[Block]:
+    """The frames of a trajectory, a few at a time."""
+    for frames in frame_blocks(trajectory):
+        known = trajectory.known(frames).cpu()
+        filled = None
+        if trajectory.filled is not None:
+            filled = known & read_mask(trajectory.filled, frames).cpu()
+        yield Block(
+            fields=trajectory.read(frames).to("cpu", torch.float32),
+            time=trajectory.time[frames],
+            number=torch.arange(frames.start, frames.stop),
+            known=known,
+            filled=filled,
+        )
+
+
+def point_arrays(block: Block, about: Description) -> dict[str, np.ndarray]:
+    """By name, (t, y, x) of scalars or (t, y, x, 3) of vectors."""
+    fields, spec = block.masked, about.spec
+    found: dict[str, np.ndarray] = {}
+    used: set[int] = set()
+    if spec.velocity is not None:
+        places = list(spec.velocity)
+        if "w" in spec.channels:
+            places.append(spec.channels.index("w"))
+        vectors = torch.zeros(*fields[:, 0].shape, 3)
+        vectors[..., : len(places)] = fields[:, places].movedim(1, -1)
+        vectors[~block.known] = torch.nan
+        found["velocity"] = vectors[..., list(about.placement.along_axes(0, 1, 2))].numpy()
+        used = set(places)
+    for place, name in enumerate(spec.channels):
+        if place not in used:
+            found[name] = fields[:, place].contiguous().numpy()
+    if about.vorticity_unit is not None:
+        found["vorticity"] = vorticity(block, about).numpy()
+    if about.bars is not None:
+        ends = block.bars
+        for place, name in enumerate(about.bar_units):
+            found[name] = ends[:, place].contiguous().numpy()
+    found["valid"] = block.known.to(torch.uint8).numpy()
+    if about.marks_filled:
+        assert block.filled is not None
+        found["filled"] = block.filled.to(torch.uint8).numpy()
+    if spec.grid.body is not None:
+        found["body"] = about.body.to(torch.uint8).expand_as(block.known).contiguous().numpy()
+    return found
+
+
+def vorticity(block: Block, about: Description) -> Float[Tensor, "t y x"]:
+    """NaN where it is not defined."""
+    spec = about.spec
+    if spec.velocity is None:
+        raise ValueError(
+            f"expected a velocity, channels u and v of a flow, for the vorticity, found "
+            f"{list(spec.channels)}; do not ask for it"
+        )
+    u, v = (block.fields[:, place].double() for place in spec.velocity)
+    spin, defined = derivatives.where_defined(
+        lambda u, v: derivatives.vorticity(u, v, spec.grid), u, v, known=block.known
+    )
+    return torch.where(defined & block.known, spin, torch.nan).float()

@@ -3,19 +3,68 @@
 That format holds the number of frames in front of them, so they wait in a spool until it is known:
 while the file is written it takes its space on the disk twice.
 
-Inside a body and where nothing is known values are NaN, as in the other formats. Ends of error
-bars are further channels. Points without bars are not valid then: what is valid is finite in all
-channels.
+Unknown values, also inside a body, are NaN, as in the other formats. The ends of prediction
+intervals are further channels. Points without intervals are then not valid: valid points are finite
+in all channels.
 """
 
+import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from pibert.data import format as native
 from pibert.data.writers.frames import Block, FrameWriter
-from pibert.data.writers.spool import Spool
 from pibert.fields import FieldSpec, Trajectory
+
+_TYPES = {torch.float32: np.float32, torch.bool: np.bool_}
+
+
+class Spool:
+    """A ``FrameSource`` of float32 fields or bool masks that grows, on the disk of a folder.
+
+    ``shape`` is that of one frame. The file has no name: it goes with the process.
+    """
+
+    def __init__(
+        self, folder: Path, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+    ) -> None:
+        # Unbuffered: an error of the disk then belongs to the write that met it.
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)
+        self._frame, self._type, self._count = shape, np.dtype(_TYPES[dtype]), 0
+        self._bytes = int(np.prod(shape)) * self._type.itemsize
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self._count, *self._frame)
+
+    def append(self, frames: Tensor) -> None:
+        array = np.ascontiguousarray(frames.cpu().numpy(), self._type)
+        assert array.shape[1:] == self._frame
+        todo = array.data.cast("B")
+        self._file.seek(self._count * self._bytes)
+        while todo:
+            todo = todo[self._file.write(todo) :]
+        self._count += len(array)
+
+    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
+        start, stop, step = frames.indices(self._count)
+        array = np.empty((max(0, stop - start), *self._frame), self._type)
+        view, place = array.data.cast("B"), 0
+        self._file.seek(start * self._bytes)
+        while place < len(view):
+            found = self._file.readinto(view[place:])
+            assert found
+            place += found
+        values = torch.from_numpy(array)[::step]
+        return values if channels is None else values[:, list(channels)]
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class NativeWriter(FrameWriter):

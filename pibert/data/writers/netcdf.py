@@ -1,9 +1,8 @@
 """NetCDF 4 with the attributes of the CF conventions.
 
-Channels are variables (t, y, x) in float32, NaN where they mean nothing; the ends of error bars,
-``u_low`` and ``u_high``, are ancillary variables of theirs; so is the flag ``filled``, 1 where a
-value was put in, not measured. What was done to make them stands in the attributes ``source`` and
-``pibert`` (JSON).
+Channels are variables (t, y, x) in float32, NaN where unknown. The ends of prediction intervals,
+``u_low`` and ``u_high``, are their ancillary variables; so is the flag ``filled``, 1 where a value
+was filled, not measured. The attributes ``source`` and ``pibert`` (JSON) state the provenance.
 """
 
 import json
@@ -11,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from pibert.data.format.reading import frames_in_chunk
+from pibert.data.partial import GrowingFile
 from pibert.data.provenance import predicted_by
-from pibert.data.writers.arrays import vorticity
-from pibert.data.writers.frames import ENDS, Block, FrameWriter
-from pibert.data.writers.growing import GrowingFile, frames_per_chunk
+from pibert.data.wording import import_extra
+from pibert.data.writers.frames import ENDS, Block, GrowingWriter, vorticity
 
 _LONG_NAMES = {
     "u": "velocity along x",
@@ -27,20 +27,13 @@ _LONG_NAMES = {
 }
 
 
-class NetcdfWriter(FrameWriter):
+class NetcdfWriter(GrowingWriter):
     """A NetCDF file; needs the extra io."""
 
-    _output: GrowingFile | None = None
-
     def _begin(self) -> None:
-        try:
-            import h5netcdf
-        except ImportError as error:
-            raise ImportError(
-                "writing NetCDF files needs h5netcdf: pip install 'pibert-cfd[io]'"
-            ) from error
+        h5netcdf = import_extra("h5netcdf", "writing NetCDF files")
         self._output = GrowingFile(self.path, lambda sink: h5netcdf.File(sink, "w"))
-        with self._output.changed() as file:
+        with self.output.changed() as file:
             self._describe(file)
 
     def _describe(self, file: Any) -> None:
@@ -51,17 +44,16 @@ class NetcdfWriter(FrameWriter):
         # PIVPy reads times under this name alone; CF knows them by their axis, whatever their name.
         # A symbol: of "seconds", spelled out, older versions of xarray make time differences.
         time.attrs.update({"units": about.time_unit or "1", "axis": "T", "long_name": "time"})
-        for name, points in (
-            ("x", left + grid.dx * np.arange(nx)),
-            ("y", bottom + grid.dy * np.arange(ny)),
-        ):
-            axis = file.create_variable(name, (name,), "f8", data=points)
-            axis.attrs.update(_units(about.length_unit) | {"axis": name.upper(), "long_name": name})
+        stated = {} if about.length_unit is None else {"units": about.length_unit}
+        points = {"x": left + grid.dx * np.arange(nx), "y": bottom + grid.dy * np.arange(ny)}
+        for name, values in points.items():
+            axis = file.create_variable(name, (name,), "f8", data=values)
+            axis.attrs.update(stated | {"axis": name.upper(), "long_name": name})
         units = dict(zip(about.spec.channels, about.spec.units, strict=True))
         if about.vorticity_unit is not None:
             units["vorticity"] = about.vorticity_unit
         units |= about.bar_units
-        chunks = (frames_per_chunk(4 * ny * nx), ny, nx)
+        chunks = (frames_in_chunk(4 * ny * nx), ny, nx)
         for name, unit in units.items():
             variable = file.create_variable(
                 name, ("t", "y", "x"), "f4", chunks=chunks, fillvalue=np.float32(np.nan)
@@ -73,7 +65,7 @@ class NetcdfWriter(FrameWriter):
                 variable.attrs["ancillary_variables"] = " ".join(beside)
         if about.marks_filled:
             filled = file.create_variable("filled", ("t", "y", "x"), "u1", chunks=chunks)
-            _describe_flag(filled, "value put in by a program or a model", "measured filled")
+            _describe_flag(filled, "value filled in by a program or a model", "measured filled")
         if grid.body is not None:
             body = file.create_variable("body", ("y", "x"), "u1", data=grid.body.numpy())
             _describe_flag(body, "inside a solid body", "fluid body")
@@ -90,11 +82,11 @@ class NetcdfWriter(FrameWriter):
         channel, _, end = name.rpartition("_")
         if name not in self.about.bar_units:
             return _LONG_NAMES.get(name, name)
+        assert self.about.bars is not None
         which = "lower" if end == ENDS[0] else "upper"
-        return f"{which} end of the bar of level {self.about.bars:g} of {channel}"
+        return f"{which} end of the {100 * self.about.bars:g} % prediction interval of {channel}"
 
     def _append(self, block: Block) -> None:
-        assert self._output is not None
         old, new = self.count, self.count + len(block.time)
         fields = block.masked.numpy()
         values = {name: fields[:, i] for i, name in enumerate(self.about.spec.channels)}
@@ -106,27 +98,18 @@ class NetcdfWriter(FrameWriter):
         if self.about.marks_filled:
             assert block.filled is not None
             values["filled"] = block.filled.numpy().astype("u1")
-        with self._output.changed() as file:
+        with self.output.changed() as file:
             file.resize_dimension("t", new)
             file["t"][old:new] = block.time.double().numpy()
             for name, array in values.items():
                 file[name][old:new] = array
 
     def _finish(self) -> None:
-        assert self._output is not None
-        self._output.close()
-        self._output.publish()
-
-    def _discard(self) -> None:
-        if self._output is not None:
-            self._output.discard()
+        self.output.close()
+        self.output.publish()
 
 
 def _describe_flag(variable: Any, long_name: str, meanings: str) -> None:
     variable.attrs["long_name"] = long_name
     variable.attrs["flag_values"] = np.array([0, 1], "u1")
     variable.attrs["flag_meanings"] = meanings
-
-
-def _units(unit: str | None) -> dict[str, str]:
-    return {} if unit is None else {"units": unit}

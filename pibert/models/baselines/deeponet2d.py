@@ -2,15 +2,11 @@
 
     change_k(x, y) = sum_{j=1..p} B_kj(field) T_kj(x, y) + b_k        for every output channel k
 
-The branch B sees the whole field: convolutions of stride 2, flattened (place matters, so nothing is
-pooled), then two dense layers. The trunk T is a network of the coordinates alone, evaluated once
-for all samples: p basis functions for each channel, the same for every input. So what the model
-answers lies, per channel, in a space of dimension p, its *rank*: 16 in the preset ``base``, 64 in
-``rank64``, 128 in ``wide``. With the skip from the last frame this bounds the change alone.
-
-The trunk could be asked anywhere, but the branch reads fixed sensors, the points of the grid in the
-field spec: fields on another grid are refused. Sizes that are not a multiple of the strides are
-rounded up by the zeros around the convolutions. How the trunk starts is ours.
+The branch B sees the whole field: convolutions of stride 2, flattened, then two dense layers. The
+trunk T is a network of the coordinates alone: p basis functions for each channel, the same for
+every input. So the change of a channel lies in a space of dimension p, the rank: 16 in the preset
+``base``, 64 in ``rank64``, 128 in ``wide``. The branch reads the points of the grid in the field
+spec: fields on another grid are refused. How the trunk starts is not from the paper.
 """
 
 import math
@@ -22,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import FieldSpec
+from pibert.models.layers import Answer, Fields, Parameters
 from pibert.models.stepper import Stepper, StepperConfig, at_least_one, unit_coordinates, zero
 
 
@@ -94,9 +91,7 @@ class DeepONet2d(Stepper):
         """Basis functions for each output channel."""
         return self.config.rank
 
-    def change(
-        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
-    ) -> Float[Tensor, "b k y x"]:
+    def change(self, x: Fields, parameters: Parameters) -> Answer:
         ny, nx = x.shape[-2:]
         features = self.convolutions(x).flatten(1)
         if self.num_parameters:
@@ -113,16 +108,15 @@ class DeepONet2d(Stepper):
         places = 2 * unit_coordinates(*shape, device=like.device, dtype=like.dtype) - 1
         return self.trunk(places[0].flatten(1).mT).mT.unflatten(0, (self.out_channels, self.rank))
 
-    def prepared(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
-        """Check the input and set unknown pixels to zero."""
+    def check_size(self, shape: tuple[int, int]) -> None:
+        """As ``Stepper.check_size``."""
         expected = self.spec.grid.shape
-        if x.ndim == 4 and tuple(x.shape[-2:]) != expected:
+        if shape != expected:
             raise ValueError(
                 f"expected fields on the grid of the spec, {expected[0]} x {expected[1]}, found "
-                f"{x.shape[-2]} x {x.shape[-1]}: the branch reads fixed points; resample the "
+                f"{shape[0]} x {shape[1]}: the branch reads fixed points; resample the "
                 "fields or build the model for their grid"
             )
-        return super().prepared(x, parameters, mask)
 
 
 def spread_over_the_domain(trunk: nn.Sequential) -> None:

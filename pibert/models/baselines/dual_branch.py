@@ -5,48 +5,60 @@
     v_S  = head(salient blocks(h, e)),   v_F = head(norm(mixing blocks(h + e)))
     G    = sigmoid(a v_F + b v_S + c),   v   = G v_S + (1 - G) v_F
 
-Tokens are patches; state and condition share one embedding where they have as many channels. With
-several frames ahead, a and b have a number per frame and all frames share the gate of a patch
-value. One frame is one lattice of tokens: blocks over time have nothing to attend to, and are left
-out; a longer history is folded into channels.
+Salient flow attention is the difference of two attention maps, the second of local detail:
 
-What differs from the published code, and is ours: the mixing branch knows the flow time and passes
-gradients on (``detached_mixing`` restores the detached copy); lambda is trained; and with
-``cond="crossattn+add"`` an embedding of the condition is added to h. Otherwise the condition acts
-through attention weights alone, which is little for a step in time. That embedding has weights of
-its own: through the shared one only the sum of state and condition would be seen.
+    A = softmax(Q1 K1^T / sqrt(d)) - lambda softmax(Q2 K2'^T / sqrt(d)),  K2' = K2 - mean_3x3(K2)
 
-A backbone that refines a noisy state z_s = (1 - s) z + s eps gives, in place of v (ours),
+Fourier mixing maps every wave of the token lattice by the same complex matrices:
+
+    X = FFT(norm(x));  H = relu(w_1 W_1 X + b_1);  Y = shrink(w_2 W_2 H + b_2);  x + FFT^-1(Y)
+
+with the weights w_i = 1 + gamma_i |X| ("magnitude", as published) or 1 + gamma_i |k|
+("wavenumber", |k| = 1 at the Nyquist limit of an axis); gamma is learned and starts at zero.
+
+A backbone that refines a noisy state z_s = (1 - s) z + s eps returns, in place of v,
 
     q s v + q^2 (1 - s) g(e) z_s,   q = 1 / sqrt((1 - s)^2 + s^2),   g a number per channel
 
-With g = 1 these are the factors by which v has an error of equal size at all flow times if z is of
-unit size (Karras et al., "Elucidating the design space", 2022); close to the data the answer is
-then the state itself, which the tokens need not carry through all blocks. g is learned and starts
-at zero, so that nothing at all comes out at first.
+so that v has an error of equal size at all flow times (Karras et al., "Elucidating the design
+space", 2022), and close to the data the answer is the state itself. g is learned and starts at 0.
 
-The head starts at zero. What leads from fields to tokens and back runs in full precision under
-autocast.
+Differences from the published code: the mixing branch knows the flow time and passes gradients on
+(``detached_mixing`` restores the detached copy), lambda is trained, and ``cond="crossattn+add"``
+adds an embedding of the condition to h. There are no blocks over time: a history is folded into
+channels.
 
-Reference: Wang, Pan, Wu, Zhang, Wu, "FourierFlow", arXiv 2506.00862.
+References: Wang et al., "FourierFlow", arXiv 2506.00862; Ye et al., "Differential transformer",
+arXiv 2410.05258; Guibas et al., "Adaptive Fourier neural operators", arXiv 2111.13587.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Complex, Float
 from torch import Tensor, nn
 
 from pibert.fields import FieldSpec
-from pibert.models.baselines.mixing import FourierMixing, FreqWeight
-from pibert.models.baselines.patches import Positions, from_patches, lattice_shape, to_patches
-from pibert.models.baselines.salient import CrossAttention, SalientBlock
-from pibert.models.constant import constant, count
+from pibert.models.fourier import analyse, synthesise
+from pibert.models.layers import (
+    Positions,
+    constant,
+    count,
+    from_patches,
+    lattice_shape,
+    to_patches,
+)
 from pibert.models.stepper import StepperConfig, at_least_one, zero
 
 Cond = Literal["crossattn", "crossattn+add"]
+FreqWeight = Literal["magnitude", "wavenumber"]
+_SHRINK = 0.01
+_START = 0.5
+"""lambda before training: a difference of two maps, in which the first weighs more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -228,3 +240,199 @@ def _frequencies(number: int, *, device: torch.device, dtype: torch.dtype) -> Te
     """From 1000 down to 0.1, evenly in the logarithm."""
     places = count(0, number, device=device) / max(1, number)
     return (1000 * torch.exp(-math.log(1e4) * places)).to(dtype)
+
+
+def high_passed(keys: Float[Tensor, "b h n d"], shape: tuple[int, int]) -> Float[Tensor, "b h n d"]:
+    """Keys less the mean over their 3 x 3 neighbourhood on a lattice of a shape."""
+    b, h, n, d = keys.shape
+    lattice = keys.transpose(-1, -2).reshape(b, h * d, *shape)
+    mean = F.avg_pool2d(lattice, 3, stride=1, padding=1, count_include_pad=False)
+    return (lattice - mean).view(b, h, d, n).transpose(-1, -2)
+
+
+class DifferentialAttention(nn.Module):
+    """Self-attention of tokens on a lattice with a high-passed second map."""
+
+    def __init__(self, width: int, heads: int, *, trained_lambda: bool = True) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"width must be a multiple of heads, found {width} and {heads}")
+        self.heads = heads
+        self.project = nn.Linear(width, 5 * width)
+        self.subtracted: Tensor
+        """lambda of each head."""
+        if trained_lambda:
+            self.subtracted = nn.Parameter(torch.full((heads,), _START))
+        else:
+            self.register_buffer("subtracted", torch.full((heads,), _START))
+        self.norm = nn.RMSNorm(width // heads, eps=1e-5)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Float[Tensor, "b n d"], shape: tuple[int, int]) -> Float[Tensor, "b n d"]:
+        b, n, d = x.shape
+        parts = self.project(x).view(b, n, 5, self.heads, d // self.heads)
+        q1, q2, k1, k2, v = parts.permute(2, 0, 3, 1, 4)
+        # A V = A1 V - lambda A2 V: both by the fused kernels, which never hold a map.
+        first = F.scaled_dot_product_attention(q1, k1, v)
+        second = F.scaled_dot_product_attention(q2, high_passed(k2, shape), v)
+        mixed = self.norm(first - self.subtracted[:, None, None] * second)
+        return self.out(mixed.transpose(1, 2).reshape(b, n, d))
+
+
+class SalientBlock(nn.Module):
+    """Differential attention and an MLP, both modulated by an embedding (adaLN-Zero)."""
+
+    def __init__(
+        self, width: int, heads: int, mlp_ratio: int = 4, *, trained_lambda: bool = True
+    ) -> None:
+        super().__init__()
+        self.modulation = nn.Linear(width, 6 * width)
+        zero(self.modulation)
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.attention = DifferentialAttention(width, heads, trained_lambda=trained_lambda)
+        self.mlp = make_mlp(width, mlp_ratio)
+
+    def forward(
+        self,
+        x: Float[Tensor, "b n d"],
+        embedding: Float[Tensor, "b d"],
+        shape: tuple[int, int],
+    ) -> Float[Tensor, "b n d"]:
+        numbers = self.modulation(F.silu(embedding))[:, None].chunk(6, dim=-1)
+        shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = numbers
+        x = x + gate * self.attention(self.norm(x) * (1 + scale) + shift, shape)
+        return x + mlp_gate * self.mlp(self.norm(x) * (1 + mlp_scale) + mlp_shift)
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention whose queries come from one set of tokens, all else from another."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(width, width)
+        self.key_value = nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(
+        self, asking: Float[Tensor, "b n d"], asked: Float[Tensor, "b n d"]
+    ) -> Float[Tensor, "b n d"]:
+        b, n, d = asking.shape
+        width = d // self.heads
+        q = self.query(asking).view(b, n, self.heads, width).transpose(1, 2)
+        k, v = self.key_value(asked).view(b, n, 2, self.heads, width).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return self.out(mixed.transpose(1, 2).reshape(b, n, d))
+
+
+def make_mlp(width: int, ratio: int) -> nn.Sequential:
+    """Two layers with a wider one between."""
+    return nn.Sequential(
+        nn.Linear(width, ratio * width), nn.GELU(), nn.Linear(ratio * width, width)
+    )
+
+
+class BlockLinear(nn.Module):
+    """A complex matrix, block-diagonal over the channels; the numbers are stored as real pairs."""
+
+    spectral_weights = ("weight",)
+
+    def __init__(self, width: int, blocks: int) -> None:
+        super().__init__()
+        if width % blocks:
+            raise ValueError(f"width must be a multiple of blocks, found {width} and {blocks}")
+        size = width // blocks
+        self.weight = nn.Parameter(torch.randn(blocks, size, size, 2) * (2 * size) ** -0.5)
+        self.bias = nn.Parameter(torch.zeros(blocks, size, 2))
+
+    def forward(
+        self, x: Complex[Tensor, "b ky kx d"], scale: Tensor
+    ) -> Complex[Tensor, "b ky kx d"]:
+        """The product times a scale that broadcasts to it, plus the bias."""
+        weight, bias = torch.view_as_complex(self.weight), torch.view_as_complex(self.bias)
+        parts = x.unflatten(-1, weight.shape[:2])
+        product = torch.einsum("...gi,gio->...go", parts, weight).flatten(-2)
+        return product * scale + bias.flatten()
+
+    def paired(self, re: Tensor, im: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of real and imaginary part, each (b, ky, kx, d)."""
+        w_re, w_im = self.weight.unbind(-1)
+        bias_re, bias_im = self.bias.flatten(0, 1).unbind(-1)
+
+        def product(x: Tensor, weight: Tensor) -> Tensor:
+            parts = x.unflatten(-1, weight.shape[:2])
+            return torch.einsum("byxgi,gio->byxgo", parts, weight).flatten(-2)
+
+        return (
+            (product(re, w_re) - product(im, w_im)) * scale + bias_re,
+            (product(re, w_im) + product(im, w_re)) * scale + bias_im,
+        )
+
+
+class FourierMixing(nn.Module):
+    """One block: mixing of waves with a skip, then an MLP with a skip."""
+
+    def __init__(
+        self,
+        width: int,
+        blocks: int,
+        mlp_ratio: int = 4,
+        freq_weight: FreqWeight = "magnitude",
+    ) -> None:
+        super().__init__()
+        self.freq_weight = freq_weight
+        self.evaluation: Literal["fft", "dft"] = "fft"
+        self.norm = nn.LayerNorm(width)
+        self.maps = nn.ModuleList(BlockLinear(width, blocks) for _ in range(2))
+        self.gain = nn.Parameter(torch.zeros(2))
+        """gamma of each map."""
+        self.norm_mlp = nn.LayerNorm(width)
+        self.mlp = make_mlp(width, mlp_ratio)
+
+    def forward(self, x: Float[Tensor, "b n d"], shape: tuple[int, int]) -> Float[Tensor, "b n d"]:
+        x = x + self.mix(self.norm(x), shape)
+        return x + self.mlp(self.norm_mlp(x))
+
+    def mix(self, x: Float[Tensor, "b n d"], shape: tuple[int, int]) -> Float[Tensor, "b n d"]:
+        """What the waves make of tokens on a lattice of a shape."""
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+            if self.evaluation == "dft":
+                return self._mix_by_products(x, shape)
+            if x.shape[0] == 0:  # Fourier transforms of nothing are refused
+                return x
+            spectrum = torch.fft.rfft2(x.unflatten(1, shape), dim=(1, 2), norm="ortho")
+            frequency = self._frequency(spectrum.abs, shape, x)
+            hidden = self.maps[0](spectrum, 1 + self.gain[0] * frequency)
+            hidden = torch.view_as_complex(F.relu(torch.view_as_real(hidden)))
+            mixed = self.maps[1](hidden, 1 + self.gain[1] * frequency)
+            mixed = torch.view_as_complex(F.softshrink(torch.view_as_real(mixed), _SHRINK))
+            field = torch.fft.irfft2(mixed, s=shape, dim=(1, 2), norm="ortho")
+        return field.flatten(1, 2)
+
+    def _mix_by_products(self, x: Tensor, shape: tuple[int, int]) -> Tensor:
+        whole, every = math.sqrt(math.prod(shape)), 2 * max(shape)  # as many modes as there are
+        parts = analyse(x.mT.unflatten(-1, shape), every)  # (b, d, ky, kx)
+        re, im = (part.permute(0, 2, 3, 1) / whole for part in parts)
+        frequency = self._frequency((re.square() + im.square()).sqrt, shape, x)
+        first, second = (cast(BlockLinear, part).paired for part in self.maps)
+        re, im = (F.relu(part) for part in first(re, im, 1 + self.gain[0] * frequency))
+        parts = second(re, im, 1 + self.gain[1] * frequency)
+        re, im = (F.softshrink(part, _SHRINK).permute(0, 3, 1, 2) for part in parts)
+        return (synthesise(re, im, every, shape) * whole).flatten(2).mT
+
+    def _frequency(
+        self, magnitude: Callable[[], Tensor], shape: tuple[int, int], x: Tensor
+    ) -> Tensor:
+        if self.freq_weight == "magnitude":
+            return magnitude()
+        return wavenumbers(*shape, device=x.device, dtype=x.dtype)
+
+
+@constant
+def wavenumbers(ny: int, nx: int, *, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """|k| of the waves of a real lattice, (y, x / 2 + 1, 1); 1 at the Nyquist limit of an axis."""
+    rows = count(0, ny, device=device)
+    ky = torch.minimum(rows, ny - rows) / ny
+    kx = count(0, nx // 2 + 1, device=device) / nx
+    return (2 * torch.hypot(ky[:, None], kx))[..., None].to(dtype)

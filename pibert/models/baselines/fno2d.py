@@ -1,23 +1,17 @@
 """FNO2d: the Fourier neural operator of Li et al. (ICLR 2021), one step of a field on a 2-D grid.
 
-    z_0     = P (x, places, parameters)                  at every point
+    z_0     = P (x, coordinates, parameters)             at every point
     z_{l+1} = act( irfft2(R_l(k) rfft2(z_l)(k)) + W_l z_l + c_l ),   no act after the last layer
     change  = Q_2 act(Q_1 z_L)                           at every point
 
 R_l(k) is a complex matrix of its own for every kept mode, zero for the others. Kept are the
-columns k_x = 0 ... M-1 and both blocks of rows, k_y = 0 ... M-1 and k_y = -M ... -1: a real field
-has the modes of k_x > 0 in both, and without the second block waves that run down would be lost.
-Modes count cycles per domain, so the same weights serve every resolution, and modes that a grid
-does not have are left out. Numbers in the self-mirrored column k_x = 0 act as a real transform
-takes them: the part that no real field can have is dropped.
-
-Only the kept modes are computed, as a truncated transform by real matrix products: the function is
-that of rfft2 and irfft2, but no mode is written that is not kept, and it compiles to one graph.
+columns k_x = 0 ... M-1 and both blocks of rows, k_y = 0 ... M-1 and k_y = -M ... -1. Modes count
+cycles per domain, so the same weights serve every resolution, and modes that a grid does not have
+are left out. The transforms are truncated and evaluated as real matrix products.
 
 ``padding`` extends the latent field by zeros at the right and the top, which separates sides that
-are not periodic (those that are stay joined); the answer is cropped. The published number of
-parameters does not tell whether there was padding, and the presets have none. Padding counts cells:
-with it a model is no longer the same operator on another resolution.
+are not periodic; the answer is cropped. It counts cells: a padded model is not the same operator on
+another resolution. The presets have none.
 """
 
 from dataclasses import dataclass
@@ -28,8 +22,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import FieldSpec
-from pibert.models.fourier import column_phases, kept_rows, mirror_factors, row_phases
-from pibert.models.stepper import Stepper, StepperConfig, at_least_one, at_most, with_places, zero
+from pibert.models.fourier import analyse, column_phases, kept_rows, mirror_factors, row_phases
+from pibert.models.layers import Answer, Fields, Parameters
+from pibert.models.stepper import (
+    Stepper,
+    StepperConfig,
+    at_least_one,
+    at_most,
+    with_coordinates,
+    zero,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,17 +82,13 @@ class FNO2d(Stepper):
         if config.residual:
             zero(self.read_out)
 
-    def change(
-        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
-    ) -> Float[Tensor, "b k y x"]:
+    def change(self, x: Fields, parameters: Parameters) -> Answer:
         return self.read_out(F.gelu(self.hidden(self.features(x, parameters))))
 
-    def features(
-        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
-    ) -> Float[Tensor, "b d y x"]:
+    def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d y x"]:
         ny, nx = x.shape[-2:]
         padding, last = self.config.padding, self.config.depth - 1
-        z = self.lift(with_places(x, parameters[:, : self.num_parameters]))
+        z = self.lift(with_coordinates(x, parameters[:, : self.num_parameters]))
         if padding:
             grid = self.spec.grid
             z = F.pad(z, (0, padding * (not grid.periodic_x), 0, padding * (not grid.periodic_y)))
@@ -120,7 +118,7 @@ class SpectralConvolution(nn.Module):
         # Spectral sums stay in full precision under autocast.
         with torch.autocast(z.device.type, enabled=False):
             z = z.to(self.weight.dtype)
-            spectrum = self._analyse(z)
+            spectrum = torch.stack(analyse(z, self.modes, self._column_modes), dim=2)
             weight = self._weight_on(ny, spectrum.shape[-1])
             mixed = torch.einsum("bcprk,rkcpqd->bdqrk", spectrum, weight)
             return self._synthesise(mixed, ny, nx)
@@ -135,30 +133,18 @@ class SpectralConvolution(nn.Module):
         from_re, from_im = torch.stack((re, im), dim=3), torch.stack((-im, re), dim=3)
         return torch.stack((from_re, from_im), dim=3)
 
-    def _column_phases(self, nx: int, like: Tensor) -> Tensor:
-        """Cosine and sine at the grid points of the columns that are kept and there."""
-        return column_phases(2 * (self.modes - 1), nx, 1, like.dtype, like.device)
-
-    def _analyse(self, z: Float[Tensor, "b d y x"]) -> Float[Tensor, "b d 2 r k"]:
-        """Real and imaginary part of the kept bins of rfft2(z)."""
-        ny, nx = z.shape[-2:]
-        cos_x, sin_x = self._column_phases(nx, z)
-        cos_y, sin_y = row_phases(self.modes, ny, 1, z.dtype, z.device)
-        across = z @ torch.cat((cos_x, -sin_x), dim=-1)  # (b, d, y, 2k)
-        along = torch.cat((cos_y, sin_y), dim=-1).mT @ across  # (b, d, 2r, 2k)
-        by_cos, by_sin = along.split(cos_y.shape[-1], dim=-2)
-        columns = cos_x.shape[-1]
-        re = by_cos[..., :columns] + by_sin[..., columns:]
-        im = by_cos[..., columns:] - by_sin[..., :columns]
-        return torch.stack((re, im), dim=2)
+    @property
+    def _column_modes(self) -> int:
+        """The modes of ``fourier`` that keep the columns k_x = 0 ... M-1."""
+        return max(1, 2 * (self.modes - 1))
 
     def _synthesise(
         self, bins: Float[Tensor, "b d 2 r k"], ny: int, nx: int
     ) -> Float[Tensor, "b d y x"]:
         """The real field whose kept bins these are: irfft2 with zeros for the others."""
-        cos_x, sin_x = self._column_phases(nx, bins)
+        cos_x, sin_x = column_phases(self._column_modes, nx, 1, bins.dtype, bins.device)
         cos_y, sin_y = row_phases(self.modes, ny, 1, bins.dtype, bins.device)
-        mirrored = mirror_factors(2 * (self.modes - 1), nx, bins.dtype, bins.device) / (ny * nx)
+        mirrored = mirror_factors(self._column_modes, nx, bins.dtype, bins.device) / (ny * nx)
         re, im = bins.unbind(2)
         rows = torch.cat((cos_y, sin_y), dim=-1)  # (y, 2r)
         along_re = rows @ torch.cat((re, -im), dim=-2)

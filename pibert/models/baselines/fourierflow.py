@@ -1,34 +1,24 @@
-"""FourierFlow: the next frames drawn by a conditional flow from noise to data.
+"""FourierFlow: the next frames sampled by a conditional flow from noise to data.
 
 A clean state z is the change since the last frame (with ``residual``) or the frame itself, over a
 scale per channel. Along the path z_s = (1 - s) z + s eps from data (s = 0) to noise (s = 1) the
-velocity is eps - z, and a draw follows dz/ds = v(z_s, s | last frames) from s = 1 to s = 0.
+velocity is eps - z, and a sample follows dz/ds = v(z_s, s | last frames) from s = 1 to s = 0.
 
-The network (``dual_branch.py``) gives the clean state Z, and with it the velocity
+The network (``dual_branch.py``) gives the clean state Z, and with it v = (z_s - Z) / max(s, 0.05).
+The source gives v itself; this is the same flow, but a zero head samples z = 0, so an untrained
+model is persistence. An Euler step from s to r is z_r = Z + (r / s) (z_s - Z).
 
-    v = (z_s - Z) / max(s, 0.05)
-
-where the source gives v itself. That is ours, and the same flow: a zero head then draws z = 0, so
-an untrained model is persistence exactly, whereas v = 0 would draw the noise. The floor bounds the
-weight of the loss near the data and is felt nowhere else. An Euler step from s to r is
-
-    z_r = z_s - (s - r) (z_s - Z) / s = Z + (r / s) (z_s - Z)
-
-A call gives the mean of ``draws`` draws in ``sampler_steps`` steps, ``samples`` the draws. The
-noise of a draw is a fixed field, the same for all samples and calls: a prediction is a function of
-its own input, whatever batch it is in. So draws of different samples are not independent.
-
-Inside the body of the grid, where no target is known, the clean state is zero in training and in
-drawing.
+A call gives the mean of ``draws`` samples in ``sampler_steps`` steps, ``samples`` gives each. The
+noise is a fixed field per sample number, the same for all inputs: a prediction is a function of its
+own input, whatever batch it is in. Inside the body of the grid the clean state is zero.
 
 The features of one salient block are aligned with those of a frozen masked auto-encoder of the
-target (``autoencoder.py``), which is to be pretrained first: ``prepare_for("pretrain")`` trains it
-alone, ``prepare_for("train")`` all but it. ``training/flow_matching.py`` has the loss.
+target, which is to be pretrained first: ``prepare_for("pretrain")`` trains it alone,
+``prepare_for("train")`` all but it. ``training/flow_matching.py`` has the loss. ``FourierFlowDet``
+is the backbone as a plain regressor.
 
-``FourierFlowDet`` is the backbone as a plain regressor, without flow, noise and alignment.
-
-Reference: Wang, Pan, Wu, Zhang, Wu, "FourierFlow", arXiv 2506.00862. The clean state as output with
-a loss of the velocity: Li, He, "Back to basics: let denoising generative models denoise", 2025.
+References: Wang, Pan, Wu, Zhang, Wu, "FourierFlow", arXiv 2506.00862. The clean state as output
+with a loss of the velocity: Li, He, "Back to basics: let denoising generative models denoise".
 """
 
 import math
@@ -37,16 +27,26 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from pibert import draws as chances
+from pibert import sample_rng
 from pibert.fields import FieldSpec
-from pibert.models.baselines.autoencoder import MaskedAutoencoder
+from pibert.models.attention import Block
 from pibert.models.baselines.dual_branch import Cond, DualBranch, DualBranchConfig, one_of
-from pibert.models.baselines.patches import lattice_shape
-from pibert.models.constant import constant
-from pibert.models.stepper import Stepper, at_least_one, at_most, checked_mask
+from pibert.models.layers import (
+    Answer,
+    Fields,
+    Mask,
+    Parameters,
+    Positions,
+    Vector,
+    constant,
+    from_patches,
+    lattice_shape,
+    to_patches,
+)
+from pibert.models.stepper import Stepper, at_least_one, at_most, checked_mask, zero
 
 FLOOR = 0.05
 """Least flow time that a velocity is divided by."""
@@ -179,11 +179,7 @@ class FourierFlow(Stepper):
     ) -> tuple[Float[Tensor, "b k y x"], Float[Tensor, "b n d"]]:
         """The clean state that a noisy one at flow time s comes from, and features to align.
 
-        Args:
-            noisy: A state on the path, z_s.
-            s: Flow time of each sample, 1 for noise and 0 for data.
-            x: The last frames as ``prepared`` gives them; never noisy.
-            parameters: As ``parameter_vector`` gives them.
+        ``s`` is 1 for noise and 0 for data; ``x`` holds the last frames and is never noisy.
         """
         clean, tokens = self.backbone(noisy, s, x, parameters, self.config.align_at)
         clean = clean.to(noisy.dtype)
@@ -202,14 +198,10 @@ class FourierFlow(Stepper):
         clean, tokens = self.estimate(noisy, s, x, parameters)
         return (noisy - clean) / s.clamp(min=FLOOR)[:, None, None, None], tokens
 
-    def change(
-        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
-    ) -> Float[Tensor, "b k y x"]:
+    def change(self, x: Fields, parameters: Parameters) -> Answer:
         return self._drawn(x, parameters, self.config.draws, self.config.sampler_steps).mean(1)
 
-    def features(
-        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
-    ) -> Float[Tensor, "b d v w"]:
+    def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d v w"]:
         ny, nx = x.shape[-2:]
         noise = noise_fields(1, self.out_channels, ny, nx, device=x.device, dtype=x.dtype)
         start = noise.expand(len(x), -1, -1, -1)
@@ -226,12 +218,8 @@ class FourierFlow(Stepper):
     ) -> Float[Tensor, "b m k y x"]:
         """Single draws of the next frames, standardised as the input.
 
-        Args:
-            x: As for a call, and so are parameters and mask.
-            parameters: See there.
-            mask: See there.
-            draws: How many; those of the config if not given. The first are always the same.
-            steps: Euler steps; those of the config if not given.
+        ``draws`` and Euler ``steps`` are those of the config if not given; the first draws are
+        always the same.
         """
         x = self.prepared(x, parameters, mask)
         known = self.parameter_vector(x, parameters)
@@ -239,12 +227,7 @@ class FourierFlow(Stepper):
         changes = self._drawn(x, known, draws, steps)
         return changes + self.last_frame(x)[:, None] if self.config.residual else changes
 
-    def reconstruct(
-        self,
-        x: Float[Tensor, "b c y x"],
-        parameters: Float[Tensor, "b q"] | None = None,
-        mask: Tensor | None = None,
-    ) -> Float[Tensor, "b c y x"]:
+    def reconstruct(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Fields:
         """The auto-encoder's completion of the input, frame by frame."""
         if self.autoencoder is None:
             raise ValueError("expected an auto-encoder, found none, as align is 0")
@@ -268,7 +251,7 @@ class FourierFlow(Stepper):
         known = parameters[:, None].expand(-1, draws, -1).flatten(0, 1)
         noise = noise.repeat(b, 1, 1, 1)
         clean = draw(lambda z, s: self.estimate(z, s, wide, known)[0], noise, steps)
-        return (clean * self.increment_scale[:, None, None]).unflatten(0, (-1, draws))
+        return (clean * self.increment_scale[:, None, None]).unflatten(0, (b, draws))
 
 
 def draw(
@@ -298,7 +281,7 @@ def noise_fields(
 ) -> Tensor:
     """The noise of the first draws, (draws, channel, y, x)."""
     numbers = torch.arange(draws, device=device)
-    return chances.normal(numbers, "sampler noise", channels, ny, nx).to(dtype)
+    return sample_rng.normal(numbers, "sampler noise", channels, ny, nx).to(dtype)
 
 
 class FourierFlowDet(Stepper):
@@ -315,15 +298,81 @@ class FourierFlowDet(Stepper):
         channels = (self.in_channels, self.in_channels, self.out_channels)
         self.backbone = DualBranch(config, spec, channels)
 
-    def change(
-        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
-    ) -> Float[Tensor, "b k y x"]:
+    def change(self, x: Fields, parameters: Parameters) -> Answer:
         return self.backbone(x, x.new_ones(x.shape[0]), x, parameters)[0].to(x.dtype)
 
-    def features(
-        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
-    ) -> Float[Tensor, "b d v w"]:
+    def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d v w"]:
         middle = (self.config.depth + 1) // 2
         tokens = self.backbone(x, x.new_ones(len(x)), x, parameters, middle)[1]
         lattice = lattice_shape((x.shape[-2], x.shape[-1]), self.config.patch)
         return tokens.mT.unflatten(-1, lattice)
+
+
+_NEVER = -1e4
+"""Logit of a key that is not attended to: finite, as a frame may have no visible patch at all."""
+
+
+class MaskedAutoencoder(nn.Module):
+    """Codes and completes frames (b, c, y, x): what FourierFlow's features are aligned with.
+
+    A patch is visible where at least one of its points is known; the known points enter as a
+    channel beside the values. No visible patch attends to a hidden one: features are what they
+    would be if hidden patches were dropped (He et al., "Masked autoencoders are scalable vision
+    learners", 2022). The decoder sees a learned token at every hidden patch.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        shape: tuple[int, int],
+        *,
+        patch: int = 4,
+        width: int = 128,
+        heads: int = 4,
+        encoder_depth: int = 4,
+        decoder_depth: int = 2,
+    ) -> None:
+        super().__init__()
+        self.patch = patch
+        self.embed = nn.Linear((channels + 1) * patch**2, width)
+        self.positions = Positions(lattice_shape(shape, patch), width)
+        self.encoder = nn.ModuleList(Block(width, heads) for _ in range(encoder_depth))
+        self.norm = nn.LayerNorm(width)
+        self.hidden_token = nn.Parameter(torch.empty(width))
+        self.decoder_positions = Positions(lattice_shape(shape, patch), width)
+        self.decoder = nn.ModuleList(Block(width, heads) for _ in range(decoder_depth))
+        self.decoder_norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, channels * patch**2)
+        nn.init.trunc_normal_(self.hidden_token, std=0.02)
+        # At the start every point is filled with the mean of its channel.
+        zero(self.head)
+
+    def forward(
+        self, frames: Float[Tensor, "b c y x"], known: Bool[Tensor, "b y x"]
+    ) -> Float[Tensor, "b c y x"]:
+        """The complete frames, estimated from their known points."""
+        ny, nx = frames.shape[-2:]
+        tokens, visible = self._encode(frames, known)
+        tokens = torch.where(visible[..., None], tokens, self.hidden_token.to(tokens.dtype))
+        tokens = tokens + self.decoder_positions(lattice_shape((ny, nx), self.patch))
+        for block in self.decoder:
+            tokens = block(tokens)
+        return from_patches(self.head(self.decoder_norm(tokens)), self.patch, (ny, nx))
+
+    def features(
+        self, frames: Float[Tensor, "b c y x"], known: Bool[Tensor, "b y x"]
+    ) -> tuple[Float[Tensor, "b n d"], Bool[Tensor, "b n"]]:
+        """What the encoder makes of frames, and which patches are visible; others mean nothing."""
+        return self._encode(frames, known)
+
+    def _encode(self, frames: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+        patches = to_patches(known[:, None].to(frames.dtype), self.patch)
+        visible = patches.amax(-1) > 0
+        values = to_patches(torch.where(known[:, None], frames, 0.0), self.patch)
+        tokens = self.embed(torch.cat((values, patches), dim=-1))
+        ny, nx = frames.shape[-2:]
+        tokens = tokens + self.positions(lattice_shape((ny, nx), self.patch))
+        bias = torch.where(visible, 0.0, _NEVER)
+        for block in self.encoder:
+            tokens = block(tokens, bias)
+        return self.norm(tokens), visible

@@ -1,23 +1,17 @@
-"""PINN, amortised: a map of every point for itself, trained with a PDE residual of its answer.
+"""PINN, amortised: a map of every point by itself, trained with a PDE residual of its answer.
 
     (fields at a point, x, y) -> layers of tanh -> fields of the next frame at that point
 
-The answer at a point depends on that point alone, so one set of weights serves every flow, unlike
-the network of one flow (``coordinate_pinn``). The published size, 21,250, is that of this map with
-six layers of 64. Its objective is ``training/pde_residual.py``: the supervised loss plus a weight
-times the squared residual. With the weight 0 it has no physics in it and should be called a
-pointwise MLP.
+One set of weights serves every flow. The published size, 21,250, is that of six layers of 64. Its
+objective is ``training/pde_residual.py``: the supervised loss plus a weight times the squared
+residual. With the weight 0 it is a pointwise MLP.
 
-Derivatives. The output field is F(x, y) = f(z(x, y), x, y), where z is the input field. What the
-equation wants is its total derivative,
+The output field is F(x, y) = f(z(x, y), x, y), where z is the input field. The equation needs the
+total derivative D_x F = f_x + sum_i f_{z_i} D_x z_i, not f_x, which automatic differentiation by
+the coordinate gives. ``total_derivatives`` pushes the derivatives of all inputs through the network
+by the chain rule; those of the field come from the grid's stencils.
 
-    D_x F = f_x + sum_i f_{z_i} D_x z_i
-
-and not f_x, which automatic differentiation gives when it is asked for the derivative by the
-coordinate: that one holds the input field fixed. ``total_derivatives`` pushes the derivatives of
-all inputs through the network by the chain rule; those of the field come from the grid's stencils.
-
-The idea is that of Raissi, Perdikaris, Karniadakis, J. Comput. Phys. 378 (2019) 686.
+Reference: Raissi, Perdikaris, Karniadakis, J. Comput. Phys. 378 (2019) 686.
 """
 
 import math
@@ -30,12 +24,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from pibert.fields import FieldSpec
+from pibert.models.layers import Answer, Fields, Mask, Parameters, Vector
 from pibert.models.stepper import (
     Stepper,
     StepperConfig,
     at_least_one,
     checked_mask,
-    with_places,
+    with_coordinates,
     zero,
 )
 from pibert.physics.derivatives import ddx, ddy, evaluate_known
@@ -88,16 +83,11 @@ class PINN(Stepper):
         if config.residual:
             zero(self.network[-1])
 
-    def change(
-        self, x: Float[Tensor, "b c y x"], parameters: Float[Tensor, "b 16"]
-    ) -> Float[Tensor, "b k y x"]:
+    def change(self, x: Fields, parameters: Parameters) -> Answer:
         return self.network(self._inputs(x, parameters)).movedim(-1, 1)
 
     def total_derivatives(
-        self,
-        x: Float[Tensor, "b c y x"],
-        parameters: Float[Tensor, "b q"] | None = None,
-        mask: Tensor | None = None,
+        self, x: Fields, parameters: Vector = None, mask: Mask = None
     ) -> FieldDerivatives:
         """The next frames, as a call gives them, and the total derivatives of that field.
 
@@ -126,7 +116,7 @@ class PINN(Stepper):
 
     def _inputs(self, x: Tensor, parameters: Tensor) -> Tensor:
         """(b, y, x, input)."""
-        return with_places(x, parameters[:, : self.num_parameters]).movedim(1, -1)
+        return with_coordinates(x, parameters[:, : self.num_parameters]).movedim(1, -1)
 
     def _slopes(self, x: Tensor, known: Tensor | None) -> tuple[tuple[Tensor, Tensor], Tensor]:
         """Derivatives of the input fields along x and y, zero where not defined, and where."""

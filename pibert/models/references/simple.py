@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert.fields import Batch, FieldSpec, Normalizer
+from pibert.models.layers import Answer, Fields, Mask, Vector
 from pibert.models.stepper import Stepper, StepperConfig, checked_mask
 
 
@@ -75,12 +76,7 @@ class Reference(Stepper, ABC):
             known: (y, x) or (b, 1, y, x); None: everything is.
         """
 
-    def forward(
-        self,
-        x: Float[Tensor, "b c y x"],
-        parameters: Float[Tensor, "b q"] | None = None,
-        mask: Tensor | None = None,
-    ) -> Float[Tensor, "b k y x"]:
+    def forward(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Answer:
         """The next frames, standardised as the input; arguments as of every model."""
         if self.needs_fit and not self._is_fitted:
             raise ValueError(

@@ -1,83 +1,20 @@
-"""PDE families: for each governing equation, the residuals that vanish on its solutions."""
+"""PDE families: each governing equation, in a file of its own, and the table of them all."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pibert.fields import FieldSpec, Grid
-from pibert.physics.derivatives import Order, evaluate_known
+from pibert.physics.derivatives import evaluate_known
+from pibert.physics.families.burgers import Burgers
 from pibert.physics.families.euler import Euler
-from pibert.physics.families.frames import Coefficient, Frames, Residuals
+from pibert.physics.families.family import Coefficient, Family, Frames, Omission, Residuals
 from pibert.physics.families.heat import Heat
 from pibert.physics.families.incompressible import Incompressible
 from pibert.physics.families.reaction_diffusion import GRAY_SCOTT, ReactionDiffusion
 from pibert.physics.families.wave import Wave
-
-
-@runtime_checkable
-class Family(Protocol):
-    """One governing equation; a frozen dataclass with the equation's options."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def channels(self) -> tuple[str, ...]:
-        """Fields that must be there."""
-        ...
-
-    @property
-    def optional_channels(self) -> tuple[str, ...]:
-        """Fields that are used when they are there."""
-        ...
-
-    @property
-    def frames(self) -> int:
-        """Frames that the full residual takes."""
-        ...
-
-    @property
-    def coefficients(self) -> Mapping[str, float]:
-        """Names of the coefficients, and what stands for an unknown one: 0 leaves out its term."""
-        ...
-
-    @property
-    def terms(self) -> tuple[str, ...]:
-        """Names of the residuals."""
-        ...
-
-    @property
-    def is_solenoidal(self) -> bool:
-        """Whether it is a flow whose velocity has no divergence."""
-        ...
-
-    def frames_to_judge(self, channels: Sequence[str]) -> int:
-        """Frames of these channels that a window needs before it can break the equation."""
-        ...
-
-    def is_reversible(self, channels: Sequence[str]) -> bool:
-        """Whether frames of these channels also obey the equation in reverse order."""
-        ...
-
-    def residuals(
-        self,
-        fields: Frames,
-        grid: Grid,
-        *,
-        dt: float | None = None,
-        order: Order = 2,
-        **coefficients: Coefficient,
-    ) -> Residuals:
-        """Signed residuals (*batch, component, y, x) of fields (*batch, t, y, x).
-
-        The last frame is now. With fewer frames than the equation needs, or without dt, the time
-        derivative is left out (the steady proxy). Coefficients are numbers or tensors (*batch,).
-        """
-        ...
-
+from pibert.physics.grid import Grid
 
 FAMILIES: dict[str, Family] = {
     family.name: family
@@ -90,6 +27,7 @@ FAMILIES: dict[str, Family] = {
         ReactionDiffusion(),
         ReactionDiffusion(name="gray-scott", reaction=GRAY_SCOTT),
         Euler(),
+        Burgers(),
     )
 }
 
@@ -98,13 +36,6 @@ def find_family(name: str) -> Family:
     if name not in FAMILIES:
         raise ValueError(f"unknown PDE family {name!r}; choose from: {', '.join(FAMILIES)}")
     return FAMILIES[name]
-
-
-def is_solenoidal(spec: FieldSpec) -> bool | None:
-    """Whether the fields are a velocity without divergence; None where no family is stated."""
-    if spec.velocity is None:
-        return False
-    return None if spec.family is None else find_family(spec.family).is_solenoidal
 
 
 def masked_residuals(
@@ -121,7 +52,7 @@ def masked_residuals(
         fields: Channel name to tensor (*batch, t, y, x).
         grid: Its body, when it has the fields' resolution, counts as unknown.
         known: Not zero where all channels are known; broadcastable to (*batch, t, y, x).
-        arguments: Handed on to ``family.residuals``.
+        arguments: Of ``family.residuals``.
 
     Returns:
         The residuals, zero where not defined, and one boolean (*batch, y, x) per residual.
@@ -172,17 +103,18 @@ def magnitude(
 
 __all__ = [
     "FAMILIES",
+    "Burgers",
     "Coefficient",
     "Euler",
     "Family",
     "Frames",
     "Heat",
     "Incompressible",
+    "Omission",
     "ReactionDiffusion",
     "Residuals",
     "Wave",
     "find_family",
-    "is_solenoidal",
     "magnitude",
     "masked_residuals",
 ]

@@ -14,23 +14,33 @@ the exact solution. Residuals are therefore weighted by 1 - s with a smooth sens
 ``conservation``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pibert.fields import Grid
 from pibert.physics.derivatives import Order, divergence, gradient
-from pibert.physics.families.frames import Coefficient, Frames, Residuals, check_inputs, spread
+from pibert.physics.families.family import (
+    Coefficient,
+    Coefficients,
+    Family,
+    Frames,
+    Omission,
+    Residuals,
+    spread,
+    stacked,
+)
+from pibert.physics.grid import Grid
+from pibert.physics.stepping import ORDER, step
 
 AIR = 1.4
 """Ratio of specific heats where none is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Euler:
+class Euler(Family):
     """Terms ``mass`` (1 component), ``momentum`` (2) and ``energy`` (1).
 
     Coefficient: ``gamma``, the ratio of specific heats; 1.4 without it, since no term of the
@@ -42,11 +52,14 @@ class Euler:
 
     name = "euler"
     channels = ("rho", "u", "v", "p")
-    optional_channels = ()
-    frames = 2
+    velocity = ("u", "v")
     coefficients = {"gamma": AIR}
     terms = ("mass", "momentum", "energy")
-    is_solenoidal = False
+    equation = (
+        "ddt rho + nabla dot rho u = 0 & rho ddt u + rho u dot nabla u = - nabla p "
+        "& ddt e + nabla dot ( e + p ) u = 0"
+    )
+    symbols = {"gamma": "gamma"}
 
     def __post_init__(self) -> None:
         if self.shock_threshold is not None and not self.shock_threshold > 0:
@@ -54,24 +67,10 @@ class Euler:
                 f"shock_threshold must be positive or None, found {self.shock_threshold}"
             )
 
-    def frames_to_judge(self, channels: Sequence[str]) -> int:
-        return self.frames
-
-    def is_reversible(self, channels: Sequence[str]) -> bool:
-        return False
-
-    def residuals(
-        self,
-        fields: Frames,
-        grid: Grid,
-        *,
-        dt: float | None = None,
-        order: Order = 2,
-        **coefficients: Coefficient,
+    def _residuals(
+        self, fields: Frames, grid: Grid, dt: float | None, order: Order, factors: Coefficients
     ) -> Residuals:
-        """Signed residuals, each (*batch, component, y, x)."""
-        check_inputs(self.name, fields, self.channels, coefficients, self.coefficients, dt)
-        gamma = coefficients.get("gamma", AIR)
+        gamma = factors.get("gamma", AIR)
         last = 1 if dt is None else min(2, fields["rho"].shape[-3])
         # Each (last, *batch, y, x): coefficients (*batch,) then spread over both frames.
         rho, u, v, p = (fields[n][..., -last:, :, :].movedim(-3, 0) for n in self.channels)
@@ -88,6 +87,27 @@ class Euler:
             )
             residual = residual * (1 - sensor.amax(0)).unsqueeze(-3)
         return dict(zip(self.terms, residual.split((1, 2, 1), dim=-3), strict=True))
+
+    def omissible_terms(self, known: Collection[str], has_steps: bool) -> tuple[str, ...]:
+        return ("pressure",)
+
+    def change_without(self, omission: Omission) -> dict[str, Tensor]:
+        """Without the force of the pressure on the velocity: u_t = -(u . grad) u."""
+        assert omission.plan is not None
+        grid = omission.plan.wrapped
+        gamma = spread(omission.coefficients.get("gamma", AIR))
+
+        def rate(state: Tensor) -> Tensor:
+            rho, u, v, p = state.unbind(1)
+            along_x, along_y = gradient(state, grid, ORDER)
+            moved = -(u[:, None] * along_x + v[:, None] * along_y)
+            still = torch.zeros_like(rho)
+            squeezed = torch.stack((rho, still, still, gamma * p), dim=1)
+            return moved - squeezed * divergence(u, v, grid, ORDER)[:, None]
+
+        before, now = (stacked(omission.fields, self.channels, frame) for frame in (-2, -1))
+        later = step(before, now, omission.known, rate, omission.plan, slack=0.5)
+        return dict(zip(self.channels, (later - now).unbind(1), strict=True))
 
 
 def conserved_variables(

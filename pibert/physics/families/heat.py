@@ -6,60 +6,49 @@ Evaluated midway between the last two frames, second order in dt and of the chos
 space (compact Laplacian). With one frame, or without dt, the time derivative is left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from pibert.fields import Grid
 from pibert.physics.derivatives import Order, laplacian
-from pibert.physics.families.frames import (
-    Coefficient,
+from pibert.physics.families.family import (
+    Coefficients,
+    Family,
     Frames,
+    Omission,
     Residuals,
-    check_inputs,
     midpoint,
     spread,
 )
+from pibert.physics.grid import Grid
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heat:
+class Heat(Family):
     """Term ``heat`` (1 component); coefficient ``diffusivity``."""
 
-    channel: str = "u"
-    """Name of the scalar."""
-
     name = "heat"
-    optional_channels = ()
-    frames = 2
+    channels = ("u",)
     coefficients = {"diffusivity": 0.0}
     terms = ("heat",)
-    is_solenoidal = False
+    equation = "ddt u = alpha Delta u"
+    symbols = {"diffusivity": "alpha"}
 
-    @property
-    def channels(self) -> tuple[str, ...]:
-        return (self.channel,)
-
-    def frames_to_judge(self, channels: Sequence[str]) -> int:
-        return self.frames
-
-    def is_reversible(self, channels: Sequence[str]) -> bool:
-        return False
-
-    def residuals(
-        self,
-        fields: Frames,
-        grid: Grid,
-        *,
-        dt: float | None = None,
-        order: Order = 2,
-        **coefficients: Coefficient,
+    def _residuals(
+        self, fields: Frames, grid: Grid, dt: float | None, order: Order, factors: Coefficients
     ) -> Residuals:
-        """Signed residuals, each (*batch, component, y, x)."""
-        check_inputs(self.name, fields, self.channels, coefficients, self.coefficients, dt)
-        u, u_t = midpoint(fields[self.channel], dt)
+        u, u_t = midpoint(fields["u"], dt)
         residual = torch.zeros_like(u) if u_t is None else u_t
-        if "diffusivity" in coefficients:
-            residual = residual - spread(coefficients["diffusivity"]) * laplacian(u, grid, order)
+        if "diffusivity" in factors:
+            residual = residual - spread(factors["diffusivity"]) * laplacian(u, grid, order)
         return {"heat": residual.unsqueeze(-3)}
+
+    def omissible_terms(self, known: Collection[str], has_steps: bool) -> tuple[str, ...]:
+        return ("diffusion",)
+
+    def change_without(self, omission: Omission) -> dict[str, Tensor]:
+        """Without diffusion the field stays: u_t = 0."""
+        u = omission.fields["u"]
+        return {"u": u[:, -2] - u[:, -1]}

@@ -17,14 +17,13 @@ Derivatives of the vorticity are taken from the velocity with stencils of full o
 next to sides that are not periodic.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from pibert.fields import Grid
 from pibert.physics.derivatives import (
     Order,
     d2dx2,
@@ -37,19 +36,26 @@ from pibert.physics.derivatives import (
     gradient,
     laplacian,
     together,
+    where_defined,
 )
-from pibert.physics.families.frames import (
+from pibert.physics.families.family import (
     Coefficient,
+    Coefficients,
+    Family,
     Frames,
+    Omission,
     Residuals,
-    check_inputs,
+    advection,
     midpoint,
     spread,
+    stacked,
 )
+from pibert.physics.grid import Grid
+from pibert.physics.stepping import ORDER, step
 
 
 @dataclass(frozen=True, kw_only=True)
-class Incompressible:
+class Incompressible(Family):
     """Terms ``divergence`` (1 component) and ``vorticity`` (1) or ``momentum`` (2).
 
     Coefficients: ``viscosity`` (kinematic; without it the viscous term is left out) and, in the
@@ -59,8 +65,9 @@ class Incompressible:
     form: Literal["vorticity", "momentum"] = "vorticity"
 
     channels = ("u", "v")
+    velocity = ("u", "v")
     is_solenoidal = True
-    frames = 2
+    equation = "ddt u + u dot nabla u = - nabla p + nu Delta u & nabla dot u = 0"
 
     def __post_init__(self) -> None:
         if self.form not in ("vorticity", "momentum"):
@@ -80,29 +87,64 @@ class Incompressible:
         return {"viscosity": 0.0} | density
 
     @property
+    def symbols(self) -> dict[str, str]:
+        return {"viscosity": "nu"} | ({} if self.form == "vorticity" else {"density": "rho"})
+
+    @property
     def terms(self) -> tuple[str, ...]:
         return ("divergence", self.form)
 
-    def frames_to_judge(self, channels: Sequence[str]) -> int:
+    def required_frames(self, channels: Sequence[str]) -> int:
         return 1  # continuity holds in every frame
 
-    def is_reversible(self, channels: Sequence[str]) -> bool:
-        return False
-
-    def residuals(
-        self,
-        fields: Frames,
-        grid: Grid,
-        *,
-        dt: float | None = None,
-        order: Order = 2,
-        **coefficients: Coefficient,
+    def _residuals(
+        self, fields: Frames, grid: Grid, dt: float | None, order: Order, factors: Coefficients
     ) -> Residuals:
-        """Signed residuals, each (*batch, component, y, x)."""
-        check_inputs(self.name, fields, self.channels, coefficients, self.coefficients, dt)
         transport = _vorticity if self.form == "vorticity" else _momentum
-        now, residual = transport(fields, grid, dt, order, **coefficients)
+        now, residual = transport(fields, grid, dt, order, **factors)
         return {"divergence": now.unsqueeze(-3), self.form: residual}
+
+    def omissible_terms(self, known: Collection[str], has_steps: bool) -> tuple[str, ...]:
+        stepped = has_steps and "viscosity" in known
+        return ("pressure", "advection", "diffusion") if stepped else ("pressure",)
+
+    def change_without(self, omission: Omission) -> dict[str, Tensor]:
+        """Each frame stepped without pressure, or also without advection; or less its diffusion.
+
+        One frame alone is moved along the rate without pressure, by an amount of any size.
+        """
+        plan, grid = omission.plan, omission.grid
+        known = omission.known[:, None]
+        viscosity = spread(omission.coefficients.get("viscosity", 0.0), 3)
+        now = stacked(omission.fields, self.velocity, -1)
+        if plan is None:
+            change, _ = where_defined(
+                lambda f: advection(f, grid, ORDER) + viscosity * laplacian(f, grid, ORDER),
+                now,
+                known=known,
+            )
+            return dict(zip(self.velocity, change.unbind(1), strict=True))
+        before, wrapped = stacked(omission.fields, self.velocity, -2), plan.wrapped
+        carried = spread(omission.keep.get("advection", 1.0), 3)
+        later = step(
+            before,
+            now,
+            omission.known,
+            lambda f: (
+                carried * advection(f, wrapped, ORDER)
+                + plan.diffusion * viscosity * laplacian(f, wrapped, ORDER)
+            ),
+            plan,
+        )
+        change = later - now
+        if "diffusion" in omission.keep:
+            # The mean of both frames is near the mean over the step.
+            diffused, _ = where_defined(
+                lambda f: viscosity * laplacian(f, grid, ORDER), (before + now) / 2, known=known
+            )
+            kept = omission.keep["diffusion"][:, None, None, None] > 0
+            change = torch.where(kept, change, -plan.dt * diffused)
+        return dict(zip(self.velocity, change.unbind(1), strict=True))
 
 
 def _vorticity(

@@ -11,23 +11,30 @@ chosen order in space (compact Laplacian). With one frame, or without dt, the ti
 left out.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pibert.fields import Grid
 from pibert.physics.derivatives import Order, laplacian
-from pibert.physics.families.frames import (
+from pibert.physics.families.family import (
     Coefficient,
+    Coefficients,
+    Family,
     Frames,
+    Omission,
     Residuals,
-    check_inputs,
     midpoint,
     spread,
+    stacked,
 )
+from pibert.physics.grid import Grid
+from pibert.physics.stepping import ORDER, step, step_in_box
+
+REACTION_STEPS = 24
+"""Sub-steps of a reaction, which is stiff in time alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +48,9 @@ class Reaction:
     missing coefficient counts as zero."""
     conservative: bool = False
     """Whether the productions of all species add up to zero."""
+    equation: str = "unknown"
+    """Of reaction and diffusion, as ``Family.equation``."""
+    symbols: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 def _fisher_kpp(species: Sequence[Tensor], k: Mapping[str, Coefficient]) -> tuple[Tensor, ...]:
@@ -61,8 +71,21 @@ def _exchange(species: Sequence[Tensor], k: Mapping[str, Coefficient]) -> tuple[
     return -conversion, conversion
 
 
-FISHER_KPP = Reaction(species=("u",), coefficients=("growth",), production=_fisher_kpp)
-GRAY_SCOTT = Reaction(species=("a", "b"), coefficients=("feed", "kill"), production=_gray_scott)
+FISHER_KPP = Reaction(
+    species=("u",),
+    coefficients=("growth",),
+    production=_fisher_kpp,
+    equation="ddt u = D Delta u + r u ( 1 - u )",
+    symbols={"diffusivity": "D", "growth": "r"},
+)
+GRAY_SCOTT = Reaction(
+    species=("a", "b"),
+    coefficients=("feed", "kill"),
+    production=_gray_scott,
+    equation="ddt a = D a Delta a - a b b + F ( 1 - a ) & "
+    "ddt b = D b Delta b + a b b - ( F + k ) b",
+    symbols={"feed": "F", "kill": "k", "diffusivity_a": "D a", "diffusivity_b": "D b"},
+)
 EXCHANGE = Reaction(
     species=("a", "b"),
     coefficients=("forward", "backward"),
@@ -72,7 +95,7 @@ EXCHANGE = Reaction(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReactionDiffusion:
+class ReactionDiffusion(Family):
     """Term ``reaction_diffusion`` (one component per species).
 
     Coefficients: ``diffusivity`` for one species, ``diffusivity_<species>`` for several, and
@@ -82,14 +105,19 @@ class ReactionDiffusion:
     name: str = "reaction-diffusion"
     reaction: Reaction = FISHER_KPP
 
-    optional_channels = ()
-    frames = 2
     terms = ("reaction_diffusion",)
-    is_solenoidal = False
 
     @property
     def channels(self) -> tuple[str, ...]:
         return self.reaction.species
+
+    @property
+    def equation(self) -> str:
+        return self.reaction.equation
+
+    @property
+    def symbols(self) -> Mapping[str, str]:
+        return self.reaction.symbols
 
     @property
     def diffusivities(self) -> tuple[str, ...]:
@@ -102,24 +130,10 @@ class ReactionDiffusion:
     def coefficients(self) -> dict[str, float]:
         return dict.fromkeys(self.diffusivities + self.reaction.coefficients, 0.0)
 
-    def frames_to_judge(self, channels: Sequence[str]) -> int:
-        return self.frames
-
-    def is_reversible(self, channels: Sequence[str]) -> bool:
-        return False
-
-    def residuals(
-        self,
-        fields: Frames,
-        grid: Grid,
-        *,
-        dt: float | None = None,
-        order: Order = 2,
-        **coefficients: Coefficient,
+    def _residuals(
+        self, fields: Frames, grid: Grid, dt: float | None, order: Order, factors: Coefficients
     ) -> Residuals:
-        """Signed residuals, each (*batch, component, y, x)."""
-        check_inputs(self.name, fields, self.channels, coefficients, self.coefficients, dt)
-        factors = {name: spread(value) for name, value in coefficients.items()}
+        factors = {name: spread(value) for name, value in factors.items()}
         values, rates = zip(*(midpoint(fields[name], dt) for name in self.channels), strict=True)
         components = []
         production = self.reaction.production(values, factors)
@@ -129,6 +143,40 @@ class ReactionDiffusion:
                 residual = residual - factors[name] * laplacian(c, grid, order)
             components.append(residual)
         return {"reaction_diffusion": torch.stack(components, dim=-3)}
+
+    def omissible_terms(self, known: Collection[str], has_steps: bool) -> tuple[str, ...]:
+        needs = {"reaction": self.diffusivities, "diffusion": self.reaction.coefficients}
+        return tuple(term for term, names in needs.items() if set(names) <= set(known))
+
+    def change_without(self, omission: Omission) -> dict[str, Tensor]:
+        """Without reaction c_t = D lap c; without diffusion c_t = f(c)."""
+        plan, grid, factors = omission.plan, omission.grid, omission.coefficients
+        assert plan is not None
+        before, now = (stacked(omission.fields, self.channels, frame) for frame in (-2, -1))
+        local = {name: spread(factors.get(name, 0.0)) for name in self.reaction.coefficients}
+        rates = [factors.get(name, 0.0) for name in self.diffusivities]
+        rates = [r if isinstance(r, Tensor) else now.new_full((len(now),), r) for r in rates]
+        spreading = torch.stack(rates, dim=1)[..., None, None]
+        spreading = spreading * spread(omission.keep.get("diffusion", 1.0), 3)
+        reacting = spread(omission.keep.get("reaction", 1.0), 3)
+
+        def react(state: Tensor) -> Tensor:
+            made = self.reaction.production(state.unbind(1), local)
+            return reacting * torch.stack(made, dim=1)
+
+        if grid.periodic_x and grid.periodic_y:
+            later = step_in_box(before, react, spreading, grid, plan.dt, REACTION_STEPS)
+        else:
+            allowed, wrapped = plan.diffusion * spreading, plan.wrapped
+            later = step(
+                before,
+                now,
+                omission.known,
+                lambda f: react(f) + allowed * laplacian(f, wrapped, ORDER),
+                plan.at_least(REACTION_STEPS),
+                slack=1.0,
+            )
+        return dict(zip(self.channels, (later - now).unbind(1), strict=True))
 
 
 def positivity(concentration: Float[Tensor, "*batch y x"]) -> Float[Tensor, "*batch"]:

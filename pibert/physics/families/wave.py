@@ -10,7 +10,7 @@ the last frame).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -18,22 +18,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pibert.fields import Grid
 from pibert.physics.derivatives import Order, ddx, ddy, laplacian
-from pibert.physics.families.frames import (
+from pibert.physics.families.family import (
     Coefficient,
+    Coefficients,
+    Family,
     Frames,
+    Omission,
     Residuals,
-    check_inputs,
     midpoint,
     spread,
 )
+from pibert.physics.grid import Grid
 
 Side = Literal["left", "right", "bottom", "top"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wave:
+class Wave(Family):
     """Term ``wave`` and, in the first-order form, ``rate`` (1 component each).
 
     Coefficient: ``speed``. The second-order form uses ``u_t`` when it is there and three frames
@@ -43,7 +45,8 @@ class Wave:
     form: Literal["second-order", "first-order"] = "second-order"
 
     coefficients = {"speed": 0.0}
-    is_solenoidal = False
+    equation = "ddt ddt u = c c Delta u"
+    symbols = {"speed": "c"}
 
     def __post_init__(self) -> None:
         if self.form not in ("second-order", "first-order"):
@@ -69,36 +72,42 @@ class Wave:
     def terms(self) -> tuple[str, ...]:
         return ("wave",) if self.form == "second-order" else ("rate", "wave")
 
-    def frames_to_judge(self, channels: Sequence[str]) -> int:
+    def required_frames(self, channels: Sequence[str]) -> int:
         return 2 if "u_t" in channels else self.frames
 
     def is_reversible(self, channels: Sequence[str]) -> bool:
         return "u_t" not in channels  # the displacement of the wave that runs backwards
 
-    def residuals(
-        self,
-        fields: Frames,
-        grid: Grid,
-        *,
-        dt: float | None = None,
-        order: Order = 2,
-        **coefficients: Coefficient,
+    def _residuals(
+        self, fields: Frames, grid: Grid, dt: float | None, order: Order, factors: Coefficients
     ) -> Residuals:
-        """Signed residuals, each (*batch, component, y, x)."""
-        check_inputs(self.name, fields, self.channels, coefficients, self.coefficients, dt)
         if "u_t" in fields:
             u, change = midpoint(fields["u"], dt)
             rate, u_tt = midpoint(fields["u_t"], dt)
         else:
             u, u_tt = _at_middle_frame(fields["u"], dt)
         wave = torch.zeros_like(u) if u_tt is None else u_tt
-        if "speed" in coefficients:
-            wave = wave - spread(coefficients["speed"]) ** 2 * laplacian(u, grid, order)
+        if "speed" in factors:
+            wave = wave - spread(factors["speed"]) ** 2 * laplacian(u, grid, order)
         residuals = {"wave": wave.unsqueeze(-3)}
         if self.form == "first-order":
             mismatch = torch.zeros_like(u) if change is None else change - rate
             residuals = {"rate": mismatch.unsqueeze(-3)} | residuals
         return residuals
+
+    def omissible_terms(self, known: Collection[str], has_steps: bool) -> tuple[str, ...]:
+        return ("restoring",)
+
+    def change_without(self, omission: Omission) -> dict[str, Tensor]:
+        """Without the restoring force the displacement goes on as it went: u_tt = 0."""
+        u = omission.fields["u"]
+        if "u_t" not in omission.fields:
+            free = 2 * u[:, -2] - u[:, -3]
+            return {"u": free - u[:, -1]}
+        assert omission.plan is not None
+        rates = omission.fields["u_t"]
+        free = u[:, -2] + omission.plan.dt * rates[:, -2]
+        return {"u": free - u[:, -1], "u_t": rates[:, -2] - rates[:, -1]}
 
 
 def _at_middle_frame(frames: Tensor, dt: float | None) -> tuple[Tensor, Tensor | None]:
@@ -130,16 +139,10 @@ def dispersion(
 ) -> Dispersion:
     """Measured frequency against c |k| of a wave field on a periodic box, three frames or more.
 
-    In every Fourier mode a[n+1] - 2 a[n] + a[n-1] = -4 sin^2(w dt / 2) a[n] holds exactly for
-    any mix of waves that travel both ways, so w is fitted by least squares over the frames. It
-    is unique for w dt < pi.
-
-    Args:
-        frames: Displacements at equal intervals.
-        grid: Periodic in both directions.
-        dt: Time between two frames.
-        speed: Wave speed c.
-        floor: Modes with less than this share of the strongest mode's energy are not measured.
+    In every Fourier mode a[n+1] - 2 a[n] + a[n-1] = -4 sin^2(w dt / 2) a[n] holds exactly for any
+    mix of waves that travel both ways, so w is fitted by least squares over the frames. It is
+    unique for w dt < pi. Modes with less than the share ``floor`` of the strongest mode's energy
+    are not measured.
     """
     if not (grid.periodic_x and grid.periodic_y):
         raise ValueError("dispersion is measured on a doubly periodic grid only")
@@ -171,21 +174,11 @@ def boundary_reflection(
 ) -> Float[Tensor, "*batch"]:
     """Share of the outgoing wave energy that comes back from a side: 0 open, 1 a hard wall.
 
-    On a line parallel to the side, with n pointing outwards, u_t - c u_n holds the outgoing wave
-    and u_t + c u_n the incoming one; the energy flux is c/4 times the difference of their
-    squares. The ratio of the squares, summed over the line and all frames, is the energy
-    reflection coefficient. The frames must cover the passage out and back. The split is exact at
-    normal incidence; waves at the angle a to the normal count as reflected by at least
-    ((1 - cos a) / (1 + cos a))^2.
-
-    Args:
-        frames: Displacements at equal intervals, three or more.
-        grid: Spacing and sides.
-        dt: Time between two frames.
-        speed: Wave speed c.
-        side: The side that reflects.
-        distance: How many points inside the side the line lies.
-        order: Order of the space derivative.
+    On a line ``distance`` points inside the side, with n pointing outwards, u_t - c u_n holds the
+    outgoing wave and u_t + c u_n the incoming one. The ratio of their squares, summed over the line
+    and all frames (three or more at equal intervals), is the energy reflection coefficient. The
+    frames must cover the passage out and back. The split is exact at normal incidence; waves at the
+    angle a to the normal count as reflected by at least ((1 - cos a) / (1 + cos a))^2.
     """
     if side not in ("left", "right", "bottom", "top"):
         raise ValueError(f"side must be left, right, bottom or top, found {side!r}")

@@ -1,33 +1,43 @@
-"""What the diagrams of a comparison share: sheets, axes, lines, labels that do not collide.
-
-Labels stand next to what they name. Those at the ends of lines are moved apart along the right side
-of a panel: with wanted heights d_i in rising order and a least distance g, the heights p_i are
-those of least sum (p_i - d_i)^2 with p_(i+1) - p_i >= g. With q_i = p_i - i g this is the isotonic
-regression of d_i - i g. Labels of points take the first free place around their point.
-"""
+"""What the figures of a report share: axes, lines, bars, legends, labels that do not overlap."""
 
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter
-from torch import Tensor
 
-from pibert.report.comparison.board import UNTRAINED, Board
-from pibert.report.comparison.drawn import LARGE, NORMAL, SMALL, blank, tidy
-from pibert.report.figures import DPI, Layer
+from pibert.report.comparison.results import COLOURS, UNTRAINED, DatasetResults
+from pibert.report.figures import DPI, LARGE, NORMAL, SMALL, blank, with_unit
 
-LINE_HEIGHT = 1.3
-"""Of a line of type, in sizes of it."""
-SPREAD = ((6, 0), (9, 0), (15, 1), (22, 1), (30, 1), (40, 1), (52, 1), (66, 1))
-"""Distances in points at which a label may stand, and whether a line leads to its point."""
+_LINE_HEIGHT = 1.3
+"""Height of a line of text, in font sizes."""
+_DISTANCES = (6, 9, 15, 22, 30, 40, 52, 66)
+"""Points between a label and its point; a line leads to labels farther away than the second."""
 _ROUNDS = 12
-"""Times that every label may move."""
+"""How often every label may move."""
+
+
+class Drawn(NamedTuple):
+    """A figure with its text."""
+
+    figure: Figure
+    caption: str
+    """Units, sample and how it was chosen: one to three plain sentences."""
+    alt: str
+    """One sentence for readers who cannot see the figure."""
+
+
+class Animated(NamedTuple):
+    """A moving picture with its text."""
+
+    data: bytes
+    """An animated PNG, which keeps all colours."""
+    caption: str
+    alt: str
 
 
 class Label(NamedTuple):
@@ -50,10 +60,18 @@ def sheet(
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def frame(ax: Axes, title: str = "", *, x: str = "", y: str = "", grid: bool = True) -> None:
-    """Title, names of the axes and a light frame."""
-    tidy(ax)
+def tidy(ax: Axes) -> None:
+    """Thin lines, small ticks, no spines on the sides without ticks."""
+    ax.tick_params(labelsize=SMALL, length=2.5, width=0.6)
     ax.tick_params(which="minor", length=1.5, width=0.5)
+    for side, spine in ax.spines.items():
+        spine.set_linewidth(0.6)
+        spine.set_visible(side in ("left", "bottom"))
+
+
+def frame(ax: Axes, title: str = "", *, x: str = "", y: str = "", grid: bool = True) -> None:
+    """Set title and axis labels, and draw a light grid."""
+    tidy(ax)
     ax.set_title(title, fontsize=LARGE, loc="left")
     ax.set_xlabel(x, fontsize=NORMAL)
     ax.set_ylabel(y, fontsize=NORMAL)
@@ -62,14 +80,23 @@ def frame(ax: Axes, title: str = "", *, x: str = "", y: str = "", grid: bool = T
         ax.set_axisbelow(True)
 
 
-def logarithmic(ax: Axes, which: str, values: Sequence[float]) -> None:
-    """A logarithmic axis with a few plain numbers.
+def bare(ax: Axes) -> None:
+    """A thin frame without ticks."""
+    ax.set(xticks=[], yticks=[])
+    for spine in ax.spines.values():
+        spine.set_linewidth(0.5)
 
-    Args:
-        ax: The panel; the limits of the axis are set.
-        which: "x" or "y".
-        values: Positive ones that it must show.
-    """
+
+def rows_of_models(ax: Axes, labels: Sequence[str]) -> None:
+    """One row per label along y, the first on top."""
+    ax.set_yticks(range(len(labels)), labels, fontsize=NORMAL)
+    ax.set_ylim(len(labels) - 0.4, -0.6)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(False, axis="y")
+
+
+def logarithmic(ax: Axes, which: str, values: Sequence[float]) -> None:
+    """Make an axis ("x" or "y") logarithmic, with limits around positive values and plain ticks."""
     low, high = min(values), max(values)
     slack = (high / low) ** 0.06 if high > low else 1.5
     low, high = low / slack, high * slack
@@ -77,63 +104,102 @@ def logarithmic(ax: Axes, which: str, values: Sequence[float]) -> None:
     getattr(ax, f"set_{which}scale")("log")
     getattr(ax, f"set_{which}lim")(low, high)
     decades = math.log10(high / low)
-    steps = (1.0, 2.0, 5.0) if decades < 2.2 else (1.0,)
-    axis.set_major_locator(LogLocator(subs=steps, numticks=8))
     axis.set_minor_formatter(NullFormatter())
     if decades < 0.6:  # too narrow for 1, 2, 5
-        axis.set_major_locator(FixedLocator(_few_between(low, high)))
+        step = 10.0 ** math.floor(math.log10(high - low))
+        step *= next(f for f in (0.2, 0.5, 1.0, 2.0, 5.0) if (high - low) / (f * step) <= 5)
+        ticks = [step * n for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
+        axis.set_major_locator(FixedLocator(ticks))
         axis.set_minor_locator(FixedLocator([]))
+    else:
+        steps = (1.0, 2.0, 5.0) if decades < 2.2 else (1.0,)
+        axis.set_major_locator(LogLocator(subs=steps, numticks=8))
     axis.set_major_formatter(lambda value, _: plain(value))
 
 
-def _few_between(low: float, high: float) -> list[float]:
-    step = 10.0 ** math.floor(math.log10(high - low))
-    step *= next(f for f in (0.2, 0.5, 1.0, 2.0, 5.0) if (high - low) / (f * step) <= 5)
-    return [step * n for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
-
 def plain(value: float) -> str:
-    """A number of a scale: short, with a power of ten only where it must be."""
+    """A tick label: short, with a power of ten only where necessary."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
     mantissa, exponent = f"{value:.1e}".split("e")
     mantissa = mantissa.removesuffix(".0")
-    front = "" if mantissa == "1" else f"{mantissa}\u00b7"
+    front = "" if mantissa == "1" else f"{mantissa}·"
     return f"${front}10^{{{int(exponent)}}}$"
 
 
-def line_style(board: Board, model: str) -> dict[str, Any]:
-    """How the line of a model looks: dotted without training, dashed for a variant."""
-    dashes = ":" if model in UNTRAINED else "--" if "-" in model else "-"
+def axis_label(data: DatasetResults, axis: str) -> str:
+    """``x [D]``."""
+    return with_unit(axis, data.info["length_unit"])
+
+
+def label_axes(ax: Axes, data: DatasetResults, **options: Any) -> None:
+    """Label both axes of a map."""
+    ax.set_xlabel(axis_label(data, "x"), fontsize=NORMAL, **options)
+    ax.set_ylabel(axis_label(data, "y"), fontsize=NORMAL, **options)
+
+
+def interval_text(data: DatasetResults) -> str:
+    """What the error bars of a figure are; empty without intervals."""
+    method = str(data.facts.get("intervals", "none"))
+    if method.startswith("none"):
+        return ""
+    over = ", from the lowest to the highest end over all seeds" if len(data.seeds) > 1 else ""
+    return f" Error bars: 95 % bootstrap intervals ({method}){over}."
+
+
+def line_style(data: DatasetResults, model: str) -> dict[str, Any]:
+    """Line of the truth or a model: dotted without training, dashed for a variant."""
+    if model == "truth":
+        return {"color": COLOURS["truth"], "lw": 2.6, "zorder": 2}
     own = model == "pibert"
     return {
-        "color": board.colour(model),
-        "ls": dashes,
+        "color": data.colour(model),
+        "ls": ":" if model in UNTRAINED else "--" if "-" in model else "-",
         "lw": 2.0 if own else 1.2,
         "zorder": 4 if own else 3,
     }
 
 
-def time_unit(board: Board) -> str | None:
-    """That of the spec's time step: units of a spec fit each other, or equations would not hold."""
-    if board.spec.dt is None:
+def point_style(data: DatasetResults, model: str) -> dict[str, Any]:
+    """Point of a model: hollow without training."""
+    colour = data.colour(model)
+    fill = "white" if model in UNTRAINED else colour
+    return {"ls": "", "marker": data.mark(model), "ms": 5, "mec": colour, "mfc": fill, "zorder": 3}
+
+
+def legend(figure: Figure, handles: Sequence[Any], columns: int | None = None) -> None:
+    """A legend above all panels."""
+    style: dict[str, Any] = {"fontsize": NORMAL, "frameon": False, "columnspacing": 1.4}
+    ncols = columns or len(handles)
+    figure.legend(handles=handles, loc="outside upper center", ncols=ncols, **style)
+
+
+def time_unit(data: DatasetResults) -> str | None:
+    """The unit of the time step, from the units of velocity and length."""
+    spec = data.spec
+    if spec.dt is None:
         return "frames"
-    unit = board.spec.units[0 if board.spec.velocity is None else board.spec.velocity[0]]
-    if board.spec.velocity is None or unit == "1":
-        length = board.facts.get("length_unit")
-        return f"{length}/U" if board.spec.velocity is not None and length else None
+    if spec.velocity is None:
+        return None
+    unit = spec.units[spec.velocity[0]]
+    if unit == "1":
+        length = data.facts.get("length_unit")
+        return f"{length}/U" if length else None
     return unit.partition("/")[2] or None
 
 
-def masked(values: Float[Tensor, "y x"], known: Tensor) -> Layer:
-    """A field with what is not known left out."""
-    return Layer(np.ma.masked_array(values.double().numpy(), mask=~known.numpy()))
+def write_beside(ax: Axes, text: str, x: float, row: int, offset: int = 3) -> None:
+    """A small text right of the end of a bar."""
+    ax.annotate(
+        text, (x, row), xytext=(offset, 0), textcoords="offset points", va="center", fontsize=SMALL
+    )
 
 
 def spread(wanted: Sequence[float], gap: float, low: int | float, high: int | float) -> list[float]:
-    """Heights nearest to those wanted, in rising order, at least a gap apart.
+    """Heights nearest to those wanted, in rising order and at least a gap apart.
 
-    Between low and high, as long as they all fit there.
+    They minimise sum (p_i - d_i)^2 subject to p_(i+1) - p_i >= gap, which is the isotonic
+    regression of d_i - i gap; they stay between low and high if they fit there.
     """
     blocks: list[tuple[float, int]] = []  # mean and size of what moves together
     for number, height in enumerate(wanted):
@@ -146,8 +212,8 @@ def spread(wanted: Sequence[float], gap: float, low: int | float, high: int | fl
     return [min(max(q, low), top) + number * gap for number, q in enumerate(level)]
 
 
-def label_ends(ax: Axes, labels: Sequence[Label], *, size: float = SMALL) -> None:
-    """Names right of a panel, each led to by a line from the end of its curve.
+def label_ends(ax: Axes, labels: Sequence[Label]) -> None:
+    """Write names right of a panel, each joined to the end of its curve.
 
     The limits and scales of the panel must be final.
     """
@@ -157,137 +223,105 @@ def label_ends(ax: Axes, labels: Sequence[Label], *, size: float = SMALL) -> Non
     assert isinstance(figure, Figure)
     figure.draw_without_rendering()
     to_axes = ax.transData + ax.transAxes.inverted()
-    ends = [to_axes.transform((label.x, label.y)) for label in labels]
-    order = sorted(range(len(labels)), key=lambda n: float(ends[n][1]))
-    wanted = [min(max(float(ends[n][1]), 0.0), 1.0) for n in order]
-    gap = LINE_HEIGHT * size / 72 * DPI / ax.get_window_extent().height
-    for n, height in zip(order, spread(wanted, gap, -0.02, 1.02), strict=True):
-        label, end = labels[n], (float(ends[n][0]), min(max(float(ends[n][1]), 0.0), 1.0))
+    found = [(*to_axes.transform((label.x, label.y)), label) for label in labels]
+    ends = sorted(((x, min(max(y, 0.0), 1.0), own) for x, y, own in found), key=lambda e: e[1])
+    gap = _LINE_HEIGHT * SMALL / 72 * DPI / ax.get_window_extent().height
+    heights = spread([y for _, y, _ in ends], gap, -0.02, 1.02)
+    for (x, y, label), height in zip(ends, heights, strict=True):
+        line = {"arrowstyle": "-", "lw": 0.5, "color": label.colour, "alpha": 0.6}
         ax.annotate(
             label.text,
-            xy=end,
-            xytext=(1.05, height),
+            xy=(float(x), float(y)),
+            xytext=(1.05, float(height)),
             xycoords="axes fraction",
             textcoords="axes fraction",
-            fontsize=size,
+            fontsize=SMALL,
             color=label.colour,
             va="center",
             annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-",
-                "lw": 0.5,
-                "color": label.colour,
-                "alpha": 0.6,
-                "shrinkA": 1.0,
-                "shrinkB": 1.0,
-                "relpos": (0.0, 0.5),
-            },
+            arrowprops=line | {"shrinkA": 1.0, "shrinkB": 1.0, "relpos": (0.0, 0.5)},
         )
 
 
 def settle(figure: Figure) -> None:
-    """Fix the places of all panels: what comes later does not move them."""
+    """Fix the places of all panels."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
 
 
-def label_points(ax: Axes, labels: Sequence[Label], *, size: float = SMALL) -> None:
-    """Names next to points, where they cover neither each other nor another point.
+def label_points(ax: Axes, labels: Sequence[Label]) -> None:
+    """Write names next to points so that they cover neither each other nor another point.
 
-    The limits and scales of the panel must be final, and its figure settled.
+    Each label in turn takes the cheapest of its candidate places, given where the others are, until
+    none moves. The limits and scales of the panel must be final, and its figure settled.
     """
     points = ax.transData.transform([(label.x, label.y) for label in labels])
-    extents = [_extent(ax, label.text, size) for label in labels]
-    boxes, led = _places(points, extents, np.array(ax.get_window_extent().extents))
-    for label, box, far in zip(labels, boxes, led, strict=True):
-        left, middle = ax.transData.inverted().transform((box[0], (box[1] + box[3]) / 2))
-        leader = {"arrowstyle": "-", "lw": 0.5, "color": label.colour, "shrinkB": 3.0}
+    room = np.array([ax.get_window_extent().extents])
+    choices = [
+        _candidates(ax, label.text, point) for label, point in zip(labels, points, strict=True)
+    ]
+    dots = _around(points, 4.5 * DPI / 72)
+    chosen = [0] * len(labels)
+    for _ in range(_ROUNDS):
+        before = list(chosen)
+        for n, boxes in enumerate(choices):
+            area = (boxes[0, 2:] - boxes[0, :2]).prod()
+            taken = [dots]
+            for m, place in enumerate(chosen):
+                if m != n:
+                    taken += [choices[m][place][None], _leader(points[m], choices[m], place)]
+            cost = 4 * _common(boxes, np.concatenate(taken)).sum(1)
+            cost += 6 * (area - _common(boxes, room)[:, 0])
+            cost += 2 * np.repeat(_DISTANCES, len(boxes) // len(_DISTANCES)) * DPI / 72
+            chosen[n] = int(cost.argmin())
+        if chosen == before:
+            break
+    for label, boxes, place in zip(labels, choices, chosen, strict=True):
+        left, bottom, _, top = boxes[place]
+        line = {"arrowstyle": "-", "lw": 0.5, "color": label.colour, "shrinkA": 0, "shrinkB": 3}
+        x, y = ax.transData.inverted().transform((left, (bottom + top) / 2))
         ax.annotate(
             label.text,
             xy=(label.x, label.y),
-            xytext=(float(left), float(middle)),
-            fontsize=size,
+            xytext=(float(x), float(y)),
+            fontsize=SMALL,
             color=label.colour,
             va="center",
-            arrowprops=leader | {"shrinkA": 0.0} if far else None,
+            arrowprops=line if _is_led(boxes, place) else None,
             path_effects=[withStroke(linewidth=2.0, foreground="white", alpha=0.85)],
             zorder=5,
         ).set_in_layout(False)
 
 
-def _extent(ax: Axes, words: str, size: float) -> np.ndarray:
-    """Width and height of a text in dots, with a margin."""
-    text = ax.text(0, 0, words, fontsize=size)
+def _candidates(ax: Axes, words: str, point: np.ndarray) -> np.ndarray:
+    """Boxes (left, bottom, right, top) around a point in pixels, the nearest first."""
+    text = ax.text(0, 0, words, fontsize=SMALL)
     own = text.get_window_extent()
     text.remove()
-    return np.array((own.width + 4, own.height + 2))
-
-
-def _places(
-    points: np.ndarray, extents: Sequence[np.ndarray], inside: np.ndarray
-) -> tuple[np.ndarray, list[bool]]:
-    """A box (left, bottom, right, top) for each label, and whether a line leads to its point.
-
-    Every label tries all its places against where the others are, in turn, until none moves. What
-    counts are covered points, labels and lines, what lies outside, and the way to the point.
-    """
-    dot = 4.5 * DPI / 72
-    dots = np.concatenate((points - dot, points + dot), axis=1)
-    choices = [_choices(p, e) for p, e in zip(points, extents, strict=True)]
-    chosen = [0] * len(points)
-    for _ in range(_ROUNDS):
-        moved = False
-        for n, (boxes, away, far) in enumerate(choices):
-            others = [m for m in range(len(points)) if m != n]
-            taken = np.array([choices[m][0][chosen[m]] for m in others]).reshape(-1, 4)
-            lines = [m for m in others if choices[m][2][chosen[m]]]
-            ends = np.array([_end(choices[m][0][chosen[m]]) for m in lines])
-            starts = points[lines].reshape(-1, 2)
-            cost = 4 * _common(boxes, taken).sum(1) + 4 * _common(boxes, dots).sum(1)
-            cost += 6 * (extents[n].prod() - _common(boxes, inside[None])[:, 0])
-            cost += extents[n].prod() * _crossed(boxes, starts, ends.reshape(-1, 2))
-            own = np.array([_end(box) for box in boxes])
-            over = np.concatenate((taken, np.delete(dots, n, axis=0)))
-            hit = np.array([_crossed(over, points[n : n + 1], end[None]).sum() for end in own])
-            cost += np.where(far, extents[n].prod() * hit, 0.0) + 2.0 * away
-            best = int(cost.argmin())
-            moved |= best != chosen[n]
-            chosen[n] = best
-        if not moved:
-            break
-    boxes = np.array([choices[n][0][chosen[n]] for n in range(len(points))])
-    return boxes, [bool(choices[n][2][chosen[n]]) for n in range(len(points))]
-
-
-def _choices(point: np.ndarray, extent: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Boxes around a point, their distance from it, and whether they need a line."""
+    extent = np.array((own.width + 4, own.height + 2))
     turns = np.pi / 8 * np.array((2, 14, 6, 10, 0, 8, 4, 12, *range(1, 16, 2)))
     ways = np.stack((np.cos(turns), np.sin(turns)), axis=1)
-    aside = np.clip(1.6 * ways, -1, 1)  # the corner or side that is next to the point
-    boxes, away, far = [], [], []
-    for distance, line in SPREAD:
-        corner = point + distance * DPI / 72 * ways - extent * (1 - aside) / 2
-        boxes.append(np.concatenate((corner, corner + extent), axis=1))
-        away.append(np.full(len(ways), distance * DPI / 72))
-        far.append(np.full(len(ways), bool(line)))
-    return np.concatenate(boxes), np.concatenate(away), np.concatenate(far)
+    aside = np.clip(1.6 * ways, -1, 1)  # the corner or side next to the point
+    away = np.array(_DISTANCES)[:, None, None] * DPI / 72
+    corner = (point + away * ways - extent * (1 - aside) / 2).reshape(-1, 2)
+    return np.concatenate((corner, corner + extent), axis=1)
 
 
-def _end(box: np.ndarray) -> np.ndarray:
-    """Where the line to its point leaves a label: at the middle of its left side, as drawn."""
-    return np.array((box[0], (box[1] + box[3]) / 2))
+def _is_led(boxes: np.ndarray, place: int) -> bool:
+    return place >= 2 * len(boxes) // len(_DISTANCES)
 
 
-def _crossed(boxes: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """How many lines run through each box (n, 4)."""
-    if not len(starts) or not len(boxes):
-        return np.zeros(len(boxes))
-    share = np.linspace(0.15, 0.95, 24)[:, None, None]
-    along = (starts + share * (ends - starts)).reshape(-1, len(starts), 2)  # (24, line, 2)
-    x, y = along[..., 0], along[..., 1]
-    left, bottom, right, top = (boxes[:, k, None, None] for k in range(4))
-    inside = (x > left) & (x < right) & (y > bottom) & (y < top)
-    return inside.any(1).sum(1).astype(float)
+def _leader(point: np.ndarray, boxes: np.ndarray, place: int) -> np.ndarray:
+    """Small boxes along the line from a label to its point; none for a near label."""
+    if not _is_led(boxes, place):
+        return np.zeros((0, 4))
+    left, bottom, _, top = boxes[place]
+    share = np.linspace(0.05, 0.85, 24)[:, None]
+    return _around((1 - share) * np.array((left, (bottom + top) / 2)) + share * point, 3.0)
+
+
+def _around(points: np.ndarray, half: float) -> np.ndarray:
+    return np.concatenate((points - half, points + half), axis=1)
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:

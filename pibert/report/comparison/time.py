@@ -1,209 +1,171 @@
-"""One-step predictions in the order of time: series at a few probes, and their energy.
+"""Predictions in time: series at probes, consecutive frames, animations, rollouts.
 
-Probes and spectra are those of ``evaluation/probes.py`` and ``evaluation/temporal.py``. Each value
-of a model is predicted from the true frame before it (teacher forcing), so that persistence keeps
-the rhythm of the flow too: nothing here is the frequency of a model left to itself.
+Except for rollouts, each frame is predicted from the true frames before it (teacher forcing).
+Strips and animations start at the frame with the median error of persistence. Flows show vorticity,
+other fields their first channel, on the scale of the truth.
 """
 
+import math
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float
+from matplotlib.animation import PillowWriter
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from pibert.evaluation.temporal import BANDS, LEAST_FRAMES, power_density
-from pibert.report.comparison.board import COLOURS, Board
-from pibert.report.comparison.drawn import (
-    NORMAL,
-    SMALL,
-    Drawn,
-    axis_label,
-    blank,
-    with_unit,
-)
-from pibert.report.comparison.picked import Picked, chief, pick, quantities, unit_of
+from pibert.evaluation.leads import Horizons
+from pibert.evaluation.measure import gradient_unit, velocity_unit
+from pibert.report.comparison.fields import Picked, label_of, main_quantity, pick, quantities
 from pibert.report.comparison.plots import (
+    Animated,
+    Drawn,
     Label,
+    bare,
     frame,
+    label_axes,
     label_ends,
     line_style,
     logarithmic,
+    rows_of_models,
+    settle,
     sheet,
     time_unit,
+    write_beside,
 )
-from pibert.report.figures import add_bar, show
+from pibert.report.comparison.results import DatasetResults
+from pibert.report.figures import (
+    ERRORS,
+    NORMAL,
+    SIGNED,
+    SMALL,
+    VALUES,
+    add_bar,
+    blank,
+    height_over_width,
+    is_signed,
+    layer_of,
+    show,
+    vorticity_of,
+    with_unit,
+)
 
 _PROBES = 4
 _LONGEST = 160
-"""Frames of a series that are drawn: more of them are a band of ink."""
-_POWER_SHOWN = 1e-7
-"""Of the greatest power: what is below it is rounding."""
-_TABLE_ROWS = 15
-"""Of a table that fills its panel."""
-_TABLE = {
-    "low": ("psd_ratio_low", "all"),
-    "mid": ("psd_ratio_mid", "all"),
-    "high": ("psd_ratio_high", "all"),
+"""Frames of a series that are drawn: lines through more of them blur."""
+_COLUMNS, _ROWS = 6, 6
+_ANIMATION_DPI, _RATE = 100, 6
+_MOST = 9
+ROLLOUT_PANELS = {
+    "a  Error": ("fluctuation_nmse", "squared error / variance in time"),
+    "b  Skill": ("skill", "skill against persistence"),
+    "c  Correlation": ("correlation", "correlation of fluctuations"),
 }
+_LOWEST_SKILL = -1.0
+"""A model with less skill is simply worse than persistence."""
 
 
 class Series(NamedTuple):
-    """What is drawn at the probes."""
+    """One channel at the probes of a test trajectory."""
 
     channel: str
     unit: str
     time: np.ndarray
-    clock: str
-    """Name of the axis of time."""
     places: list[tuple[int, int]]
     truth: Tensor
     """(t, probe)."""
     models: dict[str, Tensor]
 
 
-def probe_traces(board: Board) -> Drawn | None:
+def probe_series(data: DatasetResults, shown: tuple[str, ...]) -> Series | None:
+    """The series of v, or of the first channel; None without probes."""
+    arrays, spec = data.reference.arrays, data.spec
+    if "probes/truth" not in arrays or not arrays["probes/truth"].numel():
+        return None
+    channel = 0 if spec.velocity is None else spec.velocity[1]
+    first = int(arrays["rows/frame"][0])
+    frames = np.arange(first, first + len(arrays["probes/truth"]))
+    models = data.arrays_of(shown, "probes/prediction")
+    return Series(
+        channel=spec.channels[channel],
+        unit=spec.units[channel],
+        time=frames * (spec.dt or 1.0),
+        places=[(int(row), int(column)) for row, column in arrays["probes/places"]],
+        truth=arrays["probes/truth"][..., channel],
+        models={m: own[..., channel] for m, own in models.items()},
+    )
+
+
+def probe_traces(data: DatasetResults) -> Drawn | None:
     """A map with probes; below, truth and models at each of them, and the models' errors."""
-    series, picked = _series(board, board.shown(5)), pick(board, "median")
+    series, picked = probe_series(data, data.shown(5)), pick(data, "median")
     if series is None or picked is None:
         return None
-    n = len(series.places)
+    n, length = len(series.places), min(len(series.time), _LONGEST)
     chosen = sorted({round(place) for place in np.linspace(0, n - 1, min(n, _PROBES))})
+    x, y = data.spec.grid.coordinates(torch.float64)
+    at = [(float(x[series.places[p]]), float(y[series.places[p]])) for p in chosen]
     figure = blank(10.4, 2.5 + 1.35 * len(chosen))
     grid = figure.add_gridspec(len(chosen) + 1, 2, height_ratios=[1.75, *[1.0] * len(chosen)])
-    _draw_map(figure.add_subplot(grid[0, 0]), board, picked, series, chosen)
-    _draw_key(figure.add_subplot(grid[0, 1]), board, series)
-    length = min(len(series.time), _LONGEST)
-    x, y = board.spec.grid.coordinates(torch.float64)
-    for row, probe in enumerate(chosen, start=1):
+    _draw_probes(figure.add_subplot(grid[0, 0]), data, picked, at)
+    key = figure.add_subplot(grid[0, 1])
+    for name in ("truth", *series.models):
+        key.plot([], [], **line_style(data, name), label=name)
+    key.legend(loc="center", fontsize=NORMAL, frameon=False, ncols=2, handlelength=3)
+    key.set_axis_off()
+    label, clock = with_unit(series.channel, series.unit), with_unit("time", time_unit(data))
+    time = series.time[:length]
+    for row, (probe, place) in enumerate(zip(chosen, at, strict=True), start=1):
         left, right = (figure.add_subplot(grid[row, column]) for column in (0, 1))
-        truth = series.truth[:length, probe]
-        place = series.places[probe]
-        at = f"P{row}  x = {float(x[place]):.3g}, y = {float(y[place]):.3g}"
-        below = series.clock if row == len(chosen) else ""
-        frame(left, at, x=below, y=with_unit(series.channel, series.unit))
+        is_last = row == len(chosen)
+        below = clock if is_last else ""
+        frame(left, f"P{row}  x = {place[0]:.3g}, y = {place[1]:.3g}", x=below, y=label)
         frame(right, f"P{row}  error" if row == 1 else f"P{row}", x=below)
-        left.plot(series.time[:length], truth, color=COLOURS["truth"], lw=2.6, alpha=0.8)
+        truth = series.truth[:length, probe]
+        left.plot(time, truth, **line_style(data, "truth"), alpha=0.8)
         right.axhline(0.0, color="0.5", lw=0.6)
         for model, values in series.models.items():
             own = values[:length, probe]
-            left.plot(series.time[:length], own, **line_style(board, model))
-            right.plot(series.time[:length], own - truth, **line_style(board, model))
+            left.plot(time, own, **line_style(data, model))
+            right.plot(time, own - truth, **line_style(data, model))
         for ax in (left, right):
-            ax.set_xlim(series.time[0], series.time[length - 1])
-            ax.tick_params(labelbottom=row == len(chosen))
-    cut = f" The first {length} of {len(series.time)} frames are shown." * (
-        length < len(series.time)
-    )
+            ax.set_xlim(time[0], time[-1])
+            ax.tick_params(labelbottom=is_last)
+    is_cut = length < len(series.time)
+    cut = f" The first {length} of {len(series.time)} frames are shown." if is_cut else ""
     caption = (
-        f"Data set {board.name}: {with_unit(series.channel, series.unit)} at {len(chosen)} of {n} "
-        f"probes of {_sequence(board)} in the order of time, and the errors of one-step "
-        f"predictions: each is made from the true frame before it. Probes are placed by the "
-        f"geometry, whatever the predictions; the map shows the frame of median error of "
+        f"{data.trajectory(0)}: {label} at {len(chosen)} of {n} probes, and the errors of "
+        "one-step predictions. Each is made from the true frame before it. Probes are placed by "
+        "the geometry, not by the predictions; the map shows the frame with the median error of "
         f"persistence.{cut}"
     )
     alt = (
-        f"Series of {series.channel} at {len(chosen)} probes on {board.name}, truth and "
+        f"Series of {series.channel} at {len(chosen)} probes on {data.name}, truth and "
         f"{len(series.models)} models, with their errors."
     )
     return Drawn(figure, caption, alt)
 
 
-def power_spectra(board: Board) -> Drawn | None:
-    """Power spectral density at the probes, and a table of predicted over true energy by band."""
-    series = _series(board, board.shown(8))
-    rows = [m for m in board.models if board.value(m, "psd_ratio_low") is not None]
-    if series is None or len(series.time) < LEAST_FRAMES or not rows:
-        return None
-    dt = board.spec.dt or 1.0
-    frequency, power = power_density(series.truth, dt)
-    truth = power.mean(1)[1:].numpy()
-    density = {m: power_density(v, dt)[1].mean(1)[1:].numpy() for m, v in series.models.items()}
-    f, floor = frequency[1:].numpy(), _POWER_SHOWN * truth.max()
-    height = max(3.9, 0.2 * len(rows) + 1.2)
-    figure, axes = sheet(10.4, height, 1, 2, width_ratios=[1.35, 1])
-    left, right = axes[0]
-    clock = time_unit(board)
-    unit = None if clock is None else _inverse(clock)
-    power_unit = None if series.unit == "1" else f"({series.unit})² {clock or ''}".strip()
-    frame(
-        left,
-        f"a  Power spectral density of {series.channel}, one-step predictions",
-        x=with_unit("frequency f", unit),
-        y=with_unit("P(f)", power_unit),
-    )
-    shown = np.maximum(np.stack([truth, *density.values()]), floor)
-    logarithmic(left, "y", shown.flatten().tolist())
-    left.plot(f, np.maximum(truth, floor), color=COLOURS["truth"], lw=2.8, alpha=0.8, zorder=2)
-    for model, own in density.items():
-        left.plot(f, np.maximum(own, floor), **line_style(board, model))
-    left.set_xlim(0, f[-1])
-    left.axvspan(f[-1] / 3, 2 * f[-1] / 3, color="0.94", lw=0, zorder=0)
-    for place, band in enumerate(BANDS):
-        top = left.get_xaxis_transform()
-        at = ((place + 0.5) * f[-1] / 3, 0.985)
-        left.text(*at, band, transform=top, ha="center", va="top", fontsize=SMALL, color="0.45")
-    ends = [Label(f[-1], max(float(d[-1]), floor), m, board.colour(m)) for m, d in density.items()]
-    ends.append(Label(f[-1], max(float(truth[-1]), floor), "truth", COLOURS["truth"]))
-    label_ends(left, ends)
-    _draw_table(right, board, rows)
-    caption = (
-        f"Data set {board.name}: (a) mean over {len(series.places)} probes of the density of "
-        f"{series.channel} in {_sequence(board)}, Hann window; thirds of the frequencies are the "
-        "bands. (b) Predicted over true energy of all trajectories by band (1 is right, less is "
-        "too calm), mean over components. Every frame is predicted from the true one before it: "
-        "persistence, which repeats the truth a step late, is right by construction, and no "
-        "model's own frequency is shown."
-    )
-    alt = f"Power spectra in time of truth and {len(density)} models on {board.name}, with a table."
-    return Drawn(figure, caption, alt)
-
-
-def _series(board: Board, shown: tuple[str, ...]) -> Series | None:
-    reference, spec = board.reference.arrays, board.spec
-    if "probes/truth" not in reference or not reference["probes/truth"].numel():
-        return None
-    channel = 0 if spec.velocity is None else spec.velocity[1]
-    models = {m: board.first(m).arrays.get("probes/prediction") for m in shown}
-    first = int(reference["rows/frame"][0])
-    frames = np.arange(first, first + len(reference["probes/truth"]))
-    return Series(
-        channel=spec.channels[channel],
-        unit=spec.units[channel],
-        time=frames * (spec.dt or 1.0),
-        clock=with_unit("time", time_unit(board)),
-        places=[(int(row), int(column)) for row, column in reference["probes/places"]],
-        truth=reference["probes/truth"][..., channel],
-        models={m: own[..., channel] for m, own in models.items() if own is not None},
-    )
-
-
-def _sequence(board: Board) -> str:
-    """The trajectory that the probes are in: the first of the test part."""
-    facts = board.reference.card["data"]
-    number = int(board.reference.arrays["rows/trajectory"][0])
-    values = facts["parameters"][number] if facts.get("parameters") else {}
-    words = ", ".join(f"{name} = {value:.3g}" for name, value in values.items())
-    return str(facts["names"][number]) + (f" ({words})" if words else "")
-
-
-def _draw_map(ax: Axes, board: Board, picked: Picked, series: Series, chosen: list[int]) -> None:
-    spec, name = board.spec, chief(board)
-    layer = quantities(board, picked.truth, picked.shown)[name]
-    low, high, colours = layer.scale()
-    image = show(ax, layer, spec.grid, low, high, colours)
-    add_bar(ax, image)
-    frame(ax, with_unit(name, unit_of(board, name)), grid=False)
-    ax.set_xlabel(axis_label(board, "x"), fontsize=NORMAL)
-    ax.set_ylabel(axis_label(board, "y"), fontsize=NORMAL)
-    x, y = spec.grid.coordinates(torch.float64)
-    for number, probe in enumerate(chosen, start=1):
-        at = (float(x[series.places[probe]]), float(y[series.places[probe]]))
-        ax.plot(*at, "o", ms=4.5, mfc="white", mec="black", mew=0.8)
+def _draw_probes(
+    ax: Axes, data: DatasetResults, picked: Picked, at: list[tuple[float, float]]
+) -> None:
+    name = main_quantity(data)
+    layer = quantities(data, picked.truth, picked.shown)[name]
+    add_bar(ax, show(ax, layer, data.spec.grid, *layer.scale()))
+    frame(ax, label_of(data, name), grid=False)
+    label_axes(ax, data)
+    for number, place in enumerate(at, start=1):
+        ax.plot(*place, "o", ms=4.5, mfc="white", mec="black", mew=0.8)
         ax.annotate(
             f"P{number}",
-            at,
+            place,
             xytext=(4, 3),
             textcoords="offset points",
             fontsize=NORMAL,
@@ -211,40 +173,257 @@ def _draw_map(ax: Axes, board: Board, picked: Picked, series: Series, chosen: li
         )
 
 
-def _draw_key(ax: Axes, board: Board, series: Series) -> None:
-    ax.plot([], [], color=COLOURS["truth"], lw=2.6, alpha=0.8, label="truth")
-    for model in series.models:
-        ax.plot([], [], **line_style(board, model), label=model)
-    ax.legend(loc="center", fontsize=NORMAL, frameon=False, ncols=2, handlelength=3)
-    ax.set_axis_off()
+class Strip(NamedTuple):
+    """Consecutive frames of one quantity."""
+
+    name: str
+    truth: Float[Tensor, "t y x"]
+    models: dict[str, Float[Tensor, "t y x"]]
+    known: Bool[Tensor, "t y x"]
+    frames: list[int]
+    """Numbers of the frames in their trajectory."""
+    where: str
+    scale: tuple[float, float, str]
+    """That of the truth."""
 
 
-def _draw_table(ax: Axes, board: Board, rows: list[str]) -> None:
-    """Models by numbers, with rules above and below as in a printed table."""
-    ax.set_axis_off()
-    ax.set_title("b  Predicted / true energy", fontsize=NORMAL + 1, loc="left")
-    ax.set_xlim(0, 1)
-    ax.set_ylim(max(len(rows), _TABLE_ROWS) + 0.3, -1.2)
-    columns = [0.64, 0.82, 1.0]
-    for x, name in zip(columns, _TABLE, strict=True):
-        ax.text(x, -0.6, name, ha="right", va="center", fontsize=SMALL)
-    for y, width in ((-1.1, 1.0), (-0.1, 0.6), (len(rows) + 0.05, 1.0)):
-        ax.axhline(y, color="0.2", lw=width)
-    for row, model in enumerate(rows):
-        at = row + 0.45
-        ax.text(0, at, model, va="center", fontsize=SMALL, color=board.colour(model))
-        for x, (metric, component) in zip(columns, _TABLE.values(), strict=True):
-            value = board.value(model, metric, component)
-            ax.text(x, at, _number(value), ha="right", va="center", fontsize=SMALL)
+def _strip(data: DatasetResults, shown: tuple[str, ...]) -> Strip | None:
+    arrays, spec = data.reference.arrays, data.spec
+    if "strip/truth" not in arrays or len(arrays["strip/rows"]) < 2:
+        return None  # frames in pairs do not follow each other
+    known = arrays.get("strip/known")
+    if known is None:
+        body = torch.zeros(spec.grid.shape, dtype=torch.bool)
+        body = body if spec.grid.body is None else spec.grid.body
+        known = (~body).expand(len(arrays["strip/truth"]), -1, -1)
+    where, name = known, with_unit(spec.channels[0], spec.units[0])
+    if spec.velocity is not None:
+        unit = gradient_unit(velocity_unit(spec), data.facts.get("length_unit"))
+        name = with_unit("vorticity", unit)
+
+    def quantity(fields: Tensor) -> tuple[Tensor, Tensor]:
+        if spec.velocity is None:
+            return fields[:, 0].double(), known
+        return vorticity_of(spec, fields.double(), known, linear=True)
+
+    truth, where = quantity(arrays["strip/truth"])
+    predictions = data.arrays_of(shown, "strip/prediction")
+    models = {m: quantity(own)[0] for m, own in predictions.items()}
+    layer = layer_of(truth, where)
+    low, high = layer.inner
+    scale = (low, high if high > low else low + 1.0, VALUES)
+    if is_signed(low, high, always=spec.velocity is not None):
+        scale = (-layer.robust_limit, layer.robust_limit, SIGNED)
+    rows = arrays["strip/rows"].tolist()
+    frames = [int(arrays["rows/frame"][row]) for row in rows]
+    place = str(data.info["names"][int(arrays["rows/trajectory"][rows[0]])])
+    return Strip(name, truth, models, where, frames, place, scale)
 
 
-def _number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.3f}" if value < 10 else f"{value:.1f}" if value < 1e4 else f"{value:.1e}"
+def timestep_strip(data: DatasetResults) -> Drawn | None:
+    """Truth and models, one row each, in frames spread evenly over the strip."""
+    strip = _strip(data, data.shown(_ROWS))
+    if strip is None:
+        return None
+    step = max(1, (len(strip.frames) - 1) // (_COLUMNS - 1))
+    places = list(range(0, len(strip.frames), step))[:_COLUMNS]
+    rows = {"truth": strip.truth, **strip.models}
+    height = min(max(1.55 * height_over_width(data.spec.grid), 0.5), 2.4)
+    figure = blank(len(places) * 1.55 + 1.6, len(rows) * (height + 0.24) + 0.4)
+    axes = figure.subplots(len(rows), len(places), squeeze=False)
+    for line, (name, fields) in zip(axes, rows.items(), strict=True):
+        colour = data.colour(name) if name in data.models else "black"
+        style = {"rotation": 0, "ha": "right", "va": "center", "color": colour}
+        line[0].set_ylabel(name, fontsize=NORMAL, **style)
+        for ax, place in zip(line, places, strict=True):
+            layer = layer_of(fields[place], strip.known[place])
+            image = show(ax, layer, data.spec.grid, *strip.scale)
+            bare(ax)
+            if name != "truth":
+                error = layer_of((fields - strip.truth)[place], strip.known[place])
+                ax.set_xlabel(f"rms error {error.rms:.2g}", fontsize=SMALL)
+    for ax, place in zip(axes[0], places, strict=True):
+        ax.set_title(_moment(data, strip.frames[place]), fontsize=NORMAL)
+    add_bar(axes[0, -1], image, extend="both")
+    caption = (
+        f"{strip.where}: {strip.name}, every {'frame' if step == 1 else f'{step} frames'}, "
+        "starting at the frame with the median error of persistence; next-frame predictions on the "
+        "scale of the truth, with their rms errors below."
+    )
+    alt = f"Strip of {len(places)} frames of {strip.name}: truth and {len(strip.models)} models."
+    return Drawn(figure, caption, alt)
 
 
-def _inverse(unit: str) -> str:
-    """``1/s`` of ``s``, ``U/D`` of ``D/U``."""
-    above, _, below = unit.partition("/")
-    return f"{below or '1'}/{above}"
+def animation(data: DatasetResults) -> Animated | None:
+    """Truth, prediction and error of PIBERT, or of the best model, frame by frame."""
+    model = "pibert" if "pibert" in data.models else data.models[0]
+    strip = _strip(data, (model,))
+    if strip is None or model not in strip.models:
+        return None
+    error = strip.models[model] - strip.truth
+    widest = max(layer_of(error, strip.known).robust_limit, 1e-12)
+    panels = (
+        ("truth", strip.truth, strip.scale),
+        (model, strip.models[model], strip.scale),
+        ("error", error, (-widest, widest, ERRORS)),
+    )
+    height = min(max(2.4 * height_over_width(data.spec.grid), 0.9), 3.6)
+    figure = blank(3 * 2.4 + 1.9, height + 0.75)
+    images = []
+    for ax, (title, fields, scale) in zip(figure.subplots(1, 3), panels, strict=True):
+        image = show(ax, layer_of(fields[0], strip.known[0]), data.spec.grid, *scale)
+        add_bar(ax, image, extend="both")
+        bare(ax)
+        ax.set_title(title, fontsize=NORMAL + 1)
+        images.append(image)
+    clock = figure.suptitle("", fontsize=NORMAL, x=0.01, ha="left")
+
+    def turn(place: int) -> None:
+        for image, (_, fields, _) in zip(images, panels, strict=True):
+            image.set_data(layer_of(fields[place], strip.known[place]).values)
+        clock.set_text(f"{strip.name}, {_moment(data, strip.frames[place])}")
+
+    caption = (
+        f"{strip.where}: {strip.name}, {len(strip.frames)} frames, starting at the one with the "
+        f"median error of persistence: truth, next-frame prediction of {model} on the same scale, "
+        "and prediction minus truth."
+    )
+    alt = f"Animation of {strip.name}: truth, {model} and its error."
+    return Animated(_filmed(figure, turn, len(strip.frames)), caption, alt)
+
+
+def _filmed(figure: Figure, turn: Callable[[int], None], count: int) -> bytes:
+    """The frames as an animated PNG, with the layout of the first."""
+    turn(0)
+    settle(figure)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "film.apng"
+        writer = PillowWriter(fps=_RATE)
+        with writer.saving(figure, str(path), _ANIMATION_DPI):
+            for place in range(count):
+                turn(place)
+                writer.grab_frame()
+        return path.read_bytes()
+
+
+def _moment(data: DatasetResults, number: int) -> str:
+    dt = data.spec.dt
+    if dt is None:
+        return f"frame {number}"
+    return f"t = {number * dt:.4g} {time_unit(data) or ''}".rstrip()
+
+
+def rollout(data: DatasetResults) -> Drawn | None:
+    """Error, skill and correlation of all components against lead time."""
+    arrays = data.arrays_of(data.shown(_MOST), "rollout/curves")
+    if not arrays:
+        return None
+    shown = list(arrays)
+    figure, axes = sheet(11.4, max(3.6, 0.16 * len(shown) + 1.4), 1, 3)
+    lead = np.arange(1, len(arrays[shown[0]]) + 1)
+    for ax, (title, (metric, name)) in zip(axes[0], ROLLOUT_PANELS.items(), strict=True):
+        curves = {model: _curve(data, model, metric) for model in shown}
+        frame(ax, title, x="lead time [frames]", y=name)
+        _draw_curves(ax, data, metric, lead, curves)
+    names = []
+    for model, values in curves.items():
+        finite = np.flatnonzero(np.isfinite(values))
+        if finite.size:
+            end = finite[-1]
+            names.append(Label(float(lead[end]), float(values[end]), model, data.colour(model)))
+    label_ends(axes[0, -1], names)
+    dt = data.spec.dt
+    step = f" A frame is {dt:.3g} {time_unit(data) or ''}".rstrip() + "." if dt else ""
+    gone = [m for m in shown if _last_finite(data, m) is not None]
+    lost = (
+        f" Crosses: last lead time that all rollouts of {', '.join(gone)} reached." if gone else ""
+    )
+    caption = (
+        f"{data.first(shown[0]).card['rollout']['starts']} rollouts from starts spread evenly over "
+        "the test split, all components together. Error 1 (dotted) is that of the mean in time, "
+        f"skill 0 that of repeating the last known frame.{step}{lost}"
+    )
+    alt = (
+        f"Error, skill and correlation of {len(shown)} models on {data.name} over "
+        f"{len(lead)} frames ahead."
+    )
+    return Drawn(figure, caption, alt)
+
+
+def stable_horizon(data: DatasetResults) -> Drawn | None:
+    """For how many frames rollouts are useful, as bars of all models."""
+    summary = data.arrays_of(data.models, "rollout/summary")
+    # Stable horizon, share of rollouts stable to the end, correlation time.
+    found = {m: values.tolist() for m, values in summary.items()}
+    if not found:
+        return None
+    order = sorted(found, key=lambda m: (found[m][0], found[m][1]), reverse=True)
+    steps = int(data.first(order[0]).card["rollout"]["steps"])
+    figure, axes = sheet(7.2, 0.24 * len(order) + 1.1)
+    ax = axes[0, 0]
+    frame(ax, "Stable horizon", x="frames")
+    for row, model in enumerate(order):
+        frames, to_end = found[model][:2]
+        ax.barh(row, frames, height=0.7, color=data.colour(model))
+        words = f"{frames:.3g}" + (f"  ({to_end:.0%} to the end)" if to_end > 0 else "")
+        words += "  × diverged" if _last_finite(data, model) is not None else ""
+        write_beside(ax, words, frames, row, 4)
+    rows_of_models(ax, order)
+    ax.set_xlim(0, 1.3 * steps)
+    ax.set_xticks([tick for tick in ax.get_xticks() if tick <= steps])
+    ax.spines["bottom"].set_bounds(0, steps)
+    ax.axvline(steps, color="0.6", lw=0.8, zorder=0)
+    memory, known = found[order[0]][2], ""
+    if math.isfinite(memory) and memory > 0:
+        ax.axvline(memory, color="0.3", lw=0.9, ls=":", zorder=0)
+        known = f" Dotted: correlation time of the flow, {memory:.3g} frames."
+    caption = (
+        f"Frames until the squared error of a rollout exceeds {Horizons().threshold:g} times the "
+        f"variance in time, mean over starts. Rollouts end after {steps} frames (line), so bars "
+        f"near it are lower bounds.{known}"
+    )
+    alt = f"Bars of the stable horizon on {data.name}; the longest, {found[order[0]][0]:.3g} "
+    return Drawn(figure, caption, alt + f"frames, is that of {order[0]}.")
+
+
+def _draw_curves(
+    ax: Axes, data: DatasetResults, metric: str, lead: np.ndarray, curves: Mapping[str, np.ndarray]
+) -> None:
+    for model, values in curves.items():
+        style = line_style(data, model)
+        drawn = np.maximum(values, _LOWEST_SKILL * 1.5) if metric == "skill" else values
+        ax.plot(lead, drawn, **style)
+        last = _last_finite(data, model)
+        if last is not None and last >= 1:
+            cross = {"color": style["color"], "ms": 6, "mew": 1.6, "zorder": 6, "clip_on": False}
+            ax.plot(lead[last - 1], drawn[last - 1], "x", **cross)
+    finite = np.concatenate([v[np.isfinite(v)] for v in curves.values()] or [np.zeros(0)])
+    lowest = float(finite.min()) if finite.size else 0.0
+    if metric == "skill":
+        ax.set_ylim(max(_LOWEST_SKILL, min(-0.05, lowest)) - 0.05, 1.02)
+        ax.axhline(0.0, color="0.4", lw=0.8, ls=":", zorder=1)
+    elif metric == "correlation":
+        ax.set_ylim(max(-0.3, lowest - 0.05 * (1 - lowest)), 1.0 + 0.02 * (1 - lowest))
+    elif (finite > 0).any():
+        low = float(finite[finite > 0].min())
+        # An error that explodes may leave the axis.
+        logarithmic(ax, "y", [low, float(min(finite.max(), max(30.0, 10 * low)))])
+        ax.axhline(1.0, color="0.4", lw=0.8, ls=":", zorder=1)
+    ax.set_xlim(0 if len(lead) > 4 else 0.8, len(lead) + (0 if len(lead) > 4 else 0.2))
+    ax.xaxis.set_major_locator(MaxNLocator(7, integer=True))
+
+
+def _curve(data: DatasetResults, model: str, metric: str) -> np.ndarray:
+    """Values by lead time; NaN where they are not finite."""
+    own = data.first(model)
+    names = [(entry["metric"], entry["component"]) for entry in own.card["rollout"]["entries"]]
+    values = own.arrays["rollout/curves"][:, names.index((metric, "all"))].double().numpy()
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def _last_finite(data: DatasetResults, model: str) -> int | None:
+    """The last lead time before any rollout of a model diverged; None: none did."""
+    marks = data.first(model).arrays.get("rollout/diverged")
+    if marks is None or not bool((marks > 0).any()):
+        return None
+    return int(marks[marks > 0].min()) - 1

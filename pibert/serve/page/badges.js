@@ -1,10 +1,10 @@
-// What the server and the models say of a recording and of their predictions, in words.
+// Notes on a recording and on predictions, in words.
 
 import { number } from "./numbers.js";
 import { coverageAt } from "./quantities.js";
 import { state } from "./state.js";
 
-// Parts of the alarm (docs/serving.md) in words, by their names; all others are residuals.
+// Features of the out-of-distribution warning (docs/serving.md) by name; others are residuals.
 const PARTS = {
   fields: "its statistics",
   extremes: "its largest value",
@@ -12,25 +12,30 @@ const PARTS = {
   consistency: "how well it obeys its equations",
 };
 
-/** Show what is said of the recording and of the runs. */
+/** Show the notes on the recording and the runs. */
 export function showBadges() {
-  const { remarks = [], predicted } = state.recording ?? {};
+  const { remarks = [], predicted, stated, units = [] } = state.recording ?? {};
   const found = remarks.map((remark) => [`Recording: ${remark}`, ""]);
-  if (predicted) found.unshift([`Recording: ${predicted}. It is no truth to score by.`, "warn"]);
+  const assumed = [...new Set(units.filter((unit) => unit !== "1"))];
+  // A run says it too.
+  if (stated && !stated.units && assumed.length && !state.runs.some(Boolean)) {
+    found.push([`Recording: no unit is stated: assuming the model's, ${assumed.join(", ")}`, ""]);
+  }
+  if (predicted) found.unshift([`Recording: ${predicted}. It is not ground truth.`, "warn"]);
   const [, second] = state.runs;
   for (const run of state.runs.filter(Boolean)) {
     const of = second ? `${run.model.name}: ` : "";
     const add = (words, kind = "") => found.push([of + words, kind]);
-    if (run.alarms.length) add(...alarmWords(run));
-    if (run.low.length && state.frame <= run.start + run.low.length) add(barWords(run));
+    if (run.ood.length) add(...oodWords(run));
+    if (run.low.length && state.frame <= run.start + run.low.length) add(intervalWords(run));
     if (run.consistency.length) {
       const least = Math.min(...run.consistency);
       const which = run.isForced ? "Least likely frame" : "Start";
-      const words = `${which} obeys its equations: ${Math.round(100 * least)} % likely`;
+      const words = `${which} obeys its equations: probability ${Math.round(100 * least)} %`;
       add(words, least < 0.5 ? "warn" : "good");
     }
-    // What the badge of the alarm says need not be said twice.
-    const others = run.remarks.filter((own) => !own.startsWith("no alarm can be raised"));
+    // The badge above says it already.
+    const others = run.remarks.filter((own) => !own.startsWith("no input can be flagged"));
     for (const remark of others) add(remark, "warn");
   }
   document.getElementById("badges").replaceChildren(
@@ -40,25 +45,26 @@ export function showBadges() {
   );
 }
 
-/** [words, kind] for what the alarm makes of the frames that were given. */
-function alarmWords({ alarms, isForced, unknown }) {
-  const raised = alarms.filter(({ isRaised }) => isRaised);
-  const oddest = (raised.length ? raised : alarms).reduce((a, b) => (b.p < a.p ? b : a));
+/** [words, kind] of the out-of-distribution warning for the frames that were given. */
+function oodWords({ ood, isForced, unknown }) {
+  const raised = ood.filter(({ isRaised }) => isRaised);
+  const oddest = (raised.length ? raised : ood).reduce((a, b) => (b.p < a.p ? b : a));
   const { p, part, lowest, isLimited } = oddest;
-  const partly = isLimited ? "; much is unknown, so only some of it was judged" : "";
+  const partly = isLimited ? "; many points are unknown, so only part of it was checked" : "";
   if (raised.length) {
-    const where = isForced ? ` at ${raised.length} of ${alarms.length} frames` : "";
-    const why = part ? ` Oddest: ${PARTS[part] ?? residualWords(part)} (${part}).` : "";
-    const words = `Alarm${where}: unlike the training data (p = ${number(p)}${partly}).`;
-    return [`${words}${why} Do not trust the bars.`, "warn"];
+    const where = isForced ? ` at ${raised.length} of ${ood.length} frames` : "";
+    const why = part ? ` Most unusual: ${PARTS[part] ?? residualWords(part)} (${part}).` : "";
+    const found = `unlike the training data (p = ${number(p)}${partly}).`;
+    const advice = "Do not rely on the prediction intervals.";
+    return [`Out of distribution${where}: ${found}${why} ${advice}`, "warn"];
   }
   if (lowest > 0.05) {
-    const words = `it tells no p below ${number(lowest)}`;
-    return [`No alarm is possible: the calibration is too small, ${words}`, ""];
+    const words = `the calibration is too small for a p below ${number(lowest)}`;
+    return [`No out-of-distribution warning is possible: ${words}`, ""];
   }
   const names = unknown.join(", ");
-  const untold = names ? `; judged without ${names}, which was not given` : "";
-  const words = `No alarm: like the training data (p = ${number(p)}${partly}${untold})`;
+  const untold = names ? `; checked without ${names}, which was not given` : "";
+  const words = `In distribution: like the training data (p = ${number(p)}${partly}${untold})`;
   return [words, untold ? "" : "good"];
 }
 
@@ -68,12 +74,12 @@ function residualWords(part) {
     : `the residual of ${part}`;
 }
 
-function barWords(run) {
+function intervalWords(run) {
   const inside = coverageAt(run, state.frame);
   const level = Math.round(100 * run.level);
   if (inside !== null) {
     const share = Math.round(100 * inside);
-    return `${level} % bars hold the truth at ${share} % of points of this frame`;
+    return `${level} % interval covers the truth at ${share} % of the points of this frame`;
   }
-  return `${level} % bars for frames ${run.start + 1} to ${run.start + run.low.length}`;
+  return `${level} % interval for frames ${run.start + 1} to ${run.start + run.low.length}`;
 }

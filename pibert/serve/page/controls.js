@@ -13,7 +13,7 @@ const find = (id) => document.getElementById(id);
 const LEVELS = [0.8, 0.9, 0.95];
 const STEPS = 20;
 // Whether the user has chosen them: then they stay.
-const isChosen = { component: false, bars: false };
+const isChosen = { component: false, interval: false };
 
 function say(words) {
   find("message").textContent = words ?? "";
@@ -52,14 +52,14 @@ function showRecording(recording) {
   if (options.length > 1) options.unshift(["speed", "|u| (speed)"]);
   fill(find("component"), options);
   const isKept = isChosen.component && options.some(([name]) => name === state.component);
-  // Error bars are of channels: of one of them there is more to see.
-  const barred = model?.calibration ? model.channels : [];
-  const usual = barred.find((name) => recording.channels.includes(name)) ?? options[0][0];
+  // Prediction intervals belong to single channels.
+  const calibrated = model?.calibration ? model.channels : [];
+  const usual = calibrated.find((name) => recording.channels.includes(name)) ?? options[0][0];
   const component = isKept ? state.component : usual;
   find("component").value = component;
   const look = recording === state.recording ? {} : firstLook(recording);
   update({ recording, runs: [null, null], frame: 0, component, ...look });
-  if (!isChosen.bars) show("bars", barred.length > 0);
+  if (!isChosen.interval) show("interval", calibrated.length > 0);
   offerModel();
   say(model && objection(model, recording));
 }
@@ -141,7 +141,7 @@ async function chooseFile(file) {
   const unknown = Object.entries(parameters()).filter(([, value]) => value === null);
   if (!unknown.length) return runAtOnce();
   const names = unknown.map(([name]) => name).join(", ");
-  const words = `The file does not state ${names}: type it and press Run, or run without it.`;
+  const words = `The file does not state ${names}: enter a value and press Run, or run without it.`;
   if (!objection(modelOf("model"), state.recording)) say(words);
 }
 
@@ -169,7 +169,7 @@ function offerModel() {
   offerLevels(model);
   find("model-facts").textContent = factsOf(model, recording);
   const { assumption } = model.calibration ?? {};
-  find("assumption").textContent = assumption ? `Error bars rest on ${assumption}.` : "";
+  find("assumption").textContent = assumption ? `Prediction intervals assume ${assumption}.` : "";
 }
 
 function factsOf(model, recording) {
@@ -179,7 +179,7 @@ function factsOf(model, recording) {
     `${channels.join(", ")} on ${grid.shape.join(" × ")} points`,
     dt ? `step ${withUnit(number(dt), stepUnit(model, recording))}` : "",
     history > 1 ? `takes ${history} frames` : "",
-    calibration ? `error bars ${calibration.leads} frames ahead` : "",
+    calibration ? `prediction intervals for ${calibration.leads} frames` : "",
   ];
   return facts.filter(Boolean).join("; ");
 }
@@ -233,7 +233,7 @@ function run() {
 
 function askToken(wasWrong) {
   const dialog = find("token-dialog");
-  find("token-note").textContent = wasWrong ? "That was not the right one." : "";
+  find("token-note").textContent = wasWrong ? "The token was not accepted." : "";
   find("token").value = "";
   dialog.showModal();
   return new Promise((done) => {

@@ -192,7 +192,7 @@ export class Panel {
       const [low, high] = range(values).map(number);
       extent = `${low} to ${high}${unit ? ` ${unit}` : ""}`;
     }
-    const of = ["truth", "prediction", "error", "bars"].includes(this.spec.id)
+    const of = ["truth", "prediction", "error", "interval"].includes(this.spec.id)
       ? ` of ${state.component === "speed" ? "|u|" : state.component}`
       : "";
     const name = Object.assign(document.createElement("b"), { textContent: title });

@@ -19,17 +19,17 @@ export const QUANTITIES = [
   { id: "prediction", label: "Prediction", both: true },
   { id: "error", label: "Error (prediction − truth)", title: "Error", both: true },
   { id: "vorticity", label: "Vorticity" },
-  { id: "bars", label: "Error bars (half-width)", title: "Error bars, ±" },
+  { id: "interval", label: "Prediction interval (±)", title: "Interval, ±" },
   { id: "residual", label: "PDE residual" },
   { id: "bias", label: "Attention bias" },
 ];
 
-/** What stands for the truth: a recording that a model made is none. */
+/** The name of the recording: one that a model predicted is not ground truth. */
 export function truthName() {
   return state.recording?.predicted ? "recording" : "truth";
 }
 
-/** Names of what can be shown where the recording is no truth. */
+/** Names of the panels where the recording is not ground truth. */
 const UNTRUE = { truth: "Recording (predicted)", error: "Difference (prediction − recording)" };
 
 export function labelOf(id) {
@@ -140,36 +140,36 @@ export function pointAt(run, index, place) {
   return Math.hypot(...velocityOf(channels).map(value));
 }
 
-/** Ends of the error bars of a channel at one point. */
-export function pointBars(run, index, place) {
-  const bars = run.barsAt(index);
+/** Ends of the prediction interval of a channel at one point. */
+export function intervalAt(run, index, place) {
+  const interval = run.intervalOf(index);
   const own = run.channels.indexOf(state.component) * state.recording.cells + place;
-  return bars ? [bars.low[own] ?? NaN, bars.high[own] ?? NaN] : [NaN, NaN];
+  return interval ? [interval.low[own] ?? NaN, interval.high[own] ?? NaN] : [NaN, NaN];
 }
 
-/** The share of measured points whose truth lies within the bars, or null. */
+/** The share of measured points whose truth lies within the interval, or null. */
 export function coverageAt(run, index) {
   if (run.recording.predicted) return null;
-  const [bars, truth] = [run.barsAt(index), run.truth(index)];
-  if (!bars || !truth) return null;
+  const [interval, truth] = [run.intervalOf(index), run.truth(index)];
+  if (!interval || !truth) return null;
   let [inside, count] = [0, 0];
   for (let i = 0; i < truth.length; i++) {
-    if (!Number.isFinite(truth[i] + bars.low[i] + bars.high[i])) continue;
+    if (!Number.isFinite(truth[i] + interval.low[i] + interval.high[i])) continue;
     count += 1;
-    if (truth[i] >= bars.low[i] && truth[i] <= bars.high[i]) inside += 1;
+    if (truth[i] >= interval.low[i] && truth[i] <= interval.high[i]) inside += 1;
   }
   return count ? inside / count : null;
 }
 
-export function whereBarsAre(run) {
-  return `Error bars are of ${run.channels.join(" and ")}: choose one under Component.`;
+export function intervalNote(run) {
+  return `Prediction intervals are for ${run.channels.join(" and ")}: choose one under Component.`;
 }
 
-/** Half the distance between the ends of the bars; of the speed there are none. */
+/** Half the width of the prediction interval; the speed has none. */
 function halfWidthAt(recording, run, index) {
-  const bars = run.barsAt(index);
-  if (!bars) return null;
-  const [low, high] = [bars.low, bars.high].map((frame) =>
+  const interval = run.intervalOf(index);
+  if (!interval) return null;
+  const [low, high] = [interval.low, interval.high].map((frame) =>
     channel(frame, run.channels, state.component, recording.cells),
   );
   return low && low.map((value, i) => (high[i] - value) / 2);
@@ -225,7 +225,7 @@ const MAKERS = {
   error(recording, run, index) {
     if (!run.at(index)) return notMade(run, index);
     const values = errorAt(recording, run, index);
-    if (!values) return nothing("There is no truth to compare with.");
+    if (!values) return nothing("There is no ground truth to compare with.");
     const scale = runsScale("error", "signed", (own, at) => errorAt(recording, own, at));
     return { values, unit: unitOf(recording), scale, kind: "signed" };
   },
@@ -241,17 +241,17 @@ const MAKERS = {
     return { values, unit, scale: makeScale(-most, most, "signed"), kind: "signed" };
   },
 
-  bars(recording, run, index) {
-    if (!run.model.calibration) return nothing(`${run.model.name} has no calibrated error bars.`);
-    if (!run.low.length) return nothing("Choose a level for the error bars and press Run.");
-    if (!run.channels.includes(state.component)) return nothing(whereBarsAre(run));
+  interval(recording, run, index) {
+    if (!run.model.calibration) return nothing(`${run.model.name} is not calibrated.`);
+    if (!run.low.length) return nothing("Choose a prediction interval and press Run.");
+    if (!run.channels.includes(state.component)) return nothing(intervalNote(run));
     if (index <= run.start) return notMade(run, index);
     const values = halfWidthAt(recording, run, index);
     if (!values) {
       const last = run.start + run.low.length;
-      return nothing(`No error bars after frame ${last}: the calibration goes no further.`);
+      return nothing(`No prediction interval after frame ${last}: the calibration ends there.`);
     }
-    const scale = runsScale("bars", "diagnostic", (own, at) => halfWidthAt(recording, own, at));
+    const scale = runsScale("interval", "diagnostic", (own, at) => halfWidthAt(recording, own, at));
     return { values, unit: unitOf(recording), scale, kind: "diagnostic" };
   },
 
@@ -279,7 +279,7 @@ function explained(run, index, missing, pick) {
   if (entry.error) return nothing(entry.error);
   if (!entry.found) {
     entry.done.then(() => update({ explained: state.explained + 1 }));
-    return nothing("Asking the model.");
+    return nothing("Waiting for the model.");
   }
   const { values, key, term } = pick(entry);
   if (!values) return nothing(missing);

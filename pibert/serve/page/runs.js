@@ -62,23 +62,23 @@ export function stepUnit(model, recording) {
 /** What makes a prediction doubtful that the server cannot know of. */
 function doubts(model, recording, unknown) {
   const found = unknown.length
-    ? [`${unknown.join(", ")} is not given: the model predicts without knowing it`]
+    ? [`${unknown.join(", ")} is not given: the model predicts without it`]
     : [];
   const { dt, hasSpacing, stated, stride } = recording;
   const missing = model.channels.filter((name) => !recording.channels.includes(name));
   if (missing.length) {
     const taken = recording.channels.slice(0, model.channels.length).join(", ");
-    found.push(`there is no channel ${missing.join(", ")}: taken in order, ${taken}`);
+    found.push(`there is no channel ${missing.join(", ")}: channels are used in order, ${taken}`);
   }
   if (dt && model.dt && Math.abs(dt * stride - model.dt) > 0.01 * model.dt) {
     const words = `the frames are ${number(dt)} apart, the model steps by ${number(model.dt)}`;
-    found.push(`${words}: it sees the flow at another pace`);
+    found.push(`${words}: it sees the flow with another time step`);
   } else if (stride > 1) {
     const words = `the frames are ${number(dt)} apart, the model steps by ${number(model.dt)}`;
-    found.push(`${words}: every ${ordinal(stride)} frame is taken`);
+    found.push(`${words}: every ${ordinal(stride)} frame is used`);
   }
   if (stated.uneven) {
-    found.push("the frames are not evenly apart in time: each counts as one step of the model");
+    found.push("the frames are not evenly spaced in time: each counts as one model step");
   }
   const silent = [
     hasSpacing ? "" : "spacing",
@@ -86,13 +86,13 @@ function doubts(model, recording, unknown) {
     stated.dt || stated.uneven || !model.dt ? "" : "time step",
   ].filter(Boolean);
   if (silent.length) {
-    found.push(`the file states no ${silent.join(", no ")}: the model's is taken`);
+    found.push(`the file states no ${silent.join(", no ")}: the model's is used`);
   }
   if (stated.units) {
     const bare = unitsOf(model, recording).filter(([, own, stated]) => own !== stated);
     const wanted = [...new Set(bare.map(([, own]) => (own === "1" ? "no unit" : own)))].join(", ");
     const names = bare.map(([name]) => name).join(", ");
-    if (bare.length) found.push(`${names}: taken to be in ${wanted}, as for the model`);
+    if (bare.length) found.push(`${names}: assumed to be in ${wanted}, as for the model`);
   }
   return found;
 }
@@ -111,7 +111,7 @@ export class Run {
     this.low = [];
     this.high = [];
     this.remarks = doubts(model, recording, this.unknown);
-    this.alarms = [];
+    this.ood = []; // the out-of-distribution warning of each window
     this.consistency = [];
     this.extremes = {};
     this.explanations = new Map();
@@ -128,8 +128,8 @@ export class Run {
     return this.frames[index - this.start - 1] ?? null;
   }
 
-  barsAt(index) {
-    const [low, high] = [this.low, this.high].map((bars) => bars[index - this.start - 1]);
+  intervalOf(index) {
+    const [low, high] = [this.low, this.high].map((ends) => ends[index - this.start - 1]);
     return low && high ? { low, high } : null;
   }
 
@@ -205,7 +205,7 @@ export class Run {
     }
   }
 
-  /** What to tell beside the frames; with error bars the server judges the start anyway. */
+  /** What to ask for besides frames; with intervals the server checks the start anyway. */
   wishes() {
     if (this.level) return { level: this.level };
     return this.model.trained?.consistency ? { consistency: true } : {};
@@ -241,7 +241,7 @@ export class Run {
     p?.data.forEach((value, n) => {
       const [isRaised, isLimited] = [raised, limited].map(({ data }) => !!data[n]);
       const [part, lowest] = [facts["alarm.parts"]?.[n], facts["alarm.lowest"]];
-      this.alarms.push({ p: value, isRaised, isLimited, part, lowest });
+      this.ood.push({ p: value, isRaised, isLimited, part, lowest });
     });
     if (consistency) this.consistency.push(...consistency.data);
     for (const remark of facts.remarks ?? []) {

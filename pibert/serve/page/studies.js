@@ -3,7 +3,7 @@
 
 import { bilinear, nmse, pointsAlong } from "./fields.js";
 import { axisLabel } from "./numbers.js";
-import { pointAt, pointBars, truthName, valuesAt, velocityAt, whereBarsAre } from "./quantities.js";
+import { pointAt, intervalAt, truthName, valuesAt, velocityAt, intervalNote } from "./quantities.js";
 import { radial, streamwise } from "./spectrum.js";
 import { lastFrame, state } from "./state.js";
 
@@ -55,7 +55,7 @@ export function probeStudy() {
   if (near && !state.isWholeTime) spec.span = near.map(axis.of);
   const band = bandAt(place, axis);
   if (band) spec.band = band;
-  else if (state.runs[0]?.low.length) spec.remark = whereBarsAre(state.runs[0]);
+  else if (state.runs[0]?.low.length) spec.remark = intervalNote(state.runs[0]);
   return spec;
 }
 
@@ -78,10 +78,10 @@ function bandAt(place, axis) {
   if (!run?.low.length || state.component === "speed") return null;
   const { length } = run.low;
   const extent = length < run.frames.length ? `, ${length} frames ahead` : "";
-  const name = `${Math.round(100 * run.level)} % error bars${extent}`;
+  const name = `${Math.round(100 * run.level)} % prediction interval${extent}`;
   const band = { name, x: [], low: [], high: [] };
   for (let index = run.start + 1; index <= run.start + run.low.length; index++) {
-    const [low, high] = pointBars(run, index, place);
+    const [low, high] = intervalAt(run, index, place);
     if (!Number.isFinite(low + high)) continue;
     band.x.push(axis.of(index));
     band.low.push(low);
@@ -129,7 +129,7 @@ export function errorStudy() {
   const found = runs();
   if (!found.length) return { title, note: "Press Run to predict." };
   if (state.recording.predicted) {
-    return { title, note: "The recording was predicted itself: no score." };
+    return { title, note: "The recording is itself a prediction: no score." };
   }
   const leadsOf = (run) => run.frames.map((_, n) => n + 1);
   const series = found.map(({ run, name, kind }) => {
@@ -140,7 +140,7 @@ export function errorStudy() {
   const persistence = leadsOf(run).map((lead) => scores(run, lead).persistence);
   series.push({ name: "persistence", kind: "reference", x: leadsOf(run), y: persistence });
   if (!series.some(({ y }) => y.some(Number.isFinite))) {
-    return { title, note: "There is no truth to compare with." };
+    return { title, note: "There is no ground truth to compare with." };
   }
   const x = run.isForced ? "step" : "lead (frames)";
   return { title, x, y: "NMSE", series, at: state.frame - run.start, isLogY: true };

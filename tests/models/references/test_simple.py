@@ -1,18 +1,15 @@
 """Persistence, training mean and linear extrapolation; what all reference predictors share."""
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from pibert.fields import FieldSpec, Grid, Normalizer
 from pibert.models.references.dmd import DMD, DMDConfig
 from pibert.models.references.mean_advection import MeanAdvection, MeanAdvectionConfig
 from pibert.models.references.simple import (
-    PRESETS,
     LinearExtrapolation,
     LinearExtrapolationConfig,
     Persistence,
@@ -20,7 +17,7 @@ from pibert.models.references.simple import (
     ReferenceConfig,
     TrainingMean,
 )
-from tests.helpers import assert_close
+from tests.helpers import refused
 from tests.models.recordings import batches_of
 
 SPEC = FieldSpec(channels=("p", "u", "v"), grid=Grid((6, 9), dx=0.3, dy=0.2), dt=0.1)
@@ -87,59 +84,17 @@ def test_extrapolation_is_exact_where_fields_are_linear_in_time(history: int) ->
     assert torch.allclose(found, z[:, history:].flatten(1, 2), atol=1e-12)
 
 
-def test_extrapolation_of_a_single_frame_is_refused() -> None:
-    with pytest.raises(ValueError, match="history of 2 or more frames, found 1"):
-        LinearExtrapolationConfig(history=1)
-
-
 @every_kind
-def test_a_reference_has_buffers_alone_and_no_skip(kind: type[Reference], config: Any) -> None:
-    model = fitted(kind, config)
-    assert not list(model.parameters()) and isinstance(model, Reference)
-    assert not config.residual
-    with pytest.raises(ValueError, match="residual=False, found True"):
-        type(config)(residual=True)
-
-
-@every_kind
-def test_what_was_fitted_is_saved_and_loaded(
-    kind: type[Reference], config: Any, tmp_path: Path
-) -> None:
-    model = fitted(kind, config)
-    save_file(model.state_dict(), tmp_path / "reference.safetensors")
-    other = kind(config, SPEC)
-    other.load_state_dict(load_file(tmp_path / "reference.safetensors"))
-    x = torch.randn(2, 3 * config.history, 6, 9)
-    assert torch.equal(other(x), model(x)) and bool(other.fitted)
+def test_what_learns_something_must_be_fitted(kind: type[Reference], config: Any) -> None:
+    model, x = fitted(kind, config), torch.randn(2, 3 * config.history, 6, 9)
+    assert not list(model.parameters())
     assert torch.equal(copy.deepcopy(model)(x), model(x))
-    other.load_state_dict(kind(config, SPEC).state_dict())
-    if kind.needs_fit:
-        with pytest.raises(ValueError, match="expected to be fitted"):
-            other(x)
-
-
-@every_kind
-def test_only_those_that_learn_something_must_be_fitted(kind: type[Reference], config: Any) -> None:
-    model, x = kind(config, SPEC), torch.randn(1, 3 * config.history, 6, 9)
-    if kind in (Persistence, LinearExtrapolation):
-        assert model(x).shape == (1, 3, 6, 9)
-    else:
-        with pytest.raises(ValueError, match="call fit with the training batches"):
-            model(x)
-
-
-@every_kind
-def test_frames_ahead_are_answered_in_one_shape_and_precision(
-    kind: type[Reference], config: Any
-) -> None:
-    config = type(config)(history=2, horizon=3)
-    model = fitted(kind, config)
-    x = torch.randn(2, 6, 6, 9)
-    y = model(x)
-    assert y.shape == (2, 9, 6, 9) and torch.isfinite(y).all()
-    assert_close(model.double()(x.double()), y.double())
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(model.float()(x), y)
+    model.load_state_dict(kind(config, SPEC).state_dict())
+    if not kind.needs_fit:
+        assert model(x).shape == (2, 3, 6, 9)
+        return
+    with refused("call fit"):
+        model(x)
 
 
 @every_kind
@@ -152,19 +107,19 @@ def test_values_at_unknown_points_do_not_matter(kind: type[Reference], config: A
 
 
 @pytest.mark.parametrize(("kind", "config"), [KINDS[1], KINDS[3], KINDS[4]])
-def test_other_grids_and_batches_of_other_data_are_refused(
-    kind: type[Reference], config: Any
-) -> None:
-    with pytest.raises(ValueError, match=r"fitted on, \(6, 9\), found \(9, 6\)"):
+def test_grids_and_batches_of_other_data_are_refused(kind: type[Reference], config: Any) -> None:
+    with refused((6, 9), (9, 6)):
         fitted(kind, config)(torch.randn(1, 3, 9, 6))
     model = kind(config, SPEC)
-    with pytest.raises(ValueError, match="known targets, found none"):
+    with refused("targets", "none"):
         model.fit([], NORMALIZER)
     batches = batches_of(frames(), SPEC, NORMALIZER, history=2)
-    with pytest.raises(ValueError, match=r"1 frames in .* found inputs \(5, 6, 6, 9\)"):
+    with refused("1 frames", (5, 6, 6, 9)):
         model.fit(batches, NORMALIZER)
 
 
-def test_every_preset_is_of_a_kind_of_its_own() -> None:
-    assert list(PRESETS) == ["persistence", "training-mean", "linear-extrapolation"]
-    assert PRESETS["linear-extrapolation"]["base"].history == 2
+def test_settings_that_make_no_sense_are_refused() -> None:
+    with refused("history", 1):
+        LinearExtrapolationConfig(history=1)
+    with refused("residual=False"):
+        ReferenceConfig(residual=True)

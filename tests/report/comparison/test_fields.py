@@ -1,165 +1,146 @@
-"""Maps of picked frames: one scale for what is compared, grey where nothing is known."""
+"""Maps and cross-sections of picked frames: they show the values, on one scale where compared."""
 
-import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from pibert.evaluation.regions import paper_column
 from pibert.evaluation.scores import Scores
-from pibert.report.comparison import fields
-from pibert.report.comparison.board import Board
-from tests.report.comparison.cut_board import drawn_once, make_board, many, spec, truth
+from pibert.report.comparison import fields, wake
+from pibert.report.comparison.results import COLOURS, DatasetResults
+from tests.report.comparison.invented_results import invented, once, spec, without
+
+OVERVIEWS = (fields.easy_overview, fields.overview, fields.hard_overview)
+FIGURES = (*OVERVIEWS, fields.components, wake.multiscale, wake.cross_sections)
 
 
-def images(figure, colours: str) -> list:
+def images(figure: Any, colours: str) -> list[Any]:
     found = [image for ax in figure.axes for image in ax.images]
     # Colour bars hold no images of the field's shape.
-    return [i for i in found if i.get_cmap().name == colours and i.get_array().shape == (16, 48)]
+    shape = spec().grid.shape
+    return [i for i in found if i.get_cmap().name == colours and i.get_array().shape == shape]
 
 
-def without(board: Board, *prefixes: str) -> Board:
-    """The same board without some arrays."""
-    kept = {
-        key: Scores(s.card, {n: a for n, a in s.arrays.items() if not n.startswith(prefixes)})
-        for key, s in board.scores.items()
-    }
-    return replace(board, scores=kept)
+def picked(model: str | None, place: int) -> Tensor:
+    """A picked frame as a model predicts it, or its truth."""
+    scores = invented(3).first(model or "pibert")
+    found: Tensor = scores.arrays[f"picks/{'prediction' if model else 'truth'}"][place].double()
+    return found
 
 
-@pytest.mark.parametrize("count", [3, 15])
-@pytest.mark.parametrize("draw", [fields.overview, fields.components, fields.winner_components])
-def test_every_figure_can_be_drawn(draw, count: int) -> None:
-    drawn = drawn_once(draw, count)
-    if draw is fields.overview or count == 15:  # arranging panels takes its time
-        drawn.figure.draw_without_rendering()
-    assert "wakes" in drawn.caption and "frames picked by a coin" in drawn.caption
-    assert len(drawn.alt) > 20
+def changed(data: DatasetResults, known: Tensor | None = None, **own: Any) -> DatasetResults:
+    """With another spec or other unknown points."""
+    found = {}
+    for key, scores in data.scores.items():
+        arrays = dict(scores.arrays)
+        if known is not None:
+            arrays["picks/known"] = known.expand(3, -1, -1)
+        found[key] = Scores({**scores.card, "data": {**scores.card["data"], **own}}, arrays)
+    return replace(data, scores=found)
 
 
-def test_no_number_of_an_axis_is_cut_or_runs_into_another() -> None:
-    """Coordinates of a wake in metres, whose labels are long and lie near the ends."""
+def without_body(**changes: Any) -> dict[str, Any]:
     own = spec()
-    grid = replace(own.grid, dx=0.0044, dy=0.0066, origin=(-0.0525, -0.0525))
-    drawn = fields.overview(make_board(15, own=replace(own, grid=grid)))
-    assert drawn is not None
-    figure = drawn.figure
-    figure.draw_without_rendering()
-    labels = []
-    for axis in (axis for ax in figure.axes if ax.axison for axis in (ax.xaxis, ax.yaxis)):
-        low, high = sorted(axis.get_view_interval())
-        drawn_ticks = [t for t in axis.get_major_ticks() if low <= t.get_loc() <= high]
-        labels += [t.label1 for t in drawn_ticks if t.label1.get_visible()] + [axis.label]
-    labels = [text for text in labels if text.get_text()]
-    boxes = [text.get_window_extent() for text in labels]
-    assert len(boxes) > 20
-    room = figure.bbox
-    for text, box in zip(labels, boxes, strict=True):
-        assert room.x0 <= box.x0 and box.x1 <= room.x1, text
-        assert room.y0 <= box.y0 and box.y1 <= room.y1, text
-    pairs = itertools.combinations(zip(labels, boxes, strict=True), 2)
-    assert [(a.get_text(), b.get_text()) for (a, x), (b, y) in pairs if x.overlaps(y)] == []
+    return replace(own, grid=replace(own.grid, body=None), **changes).to_dict()
 
 
-def test_one_model_is_enough() -> None:
-    assert fields.overview(make_board(names=("dmd",))) is not None
-    assert fields.components(make_board(names=("dmd",))) is not None
+@pytest.mark.parametrize("draw", FIGURES)
+def test_figures_need_picked_frames_and_any_fields(draw: Any) -> None:
+    assert draw(without(invented(3), "picks/")) is None
+    scalars = changed(invented(3), spec=without_body(family="heat"))
+    assert draw(scalars) is not None  # channel by channel
 
 
 def test_all_fields_share_the_scale_of_the_truth_and_all_errors_one() -> None:
-    drawn = drawn_once(fields.overview, 15)
-    shown, errors = images(drawn.figure, "viridis"), images(drawn.figure, "coolwarm")
-    assert len(shown) == 8 and len(errors) == 7
-    assert {i.get_clim() for i in shown} == {
-        (float(shown[0].get_array().min()), float(shown[0].get_array().max()))
-    }
+    figure = once(fields.overview, 15).figure
+    shown, errors = images(figure, "viridis"), images(figure, "coolwarm")
+    assert len(shown) == 1 + len(errors)
+    truth = shown[0].get_array()
+    assert {i.get_clim() for i in shown} == {(float(truth.min()), float(truth.max()))}
     ((low, high),) = {i.get_clim() for i in errors}
     assert low == -high
+    # One model that is far off does not decide.
+    layers = [fields.Layer(np.ma.masked_array(np.full((4, 5), x))) for x in (0.1, 0.2, -50.0)]
+    still = fields.Layer(np.ma.masked_array(np.ones((4, 5))))
+    assert fields.error_limit(layers, still) == pytest.approx(0.2)
 
 
-def test_the_scale_of_errors_is_not_that_of_the_one_model_that_is_far_off() -> None:
-    truth_layer = fields.Layer(np.ma.masked_array(np.ones((4, 5))))
-    errors = [fields.Layer(np.ma.masked_array(np.full((4, 5), x))) for x in (0.1, 0.2, -50.0)]
-    assert fields.error_limit(errors, truth_layer) == pytest.approx(0.2)
-
-
-def test_errors_are_prediction_minus_truth_of_the_speed() -> None:
-    board = make_board(3)
-    drawn = drawn_once(fields.overview, 3)
-    u, v = truth(spec())[1].float().double()
-    a, b = board.first("pibert").arrays["picks/prediction"][1].double()
-    expected = torch.hypot(a, b) - torch.hypot(u, v)
-    found = images(drawn.figure, "coolwarm")[1].get_array()
-    assert np.allclose(found.compressed(), expected.numpy()[~found.mask])
-
-
-def test_body_and_unknown_points_are_masked_in_every_panel() -> None:
-    expected = np.zeros((16, 48), bool)
-    expected[5:9, 6:10] = True
-    expected[0, :3] = True
-    for draw in (fields.overview, fields.hard_overview):
-        drawn = drawn_once(draw, 3)
-        assert drawn is not None
-        for image in (*images(drawn.figure, "viridis"), *images(drawn.figure, "coolwarm")):
-            assert np.array_equal(np.ma.getmaskarray(image.get_array()), expected)
-
-
-def test_models_stand_in_the_order_of_their_rank() -> None:
-    drawn = drawn_once(fields.overview, 15)
-    heads = [text for ax in drawn.figure.axes if (text := ax.get_title(loc="left"))]
-    assert heads == ["truth", *(f"{n}. {m}" for n, m in enumerate(many(7), start=1))]
-
-
-def test_each_overview_shows_its_own_frame() -> None:
-    words = ("a, frame 3 (Re = 50)", "c, frame 8 (Re = 150)", "c, frame 14 (Re = 150)")
-    for draw, place, expected in zip(
-        (fields.easy_overview, fields.overview, fields.hard_overview), range(3), words, strict=True
-    ):
-        drawn = drawn_once(draw, 3)
-        assert expected in drawn.caption
-        u, v = truth(spec())[place].float().double()
-        found = images(drawn.figure, "viridis")[0].get_array()
-        assert np.allclose(found.compressed(), torch.hypot(u, v).numpy()[~found.mask])
+def test_overviews_show_the_speed_of_their_frame_and_its_errors_outside_the_body() -> None:
+    body = spec().grid.body
+    assert body is not None
+    for place, draw in enumerate(OVERVIEWS):
+        figure = once(draw, 3).figure
+        truth, first = images(figure, "viridis")[0], images(figure, "coolwarm")[0]
+        speed = torch.hypot(*picked(None, place))
+        error = torch.hypot(*picked("pibert", place)) - speed
+        for image, expected in ((truth, speed), (first, error)):
+            found = image.get_array()
+            assert np.array_equal(np.ma.getmaskarray(found), body.numpy())
+            assert np.allclose(found.compressed(), expected.numpy()[~found.mask])
 
 
 def test_components_are_those_of_pibert_and_of_the_winner_on_the_same_scales() -> None:
-    # The unet is the best.
-    own, best = drawn_once(fields.components, 3), drawn_once(fields.winner_components, 3)
-    assert "prediction of pibert (rank 2 of 3)" in own.caption
-    assert "prediction of unet (rank 1 of 3)" in best.caption
-    limits = [[i.get_clim() for i in images(d.figure, "coolwarm")] for d in (own, best)]
-    assert limits[0] == limits[1] and len(limits[0]) == 4
-    labels = [ax.get_ylabel().split("\n")[0] for ax in own.figure.axes if "\n" in ax.get_ylabel()]
-    assert labels == ["u [m/s]", "v [m/s]", "|u| [m/s]", "vorticity [1/s]"]
+    data = invented(3)
+    assert fields.winner_components(data) is None  # PIBERT is the best
+    ranking = sorted(data.facts["ranking"], key=lambda own: own["model"] != "unet")
+    facts = {"data": {"wake": {**data.facts, "ranking": ranking}}}
+    lost = DatasetResults(data.name, {**data.results, **facts}, data.scores)
+    drawn = [fields.components(lost), fields.winner_components(lost)]
+    limits = [[i.get_clim() for i in images(own.figure, "coolwarm")] for own in drawn if own]
+    assert len(limits) == 2 and limits[0] == limits[1] and len(limits[0]) == 4
 
 
-def test_the_winner_has_no_figure_of_its_own_where_it_is_pibert() -> None:
-    board = make_board(names=("pibert", "unet", "persistence"))
-    assert fields.components(board) is not None
-    assert fields.winner_components(board) is None
+def cuts_of(data: DatasetResults) -> wake.Cuts:
+    frame = fields.pick(data, "median")
+    assert frame is not None
+    return wake.cuts_of(data, frame)
 
 
-def test_fields_that_are_no_flow_are_shown_channel_by_channel() -> None:
-    board = make_board(3, own=spec(body=False, family="diffusion"))
-    drawn, parts = fields.overview(board), fields.components(board)
-    assert drawn is not None and parts is not None
-    assert "u [m/s] of the truth" in drawn.caption
-    assert parts.alt.startswith("Maps of u, v:")
+def test_cuts_are_tied_to_a_body_at_rest_or_moving() -> None:
+    """Its diameter is 0.84: cuts 0.75 and 2 of it downstream of column 8, and the last column."""
+    body = spec().grid.body
+    assert body is not None
+    at_rest = cuts_of(invented(3))
+    assert [(s.label, s.column) for s in at_rest.slices] == [
+        ("near body", 14),
+        ("wake core", 25),
+        ("far wake", 39),
+    ]
+    assert (at_rest.row, at_rest.first) == (12, 12)
+    data = changed(invented(3), spec=without_body())
+    # A moving body is where points inside the view are unknown; at the border they may be anything.
+    assert cuts_of(data) == at_rest
+    border = ~body
+    border[0, 0] = False
+    none = cuts_of(changed(data, border))
+    assert none == cuts_of(changed(data, has_body=False))
+    assert [s.column for s in none.slices] == [paper_column(n, 40) for n in (11, 32, 52)]
+    assert (none.row, none.first, none.line) == (12, 0, "middle row")
 
 
-@pytest.mark.parametrize("draw", fields.FIGURES)
-def test_nothing_is_drawn_without_picked_frames(draw) -> None:
-    assert draw(without(make_board(3), "picks/")) is None
+def test_lines_hold_the_values_along_their_column_and_row() -> None:
+    figure = once(wake.multiscale, 3).figure
+    axes: list[Any] = list(figure.axes)
 
+    def titled(start: str) -> Any:
+        return next(ax for ax in axes if ax.get_title(loc="left").startswith(start))
 
-def test_a_tall_view_fits_the_sheet() -> None:
-    own = spec(body=False)
-    tall = replace(own, grid=replace(own.grid, dx=0.01))
-    drawn = fields.overview(make_board(7, own=tall))
-    assert drawn is not None
-    width, _ = drawn.figure.get_size_inches()
-    assert width < 11
-    for ax in drawn.figure.axes:
-        box = ax.get_position()
-        assert box.x0 >= 0 and box.x1 <= 1 and box.y0 >= 0 and box.y1 <= 1
+    (u, v), cuts = picked(None, 1), cuts_of(invented(3))
+    x, y = (c.numpy() for c in spec().grid.coordinates())
+    line = next(own for own in titled("(c)").lines if own.get_color() == COLOURS["truth"])
+    column = cuts.slices[0].column
+    assert np.allclose(line.get_xdata(), torch.hypot(u, v)[:, column].numpy())
+    assert np.allclose(line.get_ydata(), y[:, column])
+    line = titled("(f) u").lines[0]
+    assert np.allclose(line.get_xdata(), x[cuts.row, cuts.first :])
+    assert np.allclose(line.get_ydata(), u[cuts.row, cuts.first :].numpy())
+    spin = titled("(g) vorticity").lines[0].get_ydata()
+    # The stencil of the first point behind the body touches it.
+    assert np.isnan(spin[0]) and np.isfinite(spin[1:]).all()
+    bars = [bar.get_height() for bar in titled("(b)").patches]
+    names = [(model, own.metric) for own in cuts.slices for model in invented(3).models]
+    assert bars == pytest.approx([invented(3).value(m, metric, "|u|") for m, metric in names])

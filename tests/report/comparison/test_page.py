@@ -1,44 +1,47 @@
-"""The page as a reader and a browser find it: whole, true to the records, and safe."""
+"""The page as a reader and a browser find it: complete, true to the records, and safe."""
 
-import base64
-import io
+import re
 from collections import Counter
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from PIL import Image
 
-from pibert.report.comparison.board import Board
-from pibert.report.comparison.drawn import Drawn
-from pibert.report.comparison.gallery import FIGURES, Missing, name_of, pictures_of
-from pibert.report.comparison.page import SECTIONS, _shortened, write_report
-from pibert.report.comparison.wording import data_facts, protocol, split_text, verdict
-from tests.report.comparison.handmade_board import handmade, together
-from tests.report.comparison.invented_board import invented
+from pibert.report.comparison import page as page_module
+from pibert.report.comparison.figures import FIGURES, draw_figures
+from pibert.report.comparison.page import SECTIONS, write_report
+from pibert.report.comparison.plots import Drawn
+from pibert.report.comparison.results import DatasetResults
+from pibert.report.comparison.table import Cell, Table
+from pibert.report.comparison.text import data_facts, protocol, split_text, verdict
+from pibert.report.figures import blank
+from tests.report.comparison.handmade_results import handmade, together
+from tests.report.comparison.invented_results import invented
+from tests.serve.visit import browser, expect
+
+__all__ = ["browser"]
 
 Split = dict[str, list[list[int | None]]]
 ERRORS = {"unet": 0.02, "pibert": 0.01, "persistence": 0.04}
 
 
-def square(board: Board) -> Drawn:
-    figure = Figure(figsize=(2, 1), dpi=50, facecolor="white")
-    FigureCanvasAgg(figure)
+def square(data: DatasetResults) -> Drawn:
+    figure = blank(2, 1)
     figure.subplots().plot([0, 1])
-    return Drawn(figure, f"A line of {board.name}, 2.5e-3 wide.", 'A "line".')
+    return Drawn(figure, f"A line of {data.name}, 2.5e-3 wide.", 'A "line".')
 
 
-def broken(board: Board) -> Drawn:
+def broken(data: DatasetResults) -> Drawn:
     raise ZeroDivisionError("nothing < to divide")
 
 
-def absent(board: Board) -> None:
+def absent(data: DatasetResults) -> None:
     return None
 
 
-def pair(board: Board) -> list[Drawn]:
-    return [square(board), square(board)]
+def pair(data: DatasetResults) -> list[Drawn]:
+    return [square(data), square(data)]
 
 
 class Page(HTMLParser):
@@ -67,9 +70,9 @@ class Page(HTMLParser):
         return [attrs for own, attrs in self.tags if own == tag]
 
 
-def read(tmp_path, boards, figures=(("Fields", square),), **more) -> Page:
-    results = {**boards[0].results, **more}
-    path = write_report(tmp_path, results, boards, figures)
+def read(tmp_path, datasets, figures=(("Fields", square),), **more) -> Page:
+    results = {**datasets[0].results, **more}
+    path = write_report(tmp_path, results, datasets, figures)
     assert path == tmp_path / "report.html"
     return Page(path.read_text())
 
@@ -88,57 +91,27 @@ def test_the_page_needs_nothing_from_outside_and_says_so_to_the_browser(tmp_path
 
 
 def test_links_find_their_targets_and_names_are_unique(tmp_path):
-    boards = together(handmade(ERRORS), handmade(ERRORS, name="a jet"))
-    for own in (boards, boards[:1]):
+    datasets = together(handmade(ERRORS), handmade(ERRORS, name="a jet"))
+    for own in (datasets, datasets[:1]):
         page = read(tmp_path, own)
         ids = Counter(attrs["id"] for _, attrs in page.tags if "id" in attrs)
         assert max(ids.values()) == 1
         assert {(a["href"] or "").removeprefix("#") for a in page.all("a")} <= set(ids)
 
 
-def test_several_data_sets_have_a_section_each_and_a_table_together(tmp_path):
-    page = read(tmp_path, together(handmade(ERRORS), handmade(ERRORS, name="jet")))
-    sets = [attrs["data-name"] for attrs in page.all("section")]
-    assert sets == ["wakes", "jet"]
-    assert "All data sets" in page.words
-    assert len(page.all("img")) == 2 and "Figure 2" in page.words
-    assert page.words.count("Next comes unet") == 2  # once for each, in its section
-
-
-def test_headings_step_down_one_by_one_and_pictures_have_words(tmp_path):
-    page = read(tmp_path, [handmade(ERRORS)])
-    levels = [int(tag[1]) for tag, _ in page.tags if tag in ("h1", "h2", "h3", "h4")]
-    assert levels[0] == 1 and levels.count(1) == 1
-    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
-    assert page.all("html")[0]["lang"] == "en"
-    (image,) = page.all("img")
-    assert image["alt"] == 'A "line".' and image["width"] == "192" and image["height"] == "96"
-    assert "A line of wakes, 2.5×10" in page.words
-
-
-def test_pictures_are_what_was_drawn_at_their_full_resolution(tmp_path):
-    (image,) = read(tmp_path, [handmade(ERRORS)]).all("img")
-    head, _, data = (image["src"] or "").partition(";base64,")
-    with Image.open(io.BytesIO(base64.b64decode(data))) as picture:
-        assert (head, picture.format, picture.size) == ("data:image/webp", "WEBP", (300, 150))
-        assert picture.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
-
-
 def test_a_figure_that_cannot_be_drawn_is_named_and_the_others_stay(tmp_path):
     figures = [("Wake", broken), ("Fields", absent), ("Fields", pair)]
     page = read(tmp_path, [handmade(ERRORS)], figures)
-    assert len(page.all("img")) == 2
-    assert "test_page.broken" in page.words
+    assert len(page.all("img")) == 2 and page.all("img")[0]["alt"] == 'A "line".'
     assert "ZeroDivisionError: nothing < to divide" in page.words
-    assert "absent" not in page.words
     # Numbered in the order of the page, not of the list.
-    places = [page.words.index(f"Figure {n}") for n in (1, 2, 3)]
-    assert places == sorted(places)
-    assert "Figure 3, test_page.broken" in page.words
+    assert "Figure 3, broken" in page.words and "absent" not in page.words
 
 
-def test_figures_of_unknown_sections_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="found Nowhere; choose from: Ranking, Flows, Components"):
+def test_figures_have_sections_of_the_page(tmp_path):
+    assert {section for section, _ in FIGURES} <= set(SECTIONS)
+    assert len({make for _, make in FIGURES}) == len(FIGURES)
+    with pytest.raises(ValueError, match="Nowhere.*Ranking"):
         write_report(tmp_path, {}, [], [("Nowhere", square)])
 
 
@@ -151,110 +124,168 @@ def test_an_old_report_is_replaced_and_nothing_is_left_over(tmp_path):
     assert r"\label{tab:wakes-summary}" in (tmp_path / "tables.tex").read_text()
 
 
-def test_failed_runs_and_models_without_a_number_are_told(tmp_path):
-    board = handmade(ERRORS, failed=[("fno2d", "loss is <nan>")])
-    blind = Board(board.name, board.results, {**board.scores, ("pinn", 0): board.first("unet")})
-    page = read(tmp_path, [blind])
-    assert "1 run failed" in page.words and "loss is <nan>" in page.words
-    assert "pinn" in page.words and "no finite error, so no rank" in page.words
-    assert "No run failed." in read(tmp_path, [handmade(ERRORS)]).words
-
-
 def test_names_cannot_put_anything_into_the_page(tmp_path):
-    board = handmade({"<script>alert(1)</script>": 0.01, "persistence": 0.04}, name="<i>wakes")
-    page = read(tmp_path, [board])
+    data = handmade({"<script>alert(1)</script>": 0.01, "persistence": 0.04}, name="<i>wakes")
+    page = read(tmp_path, [data])
     assert len(page.all("script")) == 1 and page.all("i") == []
     assert "<script>alert(1)</script>" in page.words
 
 
-def test_the_verdict_says_who_wins_by_how_much_and_how_sure():
-    said = verdict(handmade(ERRORS))
-    assert "over 1,234 test frames, pibert predicts the next frame best of 3 models" in said
-    assert "NMSE 0.0100 (95 % interval [0.00900, 0.0120])" in said
-    assert "persistence) gives 0.0400, 4.00 times as much" in said
-    assert "Next comes unet with 0.0200" in said and "2.00 times the error of pibert" in said
-    assert "All other models differ significantly from pibert" in said
-    assert "One seed" in said
-    level = verdict(handmade(ERRORS, level=["unet"]))
-    assert "Not significantly different from pibert: unet." in level
+@pytest.mark.parametrize(
+    ("errors", "options", "words", "absent"),
+    [
+        (ERRORS, {}, ("pibert", "[0.00900, 0.0120]", "unet with 0.0200", "2.00 times"), ()),
+        (ERRORS, {"level": ["unet"]}, ("Not significantly different from pibert: unet.",), ()),
+        (ERRORS, {"marked": False}, ("nothing here is certain",), ("significant", "interval [")),
+        (
+            {"persistence": 0.01, "unet": 0.02, "fno2d": 0.03, "pibert": 0.05},
+            {},
+            ("No model beats repeating the last frame.", "pibert is in place 4 with 0.0500"),
+            (),
+        ),
+        (
+            {"unet": 0.01, "persistence": 0.02, "fno2d": 0.03, "pibert": 0.05},
+            {},
+            ("fno2d and pibert are worse than that",),
+            (),
+        ),
+        ({"unet": 0.0, "persistence": 0.2}, {}, ("∞ times as much",), ()),
+        ({"unet": [0.1, 0.2], "pibert": [0.3, 0.4]}, {}, ("means over 2 seeds",), ()),
+    ],
+)
+def test_the_verdict_states_winner_margin_and_certainty_and_hides_no_defeat(
+    errors: Any, options: dict[str, Any], words: tuple[str, ...], absent: tuple[str, ...]
+) -> None:
+    said = verdict(handmade(errors, **options))
+    assert [own for own in words if own not in said] == []
+    assert [own for own in absent if own in said] == []
 
 
-def test_the_verdict_hides_no_defeat():
-    lost = verdict(handmade({"persistence": 0.01, "unet": 0.02, "fno2d": 0.03, "pibert": 0.05}))
-    assert "No model beats repeating the last frame." in lost
-    assert "The winner is a reference predictor, not a trained network" in lost
-    assert "the best network is unet, in place 2" in lost
-    assert "In place 4 is pibert with 0.0500" in lost
-    worse = verdict(handmade({"unet": 0.01, "persistence": 0.02, "fno2d": 0.03, "pibert": 0.05}))
-    assert "fno2d and pibert are worse than that" in worse
+@pytest.mark.parametrize(
+    ("split", "words"),
+    [
+        ({"train": [[2, 0, None], [3, 0, None]], "test": []}, "training 2 trajectories"),
+        ({"train": [[0, 0, 600]]}, "training frames 0 to 599 of 1 trajectory"),
+        ({"test": [[0, 5, 9], [1, 0, None]]}, "of 2 trajectories"),
+    ],
+)
+def test_splits_are_described_by_trajectories_or_by_frames(split: Split, words: str) -> None:
+    assert words in split_text(split)
 
 
-def test_the_verdict_claims_nothing_without_intervals():
-    said = verdict(handmade(ERRORS, marked=False))
-    assert "nothing here is certain" in said
-    assert "significant" not in said and "interval [" not in said
-    assert "means over 2 seeds" in verdict(handmade({"unet": [0.1, 0.2], "pibert": [0.3, 0.4]}))
-
-
-def test_a_winner_without_error_divides_by_nothing():
-    assert "∞ times as much" in verdict(handmade({"unet": 0.0, "persistence": 0.2}))
-
-
-def test_splits_are_told_by_trajectories_or_by_frames():
-    whole: Split = {
-        "train": [[2, 0, None], [3, 0, None]],
-        "valid": [[0, 0, None]],
-        "calibration": [],
-    }
-    assert split_text(whole) == "training 2 trajectories, validation 1 trajectory"
-    times: Split = {"train": [[0, 0, 600]], "valid": [[0, 610, 700]], "test": [[0, 710, None]]}
-    assert split_text(times) == (
-        "training frames 0 to 599 of 1 trajectory, validation frames 610 to 699 of 1 trajectory, "
-        "test frames 710 to the last of 1 trajectory"
-    )
-    mixed: Split = {"test": [[0, 5, 9], [1, 0, None]]}
-    assert split_text(mixed) == "test parts of 2 trajectories"
-
-
-def test_the_protocol_tells_budget_selection_and_the_command():
-    board = handmade(ERRORS)
-    facts = dict(protocol(board.results, [board]))
-    assert facts["Budget"].startswith("20,000 samples for every trained model")
-    assert facts["Selection"] == "epoch of the least error of the next frame on the validation part"
-    assert "frames picked by a coin" in facts["Reference"]
-    assert facts["Commit"] == "c" * 40
+def test_protocol_and_facts_name_budget_command_units_and_intervals():
+    data = handmade(ERRORS)
+    facts = dict(protocol(data.results, [data]))
+    assert facts["Budget"].startswith("20,000 samples") and facts["Commit"] == "c" * 40
     assert facts["Command"].startswith("not recorded")
-    given = {**board.results, "command": ["pibert", "compare", "--out", "my results"]}
-    assert dict(protocol(given, [board]))["Command"] == "pibert compare --out 'my results'"
-
-
-def test_the_facts_of_data_have_units_and_the_method_of_intervals():
-    facts = dict(data_facts(handmade(ERRORS)))
-    assert facts["Fields"] == "u [m/s], v [m/s]"
-    assert facts["Grid"] == "12 rows × 20 columns, spacing (x × y) 0.1 × 0.2 [D]; frames 0.25 apart"
-    assert "paired bootstrap over blocks of 5 frames" in facts["Intervals"]
-    assert "correlation time is 3.2 frames" in facts["Intervals"]
-    few = dict(data_facts(handmade(ERRORS, marked=False)))
-    assert few["Intervals"].startswith("none: expected at least 10")
-
-
-def test_all_figures_have_a_section_and_a_name_of_their_own():
-    assert {section for section, _ in FIGURES} <= set(SECTIONS)
-    names = [name_of(make) for _, make in FIGURES]
-    assert len(set(names)) == len(names)
+    given = {**data.results, "command": ["pibert", "compare", "--out", "my results"]}
+    assert dict(protocol(given, [data]))["Command"] == "pibert compare --out 'my results'"
+    own = dict(data_facts(data))
+    assert own["Fields"] == "u [m/s], v [m/s]" and own["Grid"].startswith("12 rows × 20 columns")
+    assert "blocks of 5 frames" in own["Intervals"]
+    assert dict(data_facts(handmade(ERRORS, marked=False)))["Intervals"].startswith("none")
 
 
 @pytest.mark.slow
 def test_every_figure_is_drawn_where_the_data_suffice():
-    board = invented(4)
-    unjudged = {"low": None, "high": None, "against_best": None}
-    records = [{**unjudged, **own} for own in board.results["records"]]
-    whole = Board(board.name, {**board.results, "records": records}, board.scores)
-    made = list(pictures_of(whole))
-    assert [own for own in made if isinstance(own, Missing)] == []
-    assert len(made) >= 12
+    data = invented(4)
+    unknown = {"low": None, "high": None, "against_best": None}
+    records = [{**unknown, **own} for own in data.results["records"]]
+    whole = DatasetResults(data.name, {**data.results, "records": records}, data.scores)
+    made = draw_figures(whole)
+    assert [own for own in made if own.error] == [] and len(made) >= 12
 
 
-def test_the_first_seed_is_named_in_the_provenance() -> None:
-    assert _shortened("seed", {"seed": 0}) == "0"
-    assert _shortened("commit", {"commit": None}) == "–"
+HOSTILE = Table(
+    name="hostile",
+    title="A & B | <script>",
+    caption="100 % of x_1",
+    head=("model", "error ↓"),
+    rows=(
+        (Cell(text="<b>|a_b&c%</b>"), Cell(text="2.44e-4", number=2.44e-4, best=True, level=True)),
+        (Cell(text="v1e5"), Cell(text="-0.5", number=-0.5, note="[-1.0e-5, 3.00]")),
+    ),
+    foot=((Cell(text="(data)"), Cell(text="")),),
+)
+
+
+@pytest.fixture
+def rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The hostile table, by file."""
+    monkeypatch.setattr(page_module, "overview", lambda datasets: HOSTILE)
+    data = handmade(ERRORS)
+    write_report(tmp_path, data.results, [data], ())
+    ends = {
+        "report.html": ('<figure class="table" id="hostile">', "</figure>"),
+        "tables.md": ("### A & B", "## wakes"),
+        "tables.tex": (r"\begin{table}", r"\end{table}"),
+    }
+    found = {}
+    for name, (start, end) in ends.items():
+        _, _, rest = (tmp_path / name).read_text().partition(start)
+        found[name] = start + rest.partition(end)[0] + (end if name != "tables.md" else "")
+    return found
+
+
+def test_html_tables_are_well_formed_and_take_no_text_for_markup(rendered):
+    text = rendered["report.html"]
+    page = Page(text)
+    assert page.open == []
+    assert len(page.all("tr")) == 4 and len(page.all("td")) + len(page.all("th")) == 8
+    assert all(own["scope"] in ("row", "col") for own in page.all("th"))
+    values = [float(own["data-value"] or "nan") for own in page.all("td") if "data-value" in own]
+    assert values == [2.44e-4, -0.5]
+    assert "<b>|a_b&c%</b>" in page.words and "v1e5" in page.words
+    assert "2.44×10<sup>−4</sup></b><sup>†</sup>" in text and "−0.5" in text
+
+
+def test_markdown_tables_keep_their_columns(rendered):
+    lines = [line for line in rendered["tables.md"].splitlines() if line.startswith("|")]
+    assert len(lines) == 5
+    for line in lines:
+        assert len(re.findall(r"(?<!\\)\|", line)) == 3
+    assert "**2.44e-4**†" in lines[2]
+
+
+def test_latex_tables_keep_their_columns_and_set_powers(rendered):
+    text = rendered["tables.tex"]
+    body = text.partition(r"\midrule")[2].partition(r"\bottomrule")[0]
+    rows = [line for line in body.splitlines() if line.endswith(r"\\")]
+    assert len(rows) == 3
+    for row in rows:
+        assert len(re.findall(r"(?<!\\)&", row)) == 1
+        assert not re.search(r"(?<!\\)[%_#]", row)
+    assert r"$2.44\times10^{-4}$" in rows[0] and r"\textdagger" in rows[0]
+    assert "v1e5" in rows[1] and r"$-$0.5 {\scriptsize [$-$$1.0\times10^{-5}$, 3.00]}" in rows[1]
+    plain = re.sub(r"\\[{}]", "", text)
+    assert plain.count("{") == plain.count("}") and plain.count("$") % 2 == 0
+
+
+def wide(data: DatasetResults) -> Drawn:
+    return Drawn(blank(960 / 96, 4), "A wide one.", "Nothing.")
+
+
+def test_on_a_small_screen_a_figure_is_whole_and_a_tap_enlarges_it(
+    browser: Any, tmp_path: Path
+) -> None:
+    data = handmade(ERRORS)
+    report = write_report(tmp_path, data.results, [data], [("Fields", wide)])
+    page = browser.new_page(viewport={"width": 390, "height": 900})
+    page.goto(report.as_uri())
+    picture = page.locator("figure.picture img")
+    expect(page.locator("figure.picture")).to_have_class("picture shrunk")
+    assert picture.bounding_box()["width"] < 390
+    picture.click()
+    assert picture.bounding_box()["width"] == 960
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_failed_runs_and_models_without_a_number_are_told(tmp_path):
+    data = handmade(ERRORS, failed=[("fno2d", "loss is <nan>")])
+    blind = DatasetResults(
+        data.name, data.results, {**data.scores, ("pinn", 0): data.first("unet")}
+    )
+    page = read(tmp_path, [blind])
+    assert "1 run failed" in page.words and "loss is <nan>" in page.words
+    assert "pinn" in page.words and "no finite error, so no rank" in page.words
+    assert "No run failed." in read(tmp_path, [handmade(ERRORS)]).words

@@ -1,59 +1,122 @@
+"""Spectra, series, strips, animations and rollouts: lines and panels hold the scores."""
+
 import numpy as np
 import pytest
+import torch
 
+from pibert.evaluation.scales import Spectra, wavenumbers
+from pibert.evaluation.scores import Scores
 from pibert.evaluation.temporal import power_density
-from pibert.report.comparison.time import power_spectra, probe_traces
-from tests.report.comparison.invented_board import FRAMES, axes_of, invented, once, without
+from pibert.physics import derivatives
+from pibert.report.comparison.results import DatasetResults
+from pibert.report.comparison.spectra import TERMS, power_spectra, spectra
+from pibert.report.comparison.time import (
+    animation,
+    probe_traces,
+    rollout,
+    stable_horizon,
+    timestep_strip,
+)
+from tests.report.comparison.invented_results import (
+    STRIP,
+    axes_of,
+    invented,
+    once,
+    without,
+)
+
+
+def line_of(ax, colour):
+    return next(line for line in ax.lines if line.get_color() == colour)
+
+
+@pytest.mark.parametrize(
+    ("make", "arrays"),
+    [
+        (spectra, TERMS),
+        (power_spectra, "probes/"),
+        (probe_traces, "probes/"),
+        (timestep_strip, "strip/"),
+        (animation, "strip/"),
+        (rollout, "rollout/"),
+        (stable_horizon, "rollout/"),
+    ],
+)
+def test_without_its_arrays_a_figure_is_left_out(make, arrays):
+    assert make(without(invented(3), arrays)) is None
 
 
 @pytest.mark.parametrize("count", [3, 15])
-def test_series_are_in_true_time_with_the_errors_beside_them(count):
-    board = invented(count)
-    drawn = once(probe_traces, len(board.models))
-    axes = [ax for ax in axes_of(drawn) if ax.get_title(loc="left").startswith("P1")]
-    series, error = axes
-    arrays = board.first("unet").arrays
-    truth, own = (arrays[f"probes/{name}"][:, 0, 1].numpy() for name in ("truth", "prediction"))
-    colour = board.colour("unet")
-    lines = [
-        next(line for line in ax.lines if line.get_color() == colour) for ax in (series, error)
-    ]
-    assert np.allclose(lines[0].get_xdata(), 0.25 * np.arange(1, FRAMES + 1))
-    assert np.allclose(lines[0].get_ydata(), own)
-    assert np.allclose(lines[1].get_ydata(), own - truth)
-    assert series.get_ylabel() == "v [m/s]"
-    assert "three (Re = 150)" in drawn.caption
-
-
-def test_four_probes_are_marked_where_they_are():
-    board = invented(3)
-    drawn = once(probe_traces, len(board.models))
-    flow = axes_of(drawn)[0]
-    x, y = board.spec.grid.coordinates()
-    places = board.reference.arrays["probes/places"]
-    known = {(round(float(x[r, c]), 4), round(float(y[r, c]), 4)) for r, c in places}
-    dots = [(line.get_xdata()[0], line.get_ydata()[0]) for line in flow.lines]
-    assert len(dots) == len(set(dots)) == 4
-    assert {(round(a, 4), round(b, 4)) for a, b in dots} <= known
-    assert [text.get_text() for text in flow.texts] == ["P1", "P2", "P3", "P4"]
+def test_radial_spectra_are_those_of_the_terms(count):
+    data = invented(count)
+    energy, error = axes_of(once(spectra, count))
+    expected = Spectra(spec=data.spec).curves(data.first("unet").arrays[TERMS].sum(0))
+    colour = data.colour("unet")
+    assert np.allclose(line_of(energy, colour).get_xdata(), wavenumbers(data.spec.grid))
+    assert np.allclose(line_of(energy, colour).get_ydata(), expected["prediction"])
+    assert np.allclose(line_of(error, colour).get_ydata(), expected["error"] / expected["truth"])
+    assert {text.get_text() for text in error.texts} == {"low", "mid", "high", *data.shown(9)}
+    assert "rad/m" in energy.get_xlabel() and "(m/s)²" in energy.get_ylabel()
 
 
 @pytest.mark.parametrize("count", [3, 15])
 def test_power_spectra_are_means_over_the_probes_with_the_ratios_beside_them(count):
-    board = invented(count)
-    drawn = once(power_spectra, len(board.models))
-    left, table = axes_of(drawn)
-    series = board.first("unet").arrays["probes/prediction"][..., 1]
-    frequency, power = power_density(series, 0.25)
-    line = next(one for one in left.lines if one.get_color() == board.colour("unet"))
+    data = invented(count)
+    left, table = axes_of(once(power_spectra, count))
+    frequency, power = power_density(data.first("unet").arrays["probes/prediction"][..., 1], 0.25)
+    line = line_of(left, data.colour("unet"))
     assert np.allclose(line.get_xdata(), frequency[1:])
     assert np.allclose(line.get_ydata(), power.mean(1)[1:])
     assert left.get_xlabel() == "frequency f [1/s]"
     words = [text.get_text() for text in table.texts]
-    assert set(board.models) <= set(words)
-    assert f"{board.value('unet', 'psd_ratio_mid'):.3f}" in words
+    assert set(data.models) <= set(words)
+    assert f"{data.value('unet', 'psd_ratio_mid'):.3f}" in words
 
 
-def test_without_probes_there_are_no_figures():
-    board = without(invented(3), "probes/")
-    assert probe_traces(board) is None and power_spectra(board) is None
+def test_panels_show_the_vorticity_with_body_and_unknown_points_masked():
+    data = invented(3)
+    shown = axes_of(once(timestep_strip, 3))[0].images[0].get_array()
+    u, v = data.reference.arrays["strip/truth"][0].double()
+    spin = derivatives.vorticity(u, v, data.spec.grid)
+    body = data.spec.grid.body
+    assert body is not None
+    assert shown.mask[body.numpy()].all() and (~shown.mask).mean() > 0.8
+    # Away from the body the stencil is the plain one.
+    assert np.allclose(shown[:, 25:], spin[:, 25:])
+    known = torch.ones(STRIP, *data.spec.grid.shape, dtype=torch.bool)
+    known[:, :, 20] = False
+    scores = {
+        key: Scores(own.card, {**own.arrays, "strip/known": known})
+        for key, own in data.scores.items()
+    }
+    drawn = timestep_strip(DatasetResults(data.name, data.results, scores))
+    assert axes_of(drawn)[0].images[0].get_array().mask[:, 20].all()
+
+
+def test_the_animation_is_a_small_moving_png_of_all_frames():
+    data = invented(3)
+    scores = {
+        key: Scores(
+            own.card, {n: v[:4] if n.startswith("strip/") else v for n, v in own.arrays.items()}
+        )
+        for key, own in data.scores.items()
+    }
+    moving = animation(DatasetResults(data.name, data.results, scores))
+    assert moving is not None and moving.data.startswith(b"\x89PNG")
+    place = moving.data.index(b"acTL")
+    assert int.from_bytes(moving.data[place + 4 : place + 8], "big") == 4
+    assert len(moving.data) < 1_500_000
+
+
+@pytest.mark.parametrize("count", [3, 15])
+def test_rollout_curves_are_those_of_all_components(count):
+    data = invented(count)
+    error, skill, correlation = axes_of(once(rollout, count))
+    lead = np.arange(1, 13)
+    for ax, expected in (
+        (error, 0.004 * lead**1.5),
+        (skill, 1 - 0.016 * lead**1.5),
+        (correlation, np.exp(-0.004 * lead**1.5)),
+    ):
+        assert np.allclose(line_of(ax, data.colour("unet")).get_ydata(), expected)
+    assert {text.get_text() for text in correlation.texts} == set(data.shown(9))

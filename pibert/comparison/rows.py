@@ -1,0 +1,284 @@
+"""Result rows of one data set: every score of every run, with its interval.
+
+Intervals (95 %) are bootstraps of the test split: over trajectories, or over blocks in time of
+three correlation times if there are fewer than ten trajectories. All models share the resamples, so
+a difference is that on the same frames.
+
+Runs are compared in fields. The field of a seed has one run of every model: that of the seed, or
+else the model's first, since predictors without training have no other.
+
+``against_best`` is about one score, not the whole model. The best model of a score has the best
+mean over its seeds; its runs are ``best``. Any other run is compared with the run of that model in
+the field of its seed: ``different`` if the interval of the difference excludes zero, else
+``level``. None: there is no interval, or neither low nor high is better.
+
+Win rates are shares of the frames of a field. Models that are level share a place, so the rates of
+a field add up to 1 and the top-two rates to 2. A run in several fields has the mean over them.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pibert.comparison.plan import Job
+from pibert.data.splits import condition
+from pibert.evaluation.intervals import (
+    TooFew,
+    ends,
+    holding,
+    resample_blocks,
+    resample_trajectories,
+    resampled_values,
+)
+from pibert.evaluation.measure import Entry, Measure
+from pibert.evaluation.measures import measures_by_space
+from pibert.evaluation.scores import Scores
+from pibert.fields import FieldSpec, Normalizer
+
+RESAMPLES = 1000
+LEVEL = 0.95
+HEADLINE = ("physical", "nmse", "all")
+"""The score that models are ranked by."""
+CORRELATION_TIMES = 3
+"""Length of a block: much shorter ones make intervals too narrow."""
+LEADS = (1, 2, 5, 10, 20, 40, 80)
+"""Frames ahead at which rollouts get a row."""
+Row = dict[str, Any]
+
+
+def ranking(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Models by the mean of the headline over their seeds, the best first."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        key = (row["space"], row["metric"], row["component"])
+        if key == HEADLINE and row["value"] is not None:
+            found.setdefault(row["model"], []).append(row["value"])
+    means = {model: sum(values) / len(values) for model, values in found.items()}
+    return [
+        {"rank": rank, "model": model, "nmse": means[model], "seeds": len(found[model])}
+        for rank, model in enumerate(sorted(means, key=means.__getitem__), start=1)
+    ]
+
+
+def rows_of(scores: Mapping[Job, Scores]) -> tuple[list[Row], str]:
+    """Rows of one data set, and how their intervals were made."""
+    first = next(iter(scores.values()))
+    weights, sequence_weights, method = _weights(first)
+    found: dict[Job, list[Row]] = {job: [] for job in scores}
+    for name, measure in measures_of(first).items():
+        resampled = sequence_weights if measure.of_sequences else weights
+        for job, own in _of_measure(scores, name, measure, resampled).items():
+            found[job] += own
+    for job, card in scores.items():
+        found[job] += [*_rates(job, scores), *_rollouts(job, card), *_insights(job, card)]
+    return [row for rows in found.values() for row in rows], method
+
+
+def spec_of(scores: Scores) -> dict[str, Any]:
+    """``spec`` and ``normalizer`` of the scored fields."""
+    facts = scores.card["data"]
+    mean, std = (tuple(facts["normalizer"][name]) for name in ("mean", "std"))
+    return {"spec": FieldSpec.from_dict(facts["spec"]), "normalizer": Normalizer(mean, std)}
+
+
+def measures_of(scores: Scores) -> dict[str, Measure]:
+    """The measures that scores have terms of, by ``space/name``."""
+    facts = scores.card["data"]
+    by_space = measures_by_space(
+        **spec_of(scores), has_body=facts["has_body"], length_unit=facts["length_unit"]
+    )
+    found = {f"{space}/{own.name}": own for space, group in by_space.items() for own in group}
+    return {name: own for name, own in found.items() if name in scores.card["entries"]}
+
+
+def condition_numbers(facts: Mapping[str, Any], names: Sequence[str]) -> list[int]:
+    """A number for every trajectory, equal if their parameters of these names are."""
+    keys = [condition(own, names) for own in facts["parameters"]]
+    number = {key: n for n, key in enumerate(dict.fromkeys(keys))}
+    return [number[key] for key in keys]
+
+
+def _weights(scores: Scores) -> tuple[Tensor | None, Tensor | None, str]:
+    """Resamples of frames and of sequences; None if there is too little to resample."""
+    facts = scores.card["data"]
+    groups, what = torch.arange(len(facts["names"])), "trajectories"
+    if names := facts["source"].get("group_by"):  # repetitions are not independent
+        groups, what = torch.tensor(condition_numbers(facts, names)), "conditions"
+    homes, sequences = (groups[scores.arrays[f"{own}/trajectory"]] for own in ("rows", "sequences"))
+    try:
+        weights = resample_trajectories(homes, resamples=RESAMPLES, seed=0)
+        count = len(homes.unique())
+        return (
+            weights,
+            resample_trajectories(sequences, resamples=RESAMPLES, seed=0),
+            f"{count} {what}",
+        )
+    except TooFew:
+        pass
+    time = scores.card["correlation_frames"]
+    if time is None:
+        return None, None, "none: the flow stays correlated for more than half a recording"
+    block = max(2, math.ceil(CORRELATION_TIMES * time))
+    try:
+        blocks = resample_blocks(_stretches(scores), block=block, resamples=RESAMPLES, seed=0)
+        return blocks, None, f"blocks of {block} frames"
+    except TooFew:
+        return None, None, f"none: the test split has fewer than ten blocks of {block} frames"
+
+
+def _stretches(scores: Scores) -> Tensor:
+    """A number for every frame, the same within a stretch of a trajectory without a gap.
+
+    If frames come in pairs, every second one is evaluated: no two are neighbours, and a gap is
+    where their distance is not the usual one.
+    """
+    homes, frames = scores.arrays["rows/trajectory"], scores.arrays["rows/frame"]
+    steps = torch.where(homes.diff() == 0, frames.diff(), 0)
+    usual = torch.ones_like(steps)
+    for home in homes.unique():
+        own = (homes[1:] == home) & (steps > 0)
+        usual[own] = steps[own].mode().values if bool(own.any()) else 1
+    breaks = (steps <= 0) | (steps != usual)
+    return torch.cat((homes.new_zeros(1), breaks.long().cumsum(0)))
+
+
+def _of_measure(
+    scores: Mapping[Job, Scores], name: str, measure: Measure, weights: Tensor | None
+) -> dict[Job, list[Row]]:
+    """The rows of all runs."""
+    terms = {job: own.arrays[f"terms/{name}"] for job, own in scores.items()}
+    values = {job: measure.values(own.sum(0)) for job, own in terms.items()}
+    resampled: dict[Job, Tensor] = {}
+    if weights is not None:
+        resampled = {job: resampled_values(measure, own, weights) for job, own in terms.items()}
+    best = [_best(entry, place, values) for place, entry in enumerate(measure.entries)]
+    fields = {seed: _field(scores, seed) for seed in {job.seed for job in scores}}
+    found: dict[Job, list[Row]] = {}
+    for job, own in values.items():
+        low = high = torch.full_like(own, math.nan)
+        marks: list[str | None] = [None] * len(own)
+        if resampled:
+            low, high = holding(own, *ends(resampled[job], LEVEL))
+            rivals = [fields[job.seed].get(model, job) for model in best]
+            others = [resampled[rival][:, place] for place, rival in enumerate(rivals)]
+            marks = _marks(job, best, resampled[job] - torch.stack(others, dim=1))
+        space = name.partition("/")[0]
+        found[job] = [
+            make_row(job, vars(entry), value, span=(least, most), space=space, mark=mark)
+            for entry, value, least, most, mark in zip(
+                measure.entries, own, low, high, marks, strict=True
+            )
+        ]
+    return found
+
+
+def _best(entry: Entry, place: int, values: Mapping[Job, Tensor]) -> str:
+    """The model with the best mean over its seeds; empty if none is better than another."""
+    found: dict[str, list[float]] = {}
+    for job, own in values.items():
+        if math.isfinite(value := float(own[place])):
+            found.setdefault(job.candidate, []).append(value)
+    if entry.better == "none" or not found:
+        return ""
+    means = {model: sum(known) / len(known) for model, known in found.items()}
+    return {"lower": min, "higher": max}[entry.better](means, key=means.__getitem__)
+
+
+def _marks(job: Job, best: Sequence[str], apart: Tensor) -> list[str | None]:
+    """``against_best`` of every score, from the resampled differences to the best model."""
+    low, high = ends(apart, LEVEL)
+    marks: list[str | None] = []
+    for model, least, most in zip(best, low.tolist(), high.tolist(), strict=True):
+        if not model or math.isnan(least):
+            marks.append(None)
+        elif model == job.candidate:
+            marks.append("best")
+        else:
+            marks.append("different" if least > 0 or most < 0 else "level")
+    return marks
+
+
+def make_row(
+    job: Job,
+    entry: Mapping[str, str],
+    value: Any,
+    *,
+    span: tuple[Any, Any] = (math.nan, math.nan),
+    space: str = "physical",
+    mark: str | None = None,
+) -> Row:
+    return {
+        **job.labels,
+        "space": space,
+        "metric": entry["metric"],
+        "component": entry["component"],
+        "value": as_number(value),
+        "low": as_number(span[0]),
+        "high": as_number(span[1]),
+        "unit": entry["unit"],
+        "better": entry["better"],
+        "against_best": mark,
+    }
+
+
+def _field(scores: Iterable[Job], seed: int) -> dict[str, Job]:
+    """The run of every model in the field of a seed."""
+    found: dict[str, Job] = {}
+    for job in scores:
+        if job.candidate not in found or job.seed == seed:
+            found[job.candidate] = job
+    return found
+
+
+def _rates(job: Job, scores: Mapping[Job, Scores]) -> list[Row]:
+    """How often a run is the best, or among the best two, of a frame.
+
+    Frames without energy, which have no error, do not count.
+    """
+    shares: dict[str, list[Tensor]] = {"win_rate": [], "top_two_rate": []}
+    for seed in dict.fromkeys(other.seed for other in scores):
+        rivals = list(_field(scores, seed).values())
+        if job not in rivals:
+            continue
+        errors = torch.stack([scores[other].arrays["errors/prediction"] for other in rivals])
+        errors = errors[:, errors.isfinite().all(0)]
+        own = errors[rivals.index(job)]
+        ahead, level = (errors < own).sum(0), (errors == own).sum(0)
+        for places, found in enumerate(shares.values(), start=1):
+            found.append(((places - ahead) / level).clamp(0, 1).double().mean())
+    plain = {"component": "all", "unit": "1", "better": "higher"}
+    return [
+        make_row(job, {"metric": metric, **plain}, torch.stack(found).mean())
+        for metric, found in shares.items()
+    ]
+
+
+def _rollouts(job: Job, scores: Scores) -> Iterator[Row]:
+    """Scores of rollouts: at some lead times, and over all of them."""
+    card = scores.card.get("rollout")
+    if card is None:
+        return
+    for lead in (lead for lead in LEADS if lead <= card["steps"]):
+        values = scores.arrays["rollout/curves"][lead - 1]
+        for entry, value in zip(card["entries"], values, strict=True):
+            if entry["component"] == "all":
+                name = {"metric": f"rollout_{entry['metric']}", "component": f"lead {lead}"}
+                yield make_row(job, {**entry, **name}, value)
+    for entry, value in zip(card["summary"], scores.arrays["rollout/summary"], strict=True):
+        yield make_row(job, {**entry, "metric": f"rollout_{entry['metric']}"}, value)
+
+
+def _insights(job: Job, scores: Scores) -> Iterator[Row]:
+    """Scores of ensembles and of embeddings (``evaluation/insight.py``)."""
+    for name in ("draws", "embedding"):
+        card = scores.card.get(name, {"entries": (), "values": ()})
+        for entry, value in zip(card["entries"], card["values"], strict=True):
+            yield make_row(job, entry, math.nan if value is None else value)
+
+
+def as_number(value: Any) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None

@@ -1,0 +1,219 @@
+"""Arrays of ``.npy`` and ``.npz`` files: opened without pickle.
+
+A folder or a pattern of ``.npz`` files is one set, in which every file is a flow of its own.
+
+A ``.npy`` file is mapped: only what is sliced is read. An archive cannot be mapped (its members may
+be compressed), so its arrays are read whole, but only those that are needed. Modes with their
+coefficients are a flow too: they are added up frame by frame.
+"""
+
+import math
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any
+
+import numpy as np
+
+from pibert.data.readers.recordings import Hints, Recordings, SourceError
+from pibert.data.readers.shared.assembly import join, make_recordings
+from pibert.data.readers.shared.files import expand_pattern, label, shared_folder
+from pibert.data.readers.shared.roles import Variable
+from pibert.data.readers.shared.stores import MemoryStore, Store, Where
+from pibert.regular_files import require_regular
+
+TITLE = "NumPy arrays (.npy, .npz)"
+HINTS = ("channels", "axes", "shape")
+ISOLATED = False
+MEASURED = True
+
+# What NumPy makes of a damaged head, which is a Python literal.
+_UNREADABLE = (OSError, ValueError, EOFError, OverflowError, MemoryError, TokenError, SyntaxError)
+# Deflate packs a run of zeros to about a thousandth.
+_MOST_PACKED = 1100
+
+
+def open_array(path: Path) -> np.ndarray:
+    """The array of a ``.npy`` file, mapped and read-only."""
+    require_regular(path)
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise SourceError(f"{path}: there is no such file") from None
+    except _UNREADABLE as error:
+        raise SourceError(
+            f"{path}: expected an array of numbers in NumPy's format, found none ({error}); "
+            "fetch the file again (arrays of Python objects are never read)"
+        ) from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise SourceError(f"{path}: expected a single array, found an archive of arrays")
+    return array
+
+
+@contextmanager
+def open_archive(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
+    """A ``.npz`` file; errors in the block become a ``SourceError``."""
+    require_regular(path)
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if isinstance(archive, np.ndarray):
+                raise SourceError(f"{path}: expected an archive of arrays, found a single array")
+            _check_members(path, archive)
+            yield archive
+    except SourceError:
+        raise
+    except FileNotFoundError:
+        raise SourceError(f"{path}: there is no such file") from None
+    except (*_UNREADABLE, zipfile.BadZipFile, zlib.error, KeyError, RuntimeError) as error:
+        raise SourceError(
+            f"{path}: expected an archive of arrays of numbers (.npz), but it cannot be read "
+            f"({error}); fetch the file again (arrays of Python objects are never read)"
+        ) from error
+
+
+def _check_members(path: Path, archive: np.lib.npyio.NpzFile) -> None:
+    """Refuse arrays that declare more than their member holds: NumPy would allocate it."""
+    assert archive.zip is not None
+    for member in archive.zip.infolist():
+        if not member.filename.endswith(".npy"):
+            continue
+        shape, dtype = _read_header(archive.zip, member)
+        declared, packed = math.prod(shape) * dtype.itemsize, member.compress_size
+        if declared > member.file_size or member.file_size > _MOST_PACKED * packed + 1024:
+            raise SourceError(
+                f"{path}: the array {member.filename.removesuffix('.npy')!r} of shape {shape} "
+                f"declares {declared} bytes, but only {packed} are stored; the file is damaged: "
+                "fetch it again"
+            )
+
+
+def _read_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], Any]:
+    """The shape and the type of an array in an archive."""
+    form = np.lib.format
+    with archive.open(member) as file:
+        is_first = form.read_magic(file) == (1, 0)
+        read = form.read_array_header_1_0 if is_first else form.read_array_header_2_0
+        shape, _, dtype = read(file)
+    return shape, dtype
+
+
+def require_keys(path: Path, wanted: Sequence[str], found: Sequence[str]) -> None:
+    """Refuse a file that lacks some of the wanted names, and list those it has."""
+    missing = [key for key in wanted if key not in found]
+    if missing:
+        there = ", ".join(sorted(found)) or "nothing"
+        raise SourceError(f"{path}: missing {', '.join(missing)}; it holds: {there}")
+
+
+def _map_array(path: Path, key: str) -> np.ndarray:
+    return open_array(path)
+
+
+def _read_member(path: Path, key: str) -> np.ndarray:
+    with open_archive(path) as archive:
+        return np.asarray(archive[key])
+
+
+class ModesStore:
+    """Fields given by modes (r, ...) and coefficients (t, r): their products, summed over r."""
+
+    def __init__(self, store: Store, coefficients: str, modes: str) -> None:
+        self.path, self.store = store.path, store
+        self.coefficients, self.modes = coefficients, modes
+
+    def read(self, key: str, where: Where) -> np.ndarray:
+        if key != self.modes:
+            return self.store.read(key, where)
+        chosen = self.store.read(self.coefficients, (where[0], slice(None)))
+        modes = self.store.read(self.modes, (slice(None), *where[1:]))
+        return np.tensordot(chosen.astype(np.float64), modes.astype(np.float64), 1)
+
+
+def recognise(path: Path) -> bool:
+    if path.is_file():
+        return path.suffix.lower() in (".npy", ".npz")
+    try:
+        files = _files(path)
+    except (OSError, ValueError):  # no such folder, or a name that is no pattern
+        return False
+    return bool(files) and all(file.suffix.lower() == ".npz" for file in files)
+
+
+def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
+    if path.is_file() and path.suffix.lower() != ".npz":
+        array = open_array(path)
+        variable = Variable(key=path.stem, shape=array.shape, dtype=array.dtype)
+        return make_recordings("arrays", MemoryStore(path, _map_array), [variable], hints)
+    files = [path] if path.is_file() else _files(path)
+    if not files:
+        raise SourceError(f"{path}: there is no .npz file; name a file, its folder or a pattern")
+    base = shared_folder(files)
+    parts = [_open_file(file, label(file, base), hints) for file in files]
+    if len(parts) > 1 and all(flow.num_frames == 1 for part in parts for flow in part):
+        raise SourceError(
+            f"{path}: expected flows in files of several frames, found {len(files)} files of one "
+            "frame; stack the frames in one file: np.savez('flow.npz', u=np.stack(...), v=...)"
+        )
+    return parts[0] if path.is_file() else join("arrays", path, parts)
+
+
+def _files(path: Path) -> list[Path]:
+    """The files of a folder or a pattern that are not hidden."""
+    found = path.iterdir() if path.is_dir() else expand_pattern(path)
+    return sorted(file for file in found if file.is_file() and not file.name.startswith("."))
+
+
+def _open_file(path: Path, name: str, hints: Hints) -> Recordings:
+    """The flows of an archive."""
+    variables, store = _headers(path), MemoryStore(path, _read_member)
+    pair = _find_modes(variables)
+    if pair is None:
+        return make_recordings("arrays", store, variables, hints, name=name)
+    coefficients, modes = pair
+    shape = (coefficients.shape[0], *modes.shape[1:])
+    remark = (
+        f"the fields are {modes.shape[0]} modes, {modes.key!r}, times {coefficients.key!r}, added "
+        "up frame by frame"
+    )
+    axes = "tcyx"[: 1 + len(shape) - 3] + "yx"
+    others = [v for v in variables if v not in pair]
+    fields = Variable(key=modes.key, shape=shape, dtype=modes.dtype, axes=axes, name="fields")
+    return make_recordings(
+        "arrays",
+        ModesStore(store, coefficients.key, modes.key),
+        [fields, *others],
+        hints,
+        remarks=[remark],
+        name=name,
+    )
+
+
+def _headers(path: Path) -> list[Variable]:
+    """Names, shapes and types of the arrays of an archive; their numbers are not read."""
+    variables = []
+    with open_archive(path) as archive:
+        assert archive.zip is not None
+        for name in archive.files:
+            shape, dtype = _read_header(archive.zip, archive.zip.getinfo(f"{name}.npy"))
+            if dtype.hasobject:
+                raise SourceError(
+                    f"{path}: {name!r} holds Python objects, which may carry code and are not "
+                    "read; save plain numbers"
+                )
+            variables.append(Variable(key=name, shape=shape, dtype=dtype))
+    if not variables:
+        raise SourceError(f"{path}: the archive is empty; save the arrays again")
+    return variables
+
+
+def _find_modes(variables: Sequence[Variable]) -> tuple[Variable, Variable] | None:
+    """Coefficients (t, r) and modes (r, c, y, x) or (r, y, x) that belong together."""
+    names = ("coef", "coefs", "coefficients", "coeffs")
+    fitting = [v for v in variables if v.plain in names and len(v.shape) == 2]
+    stacks = [v for v in variables if v.plain in ("modes", "mode") and len(v.shape) in (3, 4)]
+    pairs = ((c, modes) for modes in stacks for c in fitting if c.shape[1] == modes.shape[0])
+    return next(pairs, None)

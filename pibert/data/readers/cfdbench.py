@@ -1,0 +1,353 @@
+"""CFDBench (Luo, Chen, Zhang 2023): cavity, tube, dam and cylinder flows.
+
+    <root>/<problem>/<subset>/caseNNNN/{u.npy, v.npy, case.json}    subset: prop, bc or geo
+
+``u.npy`` and ``v.npy`` are (t, y, x), 64 x 64 points, row 0 at the bottom; ``case.json`` is a flat
+object of numbers in SI units. Its ``viscosity`` is dynamic (Pa s); the parameter ``viscosity`` of a
+trajectory is kinematic, as everywhere here. Points are taken as cell centres (dx = width / 64; the
+publishers' loaders put the boundary values around them). Body masks are computed from the geometry.
+
+Files do not state the time between frames. The publishers' loaders use 0.1 s, but for the cylinder
+0.001 s in one loader and 0.1 s in another.
+"""
+
+import json
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from pibert.data.readers.arrays import open_array, require_keys
+from pibert.data.readers.recordings import Hints, Recordings, SourceError, check_channels
+from pibert.data.splits import Segment, Split
+from pibert.data.views import MappedFrames, finite_points, pick
+from pibert.fields import Boundary, FieldSpec, Grid, Parameter, Sides, Trajectory
+from pibert.regular_files import require_regular
+
+SUBSETS = ("prop", "bc", "geo")
+"""In the publishers' order, which their split depends on."""
+BARRIER_START = 0.5
+"""x of the dam's barrier, a constant of the publishers' loader."""
+SMALLEST, LARGEST = 1e-18, 1e18
+"""Range of the numbers of a case: the ratio of two of them is then a float32 that is not zero."""
+
+_CENTRE = ("center_x", "center_y")
+_SIGNED = ("x_min", "x_max", "y_min", "y_max", *_CENTRE)
+_WALLS = Sides(*[Boundary.WALL] * 4)
+_CHANNEL = Sides(Boundary.INFLOW, Boundary.OUTFLOW, Boundary.WALL, Boundary.WALL)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What the files of a problem hold."""
+
+    velocity: str
+    """Key of the speed of the lid or the inflow."""
+    geometry: tuple[str, ...]
+    """Keys of the lengths."""
+    length: tuple[str, float]
+    """Key and factor of the length in Re."""
+    sides: Sides
+    dt: float
+    """Between frames, where the case does not say (the published ones do not)."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.velocity, "density", "viscosity", *self.geometry)
+
+
+_BARRIER = ("height", "width", "barrier_height", "barrier_width")
+_CYLINDER = ("radius", "x_min", "x_max", "y_min", "y_max")
+PROBLEMS = {
+    "cavity": Problem("vel_top", ("height", "width"), ("width", 1.0), _WALLS, 0.1),
+    "tube": Problem("vel_in", ("height", "width"), ("height", 1.0), _CHANNEL, 0.1),
+    "dam": Problem("velocity", _BARRIER, ("barrier_height", 1.0), _CHANNEL, 0.1),
+    "cylinder": Problem("vel_in", _CYLINDER, ("radius", 2.0), _CHANNEL, 0.001),
+}
+
+
+def body_of(problem: str, case: Mapping[str, float], grid: Grid) -> Bool[Tensor, "y x"] | None:
+    """The points of a grid inside the cylinder or the dam's barrier."""
+    x, y = grid.coordinates(torch.float64)
+    if problem == "cylinder":
+        x0, y0 = case.get("center_x", 0.0), case.get("center_y", 0.0)
+        return (x - x0) ** 2 + (y - y0) ** 2 <= case["radius"] ** 2
+    if problem == "dam":
+        end = BARRIER_START + case["barrier_width"]
+        return (x >= BARRIER_START) & (x <= end) & (y <= case["barrier_height"])
+    return None
+
+
+def find_cases(path: Path) -> Iterator[tuple[str, Path]]:
+    """Problem and folder of every case, by problem, subset and number."""
+    if (path / "case.json").is_file() and (path / "u.npy").is_file():
+        yield _problem_of(path), path
+    subsets = [path / subset for subset in SUBSETS]
+    problems = [path / problem / subset for problem in PROBLEMS for subset in SUBSETS]
+    for place in (path, *subsets, *problems):
+        if place.is_dir():
+            numbered = sorted((f for f in place.iterdir() if _number(f) >= 0), key=_number)
+            for folder in numbered:
+                if any((folder / name).is_file() for name in ("u.npy", "case.json")):
+                    yield _problem_of(folder), folder
+
+
+def _number(folder: Path) -> int:
+    digits = folder.name.removeprefix("case")
+    return int(digits) if digits.isdecimal() and digits != folder.name else -1
+
+
+def _problem_of(folder: Path) -> str:
+    """By the folder's place, or else by the keys of the case."""
+    stated = folder.parent.parent.name
+    if stated in PROBLEMS:
+        return stated
+    case = _read_json(folder / "case.json")
+    fitting = [name for name, problem in PROBLEMS.items() if set(problem.keys) <= set(case)]
+    if len(fitting) != 1:
+        raise SourceError(
+            f"{folder / 'case.json'}: cannot find the problem from its keys {sorted(case)}; put "
+            f"the case below a folder named {' or '.join(PROBLEMS)}, as CFDBench does"
+        )
+    return fitting[0]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    require_regular(path)
+    try:
+        case = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise SourceError(
+            f"{path}: expected a JSON object of numbers, but it cannot be read ({error})"
+        ) from error
+    if not isinstance(case, dict):
+        raise SourceError(f"{path}: expected a JSON object of numbers, found {type(case).__name__}")
+    return case
+
+
+def read_case(folder: Path, problem: str) -> dict[str, float]:
+    """The numbers of a case, checked; texts and flags that the publishers added are left out."""
+    path = folder / "case.json"
+    stated = _read_json(path)
+    require_keys(path, PROBLEMS[problem].keys, list(stated))
+    case = {key: float(value) for key, value in stated.items() if _is_number(value)}
+    for key in (*PROBLEMS[problem].keys, "dt", *(_CENTRE if problem == "cylinder" else ())):
+        if key not in stated:
+            continue
+        lowest = -LARGEST if key in _SIGNED else SMALLEST
+        if key not in case or not lowest <= case[key] <= LARGEST:
+            found = stated[key]
+            found = type(found).__name__ if isinstance(found, list | dict) else repr(found)[:40]
+            raise SourceError(
+                f"{path}: expected a number from {lowest:g} to {LARGEST:g} as {key!r}, found "
+                f"{found}; correct it or leave the case out"
+            )
+    x0, x1, y0, y1 = box_of(problem, case)
+    if not (x1 - x0 >= SMALLEST and y1 - y0 >= SMALLEST):
+        raise SourceError(f"{path}: x_min and y_min must lie below x_max and y_max, found {case}")
+    return case
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value of JSON is a finite number; true and false are not."""
+    try:
+        return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    except OverflowError:  # a whole number that no float can hold
+        return False
+
+
+def grid_of(problem: str, case: Mapping[str, float], shape: tuple[int, ...]) -> Grid:
+    x0, x1, y0, y1 = box_of(problem, case)
+    ny, nx = shape
+    dx, dy = (x1 - x0) / nx, (y1 - y0) / ny
+    return Grid((ny, nx), dx, dy, PROBLEMS[problem].sides, origin=(x0 + dx / 2, y0 + dy / 2))
+
+
+def box_of(problem: str, case: Mapping[str, float]) -> tuple[float, float, float, float]:
+    """Left, right, bottom and top of the domain."""
+    if problem == "cylinder":
+        return case["x_min"], case["x_max"], case["y_min"], case["y_max"]
+    return 0.0, case["width"], 0.0, case["height"]
+
+
+TITLE = "CFDBench (cavity, tube, dam, cylinder)"
+ISOLATED = False
+
+CONVERGED = 1e-3
+"""Mean change of speed (m/s) between two frames below which a flow counts as steady."""
+
+
+def recognise(path: Path) -> bool:
+    try:
+        return next(find_cases(path), None) is not None
+    except (OSError, SourceError):
+        return False
+
+
+def open_recordings(
+    path: Path, hints: Hints = Hints(), *, until_converged: bool = False
+) -> Recordings:
+    """The cases under a root, problem, subset or case folder, ordered as the publishers do.
+
+    ``hints.dt`` applies where a case states no time step. ``until_converged`` drops what follows
+    the first frame from which the mean speed changes by less than ``CONVERGED``, as the publishers'
+    loaders do except for the dam; loading a case then reads it once.
+    """
+    path = Path(path).absolute()
+    check_channels(path, hints, {"u": "u", "v": "v"})
+    cases = {}
+    for problem, folder in find_cases(path):
+        subset = [folder.parent.name] if folder.parent.name in SUBSETS else []
+        cases["_".join([problem, *subset, folder.name])] = problem, folder
+    if not cases:
+        raise SourceError(
+            f"{path}: expected a CFDBench folder with case*/u.npy, v.npy and case.json, "
+            f"below {' or '.join(PROBLEMS)} and {', '.join(SUBSETS)}; found none"
+        )
+    remarks = ["points are taken as cell centres; body masks are made from case.json"]
+    if any(problem == "cylinder" for problem, _ in cases.values()) and hints.dt is None:
+        remarks.append(
+            "frames of the cylinder are taken as 0.001 s apart where the case does not say; the "
+            "publishers' loaders say 0.001 s in one place and 0.1 s in another"
+        )
+    load = partial(_load, cases=cases, hints=hints, until_converged=until_converged)
+    return Recordings(
+        kind="cfdbench", path=path, names=tuple(cases), load=load, remarks=tuple(remarks)
+    )
+
+
+def published_split(
+    names: Sequence[str], problem: str, *, task: Literal["next-frame", "whole-field"] = "next-frame"
+) -> Split:
+    """The publishers' split of one problem: by case, 80/10/10, from Python's shuffle with seed 0.
+
+    It holds only for the complete set of cases, in the order prop, bc, geo. Segments are positions
+    in ``names``; other problems are left out. Their two families of loaders (``task``) round the
+    number of cases differently.
+    """
+    order = [i for i, name in enumerate(names) if name.startswith(f"{problem}_")]
+    if not order:
+        raise ValueError(
+            f"no case of {problem!r} among {len(names)} names; choose from: {', '.join(PROBLEMS)}"
+        )
+    random.Random(0).shuffle(order)
+    nearest = problem == "cavity" or (task == "whole-field" and problem in ("tube", "dam"))
+    whole = round if nearest else int
+    train, valid = whole(len(order) * 0.8), whole(len(order) * 0.1)
+    segments = tuple(Segment(i) for i in order)
+    return Split(segments[:train], segments[train : train + valid], (), segments[train + valid :])
+
+
+def _load(
+    name: str, *, cases: Mapping[str, tuple[str, Path]], hints: Hints, until_converged: bool
+) -> Trajectory:
+    problem, folder = cases[name]
+    case = read_case(folder, problem)
+    count, shape = _stored_shape(folder)
+    states = MappedFrames((count, 2, *shape), partial(_read_frames, folder))
+    key, factor = PROBLEMS[problem].length
+    values = _parameters(problem, case)
+    derived = {
+        "viscosity": "kinematic: the source's dynamic viscosity by its density",
+        "Re": values["velocity"] * factor * case[key] / values["viscosity"],
+        "Re_length": f"{factor:g} {key}",
+    }
+    local: dict[str, Any] = {"points": "cell centres (assumed)", "derived": derived}
+    dt = case.get("dt", hints.dt or PROBLEMS[problem].dt)
+    source = {
+        # Not everything in this layout was published: write_cfdbench makes such folders too.
+        "title": f"{problem} flow in CFDBench's layout",
+        "kind": "simulated",
+        "file": str(folder),
+        "frames": count,
+        "frame_interval": case.get("dt", PROBLEMS[problem].dt),
+        "case": case,
+    }
+    if problem == "cylinder" and "dt" not in case:
+        source["remark"] = "frame_interval is 0.1 s in another of the publishers' loaders"
+    if until_converged:
+        kept = _steady_frame(states) + 1
+        local["until_converged"] = {"threshold": CONVERGED, "frames": kept, "of": count}
+        states = replace(states, shape=(kept, 2, *shape))
+    grid = grid_of(problem, case, shape)
+    fluid = ("velocity", "density", "viscosity")
+    return Trajectory(
+        name=name,
+        states=states,
+        time=dt * torch.arange(states.shape[0], dtype=torch.float64),
+        spec=FieldSpec(
+            channels=("u", "v"),
+            units=("m/s", "m/s"),
+            parameters=tuple(
+                Parameter(name=key, scaling="log" if key in fluid else "linear") for key in values
+            ),
+            dt=dt,
+            grid=grid,
+            family="incompressible",
+        ),
+        parameters=values,
+        body=body_of(problem, case, grid),
+        valid=finite_points(states),
+        source=source,
+        local=local,
+        length_unit="m",
+        time_unit="s",
+    )
+
+
+def _parameters(problem: str, case: Mapping[str, float]) -> dict[str, float]:
+    x0, x1, y0, y1 = box_of(problem, case)
+    bodies = ("radius", "barrier_height", "barrier_width")
+    return {
+        "velocity": case[PROBLEMS[problem].velocity],
+        "density": case["density"],
+        "viscosity": case["viscosity"] / case["density"],
+        "height": y1 - y0,
+        "width": x1 - x0,
+    } | {key: case[key] for key in bodies if key in PROBLEMS[problem].geometry}
+
+
+def _stored_shape(folder: Path) -> tuple[int, tuple[int, int]]:
+    """Number of frames and shape of the grid, after a look at both headers."""
+    arrays = {name: open_array(folder / name) for name in ("u.npy", "v.npy")}
+    for name, array in arrays.items():
+        if array.ndim != 3 or not array.size or array.dtype.kind != "f":
+            raise SourceError(
+                f"{folder / name}: expected real numbers of shape (t, y, x), found {array.dtype} "
+                f"of shape {array.shape}"
+            )
+    u, v = arrays.values()
+    if u.shape != v.shape:
+        raise SourceError(
+            f"{folder}: u.npy and v.npy must have one shape, found {u.shape} and {v.shape}"
+        )
+    return u.shape[0], (u.shape[1], u.shape[2])
+
+
+def _read_frames(folder: Path, frames: slice, channels: Sequence[int] | None) -> Tensor:
+    """Some frames of a case; the files are mapped for every read."""
+    with np.errstate(over="ignore"):  # too large for float32: infinite, and so not valid
+        fields = [
+            open_array(folder / name)[frames].astype(np.float32)
+            for name in pick(("u.npy", "v.npy"), channels)
+        ]
+    return torch.from_numpy(np.stack(fields, 1))
+
+
+def _steady_frame(states: MappedFrames) -> int:
+    """The first frame that the next one hardly differs from; the last one if there is none."""
+    before: Tensor | None = None
+    for frame in range(states.shape[0]):
+        speed = states.read(slice(frame, frame + 1)).square().sum(1).sqrt()
+        if before is not None and bool((speed - before).abs().mean() < CONVERGED):
+            return frame - 1
+        before = speed
+    return states.shape[0] - 1

@@ -1,0 +1,278 @@
+"""EAGLE (Janny et al., ICLR 2023): air driven by a moving source, on meshes that change in time.
+
+    <root>/{Cre,Spl,Tri}/<geometry>/<trajectory 1 or 2>/{sim.npz, triangles.npy}
+
+``sim.npz`` holds ``pointcloud`` (t, n, 2), the velocity ``VX``, ``VY``, two pressures ``PS``,
+``PG`` (t, n), and the node types ``mask`` (t, n) or (t, n, 1); ``triangles.npy`` (t, f, 3) the
+nodes of every triangle. Units, time step and equations are not stated: unknown without hints.
+
+A mesh is read whole (an archive cannot be mapped) and rasterised when a trajectory is loaded. The
+value at a grid point is the barycentric interpolation in the triangle that contains it. A point is
+fluid where such a triangle has no disabled node and is not spanned by walls alone. Other points
+within the mesh's bounds are body, which moves with the mesh; beyond them nothing is known.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pibert.data.readers.arrays import open_archive, open_array, require_keys
+from pibert.data.readers.recordings import Hints, Recordings, SourceError, check_channels
+from pibert.data.readers.shared.cells import GridError, cover
+from pibert.data.splits import Segment, Split
+from pibert.fields import FieldSpec, Grid, Trajectory
+
+Box = tuple[float, float, float, float]
+"""Left, right, bottom and top."""
+
+
+class NodeType(IntEnum):
+    """Codes of nodes; 0 is fluid, 4 an inlet, 5 an outlet."""
+
+    DISABLED = 2
+    WALL = 6
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MeshTrajectory:
+    """One flow on a mesh: nodes move, and every frame has triangles of its own."""
+
+    name: str
+    channels: tuple[str, ...]
+    positions: Float[Tensor, "t n 2"]
+    triangles: Int[Tensor, "t f 3"]
+    fields: Float[Tensor, "t c n"]
+    node_types: Int[Tensor, "t n"]
+    """Codes of ``NodeType``."""
+    source: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_frames(self) -> int:
+        return len(self.positions)
+
+    @property
+    def bounds(self) -> Box:
+        """The box that holds the mesh in all frames."""
+        used = self.positions[self.node_types != NodeType.DISABLED].double()
+        (left, bottom), (right, top) = used.amin(0).tolist(), used.amax(0).tolist()
+        return left, right, bottom, top
+
+
+def rasterise(mesh: MeshTrajectory, shape: tuple[int, int], box: Box | None = None) -> Trajectory:
+    """The flow at the cell centres of a grid, in memory, with a mask that moves.
+
+    The grid covers ``box`` (default: the bounds of the mesh) with ``shape`` rows and columns.
+    """
+    left, right, bottom, top = bounds = mesh.bounds if box is None else box
+    if not (left < right and bottom < top):
+        raise ValueError(f"expected a box (left, right, bottom, top) with an area, found {bounds}")
+    dx, dy = (right - left) / shape[1], (top - bottom) / shape[0]
+    grid = Grid(shape, dx, dy, origin=(left + dx / 2, bottom + dy / 2))
+    states = np.full((mesh.num_frames, len(mesh.channels), *shape), np.nan, dtype=np.float32)
+    fluid = np.zeros((mesh.num_frames, *shape), dtype=bool)
+    error = GridError(mesh.channels)
+    for t in range(mesh.num_frames):
+        points = (mesh.positions[t].double().numpy() - grid.origin) / (grid.dx, grid.dy)
+        values, types = mesh.fields[t].double().numpy(), mesh.node_types[t].numpy()
+        triangles = mesh.triangles[t].numpy()
+        corners = types[triangles]
+        disabled, walls = corners == NodeType.DISABLED, corners == NodeType.WALL
+        triangles = triangles[~disabled.any(1) & ~walls.all(1)]
+        found = cover(points[triangles], shape)
+        nodes, place = triangles[found.triangle], (found.rows, found.columns)
+        fluid[t][place] = True
+        states[t][:, *place] = (values[:, nodes] * found.weights).sum(-1)
+        error.add(points[types == 0], values[:, types == 0], states[t], fluid[t])
+    x, y = grid.coordinates(torch.float64)
+    left, right, bottom, top = mesh.bounds
+    inside = (x >= left) & (x <= right) & (y >= bottom) & (y <= top)
+    known = torch.from_numpy(fluid)
+    finite = torch.from_numpy(states).isfinite().all(1)
+    return Trajectory(
+        name=mesh.name,
+        states=torch.from_numpy(states),
+        time=torch.arange(mesh.num_frames, dtype=torch.float64),
+        spec=FieldSpec(channels=mesh.channels, units=("unknown",) * len(mesh.channels), grid=grid),
+        body=~known & inside,
+        valid=(finite | ~known) & (known | inside),
+        source=mesh.source,
+        local={"rasterised": {"method": "barycentric, each frame's triangles"} | error.report()},
+    )
+
+
+TITLE = "EAGLE (moving triangle meshes)"
+HINTS = ("channels", "shape")
+ISOLATED = False
+
+KINDS = ("Cre", "Spl", "Tri", "Stp")
+"""Of geometry. ``Stp`` is what older split lists call ``Cre``."""
+CHANNELS = {"u": "VX", "v": "VY", "ps": "PS", "pg": "PG"}
+"""Our names and the file's."""
+SHAPE = (64, 64)
+"""Of the grid, unless hints state another."""
+
+
+def recognise(path: Path) -> bool:
+    try:
+        return bool(_find_folders(path, first_only=True))
+    except OSError:
+        return False
+
+
+def open_recordings(path: Path, hints: Hints = Hints(), *, box: Box | None = None) -> Recordings:
+    """The simulations under a root, kind, geometry or trajectory folder, on uniform grids.
+
+    ``box`` is the left, right, bottom and top of the grid; default: the box of each mesh over all
+    its frames.
+    """
+    path = Path(path).absolute()
+    check_channels(path, hints, CHANNELS)
+    folders = {"_".join(folder.parts[-3:]): folder for folder in _find_folders(path)}
+    if not folders:
+        raise SourceError(
+            f"{path}: expected an EAGLE folder with {'|'.join(KINDS)}/<geometry>/<trajectory>/"
+            "sim.npz and triangles.npy; found none"
+        )
+    return Recordings(
+        kind="eagle",
+        path=path,
+        names=tuple(folders),
+        load=partial(_load, folders=folders, hints=hints, box=box),
+        remarks=(
+            f"meshes are rasterised to {' x '.join(map(str, hints.shape or SHAPE))} points when a "
+            "trajectory is loaded; its local representation states the interpolation error",
+            "scores on rasterised fields do not compare with those published for the meshes",
+        ),
+    )
+
+
+def read_mesh(folder: Path) -> MeshTrajectory:
+    """One simulation as it is stored, in float32 and int32."""
+    folder = Path(folder)
+    path = folder / "sim.npz"
+    wanted = ("pointcloud", *CHANNELS.values(), "mask")
+    with open_archive(path) as archive:
+        require_keys(path, wanted, archive.files)
+        stored = {key: archive[key] for key in wanted}
+    points = stored["pointcloud"]
+    numbers = points.dtype.kind in "fiu"
+    if points.ndim != 3 or points.shape[2] != 2 or not points.size or not numbers:
+        raise SourceError(
+            f"{path}: expected pointcloud as numbers of shape (t, n, 2), found {points.dtype} of "
+            f"shape {points.shape}"
+        )
+    t, n, _ = points.shape
+    if stored["mask"].shape == (t, n, 1):
+        stored["mask"] = stored["mask"][..., 0]
+    for key in (*CHANNELS.values(), "mask"):
+        if stored[key].shape != (t, n) or stored[key].dtype.kind not in "fiu":
+            raise SourceError(
+                f"{path}: expected numbers of shape {(t, n)} as {key!r}, to go with its "
+                f"pointcloud, found {stored[key].dtype} of shape {stored[key].shape}"
+            )
+    if not np.isfinite(points).all():
+        raise SourceError(f"{path}: pointcloud has positions that are not finite")
+    if not np.isfinite(stored["mask"]).all():
+        raise SourceError(f"{path}: mask has types of nodes that are not finite")
+    if (stored["mask"] == NodeType.DISABLED).all():
+        raise SourceError(f"{path}: all nodes are disabled, so there is nothing to see")
+    fields = np.stack([stored[key].astype(np.float32) for key in CHANNELS.values()], 1)
+    return MeshTrajectory(
+        name="_".join(folder.absolute().parts[-3:]),
+        channels=tuple(CHANNELS),
+        positions=torch.from_numpy(points.astype(np.float32)),
+        triangles=torch.from_numpy(_read_triangles(folder / "triangles.npy", t, n)),
+        fields=torch.from_numpy(fields),
+        node_types=torch.from_numpy(stored["mask"].astype(np.int32)),
+        source={
+            "title": "EAGLE",
+            "url": "https://datasets.liris.cnrs.fr/eagle-version1",
+            "kind": "simulated",
+            "file": str(folder),
+            "frames": t,
+            "frame_interval": None,
+            "nodes": n,
+        },
+    )
+
+
+def published_split(recordings: Recordings, lists: Path) -> Split:
+    """The publishers' split, from the folder with their ``train.txt``, ``valid.txt``, ``test.txt``.
+
+    Every line names a simulation, such as ``Spl/20/2``. All of them must be among the recordings.
+    """
+    places = {name: index for index, name in enumerate(recordings.names)}
+    parts: dict[str, tuple[Segment, ...]] = {}
+    for part in ("train", "valid", "test"):
+        path = Path(lists) / f"{part}.txt"
+        try:
+            lines = path.read_text(encoding="utf-8").split()
+        except (OSError, ValueError) as error:
+            raise SourceError(f"{path}: expected a list of simulations ({error})") from error
+        names = [line.replace("/", "_") for line in lines]
+        # Older lists say Stp where the data say Cre.
+        names = [name if name in places else name.replace("Stp_", "Cre_") for name in names]
+        absent = [line for line, name in zip(lines, names, strict=True) if name not in places]
+        if absent:
+            raise SourceError(
+                f"{path}: {len(absent)} of {len(lines)} entries point nowhere, the first is "
+                f"{absent[0]!r}; {recordings.path} holds {len(places)} simulations, open the root "
+                "of the complete data set"
+            )
+        parts[part] = tuple(Segment(places[name]) for name in names)
+    return Split(parts["train"], parts["valid"], (), parts["test"])
+
+
+def _find_folders(path: Path, *, first_only: bool = False) -> list[Path]:
+    """The folders of simulations, by kind, geometry and trajectory."""
+    kinds = [path] if path.name in KINDS else [path / kind for kind in KINDS]
+    found = [path] if _is_simulation(path) else _simulations(path)
+    for kind in kinds:
+        for geometry in sorted(_numbered(kind), key=lambda folder: int(folder.name)):
+            found += _simulations(geometry)
+            if found and first_only:
+                return found
+    return found
+
+
+def _simulations(geometry: Path) -> list[Path]:
+    folders = [folder for folder in _numbered(geometry) if _is_simulation(folder)]
+    return sorted(folders, key=lambda folder: int(folder.name))
+
+
+def _numbered(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return [place for place in folder.iterdir() if place.name.isdecimal() and place.is_dir()]
+
+
+def _is_simulation(folder: Path) -> bool:
+    return (folder / "sim.npz").is_file() and (folder / "triangles.npy").is_file()
+
+
+def _read_triangles(path: Path, t: int, n: int) -> np.ndarray:
+    stored = open_array(path)
+    if stored.ndim != 3 or stored.shape[::2] != (t, 3) or stored.dtype.kind not in "iu":
+        raise SourceError(
+            f"{path}: expected whole numbers of shape ({t}, f, 3), to go with sim.npz, found "
+            f"{stored.dtype} of shape {stored.shape}"
+        )
+    strays = (stored < 0) | (stored >= n)
+    if strays.any():
+        frame = int(strays.any((1, 2)).argmax())
+        raise SourceError(
+            f"{path}: frame {frame} names node {stored[strays][0]}, but there are {n} nodes"
+        )
+    return stored.astype(np.int32)
+
+
+def _load(name: str, *, folders: Mapping[str, Path], hints: Hints, box: Box | None) -> Trajectory:
+    return rasterise(read_mesh(folders[name]), hints.shape or SHAPE, box)

@@ -1,0 +1,117 @@
+"""HDF5 files without a format of their own: datasets found by their names and shapes.
+
+The unit of a dataset is its attribute ``units``; dt, dx, dy and Re may be datasets of one number or
+attributes of the file. Where several groups hold datasets of the same names, each group is a flow
+of its own; what lies above it (coordinates, time) belongs to it too.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from pibert.data.format.reading import as_text
+from pibert.data.hdf5 import DAMAGED, is_hdf5, open_hdf5
+from pibert.data.readers.matlab import is_matlab_hdf5
+from pibert.data.readers.recordings import Hints, Recordings, SourceError
+from pibert.data.readers.shared.assembly import join, make_recordings
+from pibert.data.readers.shared.roles import STEPS, Variable
+from pibert.data.readers.shared.stores import Hdf5Store, reading
+
+TITLE = "HDF5 with named datasets (.h5, .hdf5)"
+HINTS = ("channels", "axes", "shape")
+MEASURED = True
+
+_SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
+# What marks a file as one of a format with a reader of its own.
+_OWN_ATTRIBUTES = ("_NCProperties",)
+_OWN_GROUPS = ("measured_data", "t0_fields", "#refs#")
+
+
+def recognise(path: Path) -> bool:
+    if not path.is_file() or not is_hdf5(path):
+        return path.suffix.lower() in _SUFFIXES and path.is_file()
+    try:
+        if is_matlab_hdf5(path):
+            return False
+        with open_hdf5(path) as file:
+            if _text(file.attrs.get("format", "")) == "pibert-trajectories":
+                return False
+            return not any(name in file.attrs for name in _OWN_ATTRIBUTES) and not any(
+                name in file for name in _OWN_GROUPS
+            )
+    except DAMAGED:
+        # It is HDF5 and broken: opening it reports that.
+        return True
+
+
+def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
+    if not is_hdf5(path):
+        raise SourceError(
+            f"{path}: this is not an HDF5 file, or its head is damaged: get a new copy of it"
+        )
+    store = Hdf5Store(path)
+    file = store.open()
+    with reading(path):
+        variables, source = _survey(file)
+        is_pandas = any("pandas_type" in item.attrs for item in file.values())
+    if is_pandas:
+        raise SourceError(
+            f"{path}: a table of pandas in HDF5 is not read; write it with DataFrame.to_csv"
+        )
+    if not variables:
+        raise SourceError(f"{path}: an HDF5 file without datasets; write the fields again")
+    groups = _flows(variables)
+    if len(groups) < 2:
+        return make_recordings("hdf5", store, variables, hints, source=source)
+    parts = []
+    for group in groups:
+        own = [variable for variable in variables if group.startswith(_parent(variable.key))]
+        name = group.strip("/").replace("/", "-")
+        parts.append(make_recordings("hdf5", store, own, hints, source=source, name=name))
+    return join("hdf5", store.path, parts)
+
+
+def _survey(file: h5py.File) -> tuple[list[Variable], dict[str, Any]]:
+    variables = [
+        Variable(key=f"@{name}", shape=(), dtype=np.asarray(value).dtype)
+        for name, value in file.attrs.items()
+        if name.lower() in STEPS and np.size(value) == 1
+    ]
+
+    def visit(name: str | bytes, item: h5py.Dataset | h5py.Group) -> None:
+        if isinstance(name, bytes):
+            raise ValueError(f"the name {name!r} is not text")
+        if isinstance(item, h5py.Dataset) and item.shape is not None:
+            stated = [_text(item.attrs[key]) for key in ("units", "unit") if key in item.attrs]
+            unit = stated[0] if stated else None
+            variables.append(Variable(key=name, shape=item.shape, dtype=item.dtype, unit=unit))
+
+    file.visititems(visit)
+    wanted = ("title", "doi", "licence", "license", "url")
+    return variables, {key: _text(file.attrs[key]) for key in wanted if key in file.attrs}
+
+
+def _flows(variables: Sequence[Variable]) -> list[str]:
+    """The groups that hold fields of the same names; none where there is one flow."""
+    fields: dict[str, set[str]] = {}
+    for variable in variables:
+        if len(variable.shape) >= 2:
+            fields.setdefault(_parent(variable.key), set()).add(variable.plain)
+    uses = Counter(name for names in fields.values() for name in names)
+    return [group for group, names in fields.items() if any(uses[name] > 1 for name in names)]
+
+
+def _parent(key: str) -> str:
+    """The group of a dataset with its slash; empty for the root."""
+    head, slash, _ = key.rpartition("/")
+    return head + slash
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.item()
+    return as_text(value)

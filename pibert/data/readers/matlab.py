@@ -1,0 +1,103 @@
+"""MATLAB files: version 5 through scipy, version 7.3 (HDF5, axes in reverse) through h5py.
+
+Numeric and logical arrays are read; structs, cells and texts are named in a note. MATLAB's usual
+order is (y, x, t): meshgrid makes rows of y. A vector has two axes there, one of which is 1.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from pibert.data.hdf5 import open_hdf5
+from pibert.data.readers.recordings import Hints, Recordings, SourceError
+from pibert.data.readers.shared.assembly import make_recordings
+from pibert.data.readers.shared.roles import Variable
+from pibert.data.readers.shared.stores import Hdf5Store, MemoryStore, Store, reading
+from pibert.data.wording import import_extra
+
+TITLE = "MATLAB arrays (.mat)"
+HINTS = ("channels", "axes", "shape")
+MEASURED = True
+
+_ORDER = "yxtcb"
+_CLASSES = {"double": "f8", "single": "f4", "logical": "b1", "char": "U1"}
+_CLASSES |= {f"int{8 * size}": f"i{size}" for size in (1, 2, 4, 8)}
+_CLASSES |= {f"uint{8 * size}": f"u{size}" for size in (1, 2, 4, 8)}
+_PIVLAB = {"u_original", "u_filtered", "typevector_original", "typevector_filtered"}
+
+
+def recognise(path: Path) -> bool:
+    """A .mat file, but not a session of PIVlab."""
+    if path.suffix.lower() != ".mat" or not path.is_file():
+        return False
+    try:
+        return not _PIVLAB & {variable.key for variable in _survey(path)}
+    except (ValueError, ImportError):
+        # It is MATLAB's and broken, or scipy is missing: opening it reports that.
+        return True
+
+
+def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
+    variables = _survey(path)
+    store: Store = MemoryStore(path, _read_variable)
+    if is_matlab_hdf5(path):
+        store = Hdf5Store(path, matlab=True)
+    others = [variable.key for variable in variables if variable.dtype.kind not in "fiub"]
+    if others and not any(v.shape for v in variables if v.dtype.kind in "fiub"):
+        raise SourceError(
+            f"{path}: it holds no arrays of numbers but {', '.join(others)}; structs and cells are "
+            f"not read: save the fields of a struct with save('{path.name}', '-struct', NAME)"
+        )
+    remarks = [f"not read (structs, cells, texts): {', '.join(others)}"] if others else []
+    return make_recordings("matlab", store, variables, hints, order=_ORDER, remarks=remarks)
+
+
+def _read_variable(path: Path, key: str) -> np.ndarray:
+    return np.asarray(call_scipy(path, "loadmat", variable_names=[key])[key])
+
+
+def is_matlab_hdf5(path: Path) -> bool:
+    """Whether a file is MATLAB's version 7.3."""
+    try:
+        with path.open("rb") as file:
+            return file.read(10) == b"MATLAB 7.3"
+    except OSError as error:
+        raise SourceError(f"{path}: it cannot be read ({error.strerror})") from error
+
+
+def _survey(path: Path) -> list[Variable]:
+    """Names, shapes and types; numbers are not read."""
+    found: list[tuple[str, tuple[int, ...], str]] = []
+    if not is_matlab_hdf5(path):
+        found = call_scipy(path, "whosmat")
+    else:
+        with reading(path), open_hdf5(path) as file:
+            for name in (name for name in file if not name.startswith("#")):
+                item, kind = file[name], "empty"
+                if "MATLAB_empty" not in item.attrs:
+                    kind = bytes(item.attrs.get("MATLAB_class", b"struct")).decode()
+                shape = item.shape[::-1] if isinstance(item, h5py.Dataset) else ()
+                found.append((name, shape, kind))
+    variables = []
+    for name, shape, kind in found:
+        if len(shape) == 2 and 1 in shape:
+            shape = () if shape == (1, 1) else (max(shape),)
+        dtype = np.dtype(_CLASSES.get(kind, "O"))
+        variables.append(Variable(key=name, shape=tuple(shape), dtype=dtype))
+    return variables
+
+
+def call_scipy(path: Path, function: str, **arguments: Any) -> Any:
+    """What a function of ``scipy.io`` makes of a file; ``SourceError`` if that is damaged."""
+    library = import_extra("scipy.io", "reading MATLAB files")
+    try:
+        return getattr(library, function)(path, **arguments)
+    except MemoryError:
+        raise
+    except Exception as error:  # scipy meets a damaged file with errors of every kind
+        raise SourceError(
+            f"{path}: expected a MATLAB file, but it cannot be read ({error}); get a new copy, or "
+            "save it again with -v7 or -v7.3"
+        ) from error

@@ -1,0 +1,214 @@
+"""NetCDF files, 3 and 4, with the attributes of the CF conventions where they have them.
+
+Dimensions say in which order the axes are; ``standard_name``, ``axis`` and ``units`` what a
+variable is. Packed values are unpacked and fill values are missing. Times that count from a date
+become seconds since the first frame.
+"""
+
+import contextlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pibert.data.hdf5 import DAMAGED, HDF5Error, PerProcess, open_hdf5
+from pibert.data.provenance import own_facts
+from pibert.data.readers.recordings import Hints, Recordings, SourceError
+from pibert.data.readers.shared.assembly import make_recordings
+from pibert.data.readers.shared.roles import Variable, meaning
+from pibert.data.readers.shared.stores import Where
+from pibert.data.wording import import_extra
+
+TITLE = "NetCDF (.nc)"
+HINTS = ("channels", "axes", "shape")
+MEASURED = True
+
+_SUFFIXES = (".nc", ".nc4", ".cdf", ".netcdf")
+_CLASSIC = (b"CDF\x01", b"CDF\x02")
+_HDF5 = b"\x89HDF"
+_DIMENSIONS = {
+    "t": ("t", "time", "nt", "frame", "frames", "snapshot"),
+    "y": ("y", "lat", "latitude", "ny", "j", "row", "rows"),
+    "x": ("x", "lon", "longitude", "nx", "i", "column", "columns"),
+    "c": ("c", "channel", "channels", "component"),
+    "b": ("b", "case", "member", "sample", "trajectory", "run"),
+}
+_STANDARD_NAMES = {
+    "x": r"projection_x_coordinate|longitude|grid_longitude",
+    "y": r"projection_y_coordinate|latitude|grid_latitude",
+    "t": r"time",
+    "u": r"eastward_(wind|sea_water_velocity)|x_wind|(sea_)?water_x_velocity|sea_water_x_velocity",
+    "v": r"northward_(wind|sea_water_velocity)|y_wind|(sea_)?water_y_velocity|sea_water_y_velocity",
+    "p": r"(air|surface_air|sea_water)_pressure",
+    "T": r"(air|sea_water|sea_surface)_temperature",
+    "valid": r"validity_flag|confidence_flag",  # PIVPy: above 0 is valid
+}
+_COORDINATES = {"lon": "x", "longitude": "x", "lat": "y", "latitude": "y"}
+_UNWRITTEN = 9.9e36
+"""What the library leaves in places of float32 and float64 that nobody wrote is above this."""
+_SINCE = re.compile(r"(\w+)\s+since\s+", re.IGNORECASE)
+_SECONDS = {"s": 1.0, "second": 1.0, "sec": 1.0, "minute": 60.0, "min": 60.0, "hour": 3600.0}
+_SECONDS |= {"h": 3600.0, "hr": 3600.0, "day": 86400.0, "d": 86400.0}
+_SECONDS |= {"millisecond": 1e-3, "ms": 1e-3, "microsecond": 1e-6}
+
+
+def recognise(path: Path) -> bool:
+    return path.is_file() and (_head(path) in _CLASSIC or path.suffix.lower() in _SUFFIXES)
+
+
+def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
+    store = NetcdfStore(path)
+    dataset = store.open()
+    source: dict[str, Any] = {
+        key: str(dataset.attrs[key])
+        for key in ("title", "institution", "source", "references")
+        if key in dataset.attrs
+    }
+    source |= own_facts(dataset.attrs.get("pibert"))
+    delay = 0.0
+    with contextlib.suppress(TypeError, ValueError):
+        delay = float(dataset.attrs.get("delta_t"))
+    variables = [_variable(str(key), item, dataset) for key, item in dataset.variables.items()]
+    if not variables:
+        raise SourceError(
+            f"{path}: it has no variables at its top level; write those of a group, if it has "
+            "groups, to a file of their own"
+        )
+    for variable in variables:
+        if meaning(variable)[0] == "t" and len(variable.shape) < 2:
+            store.seconds = _seconds(path, variable.key, dataset.variables[variable.key].attrs)
+    remarks = []
+    if store.seconds is not None:
+        remarks.append("dates became seconds since the first frame")
+    if delay:
+        source["delta_t"] = delay
+        remarks.append(
+            f"the file states delta_t = {delay:g} without a unit; if that is the time between the "
+            "two images of a pair, give it with its unit (PIVPy keeps TSI's microseconds: "
+            f"--pulse-delay {delay:g}us)"
+        )
+    if any((variable.unit or "").startswith("degree") for variable in variables):
+        remarks.append("the grid is in degrees, not in a length: derivatives need it projected")
+    return make_recordings("netcdf", store, variables, hints, source=source, remarks=remarks)
+
+
+class NetcdfStore(PerProcess):
+    """The variables of a NetCDF file, unpacked."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.seconds: tuple[str, float] | None = None
+        """The variable that counts from a date, and its unit in seconds."""
+
+    def _open(self) -> Any:
+        return _open(self.path)
+
+    def read(self, key: str, where: Where) -> np.ndarray:
+        dataset = self.open()
+        try:
+            values = np.asarray(dataset.variables[key][where].values)
+        except (OSError, RuntimeError, KeyError, ValueError, IndexError, TypeError) as error:
+            raise _damaged(self.path, error) from error
+        if values.dtype.kind == "f":
+            values = np.where(np.abs(values) > _UNWRITTEN, np.nan, values)
+        if self.seconds is not None and self.seconds[0] == key:
+            values = (values - values.reshape(-1)[0]) * self.seconds[1]
+        return values
+
+
+def _open(path: Path) -> Any:
+    head = _head(path)
+    if head[:4] != _HDF5 and head not in _CLASSIC:
+        raise SourceError(
+            f"{path}: this is not a NetCDF file, or one of the form CDF5: get a new copy, or write "
+            "it as NetCDF4"
+        )
+    engine = "h5netcdf" if head == _HDF5 else "scipy"
+    xarray = import_extra("xarray", "reading NetCDF files")
+    options: dict[str, Any] = {}
+    try:
+        if engine == "h5netcdf":
+            # Damage is met here: h5netcdf leaves half-made objects that complain when they go.
+            with open_hdf5(path) as file:
+                file.visititems(lambda name, item: None)
+            options = {"driver_kwds": {"locking": False}}
+        return xarray.open_dataset(
+            path, engine=engine, decode_times=False, cache=False, backend_kwargs=options
+        )
+    except HDF5Error:
+        raise
+    except (*DAMAGED, EOFError, MemoryError) as error:  # no values are read yet
+        if engine in str(error) and "engine" in str(error):
+            raise ImportError(
+                f"reading this NetCDF file needs {engine}: pip install 'pibert-cfd[io]'"
+            ) from error
+        raise _damaged(path, error) from error
+
+
+def _variable(key: str, item: Any, dataset: Any) -> Variable:
+    letters = [_letter(str(name), size, dataset) for name, size in item.sizes.items()]
+    plane = [letter for letter in letters if letter in ("x", "y")]
+    axes = "".join(letters) if all(letters) and sorted(plane) == ["x", "y"] else None
+    standard = str(item.attrs.get("standard_name", ""))
+    name = next((n for n, form in _STANDARD_NAMES.items() if re.fullmatch(form, standard)), None)
+    if key.lower() == "chc" and "pivpy_schema_version" in dataset.attrs:
+        name = "valid"
+    if name is None and str(item.attrs.get("axis", "")).lower() in ("x", "y", "t"):
+        name = str(item.attrs["axis"]).lower()
+    if name is None:
+        name = _COORDINATES.get(key.lower())
+    unit = item.attrs.get("units")
+    if unit is not None and _SINCE.match(str(unit)):
+        unit = "s"
+    elif str(unit).startswith("degrees_"):
+        unit = "degrees"  # the variable tells north from east
+    return Variable(
+        key=key,
+        shape=tuple(item.shape),
+        dtype=np.dtype(item.dtype),
+        unit=None if unit is None else str(unit),
+        axes=axes,
+        name=name,
+    )
+
+
+def _letter(dimension: str, size: int, dataset: Any) -> str:
+    """The axis that a dimension is; empty where it does not say."""
+    names = [dimension.lower()]
+    if dimension in dataset.variables:
+        attributes = dataset.variables[dimension].attrs
+        names += [str(attributes.get(key, "")).lower() for key in ("axis", "standard_name")]
+    for letter, known in _DIMENSIONS.items():
+        if any(name in known for name in names):
+            return letter
+    return "1" if size == 1 else ""
+
+
+def _seconds(path: Path, key: str, attributes: Mapping[str, Any]) -> tuple[str, float] | None:
+    found = _SINCE.match(str(attributes.get("units", "")))
+    if found is None:
+        return None
+    word = found[1].lower()
+    factor = _SECONDS.get(word) or _SECONDS.get(word.removesuffix("s"))
+    if factor is None:
+        raise SourceError(
+            f"{path}: time {key!r} is in {found[1]!r}, which has no fixed length; write it in days "
+            "or seconds"
+        )
+    return key, factor
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(4)
+    except OSError:
+        return b""
+
+
+def _damaged(path: Path, error: Exception) -> SourceError:
+    return SourceError(
+        f"{path}: this NetCDF file cannot be read ({error}); it is damaged: get a new copy of it"
+    )

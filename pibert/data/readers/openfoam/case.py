@@ -1,0 +1,294 @@
+"""A plane case: mesh, boundaries and fields at every time, whole or decomposed, compressed or not.
+
+Frames are the times with a velocity ``U``. A time that only the processors have is read from their
+folders. The mesh may move.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pibert.data.readers.openfoam.fields import (
+    SLIP,
+    CaseDictionaries,
+    FoamField,
+    NotEvaluated,
+    case_facts,
+    is_field,
+    pseudo_time_scheme,
+    read_field,
+)
+from pibert.data.readers.openfoam.mesh import MeshReader, Patch, PolyMesh, first_word
+from pibert.data.readers.openfoam.storage import Storage, find_storages
+from pibert.data.readers.recordings import Hints, SourceError
+from pibert.data.readers.shared.cells import CellMesh
+from pibert.data.readers.shared.series import CellPlane, Series
+from pibert.data.readers.shared.space import describe_plane
+from pibert.fields import Boundary, Sides
+
+_WALLS = ("noSlip", "movingWallVelocity", "rotatingWallVelocity", "translatingWallVelocity")
+_OUTLETS = (
+    *("zeroGradient", "inletOutlet", "advective", "waveTransmissive"),
+    *("pressureInletOutletVelocity", "fluxCorrectedVelocity"),
+)
+_NEAR = 1e-4
+"""An edge lies on a side if its ends are within this share of the box's extent from it."""
+_WHOLE = 0.99
+"""A side has a kind if edges of this kind cover this share of it."""
+
+
+def find_sides(
+    mesh: PolyMesh, velocity: FoamField, cells: np.ndarray, box: np.ndarray
+) -> tuple[Sides, str]:
+    """The kind of each side of a box [[left, bottom], [right, top]], and a note with the patches.
+
+    The velocity's boundary conditions, and its cell values (n, 3), decide what a patch is.
+    """
+    (left, bottom), (right, top) = box
+    places = {"left": (0, left), "right": (0, right), "bottom": (1, bottom), "top": (1, top)}
+    kinds, names = {}, {}
+    for side, (axis, place) in places.items():
+        across, along = (box[1, a] - box[0, a] for a in (axis, 1 - axis))
+        lengths: dict[Boundary, float] = {}
+        on_side: dict[str, Boundary] = {}
+        for patch in mesh.patches:
+            ends = mesh.mesh.points[patch.edges]
+            near = (np.abs(ends[..., axis] - place) <= _NEAR * across).all(1)
+            if near.any():
+                kind = on_side[patch.name] = _kind(patch, mesh, velocity, cells, near)
+                length = np.abs(np.diff(ends[near, :, 1 - axis], axis=1)).sum()
+                lengths[kind] = lengths.get(kind, 0.0) + float(length)
+        whole = [kind for kind, length in lengths.items() if length >= _WHOLE * along]
+        kinds[side] = whole[0] if whole else Boundary.OPEN
+        names[side] = [n if kind is kinds[side] else f"{n}: {kind}" for n, kind in on_side.items()]
+    for one, other in (("left", "right"), ("bottom", "top")):
+        if (kinds[one] is Boundary.PERIODIC) != (kinds[other] is Boundary.PERIODIC):
+            kinds[one] = kinds[other] = Boundary.OPEN
+    listed = (f"{side} {kinds[side]} ({', '.join(names[side]) or 'no patch'})" for side in places)
+    return Sides(**kinds), f"sides, from the patches: {'; '.join(listed)}"
+
+
+def _kind(
+    patch: Patch, mesh: PolyMesh, velocity: FoamField, cells: np.ndarray, near: np.ndarray
+) -> Boundary:
+    """What a patch is, by its type and the velocity's condition on some of its edges."""
+    if patch.kind.startswith("cyclic"):
+        return Boundary.PERIODIC
+    condition = velocity.condition(patch)
+    kind = first_word(condition, "type")
+    if patch.kind in SLIP or kind in SLIP:
+        return Boundary.SLIP
+    if patch.kind == "wall" or kind in _WALLS:
+        return Boundary.WALL
+    if kind in _OUTLETS:
+        return Boundary.OUTFLOW
+    if kind.startswith("freestream") or "value" not in condition:
+        return Boundary.OPEN
+    values = velocity.on_patch(patch, mesh, cells)[near][:, list(mesh.axes)]
+    through = (values * mesh.outward(patch)[near]).sum(1)
+    if not values.any():
+        return Boundary.WALL
+    if (np.abs(through) <= 1e-9 * np.abs(values).max()).all():
+        return Boundary.WALL if kind == "fixedValue" else Boundary.OPEN
+    return Boundary.INFLOW if through.mean() < 0 else Boundary.OUTFLOW
+
+
+VELOCITY = "U"
+_KNOWN = (VELOCITY, "p", "T", "rho")
+"""Fields that are read without being named. OpenFOAM's ``omega`` is no vorticity, but a property of
+the turbulence, and ``Ux``, ``Uy``, ``Uz`` repeat the velocity."""
+_OVERSET = "cellTypes"
+_RANKS = {0.0: 1, 1.0: 0}
+"""Rank of solved (0) and interpolated (1) cells of an overset mesh; other cells are holes."""
+_GEOMETRY = ("C", "Cx", "Cy", "Cz", "V", _OVERSET)
+_WEDGE = "a wedge, so the flow is axisymmetric: equations for plane flow do not hold"
+
+_Frames = list[tuple[Storage, str]]
+"""Where each frame is stored, and the name of its time folder."""
+
+
+class CaseReader:
+    """Reads frames of a case, given as paths of their time folders. It can be pickled."""
+
+    def __init__(
+        self, storages: list[Storage], fields: tuple[str, ...], *, has_seconds: bool = True
+    ) -> None:
+        self.fields, self.has_seconds = fields, has_seconds
+        self.meshes = {storage.folders[0]: MeshReader(storage) for storage in storages}
+
+    def __call__(self, folder: Path) -> CellPlane:
+        reader, time = self.meshes[folder.parent], folder.name
+        mesh = reader.read(time)
+        cells: dict[str, np.ndarray] = {}
+        edges: dict[str, np.ndarray] = {}
+        zeros: dict[str, np.ndarray] = {}
+        units: dict[str, str] = {}
+        for name in self.fields:
+            field = read_field(reader.storage, f"{time}/{name}")
+            values = field.cells(mesh.cells)
+            on_edges = field.edges(mesh, values)
+            columns = {name: 0}
+            if field.width == 3:
+                columns = {f"{name}_{a}": axis for a, axis in zip("xy", mesh.axes, strict=True)}
+                zeros |= dict(zip(columns, mesh.on_symmetry(), strict=True))
+            for key, column in columns.items():
+                cells[key], edges[key] = values[:, column], on_edges[:, column]
+                units |= {} if field.unit is None else {key: field.unit}
+        if units.get(f"{VELOCITY}_x") == "m/s":
+            units |= {"@x": "m", "@y": "m"} | ({"@t": "s"} if self.has_seconds else {})
+        return CellPlane(
+            mesh=_with_ranks(reader.storage, time, mesh),
+            cells=cells,
+            edges=edges,
+            zeros=zeros,
+            vectors=tuple(name for name in self.fields if f"{name}_x" in cells),
+            units=units,
+            place={"normal": "xyz"[mesh.normal], "position": mesh.position},
+            remarks=(*describe_plane(mesh.normal), *[_WEDGE] * mesh.is_wedge),
+        )
+
+
+def open_case(path: Path, hints: Hints) -> Series:
+    """The frames of a case."""
+    case, remarks = path.absolute(), list[str]()
+    storages = find_storages(case)
+    frames = _frames(storages)
+    for storage in storages:
+        if incomplete := storage.incomplete_times():
+            listed = ", ".join(sorted(incomplete, key=float)[:8])
+            if not any(where == storage and float(time) > 0 for where, time in frames):
+                raise SourceError(
+                    f"{path}: the times {listed} are not in the folders of all processors; copy "
+                    "all of them, or run reconstructPar"
+                )
+            remarks.append(f"left out, as not all processors have them: the times {listed}")
+    if not frames:
+        if regions := sorted(mesh.parent.name for mesh in (case / "constant").glob("*/polyMesh")):
+            raise SourceError(
+                f"{path}: the case has several regions ({', '.join(regions)}), which are not read; "
+                "sample a plane of one region (postProcess -region NAME, function object "
+                "'surfaces' with 'interpolate true') and give the folder of the samples"
+            )
+        raise SourceError(
+            f"{path}: found no time folders with a field {VELOCITY}, and no sampled surfaces "
+            "(postProcessing/NAME/TIME/*.raw, .xy, .vtk, .vtp); give the folder of a case"
+        )
+    parts = max(storage.parts for storage, _ in frames)
+    if parts > 1:
+        remarks.append(f"the case is decomposed: read from {parts} processors")
+    fields = _fields(frames, hints, remarks)
+    is_overset = any(storage.has(f"{time}/{_OVERSET}") for storage, time in frames)
+    if is_overset:  # only frames that state the holes of its mesh
+        gone = [time for storage, time in frames if not storage.has(f"{time}/{_OVERSET}")]
+        frames = [(storage, time) for storage, time in frames if time not in gone]
+        if gone:
+            remarks.append(
+                f"left out, as {_OVERSET} (the holes of the overset mesh) is missing: the times "
+                f"{', '.join(gone)}"
+            )
+    stated = CaseDictionaries(case, remarks)
+    read = CaseReader(storages, fields, has_seconds=pseudo_time_scheme(stated) is None)
+    frames = _evaluated(frames, read, remarks)
+    box, moves = _extent(frames, read)
+    return Series(
+        files=[storage.folders[0] / time for storage, time in frames],
+        read=read,
+        times=[float(time) for _, time in frames],
+        facts=_facts(frames[-1], read, box, stated),
+        moves=moves or is_overset,
+        box=box if moves else None,
+        remarks=tuple(remarks),
+    )
+
+
+def has_results(path: Path) -> bool:
+    """Whether a folder holds times with a velocity."""
+    return bool(_frames(find_storages(path)))
+
+
+def _frames(storages: list[Storage]) -> _Frames:
+    found: dict[float, tuple[Storage, str]] = {}
+    for storage in storages:
+        for name, time in storage.times().items():
+            if storage.has(f"{name}/{VELOCITY}"):
+                found.setdefault(time, (storage, name))
+    return [found[time] for time in sorted(found)]
+
+
+def _fields(frames: _Frames, hints: Hints, remarks: list[str]) -> tuple[str, ...]:
+    """The fields to read: those that all times have, with a known or stated meaning."""
+    names = [storage.names(time) for storage, time in frames]
+    named = {part for name in hints.channels.values() for part in (name, name[:-2])}
+    wanted: list[str] = []
+    others: list[str] = []
+    partial: list[str] = []
+    for name in sorted(set.union(*names) - set(_GEOMETRY)):
+        storage, time = frames[next(i for i, there in enumerate(names) if name in there)]
+        if storage.has(f"{time}/{name}") and is_field(storage, f"{time}/{name}"):
+            is_whole = all(name in there for there in names)
+            known = name in named or name in _KNOWN
+            (partial if not is_whole else wanted if known else others).append(name)
+    if partial:
+        lacking = [t for (_, t), there in zip(frames, names, strict=True) if set(partial) - there]
+        more = " ..." if len(lacking) > 8 else ""
+        remarks.append(
+            f"not read, because they are missing at the times {', '.join(lacking[:8])}{more}: "
+            f"{', '.join(partial)}"
+        )
+    if others:
+        remarks.append(
+            f"not read: {', '.join(others)}; to keep one, name all channels, such as --channels "
+            f"u={VELOCITY}_x,v={VELOCITY}_y,{others[0]}={others[0]}"
+        )
+    return tuple(wanted)
+
+
+def _evaluated(frames: _Frames, read: CaseReader, remarks: list[str]) -> _Frames:
+    """Without a start that OpenFOAM computes when it runs."""
+    for place, (storage, time) in enumerate(frames):
+        try:
+            read(storage.folders[0] / time)
+            return frames[place:]
+        except NotEvaluated as error:
+            remarks.append(f"the time {time} was left out: {error}")
+    raise SourceError(f"{frames[0][0].folders[0]}: {remarks[-1]}, and there is no other time")
+
+
+def _extent(frames: _Frames, read: CaseReader) -> tuple[np.ndarray, bool]:
+    """[[left, bottom], [right, top]] of the meshes of all frames, and whether the mesh moves."""
+    storage, time = frames[0]
+    axes = list(read.meshes[storage.folders[0]].read(time).axes)
+    low, high = np.full(2, np.inf), np.full(2, -np.inf)
+    seen: dict[tuple[Path, str], None] = {}
+    for storage, time in frames:
+        reader = read.meshes[storage.folders[0]]
+        folder = reader.instance("points", time)
+        if (storage.folders[0], folder) not in seen:
+            seen[storage.folders[0], folder] = None
+            for points in reader.points(folder):
+                low = np.minimum(low, points[:, axes].min(0, initial=np.inf))
+                high = np.maximum(high, points[:, axes].max(0, initial=-np.inf))
+    return np.stack([low, high]), len({folder for _, folder in seen}) > 1
+
+
+def _facts(
+    frame: tuple[Storage, str], read: CaseReader, box: np.ndarray, stated: CaseDictionaries
+) -> dict[str, Any]:
+    """Sides and physics, as ``Series.facts``."""
+    storage, time = frame
+    mesh = read.meshes[storage.folders[0]].read(time)
+    velocity = read_field(storage, f"{time}/{VELOCITY}")
+    sides, note = find_sides(mesh, velocity, velocity.cells(mesh.cells), box)
+    stated.remarks.append(note)
+    return {"sides": sides, **case_facts(stated, is_wedge=mesh.is_wedge)}
+
+
+def _with_ranks(storage: Storage, time: str, mesh: PolyMesh) -> CellMesh:
+    """The mesh, with ranks of its cells if it is an overset mesh."""
+    if not storage.has(f"{time}/{_OVERSET}"):
+        return mesh.mesh
+    kinds = read_field(storage, f"{time}/{_OVERSET}").cells(mesh.cells)[:, 0]
+    ranks = [_RANKS.get(float(kind), -1) for kind in np.rint(kinds)]
+    return replace(mesh.mesh, rank=np.array(ranks))

@@ -1,0 +1,371 @@
+"""OpenFOAM's file format: keywords and values, lists, nested dictionaries, macros and includes.
+
+``$name`` refers to an entry of the enclosing dictionaries; ``#include`` inserts another file of the
+case. Lists of numbers become arrays, from ASCII or binary. Code (``#calc``, ``#codeStream``) is not
+run: such a value is ``UNKNOWN``. Depth, and what macros and included files add, are limited.
+"""
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pibert.data.readers.openfoam.patterns import matches
+from pibert.data.readers.shared.files import parse_numbers
+
+UNKNOWN = "#unknown"
+"""Value of an entry that only OpenFOAM can evaluate."""
+
+# What has no end goes to that of the file: it is looked for once, not at every later word.
+_SPACE = re.compile(rb"(?:\s+|//[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
+_TOKEN = re.compile(
+    rb'#\{.*?(?:#\}|\Z)|"(?:[^"\\]|\\.)*"|[{}()\[\];]|\$\{[^{}]*\}|[^\s{}()\[\];"]+', re.DOTALL
+)
+_LIST = re.compile(rb"List<(\w+)>")
+_COUNT = re.compile(rb"\s*(\d+)\s*([({])|\s*([({])")
+_WIDTHS = {"scalar": 1, "vector": 3, "symmTensor": 6, "tensor": 9, "label": 1}
+_WITHOUT_BRACKETS = bytes.maketrans(b"(){}", b"    ")
+_MOST_VALUES = 1 << 40
+_DEEPEST = 100
+_MOST_FILES = 100
+_MOST_WORDS = 1_000_000
+
+
+class Dictionary(dict[str, Any]):
+    """Entries by keyword: a list of words, lists and arrays, or a dictionary.
+
+    Quoted keywords are regular expressions. They apply where no keyword matches; the last one wins.
+    """
+
+    def __init__(self, parent: "Dictionary | None" = None) -> None:
+        super().__init__()
+        self.parent = parent
+        self.patterns: list[tuple[str, Any]] = []
+
+    def find(self, *keywords: str) -> Any:
+        """The entry of the first keyword that exists; None if none does."""
+        for keyword in keywords:
+            if keyword in self:
+                return self[keyword]
+        for pattern, value in reversed(self.patterns):
+            if matches(pattern, keywords[0]):
+                return value
+        return None
+
+    def resolve(self, name: str) -> Any:
+        """The value of a macro, from this dictionary or an enclosing one."""
+        scope: Dictionary | None = self
+        if name.startswith(":"):
+            while scope is not None and scope.parent is not None:
+                scope = scope.parent
+        name = name.lstrip(":.")
+        if name.count(".") > _DEEPEST:
+            return [UNKNOWN]
+        first, _, rest = name.partition(".")
+        while scope is not None:
+            if name in scope:
+                return scope[name]
+            if rest and isinstance(inner := scope.get(first), Dictionary):
+                return inner.resolve(rest)
+            scope = scope.parent
+        return [UNKNOWN]
+
+
+@dataclass
+class _Expansion:
+    """What the macros and included files of a file have added to it so far."""
+
+    open: list[Path] = field(default_factory=list)
+    """The files being read, each included by the one before."""
+    files: int = 0
+    words: int = 0
+    depth: int = 0
+
+    def add_words(self, count: int) -> None:
+        self.words += count
+        if self.words > _MOST_WORDS:
+            raise ValueError(f"its macros expand to more than {_MOST_WORDS} words")
+
+    def descend(self) -> None:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
+
+
+class Parser:
+    """Parses one file.
+
+    ``head`` is the header (``FoamFile``) for a block of a file that has none. Included files must
+    be in ``case`` (default: the parent of the file's folder); ``expansion`` is that of the file
+    that includes this one.
+    """
+
+    def __init__(
+        self,
+        data: bytes,
+        path: Path,
+        head: Dictionary | None = None,
+        *,
+        case: Path | None = None,
+        expansion: _Expansion | None = None,
+    ) -> None:
+        self.data, self.path, self.place = data, path, 0
+        self.case = case or path.absolute().parent.parent
+        self._expansion = expansion or _Expansion([path.absolute()])
+        self.head = head or Dictionary()
+        self._skip()
+        if data.startswith(b"FoamFile", self.place):
+            self.place += len(b"FoamFile")
+            self._expect(b"{")
+            self.head = self._entries(Dictionary(), b"}")
+
+    @property
+    def label(self) -> str:
+        return "<i8" if "label=64" in self._arch else "<i4"
+
+    @property
+    def scalar(self) -> str:
+        return "<f4" if "scalar=32" in self._arch else "<f8"
+
+    @property
+    def _arch(self) -> str:
+        return str((self.head.get("arch") or [""])[0])
+
+    def entries(self) -> Dictionary:
+        """The rest of the file as a dictionary."""
+        return self._entries(Dictionary(), b"")
+
+    def named(self) -> dict[str, Dictionary]:
+        """A list of named dictionaries, such as the patches of a mesh."""
+        word = self._next()
+        if word.isdigit():
+            word = self._next()
+        if word != b"(":
+            raise ValueError(f"expected a list, found {word[:20]!r}")
+        found: dict[str, Dictionary] = {}
+        while (name := self._next()) != b")":
+            self._expect(b"{")
+            found[name.decode()] = self._entries(Dictionary(), b"}")
+        return found
+
+    def stored(self, dtype: str, width: int = 1) -> np.ndarray:
+        """The next list of numbers, as ``numbers``, of a file that is as long as its list.
+
+        A uniform list, ``1000{0}``, may be any number of values; nothing else vouches for it here.
+        """
+        values = self.numbers(dtype, width)
+        if len(values) > len(self.data):
+            raise ValueError(f"it declares {len(values)} values in {len(self.data)} bytes")
+        return values
+
+    def numbers(self, dtype: str, width: int = 1) -> np.ndarray:
+        """The next list of numbers, (n,) or (n, width); that of a uniform list takes no memory."""
+        found = _COUNT.match(self.data, self._skip())
+        if found is None:
+            raise ValueError("expected a list of numbers")
+        self.place = found.end()
+        kind = "f" if "f" in dtype else "i"
+        count = None if found[1] is None else int(found[1])
+        if count is not None and count > _MOST_VALUES:
+            raise ValueError(f"it declares a list of {count} values")
+        if (found[2] or found[3]) == b"{":
+            one = _shaped(_parse_numbers(self._until(rb"\}"), kind), 1, width)
+            return np.broadcast_to(one, (count or 0, *one.shape[1:]))
+        if count == 0:
+            self._expect(b")")
+            return np.empty((0, width) if width > 1 else 0, kind + "8")
+        if self.head.get("format") == ["binary"] and count is not None:
+            size = count * width * np.dtype(dtype).itemsize
+            end = self.place + size
+            if self.data[end : end + 1] != b")":
+                raise ValueError(f"it ends within a list of {count} values")
+            values = np.frombuffer(self.data, dtype, count * width, self.place)
+            self.place = end + 1
+            return _shaped(values.astype(kind + "8"), count, width)
+        text = self._until(rb"\)\s*\)" if width > 1 else rb"\)")
+        return _shaped(_parse_numbers(text, kind), count, width)
+
+    def counted_lists(self) -> tuple[np.ndarray, np.ndarray]:
+        """A list of lists, such as ASCII faces: all their numbers, and where each list ends."""
+        found = _COUNT.match(self.data, self._skip())
+        if found is None or found[1] is None:
+            raise ValueError("expected a list of lists")
+        self.place = found.end()
+        flat = _parse_numbers(self.data[self.place : self.data.rfind(b")")], "i")
+        if int(found[1]) > len(flat):
+            raise ValueError(f"{len(flat)} numbers where {found[1].decode()} lists were announced")
+        heads = [0]
+        for _ in range(int(found[1])):
+            size = int(flat[heads[-1]]) if heads[-1] < len(flat) else -1
+            if size < 0:
+                raise ValueError(f"list {len(heads)} of {found[1].decode()} has no length")
+            heads.append(heads[-1] + 1 + size)
+        if heads[-1] != len(flat):
+            raise ValueError(f"{len(flat)} numbers where {heads[-1]} were announced")
+        ends = np.array(heads[1:]) - np.arange(1, len(heads))
+        return np.delete(flat, heads[:-1]), ends
+
+    def _entries(self, scope: Dictionary, end: bytes) -> Dictionary:
+        self._expansion.descend()
+        while (keyword := self._next(end == b"")) != end:
+            if keyword == b";":
+                continue
+            text = keyword.decode("latin-1")
+            if text.startswith("#"):
+                self._directive(text, scope)
+            elif text.startswith("$"):
+                found = scope.resolve(_macro(text))
+                if isinstance(found, Dictionary):
+                    self._expansion.add_words(len(found) + len(found.patterns))
+                    scope.update(found)
+                    scope.patterns += found.patterns
+            else:
+                self._entry(scope, text)
+        self._expansion.depth -= 1
+        return scope
+
+    def _entry(self, scope: Dictionary, keyword: str) -> None:
+        value: Any
+        if self.data.startswith(b"{", self._skip()):
+            self.place += 1
+            value = self._entries(Dictionary(scope), b"}")
+        else:
+            value = self._value(scope, b";")
+        if keyword.startswith('"'):
+            scope.patterns.append((keyword.strip('"'), value))
+        elif isinstance(value, Dictionary) and isinstance(old := scope.get(keyword), Dictionary):
+            old.update(value)
+        else:
+            scope[keyword] = value
+
+    def _value(self, scope: Dictionary, end: bytes) -> list[Any]:
+        words: list[Any] = []
+        self._expansion.descend()
+        while (word := self._next()) != end:
+            if typed := _LIST.fullmatch(word):
+                kind = typed[1].decode()
+                if kind not in _WIDTHS:
+                    raise ValueError(f"a list of {kind}")
+                dtype = self.label if kind == "label" else self.scalar
+                words.append(self.numbers(dtype, _WIDTHS[kind]))
+            elif word in (b"(", b"[", b"{"):
+                closing = {b"(": b")", b"[": b"]", b"{": b"}"}[word]
+                words.append(self._value(scope, closing))
+            elif word.startswith(b"$"):
+                found = scope.resolve(_macro(word.decode("latin-1")))
+                more = found if isinstance(found, list) else [found]
+                self._expansion.add_words(len(more))
+                words += more
+            elif word.startswith(b"#"):
+                self._skip_code()
+                words.append(UNKNOWN)
+            else:
+                words.append(word.decode("latin-1").strip('"'))
+        self._expansion.depth -= 1
+        return words
+
+    def _directive(self, word: str, scope: Dictionary) -> None:
+        if word in ("#include", "#includeIfPresent", "#sinclude"):
+            name = self._next().decode().strip('"')
+            path = self._find(name)
+            if path is not None:
+                self._include(path, scope)
+            elif word == "#include":
+                raise ValueError(f"it includes {name!r}, which is not there")
+        elif word in ("#codeStream", "#calc", "#eval"):
+            self._skip_code()
+        else:  # such as '#includeEtc "..."', '#inputMode merge': skip the line
+            self.place = max(self.place, self.data.find(b"\n", self.place))
+
+    def _find(self, name: str) -> Path | None:
+        """The included file of this name, which must be in the case."""
+        # "$FOAM_CASE/constant/a" and "<constant>/a" start in the case.
+        plain = re.sub(r"^(\$FOAM_CASE|<case>)/|[<>]", "", name)
+        case, outside = os.path.normpath(self.case), False
+        for folder in (self.path.parent, self.path.parent.parent, self.case):
+            # Without "..", so that the place that is checked is the place that is read.
+            path = Path(os.path.normpath(folder.absolute() / plain))
+            try:
+                if not path.is_file():
+                    continue
+            except OSError as error:  # such as a name that is too long
+                raise ValueError(f"it includes {name[:80]!r}: {error.strerror}") from error
+            if path.is_relative_to(case):
+                return path
+            outside = True
+        if outside:
+            raise ValueError(
+                f"it includes {name!r}, which is outside the case and is not read; copy that file "
+                "into the case"
+            )
+        return None
+
+    def _include(self, path: Path, scope: Dictionary) -> None:
+        expansion = self._expansion
+        expansion.files += 1
+        if path in expansion.open:
+            raise ValueError(f"it includes itself, as {path.name!r}")
+        if expansion.files > _MOST_FILES:
+            raise ValueError(f"it includes more than {_MOST_FILES} files")
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise ValueError(f"it includes {path.name!r}: {error.strerror}") from error
+        expansion.open.append(path)
+        Parser(data, path, case=self.case, expansion=expansion)._entries(scope, b"")
+        expansion.open.pop()
+
+    def _skip_code(self) -> None:
+        """Skip the argument of a directive: a dictionary, code or a string."""
+        if self.data.startswith(b"{", self._skip()):
+            self.place += 1
+            self._entries(Dictionary(), b"}")
+        elif self.data.startswith((b"#{", b'"'), self.place):
+            self._next()
+
+    def _skip(self) -> int:
+        """Skip white space and comments."""
+        found = _SPACE.match(self.data, self.place)
+        assert found is not None
+        self.place = found.end()
+        return self.place
+
+    def _next(self, may_end: bool = False) -> bytes:
+        """The next word, string (with quotes) or bracket; empty at the end of the file."""
+        found = _TOKEN.match(self.data, self._skip())
+        if found is None:
+            if may_end and self.place >= len(self.data):
+                return b""
+            raise ValueError("it ends too early")
+        self.place = found.end()
+        return found[0]
+
+    def _expect(self, mark: bytes) -> None:
+        word = self._next()
+        if word != mark:
+            raise ValueError(f"expected {mark.decode()!r}, found {word[:20]!r}")
+
+    def _until(self, end: bytes) -> bytes:
+        """The text up to and with the next match of a regular expression."""
+        found = re.compile(end).search(self.data, self.place)
+        if found is None:
+            raise ValueError("it ends within a list")
+        text, self.place = self.data[self.place : found.end()], found.end()
+        return text
+
+
+def _macro(word: str) -> str:
+    return word[1:].strip("{}")
+
+
+def _parse_numbers(text: bytes, kind: str) -> np.ndarray:
+    return parse_numbers(text.translate(_WITHOUT_BRACKETS), kind + "8")
+
+
+def _shaped(values: np.ndarray, count: int | None, width: int) -> np.ndarray:
+    if count is not None and len(values) != count * width:
+        raise ValueError(f"{len(values)} numbers where {count * width} were announced")
+    return values if width == 1 else values.reshape(-1, width)

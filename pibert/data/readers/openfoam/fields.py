@@ -1,0 +1,284 @@
+"""The fields and the physics of a case, from its files.
+
+Fields have cell values, and values on the edges of the boundary; their dimensions are powers of kg,
+m, s, K, mol, A, cd. Dictionaries give viscosity, steady solvers, forces and phases, which decide
+which equations hold: what is not plane incompressible flow without forces is recorded as the reason
+for which no family of equations is assumed (``local["family"]``).
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pibert.data.readers.openfoam.dictionary import UNKNOWN, Dictionary
+from pibert.data.readers.openfoam.mesh import Patch, PolyMesh, first_word
+from pibert.data.readers.openfoam.storage import Storage, parsing
+from pibert.data.readers.recordings import SourceError
+
+SLIP = ("slip", "symmetry", "symmetryPlane", "basicSymmetry")
+"""Conditions, and types of patches, that remove the normal velocity alone."""
+_WIDTHS = {"volScalarField": 1, "volVectorField": 3}
+# By the powers of kg, m, s and K.
+_UNITS: dict[tuple[float, ...], str] = {
+    **{(0, 0, 0, 0): "1", (0, 1, 0, 0): "m", (0, 0, 0, 1): "K", (1, -3, 0, 0): "kg/m3"},
+    **{(0, 1, -1, 0): "m/s", (0, 0, -1, 0): "1/s", (0, 2, -1, 0): "m2/s"},
+    **{(0, 2, -2, 0): "m2/s2", (1, -1, -2, 0): "Pa"},
+}
+_NAMED_UNITS = {
+    "dimensionless": "1",
+    "velocity": "m/s",
+    "kinematicPressure": "m2/s2",
+    "pressure": "Pa",
+    "density": "kg/m3",
+    "temperature": "K",
+}
+"""Names that newer versions write instead of powers."""
+
+
+class NotEvaluated(SourceError):
+    """A field whose values only OpenFOAM can compute (``#calc``, ``#codeStream``)."""
+
+
+@dataclass(frozen=True, eq=False)
+class FoamField:
+    """One field in all parts of a case."""
+
+    path: Path
+    """Of the first part's file."""
+    width: int
+    """Components: 1 or 3."""
+    unit: str | None
+    parts: tuple[Dictionary, ...]
+
+    def cells(self, counts: tuple[int, ...]) -> np.ndarray:
+        """(n, width) values of the cells of all parts, given the number of cells of each."""
+        found = []
+        for part, count in zip(self.parts, counts, strict=True):
+            values = self._values(part.get("internalField"), count)
+            if values is None:
+                raise NotEvaluated(
+                    f"{self.path}: internalField is not given as numbers; OpenFOAM computes it"
+                )
+            found.append(values)
+        return np.concatenate(found)
+
+    def condition(self, patch: Patch) -> Dictionary:
+        """The boundary condition on a patch; empty if none is stated."""
+        boundary = self.parts[patch.part].get("boundaryField")
+        with parsing(self.path):
+            found = boundary.find(*patch.keys) if isinstance(boundary, Dictionary) else None
+        return found if isinstance(found, Dictionary) else Dictionary()
+
+    def edges(self, mesh: PolyMesh, cells: np.ndarray) -> np.ndarray:
+        """(f, width) values on the mesh's edges."""
+        found = [self.on_patch(patch, mesh, cells) for patch in mesh.valued]
+        return np.concatenate([np.empty((0, self.width)), *found])
+
+    def on_patch(self, patch: Patch, mesh: PolyMesh, cells: np.ndarray) -> np.ndarray:
+        """(k, width) values on a patch: those stated, else those of the cells beside it."""
+        condition, count = self.condition(patch), len(patch.edges)
+        kind, beside = first_word(condition, "type"), cells[patch.owners]
+        if kind == "noSlip":
+            return np.zeros((count, self.width))
+        if kind in SLIP or patch.kind in SLIP:
+            if self.width == 3:
+                outward = np.zeros((count, 3))
+                outward[:, list(mesh.axes)] = mesh.outward(patch)
+                beside = beside - (beside * outward).sum(1, keepdims=True) * outward
+            return beside
+        stated = self._values(condition.get("value"), count)
+        return beside if stated is None else stated
+
+    def _values(self, entry: object, count: int) -> np.ndarray | None:
+        with parsing(self.path):
+            return _values(entry, count, self.width)
+
+
+def read_field(storage: Storage, name: str) -> FoamField:
+    """Read a scalar or vector field of the cells, named by time folder and file."""
+    path = storage.folders[0] / name
+    with parsing(path):
+        parsers = storage.read(name)
+        kind = first_word(parsers[0].head, "class")
+        if kind not in _WIDTHS:
+            raise ValueError(f"its class is {kind!r}, expected one of {', '.join(_WIDTHS)}")
+        parts = tuple(parser.entries() for parser in parsers)
+        if any("internalField" not in part for part in parts):
+            raise ValueError("internalField is missing")
+        return FoamField(path, _WIDTHS[kind], _unit(parts[0]), parts)
+
+
+def is_field(storage: Storage, name: str) -> bool:
+    """Whether a file holds a scalar or vector field of the cells."""
+    return first_word(storage.read(name)[0].head, "class") in _WIDTHS
+
+
+def _values(entry: object, count: int, width: int) -> np.ndarray | None:
+    """(count, width) from ``uniform VALUE`` or ``nonuniform LIST``; None if it is not stated."""
+    if not isinstance(entry, list) or len(entry) < 2:
+        return None
+    values = next((word for word in entry if isinstance(word, np.ndarray)), None)
+    if values is not None:
+        if values.size != count * width:
+            raise ValueError(f"found {values.size} numbers, expected {count} x {width}")
+        return values.reshape(count, width)
+    words = entry[1] if isinstance(entry[1], list) else entry[1:2]
+    if entry[0] != "uniform" or UNKNOWN in words:
+        return None
+    if not all(isinstance(word, str) for word in words):
+        raise ValueError("a uniform value holds something other than numbers")
+    numbers = np.array([float(word) for word in words])
+    if len(numbers) != width:
+        raise ValueError(f"a uniform value has {len(numbers)} numbers, expected {width}")
+    return np.broadcast_to(numbers, (count, width))
+
+
+def _unit(stated: Dictionary) -> str | None:
+    listed = stated.get("dimensions")
+    words = listed[0] if isinstance(listed, list) and listed else []
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        return None
+    if len(words) == 1:
+        return _NAMED_UNITS.get(words[0])
+    try:
+        return _UNITS.get(tuple(float(word) for word in words[:4]))
+    except ValueError:
+        return None
+
+
+_PSEUDO_TIME = ("steadyState", "localEuler", "CoEuler", "SLTS")
+"""Time schemes whose times are not physical: iterations, or a time step of its own per cell."""
+_SOURCES = ("fvOptions", "fvModels")
+_OFF = ("no", "off", "false", "n", "f", "none")
+
+
+class CaseDictionaries:
+    """The dictionaries of a case. One that cannot be read counts as empty, with a note."""
+
+    def __init__(self, case: Path, remarks: list[str]) -> None:
+        self.remarks = remarks
+        self._storage = Storage(case, (case,))
+        self._found: dict[str, Mapping[str, Any]] = {}
+
+    def read(self, *names: str) -> Mapping[str, Any]:
+        """The first of some dictionaries that the case has; empty if it has none."""
+        for name in names:
+            if name not in self._found and self._storage.has(name):
+                self._found[name] = {}
+                try:
+                    self._found[name] = self._storage.read(name)[0].entries()
+                except ValueError as error:
+                    self.remarks.append(f"{name} was not read: {error}")
+            if name in self._found:
+                return self._found[name]
+        return {}
+
+
+def case_facts(stated: CaseDictionaries, *, is_wedge: bool = False) -> dict[str, Any]:
+    """Viscosity, and why no family is assumed, as ``Series.facts``.
+
+    The viscosity is also a parameter, which distinguishes cases when they are joined.
+    """
+    facts: dict[str, Any] = {}
+    if (viscosity := _viscosity(stated)) is not None:
+        facts |= {"viscosity": viscosity, "parameters": {"viscosity": viscosity}}
+    if (scheme := pseudo_time_scheme(stated)) is not None:
+        stated.remarks.append(
+            f"the time scheme is {scheme}: times count iterations of the solver and are not "
+            "seconds; frames on the way to a steady flow do not show how it changes in time"
+        )
+    if reasons := [*["the flow is axisymmetric (wedge)"] * is_wedge, *_reasons(stated)]:
+        facts["local"] = {"family": "; ".join(reasons)}
+    return facts
+
+
+def pseudo_time_scheme(stated: CaseDictionaries) -> str | None:
+    """A time scheme without physical time, if the case uses one."""
+    schemes = stated.read("system/fvSchemes").get("ddtSchemes")
+    default = schemes.get("default") if isinstance(schemes, Dictionary) else None
+    words = default if isinstance(default, list) else []
+    return next((word for word in words if word in _PSEUDO_TIME), None)
+
+
+def _reasons(stated: CaseDictionaries) -> Iterator[str]:
+    """Why the equations of incompressible flow without forces do not describe a case."""
+    if (scheme := pseudo_time_scheme(stated)) is not None:
+        yield f"the times of the case are not physical ({scheme})"
+    if stated.read("constant/thermophysicalProperties"):
+        yield "the case has a thermophysical model"
+    fluids = [stated.read(f"constant/{name}Properties") for name in ("transport", "phase")]
+    if any("phases" in fluid for fluid in fluids):
+        yield "the case has several phases"
+    if _is_nonzero(stated.read("constant/g").get("value")):
+        yield "gravity acts (constant/g)"
+    for name in _SOURCES:
+        for folder in ("constant", "system"):
+            if active := _active(stated.read(f"{folder}/{name}")):
+                yield f"the case has source terms ({folder}/{name}: {', '.join(active)})"
+    if active := _active(stated.read("constant/MRFProperties")):
+        yield f"the case has rotating zones ({', '.join(active)})"
+    if (model := _stress_model(stated)) is not None:
+        yield f"the fluid is not Newtonian ({model})"
+
+
+def _active(stated: Mapping[str, Any]) -> list[str]:
+    """Names of the sections that are not switched off."""
+    return [
+        name
+        for name, section in stated.items()
+        if isinstance(section, Dictionary)
+        and name != "FoamFile"
+        and first_word(section, "active").lower() not in _OFF
+    ]
+
+
+def _is_nonzero(value: Any) -> bool:
+    numbers = value[0] if isinstance(value, list) and value else []
+    try:
+        return any(float(number) != 0 for number in numbers)
+    except (TypeError, ValueError):
+        return True
+
+
+def _stress_model(stated: CaseDictionaries) -> str | None:
+    """The model of a fluid whose stress is not that of a constant viscosity."""
+    fluid = stated.read("constant/transportProperties", "constant/physicalProperties")
+    model = first_word(fluid, "transportModel") or first_word(fluid, "viscosityModel")
+    if model not in ("", "Newtonian", "constant"):
+        return model
+    laminar = _turbulence(stated).get("laminar")
+    if isinstance(laminar, Dictionary):
+        model = first_word(laminar, "laminarModel") or first_word(laminar, "model")
+    return model if model not in ("", "Newtonian", "constant", "Stokes") else None
+
+
+def _turbulence(stated: CaseDictionaries) -> Mapping[str, Any]:
+    return stated.read("constant/turbulenceProperties", "constant/momentumTransport")
+
+
+def _viscosity(stated: CaseDictionaries) -> float | None:
+    """The kinematic viscosity of a Newtonian fluid in laminar flow; None in other cases."""
+    fluid = stated.read("constant/transportProperties", "constant/physicalProperties")
+    if (model := _stress_model(stated)) is not None:
+        stated.remarks.append(f"the viscosity is not set, as the fluid is not Newtonian ({model})")
+        return None
+    if "nu" not in fluid:
+        return None
+    turbulence = first_word(_turbulence(stated), "simulationType")
+    if turbulence not in ("", "laminar"):
+        stated.remarks.append(
+            f"the viscosity is not set, as the case has a turbulence model ({turbulence})"
+        )
+        return None
+    with contextlib.suppress(TypeError, ValueError, LookupError):
+        if (value := float(fluid["nu"][-1])) > 0:
+            return value
+    stated.remarks.append(
+        "the viscosity is not set, as nu is not given as a positive number; state it with "
+        "--parameter viscosity=NUMBER"
+    )
+    return None

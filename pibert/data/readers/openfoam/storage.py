@@ -1,0 +1,134 @@
+"""Where a case stores its files: in the case folder, or in parts, one per processor.
+
+A decomposed case has folders ``processor0``, ``processor1`` ... or, in the collated format, one
+folder ``processorsN`` whose files hold one block per processor. Any file may be compressed
+(``.gz``).
+"""
+
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pibert.data.readers.openfoam.dictionary import Dictionary, Parser
+from pibert.data.readers.recordings import SourceError
+from pibert.data.readers.shared.files import unpack_gzip
+
+_TIME = re.compile(r"\d+(\.\d+)?([eE][+-]?\d+)?")
+_BLOCK = re.compile(rb"\s*(?://[^\n]*\n\s*)*(\d+)\s*\(")
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The folders of a case or of its parts."""
+
+    case: Path
+    """Files outside this folder are not read."""
+    folders: tuple[Path, ...]
+    collated: int = 0
+    """Number of parts in the only folder, in the collated format; 0 otherwise."""
+
+    @property
+    def parts(self) -> int:
+        return self.collated or len(self.folders)
+
+    def has(self, name: str) -> bool:
+        return all(_find(folder / name) is not None for folder in self.folders)
+
+    def names(self, folder: str) -> set[str]:
+        """Names in a folder that every part has."""
+        places = [part / folder for part in self.folders]
+        if not all(place.is_dir() for place in places):
+            return set()
+        found = [{e.name.removesuffix(".gz") for e in place.iterdir()} for place in places]
+        return set.intersection(*found)
+
+    def incomplete_times(self) -> set[str]:
+        """Time folders that some parts have and others lack."""
+        found = {e.name for part in self.folders if part.is_dir() for e in part.iterdir()}
+        return {name for name in found - self.names("") if _TIME.fullmatch(name)}
+
+    def times(self) -> dict[str, float]:
+        """Time folders that every part has."""
+        return {name: float(name) for name in self.names("") if _TIME.fullmatch(name)}
+
+    def read(self, name: str) -> list[Parser]:
+        """The file of every part, with its header parsed."""
+        paths = [(folder / name, _load(folder / name)) for folder in self.folders]
+        with parsing(self.folders[0] / name):
+            if not self.collated:
+                return [Parser(data, path, case=self.case) for path, data in paths]
+            ((path, data),) = paths
+            return _blocks(data, path, self.collated, self.case)
+
+
+def find_storages(case: Path) -> list[Storage]:
+    """The case itself and, if it is decomposed, its parts."""
+    found = [Storage(case, (case,))]
+    parts = [folder for folder in case.glob("processor[0-9]*") if folder.name[9:].isdecimal()]
+    if parts:
+        found.append(Storage(case, tuple(sorted(parts, key=lambda folder: int(folder.name[9:])))))
+    for folder in sorted(case.glob("processors[0-9]*")):
+        if not folder.name[10:].isdecimal():
+            raise SourceError(
+                f"{folder}: the results of groups of processors are not supported; run "
+                "reconstructPar in the case"
+            )
+        found.append(Storage(case, (folder,), int(folder.name[10:])))
+    return found
+
+
+def time_folders(folder: Path) -> list[tuple[float, Path]]:
+    """Time folders in a folder, in the order of time."""
+    if not folder.is_dir():
+        return []
+    entries = [e for e in folder.iterdir() if _TIME.fullmatch(e.name) and e.is_dir()]
+    return sorted((float(entry.name), entry) for entry in entries)
+
+
+@contextmanager
+def parsing(path: Path) -> Iterator[None]:
+    """Errors about the content of a file become a ``SourceError`` that names it."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except (OSError, EOFError, zlib.error, ValueError, IndexError) as error:
+        raise SourceError(
+            f"{path}: this OpenFOAM file cannot be read ({error}); write it again"
+        ) from error
+
+
+def _find(path: Path) -> Path | None:
+    """The file, or its compressed form."""
+    packed = path.with_name(path.name + ".gz")
+    return next((file for file in (path, packed) if file.is_file()), None)
+
+
+def _load(path: Path) -> bytes:
+    found = _find(path)
+    if found is None:
+        raise SourceError(f"{path}: this file of the case is missing; copy it too.")
+    with parsing(found):
+        return unpack_gzip(found) if found.suffix == ".gz" else found.read_bytes()
+
+
+def _blocks(data: bytes, path: Path, count: int, case: Path) -> list[Parser]:
+    """The parts of a collated file; only the first has a header."""
+    outer = Parser(data, path, case=case)
+    if outer.head.get("class") != ["decomposedBlockData"]:
+        raise ValueError("it is not in the collated format, unlike its folder")
+    parts: list[Parser] = []
+    head: Dictionary | None = None
+    place = outer.place
+    while (found := _BLOCK.match(data, place)) is not None:
+        end = found.end() + int(found[1])
+        if data[end : end + 1] != b")":
+            raise ValueError("it ends within a processor's block")
+        parts.append(Parser(data[found.end() : end], path, head, case=case))
+        head, place = parts[0].head, end + 1
+    if len(parts) != count:
+        raise ValueError(f"found the blocks of {len(parts)} processors, expected {count}")
+    return parts

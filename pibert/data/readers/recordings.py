@@ -1,0 +1,149 @@
+"""What every reader gives: trajectories that are described at once and read when asked for."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pibert.data.units import parse_duration, parse_scale
+from pibert.data.views import ByName
+from pibert.fields import Boundary, Parameter, Sides, Trajectory
+
+
+class SourceError(ValueError):
+    """A file that does not hold what its format promises; the message gives the remedy."""
+
+
+NO_FAMILY = "none"
+"""What a user writes where no PDE family fits the data."""
+_SIDES = {
+    "x": ("left", "right"),
+    "y": ("bottom", "top"),
+    **{side: (side,) for side in Sides._fields},
+}
+
+
+def read_sides(stated: str | Mapping[str, str]) -> dict[str, str]:
+    """Boundaries by side, from ``left=inflow,x=periodic``, a mapping, or one for all sides."""
+    if isinstance(stated, str):
+        parts = [text.partition("=") for text in stated.split(",") if text.strip()]
+        if len(parts) == 1 and not parts[0][1]:
+            stated = dict.fromkeys(("x", "y"), parts[0][0])
+        else:
+            stated = {name: kind for name, _, kind in parts}
+    sides: dict[str, str] = {}
+    for name, kind in ((name.strip(), kind.strip()) for name, kind in stated.items()):
+        if name not in _SIDES or kind not in tuple(Boundary):
+            raise ValueError(
+                f"sides: expected one of {', '.join(Boundary)}, for all sides or as "
+                f"NAME=KIND,... with names among {', '.join(_SIDES)}; found {name}={kind}"
+            )
+        sides |= dict.fromkeys(_SIDES[name], str(kind))
+    for a, b in (_SIDES["x"], _SIDES["y"]):
+        periodic = [side for side in (a, b) if sides.get(side) == Boundary.PERIODIC]
+        if len(periodic) == 1:
+            raise ValueError(
+                f"sides: {a} and {b} must both be periodic or neither, found {periodic[0]} alone"
+            )
+    return sides
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hints:
+    """Metadata that the user states; None leaves it to the file."""
+
+    channels: Mapping[str, str] = field(default_factory=dict)
+    """Our name to the file's: ``{"u": "Vx", "v": "Vy"}``."""
+    axes: str | None = None
+    """Order of the axes of an array, such as ``tcyx`` or ``yxt``."""
+    dt: float | None = None
+    """Time between frames (vector fields), not between the two images of a pair."""
+    dx: float | None = None
+    dy: float | None = None
+    length_unit: str | None = None
+    time_unit: str | None = None
+    unit: str | None = None
+    """Of the velocity components."""
+    scale: str | None = None
+    """Size of a pixel: ``0.05mm/px`` or ``20px/mm``."""
+    pulse_delay: str | None = None
+    """Time between the two images of a pair: ``27ms``."""
+    override_units: bool = False
+    """Whether units, spacing, time step and calibration may replace what the file states."""
+    shape: tuple[int, int] | None = None
+    """Rows and columns of the grid that scattered or non-uniform points are resampled to."""
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    """Such as ``{"Re": 100.0}``."""
+    family: str | None = None
+    """A key of ``pibert.physics.FAMILIES``, or ``none``: no known one."""
+    sides: str | Mapping[str, str] = ""
+    """What bounds the grid, as ``read_sides`` takes it."""
+    override_metadata: bool = False
+    """Whether family, sides and parameters may replace what the file states."""
+    flip: tuple[str, ...] = ()
+    """What to reverse: the order of columns (``x``) or rows (``y``), the sign of ``u`` or ``v``."""
+    body: tuple[str, ...] = ()
+    """Regions that are solid, as ``pibert.data.readers.shared.regions`` describes them."""
+    mask: tuple[str, ...] = ()
+    """Regions where nothing was measured, likewise."""
+
+    def __post_init__(self) -> None:
+        for name in ("dt", "dx", "dy"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be positive, found {value}")
+        for name, value in self.parameters.items():
+            if not math.isfinite(value):
+                raise ValueError(f"parameter {name!r} must be a finite number, found {value}")
+        read_sides(self.sides)
+        if self.scale is not None:
+            parse_scale(self.scale)
+        if self.pulse_delay is not None:
+            parse_duration(self.pulse_delay)
+
+
+def describe_parameter(name: str) -> Parameter:
+    """A parameter that a file or the user states; models see the logarithm of a Reynolds number."""
+    return Parameter(name=name, scaling="log" if name == "Re" else "linear")
+
+
+def check_channels(path: Path, hints: Hints, stored: Mapping[str, str]) -> None:
+    """Refuse channels that a format with fixed names (``stored``: ours to its) does not have."""
+    for ours, theirs in hints.channels.items():
+        if stored.get(ours) != theirs:
+            known = ", ".join(f"{name}={own}" for name, own in stored.items())
+            raise SourceError(
+                f"{path}: there is no channel {ours}={theirs}; data of this kind have: {known}"
+            )
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Add the path to messages that do not name the file."""
+    try:
+        yield
+    except ValueError as error:
+        if path.name in str(error):
+            raise
+        raise SourceError(f"{path}: {error}") from error
+
+
+def load_naming(name: str, *, path: Path, load: Callable[[str], Trajectory]) -> Trajectory:
+    """The trajectory of a name; messages about it name the file."""
+    with naming(path):
+        return load(name)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Recordings(ByName):
+    """The trajectories of a file or folder, by position or name."""
+
+    kind: str
+    """Which reader made them, a key of ``pibert.data.readers.READERS``."""
+    path: Path
+    names: tuple[str, ...]
+    load: Callable[[str], Trajectory]
+    """Makes the trajectory of a name; no field is read before the trajectory is."""
+    remarks: tuple[str, ...] = ()
+    """Notes on what the reader noticed or did on its own."""

@@ -1,0 +1,1 @@
+"""What the readers share: names, array roles, stores, grids, files, metadata overrides."""

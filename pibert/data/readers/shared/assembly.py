@@ -1,0 +1,327 @@
+"""Trajectories from the named arrays of a file.
+
+On a uniform grid nothing is loaded: frames are read, turned and flipped when they are asked for,
+and a point is valid where all of its values are finite. Fields on other points are loaded and
+brought to a uniform grid.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from pibert.data.readers.recordings import Hints, Recordings, SourceError
+from pibert.data.readers.shared.grids import Layout, describe, find_layout, on_uniform_grid, percent
+from pibert.data.readers.shared.roles import RoleFinder, Roles, Variable, meaning
+from pibert.data.readers.shared.stores import ArraySource, Piece, Store, read_flags
+from pibert.data.views import MappedFrames, finite_points, mask_shape
+from pibert.fields import FrameSource, Trajectory
+
+_INTERPOLATED = 2
+"""The choice code of vectors that TSI Insight interpolated."""
+
+
+def make_recordings(
+    kind: str,
+    store: Store,
+    variables: Sequence[Variable],
+    hints: Hints,
+    *,
+    order: str = "btcyx",
+    source: Mapping[str, Any] = {},
+    facts: Mapping[str, Any] = {},
+    remarks: Sequence[str] = (),
+    name: str | None = None,
+) -> Recordings:
+    """The flow, or flows, in the arrays of a file.
+
+    ``order`` is the order of axes that is usual in such files, ``source`` the source facts;
+    ``facts`` are other keywords of ``grids.describe``: ``sides``, ``viscosity`` ... The flow has
+    the name of the file unless one is given.
+    """
+    roles = RoleFinder(store.path, variables, hints, order).roles()
+    plan = _plan(store, roles, variables, hints, source, facts)
+    stem, width = name or store.path.stem, len(str(plan.members - 1))
+    names: tuple[str, ...] = (stem,)
+    if plan.members > 1:
+        names = tuple(f"{stem}-{member:0{width}d}" for member in range(plan.members))
+    first, noticed = plan.build(names[0], 0)
+    unused = []
+    if roles.unused:
+        kept = (
+            f"{our}={piece.key}" + ("" if piece.channel is None else f":{piece.channel}")
+            for our, piece in roles.channels.items()
+        )
+        unused = [
+            f"not read: {'; '.join(roles.unused[:8])}; to keep one as a channel name all of them: "
+            f"--channels {','.join(kept)},NAME=..."
+        ]
+    return Recordings(
+        kind=kind,
+        path=store.path,
+        names=names,
+        load=partial(_load_member, plan=plan, names=names, first=first),
+        remarks=(*remarks, *roles.remarks, *plan.remarks, *noticed, *unused),
+    )
+
+
+def join(kind: str, path: Path, parts: Sequence[Recordings]) -> Recordings:
+    """Several recordings as one."""
+    names = [name for part in parts for name in part.names]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise SourceError(f"{path}: two flows are called {twice[0]!r}; rename one of their files")
+    loaders = {name: part.load for part in parts for name in part.names}
+    remarks = dict.fromkeys(remark for part in parts for remark in part.remarks)
+    load = partial(_load_joined, loaders=loaders)
+    return Recordings(kind=kind, path=path, names=tuple(loaders), load=load, remarks=tuple(remarks))
+
+
+def _load_member(
+    name: str, *, plan: "Plan", names: tuple[str, ...], first: Trajectory
+) -> Trajectory:
+    member = names.index(name)
+    return first if member == 0 else plan.build(name, member)[0]
+
+
+def _load_joined(name: str, *, loaders: Mapping[str, Callable[[str], Trajectory]]) -> Trajectory:
+    return loaders[name](name)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan:
+    """What the arrays were found to be, with the coordinates read."""
+
+    store: Store
+    pieces: Mapping[str, Piece]
+    flags: Mapping[str, tuple[Piece, bool | int]]
+    x: np.ndarray
+    y: np.ndarray
+    shape: tuple[int, ...]
+    """(t, y, x), or (t, n) of scattered points."""
+    members: int
+    hints: Hints
+    facts: Mapping[str, Any]
+    """Time, units, provenance: further arguments of ``describe``."""
+    remarks: tuple[str, ...]
+
+    def build(self, name: str, member: int) -> tuple[Trajectory, tuple[str, ...]]:
+        try:
+            if len(self.shape) == 3 and self.x.ndim == 1:
+                layout = find_layout(name, self.x, self.y, self.shape[1:], self.hints)
+                if layout.check is None and layout.shape == self.shape[1:]:
+                    return self._view(name, member, layout)
+            return self._load(name, member)
+        except SourceError as error:
+            if str(self.store.path) in str(error):
+                raise
+            raise SourceError(f"{self.store.path}: {error}") from error
+
+    def _view(self, name: str, member: int, layout: Layout) -> tuple[Trajectory, tuple[str, ...]]:
+        """A trajectory whose frames stay in the file."""
+        flipped = layout.notes.get("flipped", [])
+        flips = {"flip_x": "x" in flipped, "flip_y": "y" in flipped}
+        states = self._source(list(self.pieces.values()), member, **flips)
+        masks: dict[str, Tensor | FrameSource] = {}
+        remarks = list(layout.remarks)
+        for role, (piece, marks) in self._decided(states, member, flips, remarks).items():
+            source = self._source([piece], member, **flips)
+            if "t" in piece.axes:
+                masks[role] = MappedFrames(mask_shape(source), partial(read_flags, source, marks))
+            else:
+                masks[role] = read_flags(source, marks, slice(0, 1))[0]
+        trajectory = describe(
+            name,
+            states,
+            layout,
+            channels=tuple(self.pieces),
+            valid=finite_points(states, masks.get("valid")),
+            body=masks.get("body"),
+            filled=masks.get("filled"),
+            **{**self.facts, "local": {"gridding": dict(layout.notes), **self.facts["local"]}},
+        )
+        return trajectory, tuple(remarks)
+
+    def _load(self, name: str, member: int) -> tuple[Trajectory, tuple[str, ...]]:
+        """A trajectory in memory on a grid made for it."""
+        states = self._source(list(self.pieces.values()), member)
+        fields = states.read(slice(None)).numpy()
+        remarks: list[str] = []
+        masks: dict[str, np.ndarray] = {}
+        for role, (piece, marks) in self._decided(states, member, {}, remarks).items():
+            source = self._source([piece], member)
+            masks[role] = read_flags(source, marks, slice(None)).numpy()
+        trajectory, noticed = on_uniform_grid(
+            name,
+            {channel: fields[:, place] for place, channel in enumerate(self.pieces)},
+            self.x,
+            self.y,
+            valid=masks.get("valid"),
+            body=masks.get("body"),
+            filled=masks.get("filled"),
+            hints=replace(self.hints, channels={}),
+            **self.facts,
+        )
+        return trajectory, (*remarks, *noticed)
+
+    def _source(self, pieces: Sequence[Piece], member: int, **flips: bool) -> ArraySource:
+        return ArraySource(self.store, pieces, self.shape, member=member, **flips)
+
+    def _decided(
+        self, states: ArraySource, member: int, flips: Mapping[str, bool], remarks: list[str]
+    ) -> dict[str, tuple[Piece, bool | int]]:
+        """The flags by role. Of ``mask`` and ``chc`` the first frame decides what they mark."""
+        flags = dict(self.flags)
+        if "chc" in flags:
+            piece, marks = flags.pop("chc")
+            codes = self._source([piece], member).read(slice(0, 1))
+            # Choice codes of TSI and PIVPy are above 0 at valid vectors; OpenPIV's flags are 0
+            # there. Early versions of PIVPy copied the one or the other into ``chc``.
+            if bool((codes == 0).any()) and not bool((codes < 0).any()):
+                key, share = piece.key, percent(float((codes == 0).float().mean()))
+                raise SourceError(
+                    f"{self.store.path}: {key!r} is 0 at {share} of the vectors, and the file does "
+                    "not say whether 0 marks valid ones (as in OpenPIV) or invalid ones (as in "
+                    f"PIVPy and TSI); give --channels invalid={key} if 0 is valid, --channels "
+                    f"valid={key} if it is not"
+                )
+            flags.setdefault("valid", (piece, marks))
+        valid = flags.get("valid")
+        if valid is not None and valid[0].key.lower() == "chc":
+            flags.setdefault("filled", (valid[0], _INTERPOLATED))
+        if "mask" not in flags:
+            return flags
+        piece, _ = flags.pop("mask")
+        frame = states.read(slice(0, 1))[0]
+        dead = ((frame == 0) | ~frame.isfinite()).all(0)
+        marked = self._source([piece], member, **flips).read(slice(0, 1))[0, 0] != 0
+        ones, zeros = bool(dead[marked].all()), bool(dead[~marked].all())
+        if ones == zeros or "body" in flags:
+            remarks.append(
+                f"the mask {piece.key!r} was not used: it may mark the body or the fluid; call it "
+                "'body' or 'fluid'"
+            )
+            return flags
+        remarks.append(
+            f"{piece.key!r} was taken for the body where it is {int(ones)}: nothing moves there"
+        )
+        return flags | {"body": (piece, ones)}
+
+
+def _plan(
+    store: Store,
+    roles: Roles,
+    variables: Sequence[Variable],
+    hints: Hints,
+    source: Mapping[str, Any],
+    known: Mapping[str, Any],
+) -> Plan:
+    remarks: list[str] = []
+    pieces, flags = dict(roles.channels), dict(roles.flags)
+    piece = next(iter(pieces.values()))
+    shape = next(variable.shape for variable in variables if variable.key == piece.key)
+    size = dict(zip(piece.axes, shape, strict=True))
+    frames = size.get("t", 1)
+    steps = {name: float(_whole(store, v).item()) for name, v in roles.steps.items()}
+    given = {"x": steps.get("dx", hints.dx), "y": steps.get("dy", hints.dy)}
+    axes: dict[str, np.ndarray] = {}
+    for name, variable in (("x", roles.x), ("y", roles.y)):
+        step = given[name]
+        if variable is not None:
+            axes[name] = _whole(store, variable).astype(np.float64)
+            continue
+        if step is None:
+            # Counted points beside known places along the other axis would make a wrong domain.
+            other = "y" if name == "x" else "x"
+            if (roles.y if name == "x" else roles.x) or given[other] is not None:
+                raise SourceError(
+                    f"{store.path}: it is known where its points lie along {other}, but not along "
+                    f"{name}; give their spacing in the same unit (--d{name})"
+                )
+            remarks.append(f"the file has no {name}: its points were counted")
+        axes[name] = (step or 1.0) * np.arange(size.get(name, 0), dtype=np.float64)
+    x, y = axes["x"], axes["y"]
+    if x.ndim == 2 and x.shape == y.shape:
+        x, y, transposed = _separate(x, y)
+        if transposed:
+            pieces = {name: _transposed(piece) for name, piece in pieces.items()}
+            flags = {role: (_transposed(piece), marks) for role, (piece, marks) in flags.items()}
+            size["x"], size["y"] = size["y"], size["x"]
+    order = next(iter(pieces.values())).axes
+    if "y" in order and order.index("x") < order.index("y"):
+        remarks.append("the fields are stored x first; they were transposed")
+    time: np.ndarray | None = None
+    stated = None if roles.t is None else _whole(store, roles.t).astype(np.float64).reshape(-1)
+    time_unit = None
+    if roles.t is not None and stated is not None and len(stated) == frames:
+        time, time_unit = stated, _unit(roles.t)
+    elif "dt" in steps:
+        time, time_unit = steps["dt"] * np.arange(frames), _unit(roles.steps["dt"])
+    facts = {
+        "time": time,
+        "units": roles.units,
+        "length_unit": _length_unit(store.path, roles),
+        "time_unit": time_unit,
+        "parameters": {"Re": steps["Re"]} if "Re" in steps else {},
+        "source": {"file": store.path.name, **source},
+        **known,
+        "local": {
+            "axes": order,
+            "arrays": {our: piece.key for our, piece in pieces.items()},
+            **known.get("local", {}),
+        },
+    }
+    return Plan(
+        store=store,
+        pieces=pieces,
+        flags=flags,
+        x=x,
+        y=y,
+        shape=(frames, *(size[letter] for letter in "yx" if letter in size)),
+        members=size.get("b", 1),
+        hints=hints,
+        facts=facts,
+        remarks=tuple(remarks),
+    )
+
+
+def _whole(store: Store, variable: Variable) -> np.ndarray:
+    return store.read(variable.key, (slice(None),) * len(variable.shape))
+
+
+def _unit(variable: Variable) -> str | None:
+    """The unit of a coordinate; ``1`` counts as none."""
+    unit = meaning(variable)[1]
+    return None if unit == "1" else unit
+
+
+def _length_unit(path: Path, roles: Roles) -> str | None:
+    stated = {
+        variable.key: unit
+        for variable in (roles.x, roles.y, roles.steps.get("dx"), roles.steps.get("dy"))
+        if variable is not None and (unit := _unit(variable))
+    }
+    if len(set(stated.values())) > 1:
+        raise SourceError(
+            f"{path}: its coordinates have different units, "
+            + ", ".join(f"{key} in {unit}" for key, unit in stated.items())
+            + "; bring them to one"
+        )
+    return next(iter(stated.values()), None)
+
+
+def _separate(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+    """The two axes of meshes that have them, and whether the meshes run along x first."""
+    near = 1e-9 * max(float(np.ptp(x)), float(np.ptp(y)))
+    if np.ptp(x, axis=0).max() <= near and np.ptp(y, axis=1).max() <= near:
+        return x[0], y[:, 0], False
+    if np.ptp(x, axis=1).max() <= near and np.ptp(y, axis=0).max() <= near:
+        return x[:, 0], y[0], True
+    return x, y, False
+
+
+def _transposed(piece: Piece) -> Piece:
+    return replace(piece, axes=piece.axes.translate(str.maketrans("xy", "yx")))

@@ -1,0 +1,358 @@
+"""Foreign fields on the uniform grid that a trajectory needs.
+
+All data are treated as points (x, y) with values: axes of a grid, two-dimensional meshes in either
+order, and scattered points. A uniform grid is kept, with ascending axes; points of another lattice
+are interpolated bilinearly, all others linearly in triangles (``interpolation``). The interpolation
+error is estimated by repeating it with every second line, or half of the points, left out: the rms
+error at those as a share of the field's fluctuation. With all points it is smaller, for smooth
+fields by about four (lines) or two (points).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pibert.data.readers.recordings import Hints, SourceError, describe_parameter
+from pibert.data.readers.shared.interpolation import (
+    Interpolation,
+    Lattice,
+    Triangulation,
+    check_asked,
+    find_lattice,
+    find_uniform,
+    fit_axis,
+    without_every_second_line,
+)
+from pibert.fields import FieldSpec, FrameSource, Grid, Sides, Trajectory
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Layout:
+    """The uniform grid that was chosen for some points, and the way there."""
+
+    shape: tuple[int, int]
+    origin: tuple[float, float]
+    dx: float
+    dy: float
+    interpolation: Interpolation
+    check: tuple[Interpolation, np.ndarray] | None
+    """Where the grid needed interpolating: one from part of the points to the numbers of those that
+    it left out."""
+    remarks: tuple[str, ...]
+    notes: Mapping[str, Any]
+    """For the local representation."""
+
+    def place(
+        self, fields: Mapping[str, np.ndarray], known: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """States (t, c, y, x) in float32 and the valid points (t, y, x).
+
+        ``fields`` map channels to values (t, ...) in the source's order; ``known`` is (t, n).
+        """
+        t, (ny, nx) = len(known), self.shape
+        states = np.empty((t, len(fields), ny, nx), np.float32)
+        for channel, values in enumerate(fields.values()):
+            placed, valid = self.interpolation.apply(values.reshape(t, -1), known)
+            states[:, channel] = placed.reshape(t, ny, nx)
+        return states, valid.reshape(t, ny, nx)
+
+    def place_mask(self, mask: np.ndarray) -> np.ndarray:
+        """A mask (t, y, x) of one that is (t, n): true where half of the support is."""
+        return self.interpolation.covers(mask).reshape(-1, *self.shape)
+
+    def estimate_error(
+        self, fields: Mapping[str, np.ndarray], known: np.ndarray
+    ) -> dict[str, float]:
+        """The rms error at the points left out, in the middle frame, over the fluctuation there."""
+        assert self.check is not None
+        interpolation, points = self.check
+        frame, errors = len(known) // 2, {}
+        there = known[frame : frame + 1]
+        for channel, values in fields.items():
+            flat = values[frame].reshape(1, -1)
+            found, enough = interpolation.apply(flat, there)
+            usable = (enough & there[:, points])[0]
+            truth = flat[0, points][usable].astype(np.float64)
+            if len(truth) and np.ptp(truth) > 0:
+                rms = np.sqrt(np.mean((found[0, usable] - truth) ** 2))
+                errors[channel] = float(rms / truth.std())
+        return errors
+
+
+def find_layout(
+    name: str, x: np.ndarray, y: np.ndarray, shape: tuple[int, ...], hints: Hints = Hints()
+) -> Layout:
+    """How points come onto a uniform grid; messages name ``name``.
+
+    ``x`` and ``y`` are axes, meshes of the fields' shape, or coordinates of the points; ``shape``
+    is that of one frame: (y, x), (x, y) or (n,). ``hints.shape`` is the size to resample to.
+    """
+    if hints.shape is not None:
+        check_asked(name, hints.shape)
+    x, y, remarks, notes = _as_points(name, np.asarray(x), np.asarray(y), shape)
+    lattice = find_lattice(name, x, y)
+    if lattice is None:
+        return _scattered(name, np.stack([x, y], -1).astype(float), remarks, notes, hints)
+    return _on_lattice(lattice, remarks, notes, hints)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
+
+
+def _as_points(
+    name: str, x: np.ndarray, y: np.ndarray, shape: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray, list[str], dict[str, Any]]:
+    """One x and y per value, in the order of the values, and how a grid was turned."""
+    found, transposed = (x.shape, y.shape), False
+    if x.ndim == y.ndim == 1 and len(shape) == 2:
+        transposed = shape == (len(x), len(y)) and len(x) != len(y)
+        x, y = np.meshgrid(x, y, indexing="ij" if transposed else "xy")
+    elif x.ndim == 2 and x.shape == y.shape == shape:
+        transposed = bool(np.ptp(x[:, 0]) > np.ptp(x[0]) and np.ptp(y[0]) > np.ptp(y[:, 0]))
+    if x.shape != shape or y.shape != shape:
+        raise SourceError(
+            f"{name}: the coordinates do not fit fields of shape {shape}: expected their two axes "
+            f"or an x and a y per value, found x {found[0]} and y {found[1]}"
+        )
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise SourceError(f"{name}: every point needs finite coordinates; some x or y are not")
+    remarks, notes = _turned(x, y, transposed) if len(shape) == 2 else ([], {})
+    return x.ravel(), y.ravel(), remarks, notes
+
+
+def _turned(x: np.ndarray, y: np.ndarray, transposed: bool) -> tuple[list[str], dict[str, Any]]:
+    remarks: list[str] = []
+    notes: dict[str, Any] = {}
+    if transposed:
+        remarks.append("the fields were stored x first; they were transposed")
+        notes["transposed"], x, y = True, x.T, y.T
+    if x[0, -1] < x[0, 0]:
+        remarks.append("x ran leftward; columns were flipped")
+        notes["flipped"] = ["x"]
+    if y[-1, 0] < y[0, 0]:
+        remarks.append("y ran downward; rows were flipped")
+        notes["flipped"] = [*notes.get("flipped", []), "y"]
+    return remarks, notes
+
+
+def _on_lattice(
+    lattice: Lattice, remarks: list[str], notes: dict[str, Any], hints: Hints
+) -> Layout:
+    rows, columns = hints.shape or lattice.nodes.shape
+    x, y = fit_axis(lattice.columns, columns), fit_axis(lattice.rows, rows)
+    shape, check = (len(y.low), len(x.low)), None
+    notes["method"] = "none"
+    if not (x.exact and y.exact):
+        uneven = " and ".join(n for n, axis in (("x", x), ("y", y)) if not axis.exact)
+        remarks.append(
+            f"the spacing of {uneven} is not uniform; resampled bilinearly from "
+            f"{lattice.nodes.shape[0]} x {lattice.nodes.shape[1]} to {shape[0]} x {shape[1]}"
+        )
+        notes |= {"method": "bilinear", "from": list(lattice.nodes.shape), "to": list(shape)}
+        check = without_every_second_line(lattice, x, y)
+    elif hints.shape is not None:
+        remarks.append("the grid is uniform and was kept, whatever size was asked for")
+    absent = 1 - int((lattice.nodes >= 0).sum()) / (shape[0] * shape[1])
+    if check is None and absent > 0:
+        remarks.append(f"{percent(absent)} of the grid's points are not there: marked invalid")
+    return Layout(
+        shape=shape,
+        origin=(x.first, y.first),
+        dx=x.step,
+        dy=y.step,
+        interpolation=lattice.interpolation(x, y),
+        check=check,
+        remarks=tuple(remarks),
+        notes=notes,
+    )
+
+
+def _scattered(
+    name: str, points: np.ndarray, remarks: list[str], notes: dict[str, Any], hints: Hints
+) -> Layout:
+    mesh = Triangulation(name, points)
+    rows, columns = shape = hints.shape or mesh.even_size(name)
+    (left, bottom), (right, top) = mesh.low, mesh.high
+    x, y = np.linspace(left, right, columns), np.linspace(bottom, top, rows)
+    interpolation = mesh.interpolation(np.stack(np.meshgrid(x, y), -1).reshape(-1, 2))
+    remarks.append(
+        f"{len(points)} scattered points; resampled linearly in Delaunay triangles to "
+        f"{rows} x {columns}"
+    )
+    outside = float((interpolation.weight.sum(-1) == 0).mean())
+    if outside > 0:
+        remarks.append(f"{percent(outside)} of the grid lies outside or in holes: marked invalid")
+    order = np.random.default_rng(0).permutation(len(points))
+    kept, left_out = order[::2], order[1::2]
+    index, weight = Triangulation(name, points[kept]).interpolation(points[left_out])
+    return Layout(
+        shape=shape,
+        origin=(float(left), float(bottom)),
+        dx=float(right - left) / (columns - 1),
+        dy=float(top - bottom) / (rows - 1),
+        interpolation=interpolation,
+        check=(Interpolation(kept[index], weight), left_out),
+        remarks=tuple(remarks),
+        notes=notes | {"method": "linear in triangles", "from": len(points), "to": list(shape)},
+    )
+
+
+_COORDINATES = ("x", "y", "z", "t")
+
+
+def on_uniform_grid(
+    name: str,
+    fields: Mapping[str, np.ndarray],
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    valid: np.ndarray | None = None,
+    body: np.ndarray | None = None,
+    filled: np.ndarray | None = None,
+    local: Mapping[str, Any] = {},
+    hints: Hints = Hints(),
+    **stated: Any,
+) -> tuple[Trajectory, tuple[str, ...]]:
+    """A trajectory in memory from fields on any kind of points, and notes on what was done.
+
+    ``fields`` map channels to (t, y, x) on a grid, or (t, n) at scattered points; ``x`` and ``y``
+    are as for ``find_layout``. The masks are like one field, or without t: ``valid`` is False where
+    a value is missing or wrong, ``filled`` True where one was put in and not measured. ``hints``
+    are the channels and the shape that the user states, ``stated`` other keywords of ``describe``.
+    """
+    fields = _renamed(name, fields, hints)
+    frames, *others = {values.shape for values in fields.values()} or [()]
+    if others or len(frames) not in (2, 3) or 0 in frames:
+        raise SourceError(
+            f"{name}: expected fields of one shape (t, y, x) or (t, n), found "
+            + (", ".join(f"{key} {values.shape}" for key, values in fields.items()) or "none")
+        )
+    layout = find_layout(name, x, y, frames[1:], hints)
+    solid = None if body is None else _flat_mask(name, "body", body, frames)
+    # Points (t, n) that are fluid, valid and finite in every channel.
+    known = np.ones((frames[0], math.prod(frames[1:])), bool)
+    for values in fields.values():
+        known &= np.isfinite(values).reshape(known.shape)
+    if valid is not None:
+        known &= _flat_mask(name, "valid", valid, frames)
+    if solid is not None:
+        known &= ~solid
+    states, placed_valid = layout.place(fields, known)
+    remarks, notes = [*layout.remarks], dict(layout.notes)
+    missing = float((~known if solid is None else ~known & ~solid).mean())
+    if missing > 0:
+        remarks.append(f"{percent(missing)} of the values are missing or marked invalid")
+    if layout.check is not None:
+        notes["error"] = layout.estimate_error(fields, known)
+        remarks.append(describe_error(notes["error"]))
+    masks: dict[str, Any] = {}
+    if solid is not None:
+        placed_body = layout.place_mask(solid)
+        placed_valid |= placed_body
+        masks["body"] = _as_mask(placed_body)
+    if filled is not None:
+        put_in = _flat_mask(name, "filled", filled, frames) & known
+        if put_in.any():
+            masks["filled"] = _as_mask(layout.place_mask(put_in))
+    if not placed_valid.all():
+        masks["valid"] = _as_mask(placed_valid)
+    local, channels = {**local, "gridding": notes}, tuple(fields)
+    placed = torch.from_numpy(states)
+    trajectory = describe(name, placed, layout, channels=channels, local=local, **masks, **stated)
+    return trajectory, tuple(remarks)
+
+
+def describe(
+    name: str,
+    states: Tensor | FrameSource,
+    layout: Layout,
+    *,
+    channels: tuple[str, ...],
+    time: np.ndarray | None = None,
+    units: Mapping[str, str] = {},
+    sides: Sides = Sides(),
+    viscosity: float | None = None,
+    parameters: Mapping[str, float] = {},
+    **stated: Any,
+) -> Trajectory:
+    """The trajectory of states that lie on the layout's grid.
+
+    Frames without times are counted; channels without units are dimensionless. ``stated`` are
+    further fields of ``Trajectory``: masks, source facts, units of length and time.
+    """
+    times, dt = _times(name, time, states.shape[0])
+    spec = FieldSpec(
+        channels=channels,
+        units=tuple(units.get(channel) or "1" for channel in channels),
+        parameters=tuple(map(describe_parameter, parameters)),
+        dt=dt,
+        grid=Grid(layout.shape, layout.dx, layout.dy, sides, origin=layout.origin),
+        viscosity=viscosity,
+    )
+    values = {key: float(value) for key, value in parameters.items()}
+    time_of = torch.from_numpy(times)
+    return Trajectory(
+        name=name, states=states, time=time_of, spec=spec, parameters=values, **stated
+    )
+
+
+def describe_error(error: Mapping[str, float]) -> str:
+    if not error:
+        return "the interpolation error could not be estimated: too few points or constant fields"
+    worst = max(error, key=lambda channel: error[channel])
+    return (
+        f"interpolation error: {percent(error[worst])} of the fluctuation of {worst} (the worst "
+        "channel) with half of the points or lines left out, less with all"
+    )
+
+
+def _renamed(name: str, fields: Mapping[str, np.ndarray], hints: Hints) -> dict[str, np.ndarray]:
+    """Fields under our names."""
+    named = {ours: theirs for ours, theirs in hints.channels.items() if ours not in _COORDINATES}
+    wrong = [theirs for theirs in named.values() if theirs not in fields]
+    if wrong:
+        raise SourceError(f"{name}: no field {wrong[0]!r}; there are: {', '.join(fields)}")
+    ours = {theirs: ours for ours, theirs in named.items()}
+    return {
+        ours.get(key, key): np.asarray(values)
+        for key, values in fields.items()
+        # A field whose name the user gave to another one makes way.
+        if key in ours or named.get(key) not in fields
+    }
+
+
+def _flat_mask(name: str, kind: str, mask: np.ndarray, frames: tuple[int, ...]) -> np.ndarray:
+    mask = np.asarray(mask, bool)
+    if mask.shape not in (frames, frames[1:]):
+        raise SourceError(
+            f"{name}: expected a mask {kind!r} of shape {frames} or {frames[1:]}, "
+            f"found {mask.shape}"
+        )
+    return mask.reshape(-1, math.prod(frames[1:]))
+
+
+def _as_mask(mask: np.ndarray) -> Tensor:
+    """One frame where all are the same."""
+    return torch.from_numpy(mask[0].copy() if (mask == mask[0]).all() else mask)
+
+
+def _times(name: str, time: np.ndarray | None, count: int) -> tuple[np.ndarray, float | None]:
+    if time is None:
+        return np.arange(count, dtype=np.float64), None
+    time = np.array(time, dtype=np.float64).reshape(-1)
+    if len(time) != count or not np.isfinite(time).all() or (np.diff(time) <= 0).any():
+        raise SourceError(
+            f"{name}: expected {count} times that grow from frame to frame, found {len(time)}"
+            + (f" from {time.min():g} to {time.max():g}" if len(time) else "")
+        )
+    uniform = find_uniform(time) if count > 1 else None
+    if uniform is None or len(uniform[2]) != uniform[2][-1] + 1:
+        return time, None
+    first, step, positions = uniform
+    return first + step * positions, step

@@ -1,0 +1,386 @@
+"""Metadata that the user states, combined with what the file states.
+
+Readers return what a file states; ``Hints`` of the user are applied here for every kind of data:
+units, spacing and time step (``state_recordings``), then family, sides and parameters
+(``state_facts``). A statement that contradicts the file is an error unless ``override_units`` or
+``override_metadata`` is set; then it replaces the file's value, with a note. Counted points and
+frames contradict nothing. Pixels are calibrated at the end (``calibration``).
+
+Data of other formats with velocity channels and no stated family are taken as incompressible flow;
+``local["family"]`` then gives the reason. A reader that knows better writes its reason there.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pibert.data.provenance import FRAMES, counts_frames
+from pibert.data.readers.recordings import (
+    NO_FAMILY,
+    Hints,
+    Recordings,
+    SourceError,
+    describe_parameter,
+    read_sides,
+)
+from pibert.data.readers.shared.calibration import advise, calibrate, doubt_pixels
+from pibert.data.readers.shared.naming import standard_unit
+from pibert.data.units import (
+    UNKNOWN,
+    VELOCITY,
+    Unit,
+    doubt_unit,
+    names_pixels,
+    parse_unit,
+    same_unit,
+)
+from pibert.fields import Boundary, FieldSpec, Sides, Trajectory
+from pibert.notes import warn
+from pibert.physics import find_family
+
+_FRAMES = (*UNKNOWN, *FRAMES)
+_SAME = 1e-3
+"""Relative: spacings that differ by less are the same."""
+_SAME_STEP = 1e-2
+"""Likewise for time steps, which come from rounded times."""
+
+
+def state_recordings(recordings: Recordings, hints: Hints, *, measured: bool) -> Recordings:
+    """The same recordings with the user's units, spacing, time step and scale.
+
+    Those that are not measured, so cannot be pixels, stay as they are without such hints.
+    """
+    hints = _spelled(hints)
+    if not recordings.names or not (measured or _recorded(hints)):
+        return recordings
+    first, notes = state(recordings[0], hints)
+    # Times that are only counted, in the file's words or ours.
+    counted = first.time_unit in FRAMES or counts_frames(first)
+    if recordings.kind != "native" and first.num_frames > 1 and counted:
+        notes += ("the data state no time between the frames; give it (--dt)",)
+    return replace(
+        recordings,
+        load=partial(_load_stated, recordings=recordings, hints=hints, first=first, notes=notes),
+        remarks=tuple(dict.fromkeys((*recordings.remarks, *notes))),
+    )
+
+
+def _load_stated(
+    name: str, *, recordings: Recordings, hints: Hints, first: Trajectory, notes: tuple[str, ...]
+) -> Trajectory:
+    """The trajectory of a name; notes that the first trajectory did not have are warnings."""
+    if name == recordings.names[0]:
+        return first
+    trajectory, own = state(recordings[name], hints)
+    for note in own:
+        if note not in notes:
+            warn(f"{name}: {note}")
+    return trajectory
+
+
+def state(trajectory: Trajectory, hints: Hints) -> tuple[Trajectory, tuple[str, ...]]:
+    """The trajectory with the user's metadata, and notes on what was done and what looks wrong."""
+    notes: list[str] = []
+    stated = trajectory
+    steps = (_with_spacing, _with_time_step, _with_units, calibrate, _without_frames, _with_seconds)
+    for step in steps:
+        stated = step(stated, hints, notes)
+    notes += doubt_pixels(stated, hints)
+    if given := _recorded(hints):
+        known = {**stated.local.get("hints", {}), **given}
+        stated = replace(stated, local={**stated.local, "hints": known})
+    return stated, tuple(dict.fromkeys(notes))
+
+
+def _recorded(hints: Hints) -> dict[str, Any]:
+    """What the user states, as plain values; flips and masks are recorded elsewhere."""
+    given = vars(hints) | {"channels": dict(hints.channels), "parameters": dict(hints.parameters)}
+    given["shape"] = list(hints.shape or ())
+    elsewhere = ("flip", "body", "mask")
+    return {name: value for name, value in given.items() if value and name not in elsewhere}
+
+
+def _spelled(hints: Hints) -> Hints:
+    """The units that the user states, in our spelling; what looks mistyped is warned of."""
+    quantities = {"unit": "velocity", "length_unit": "length", "time_unit": "time"}
+    units = {name: standard_unit(text) for name in quantities if (text := getattr(hints, name))}
+    for name, text in units.items():
+        doubt, found = doubt_unit(text, quantities[name]), parse_unit(text)
+        # The pulse delay makes a velocity of a displacement.
+        moves = name == "unit" and found is not None and found.is_like(1, 0)
+        if doubt is not None and not (moves and hints.pulse_delay):
+            warn(f"{_option(name)}: {doubt}; it is kept, and nothing is converted")
+    return replace(hints, **units)  # type: ignore[arg-type]
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _contradiction(
+    trajectory: Trajectory, given: str, stated: str, advice: str = "leave the option out"
+) -> SourceError:
+    return SourceError(
+        f"{trajectory.name}: {given} was given, but the data state {stated}; {advice}, or add "
+        "--override-units if the data are wrong"
+    )
+
+
+def _with_spacing(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:
+    """The coordinates stretched to the user's spacing, origin and all."""
+    grid, unit = trajectory.spec.grid, trajectory.length_unit
+    given = {"dx": hints.dx, "dy": hints.dy}
+    if not any(given.values()):
+        return trajectory
+    steps = {}
+    for name, step in given.items():
+        own = getattr(grid, name)
+        counted = unit in UNKNOWN and own == 1
+        if step is None and counted:
+            raise SourceError(
+                f"{trajectory.name}: a spacing is given along one axis only, and the points along "
+                f"the other are counted; give {_option(name)} in the same unit too"
+            )
+        steps[name] = step or own
+        if counted or math.isclose(own, steps[name], rel_tol=_SAME):
+            continue
+        found = _with_unit(f"a spacing of {own:g}", unit) + f" along {name[1]}"
+        if not hints.override_units:
+            advice = "leave the option out"
+            if names_pixels(unit) or unit in UNKNOWN:
+                advice += ", give the size of a pixel (--scale) if the positions are pixels"
+            raise _contradiction(trajectory, f"{_option(name)} {step:g}", found, advice)
+        notes.append(f"{_option(name)} {step:g} replaced {found}")
+    dx, dy = steps["dx"], steps["dy"]
+    origin = (grid.origin[0] * dx / grid.dx, grid.origin[1] * dy / grid.dy)
+    spec = replace(trajectory.spec, grid=replace(grid, dx=dx, dy=dy, origin=origin))
+    return replace(trajectory, spec=spec)
+
+
+def _with_time_step(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:
+    dt, time, spec = hints.dt, trajectory.time, trajectory.spec
+    if dt is None:
+        return trajectory
+    steps = time.diff()
+    if _counts_frames(trajectory):
+        if spec.dt not in (None, dt):
+            notes.append(f"--dt {dt:g}: the times, {spec.dt:g} apart, were taken as frame numbers")
+        step = dt * float(steps[0]) if bool((steps == steps[0]).all()) else None
+        numbered = replace(trajectory, time=dt * (time - time[0]), time_unit=None)
+        return replace(numbered, spec=replace(spec, dt=step))
+    if spec.dt is not None and math.isclose(spec.dt, dt, rel_tol=_SAME_STEP):
+        return trajectory
+    even = time[0] + dt * time.new_tensor(range(len(time)))
+    replaced = replace(trajectory, time=even, spec=replace(spec, dt=dt))
+    if spec.dt is None and bool(((steps / dt - 1).abs() <= _SAME_STEP).all()):
+        return replaced
+    low, high = (spec.dt, spec.dt) if spec.dt is not None else (steps.min(), steps.max())
+    found = f"steps of {low:g}" if low == high else f"time steps from {low:g} to {high:g}"
+    found = _with_unit(found, trajectory.time_unit)
+    if not hints.override_units:
+        raise _contradiction(trajectory, f"--dt {dt:g}", found)
+    given = _with_unit(f"--dt {dt:g}", hints.time_unit or trajectory.time_unit)
+    notes.append(f"{given} replaced {found}")
+    return replaced
+
+
+def _counts_frames(trajectory: Trajectory) -> bool:
+    """Whether its times are numbers of frames, some of which may be missing."""
+    steps, unit = trajectory.time.diff(), trajectory.time_unit
+    if not len(steps) or unit not in _FRAMES or bool((steps != steps.round()).any()):
+        return False
+    return unit not in UNKNOWN or bool((steps != steps[0]).any()) or float(steps[0]) == 1
+
+
+def _without_frames(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:
+    """Times in frames are mere counts where velocities are per second: they have no time step."""
+    speeds = _speeds(trajectory)
+    if trajectory.time_unit not in FRAMES or not speeds or None in speeds:
+        return trajectory
+    return replace(trajectory, time_unit=None, spec=replace(trajectory.spec, dt=None))
+
+
+def _with_seconds(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:
+    """A time step without a unit is in seconds where velocities are per second."""
+    speeds = _speeds(trajectory)
+    if hints.dt is None or trajectory.time_unit not in UNKNOWN or not speeds:
+        return trajectory
+    if any(unit is None or (unit.time, unit.of_time) != (-1, 1) for unit in speeds):
+        return trajectory
+    return replace(trajectory, time_unit="s")
+
+
+def _speeds(trajectory: Trajectory) -> list[Unit | None]:
+    """The units of the velocity channels; None for those that are not lengths over times."""
+    units = dict(zip(trajectory.spec.channels, trajectory.spec.units, strict=True))
+    found = [parse_unit(units[channel]) for channel in VELOCITY if channel in units]
+    return [unit if unit is not None and unit.is_like(1, -1) else None for unit in found]
+
+
+def _with_unit(text: str, unit: str | None) -> str:
+    return text if unit in UNKNOWN else f"{text} {unit}"
+
+
+def _with_units(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:
+    spec = trajectory.spec
+    if not (hints.unit or hints.length_unit or hints.time_unit):
+        return trajectory
+
+    def settle(option: str, what: str, stated: str | None) -> str | None:
+        """The user's unit, unless it contradicts the one that the data state."""
+        given = getattr(hints, option)
+        if given is None or stated in UNKNOWN:
+            return given or stated
+        own = standard_unit(str(stated))
+        if same_unit(own, given) or {own, given} == {"px", "px/frame"}:
+            return stated
+        if hints.override_units:
+            notes.append(f"{_option(option)} {given} replaced what the data state: {what} in {own}")
+            return str(given)
+        advice = "leave the option out"
+        if names_pixels(own) and not names_pixels(given):
+            advice = f"to convert pixels {advise(trajectory.source)}"
+        elif own in _FRAMES:
+            advice = "give the time between frames (--dt)"
+        text = f"{_option(option)} {given}"
+        raise _contradiction(trajectory, text, f"{what} in {own}", advice)
+
+    units = tuple(
+        settle("unit", channel, unit) or "1" if channel in VELOCITY else unit
+        for channel, unit in zip(spec.channels, spec.units, strict=True)
+    )
+    return replace(
+        trajectory,
+        spec=replace(spec, units=units),
+        length_unit=settle("length_unit", "lengths", trajectory.length_unit),
+        time_unit=settle("time_unit", "times", trajectory.time_unit),
+    )
+
+
+_INFERRED = "incompressible"
+_REASON = "inferred from the velocity channels u, v"
+_OTHER_FLOWS = ("rho", "density", "t", "temperature", "energy", "buoyancy", "h", "height")
+"""Channels, in lower case, of flows that may be compressible or driven by buoyancy or waves."""
+_PRESSURE = re.compile(r"[hkMm]?Pa|m?bar|atm|psi|N/m(2|\^2)")
+_DENSITY = "density"
+_VISCOSITY = "viscosity"
+"""A parameter that a spec may state for all samples, which then comes first."""
+_REMEDY = (
+    "state it with --family NAME (in training --set data.hints.family=NAME); "
+    f"{NO_FAMILY}: no known family fits"
+)
+
+
+def state_facts(recordings: Recordings, hints: Hints) -> Recordings:
+    """The same recordings, with family, sides and parameters set when they are loaded."""
+    if hints.family not in (None, NO_FAMILY):
+        find_family(hints.family)
+    load = partial(_load, recordings=recordings, hints=hints, infers=recordings.kind != "native")
+    return replace(recordings, load=load)
+
+
+def family_note(trajectory: Trajectory) -> str | None:
+    """A note that no family is stated and what is assumed, or which channels it lacks."""
+    spec, family = trajectory.spec, trajectory.spec.family
+    if family is None and trajectory.local.get("hints", {}).get("family") != NO_FAMILY:
+        reason = trajectory.local.get("family")
+        known = f"assumed, because {reason}" if reason else "stated"
+        return f"no PDE family is {known}. Training then has no physics terms: {_REMEDY}"
+    if family is not None and "family" in trajectory.local:
+        return (
+            f"the family of the governing equations is not stated: assuming {family} flow without "
+            f"forces, because u and v are a velocity; {_REMEDY}"
+        )
+    missing = () if family is None else set(find_family(family).channels) - set(spec.channels)
+    if missing:
+        return f"the equations of family {family!r} need the channels {', '.join(sorted(missing))}"
+    return None
+
+
+def _load(name: str, *, recordings: Recordings, hints: Hints, infers: bool) -> Trajectory:
+    trajectory = recordings.load(name)
+    spec, local = trajectory.spec, dict(trajectory.local)
+    family = _family(spec, local, hints, infers)
+    sides = Sides(**{**spec.grid.sides._asdict(), **read_sides(hints.sides)})
+    parameters = {**trajectory.parameters, **hints.parameters}
+    _check(trajectory, hints, family, sides)
+    if hints.family is not None:
+        _check_pressure(trajectory, family, parameters)
+    declared = {parameter.name: parameter for parameter in spec.parameters}
+    for key in hints.parameters:
+        declared.setdefault(key, describe_parameter(key))
+    return replace(
+        trajectory,
+        spec=replace(
+            spec,
+            family=family,
+            grid=replace(spec.grid, sides=sides),
+            parameters=tuple(declared.values()),
+            viscosity=spec.viscosity and hints.parameters.get(_VISCOSITY, spec.viscosity),
+        ),
+        parameters=parameters,
+        local=local,
+    )
+
+
+def _family(spec: FieldSpec, local: dict[str, Any], hints: Hints, infers: bool) -> str | None:
+    """The family; ``local`` records whether it is inferred."""
+    if hints.family is not None:
+        local.pop("family", None)
+        return None if hints.family == NO_FAMILY else hints.family
+    units = dict(zip(spec.channels, spec.units, strict=True))
+    is_other = not {"u", "v"} <= set(units) or any(name.lower() in _OTHER_FLOWS for name in units)
+    if spec.family is not None or not infers or "family" in local or is_other:
+        return spec.family
+    if any(doubt_unit(units[name], "velocity") is not None for name in ("u", "v")):
+        return None
+    local["family"] = _REASON
+    return _INFERRED
+
+
+def _check_pressure(
+    trajectory: Trajectory, family: str | None, parameters: Mapping[str, float]
+) -> None:
+    """Refuse pressure in Pa without the density that the equations divide it by."""
+    unit = dict(zip(trajectory.spec.channels, trajectory.spec.units, strict=True)).get("p", "1")
+    if family is None or _DENSITY in parameters or not _PRESSURE.fullmatch(unit):
+        return
+    if _DENSITY in find_family(family).coefficients:
+        raise ValueError(
+            f"trajectory {trajectory.name!r}: p is in {unit}, and the equations of family "
+            f"{family!r} take it as kinematic (divided by the density, m2/s2) if no density is "
+            f"stated; add --parameter {_DENSITY}=NUMBER, or state --family {_INFERRED}, which "
+            "needs no pressure"
+        )
+
+
+def _check(trajectory: Trajectory, hints: Hints, family: str | None, sides: Sides) -> None:
+    """Refuse what contradicts the file, or warn that it is replaced."""
+    spec, changes = trajectory.spec, {}
+    if spec.family not in (None, family) and "family" not in trajectory.local:
+        changes["family"] = (spec.family, family or NO_FAMILY)
+    for name, old, new in zip(Sides._fields, spec.grid.sides, sides, strict=True):
+        if old not in (Boundary.OPEN, new):
+            changes[f"side {name}"] = (str(old), str(new))
+    for name, value in hints.parameters.items():
+        known = trajectory.parameters.get(name, math.nan)
+        if name == _VISCOSITY and spec.viscosity is not None:
+            known = spec.viscosity
+        if not (math.isnan(known) or math.isclose(known, value, rel_tol=1e-6)):
+            changes[name] = (f"{known:g}", f"{value:g}")
+    if not changes:
+        return
+    if not hints.override_metadata:
+        both = "; ".join(
+            f"{name} is {old} in the file, but you state {new}"
+            for name, (old, new) in changes.items()
+        )
+        raise ValueError(
+            f"trajectory {trajectory.name!r}: {both}; leave out what the file states, or replace "
+            "it with --override-metadata (hint override_metadata in a configuration)"
+        )
+    replaced = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in changes.items())
+    warn(f"metadata of the file replaced: {replaced}")

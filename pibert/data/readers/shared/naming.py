@@ -1,0 +1,261 @@
+"""What the names in foreign files mean, and in which order the axes of an array are.
+
+Coordinates are ``x``, ``y``, ``z`` and ``t``; channels ``u``, ``v``, ``w`` (velocity along x, y,
+z), ``p``, ``T``, ``rho`` and ``omega`` (vorticity). Case does not matter, but ``T`` alone is the
+temperature and ``t`` the time.
+
+Axis orders are words such as ``tcyx`` (``stores`` lists the letters). The lengths of the
+coordinates decide; where they leave a choice, the order that is usual in such files, with the
+channel axis as a short one. What the user states comes first.
+"""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pibert.data.readers.recordings import SourceError
+
+FLAGS = ("valid", "invalid", "outlier")
+"""Names that a user may give to flags: above 0 marks valid vectors; other than 0 invalid ones."""
+_LIKE_FLAGS = (*FLAGS, "isvalid", "chc", "flag", "flags", "mask", "status", "vectortype")
+_AXES = "xyz"
+_COMPONENTS = "uvw"
+_SCALARS = {
+    **dict.fromkeys(("p", "pressure", "staticpressure", "press"), "p"),
+    **dict.fromkeys(("temperature", "temp"), "T"),
+    **dict.fromkeys(("rho", "density"), "rho"),
+    **dict.fromkeys(("omega", "omegaz", "vorticity", "vorticityz", "vort"), "omega"),
+    **dict.fromkeys(("t", "time", "times"), "t"),
+}
+_COORDINATE = re.compile(
+    r"(?:(?P<a>[xyz])(?:coord|coordinate|coordinates|pos|position)?"
+    r"|(?:coord|coordinate|pos|position)(?P<b>[xyz]))"
+)
+_VELOCITY = re.compile(
+    r"(?:(?P<a>[uvw])(?:velocity|vel|component)?"
+    r"|(?:velocity|vel|v|u)(?P<b>[xyz])"
+    r"|(?P<c>[xyz])(?:velocity|vel)"
+    r"|(?:velocity|vel)(?P<d>[uvw]))"
+)
+# What ParaView writes for the components of a vector: "U:0", "Points_2". "U_0" may be a frame too.
+_NUMBERED_COMPONENT = re.compile(r"(?:(u|v|vel|velocity):|(points|coordinates)[:_ ])([012])")
+_COMPONENT = re.compile(r"(u|v|vel|velocity)[_ ](\d+)", re.IGNORECASE)
+_CONDITION = re.compile(r"\s*@.*$")
+_BRACKETED = re.compile(r"^(.*?)\s*[\[({]\s*([^\])}]*)\s*[\])}]\s*$")
+_LENGTHS = r"(?:[munkcµμ]?m|px|pix|pixels?|in|ft)"
+_TIMES = r"(?:[munµμ]?s|sec|frames?|dt)"
+_BARE_UNIT = re.compile(rf"^(.*\S)\s+({_LENGTHS}(?:\s*/\s*{_TIMES})?|Pa|kPa|K|1/s)$")
+# As in "x_mm", the name of a variable that cannot hold a space.
+_SUFFIXED = re.compile(r"^([xyzt]|time|dt)_(mm|cm|um|m|px|s|ms|us)$")
+# As NetCDF files often have it: "meters", "milliseconds".
+_WORD = re.compile(
+    r"\b(?:(milli|micro|nano|centi|kilo)?(met(?:er|re)|second)|(minute|hour))s?\b", re.IGNORECASE
+)
+_PREFIXES = {"milli": "m", "micro": "u", "nano": "n", "centi": "c", "kilo": "k"}
+_SPELLINGS = {"-": "1", "": "1", "sec": "s", "m s-1": "m/s", "m s^-1": "m/s", "m.s-1": "m/s"}
+
+
+def standard_name(text: str) -> tuple[str | None, str | None]:
+    """Our name for a column or variable and its unit; None where the text does not say.
+
+    ``"U [m/s]"`` gives ``("u", "m/s")``, ``"X pixel"`` ``("x", "px")``, ``"u @ Re=100"``
+    ``("u", None)`` and ``"CHC"`` ``(None, None)``.
+    """
+    name, unit = split_unit(text)
+    return _meaning(name), unit
+
+
+def name_columns(path: Path, names: Sequence[str], channels: Mapping[str, str]) -> list[str | None]:
+    """Our names for the columns of a text; None for those that mean nothing to us.
+
+    ``channels`` maps our names to the file's, as the user states them. A column that would
+    otherwise have such a name gives way.
+    """
+    bare = [split_unit(name)[0] for name in names]
+    missing = [theirs for theirs in channels.values() if theirs not in (*names, *bare)]
+    if missing:
+        raise SourceError(f"{path}: no column {missing[0]!r}; there are: {', '.join(names)}")
+    twice = [theirs for theirs, count in Counter(channels.values()).items() if count > 1]
+    if twice:
+        raise SourceError(f"{path}: the column {twice[0]!r} is named more than once")
+    components = _numbered_components(bare)
+    found: list[str | None] = []
+    for name, plain in zip(names, bare, strict=True):
+        ours = [our for our, theirs in channels.items() if theirs in (name, plain)]
+        our = components.get(plain) or standard_name(name)[0]
+        found.append(ours[0] if ours else None if our in channels else our)
+    return found
+
+
+def check_axis_units(path: Path, *units: str | None) -> None:
+    """Refuse columns of x and y that state different units."""
+    if len(stated := {unit for unit in units if unit is not None}) > 1:
+        raise SourceError(
+            f"{path}: x and y are in {' and '.join(sorted(stated))}; bring them to one"
+        )
+
+
+def take_flags(fields: dict[str, np.ndarray], channels: Mapping[str, str]) -> np.ndarray | None:
+    """Remove columns that the user named as flags from fields; where they mark vectors as valid."""
+    found = [name for name in FLAGS if name in channels and name in fields]
+    marks = [marks_valid(name, fields.pop(name)) for name in found]
+    return np.logical_and.reduce(marks) if marks else None
+
+
+def marks_valid(flag: str, values: np.ndarray) -> np.ndarray:
+    """True where a column of flags, by its name of ``FLAGS``, marks vectors as valid."""
+    return values > 0 if flag == "valid" else values == 0
+
+
+def left_out(names: Sequence[str]) -> str:
+    """A note on columns that were not read, and how to keep one."""
+    note = f"columns left out: {', '.join(names)}"
+    bare = [split_unit(name)[0] for name in names]
+    flags = [name for name in bare if re.sub(r"\W|_", "", name).lower() in _LIKE_FLAGS]
+    if flags:
+        note += (
+            f"; if {flags[0]!r} marks invalid vectors, give --channels 'valid={flags[0]}' where "
+            f"numbers above 0 are valid, or 'invalid={flags[0]}' where 0 is valid"
+        )
+    if others := [name for name in bare if name not in flags]:
+        kept = re.sub(r"\W+", "_", others[0]).strip("_").lower() or "field"
+        note += f"; keep one as a channel by naming it, such as --channels '{kept}={others[0]}'"
+    return note
+
+
+def _numbered_components(names: Sequence[str]) -> dict[str, str]:
+    """Columns ``U_0``, ``U_1`` and ``U_2`` of one vector; those of several are frames."""
+    found = {name: match for name in names if (match := _COMPONENT.fullmatch(name))}
+    numbers = [match[2] for match in found.values()]
+    if len({match[1] for match in found.values()}) != 1 or sorted(numbers) != ["0", "1", "2"]:
+        return {}
+    return {name: _COMPONENTS[int(match[2])] for name, match in found.items()}
+
+
+def split_unit(text: str) -> tuple[str, str | None]:
+    """A header's name without its unit and conditions, and the unit."""
+    name = _CONDITION.sub("", text.strip().strip("\"'")).strip()
+    found = _BRACKETED.match(name) or _BARE_UNIT.match(name) or _SUFFIXED.match(name)
+    if found is None or not found[1]:
+        return name, None
+    return found[1].strip(), standard_unit(found[2])
+
+
+def standard_unit(text: str) -> str:
+    """One spelling per unit: ``px`` for pixels, ``um`` for micrometres, ``1`` for none."""
+    unit = text.strip().replace("µ", "u").replace("μ", "u").replace("**", "^")
+
+    def symbol(word: re.Match[str]) -> str:
+        prefix, base, long = (text and text.lower() for text in word.groups())
+        short = _PREFIXES.get(prefix or "", "") + (base or "")[:1]
+        return {"minute": "min", "hour": "h"}.get(long or "", short)
+
+    unit = _WORD.sub(symbol, unit)
+    unit = re.sub(r"\bpix(?:els?)?\b", "px", re.sub(r"\s*/\s*", "/", unit), flags=re.IGNORECASE)
+    unit = re.sub(r"/(?:frames|dt)\b", "/frame", re.sub(r"/sec\b", "/s", unit))
+    return _SPELLINGS.get(unit, unit)
+
+
+def _meaning(name: str) -> str | None:
+    if name == "T":
+        return "T"
+    name = name.lower()
+    if numbered := _NUMBERED_COMPONENT.fullmatch(name):
+        return (_COMPONENTS if numbered[1] else _AXES)[int(numbered[3])]
+    name = re.sub(r"[\s_.:-]", "", name)
+    if coordinate := _COORDINATE.fullmatch(name):
+        return coordinate["a"] or coordinate["b"]
+    if velocity := _VELOCITY.fullmatch(name):
+        letter = next(group for group in velocity.groups() if group)
+        return letter if letter in _COMPONENTS else _COMPONENTS[_AXES.index(letter)]
+    return _SCALARS.get(name)
+
+
+MOST_CHANNELS = 8
+"""An axis without a name is taken for channels up to this length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AxisOrder:
+    """What is known about the axes of all arrays of a file."""
+
+    usual: str
+    """All letters in the usual order."""
+    stated: str | None
+    """As the user states it."""
+    lengths: Mapping[str, int]
+    """Of the coordinates that are vectors."""
+    mesh: tuple[int, ...] | None
+    """Shape of the coordinates where they are meshes."""
+
+    def __post_init__(self) -> None:
+        letters = set(self.stated or "yx")
+        if not {"y", "x"} <= letters <= set("btcyx") or len(letters) != len(self.stated or "yx"):
+            raise ValueError(
+                "--axes must be a word of the letters b, t, c, y, x such as tcyx, with y and x, "
+                f"found {self.stated!r}"
+            )
+
+    def find(
+        self, shape: tuple[int, ...], *, most: int = MOST_CHANNELS, channels_first: bool = False
+    ) -> str:
+        """The order of an array's axes; points lie along x; empty where none fits.
+
+        A channel axis has at most ``most`` entries. With ``channels_first``, one axis besides the
+        plane is rather of channels than of time.
+        """
+        if self.stated is not None:
+            return self._stated(shape)
+        return self._likeliest(shape, "yx", self.lengths, most, channels_first) or (
+            self._likeliest(shape, "x", {**self.lengths, "y": 0}, most, channels_first)
+            if self.lengths.get("x") == self.lengths.get("y") is not None
+            else ""
+        )
+
+    def explain(self, shape: tuple[int, ...]) -> str:
+        """Why no order was found."""
+        known = ", ".join(f"{n} along {letter}" for letter, n in self.lengths.items()) or "none"
+        if self.stated is not None:
+            return f"the axes {self.stated!r} do not fit shape {shape} (coordinates: {known})"
+        return f"the order of the axes is not clear from shape {shape} (coordinates: {known})"
+
+    def _stated(self, shape: tuple[int, ...]) -> str:
+        word = self.stated or ""
+        # A user states the fullest order; arrays without channels or of one frame have less.
+        for axes in (word, word.replace("c", ""), word.replace("t", "")):
+            if len(axes) == len(shape):
+                size = dict(zip(axes, shape, strict=True))
+                if all(size.get(letter, n) == n for letter, n in self.lengths.items()):
+                    return axes
+        return ""
+
+    def _likeliest(
+        self,
+        shape: tuple[int, ...],
+        plane: str,
+        lengths: Mapping[str, int],
+        most: int,
+        channels_first: bool,
+    ) -> str:
+        more = {0: [""], 1: ["t", "c"], 2: ["tc"], 3: ["btc"]}.get(len(shape) - len(plane), [])
+        if channels_first and min(shape, default=0) <= 4:
+            more = more[::-1]
+        found = []
+        for rank, extra in enumerate(more):
+            for axes in map("".join, itertools.permutations(extra + plane)):
+                size = dict(zip(axes, shape, strict=True))
+                fits = all(size.get(letter, n) == n for letter, n in lengths.items())
+                if self.mesh is not None:
+                    # Both axes of a mesh belong to the fields, in the mesh's order.
+                    fits &= (size["y"], size["x"]) == self.mesh and axes.find("y") < axes.find("x")
+                if fits and size.get("c", 1) <= most:
+                    odd = size.get("c", 1) > min(size[letter] for letter in plane)
+                    places = map(self.usual.index, axes)
+                    inversions = sum(a > b for a, b in itertools.combinations(places, 2))
+                    found.append((odd, rank, inversions, axes))
+        return min(found)[-1] if found else ""

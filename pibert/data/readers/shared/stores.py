@@ -1,0 +1,170 @@
+"""Named arrays in files, read in parts, and their frames as fields and masks.
+
+A store can be pickled: it keeps paths, and every process opens the file for itself. The order of an
+array's axes is a word of letters: ``t`` time, ``c`` channel, ``y`` row, ``x`` column, ``b`` one
+flow of several, ``1`` an axis of one entry without a meaning.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import h5py
+import numpy as np
+import torch
+from torch import Tensor
+
+from pibert.data.format import SPACING_TOLERANCE
+from pibert.data.hdf5 import DAMAGED, HDF5Error, PerProcess, open_hdf5
+from pibert.data.readers.recordings import SourceError
+from pibert.data.views import pick
+
+
+def uniform_step(axis: np.ndarray) -> float | None:
+    """The step of a uniform axis, negative where it descends; None for any other."""
+    if axis.ndim != 1 or len(axis) < 2 or not np.isfinite(axis).all():
+        return None
+    # Coordinates keep a step only to their own rounding.
+    share = float(np.finfo(axis.dtype).eps) if axis.dtype.kind == "f" else 0.0
+    axis = axis.astype(np.float64)
+    step = float((axis[-1] - axis[0]) / (len(axis) - 1))
+    rounding = min(4 * share * np.abs(axis).max(), 0.1 * abs(step))
+    limit = max(SPACING_TOLERANCE * abs(step), rounding)
+    return None if step == 0 or np.abs(np.diff(axis) - step).max() > limit else step
+
+
+def smooth_time(time: np.ndarray) -> tuple[np.ndarray, float | None]:
+    """Times in float64, without the rounding of a uniform step, and that step."""
+    step = uniform_step(time)
+    exact = time.astype(np.float64)
+    return (exact, None) if step is None else (exact[0] + step * np.arange(len(time)), step)
+
+
+Where = tuple[int | slice, ...]
+
+
+@runtime_checkable
+class Store(Protocol):
+    """The named arrays of a file."""
+
+    path: Path
+
+    def read(self, key: str, where: Where) -> np.ndarray:
+        """A part of an array: a number or a slice with positive step for each axis."""
+        ...
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Where one channel lies: an array, the order of its axes, its place on the channel axis."""
+
+    key: str
+    axes: str
+    channel: int | None = None
+
+
+class ArraySource:
+    """Channels of arrays in a store as (t, c, y, x) in float32, rows and columns ascending."""
+
+    def __init__(
+        self,
+        store: Store,
+        pieces: Sequence[Piece],
+        shape: tuple[int, ...],
+        *,
+        flip_y: bool = False,
+        flip_x: bool = False,
+        member: int = 0,
+    ) -> None:
+        self.store, self.pieces, self.member = store, tuple(pieces), member
+        self.flips = tuple(axis for axis, flip in ((-2, flip_y), (-1, flip_x)) if flip)
+        self.shape: tuple[int, ...] = (shape[0], len(self.pieces), *shape[1:])
+
+    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
+        chosen = pick(self.pieces, channels)
+        arrays: dict[str, tuple[int, np.ndarray]] = {}
+        for key in dict.fromkeys(piece.key for piece in chosen):
+            own = [piece for piece in chosen if piece.key == key]
+            places = [piece.channel or 0 for piece in own]
+            span = slice(min(places), max(places) + 1)
+            arrays[key] = span.start, self._part(key, own[0].axes, frames, span)
+        found = ((piece.channel or 0, *arrays[piece.key]) for piece in chosen)
+        blocks = [array[:, place - start] for place, start, array in found]
+        fields = np.stack(blocks, axis=1) if blocks else np.empty((0, 0, *self.shape[2:]))
+        return torch.from_numpy(np.ascontiguousarray(np.flip(fields, self.flips), np.float32))
+
+    def _part(self, key: str, axes: str, frames: slice, span: slice) -> np.ndarray:
+        """Some frames and neighbouring channels of an array as (t, c, y, x)."""
+        frames = slice(*frames.indices(self.shape[0]))
+        places: dict[str, int | slice] = {"t": frames, "c": span, "b": self.member, "1": 0}
+        array = self.store.read(key, tuple(places.get(letter, slice(None)) for letter in axes))
+        left = [letter for letter in axes if letter in "tcyx"]
+        array = array.transpose([left.index(letter) for letter in "tcyx" if letter in left])
+        if "c" not in left:
+            array = array[:, None] if "t" in left else array[None]
+        return array if "t" in left else array[None][frames]
+
+
+def read_flags(flags: ArraySource, marks: bool | int, frames: slice) -> Tensor:
+    """Where numbers mark a point: above 0 (True), at 0 (False), or at a code of their own."""
+    numbers = flags.read(frames)[:, 0]
+    return numbers > 0 if marks is True else numbers == int(marks)
+
+
+class Hdf5Store(PerProcess):
+    """The datasets of an HDF5 file and, as ``@name``, its attributes.
+
+    Of MATLAB's files the axes are in MATLAB's order.
+    """
+
+    def __init__(self, path: Path, *, matlab: bool = False) -> None:
+        self.path, self.matlab = path.absolute(), matlab
+
+    def _open(self) -> h5py.File:
+        with reading(self.path):
+            return open_hdf5(self.path)
+
+    def read(self, key: str, where: Where) -> np.ndarray:
+        with reading(self.path):
+            if key.startswith("@"):
+                return np.asarray(self.open().attrs[key[1:]])
+            dataset = self.open()[key]
+            if not self.matlab:
+                return np.asarray(dataset[where])
+            if len(where) != dataset.ndim:
+                # A vector of MATLAB has two axes.
+                return np.asarray(np.asarray(dataset).reshape(-1)[where])
+            return np.asarray(dataset[where[::-1]]).T
+
+
+@contextlib.contextmanager
+def reading(path: Path, expected: str = "") -> Iterator[None]:
+    """Turn what libraries raise on a damaged file into a ``SourceError`` that names the file."""
+    try:
+        yield
+    except (SourceError, HDF5Error):
+        raise
+    except DAMAGED as error:
+        problem = "truncated" if "truncated" in str(error) else f"not readable ({error})"
+        problem = f"{problem}; expected {expected}" if expected else problem
+        raise SourceError(f"{path}: the file is {problem}: get a new copy of it") from error
+
+
+class MemoryStore:
+    """Arrays by name that are read whole by ``load(path, key)``; those asked for stay in memory."""
+
+    def __init__(self, path: Path, load: Callable[[Path, str], np.ndarray]) -> None:
+        self.path, self.load = path.absolute(), load
+        self._arrays: dict[str, np.ndarray] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_arrays": {}}
+
+    def read(self, key: str, where: Where) -> np.ndarray:
+        if key not in self._arrays:
+            self._arrays[key] = np.asarray(self.load(self.path, key))
+        array = self._arrays[key]
+        # A vector of MATLAB has two axes.
+        return np.asarray((array if len(where) == array.ndim else array.reshape(-1))[where])

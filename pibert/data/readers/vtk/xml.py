@@ -1,0 +1,330 @@
+"""VTK's XML files: .vti, .vtr, .vts, and .vtu and .vtp in one piece or several.
+
+An array is text, base64 after a header of its length, or lies in one appended block (raw or base64)
+at an offset. A compressed array is a header (number of blocks, size of a block, size of the last
+one or 0, compressed sizes) and the blocks; in base64 the header is encoded apart from them. Format:
+"VTK XML formats" of the VTK documentation.
+
+Declared sizes are compared with what the file holds before anything of that size is allocated.
+"""
+
+import base64
+import lzma
+import math
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+
+from pibert.data.readers.recordings import SourceError
+from pibert.data.readers.shared.files import parse_numbers, unpack_lzma, unpack_zlib, unpacked_limit
+from pibert.data.readers.shared.space import SpaceMesh
+
+Dims = tuple[int, int, int]
+
+
+def check_dims(
+    dims: Dims, point_data: Mapping[str, np.ndarray], cell_data: Mapping[str, np.ndarray]
+) -> None:
+    """Raise ValueError unless every array has one value per point, or per cell, of the grid."""
+    size = " x ".join(str(count) for count in dims)
+    if min(dims) < 1:
+        raise ValueError(f"its grid of {size} points is empty")
+    cells = [max(1, count - 1) for count in dims]
+    for data, what, count in (
+        (point_data, "points", math.prod(dims)),
+        (cell_data, "cells", math.prod(cells)),
+    ):
+        for name, values in data.items():
+            if len(values) != count:
+                raise ValueError(
+                    f"{name!r} has {len(values)} values, but its grid of {size} points has "
+                    f"{count} {what}"
+                )
+
+
+KINDS = ("ImageData", "RectilinearGrid", "StructuredGrid", "UnstructuredGrid", "PolyData")
+
+_TYPES = {f"Int{8 * size}": f"i{size}" for size in (1, 2, 4, 8)}
+_TYPES |= {f"UInt{8 * size}": f"u{size}" for size in (1, 2, 4, 8)}
+_TYPES |= {"Float32": "f4", "Float64": "f8"}
+_DECOMPRESS: dict[str, Callable[[bytes | memoryview, int], bytes]] = {
+    "vtkZLibDataCompressor": unpack_zlib,
+    "vtkLZMADataCompressor": unpack_lzma,
+}
+_APPENDED = re.compile(rb"<AppendedData[^<>]*>\s*_")
+_MOST_TAGS = 500_000
+"""An element takes about 100 bytes of memory, and four bytes of a file."""
+
+
+def parse(path: Path, text: bytes) -> ElementTree.Element:
+    # A text in UTF-16, where entities would be spelt in another way, has zero bytes.
+    if b"<!DOCTYPE" in text or b"<!ENTITY" in text or b"\0" in text:
+        raise SourceError(
+            f"{path}: VTK files are UTF-8 text without a document type or entities, but this one "
+            "has them or zero bytes; the file is damaged or no VTK file: export it again"
+        )
+    if text.count(b"<") > _MOST_TAGS:
+        raise SourceError(
+            f"{path}: its XML has more than {_MOST_TAGS} tags; save it in fewer pieces or files"
+        )
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise SourceError(
+            f"{path}: this is not whole XML ({error}); the file is damaged: export it again"
+        ) from error
+    if root.tag != "VTKFile":
+        raise SourceError(f"{path}: an XML file of kind {root.tag!r}, not VTKFile")
+    return root
+
+
+class Document:
+    """One file: its XML, and the block of appended data where it has one."""
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        self.path, self.appended = path, memoryview(b"")
+        self.left = unpacked_limit(len(data))
+        found = _APPENDED.search(data)
+        if found:
+            # Raw bytes are no XML: they are cut out before it is parsed.
+            end = data.rfind(b"</AppendedData>")
+            if end < found.end():
+                raise self.fail("it ends within its appended data")
+            self.appended = memoryview(data)[found.end() : end]
+            data = data[: found.end()] + data[end:]
+        self.root = parse(path, data)
+        head = self.root.find("AppendedData")
+        self.encoding = "raw" if head is None else head.get("encoding", "raw")
+        order = "<" if self.root.get("byte_order", "LittleEndian") == "LittleEndian" else ">"
+        self.order = order
+        header = self.root.get("header_type", "UInt32")
+        if header not in ("UInt32", "UInt64"):
+            raise self.fail(f"header_type must be UInt32 or UInt64, found {header}")
+        self.header = np.dtype(order + _TYPES[header])
+        compressor = self.root.get("compressor")
+        if compressor is not None and compressor not in _DECOMPRESS:
+            raise SourceError(
+                f"{path}: compressed by {compressor}, which is not read; export it with zlib or "
+                "without compression"
+            )
+        self.decompress = None if compressor is None else _DECOMPRESS[compressor]
+
+    def fail(self, problem: str) -> SourceError:
+        return SourceError(
+            f"{self.path}: this VTK file cannot be read ({problem}); export it again"
+        )
+
+    def mesh(self) -> SpaceMesh:
+        kind = self.root.get("type")
+        if kind not in KINDS:
+            raise SourceError(
+                f"{self.path}: a VTK file of type {kind}; read are {', '.join(KINDS)}: merge "
+                "what it names into one file of these and save that"
+            )
+        body = self.root.find(kind)
+        pieces = [] if body is None else body.findall("Piece")
+        if body is None or not pieces:
+            raise self.fail(f"{kind} has no piece")
+        try:
+            if kind in ("UnstructuredGrid", "PolyData"):
+                return self.unstructured(pieces, "Polys" if kind == "PolyData" else "Cells")
+            if len(pieces) > 1:
+                raise SourceError(
+                    f"{self.path}: a grid in {len(pieces)} pieces is not read; merge them first"
+                )
+            return self.structured(kind, body, pieces[0])
+        except SourceError:
+            raise
+        except KeyError as error:
+            raise self.fail(f"{error} is missing") from error
+        except (zlib.error, lzma.LZMAError, ValueError, ArithmeticError) as error:
+            raise self.fail(str(error)) from error
+
+    def structured(
+        self, kind: str, body: ElementTree.Element, piece: ElementTree.Element
+    ) -> SpaceMesh:
+        extent = [int(word) for word in (piece.get("Extent") or body.attrib["WholeExtent"]).split()]
+        if len(extent) != 6:
+            raise ValueError(f"an extent of {len(extent)} numbers, expected 6")
+        low, high = extent[::2], extent[1::2]
+        dims = (high[0] - low[0] + 1, high[1] - low[1] + 1, high[2] - low[2] + 1)
+        point_data = self.arrays(piece.find("PointData"))
+        cell_data = self.arrays(piece.find("CellData"))
+        check_dims(dims, point_data, cell_data)
+        axes, points = None, None
+        if not point_data and not cell_data:
+            pass  # nothing vouches for the extent
+        elif kind == "ImageData":
+            axes, points = _image_points(body, (low[0], low[1], low[2]), dims)
+        elif kind == "RectilinearGrid":
+            arrays = [self.array(entry) for entry in piece.findall("Coordinates/DataArray")]
+            axes = tuple(array.reshape(-1).astype(np.float64) for array in arrays)
+            if tuple(len(axis) for axis in axes) != dims:
+                raise self.fail(f"its extent {dims} does not fit its coordinates")
+        else:
+            points = self.points(piece)
+            if len(points) != math.prod(dims):
+                raise self.fail(f"its extent {dims} does not fit {len(points)} points")
+        return SpaceMesh(
+            dims=dims,
+            axes=axes,  # type: ignore[arg-type]
+            points=points,
+            point_data=point_data,
+            cell_data=cell_data,
+            time=self.time(),
+        )
+
+    def unstructured(self, pieces: list[ElementTree.Element], cells_in: str) -> SpaceMesh:
+        points, connectivity, ends = [], [], []
+        data: dict[str, list[dict[str, np.ndarray]]] = {"PointData": [], "CellData": []}
+        points_before = links_before = 0
+        for piece in pieces:
+            points.append(self.points(piece))
+            cells = self.arrays(piece.find(cells_in))
+            corners, stops = cells["connectivity"], cells["offsets"]
+            if corners.dtype.kind not in "iu" or stops.dtype.kind not in "iu":
+                raise self.fail("its cells are not given as whole numbers")
+            connectivity.append(corners.reshape(-1).astype(np.int64) + points_before)
+            ends.append(stops.reshape(-1).astype(np.int64) + links_before)
+            points_before += len(points[-1])
+            links_before += len(connectivity[-1])
+            for where, found in data.items():
+                found.append(self.arrays(piece.find(where)))
+        joined = {
+            where: {
+                name: np.concatenate([part[name] for part in found])
+                for name in found[0]
+                if all(name in part for part in found)
+            }
+            for where, found in data.items()
+        }
+        return SpaceMesh(
+            points=np.concatenate(points),
+            cells=(np.concatenate(connectivity), np.concatenate(ends)),
+            in_order=cells_in == "Polys",
+            point_data=joined["PointData"],
+            cell_data=joined["CellData"],
+            time=self.time(),
+        )
+
+    def time(self) -> float | None:
+        for entry in self.root.iter("DataArray"):
+            if entry.get("Name") in ("TimeValue", "TIME"):
+                values = self.array(entry).reshape(-1)
+                return float(values[0]) if len(values) == 1 else None
+        return None
+
+    def points(self, piece: ElementTree.Element) -> np.ndarray:
+        entry = piece.find("Points/DataArray")
+        if entry is None:
+            raise self.fail("its points are missing")
+        return self.array(entry).reshape(-1, 3).astype(np.float64)
+
+    def arrays(self, group: ElementTree.Element | None) -> dict[str, np.ndarray]:
+        found = [] if group is None else group.findall("DataArray")
+        return {entry.get("Name", ""): self.array(entry) for entry in found}
+
+    def array(self, entry: ElementTree.Element) -> np.ndarray:
+        kind = entry.get("type", "")
+        if kind not in _TYPES:
+            raise ValueError(f"an array of type {kind!r}; read are {', '.join(_TYPES)}")
+        dtype = np.dtype(self.order + _TYPES[kind])
+        form = entry.get("format", "ascii")
+        if form == "ascii":
+            values = parse_numbers((entry.text or "").encode(), _TYPES[kind])
+        else:
+            encoded = True
+            if form == "appended":
+                start, encoded = int(entry.attrib["offset"]), self.encoding == "base64"
+                if not 0 <= start <= len(self.appended):
+                    raise ValueError(
+                        f"an array at byte {start} of {len(self.appended)} appended bytes"
+                    )
+                stored = self.appended[start:]
+            else:
+                stored = memoryview("".join((entry.text or "").split()).encode())
+            values = np.frombuffer(self.unpack(stored, encoded, dtype.itemsize), dtype)
+        width = int(entry.get("NumberOfComponents") or 1)
+        values = values.astype(dtype.newbyteorder("="))
+        if width < 1 or len(values) % width:
+            raise ValueError(f"{len(values)} numbers are no array of {width} components")
+        return values if width == 1 else values.reshape(-1, width)
+
+    def unpack(self, stored: memoryview, encoded: bool, item: int) -> bytes:
+        """The bytes of an array, stored after its header; ``item`` is the size of a number."""
+        word = self.header.itemsize
+        if self.decompress is None:
+            head, rest = _take(stored, word, encoded)
+            (size,) = (int(n) for n in np.frombuffer(head, self.header))
+            if encoded and b"=" not in bytes(stored[: _encoded(word)]):
+                # Header and data are one text, unless the header ends with padding.
+                if len(stored) == _encoded(word + size // item):
+                    # OpenFOAM v1912 states the corners of sampled surfaces so many times too large.
+                    size //= item
+                values = _take(stored, word + size, True)[0][word:]
+            else:
+                values = _take(rest, size, encoded)[0]
+            self.spend(size)
+            return values
+        count = int(np.frombuffer(_take(stored, word, encoded)[0], self.header)[0])
+        head, rest = _take(stored, (3 + count) * word, encoded)
+        _, block, last, *sizes = (int(n) for n in np.frombuffer(head, self.header))
+        packed = memoryview(_take(rest, sum(sizes), encoded)[0])
+        unpacked = [block] * count
+        if last and count:
+            unpacked[-1] = last
+        self.spend(sum(unpacked))
+        blocks, start = [], 0
+        for size, whole in zip(sizes, unpacked, strict=True):
+            blocks.append(self.decompress(packed[start : start + size], whole))
+            start += size
+        return b"".join(blocks)
+
+    def spend(self, size: int) -> None:
+        """Take so many bytes off what the arrays of the file may unpack to."""
+        self.left -= size
+        if self.left < 0:
+            raise ValueError(
+                "its arrays unpack to more than is plausible for its size; if they are real, save "
+                "the file without compression"
+            )
+
+
+def _image_points(
+    body: ElementTree.Element, low: Dims, dims: Dims
+) -> tuple[tuple[np.ndarray, ...] | None, np.ndarray | None]:
+    """The axes of an image or, if it is turned in space, its points (n, 3)."""
+
+    def floats(key: str, default: str) -> np.ndarray:
+        text, count = body.get(key, default), len(default.split())
+        values = parse_numbers(text.encode(), "f8")
+        if len(values) != count or not np.isfinite(values).all():
+            raise ValueError(f"expected {count} finite numbers, found {text[:60]!r}")
+        return values
+
+    origin, spacing = floats("Origin", "0 0 0"), floats("Spacing", "1 1 1")
+    turn = floats("Direction", "1 0 0 0 1 0 0 0 1")
+    steps = [spacing[i] * np.arange(low[i], low[i] + dims[i]) for i in range(3)]
+    if (turn == np.eye(3).ravel()).all():
+        return tuple(origin[i] + steps[i] for i in range(3)), None
+    along = np.meshgrid(*steps, indexing="ij")
+    places = np.stack([part.ravel("F") for part in along], -1)
+    return None, origin + places @ turn.reshape(3, 3).T
+
+
+def _encoded(size: int) -> int:
+    """Length of so many bytes in base64."""
+    return (size + 2) // 3 * 4
+
+
+def _take(stored: memoryview, size: int, encoded: bool) -> tuple[bytes, memoryview]:
+    """So many bytes from the start, and what is stored after them."""
+    length = _encoded(size) if encoded else size
+    if len(stored) < length:
+        raise ValueError(f"an array ends {length - len(stored)} bytes too early")
+    part = bytes(stored[:length])
+    return (base64.b64decode(part, validate=True)[:size] if encoded else part), stored[length:]

@@ -1,1 +1,0 @@
-"""From points, meshes and uneven axes to a uniform grid."""

@@ -1,0 +1,111 @@
+"""Trajectories by name, and frames that are computed when they are read: the one view class.
+
+A view is made of a function. Bind its arguments with ``functools.partial`` to a module-level
+function: such views can be pickled for worker processes.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from pibert.fields import FrameSource, Trajectory, read_mask
+
+Mask = Tensor | FrameSource | None
+BLOCK_VALUES = 1 << 22
+"""Values that are read at once where a whole trajectory is read."""
+
+
+class ByName:
+    """Trajectories that ``load`` makes, by position or name."""
+
+    path: Path
+    names: tuple[str, ...]
+    load: Callable[[str], Trajectory]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        return map(self.load, self.names)
+
+    def __getitem__(self, key: int | str) -> Trajectory:
+        name = self.names[key] if isinstance(key, int) else key
+        if name not in self.names:
+            some = ", ".join(self.names[:8]) + (", ..." if len(self) > 8 else "")
+            raise KeyError(f"{self.path}: no trajectory {name!r}; there are: {some}")
+        return self.load(name)
+
+
+@dataclass(frozen=True, eq=False)
+class MappedFrames:
+    """A ``FrameSource`` whose frames a function computes."""
+
+    shape: tuple[int, ...]
+    """(t, c, y, x) of fields, (t, y, x) of masks."""
+    compute: Callable[..., Tensor]
+    """Of fields ``(frames, channels)``, channels None for all; of masks ``(frames)``."""
+
+    def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
+        frames = slice(*frames.indices(self.shape[0]))
+        return self.compute(frames) if len(self.shape) == 3 else self.compute(frames, channels)
+
+
+def mask_shape(fields: Trajectory | FrameSource) -> tuple[int, ...]:
+    """(t, y, x) of a mask with a frame for each frame of the fields."""
+    t, _, ny, nx = (fields.states if isinstance(fields, Trajectory) else fields).shape
+    return t, ny, nx
+
+
+def finite_points(fields: Trajectory | FrameSource, valid: Mask = None) -> MappedFrames:
+    """True where all channels are finite and, where a mask is given, a point is valid."""
+    return MappedFrames(mask_shape(fields), partial(_finite, fields, valid))
+
+
+def _finite(fields: Trajectory | FrameSource, valid: Mask, frames: slice) -> Bool[Tensor, "t y x"]:
+    finite = fields.read(frames).isfinite().all(1)
+    return finite if valid is None else finite & read_mask(valid, frames).to(finite.device)
+
+
+def map_mask(
+    mask: Mask, change: Callable[[Tensor], Tensor], shape: tuple[int, int] | None = None
+) -> Mask:
+    """A mask after a change of its points (last two axes): at once in memory, else when it is read.
+
+    ``shape`` gives the rows and columns of the result, if they change.
+    """
+    if mask is None or isinstance(mask, Tensor):
+        return None if mask is None else change(mask.cpu())
+    return MappedFrames(
+        (mask.shape[0], *(shape or mask.shape[1:])), partial(_changed, mask, change)
+    )
+
+
+def _changed(mask: FrameSource, change: Callable[[Tensor], Tensor], frames: slice) -> Tensor:
+    return change(mask.read(frames))
+
+
+def pick(values: Sequence[Any], channels: Sequence[int] | None) -> list[Any]:
+    """The values that belong to some channels; all of them if none are named."""
+    return list(values) if channels is None else [values[channel] for channel in channels]
+
+
+def frame_blocks(fields: Trajectory, first: int = 0, stop: int | None = None) -> Iterator[slice]:
+    """Slices of frames of a trajectory that fit the memory together with their channels."""
+    t, c, ny, nx = fields.states.shape
+    step, stop = max(1, BLOCK_VALUES // (c * ny * nx)), t if stop is None else stop
+    return (slice(start, min(start + step, stop)) for start in range(first, stop, step))
+
+
+def scale_channels(
+    fields: Trajectory, factors: Sequence[float], frames: slice, channels: Sequence[int] | None
+) -> Tensor:
+    """Fields times one factor per channel, in single precision at least."""
+    values = fields.read(frames, channels)
+    values = values.to(torch.promote_types(values.dtype, torch.float32))
+    return values * values.new_tensor(pick(factors, channels))[:, None, None]

@@ -1,0 +1,335 @@
+"""Evaluate a run: the model of a run folder on the test split of some flows."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pibert import config
+from pibert.config import Count, NonNegativeInt
+from pibert.data.dataset import Samples, Window
+from pibert.data.filling import count_filled
+from pibert.data.splits import Segment
+from pibert.evaluation.cost import measure_cost
+from pibert.evaluation.insight import insight
+from pibert.evaluation.rollouts import score_free_runs, score_rollouts, spread_starts
+from pibert.evaluation.scores import FORMAT, Scores, read_card, save_card, save_scores
+from pibert.evaluation.scoring import PICK_RULE, score_frames, sequences, vars_of
+from pibert.experiments.calibration import HOW_TO_STATE
+from pibert.experiments.flows import Flows
+from pibert.experiments.run_folder import commit, samples_of, stage_logs, versions
+from pibert.inference import Predictor, load
+from pibert.inference.predictor import PRECISION
+from pibert.models.references.simple import Reference
+from pibert.textfiles import read_json
+
+RECIPE = ("optimizer", "learning_rate")
+"""Settings of the training that the results state for every run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutPlan:
+    """Rollouts from test frames."""
+
+    steps: NonNegativeInt = 20
+    """Frames ahead; 0: no rollouts."""
+    starts: Count = 16
+    """Starts, spread evenly over the test split."""
+    free_run: NonNegativeInt = 0
+    """Most frames of a run from the start of each test flow, whose statistics are compared; 0: no
+    such runs."""
+
+    def __post_init__(self) -> None:
+        config.check(self)
+
+
+def evaluate(
+    folder: Path,
+    flows: Flows,
+    *,
+    into: Path | None = None,
+    history: int | None = None,
+    rollout: RolloutPlan | None = None,
+    device: str = "cpu",
+    labels: dict[str, Any] | None = None,
+    at_a_time: int | None = 1,
+) -> Scores:
+    """Score the model of a run on the test split, and write the scores.
+
+    Args:
+        folder: The run.
+        flows: Of the same channels and units as it was trained on.
+        into: Folder of the scores; the run's own if not given.
+        history: Frames before the predicted ones; the model's own number if not given. With more,
+            models of different histories are evaluated on the same frames.
+        rollout: Rollouts to score; none if not given.
+        device: Where to compute.
+        labels: Data set, candidate and seed, for instance.
+        at_a_time: Most runs that shared the device while this one was trained; None: not known.
+    """
+    predictor = load(folder, device)
+    _refuse_other_flows(predictor, flows, folder)
+    window = Window(history=max(history or 0, predictor.history))
+    if rollout is not None and rollout.steps:
+        _refuse_long_rollout(flows, rollout.steps, window.history)
+    samples = _samples(predictor, flows.split.test, flows, window)
+    scored = score_frames(predictor, samples)
+    lead = window.history - predictor.history
+    own = _samples(predictor, _later(flows, lead), flows, Window(history=predictor.history))
+    seen, more = insight(predictor, samples, own, int(scored.arrays["picks/rows"][1]))
+    arrays = scored.arrays | more
+    card: dict[str, Any] = {
+        "labels": labels or {},
+        "identity": identity_of(folder, flows, history, rollout),
+        "data": data_facts(flows, samples),
+        "model": {
+            "name": predictor.card["model"]["name"],
+            "config": predictor.card["model"]["config"],
+            "weights": predictor.card["weights"]["sha256"],
+        },
+        "entries": scored.entries,
+        "values": scored.values,
+        "correlation_frames": scored.correlation_frames,
+        "pick_rule": PICK_RULE,
+        **seen,
+        "training": _training(folder),
+        "recipe": _recipe(predictor),
+        "at_a_time": at_a_time,
+        "commit": commit(),
+        "versions": versions(),
+        "hardware": _device_name(device),
+        "precision": PRECISION,
+    }
+    if rollout is not None and rollout.steps:
+        card["rollout"], found = _rollouts(predictor, flows, rollout, window.history)
+        arrays |= found
+    if rollout is not None and rollout.free_run:
+        card["free_run"], found = _free_runs(predictor, flows, rollout, window.history)
+        arrays |= found
+    scores = Scores(card, arrays)
+    save_scores(into or folder, scores)
+    return scores
+
+
+def add_cost(folder: Path, into: Path, device: str) -> None:
+    """Measure what the model of a run costs and add it to its scores.
+
+    Separate from the scores, because times are valid only while nothing else uses the device.
+    """
+    predictor = load(folder, device)
+    cost = asdict(measure_cost(predictor.model, predictor.spec, device, seconds=0.5))
+    save_card(into, read_card(into) | {"cost": cost})
+
+
+def identity_of(
+    folder: Path, flows: Flows, history: int | None, rollout: RolloutPlan | None
+) -> str:
+    """A hash: equal if the same weights are evaluated in the same way on the same flows."""
+    try:
+        weights = read_json(folder / "model.json")["weights"]["sha256"]
+    except (LookupError, TypeError):
+        raise ValueError(
+            f"{folder / 'model.json'}: expected the card of a model with the fingerprint of its "
+            "weights, found none; train or save the model again"
+        ) from None
+    plan = None if rollout is None else config.as_plain(rollout)
+    facts = {
+        "format": FORMAT,
+        "weights": weights,
+        "data": flows.source,
+        "fields": [list(flows.spec.channels), list(flows.spec.grid.shape)],
+        "test": [list(segment) for segment in flows.split.test],
+        "history": history,
+        "rollout": plan,
+    }
+    return config.fingerprint(facts)
+
+
+def nmse_of(card: dict[str, Any]) -> float | None:
+    """The main score of a run: NMSE of all components, in physical units."""
+    entries, values = (card[what]["physical/pointwise"] for what in ("entries", "values"))
+    pairs = zip(entries, values, strict=True)
+    return next(v for e, v in pairs if (e["metric"], e["component"]) == ("nmse", "all"))
+
+
+def data_facts(flows: Flows, samples: Samples) -> dict[str, Any]:
+    """Facts that must agree between runs that are compared."""
+    split = {
+        name: [list(segment) for segment in getattr(flows.split, name)]
+        for name in ("train", "valid", "calibration", "test")
+    }
+    return {
+        "source": flows.source,
+        "split": split,
+        # Those of the model, which may have been trained on other flows.
+        "spec": samples.spec.to_dict(),
+        "normalizer": {"mean": list(samples.normalizer.mean), "std": list(samples.normalizer.std)},
+        "length_unit": flows.trajectories[0].length_unit,
+        "time_unit": flows.trajectories[0].time_unit,
+        "test_frames": len(samples),
+        "filled_points": _filled_points(samples),
+        "has_body": any(trajectory.body is not None for trajectory in flows.trajectories),
+        "names": [trajectory.name for trajectory in flows.trajectories],
+        "parameters": [dict(trajectory.parameters) for trajectory in flows.trajectories],
+    }
+
+
+def _filled_points(samples: Samples) -> int:
+    """Points of the test frames that were filled, not measured; they are not scored."""
+    found = 0
+    for piece in sequences(samples):
+        home, first = samples.locate(piece[0])
+        begin = first + samples.window.history
+        found += count_filled(samples.trajectories[home], slice(begin, begin + len(piece)))[0]
+    return found
+
+
+def _samples(
+    predictor: Predictor, segments: Sequence[Segment], flows: Flows, window: Window
+) -> Samples:
+    return Samples(
+        flows.trajectories,
+        segments,
+        window=window,
+        normalizer=predictor.normalizer,
+        spec=predictor.spec,
+    )
+
+
+def _refuse_other_flows(predictor: Predictor, flows: Flows, folder: Path) -> None:
+    for what in ("channels", "units"):
+        mine, theirs = getattr(predictor.spec, what), getattr(flows.spec, what)
+        if mine != theirs:
+            raise ValueError(
+                f"{folder}: the model has {what} {mine}, the data have {theirs}; {HOW_TO_STATE}"
+            )
+    if predictor.spec.grid.shape != flows.spec.grid.shape:
+        raise ValueError(
+            f"{folder}: the model was trained on {predictor.spec.grid.shape} points, the data have "
+            f"{flows.spec.grid.shape}; bring them there with data.size"
+        )
+    mine, theirs = predictor.spec.dt, flows.spec.dt
+    if mine and theirs and abs(mine - theirs) > 1e-3 * mine:
+        raise ValueError(
+            f"{folder}: the model has time step dt = {mine:g}, the data have dt = {theirs:g}; use "
+            "data with its time step (stated with --dt), or every Nth frame with data.stride"
+        )
+    if not flows.split.test:
+        raise ValueError("expected a test split to evaluate on, found none; give it a share")
+
+
+def _refuse_long_rollout(flows: Flows, steps: int, history: int) -> None:
+    found = flows.longest("test")
+    if found < history + steps:
+        most = found - history
+        remedy = f"choose --rollout {most} or less" if most > 0 else "leave --rollout out"
+        raise ValueError(
+            f"--rollout {steps}: expected test flows of at least {history + steps} consecutive "
+            f"frames, {history} as input, found at most {found}; {remedy}, or give longer flows: "
+            "--data FILE"
+        )
+
+
+def refuse_short_flows(name: str, flows: Flows, history: int, rollout: RolloutPlan) -> None:
+    """Check, before any training, that the test split has enough frames."""
+    try:
+        flows.samples("test", Window(history=history))
+        if rollout.steps:
+            flows.samples("test", Window(history=history, horizon=rollout.steps))
+    except ValueError as error:
+        raise ValueError(
+            f"the test split of {name!r} is too short for {history} frames before the predicted "
+            f"ones and rollouts of {rollout.steps} ({error}); leave out candidates with a long "
+            "history, or set rollout.steps=0"
+        ) from None
+
+
+def _rollouts(
+    predictor: Predictor, flows: Flows, plan: RolloutPlan, history: int
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Rollouts, from the same true frames whatever the history of the model."""
+    window = Window(history=history, horizon=plan.steps)
+    samples = _samples(predictor, flows.split.test, flows, window)
+    scores = score_rollouts(predictor, samples, spread_starts(samples, plan.starts))
+    arrays = {
+        "rollout/terms": scores.terms,
+        "rollout/horizon_terms": scores.horizon_terms,
+        "rollout/trajectory": scores.trajectories,
+        "rollout/frame": scores.frames,
+        "rollout/stable": scores.stable,
+        "rollout/diverged": scores.diverged,
+        "rollout/curves": scores.curves(),
+        "rollout/summary": scores.summary(),
+    }
+    card = {
+        "steps": plan.steps,
+        "starts": len(scores.frames),
+        "entries": [vars_of(entry) for entry in scores.measure.entries],
+        "summary": [vars_of(entry) for entry in scores.horizons.entries],
+    }
+    return card, arrays
+
+
+def _free_runs(
+    predictor: Predictor, flows: Flows, plan: RolloutPlan, history: int
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Runs to the end of each test flow: their statistics, and the true flow's sampling error."""
+    samples = _samples(predictor, flows.split.test, flows, Window(history=history))
+    runs = score_free_runs(predictor, samples, plan.free_run)
+    values = {
+        name: [v if math.isfinite(v) else None for v in runs.measure.values(rows.sum(0)).tolist()]
+        for name, rows in (("values", runs.terms), ("sampling", runs.sampling))
+    }
+    card = {
+        "frames": runs.frames.tolist(),
+        "entries": [vars_of(entry) for entry in runs.measure.entries],
+        **values,
+    }
+    arrays = {
+        "free_run/terms": runs.terms,
+        "free_run/sampling": runs.sampling,
+        "free_run/trajectory": runs.trajectories,
+        "free_run/frames": runs.frames,
+    }
+    return card, arrays
+
+
+def _later(flows: Flows, lead: int) -> tuple[Segment, ...]:
+    """The test split without its first frames."""
+    return tuple(Segment(s.trajectory, s.start + lead, s.stop) for s in flows.split.test)
+
+
+def _training(folder: Path) -> dict[str, Any]:
+    """Duration, samples seen and validation curve of each stage."""
+    found: dict[str, Any] = {}
+    for stage, lines in stage_logs(folder).items():
+        epochs = [line for line in lines if line.get("kind") == "epoch"]
+        start = next((line for line in lines if line.get("kind") == "start"), {})
+        if epochs:
+            seen = [samples_of(start, line) for line in epochs]
+            found[stage] = {
+                "epochs": len(epochs),
+                "samples": None if None in seen else sum(filter(None, seen)),
+                "seconds": sum(line.get("seconds") or 0.0 for line in epochs),
+                "curve": [[line["epoch"], line["valid"]] for line in epochs if line.get("valid")],
+                "best_epoch": max(
+                    (line["epoch"] for line in epochs if line.get("best")), default=0
+                ),
+            }
+    return found
+
+
+def _recipe(predictor: Predictor) -> dict[str, Any]:
+    """What a model was trained with; empty if it was not trained, or it is unknown."""
+    if isinstance(predictor.model, Reference):
+        return {}
+    provenance = predictor.card.get("provenance") or {}
+    stated = provenance.get("experiment", {}).get("training", {})
+    return {name: stated.get(name) for name in RECIPE}
+
+
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu"

@@ -1,0 +1,86 @@
+"""What a run will do, in lines of text, before it starts; and a note on what its scores rest on."""
+
+from collections.abc import Iterator, Mapping
+
+from pibert.data.splits import SPLITS, Segment
+from pibert.data.wording import counted
+from pibert.experiments.assembly import Part, Setup
+from pibert.experiments.experiment import Experiment
+from pibert.experiments.flows import Flows
+from pibert.models.references.simple import Reference
+from pibert.notes import Note
+
+_PURPOSES = dict(zip(SPLITS, ("training", "validation", "calibration", "testing"), strict=True))
+_STAGES: dict[Part, str] = {
+    "pretrain": "Pretraining",
+    "train": "Training",
+    "rollouts": "Training on rollouts",
+}
+_OPTIMIZERS = {"muon": "Muon", "adamw": "AdamW"}
+
+
+def summarise(experiment: Experiment, stages: Mapping[Part, Setup], device: str) -> Iterator[str]:
+    """Model, flows and the schedule of each stage, a line each.
+
+    Args:
+        experiment: What is run.
+        stages: What each stage consists of.
+        device: Where it is computed.
+    """
+    setup = next(iter(stages.values()))
+    chosen = experiment.model
+    preset = f", preset {chosen.preset}" if chosen.preset else ""
+    weights = sum(parameter.numel() for parameter in setup.model.parameters())
+    yield f"Model: {chosen.name}{preset}, {weights:,} parameters"
+    yield f"Flows: {_flows(experiment, setup.flows)}"
+    for stage, own in stages.items():
+        if not isinstance(own.model, Reference):
+            yield describe_stage(experiment, stage, own, device)
+
+
+def describe_stage(experiment: Experiment, stage: Part, setup: Setup, device: str) -> str:
+    """The schedule of a stage, on a line."""
+    plan = setup.schedule
+    samples = counted(len(setup.train), "sample")
+    steps = setup.rollout.steps
+    rolled = f" of up to {steps} calls of the model" if steps > 1 else ""
+    return (
+        f"{_STAGES[stage]}: {counted(plan.epochs, 'epoch')} of {samples}{rolled} in batches of "
+        f"{plan.batch_size}; {_OPTIMIZERS[plan.optimizer]}, learning rate "
+        f"{plan.learning_rate:g} falling to {plan.min_learning_rate:g}; on {device} in "
+        f"{experiment.hardware.precision}"
+    )
+
+
+def _flows(experiment: Experiment, flows: Flows) -> str:
+    """Number, source and split of the flows."""
+    data = experiment.data
+    source = data.path or f"{data.case} ({data.preset})"
+    how = {"trajectory": "split by flow", "time": "split in time", "stated": "split as stated"}
+    found = {_PURPOSES[name]: getattr(flows.split, name) for name in SPLITS}
+    used = {purpose: segments for purpose, segments in found.items() if segments}
+    in_frames = any(segment.stop is not None for own in used.values() for segment in own)
+    counts = ", ".join(
+        f"{purpose} {sum(map(flows.length, own)) if in_frames else len(own)}"
+        for purpose, own in used.items()
+    )
+    unit = "frames: " if in_frames else ""
+    gap = f"; {counted(data.guard, 'frame')} between them unused" if data.guard else ""
+    count = counted(len(flows.trajectories), "flow")
+    return f"{source}, {count} {how[data.split]} ({unit}{counts}{gap})"
+
+
+def one_flow_note(flows: Flows) -> Note | None:
+    """A note that the scores rest on a single flow; None: on several."""
+    segments: tuple[Segment, ...] = flows.split.test or flows.split.valid
+    homes = {segment.trajectory for segment in segments}
+    if len(homes) != 1:
+        return None
+    (home,) = homes
+    which = "test" if flows.split.test else "validation"
+    text = f"the {which} scores rest on one flow only, {flows.trajectories[home].name!r}"
+    if any(segment.trajectory == home for segment in flows.split.train):
+        text += ", which also trains the model: they say little about other flows"
+        return Note("one-flow", text, "add flows to learn how well it does on new ones")
+    remedy = "add flows, or see how much the scores change with another split: --set "
+    return Note("one-flow", text, f"{remedy}data.split_seed=1")

@@ -1,0 +1,312 @@
+"""Calibration: errors of a model and scores of its input windows, measured on held-out flows.
+
+Calibration uses flows that neither training nor selection saw. A quarter of their trajectories fit
+the difficulty map and the reference of the out-of-distribution warning. The others calibrate:
+scores of rollouts from several starts, kept per trajectory, channel and lead time. Intervals hold
+for a value at a random known point of a random window of a new trajectory that is exchangeable with
+these; not for all points at once.
+
+``units`` states what counts as independent. With ``trajectories`` nothing is assumed within one,
+and K of them give levels up to K / (K + 1). With ``windows`` each start counts as independent: the
+quantile of all scores, right on average where trajectories are alike, but without a guarantee for a
+new one; the spread over trajectories shows how far it may be off.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pibert.data.dataset import Samples
+from pibert.fields import FieldSpec
+from pibert.inference import conformal
+from pibert.inference.conformal import (
+    FITTING,
+    STARTS,
+    Units,
+    choose_starts,
+    choose_units,
+    count_units,
+    split_groups,
+    weigh,
+)
+from pibert.inference.difficulty import Difficulty, fit_difficulty
+from pibert.inference.ensemble import (
+    Windows,
+    forecast,
+    identity,
+    read_windows,
+    windows_by_trajectory,
+)
+from pibert.inference.ood import (
+    FeatureStatistics,
+    OODDetector,
+    ScoredWindows,
+    Surprisal,
+    largest_surprisals,
+    score_names,
+    scored_spec,
+    window_features,
+    window_scores,
+)
+from pibert.notes import collecting
+
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+ATOMS = 512
+"""Quantiles that are kept of the scores of a trajectory, channel and lead time."""
+_TRAINING_WINDOWS = 2000
+_TOGETHER = 64
+"""Windows that are scored together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationSettings:
+    """How to calibrate."""
+
+    difficulty: str = "residual"
+    leads: int = 8
+    """Lead times with intervals of their own, in frames."""
+    starts: int | None = None
+    """Windows of each trajectory, at most; None: ``STARTS``, and more where trajectories are too
+    few to be the units (``choose_starts``). A calibration states the number that was taken."""
+    units: Units | None = None
+    """What counts as independent; None: trajectories if there are enough."""
+    seed: int = 0
+    """Of the choice which trajectories fit and which calibrate."""
+    group_by: tuple[str, ...] = ()
+    """Parameters: trajectories that agree in all of them repeat a condition, and count as one."""
+
+    def __post_init__(self) -> None:
+        if self.leads < 1 or (self.starts is not None and self.starts < 1):
+            raise ValueError(
+                f"expected at least 1 lead time and start, found {self.leads} and {self.starts}"
+            )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Calibration:
+    """All that is needed for prediction intervals and the out-of-distribution warning."""
+
+    weights_sha256: str
+    """Of the model, or of all members of an ensemble."""
+    settings: CalibrationSettings
+    units: Units
+    difficulty: Difficulty
+    scores: Float[Tensor, "group lead c m"]
+    """Atoms of the scores of each trajectory that calibrated."""
+    windows: Int[Tensor, " group"]
+    """Starts that these are from."""
+    statistics: FeatureStatistics
+    detector: OODDetector
+    guide_losses: Mapping[str, float]
+    same_flows: bool = False
+    """Whether the flows that calibrated trained the model too, with other stretches of time."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "detector", replace(self.detector, remedy=self.remedy))
+
+    @property
+    def count(self) -> int:
+        """Exchangeable units."""
+        return count_units(self.units, self.windows)
+
+    @property
+    def group_weights(self) -> Float[Tensor, " group"]:
+        return weigh(self.units, self.windows)
+
+    @property
+    def highest_level(self) -> float:
+        return conformal.highest_level(self.count)
+
+    @property
+    def leads(self) -> int:
+        return self.scores.shape[1]
+
+    def quantiles(self, level: float) -> Float[Tensor, "lead c"]:
+        """Half-widths of intervals, in scales."""
+        wanted = conformal.corrected_level(level, self.count, self.remedy)
+        return conformal.grouped_quantile(self.scores, self.group_weights, wanted)
+
+    def left_out(self, level: float) -> Float[Tensor, "group lead c"] | None:
+        """Coverage of each trajectory by intervals from the others; None if they are too few."""
+        left = self.windows.sum() - self.windows if self.units == "windows" else None
+        counts = torch.full_like(self.windows, len(self.windows) - 1) if left is None else left
+        if len(self.windows) < 2 or level > conformal.highest_level(int(counts.min())):
+            return None
+        return conformal.left_out_coverage(self.scores, self.group_weights, level, counts)
+
+    @property
+    def remedy(self) -> str:
+        """How to get more units."""
+        if self.units == "trajectories":
+            return "calibrate on more trajectories, or count windows: --units windows"
+        starts = self.settings.starts or STARTS
+        # With fewer windows than were asked for, there are no more. A trajectory that calibrates
+        # alone may be the only one: then some of its windows fit.
+        most = int(self.windows.max())
+        split = len(self.windows) == 1 and most == starts - max(1, round(FITTING * starts))
+        if most < starts and not split:
+            return conformal.MORE_FLOWS
+        return f"{conformal.MORE_FLOWS} or windows of each trajectory (--starts, here {starts})"
+
+    def assumption(self) -> str:
+        """What the levels rest on, in one sentence."""
+        k, n = len(self.windows), int(self.windows.sum())
+        if self.same_flows:
+            return (
+                f"{n} windows of {k} {'flow' if k == 1 else 'flows'} that also trained the model, "
+                f"at other times; {self.units} count as independent: the levels hold for later "
+                "times of these flows at best, not for other flows"
+            )
+        one, all_ = "trajectory", "trajectories"
+        if self.settings.group_by:
+            one, all_ = "condition", "conditions"
+        if self.units == "trajectories":
+            return (
+                f"{k} {all_}, assumed to be exchangeable with new ones; nothing is assumed within "
+                f"a {one}; levels up to {math.floor(1000 * self.highest_level) / 1000:g}"
+            )
+        return (
+            f"{n} windows of {k} {one if k == 1 else all_}, which count as independent although "
+            f"windows of one {one} are not: the levels hold on average for new {all_} like these, "
+            "without a guarantee for each"
+        )
+
+
+def calibrate(
+    predictor: Any,
+    training: Samples | None,
+    held_out: Samples,
+    settings: CalibrationSettings | None = None,
+) -> Calibration:
+    """Measure errors and scores of windows on held-out flows.
+
+    Args:
+        predictor: A ``Predictor`` or an ``Ensemble``, read from files.
+        training: Windows of the training split, for the statistics of typical windows; None: those
+            of the held-out trajectories that fit.
+        held_out: Windows of the calibration split: ``history`` frames of the predictor, and as
+            horizon the lead times of the settings.
+        settings: How to calibrate.
+    """
+    settings = settings or CalibrationSettings()
+    same_flows = training is not None and bool(_homes(training) & _homes(held_out))
+    units = settings.units or choose_units(held_out, same_flows, settings.group_by)
+    starts = settings.starts or choose_starts(held_out, units, settings.group_by)
+    by_unit = windows_by_trajectory(held_out, starts, settings.group_by)
+    fitting, calibrating = split_groups(by_unit, settings.seed)
+    spec = scored_spec(predictor)
+    fit_windows = [read_windows(held_out, own, spec) for own in fitting]
+    difficulty, losses = fit_difficulty(
+        settings.difficulty, [forecast(predictor, own) for own in fit_windows], spec
+    )
+    typical = fit_windows if training is None else _spread_windows(training, spec)
+    statistics = _fit_statistics(predictor, typical)
+    surprisal = Surprisal.of(
+        torch.cat([score_windows(predictor, own, statistics) for own in fit_windows])
+    )
+    atoms, odd, windows, unknown = [], [], [], []
+    for own in calibrating:
+        given = read_windows(held_out, own, spec)
+        made = forecast(predictor, given)
+        atoms.append(_atoms(made.errors() / difficulty.scales(made, spec)))
+        odd.append(score_windows(predictor, given, statistics))
+        windows.append(len(own))
+        unknown.append(float(given.unknown(spec.grid).max()))
+    sizes = torch.tensor(windows)
+    largest = [conformal.summarise(s, 64) for s in largest_surprisals(surprisal, odd)]
+    detector = OODDetector(
+        score_names(spec, consistency=has_consistency(predictor)),
+        surprisal,
+        torch.stack(largest),
+        weigh(units, sizes),
+        count_units(units, sizes),
+        max(unknown),
+    )
+    return Calibration(
+        weights_sha256=identity(predictor),
+        settings=replace(settings, starts=starts),
+        units=units,
+        difficulty=difficulty,
+        scores=torch.stack(atoms),
+        windows=sizes,
+        statistics=statistics,
+        detector=detector,
+        guide_losses=losses,
+        same_flows=same_flows,
+    )
+
+
+def _homes(samples: Samples) -> set[int]:
+    """The trajectories that windows are from."""
+    return {id(samples.trajectories[samples.locate(n)[0]]) for n in range(len(samples))}
+
+
+def has_consistency(predictor: Any) -> bool:
+    """Whether the equation consistency head was trained."""
+    return bool(predictor.card.get("trained", {}).get("consistency", False))
+
+
+def score_windows(
+    predictor: Any, given: Windows, statistics: FeatureStatistics, spec: FieldSpec | None = None
+) -> Float[Tensor, "b part"]:
+    """Scores of the out-of-distribution warning, with the equations of ``spec``."""
+    spec = spec or scored_spec(predictor)
+    parts = []
+    for start in range(0, len(given.fields), _TOGETHER):
+        some = slice(start, start + _TOGETHER)
+        some_windows = _windows_to_score(predictor, given, some)
+        parts.append(window_scores(some_windows, spec, predictor.normalizer, statistics))
+    return torch.cat(parts)
+
+
+def _windows_to_score(predictor: Any, given: Windows, some: slice) -> ScoredWindows:
+    fields, known = given.fields[some], given.known[some]
+    consistency = None
+    if has_consistency(predictor):
+        parameters = {name: values[some] for name, values in given.parameters.items()}
+        with collecting():  # notes on these windows are not about the caller's input
+            consistency = predictor.consistency(fields, parameters, known)
+    return ScoredWindows(
+        fields=fields,
+        seen=given.seen[some],
+        parameters=given.encoded[some],
+        consistency=consistency,
+    )
+
+
+def _spread_windows(training: Samples, spec: FieldSpec) -> Iterator[Windows]:
+    """Windows of the training split, evenly spread."""
+    count = min(_TRAINING_WINDOWS, len(training))
+    numbers = [place * len(training) // count for place in range(count)]
+    for start in range(0, count, _TOGETHER):
+        yield read_windows(training, numbers[start : start + _TOGETHER], spec)
+
+
+def _fit_statistics(predictor: Any, batches: Iterable[Windows]) -> FeatureStatistics:
+    features, spec = [], scored_spec(predictor)
+    for given in batches:
+        windows = ScoredWindows(
+            fields=given.fields, seen=given.seen, parameters=given.encoded, consistency=None
+        )
+        features.append(window_features(windows, spec, predictor.normalizer))
+    return FeatureStatistics.of(torch.cat(features))
+
+
+def _atoms(scores: Float[Tensor, "b lead c y x"]) -> Float[Tensor, "lead c m"]:
+    """Upper quantiles of the scores of a trajectory, of every lead time and channel."""
+    found = []
+    for lead in scores.movedim(1, 0):
+        for values in lead.movedim(1, 0):
+            known = values[~values.isnan()]
+            if not len(known):
+                raise ValueError(
+                    "expected known points in every trajectory and at every lead time to "
+                    "calibrate on, found none in one; leave out trajectories without any"
+                )
+            found.append(conformal.summarise(known, ATOMS))
+    return torch.stack(found).unflatten(0, (scores.shape[1], -1)).float()

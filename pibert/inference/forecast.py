@@ -1,0 +1,259 @@
+"""Predictions from a recording, block by block: what ``pibert predict`` and ``rollout`` write."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pibert.data.format.reading import keeps_step
+from pibert.data.generate import IDENTITY
+from pibert.data.provenance import counts_frames, predicted_source
+from pibert.data.writers import Block, Description
+from pibert.fields import FieldSpec
+from pibert.inference.calibrated import CalibratedPredictor
+from pibert.inference.predictor import Prediction
+from pibert.inference.recording import FittedRecording
+from pibert.notes import Note
+
+
+@dataclass(eq=False)
+class OODSummary:
+    """The out-of-distribution warning of every window that a prediction starts from."""
+
+    windows: list[dict[str, Any]] = field(default_factory=list)
+    rate: float = 0.0
+    lowest_p: float = 0.0
+    most_unknown: float = 0.0
+
+    def add(self, newest: Sequence[int], prediction: Prediction) -> None:
+        """The result of some windows, named by their newest frames."""
+        ood = prediction.ood
+        self.rate, self.lowest_p, self.most_unknown = ood.rate, ood.lowest_p, ood.most_unknown
+        for row, frame in enumerate(newest):
+            found = {name: getattr(ood, name)[row].item() for name in ("p", "flagged")}
+            found["reason"] = ood.reasons[row]
+            found |= {name: getattr(ood, name)[row].item() for name in ("limited", "unknown")}
+            self.windows.append({"frame": frame, **found})
+
+    @property
+    def can_flag(self) -> bool:
+        return self.lowest_p <= self.rate
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "flagged": sum(window["flagged"] for window in self.windows),
+            "rate": self.rate,
+            "least_p": self.lowest_p,
+            "can_be_flagged": self.can_flag,
+            "windows": self.windows,
+        }
+
+    def note(self) -> Note | None:
+        """All windows in one note; None without any."""
+        if not self.windows:
+            return None
+        many, worst = len(self.windows) > 1, min(self.windows, key=lambda window: window["p"])
+        found = f"p = {worst['p']:.3g}" + (f" from frame {worst['frame']}" if many else "")
+        found = f"{'least ' if many else ''}{found}, most unusual: {worst['reason']}"
+        if shares := [window["unknown"] for window in self.windows if window["limited"]]:
+            which = f"{len(shares)} of {len(self.windows)} inputs have" if many else "the input has"
+            share = f"{'up to ' if len(shares) > 1 else ''}{max(shares):.2%}"
+            found += (
+                f"; {which} more unknown points ({share}) than the calibration data (at most "
+                f"{self.most_unknown:.2%}), so that only some scores count"
+            )
+        if count := sum(window["flagged"] for window in self.windows):
+            which = f"{count} of {len(self.windows)} inputs are" if many else "the input is"
+            return Note(
+                "ood",
+                f"out of distribution: {which} unlike the training data ({found}; flagged at p <= "
+                f"{self.rate:g}): prediction intervals mean nothing there",
+            )
+        if self.can_flag:
+            text = f"in distribution: {found} (flagged at p <= {self.rate:g})"
+            return Note("in-distribution", text, severity="info")
+        text = f"not tested for out-of-distribution input: {found}, but the calibration gives no p "
+        text += f"below {self.lowest_p:.3g}, and inputs are flagged at p <= {self.rate:g}"
+        return Note("ood-untested", text, "accept a higher rate: --false-alarms")
+
+
+class Forecaster:
+    """Predicts from a recording; intervals with a calibrated predictor and a level.
+
+    Args:
+        recording: In the model's units.
+        predictor: A ``Predictor`` or an ``Ensemble``.
+        calibrated: The same with its calibration.
+        level: Of the intervals.
+        false_alarms: As for ``CalibratedPredictor.rollout``.
+    """
+
+    def __init__(
+        self,
+        recording: FittedRecording,
+        predictor: Any,
+        calibrated: CalibratedPredictor | None = None,
+        level: float | None = None,
+        false_alarms: float | None = None,
+    ) -> None:
+        self.recording, self.predictor, self.ood = recording, predictor, OODSummary()
+        self._calibrated = calibrated
+        self._options: dict[str, Any] = {"level": level, "false_alarms": false_alarms}
+
+    def next_frames(self, start: int) -> Iterator[tuple[Block, Tensor]]:
+        """The frame after every frame from ``start`` on, and what persistence predicts."""
+        recording = self.recording
+        ends = {n: stop for n, stop in recording.newest_frames().items() if n >= start}
+        for frames in recording.batches(list(ends)):
+            stop = ends[frames[0]]
+            fields, known = recording.windows(frames)
+            prediction, intervals = self._step(frames, fields, known)
+            times = [recording.time_after(frame, 1, stop) for frame in frames]
+            block = Block(
+                fields=prediction,
+                time=torch.tensor(times, dtype=torch.float64),
+                number=torch.tensor(frames) + 1,
+                known=known,
+                truth=recording.truth_after([(frame, 1) for frame in frames], stop),
+                **intervals,
+            )
+            yield block, fields[:, -1]
+
+    def _step(
+        self, frames: list[int], fields: Tensor, known: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        recording = self.recording
+        parameters, grid = recording.parameters, recording.grid
+        if self._calibrated is None:
+            found = self.predictor.predict(fields, 1, parameters, known, grid=grid)
+            recording.notes.extend(found.notes)
+            return found.fields[:, 0], {}
+        # Windows without a known point cannot be tested.
+        usable = known.flatten(1).any(1)
+        prediction, low, high = fields.new_full((3, *fields[:, -1].shape), math.nan)
+        if bool(usable.any()):
+            found = self._calibrated.rollout(
+                fields[usable], 1, parameters, known[usable], grid=grid, **self._options
+            )
+            recording.notes.extend(found.notes)
+            self.ood.add([frames[row] for row in usable.nonzero().flatten().tolist()], found)
+            assert found.intervals is not None
+            prediction[usable] = found.fields[:, 0]
+            low[usable], high[usable] = found.intervals.low[:, 0], found.intervals.high[:, 0]
+        return prediction, {"low": low, "high": high}
+
+    def rollout(self, newest: int, stop: int, steps: int) -> Iterator[tuple[Block, Tensor]]:
+        """The ``steps`` frames after frame ``newest``, and what persistence predicts."""
+        recording = self.recording
+        fields, known = recording.windows([newest])
+        if not bool(known.any()):
+            raise ValueError(
+                f"trajectory {recording.trajectory.name!r}: no point is known in all of the "
+                f"{recording.history} frames up to frame {newest}; start from another (--start)"
+            )
+        done = 0
+        for found in self._blocks(fields, known, steps):
+            recording.notes.extend(found.notes)
+            frames, intervals = found.fields[0], {}
+            if found.intervals is not None:
+                intervals = {"low": found.intervals.low[0], "high": found.intervals.high[0]}
+                if not done:
+                    self.ood.add([newest], found)
+            numbers = range(done + 1, done + len(frames) + 1)
+            times = [recording.time_after(newest, number, stop) for number in numbers]
+            block = Block(
+                fields=frames,
+                time=torch.tensor(times, dtype=torch.float64),
+                number=torch.tensor(numbers),
+                known=known.expand(len(frames), -1, -1),
+                truth=recording.truth_after([(newest, number) for number in numbers], stop),
+                **intervals,
+            )
+            yield block, fields[0, -1:].expand_as(frames)
+            done += len(frames)
+
+    def _blocks(self, fields: Tensor, known: Tensor, steps: int) -> Iterator[Prediction]:
+        parameters, grid = self.recording.parameters, self.recording.grid
+        if self._calibrated is not None:
+            yield from self._calibrated.iterate(
+                fields, steps, parameters, known, beyond="last", grid=grid, **self._options
+            )
+            return
+        stream = self.predictor.stream(fields, steps, parameters, known, grid=grid)
+        self.recording.notes.extend(stream.input.notes)
+        while not stream.is_done:
+            (found,) = self.predictor.advance([stream])
+            if isinstance(found, Exception):
+                raise found
+            yield found
+
+    def describe(
+        self,
+        *,
+        source: Mapping[str, Any],
+        model: str,
+        facts: Mapping[str, Any],
+        counted: str,
+        vorticity_unit: str | None = None,
+        times: Sequence[float] = (),
+        dt: float | None = None,
+    ) -> Description:
+        """The metadata that files of the prediction state.
+
+        Args:
+            source: File and reader of the recording.
+            model: Its name.
+            facts: How the prediction was made.
+            counted: What the numbers of frames count.
+            vorticity_unit: If files for other programs get the vorticity.
+            times: Of the frames, where not all are dt apart.
+            dt: Time between them; None: that of the recording.
+        """
+        recording, calibrated = self.recording, self._calibrated
+        trajectory, level = recording.trajectory, self._options["level"]
+        dt = dt or recording.dt
+        is_even = len(times) < 2 or keeps_step(np.asarray(times), dt)
+        weights = self.predictor.card.get("weights", {}).get("sha256")
+        prediction: dict[str, Any] = {}
+        if calibrated is not None:
+            own = calibrated.calibration
+            weights = own.weights_sha256  # of an ensemble, that of all members
+            rests_on = own.assumption()
+            prediction["intervals"] = {"level": level, "leads": own.leads, "rests_on": rests_on}
+        prediction = {
+            "model": model,
+            "weights_sha256": weights,
+            "parameters": dict(recording.parameters),
+            **facts,
+            **prediction,
+        }
+        kept = {key: value for key, value in trajectory.local.items() if key not in IDENTITY}
+        return Description(
+            name=trajectory.name,
+            spec=replace(
+                written_spec(recording),
+                dt=dt if is_even and not counts_frames(trajectory) else None,
+            ),
+            parameters=recording.parameters,
+            source=predicted_source(trajectory.source, model, weights, level),
+            local={**source, **kept, "prediction": prediction},
+            length_unit=trajectory.length_unit,
+            time_unit=trajectory.time_unit,
+            vorticity_unit=vorticity_unit,
+            counted=counted,
+            bars=level,
+        )
+
+
+def written_spec(recording: FittedRecording) -> FieldSpec:
+    """The fields of a prediction: the recording's, completed by the model's units and body."""
+    own, spec = recording.trajectory.spec, recording.spec
+    grid = own.grid
+    if grid.body is None and spec.grid.body is not None and spec.grid.shape == grid.shape:
+        grid = replace(grid, body=spec.grid.body)
+    units = tuple(b if a == "1" else a for a, b in zip(own.units, spec.units, strict=True))
+    return replace(own, grid=grid, parameters=spec.parameters, units=units)

@@ -1,0 +1,246 @@
+"""The input of a model: fields, mask and parameters of the caller, checked and standardised."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from pibert.fields import FieldSpec, Grid, Normalizer, Parameter
+from pibert.inference.arrays import Converted, Mask, convert_arrays
+from pibert.inference.regridding import Regridding
+from pibert.notes import Note
+
+Parameters = Mapping[str, Any]
+"""Numbers, or arrays with one number per sample, by name."""
+FAR = 50.0
+"""Standard deviations from the training mean beyond which a note asks about the units."""
+FAR_PARAMETER = 3.0
+"""The same for a parameter whose training range is not recorded."""
+MARGIN = 0.1
+"""Accepted distance of a parameter from its training range, as a share of that range."""
+
+
+class ModelInput:
+    """The input of one call, and the conversion of results to its kind, grid, type and device.
+
+    Args:
+        fields: The last ``history`` frames, of any kind.
+        mask: True where they are known.
+        parameters: Of the flow.
+        grid: Of the fields; None: the labels' or the model's.
+        spec: Of the model.
+        normalizer: Of the model.
+        history: Frames that the model takes.
+        device: Of the model.
+        chunk: Samples that fit on it.
+    """
+
+    def __init__(
+        self,
+        fields: Any,
+        mask: Mask | None,
+        parameters: Parameters | None,
+        *,
+        grid: Grid | None,
+        spec: FieldSpec,
+        normalizer: Normalizer,
+        history: int,
+        device: torch.device,
+        chunk: int,
+    ) -> None:
+        converted = _convert(fields, mask, grid, spec, history)
+        self.kind, self.fields, self.known = converted.kind, converted.fields, converted.known
+        """Fields of the caller and where they are known, (b, history, y, x)."""
+        self._normalizer = normalizer
+        shape = (self.fields.shape[-2], self.fields.shape[-1])
+        self.regridding = Regridding(shape, converted.grid, spec.grid)
+        self.body = self.regridding.body().to(self.fields.device)
+        """Of the caller's grid."""
+        usable = self.known & ~self.body
+        _check_values(self.fields, usable, spec)
+        self.notes: list[Note] = [
+            *converted.notes,
+            *self.regridding.notes,
+            *_far_values(self.fields, usable, spec, normalizer),
+        ]
+        # A batch that fits stays on the device between steps; a larger one where the fields are.
+        self._store = device if len(self.fields) <= chunk else self.fields.device
+        on_model, usable = self.regridding.to_model(self.fields, usable)
+        if spec.grid.body is not None:
+            usable = usable & ~spec.grid.body_on(usable.device)
+        self.seen: Bool[Tensor, "b y x"] = usable.all(1).to(self._store)
+        """What the model may see in every frame, on its grid."""
+        # Type before device: not every device has float64.
+        self._window = normalizer.apply(on_model).float().to(self._store)
+        self._check_standardised(spec)
+        given = {} if parameters is None else parameters
+        encoded = _encode(given, spec, len(self.fields))
+        self.notes += unknown_parameters(spec, given)
+        for place, parameter in enumerate(spec.parameters):
+            self.notes += _far_parameter(parameter, encoded[:, place])
+        self.parameters = encoded.to(self._store)
+
+    def _check_standardised(self, spec: FieldSpec) -> None:
+        """Raise for values that overflow single precision when they are standardised."""
+        bad = ~self.standardised().isfinite()
+        if not bool(bad.any()):
+            return
+        sample, _, channel, _, _ = bad.nonzero()[0].tolist()
+        values = self.fields[sample, :, channel][self.known[sample]]
+        largest = values[values.abs().argmax()].item()
+        mean, std = self._normalizer.mean[channel], self._normalizer.std[channel]
+        raise ValueError(
+            "expected values that single precision can hold after standardisation (training mean "
+            f"{mean:.4g}, standard deviation {std:.4g}), found {largest:.4g} in sample {sample}, "
+            f"channel {spec.channels[channel]!r}; check the units, or pass a mask that is False at "
+            "bad points"
+        )
+
+    def forget_input(self) -> None:
+        """Free the input, which long rollouts do not need; results can still be converted."""
+        self.fields = self.fields.new_empty(0)
+        self.known = self.known.new_empty(0)
+        self._window = self._window.new_empty(0)
+
+    def standardised(self) -> Float[Tensor, "b h c y x"]:
+        """The fields as the model sees them."""
+        return self.hidden(self._window)
+
+    def hidden(self, z: Float[Tensor, "b h c y x"]) -> Float[Tensor, "b h c y x"]:
+        """Standardised frames with zero where nothing is known."""
+        return torch.where(self.seen[:, None, None], z, 0.0)
+
+    def physical(self, z: Float[Tensor, "b t c y x"]) -> Float[Tensor, "b t c y2 x2"]:
+        """Standardised, finite frames in the units, grid, type and device of the fields."""
+        frames = self._normalizer.invert(z.to(self.fields.device).to(self.fields.dtype))
+        return self.regridding.to_caller(frames, self.seen.to(self.fields.device))
+
+    def map(self, values: Tensor, *axes: str) -> Any:
+        """Values per sample as the caller's kind of array, in the type of the fields."""
+        # By way of the CPU, which has every type.
+        return self.kind.map(values.cpu().to(self.fields.dtype).to(self.fields.device), axes)
+
+
+def _convert(
+    fields: Any, mask: Mask | None, grid: Grid | None, spec: FieldSpec, history: int
+) -> Converted:
+    xarray = sys.modules.get("xarray")  # not loaded: then this is none of its objects
+    if xarray is not None and isinstance(fields, xarray.Dataset | xarray.DataArray):
+        from pibert.inference.labelled import convert_labelled
+
+        return convert_labelled(fields, mask, grid, spec, history)
+    return convert_arrays(fields, mask, grid, spec, history)
+
+
+def _check_values(fields: Tensor, usable: Tensor, spec: FieldSpec) -> None:
+    bad = usable[:, :, None] & ~fields.isfinite()
+    if bool(bad.any()):
+        sample, frame, channel, row, column = place = bad.nonzero()[0].tolist()
+        raise ValueError(
+            f"expected finite values where the fields are known, found {fields[tuple(place)]:g} in "
+            f"sample {sample}, frame {frame}, channel {spec.channels[channel]!r}, row {row}, "
+            f"column {column}; pass a mask that is False at missing points"
+        )
+
+
+def _far_values(
+    fields: Tensor, usable: Tensor, spec: FieldSpec, normalizer: Normalizer
+) -> Iterator[Note]:
+    """Notes on channels with values far from the training data."""
+    distance = torch.where(usable[:, :, None], normalizer.apply(fields).abs(), 0.0)
+    farthest = distance.amax((0, 1, 3, 4))
+    for channel in (farthest > FAR).nonzero().flatten().tolist():
+        place = distance[:, :, channel].flatten().argmax()
+        value = fields[:, :, channel].flatten()[place].item()
+        mean, std = normalizer.mean[channel], normalizer.std[channel]
+        unit = "" if spec.units[channel] == "1" else f" {spec.units[channel]}"
+        yield Note(
+            "far-values",
+            f"channel {spec.channels[channel]!r} holds {value:.4g}{unit}, "
+            f"{farthest[channel].item():.0f} standard deviations from the training mean (most "
+            f"values seen in training lie between {mean - 3 * std:.4g} and {mean + 3 * std:.4g})",
+            "is it in other units?",
+            subject=spec.channels[channel],
+        )
+
+
+def _far_parameter(parameter: Parameter, z: Float[Tensor, " b"]) -> Iterator[Note]:
+    """A note on a value outside the training range; NaN is unknown."""
+    z = z[z.isfinite()].double()
+    if not len(z):
+        return
+    lowest, highest = parameter.lowest, parameter.highest
+    if lowest is not None and highest is not None:
+        few = 0.01 * abs(lowest) if lowest == highest else 0.0
+        ends = torch.tensor((lowest - few, highest + few), dtype=torch.float64)
+        low, high = parameter.standardise(ends).tolist()
+        low, high = low - MARGIN * (high - low), high + MARGIN * (high - low)
+        seen = f"{lowest:.5g} to {highest:.5g}" if highest > lowest else f"{lowest:.5g} alone"
+        where = f"outside the training range, {seen}"
+    elif (parameter.mean, parameter.std) == (0.0, 1.0):
+        return  # never fitted: nothing is known of the training
+    else:
+        low, high = -FAR_PARAMETER, FAR_PARAMETER
+        ends = parameter.restore(torch.tensor((low, high), dtype=torch.float64))
+        where = (
+            f"{z.abs().max().item():.1f} standard deviations from the mean of the training values "
+            f"(within {high:g} of them: {ends[0]:.5g} to {ends[1]:.5g})"
+        )
+    beyond = torch.maximum(low - z, z - high)
+    if beyond.max() > 0:
+        value = parameter.restore(z[beyond.argmax()]).item()
+        yield Note(
+            "far-parameter",
+            f"parameter {parameter.name!r} is {value:.5g}, {where}: the prediction is an "
+            "extrapolation",
+            "check the value and its unit",
+            subject=parameter.name,
+        )
+
+
+def unknown_parameters(
+    spec: FieldSpec,
+    given: Mapping[str, Any],
+    how: str = "pass parameters={{{name!r}: NUMBER}}, or NaN if it is unknown",
+) -> Iterator[Note]:
+    """A note on parameters of the model that are not given; NaN states that one is unknown.
+
+    Args:
+        spec: Of the model.
+        given: Parameters by name.
+        how: What the caller writes to give the parameter ``name``.
+    """
+    if missing := [name for name in spec.parameter_names if name not in given]:
+        text = f"no value of {', '.join(missing)} is given: the model predicts without it"
+        yield Note("unknown-parameters", text, how.format(name=missing[0]))
+
+
+def _encode(parameters: Any, spec: FieldSpec, batch: int) -> Float[Tensor, "b 16"]:
+    columns: dict[str, float | Tensor] = {}
+    if not isinstance(parameters, Mapping):
+        names = ", ".join(spec.parameter_names) or "none"
+        raise ValueError(
+            f"expected parameters by name, such as {{'Re': 100.0}}, found "
+            f"{type(parameters).__name__}; the model has: {names}"
+        )
+    for name, value in parameters.items():
+        try:
+            column = torch.as_tensor(value, dtype=torch.float32).cpu()
+        except (TypeError, ValueError, RuntimeError):  # no number
+            column = torch.tensor(torch.inf)
+        if tuple(column.shape) not in ((), (1,), (batch,)) or bool(column.isinf().any()):
+            raise ValueError(
+                f"expected one finite number, or {batch} of them, for parameter {name!r}, found "
+                f"{value!r}"
+            )
+        columns[name] = column.reshape(-1)
+    encoded = spec.encode_parameters(columns)
+    if bool(encoded.isinf().any()):
+        raise ValueError(
+            "expected parameters that single precision can hold after standardisation, found "
+            f"{dict(parameters)!r:.200}; check the values and their units"
+        )
+    return encoded.expand(batch, -1)

@@ -1,1 +1,0 @@
-"""Modern models of PIBERT's size, to see whether its parts are what helps."""

@@ -1,0 +1,179 @@
+"""What a PDE family is: everything in the package that depends on the governing equation.
+
+A residual needs its spatial terms and its time derivative at the same instant. From two frames
+that instant is their midpoint: the average of both frames and their difference over dt are each
+second-order accurate there. With one frame, or without dt, the instant is the last frame and the
+time derivative is left out (the steady proxy).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from pibert.physics.derivatives import Order, gradient
+from pibert.physics.grid import Grid
+from pibert.physics.stepping import StepPlan
+
+Frames = Mapping[str, Float[Tensor, "*batch t y x"]]
+Coefficient = float | Tensor
+"""One number, or a tensor (*batch,) with one per sample."""
+Coefficients = Mapping[str, Coefficient]
+Residuals = dict[str, Float[Tensor, "*batch component y x"]]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Omission:
+    """Windows of which each sample loses one term of its equation."""
+
+    fields: Mapping[str, Float[Tensor, "b t y x"]]
+    """The family's channels in physical units, the newest frame last."""
+    known: Bool[Tensor, "b y x"]
+    coefficients: Mapping[str, Any]
+    keep: Mapping[str, Float[Tensor, " b"]]
+    """For each term, 0 in the samples that go without it and 1 in the others."""
+    grid: Grid
+    plan: StepPlan | None
+    """How to step to the newest frame; None where there is one frame alone or no time step."""
+
+
+class Family(ABC):
+    """One governing equation; a subclass is a frozen dataclass with the equation's options."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def channels(self) -> tuple[str, ...]:
+        """Fields that must be there."""
+
+    @property
+    def optional_channels(self) -> tuple[str, ...]:
+        """Fields that are used when they are there."""
+        return ()
+
+    @property
+    def velocity(self) -> tuple[str, str] | None:
+        """The channels that are the velocity of a flow along x and y; None: this is not a flow."""
+        return None
+
+    @property
+    def is_solenoidal(self) -> bool:
+        """Whether it is a flow whose velocity has no divergence."""
+        return False
+
+    @property
+    def frames(self) -> int:
+        """Frames that the full residual takes."""
+        return 2
+
+    def required_frames(self, channels: Sequence[str]) -> int:
+        """Frames of these channels that a window needs before it can violate the equation."""
+        return self.frames
+
+    def is_reversible(self, channels: Sequence[str]) -> bool:
+        """Whether frames of these channels also obey the equation in reverse order."""
+        return False
+
+    @property
+    @abstractmethod
+    def coefficients(self) -> Mapping[str, float]:
+        """Names of the coefficients, and what stands for an unknown one: 0 leaves out its term.
+
+        Diffusivities start with ``viscosity`` or ``diffusivity``: they limit explicit steps.
+        """
+
+    @property
+    @abstractmethod
+    def terms(self) -> tuple[str, ...]:
+        """Names of the residuals."""
+
+    @property
+    def equation(self) -> str:
+        """The equation in the words of ``pibert.models.baselines.pitt.VOCABULARY``."""
+        return "unknown"
+
+    @property
+    def symbols(self) -> Mapping[str, str]:
+        """The words of every coefficient in the equation, in the order in which to tell them."""
+        return {}
+
+    def residuals(
+        self,
+        fields: Frames,
+        grid: Grid,
+        *,
+        dt: float | None = None,
+        order: Order = 2,
+        **coefficients: Coefficient,
+    ) -> Residuals:
+        """Signed residuals (*batch, component, y, x) of fields (*batch, t, y, x).
+
+        The last frame is now. With fewer frames than the equation needs, or without dt, the time
+        derivative is left out (the steady proxy). Coefficients are numbers or tensors (*batch,).
+        """
+        missing = [name for name in self.channels if name not in fields]
+        if missing:
+            raise ValueError(f"family {self.name!r} needs channels {missing}, found {list(fields)}")
+        unknown = [name for name in coefficients if name not in self.coefficients]
+        if unknown:
+            raise ValueError(
+                f"family {self.name!r} has coefficients {list(self.coefficients)}, found {unknown}"
+            )
+        if dt is not None and not dt > 0:
+            raise ValueError(f"dt must be positive or None, found {dt}")
+        return self._residuals(fields, grid, dt, order, coefficients)
+
+    @abstractmethod
+    def _residuals(
+        self, fields: Frames, grid: Grid, dt: float | None, order: Order, factors: Coefficients
+    ) -> Residuals:
+        """The residuals of checked inputs, in the order of ``terms``."""
+
+    def omissible_terms(self, known: Collection[str], has_steps: bool) -> tuple[str, ...]:
+        """Terms of the equation that a window can be made without.
+
+        Args:
+            known: Names of the coefficients that are known.
+            has_steps: Whether a window has two frames or more a known time apart.
+        """
+        return ()
+
+    def change_without(self, omission: Omission) -> dict[str, Float[Tensor, "b y x"]]:
+        """What to add to the newest frame of each channel to take out the terms not kept."""
+        raise NotImplementedError
+
+
+def midpoint(frames: Tensor, dt: float | None) -> tuple[Tensor, Tensor | None]:
+    """Value and rate of change midway between the last two frames; else last frame and None."""
+    now = frames[..., -1, :, :]
+    if dt is None or frames.shape[-3] < 2:
+        return now, None
+    before = frames[..., -2, :, :]
+    return (now + before) / 2, (now - before) / dt
+
+
+def spread(coefficient: Coefficient, axes: int = 2) -> Coefficient:
+    """A coefficient that multiplies fields with this many axes behind the batch."""
+    if isinstance(coefficient, Tensor):
+        return coefficient.reshape(*coefficient.shape, *[1] * axes)
+    return coefficient
+
+
+def stacked(
+    fields: Mapping[str, Float[Tensor, "b t y x"]], names: Sequence[str], frame: int
+) -> Float[Tensor, "b c y x"]:
+    """Some channels of one frame; indexing by a list would wait for the device."""
+    return torch.stack([fields[name][:, frame] for name in names], dim=1)
+
+
+def advection(velocity: Float[Tensor, "b 2 y x"], grid: Grid, order: Order) -> Tensor:
+    """-(u . grad) u."""
+    along_x, along_y = gradient(velocity, grid, order)
+    return -(velocity[:, :1] * along_x + velocity[:, 1:] * along_y)

@@ -1,0 +1,97 @@
+"""All figures of a report: a figure is a function of ``DatasetResults`` and a line in ``FIGURES``.
+
+A function returns None where the data lack what the figure needs. If drawing a figure fails, its
+name and the reason take its place, and the report is still written.
+"""
+
+import base64
+import io
+import struct
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from pibert.report.comparison import errors, fields, internals, spectra, time, training, wake
+from pibert.report.comparison.plots import Animated, Drawn
+from pibert.report.comparison.results import DatasetResults
+from pibert.report.figures import DPI
+
+Maker = Callable[[DatasetResults], Drawn | Animated | Sequence[Drawn] | None]
+FIGURES: tuple[tuple[str, Maker], ...] = (
+    ("Flows", errors.flows),
+    ("Components", errors.metrics),
+    ("Components", errors.error_distribution),
+    ("Scales", errors.scales),
+    ("Scales", spectra.spectra),
+    ("Fields", fields.overview),
+    ("Fields", fields.easy_overview),
+    ("Fields", fields.hard_overview),
+    ("Fields", fields.components),
+    ("Fields", fields.winner_components),
+    ("Wake", wake.multiscale),
+    ("Wake", wake.cross_sections),
+    ("Time", time.probe_traces),
+    ("Time", spectra.power_spectra),
+    ("Time", time.timestep_strip),
+    ("Time", time.animation),
+    ("Time", errors.sequence_metrics),
+    ("Model", internals.tokens),
+    ("Model", internals.embedding_alignment),
+    ("Cost", training.cost),
+    ("Convergence", training.tuning),
+    ("Convergence", training.convergence),
+    ("Rollout", time.rollout),
+    ("Rollout", time.stable_horizon),
+)
+"""Section of the page and function of each figure, in the order of the page."""
+
+
+class Picture(NamedTuple):
+    """An encoded figure, or the reason why it could not be drawn."""
+
+    section: str
+    name: str
+    data: bytes = b""
+    mime: str = ""
+    width: int = 0
+    """In CSS pixels."""
+    height: int = 0
+    caption: str = ""
+    alt: str = ""
+    error: str = ""
+    number: int = 0
+    """On the page."""
+
+    @property
+    def base64(self) -> str:
+        return base64.b64encode(self.data).decode()
+
+
+def draw_figures(
+    data: DatasetResults, figures: Sequence[tuple[str, Maker]] = FIGURES
+) -> list[Picture]:
+    """Draw every figure for which the data suffice, one at a time."""
+    found: list[Picture] = []
+    for section, make in figures:
+        name = getattr(make, "__name__", type(make).__name__)
+        try:
+            made = make(data)
+            drawn = [made] if isinstance(made, Drawn | Animated) else list(made or ())
+            found += [encode(section, name, own) for own in drawn]
+        except Exception as error:  # the tables are worth having, whatever went wrong
+            found.append(Picture(section, name, error=f"{type(error).__name__}: {error}"))
+    return found
+
+
+def encode(section: str, name: str, drawn: Drawn | Animated) -> Picture:
+    """Encode a figure as lossless WebP, half the size of a PNG; animations are encoded already."""
+    if isinstance(drawn, Animated):
+        content, mime = drawn.data, "image/png"
+        # Width and height follow the signature and the name of the first chunk of a PNG.
+        width, height = struct.unpack(">II", content[16:24])
+    else:
+        file = io.BytesIO()
+        options = {"lossless": True}
+        drawn.figure.savefig(file, format="webp", dpi=DPI, facecolor="white", pil_kwargs=options)
+        content, mime = file.getvalue(), "image/webp"
+        width, height = (round(96 * inches) for inches in drawn.figure.get_size_inches())
+    return Picture(section, name, content, mime, width, height, drawn.caption, drawn.alt)

@@ -1,0 +1,158 @@
+"""Results of all models on one dataset: what every table and figure of a report is made from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from pibert.evaluation.scores import Scores
+from pibert.fields import FieldSpec
+
+COLOURS = {
+    "truth": "#222222",
+    "pibert": "#2b5c8a",
+    "fno2d": "#4f9d45",
+    "deeponet2d": "#8e63a8",
+    "pitt": "#e08214",
+    "fourierflow": "#a0622d",
+    "pinn": "#8c8c8c",
+    "unet": "#c2185b",
+    "transolver": "#008b8b",
+    "mwt": "#767600",
+    "persistence": "#444444",
+    "training-mean": "#9e9e9e",
+    "linear-extrapolation": "#b07aa1",
+    "mean-advection": "#e377c2",
+    "dmd": "#17becf",
+}
+"""Colours of the standard models, whose points are circles."""
+OTHERS = (
+    *("#1e88e5", "#d32f2f", "#7cb342", "#5e35b1", "#f4511e", "#00a36c"),
+    *("#c09000", "#6d4c41", "#3949ab", "#558b2f", "#ad1457"),
+)
+MARKS = ("s", "^", "D", "v", "P", "X", ">")
+"""Colours and markers of other models. Their counts have no common factor, so no pair repeats
+before all have been used."""
+UNTRAINED = ("persistence", "training-mean", "linear-extrapolation", "mean-advection", "dmd")
+"""Predictors without trained weights: drawn dotted or hollow."""
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetResults:
+    """The results on one dataset."""
+
+    name: str
+    results: Mapping[str, Any]
+    """The whole of ``results.json``."""
+    scores: Mapping[tuple[str, int], Scores]
+    """Scores of every run on this dataset, by model and seed."""
+
+    @cached_property
+    def facts(self) -> Mapping[str, Any]:
+        """The entry of this dataset in ``results.json``."""
+        return dict(self.results["data"][self.name])
+
+    @cached_property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models, best first."""
+        return tuple(row["model"] for row in self.facts["ranking"])
+
+    @cached_property
+    def seeds(self) -> list[int]:
+        return sorted({seed for _, seed in self.scores})
+
+    @cached_property
+    def records(self) -> Sequence[Mapping[str, Any]]:
+        return [record for record in self.results["records"] if record["data"] == self.name]
+
+    @cached_property
+    def runs(self) -> list[Mapping[str, Any]]:
+        """Runs that did not fail."""
+        runs = self.results["runs"]
+        return [run for run in runs if run["data"] == self.name and "failed" not in run]
+
+    @cached_property
+    def _table(self) -> dict[tuple[str, str, str, str], list[Mapping[str, Any]]]:
+        table: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = {}
+        for record in self.records:
+            key = (record["model"], record["metric"], record["component"], record["space"])
+            table.setdefault(key, []).append(record)
+        return table
+
+    def find(
+        self, model: str, metric: str, component: str = "all", space: str = "physical"
+    ) -> list[Mapping[str, Any]]:
+        """Records of a metric, one for each seed; empty where it was not measured."""
+        return self._table.get((model, metric, component, space), [])
+
+    def value(
+        self, model: str, metric: str, component: str = "all", space: str = "physical"
+    ) -> float | None:
+        """The mean over seeds; None where nothing was measured."""
+        found = [record["value"] for record in self.find(model, metric, component, space)]
+        return mean_of(found)
+
+    def first(self, model: str) -> Scores:
+        """Scores of a model's first seed."""
+        return self.scores[min(key for key in self.scores if key[0] == model)]
+
+    def arrays_of(self, models: Sequence[str], name: str) -> dict[str, Tensor]:
+        """An array of each model's first seed, of the models that have it."""
+        return {m: own[name] for m in models if name in (own := self.first(m).arrays)}
+
+    @cached_property
+    def reference(self) -> Scores:
+        """Scores of the best model, for what all models share: truth, frames, probes."""
+        return self.first(self.models[0])
+
+    @cached_property
+    def info(self) -> Mapping[str, Any]:
+        """Description of the data: spec, split, names, units."""
+        return dict(self.reference.card["data"])
+
+    @cached_property
+    def spec(self) -> FieldSpec:
+        return FieldSpec.from_dict(self.info["spec"])
+
+    def trajectory(self, row: int) -> str:
+        """Name and parameters of the trajectory of a test row: ``cylinder-0004 (Re = 161)``."""
+        number = int(self.reference.arrays["rows/trajectory"][row])
+        parameters = self.info["parameters"][number] if self.info.get("parameters") else {}
+        values = ", ".join(f"{name} = {value:.3g}" for name, value in parameters.items())
+        return str(self.info["names"][number]) + (f" ({values})" if values else "")
+
+    def shown(self, most: int = 7) -> tuple[str, ...]:
+        """Models for a figure with little room, by rank: PIBERT, persistence, the best others."""
+        must = [name for name in ("pibert", "unet", "persistence") if name in self.models]
+        rest = [name for name in self.models if name not in must]
+        chosen = {*must, *rest[: max(0, most - len(must))]}
+        return tuple(name for name in self.models if name in chosen)
+
+    def rival(self, model: str = "pibert") -> str | None:
+        """The best other trained model."""
+        others = [m for m in self.models if not m.startswith(model) and m not in UNTRAINED]
+        return others[0] if others else None
+
+    def ranked(self, model: str) -> str:
+        """``2. unet``."""
+        return f"{self.models.index(model) + 1}. {model}"
+
+    def colour(self, model: str) -> str:
+        """The colour of a model, the same in every figure."""
+        return COLOURS.get(model) or OTHERS[self._others.index(model) % len(OTHERS)]
+
+    def mark(self, model: str) -> str:
+        """The marker of a model; with its colour it is unique."""
+        return "o" if model in COLOURS else MARKS[self._others.index(model) % len(MARKS)]
+
+    @cached_property
+    def _others(self) -> list[str]:
+        return [name for name in sorted(self.models) if name not in COLOURS]
+
+
+def mean_of(values: Sequence[int | float | None]) -> float | None:
+    """The mean of the known values; None without any."""
+    known = [float(value) for value in values if value is not None]
+    return sum(known) / len(known) if known else None

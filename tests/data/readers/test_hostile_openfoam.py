@@ -1,0 +1,220 @@
+"""OpenFOAM files that declare more than they hold, lead elsewhere, or would take forever."""
+
+import gzip
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pibert.data.readers import openfoam
+from pibert.data.readers.openfoam.dictionary import Dictionary, Parser
+from pibert.data.readers.openfoam.patterns import matches
+from pibert.data.readers.openfoam.storage import Storage
+from pibert.data.readers.recordings import SourceError
+from tests.lookalikes.openfoam import write_case
+
+X, Y = np.arange(4.0), np.arange(3.0)
+MESH = "constant/polyMesh"
+COMPACT = "faceCompactList"
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Path:
+    velocities = np.random.default_rng(0).normal(size=(2, len(X) * len(Y), 3))
+    write_case(tmp_path / "case", X, Y, {"1": velocities[0], "2": velocities[1]})
+    return tmp_path / "case"
+
+
+def edit(path: Path, old: bytes, new: bytes) -> None:
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new, 1))
+
+
+def put_list(path: Path, text: str, kind: str | None = None) -> None:
+    """Replace the list of a mesh file."""
+    head = path.read_bytes().partition(b"// *")[0]
+    if kind is not None:
+        head = re.sub(rb"class\s+\w+", f"class {kind}".encode(), head)
+    path.write_bytes(head + text.encode())
+
+
+def refused(case: Path, file: str) -> str:
+    with pytest.raises(SourceError) as found:
+        openfoam.open_recordings(case)[0].read()
+    assert str(case / file) in str(found.value)
+    return str(found.value)
+
+
+def parsed(text: str, path: Path = Path("/case/0/U")) -> Dictionary:
+    return Parser(text.encode(), path).entries()
+
+
+def overlapping_patches(mesh: Path) -> None:
+    text = (mesh / "boundary").read_bytes()
+    same = re.sub(rb"nFaces \d+; startFace \d+", b"nFaces 38; startFace 17", text)
+    (mesh / "boundary").write_bytes(same)
+
+
+MANY = "3000000000{0}"
+BEYOND = f"56({' '.join(str(10**10 * face) for face in range(56))}) 4(0 1 2 3)"
+
+
+@pytest.mark.parametrize(
+    ("damage", "file", "problem"),
+    [
+        (lambda mesh: put_list(mesh / "owner", MANY), "owner", "3000000000 values in"),
+        (lambda mesh: put_list(mesh / "points", "3000000000{(0 0 0)}"), "points", "3000000000"),
+        (lambda mesh: put_list(mesh / "faces", f"{MANY} {MANY}", COMPACT), "faces", "3000000000"),
+        (lambda mesh: put_list(mesh / "faces", BEYOND, COMPACT), "faces", "550000000000 of 4"),
+        (lambda mesh: put_list(mesh / "faces", "2(4(0 1 2 3) -1(4 5 6 7))"), "faces", "no length"),
+        (lambda mesh: edit(mesh / "faces", b"4(1 ", b"4(-1 "), "faces", "number -1"),
+        (
+            lambda mesh: edit(mesh / "owner", b"\n11\n", b"\n100000000000\n"),
+            "faces",
+            "with 55 faces",
+        ),
+        (overlapping_patches, "faces", "overlap"),
+        (lambda mesh: edit(mesh / "points", b"(-0.5 ", b"(-inf "), "points", "reach inf"),
+    ],
+)
+def test_counts_of_a_mesh_are_compared_with_what_it_holds(
+    case: Path, damage: Callable[[Path], None], file: str, problem: str
+) -> None:
+    damage(case / MESH)
+    assert problem in refused(case, f"{MESH}/{file}")
+
+
+@pytest.mark.parametrize("count", [10**9, 10**30])
+def test_a_uniform_field_has_as_many_values_as_the_mesh_has_cells(case: Path, count: int) -> None:
+    head, _, rest = (case / "2/U").read_bytes().partition(b"internalField")
+    tail = b"boundaryField" + rest.partition(b"boundaryField")[2]
+    uniform = f"internalField nonuniform List<vector> {count}{{(1 2 3)}};\n".encode()
+    (case / "2/U").write_bytes(head + uniform + tail)
+    assert re.search("expected 12 x 3|declares a list of", refused(case, "2/U"))
+    (case / "2/U").write_bytes(head + uniform.replace(str(count).encode(), b"12") + tail)
+    frame = openfoam.open_recordings(case)[0].read(slice(1, 2))[0]
+    assert (frame[0] == 1).all() and (frame[1] == 2).all()
+
+
+def test_numbers_of_points_across_processors_fit_their_points(tmp_path: Path) -> None:
+    velocity = np.ones((len(X) * len(Y), 3))
+    for part in (0, 1):
+        write_case(tmp_path / f"processor{part}", X, Y, {"1": velocity})
+        path = tmp_path / f"processor{part}" / MESH / "pointProcAddressing"
+        path.write_text("FoamFile { format ascii; class labelList; }\n")
+        numbers = [*range(39), 100_000_000_000]
+        path.write_text(f"{path.read_text()}40({' '.join(map(str, numbers))})")
+    assert "names point 100000000000" in refused(tmp_path, f"processor0/{MESH}/points")
+
+
+def test_a_compressed_file_does_not_unpack_to_far_more_than_its_size(
+    case: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pibert.data.readers.shared.files._ALWAYS", 1 << 20)
+    path = case / "2/U"
+    blanks = gzip.compress(b" " * (1 << 20))
+    (case / "2/U.gz").write_bytes(gzip.compress(path.read_bytes()) + 20 * blanks)
+    path.unlink()
+    assert "unpack the file first" in refused(case, "2/U.gz")
+
+
+def test_doubling_macros_are_refused(case: Path) -> None:
+    doubled = "".join(f"a{n + 1} $a{n} $a{n};" for n in range(40))
+    with pytest.raises(ValueError, match="macros expand to more than"):
+        parsed(f"a0 x y;{doubled}")
+    merged = "".join(f"a{n + 1} {{ $a{n}; $a{n}; }}" for n in range(40))
+    with pytest.raises(ValueError, match="macros expand to more than"):
+        parsed(f'a0 {{ "b.*" c; }} {merged}')
+    # Nested lists are shared, and never written out.
+    nested = "a0 (x x);" + "".join(f"a{n + 1} ($a{n} $a{n});" for n in range(40))
+    edit(case / "2/U", b"dimensions", nested.encode() + b" dimensions")
+    edit(case / "2/U", b"type freestream", b"type $a40")
+    assert len(openfoam.open_recordings(case)) == 1
+
+
+@pytest.mark.parametrize("text", ["a " + "(" * 5000, "a {" * 5000, "FoamFile { b " + "(" * 5000])
+def test_deep_nesting_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="nested more than 100 levels"):
+        parsed(text)
+
+
+def test_long_names_of_macros_are_unknown() -> None:
+    assert parsed("a { b 1; } c $" + "a." * 5000 + "b;")["c"] == ["#unknown"]
+
+
+def test_comments_before_the_block_of_a_processor_are_read_in_one_way(case: Path) -> None:
+    folder = case / "processors1" / "3"
+    folder.mkdir(parents=True)
+    head = b"FoamFile { class decomposedBlockData; format ascii; }\n"
+    (folder / "U").write_bytes(head + 40 * b"// // " + b"x")
+    with pytest.raises(SourceError, match="blocks of 0 processors"):
+        Storage(case, (case / "processors1",), 1).read("3/U")
+
+
+@pytest.mark.parametrize("name", ["../../secret", "{}/secret", "<case>/../secret"])
+@pytest.mark.parametrize("word", ["#include", "#includeIfPresent"])
+def test_files_outside_the_case_are_not_included(case: Path, name: str, word: str) -> None:
+    (case.parent / "secret").write_text("nu 1e-3;")
+    line = f'{word} "{name.format(case.parent)}"\ndimensions'
+    edit(case / "2/U", b"dimensions", line.encode())
+    assert "outside the case" in refused(case, "2/U")
+
+
+def test_included_files_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
+    for number in range(4):
+        (tmp_path / f"{number}.inc").write_text(f'#include "{number + 1}.inc"\n' * 30)
+    (tmp_path / "4.inc").write_text("a b;")
+    with pytest.raises(ValueError, match="more than 100 files"):
+        parsed('#include "../0.inc"\n', tmp_path / "0" / "U")
+    with pytest.raises(ValueError, match="includes"):
+        parsed(f'#include "{"a" * 5000}"\n', tmp_path / "0" / "U")
+
+
+@pytest.mark.parametrize("text", ["[(0)]", "[inf 1 -1 0 0 0 0]", "[0 1.5 -1 0 0 0 0]", "(a)", "a"])
+def test_odd_dimensions_are_no_unit(case: Path, text: str) -> None:
+    for time in ("1", "2"):
+        edit(case / time / "U", b"[0 1 -1 0 0 0 0]", text.encode())
+    (trajectory,) = openfoam.open_recordings(case)
+    assert trajectory.spec.units[0] == "1"
+
+
+def test_a_uniform_value_of_lists_is_refused(case: Path) -> None:
+    for time in ("1", "2"):
+        edit(case / time / "U", b"type freestream;", b"type a; value uniform ((1) 2 3);")
+    assert "other than numbers" in refused(case, "1/U")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names", "others"),
+    [
+        (".*", ("", "inlet"), ()),
+        ("(up|low)Wall", ("upWall", "lowWall"), ("Wall", "upWalls")),
+        ("wall[0-9]+", ("wall0", "wall12"), ("wall", "wallA")),
+        ("a{2}b{1,2}c{0,}", ("aab", "aabbcc"), ("ab", "aabbb")),
+        ("^(a|b?c)*$", ("", "acbc"), ("b",)),
+        ("[^]a]\\.x", ("b.x",), ("a.x", "].x", "bxx")),
+        ("(a", (), ("a", "(a")),
+        ("a)", (), ("a", "a)")),
+        ("[", (), ("[",)),
+        ("*a", (), ("a", "*a")),
+    ],
+)
+def test_patterns_match_whole_names(
+    pattern: str, names: tuple[str, ...], others: tuple[str, ...]
+) -> None:
+    assert all(matches(pattern, name) for name in names)
+    assert not any(matches(pattern, name) for name in others)
+
+
+def test_patterns_do_not_try_all_ways(case: Path) -> None:
+    for pattern in ("(a+)+b", "(a|a)*b", ".*" * 30 + "b"):
+        assert not matches(pattern, "a" * 100)
+    for pattern in ("(" * 60 + "a" + ")" * 60, "((a{900}){900}){900}"):
+        with pytest.raises(ValueError, match="more than"):
+            matches(pattern, "a")
+    edit(case / "1/U", b"left", b'"((a{900}){900}){900}"')
+    assert "a pattern has more than" in refused(case, "1/U")

@@ -1,0 +1,280 @@
+"""Metadata that the user states: units, spacing, time step, family, sides and parameters."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pibert.data.convert import convert
+from pibert.data.format import Reader, write
+from pibert.data.readers import open_recordings
+from pibert.data.readers.recordings import Hints, Recordings, SourceError
+from pibert.data.readers.shared.metadata import family_note, state
+from pibert.data.units import in_consistent_units
+from pibert.fields import FieldSpec, Grid, Trajectory
+from pibert.notes import InputWarning
+from tests.data.helpers import make_trajectory
+
+
+def trajectory_of(
+    *,
+    channels: tuple[str, ...] = ("u", "v"),
+    units: tuple[str, ...] = ("1", "1"),
+    length_unit: str | None = None,
+    time: list[float] | None = None,
+    dt: float | None = None,
+    time_unit: str | None = None,
+    dx: float = 16.0,
+    dy: float = 8.0,
+) -> Trajectory:
+    times = torch.tensor([0.0, 1.0, 2.0] if time is None else time)
+    rng = np.random.default_rng(0)
+    states = torch.from_numpy(rng.normal(size=(len(times), len(channels), 4, 5)))
+    grid = Grid((4, 5), dx, dy, origin=(2 * dx, dy))
+    return Trajectory(
+        name="a",
+        states=states.float(),
+        time=times,
+        spec=FieldSpec(channels=channels, units=units, dt=dt, grid=grid, family=None),
+        length_unit=length_unit,
+        time_unit=time_unit,
+    )
+
+
+def netcdf(path: Path, velocity: str = "m/s", length: str = "mm", clock: str = "s") -> Path:
+    xarray = pytest.importorskip("xarray")
+    values = np.random.default_rng(0).normal(size=(3, 4, 5))
+    axes = {
+        "x": ("x", 0.5 * np.arange(5), {"units": length}),
+        "y": ("y", 0.25 * np.arange(4), {"units": length}),
+        "time": ("time", (1 if clock == "frame" else 0.1) * np.arange(3), {"units": clock}),
+    }
+    fields = {name: (("time", "y", "x"), values, {"units": velocity}) for name in "uv"}
+    xarray.Dataset(fields, axes).to_netcdf(path, engine="h5netcdf")
+    return path
+
+
+def native(path: Path) -> Path:
+    flow = trajectory_of(units=("m/s", "m/s"), length_unit="mm", time_unit="s", dt=1.0)
+    write(path, [flow])
+    return path
+
+
+def csv(path: Path) -> Path:
+    rows = "".join(f"{x},{y},1,2\n" for y in range(4) for x in range(5))
+    path.write_text("x [mm],y [mm],u [m/s],v [m/s]\n" + rows)
+    return path
+
+
+STATING = {"a.nc": netcdf, "a.h5": native, "a.csv": csv}
+
+
+def opened(path: Path, **hints: Any) -> Recordings:
+    return open_recordings(path, hints=Hints(**hints))
+
+
+@pytest.mark.parametrize("name", STATING)
+def test_units_that_contradict_the_file_need_override_units(tmp_path: Path, name: str) -> None:
+    path = STATING[name](tmp_path / name)
+    plain = opened(path)[0]
+    for option, given, stated in (("unit", "mm/s", "m/s"), ("length_unit", "cm", "mm")):
+        told = f"--{option.replace('_', '-')} {given} .* in {stated}; .*--override-units"
+        with pytest.raises(SourceError, match=told):
+            opened(path, **{option: given})
+    recordings = opened(path, unit="mm/s", length_unit="cm", override_units=True)
+    flow = recordings[0]
+    assert flow.spec.units[:2] == ("mm/s", "mm/s") and flow.length_unit == "cm"
+    assert torch.equal(flow.read(), plain.read()) and flow.spec.grid == plain.spec.grid
+    assert any("--unit mm/s replaced" in remark for remark in recordings.remarks)
+    same = opened(path, unit="m s-1", length_unit="millimetres")[0]
+    assert same.spec.units[:2] == ("m/s", "m/s") and same.length_unit == "mm"
+
+
+def test_units_that_a_file_does_not_state_are_taken(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", u=np.ones((2, 4, 5)), v=np.ones((2, 4, 5)))
+    stated = {"dt": 0.1, "dx": 0.5, "dy": 0.25, "length_unit": "mm", "unit": "m/s"}
+    flow = opened(tmp_path / "a.npz", **stated)[0]
+    assert flow.spec.units == ("m/s", "m/s") and flow.length_unit == "mm"
+    assert (flow.spec.grid.dx, flow.spec.grid.dy, flow.spec.dt) == (0.5, 0.25, 0.1)
+    assert flow.time_unit == "s"  # as velocities are per second
+    assert flow.local["hints"] == stated
+    assert opened(tmp_path / "a.npz", unit="U", dt=0.1)[0].time_unit is None
+    with pytest.warns(InputWarning, match="'furlongs'"):
+        opened(tmp_path / "a.npz", unit="furlongs")
+
+
+def test_what_contradicts_coordinates_and_times_is_refused(tmp_path: Path) -> None:
+    path = netcdf(tmp_path / "a.nc")
+    for hints, stated in (
+        ({"dx": 2.0, "dy": 0.25}, "0.5 mm along x"),
+        ({"dt": 0.2}, "0.1 s"),
+        ({"time_unit": "ms"}, "times in s"),
+    ):
+        with pytest.raises(SourceError, match=stated):
+            opened(path, **hints)
+    recordings = opened(path, dx=2.0, dt=0.2, time_unit="ms", override_units=True)
+    flow, grid = recordings[0], recordings[0].spec.grid
+    assert (grid.dx, grid.dy) == pytest.approx((2.0, 0.25)) and flow.time_unit == "ms"
+    assert flow.time.tolist() == pytest.approx([0.0, 0.2, 0.4])
+    assert any("--dx 2 replaced" in remark for remark in recordings.remarks)
+    agreeing = opened(path, dx=0.5, dy=0.25, dt=0.1)[0].spec
+    assert (agreeing.grid.dx, agreeing.dt) == pytest.approx((0.5, 0.1))
+    # Positions in pixels need a scale, not another spacing.
+    with pytest.raises(SourceError, match=r"16 along x; .*--scale"):
+        state(trajectory_of(), Hints(dx=0.8, dy=0.4))
+
+
+def test_points_that_are_counted_take_a_spacing() -> None:
+    counted = trajectory_of(dx=1.0, dy=1.0)
+    grid = state(counted, Hints(dx=0.5, dy=0.25))[0].spec.grid
+    assert (grid.dx, grid.dy) == (0.5, 0.25) and grid.origin == (1.0, 0.25)
+    with pytest.raises(SourceError, match="along one axis only.* give --dy"):
+        state(counted, Hints(dx=0.5))
+
+
+def test_a_time_step_goes_with_numbers_of_frames() -> None:
+    for unit in (None, "frame"):
+        counted = trajectory_of(time=[5.0, 6.0, 7.0], dt=1.0, time_unit=unit)
+        flow, _ = state(counted, Hints(dt=0.5))
+        assert flow.time.tolist() == [0.0, 0.5, 1.0] and flow.spec.dt == 0.5
+        assert flow.time_unit is None
+    every_fifth = trajectory_of(time=[0.0, 5.0, 10.0], dt=5.0, time_unit="frame")
+    flow, _ = state(every_fifth, Hints(dt=0.5))
+    assert flow.time.tolist() == [0.0, 2.5, 5.0] and flow.spec.dt == 2.5
+    with pytest.raises(SourceError, match="--dt 0.5 was given, but the data state steps of 2"):
+        state(trajectory_of(time=[0.0, 2.0, 4.0], dt=2.0), Hints(dt=0.5))
+    gaps, _ = state(trajectory_of(time=[0.0, 1.0, 4.0]), Hints(dt=0.5))
+    assert gaps.time.tolist() == [0.0, 0.5, 2.0] and gaps.spec.dt is None
+    with pytest.raises(SourceError, match="times in frame; give the time between frames"):
+        state(trajectory_of(time_unit="frame", dt=1.0), Hints(time_unit="s"))
+
+
+def test_times_in_frames_are_counts_where_velocities_are_per_second(tmp_path: Path) -> None:
+    counted = trajectory_of(
+        units=("m/s", "m/s"), length_unit="mm", time=[0.0, 1.0, 2.0], dt=1.0, time_unit="frame"
+    )
+    flow, _ = state(counted, Hints())
+    assert flow.spec.dt is None and flow.time_unit is None
+    assert in_consistent_units(flow).spec.grid.dx == pytest.approx(0.016)
+    pixels = replace(counted, spec=replace(counted.spec, units=("px", "px")), length_unit="px")
+    assert state(pixels, Hints())[0].time_unit == "frame"
+    path = netcdf(tmp_path / "a.nc", clock="frame")
+    assert any("no time between the frames" in note for note in opened(path).remarks)
+    assert not any("no time between" in note for note in opened(path, dt=0.1).remarks)
+
+
+def arrays(path: Path, *names: str) -> Path:
+    """An archive of random fields of these names, which states nothing else."""
+    generator = np.random.default_rng(0)
+    fields: dict[str, Any] = {name: generator.normal(size=(3, 4, 6)) for name in names}
+    np.savez(path, **fields, x=np.arange(6.0), y=np.arange(4.0), t=np.arange(3.0))
+    return path
+
+
+def reopen(path: Path, **hints: Any) -> Trajectory:
+    return open_recordings(path, hints=Hints(**hints))[0]
+
+
+def test_an_inferred_family_goes_with_the_channels_that_it_was_inferred_from(
+    tmp_path: Path,
+) -> None:
+    path, notes = arrays(tmp_path / "a.npz", "u", "v", "p"), list[str]()
+    convert(open_recordings(path), tmp_path / "all.h5", on_remark=notes.append)
+    assert any("assuming incompressible" in note for note in notes)
+    stored = Reader(tmp_path / "all.h5")[0]
+    assert stored.spec.family == "incompressible" and "inferred" in stored.local["family"]
+    assert reopen(tmp_path / "all.h5", family="heat").spec.family == "heat"
+    convert(open_recordings(path), tmp_path / "v.h5", channels=("v",), on_remark=notes.append)
+    stored = Reader(tmp_path / "v.h5")[0]
+    assert stored.spec.family is None and "family" not in stored.local
+    assert any("no PDE family is stated" in note for note in notes)
+    assert reopen(tmp_path / "v.h5").spec.family is None
+
+
+@pytest.mark.parametrize("channels", [("T",), ("u", "v", "rho"), ("u", "v", "T")])
+def test_other_channels_have_no_inferred_family(tmp_path: Path, channels: tuple[str, ...]) -> None:
+    found = reopen(arrays(tmp_path / "a.npz", *channels))
+    assert found.spec.family is None and "family" not in found.local
+    assert "no PDE family is stated" in str(family_note(found))
+
+
+def test_a_stated_family_is_taken_and_none_stands_for_unknown(tmp_path: Path) -> None:
+    path = arrays(tmp_path / "a.npz", "u", "v")
+    heat = reopen(path, family="heat")
+    assert heat.spec.family == "heat" and "family" not in heat.local
+    unknown = reopen(path, family="none")
+    assert unknown.spec.family is None and family_note(unknown) is None
+    with pytest.raises(ValueError, match="'stokes'; choose from: incompress"):
+        open_recordings(path, hints=Hints(family="stokes"))
+    assert "p, rho" in str(family_note(reopen(path, family="euler")))
+
+
+@pytest.mark.parametrize(
+    ("hints", "message"),
+    [
+        ({"parameters": {"Re": 100.0}}, "Re is 1800 .*100"),
+        ({"sides": "x=periodic"}, "left is inflow .*periodic"),
+        ({"family": "heat"}, "incompressible .*heat"),
+        ({"family": "none"}, "incompressible .*none"),
+    ],
+)
+def test_what_contradicts_a_file_is_refused_unless_it_is_to_be_replaced(
+    tmp_path: Path, hints: dict[str, Any], message: str
+) -> None:
+    write(tmp_path / "a.h5", [make_trajectory()])
+    with pytest.raises(ValueError, match=f"{message}.*--override-metadata"):
+        reopen(tmp_path / "a.h5", **hints)
+    with pytest.warns(InputWarning, match="replaced"):
+        found = reopen(tmp_path / "a.h5", override_metadata=True, **hints)
+    family = hints.get("family", "incompressible")
+    assert found.parameters == hints.get("parameters", {"Re": 1800.0})
+    assert found.spec.grid.periodic_x == ("sides" in hints)
+    assert found.spec.family == (None if family == "none" else family)
+    stated = {"parameters": {"Re": 1800.0}, "sides": "left=inflow", "family": "incompressible"}
+    assert reopen(tmp_path / "a.h5", **stated).spec == make_trajectory().spec
+
+
+def test_a_viscosity_that_the_file_states_for_all_is_replaced_too(tmp_path: Path) -> None:
+    plain = make_trajectory()
+    write(tmp_path / "a.h5", [replace(plain, spec=replace(plain.spec, viscosity=1e-6))])
+    with pytest.raises(ValueError, match="1e-06 .*2e-06"):
+        reopen(tmp_path / "a.h5", parameters={"viscosity": 2e-6})
+    with pytest.warns(InputWarning, match="1e-06 -> 2e-06"):
+        found = reopen(tmp_path / "a.h5", parameters={"viscosity": 2e-6}, override_metadata=True)
+    assert found.spec.viscosity == found.parameters["viscosity"] == 2e-6
+
+
+@pytest.mark.parametrize(
+    ("hints", "found"),
+    [
+        ({"sides": "perodic"}, "periodic, wall.*x=perodic"),
+        ({"sides": "north=wall"}, "x, y, left, right, bottom, top; found north=wall"),
+        ({"sides": "left=periodic"}, "left and right"),
+        ({"sides": "left="}, "found left="),
+        ({"parameters": {"Re": float("nan")}}, "'Re' .*nan"),
+        ({"dt": 0.0}, "dt must be positive, found 0"),
+    ],
+)
+def test_wrong_hints_are_named(hints: dict[str, Any], found: str) -> None:
+    with pytest.raises(ValueError, match=found):
+        Hints(**hints)
+
+
+@pytest.mark.parametrize(("unit", "density"), [("Pa", 1000.0), ("m2/s2", None)])
+def test_the_momentum_equations_take_kinematic_pressure_only(
+    tmp_path: Path, unit: str, density: float | None
+) -> None:
+    flow = make_trajectory(channels=("u", "v", "p"))
+    spec = replace(flow.spec, family=None, units=("m/s", "m/s", unit))
+    write(tmp_path / "a.h5", [replace(flow, spec=spec)])
+    assert reopen(tmp_path / "a.h5", family="incompressible").spec.family == "incompressible"
+    stated: dict[str, Any] = {"family": "incompressible-momentum"}
+    if density is not None:
+        with pytest.raises(ValueError, match=f"p is in {unit}, .*--parameter density=NUMBER"):
+            reopen(tmp_path / "a.h5", **stated)
+        stated["parameters"] = {"density": density}
+    found = reopen(tmp_path / "a.h5", **stated)
+    assert found.spec.family == stated["family"] and found.parameters.get("density") == density

@@ -1,0 +1,173 @@
+"""NetCDF files of both kinds, with and without the attributes of the CF conventions."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pibert.data.readers import netcdf, open_recordings
+from pibert.data.readers.recordings import Hints, SourceError
+from pibert.fields import read_mask
+from tests.lookalikes.flow import T, X, Y, assert_flow, fields
+
+xarray = pytest.importorskip("xarray")
+FILES = Path(__file__).parent / "files"
+ENGINES = ["h5netcdf", "scipy"]
+
+
+def dataset(dims: str = "tyx", **time_attributes: Any) -> Any:
+    names = {"t": "time", "y": "y", "x": "x"}
+    flow = {
+        name: values.transpose(["tyx".index(letter) for letter in dims])
+        for name, values in fields().items()
+    }
+    order = [names[letter] for letter in dims]
+    variables = {
+        "U": (order, flow["u"], {"units": "m s-1", "standard_name": "eastward_wind"}),
+        "V": (order, flow["v"], {"units": "m/s"}),
+    }
+    axes = {
+        "x": ("x", X, {"units": "mm"}),
+        "y": ("y", Y, {"units": "mm"}),
+        "time": ("time", T, time_attributes or {"units": "s"}),
+    }
+    return xarray.Dataset(variables, axes, {"title": "a wake"})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("dims", ["tyx", "yxt", "txy"])
+def test_dimensions_say_the_order_of_the_axes(tmp_path: Path, engine: str, dims: str) -> None:
+    path = tmp_path / "flow.nc"
+    dataset(dims).to_netcdf(path, engine=engine)
+    assert netcdf.recognise(path)
+    recordings = netcdf.open_recordings(path)
+    (trajectory,) = recordings
+    assert_flow(trajectory)
+    assert trajectory.spec.units == ("m/s", "m/s")
+    assert (trajectory.length_unit, trajectory.time_unit) == ("mm", "s")
+    assert trajectory.source["title"] == "a wake"
+    assert_flow(pickle.loads(pickle.dumps(recordings))[0])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_dates_become_seconds_since_the_first_frame(tmp_path: Path, engine: str) -> None:
+    path = tmp_path / "flow.nc"
+    data = dataset(units="hours since 2000-01-01 06:00")
+    data["time"] = ("time", 7 + 3 * np.arange(6), data["time"].attrs)
+    data.to_netcdf(path, engine=engine)
+    recordings = netcdf.open_recordings(path)
+    assert recordings[0].time.tolist() == [10800.0 * frame for frame in range(6)]
+    assert (recordings[0].spec.dt, recordings[0].time_unit) == (10800.0, "s")
+    assert any("dates" in remark for remark in recordings.remarks)
+    data["time"].attrs["units"] = "months since 2000-01-01"
+    data.to_netcdf(tmp_path / "months.nc", engine=engine)
+    with pytest.raises(SourceError, match="'months'"):
+        netcdf.open_recordings(tmp_path / "months.nc")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fill_values_are_missing_and_packed_values_are_unpacked(
+    tmp_path: Path, engine: str
+) -> None:
+    wanted = torch.from_numpy(fields()["v"])
+    packing = {"dtype": "i2", "scale_factor": 0.01, "add_offset": 1.0, "_FillValue": -999}
+    unwritten = 9.969209968386869e36  # what the library leaves where nobody wrote
+    for value, encoding in ((np.nan, packing), (unwritten, {"_FillValue": None})):
+        data = dataset()
+        data["V"].values[2, 1, 3] = value
+        path = tmp_path / f"{value}.nc"
+        data.to_netcdf(path, engine=engine, encoding={"V": encoding})
+        (trajectory,) = netcdf.open_recordings(path)
+        known = trajectory.known()
+        assert (~known).nonzero().tolist() == [[2, 1, 3]]
+        torch.testing.assert_close(trajectory.read()[:, 1][known], wanted[known], atol=6e-3, rtol=0)
+
+
+def test_axes_that_fall_are_flipped_and_flat_dimensions_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "flow.nc"
+    data = dataset().isel(y=slice(None, None, -1)).expand_dims(level=[10.0], axis=1)
+    data.to_netcdf(path, engine="h5netcdf")
+    recordings = netcdf.open_recordings(path)
+    assert_flow(recordings[0])
+    assert any("rows were flipped" in remark for remark in recordings.remarks)
+
+
+def test_degrees_are_noted_to_be_no_length(tmp_path: Path) -> None:
+    path = tmp_path / "flow.nc"
+    data = dataset().rename(x="lon", y="lat")
+    data["lon"].attrs = {"units": "degrees_east", "standard_name": "longitude"}
+    data["lat"].attrs = {"units": "degrees_north", "standard_name": "latitude"}
+    data.to_netcdf(path, engine="h5netcdf")
+    recordings = netcdf.open_recordings(path)
+    assert_flow(recordings[0])
+    assert any("degrees" in remark for remark in recordings.remarks)
+
+
+def test_the_choice_code_of_pivpy_marks_invalid_vectors() -> None:
+    recordings = open_recordings(FILES / "pivpy.nc")
+    (trajectory,) = recordings
+    text = open_recordings(FILES / "tsi_pixels.vec")[0]  # what PIVPy read
+    assert torch.equal(trajectory.known(), text.known()) and not text.known().all()
+    torch.testing.assert_close(trajectory.read(), text.read())
+    assert trajectory.spec.units == ("px", "px") and trajectory.length_unit == "px"
+    assert any("--pulse-delay 55000us" in remark for remark in recordings.remarks)
+    calibrated = Hints(scale="0.05mm/px", pulse_delay="55000us")
+    torch.testing.assert_close(
+        open_recordings(FILES / "pivpy.nc", hints=calibrated)[0].read(), text.read() * 5e-5 / 0.055
+    )
+
+
+def coded(path: Path, codes: np.ndarray, attributes: dict[str, str], **facts: str) -> Path:
+    data = dataset()
+    data["chc"] = (("time", "y", "x"), codes, attributes)
+    data.assign_attrs(facts).to_netcdf(path, engine="h5netcdf")
+    return path
+
+
+@pytest.mark.parametrize("stated", ["validity_flag", "confidence_flag", None])
+def test_choice_codes_above_zero_are_valid(tmp_path: Path, stated: str | None) -> None:
+    codes = np.ones((6, 5, 7))
+    codes[0, 1, 2], codes[0, 2, 3], codes[3, 4, 5], codes[4] = 0, -1, -2, 2
+    attributes = {} if stated is None else {"standard_name": stated}
+    facts = {"pivpy_schema_version": "1"} if stated is None else {}
+    (trajectory,) = open_recordings(coded(tmp_path / "a.nc", codes, attributes, **facts))
+    assert (~trajectory.known()).nonzero().tolist() == [[0, 1, 2], [0, 2, 3], [3, 4, 5]]
+    assert torch.equal(trajectory.read()[:, 0], torch.from_numpy(fields()["u"]))
+    assert trajectory.filled is not None  # code 2: interpolated
+    filled = read_mask(trajectory.filled, slice(None))
+    assert bool(filled[4].all()) and int(filled.sum()) == filled[4].numel()
+
+
+def test_choice_codes_of_no_stated_meaning(tmp_path: Path) -> None:
+    codes = np.ones((6, 5, 7))
+    codes[0, 1, 2] = -1  # TSI's codes
+    (trajectory,) = open_recordings(coded(tmp_path / "tsi.nc", codes, {}))
+    assert (~trajectory.known()).nonzero().tolist() == [[0, 1, 2]]
+    # Flags of OpenPIV, where 0 is valid, or of PIVPy, where it is not.
+    path = coded(tmp_path / "flags.nc", np.maximum(codes, 0), {})
+    with pytest.raises(SourceError, match="'chc' is 0 at .* --channels invalid=chc if 0 is valid"):
+        open_recordings(path)
+    valid = open_recordings(path, hints=Hints(channels={"valid": "chc"}))[0]
+    assert (~valid.known()).nonzero().tolist() == [[0, 1, 2]]
+    invalid = open_recordings(path, hints=Hints(channels={"invalid": "chc"}))[0]
+    assert invalid.known().nonzero().tolist() == [[0, 1, 2]]
+    assert valid.spec.channels == invalid.spec.channels == ("u", "v")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_damaged_and_foreign_files_are_refused_with_a_message(tmp_path: Path, engine: str) -> None:
+    path = tmp_path / "flow.nc"
+    dataset().to_netcdf(path, engine=engine)
+    whole = path.read_bytes()
+    for length in (3, 40, 400, len(whole) // 2, len(whole) - 100):
+        path.write_bytes(whole[:length])
+        with pytest.raises(SourceError, match=r"flow\.nc"):
+            netcdf.open_recordings(path)[0].read()
+    path.write_text("not NetCDF")
+    with pytest.raises(SourceError, match="not a NetCDF file"):
+        netcdf.open_recordings(path)
+    assert not netcdf.recognise(tmp_path)
+    assert not netcdf.recognise(tmp_path / "absent.nc")

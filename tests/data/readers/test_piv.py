@@ -1,0 +1,290 @@
+"""Vector fields of PIV programs."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pibert.data.format import check, write
+from pibert.data.readers import open_recordings, piv
+from pibert.data.readers.recordings import Hints, SourceError
+from tests.lookalikes.piv import (
+    sample,
+    write_davis,
+    write_openpiv,
+    write_pivlab,
+    write_pivlab_mat,
+    write_tecplot,
+    write_tsi,
+)
+
+MASK = np.zeros((4, 6))
+MASK[3, 1] = 1
+KINDS = np.ones((4, 6))
+KINDS[0, 5], KINDS[2, 2], KINDS[1, 0] = 0, 2, 3
+
+
+def only(path: Path, **hints: Any) -> tuple[Any, tuple[str, ...]]:
+    assert piv.recognise(path)
+    recordings = open_recordings(path, "piv", Hints(**hints))
+    assert len(recordings) == 1
+    return recordings[0], recordings.remarks
+
+
+def assert_is_sample(trajectory: Any, invalid: list[tuple[int, int]], frame: int = 0) -> None:
+    """The vectors of ``sample`` in their places, all valid but those named."""
+    expected = sample()
+    valid = torch.ones(4, 6, dtype=torch.bool)
+    for place in invalid:
+        valid[place] = False
+    assert torch.equal(trajectory.known()[frame], valid)
+    for channel, name in enumerate("uv"):
+        found = trajectory.read()[frame, channel][valid]
+        wanted = torch.from_numpy(expected[name])[valid].float()
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def filled_points(trajectory: Any) -> list[list[int]]:
+    """Frame, row and column of the vectors that a program interpolated."""
+    return (trajectory.known() & ~trajectory.measured()).nonzero().tolist()
+
+
+def test_openpiv_flags_say_what_is_valid(tmp_path: Path) -> None:
+    flags = np.zeros((4, 6))
+    flags[0, 5], flags[2, 2] = 1, 2
+    write_openpiv(tmp_path / "exp1_001.txt", sample(), flags, MASK)
+    trajectory, remarks = only(tmp_path / "exp1_001.txt")
+    assert_is_sample(trajectory, [(0, 5), (3, 1)])
+    assert filled_points(trajectory) == [[0, 2, 2]]
+    assert (trajectory.spec.grid.dx, trajectory.spec.grid.dy) == pytest.approx((16, 8))
+    assert trajectory.source["program"] == "OpenPIV" and trajectory.length_unit is None
+    assert "8.3 % of the vectors are invalid" in remarks
+    # The mask of files of older versions marks outliers.
+    write_openpiv(tmp_path / "a.txt", sample(step=1.7), mask=MASK)
+    trajectory, _ = only(tmp_path / "a.txt")
+    assert trajectory.known()[0].logical_not().nonzero().tolist() == [[3, 1]]
+
+
+@pytest.mark.parametrize("separator", [",", "\t", " "])
+def test_pivlab_text(tmp_path: Path, separator: str) -> None:
+    path = tmp_path / "PIVlab_0001.txt"
+    write_pivlab(path, sample(), KINDS, separator=separator)
+    trajectory, remarks = only(path)
+    assert_is_sample(trajectory, [(0, 5)])
+    assert filled_points(trajectory) == np.argwhere(KINDS[None] == 2).tolist() != []
+    assert trajectory.spec.units == ("px/frame", "px/frame") and trajectory.length_unit == "px"
+    assert any("y runs down the image" in remark for remark in remarks)
+    write_pivlab(path, sample(), scale=(0.0005, 0.25), separator=separator)
+    trajectory, _ = only(path)
+    assert trajectory.length_unit == "m" and trajectory.spec.units == ("m/s", "m/s")
+    assert trajectory.spec.grid.dx == pytest.approx(0.008)
+    assert trajectory.source["metres_per_pixel"] == 0.0005
+    assert trajectory.source["seconds_between_images"] == pytest.approx(0.002)
+    assert trajectory.spec.dt is None  # the images of a pair, not the frames
+
+
+def test_the_choice_code_of_insight_files(tmp_path: Path) -> None:
+    chc = np.ones((4, 6), int)
+    chc[0, 0], chc[1, 1], chc[3, 5], chc[2, 3] = 0, -1, -2, 2
+    path = tmp_path / "Run000001.T000.D000.P000.H001.L.vec"
+    write_tsi(path, sample(), chc)
+    trajectory, _ = only(path)
+    assert_is_sample(trajectory, [(0, 0), (1, 1), (3, 5)])
+    assert filled_points(trajectory) == [[0, 2, 3]]
+    assert trajectory.length_unit == "mm" and trajectory.spec.units == ("m/s", "m/s")
+    assert trajectory.source["program"] == "TSI Insight"
+    assert trajectory.source["seconds_between_images"] == pytest.approx(50e-6)
+    write_tsi(path, sample(), np.ones((4, 6)), "pixel", "pixel", pixel=None)
+    trajectory, remarks = only(path)
+    assert trajectory.length_unit == "px"
+    assert trajectory.spec.units == ("px/frame", "px/frame")  # displacements of an image pair
+    exchanged, _ = only(path, channels={"u": "V", "v": "U"})
+    assert torch.equal(exchanged.read(), trajectory.read().flip(1))
+
+
+@pytest.mark.parametrize("decimal_comma", [False, True])
+def test_davis_text_has_zeros_for_missing_vectors(tmp_path: Path, decimal_comma: bool) -> None:
+    field, path = sample(), tmp_path / "B00002.txt"
+    field["u"][1, 4] = np.nan
+    field["u"][2, 2] = 0.0  # one component of zero is a vector
+    write_davis(path, field, decimal_comma=decimal_comma)
+    trajectory, remarks = only(path)
+    assert (~trajectory.known()).nonzero().tolist() == [[0, 1, 4]]
+    assert trajectory.length_unit == "mm" and trajectory.spec.units == ("m/s", "m/s")
+    assert any("exactly zero count as invalid" in remark for remark in remarks)
+    write_davis(path, sample(), decimal_comma=decimal_comma)
+    assert_is_sample(only(path)[0], [])
+    path.write_text(path.read_text().replace('"position" "mm"', '"position" "m"', 1))
+    with pytest.raises(SourceError, match="x and y are in m and mm"):
+        only(path)
+
+
+def test_davis_tecplot_files_by_flag_or_by_zeros(tmp_path: Path) -> None:
+    field = sample()
+    write_tecplot(tmp_path / "flagged.dat", field, MASK == 0)
+    trajectory, _ = only(tmp_path / "flagged.dat")
+    assert_is_sample(trajectory, [(3, 1)])
+    assert trajectory.source["program"] == "Tecplot" and trajectory.spec.units[0] == "m/s"
+    field["u"][3, 1] = field["v"][3, 1] = np.nan
+    write_tecplot(tmp_path / "plain.dat", field)
+    assert_is_sample(only(tmp_path / "plain.dat")[0], [(3, 1)])
+    # In a flow that DaVis did not write a fluid at rest is a value.
+    text = (tmp_path / "plain.dat").read_text().replace("B00001", "cavity")
+    (tmp_path / "plain.dat").write_text(text)
+    assert bool(only(tmp_path / "plain.dat")[0].known().all())
+
+
+def with_quality(path: Path) -> None:
+    """An OpenPIV text with a column that no version of OpenPIV has, as scripts add them."""
+    write_openpiv(path, sample(), np.zeros((4, 6)), MASK)
+    lines = path.read_text().splitlines()
+    rows = [f"{line}\t{number / 10}" for number, line in enumerate(lines[1:])]
+    path.write_text("\n".join([lines[0] + "\ts2n", *rows]))
+
+
+def test_columns_that_are_left_out_are_named_and_can_be_kept(tmp_path: Path) -> None:
+    with_quality(tmp_path / "a.txt")
+    trajectory, remarks = only(tmp_path / "a.txt")
+    assert trajectory.spec.channels == ("u", "v")
+    assert any(r.startswith("columns left out: s2n; ") and "'s2n=s2n'" in r for r in remarks)
+    kept, _ = only(tmp_path / "a.txt", channels={"snr": "s2n"})
+    assert kept.spec.channels == ("u", "v", "snr")
+    assert_is_sample(kept, [(3, 1)])
+    numbers = torch.arange(24.0).reshape(4, 6).flip(0) / 10  # files start with the upper row
+    torch.testing.assert_close(kept.read()[0, 2], numbers)
+    # As a flag: the first value of the column is 0, that of the upper left vector.
+    flagged, _ = only(tmp_path / "a.txt", channels={"valid": "s2n"})
+    assert_is_sample(flagged, [(3, 0), (3, 1)])
+    with pytest.raises(SourceError, match="'nosuch'; there are: x"):
+        only(tmp_path / "a.txt", channels={"u": "nosuch"})
+
+
+def numbered(folder: Path, numbers: list[int], name: str = "B{}.txt") -> None:
+    folder.mkdir(exist_ok=True)
+    for number in numbers:
+        field = sample()
+        field["u"] = field["u"] + number
+        if number == 2:
+            field["v"][1, 1] = np.nan
+        write_davis(folder / name.format(number), field, decimal_comma=False)
+
+
+def test_a_folder_of_numbered_files_is_a_trajectory_in_their_order(tmp_path: Path) -> None:
+    numbered(tmp_path / "run", list(range(1, 13)))
+    (tmp_path / "run" / "readme.txt").write_text("seen on a Monday\n")
+    trajectory, _ = only(tmp_path / "run", dt=0.5)
+    assert trajectory.name == "run" and trajectory.num_frames == 12
+    assert trajectory.spec.dt == 0.5
+    first = trajectory.read()[:, 0, 0, 0]
+    torch.testing.assert_close(first - first[0], torch.arange(12.0), rtol=0, atol=1e-4)
+    assert trajectory.known()[:, 1, 1].tolist() == [True, False] + [True] * 10
+    assert trajectory.read(slice(3, 9, 2), [1]).shape == (3, 1, 4, 6)
+    other = pickle.loads(pickle.dumps(trajectory))
+    assert torch.equal(other.known(), trajectory.known())
+    write(tmp_path / "run.h5", [trajectory])
+    check(tmp_path / "run.h5")
+    for number in (3, 4, 6):  # missing frames show in the time
+        (tmp_path / "run" / f"B{number}.txt").unlink()
+    gaps, remarks = only(tmp_path / "run", dt=0.5)
+    assert gaps.time.tolist()[:4] == [0.0, 0.5, 2.0, 3.0] and gaps.spec.dt is None
+    assert any("frames are missing" in remark for remark in remarks)
+
+
+def test_no_file_of_a_folder_is_lost_among_names_that_look_alike(tmp_path: Path) -> None:
+    numbered(tmp_path / "run", [1, 2])
+    numbered(tmp_path / "run", [1, 2, 3], "B_{}.txt")
+    recordings = piv.open_recordings(tmp_path / "run")
+    assert recordings.names == ("B", "B B_#.txt")
+    assert [trajectory.num_frames for trajectory in recordings] == [2, 3]
+    numbered(tmp_path / "run", [1], "B0{}.txt")
+    with pytest.raises(SourceError, match="B1.txt: B01.txt has the same number"):
+        piv.open_recordings(tmp_path / "run")
+
+
+def test_a_frame_that_differs_or_is_damaged_is_named_when_it_is_read(tmp_path: Path) -> None:
+    numbered(tmp_path / "run", [1, 2, 3])
+    trajectory, _ = only(tmp_path / "run")
+    write_davis(tmp_path / "run" / "B3.txt", sample(step=15.0), decimal_comma=False)
+    assert trajectory.read(slice(0, 2)).shape == (2, 2, 4, 6)
+    with pytest.raises(SourceError, match="B3.txt: .*B1.txt"):
+        trajectory.read(slice(2, 3))
+    (tmp_path / "run" / "B3.txt").write_text("broken")
+    with pytest.raises(SourceError, match="B3.txt: expected columns of numbers"):
+        trajectory.read(slice(2, 3))
+
+
+def test_files_cut_short_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_davis(path, sample(), decimal_comma=False)
+    lines = path.read_text().splitlines(keepends=True)
+    cut = {"24 vectors, found 21": lines[:-3], "line 25": [*lines[:-1], lines[-1][:8]]}
+    for found, left in cut.items():
+        path.write_text("".join(left))
+        with pytest.raises(SourceError, match=f"a.txt: .*{found}"):
+            piv.open_recordings(path)
+    path.write_text("x y u v\nare the columns\n")
+    with pytest.raises(SourceError, match="no files of vectors"):
+        piv.open_recordings(tmp_path)
+    path.write_text('TITLE="a"\nVARIABLES="x" "y" "p"\nZONE I=1 J=2\n0 0 1\n1 0 2\n')
+    with pytest.raises(SourceError, match="u, v is missing among: x, y, p"):
+        piv.open_recordings(path)
+
+
+@pytest.mark.parametrize("v73", [False, True])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_pivlab_mat_files(tmp_path: Path, v73: bool, filtered: bool) -> None:
+    path = tmp_path / "PIVlab.mat"
+    frames = [sample(), sample()]
+    frames[1]["u"] = frames[1]["u"] * 2
+    kinds = [KINDS, np.ones((4, 6))]
+    write_pivlab_mat(path, frames, kinds, filtered=filtered, v73=v73)
+    assert piv.recognise(path)
+    recordings = piv.open_recordings(path, Hints(dt=0.01))
+    trajectory = recordings[0]
+    assert_is_sample(trajectory, [(0, 5)])
+    assert filled_points(trajectory) == np.argwhere(KINDS[None] == 2).tolist()  # of frame 0 alone
+    torch.testing.assert_close(trajectory.read()[1, 0], 2 * trajectory.read()[0, 0])
+    assert bool(trajectory.known()[1].all())
+    assert trajectory.length_unit == "px" and trajectory.spec.units == ("px/frame", "px/frame")
+    assert trajectory.local["gridding"] == {"method": "none"}  # neither turned nor resampled
+    assert trajectory.source["vectors"] == ("filtered" if filtered else "original")
+    assert "2.1 % of the vectors were interpolated by PIVlab" in recordings.remarks
+    assert pickle.loads(pickle.dumps(recordings)).names == ("PIVlab",)
+
+
+def test_units_and_variables_of_pivlab_mat_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.mat"
+    for units, length, speed in (
+        ("[m] respectively [m/s]", "m", "m/s"),
+        ("[mm] respectively [mm/s]", "mm", "mm/s"),
+        ("furlongs", None, "1"),
+    ):
+        write_pivlab_mat(path, [sample()], [KINDS], filtered=True, units=units)
+        trajectory = piv.open_recordings(path)[0]
+        assert (trajectory.length_unit, trajectory.spec.units[0]) == (length, speed)
+    assert any("'furlongs'" in note for note in piv.open_recordings(path).remarks)
+    with pytest.raises(SourceError, match="'nosuch'; there are: .*u_original"):
+        open_recordings(path, hints=Hints(channels={"u": "nosuch"}))
+    raw = open_recordings(path, hints=Hints(channels={"u": "u_original"}))[0]
+    filtered = open_recordings(path)[0]
+    torch.testing.assert_close(raw.read()[0, 0], filtered.read()[0, 0] + 100)
+    assert torch.equal(raw.read()[0, 1], filtered.read()[0, 1])
+    inverted = piv.open_recordings(path, Hints(channels={"invalid": "typevector_original"}))[0]
+    assert not bool(inverted.known().any())  # no type is 0 and valid for PIVlab too
+
+
+@pytest.mark.parametrize("v73", [False, True])
+def test_broken_mat_files_are_refused_with_a_message(tmp_path: Path, v73: bool) -> None:
+    path = tmp_path / "a.mat"
+    write_pivlab_mat(path, [sample()], [KINDS], filtered=True, v73=v73)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(SourceError, match="a.mat: .*get a new copy"):
+        piv.open_recordings(path)
+    other = sample(step=3.0)
+    write_pivlab_mat(path, [sample(), other], [KINDS, KINDS], filtered=True, v73=v73)
+    with pytest.raises(SourceError, match="do not share their points"):
+        piv.open_recordings(path)

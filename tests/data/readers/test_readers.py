@@ -1,0 +1,111 @@
+"""The table of sources: what is recognised, what is refused and how; the package's own files."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pibert.data.format import write
+from pibert.data.readers import READERS, identify, open_recordings
+from pibert.data.readers.recordings import Hints, SourceError
+from tests.data.helpers import make_trajectory
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_every_source_has_what_the_table_asks_for() -> None:
+    for kind, source in READERS.items():
+        assert source.TITLE and "\n" not in source.TITLE, kind
+        assert callable(source.recognise) and callable(source.open_recordings)
+    titles = [source.TITLE for source in READERS.values()]
+    assert len(set(titles)) == len(titles)
+
+
+def test_recognising_never_raises_and_claims_no_foreign_file(tmp_path: Path) -> None:
+    names = ["x.h5", "x.npz", "x.npy", "x.mat", "x.nc", "x.vtk", "x.vtu", "x.arrow", "x.txt", "x"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"\x00garbage\xff\n" * 3)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.md").write_text("# Notes\n")
+    for source in READERS.values():
+        for path in (tmp_path, tmp_path / "absent", *(tmp_path / name for name in names)):
+            source.recognise(path)
+        for path in (tmp_path / "folder", tmp_path / "folder" / "notes.md"):
+            assert source.recognise(path) is False
+
+
+def test_a_folder_of_native_files_is_one_set(tmp_path: Path) -> None:
+    write(tmp_path / "part0.h5", [make_trajectory("a"), make_trajectory("b", seed=1)])
+    write(tmp_path / "part1.h5", [make_trajectory("b", seed=2)])
+    (tmp_path / ".part2.h5").write_bytes(b"half a file")
+    recordings = open_recordings(tmp_path)
+    assert recordings.names == ("a", "part0-b", "part1-b")
+    last = recordings["part1-b"]
+    assert last.name == "part1-b"
+    assert torch.equal(last.read(), make_trajectory(seed=2).read())
+    again = pickle.loads(pickle.dumps(last))
+    assert torch.equal(again.read(), last.read())
+
+
+def test_hints_that_a_kind_does_not_need_are_refused(tmp_path: Path) -> None:
+    rows = "".join(f"{x},{y},1,2\n" for y in range(4) for x in range(5))
+    (tmp_path / "a.csv").write_text("x,y,u,v\n" + rows)
+    write(tmp_path / "a.h5", [make_trajectory()])
+    hints: tuple[dict[str, Any], ...]
+    hints = ({"axes": "tyx"}, {"shape": (4, 4)}, {"channels": {"u": "v"}})
+    for name, hint in (("a.csv", hints[0]), *(("a.h5", hint) for hint in hints)):
+        with pytest.raises(SourceError, match=rf"{name}: --{next(iter(hint))} means nothing"):
+            open_recordings(tmp_path / name, hints=Hints(family="incompressible", **hint))
+    told = open_recordings(tmp_path / "a.csv", hints=Hints(shape=(7, 9))).remarks
+    assert any("uniform and was kept" in note for note in told)
+
+
+def test_what_is_not_known_is_refused_with_the_known_kinds(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'numpy'; choose from: native, "):
+        open_recordings(tmp_path, "numpy")
+    with pytest.raises(FileNotFoundError, match="absent: there is no such file or folder"):
+        identify(tmp_path / "absent")
+    with pytest.raises(FileNotFoundError, match="absent"):
+        open_recordings(tmp_path / "absent", "native")
+    with pytest.raises(SourceError, match="the folder is empty"):
+        identify(tmp_path)
+    (tmp_path / "empty.dat").touch()
+    with pytest.raises(SourceError, match=r"empty\.dat: the file is empty"):
+        identify(tmp_path / "empty.dat")
+    (tmp_path / "notes.md").write_text("# Notes\n")
+    with pytest.raises(SourceError, match="a file of no known kind") as refusal:
+        identify(tmp_path / "notes.md")
+    assert all(f"{kind}: {source.TITLE}" in str(refusal.value) for kind, source in READERS.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("index.pkl", "may hold code"),
+        ("data.zip", "unpack it first"),
+        ("B00001.vc7", "export the vectors as text in DaVis"),
+        ("frame.png", "an image is not a flow field"),
+    ],
+)
+def test_formats_that_are_not_read_come_with_advice(tmp_path: Path, name: str, advice: str) -> None:
+    (tmp_path / name).write_bytes(b"\x00\x01something")
+    with pytest.raises(SourceError, match=advice):
+        identify(tmp_path / name)
+    with pytest.raises(SourceError, match=rf"a folder of \{Path(name).suffix} files: .*{advice}"):
+        identify(tmp_path)
+
+
+def test_the_table_imports_no_extra() -> None:
+    extras = "scipy pyarrow xarray h5netcdf huggingface_hub matplotlib pandas"
+    code = f"""
+import sys, pibert.data.readers
+print(*[name for name in '{extras}'.split() if name in sys.modules])
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert found.stdout.strip() == ""

@@ -1,0 +1,489 @@
+"""RealPDEBench in its true layout: what is read, what is left unread, what is refused."""
+
+import pickle
+import sys
+import zipfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from pibert.data import readers
+from pibert.data.dataset import Samples, Window
+from pibert.data.format import Reader, check, write
+from pibert.data.readers.realpdebench import open_recordings, recognise
+from pibert.data.readers.realpdebench.index import official_samples, read_index, read_parameters
+from pibert.data.readers.recordings import SourceError
+from pibert.fields import Normalizer
+from tests.lookalikes.realpdebench import (
+    CYLINDERS,
+    TANDEMS,
+    Flow,
+    flows,
+    values,
+    write_arrow,
+    write_index,
+    write_parameters,
+    write_raw,
+    write_root,
+)
+
+pytest.importorskip("pyarrow")
+
+SHAPE = (50, 16, 32)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_root(tmp_path_factory.mktemp("hub") / "data", frames=120)
+
+
+def arrow(tmp_path: Path, data: Sequence[Flow], **layout: Any) -> Path:
+    folder = tmp_path / "cylinder" / "hf_dataset" / "real"
+    write_arrow(folder, data, **layout)
+    return folder
+
+
+def stored(name: str, number: int, shape: tuple[int, int, int] = SHAPE) -> torch.Tensor:
+    return torch.from_numpy(values(name, number, shape))
+
+
+# Finding
+
+
+def test_every_form_of_the_root_is_recognised_and_opened(root: Path) -> None:
+    for path in (
+        root,
+        root / "cylinder",
+        root / "cylinder" / "hf_dataset",
+        root / "cylinder" / "hf_dataset" / "real",
+        root / "cylinder" / "hf_dataset" / "real" / "data-00001-of-00004.arrow",
+    ):
+        assert recognise(path)
+        recordings = open_recordings(path, scenario="cylinder", kind="real")
+        assert recordings["5000"].source["scenario"] == "cylinder"
+        assert recordings["5000"].source["kind"] == "measured"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "found"),
+    [("fsi", "hf_dataset/numerical"), ("foil", "cylinder real"), ("wake", "choose from: cylinder")],
+)
+def test_an_ambiguous_or_unknown_choice_lists_what_is_there(
+    root: Path, scenario: str, found: str
+) -> None:
+    with pytest.raises(ValueError, match=scenario) as raised:
+        open_recordings(root, scenario=scenario)
+    assert found in str(raised.value)
+
+
+def test_other_files_are_not_recognised(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("sim_id")
+    with h5py.File(tmp_path / "other.h5", "w") as h5:
+        h5["u"] = np.zeros(3)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "data-00000-of-00001.arrow").write_bytes(b"no arrow")
+    (tmp_path / "broken.h5").write_bytes(b"no hdf5")
+    for name in ("notes.txt", "other.h5", "broken.h5", "real", "nowhere"):
+        assert not recognise(tmp_path / name)
+    with pytest.raises(SourceError, match="found no RealPDEBench data"):
+        open_recordings(tmp_path / "notes.txt")
+
+
+# Reading
+
+
+@pytest.mark.parametrize("per_shard", [(1, 1), (2, 1), (3, 3)])
+def test_every_frame_and_channel_is_where_it_belongs(
+    tmp_path: Path, per_shard: tuple[int, int]
+) -> None:
+    data = flows(CYLINDERS, SHAPE)
+    folder = arrow(
+        tmp_path, data, rows_per_shard=per_shard[0], rows_per_batch=per_shard[1], empty_shard=True
+    )
+    recordings = open_recordings(folder)
+    assert recordings.names == CYLINDERS
+    for number, trajectory in enumerate(recordings):
+        assert trajectory.spec.channels == ("u", "v")
+        whole = torch.stack([stored("u", number), stored("v", number)], 1)
+        assert torch.equal(trajectory.read(), whole)
+        assert torch.equal(trajectory.read(slice(7, 31, 4), [1]), whole[7:31:4, 1:])
+        assert torch.equal(trajectory.read(slice(-2, None), [1, 0]), whole[-2:, [1, 0]])
+    (folder / "state.json").unlink()
+    assert open_recordings(folder).names == CYLINDERS
+
+
+def test_float64_fields_and_float32_axes(tmp_path: Path) -> None:
+    flow = Flow(name="1800", shape=SHAPE, axis_type="<f4", dx=0.002, dy=0.003, flat_axes=True)
+    double = values("u", 0, SHAPE).astype("<f8")
+    flow = replace(flow, changes={"u": (double + 0.25).tobytes()})
+    trajectory = open_recordings(arrow(tmp_path, [flow]))[0]
+    assert trajectory.read().dtype == torch.float32
+    assert torch.equal(trajectory.read(slice(1, 2), [0])[0, 0], stored("u", 0)[1] + 0.25)
+    assert trajectory.spec.grid.dx == pytest.approx(0.002)
+    assert trajectory.spec.grid.dy == pytest.approx(0.003)
+    assert trajectory.spec.dt == pytest.approx(2.5e-3)
+
+
+def test_rounded_times_keep_a_uniform_step(tmp_path: Path) -> None:
+    """In float32 the times of a late start have steps that are off by percents."""
+    t = (8192 + 2.5e-2 * np.arange(50)).astype("<f4")
+    assert np.ptp(np.diff(t)) > 0.03 * 2.5e-2
+    flow = Flow(name="1800", shape=SHAPE, changes={"t": t.tobytes()})
+    trajectory = open_recordings(arrow(tmp_path, [flow]))[0]
+    assert trajectory.spec.dt == pytest.approx(2.5e-2, rel=1e-3)
+    write(tmp_path / "native.h5", [trajectory])
+    uneven = replace(flow, changes={"t": (np.arange(50.0) ** 2).tobytes()})
+    assert open_recordings(arrow(tmp_path, [uneven]))[0].spec.dt is None
+
+
+def test_a_trajectory_goes_to_other_processes_and_to_a_native_file(
+    root: Path, tmp_path: Path
+) -> None:
+    recordings = open_recordings(root, scenario="fsi", kind="real")
+    again = pickle.loads(pickle.dumps(recordings[1]))
+    assert torch.equal(again.read(slice(4, 6)), recordings[1].read(slice(4, 6)))
+    assert len(pickle.dumps(recordings[1])) < 200_000  # no field travels
+    write(tmp_path / "fsi.h5", list(recordings)[:2])
+    check(tmp_path / "fsi.h5")
+    native = Reader(tmp_path / "fsi.h5")[TANDEMS[1]]
+    assert torch.equal(native.read(), recordings[1].read())
+    assert native.parameters == recordings[1].parameters
+
+
+def test_a_file_that_was_replaced_is_not_mixed_with_the_old_one(tmp_path: Path) -> None:
+    folder = arrow(tmp_path, flows(CYLINDERS, SHAPE))
+    travelling = pickle.dumps(open_recordings(folder)[0])
+    arrow(tmp_path, flows(CYLINDERS, (60, 16, 32)))
+    with pytest.raises(SourceError, match="replaced after it was opened"):
+        pickle.loads(travelling).read()
+
+
+def test_points_that_are_not_finite_are_not_valid(tmp_path: Path) -> None:
+    u = values("u", 0, SHAPE)
+    u[3, 2, 20] = np.nan
+    flow = Flow(name="1800", shape=SHAPE, changes={"u": u.tobytes()})
+    trajectory = open_recordings(arrow(tmp_path, [flow]))[0]
+    known = trajectory.known(slice(2, 5))
+    fluid = known[0].sum()
+    assert [int(fluid - frame.sum()) for frame in known] == [0, 1, 0] and not known[1, 2, 20]
+    write(tmp_path / "native.h5", [trajectory])
+    check(tmp_path / "native.h5")
+
+
+# What is known about it
+
+
+def test_names_hold_the_parameters(root: Path) -> None:
+    cylinder = open_recordings(root, scenario="cylinder", kind="real")["12000"]
+    assert cylinder.parameters == {"Re": 12000.0}
+    assert cylinder.spec.parameters[0].scaling == "log"
+    tandem = open_recordings(root, scenario="fsi", kind="real")["4091_20.8_0.8_2"]
+    assert tandem.parameters == {"Re": 4091.0, "mass_ratio": 20.8, "damping": 0.8}
+    assert tandem.source["repeat"] == 2 and tandem.spec.family == "incompressible"
+
+
+def test_the_body_of_the_measured_cylinder(tmp_path: Path) -> None:
+    """A published measurement has 64 * 128 - 253 vectors; 253 points lie within 9 of the centre."""
+    data = [Flow(name="1800", shape=(2, 64, 128)), Flow(name="1801", shape=(2, 128, 256))]
+    measured, simulated = (t.body for t in open_recordings(arrow(tmp_path, data)))
+    assert isinstance(measured, torch.Tensor) and isinstance(simulated, torch.Tensor)
+    assert measured.sum() == 253
+    assert measured[32, 23:42].all() and not measured[32, 22] and not measured[32, 42]
+    assert measured[23:42, 32].all() and not measured[22, 32] and not measured[42, 32]
+    assert torch.equal(simulated[::2, ::2], measured)
+
+
+def test_the_elastic_cylinder_is_at_rest_and_another_view_has_no_body(tmp_path: Path) -> None:
+    folder = tmp_path / "fsi" / "hf_dataset" / "real"
+    write_arrow(folder, flows(TANDEMS[:1], (2, 128, 128), "fsi"))
+    recordings = open_recordings(folder)
+    body = recordings[0].body
+    assert isinstance(body, torch.Tensor)
+    assert body[64, 54:79].all() and not body[64, 53] and not body[64, 79]
+    assert any("at rest" in remark for remark in recordings.remarks)
+    other = open_recordings(arrow(tmp_path, [Flow(name="1800", shape=(2, 20, 32))]))
+    assert other[0].body is None and any("no body" in remark for remark in other.remarks)
+
+
+def test_rows_stored_from_the_top_are_reversed(tmp_path: Path) -> None:
+    flow = Flow(name="1800", shape=(2, 64, 128), dx=0.5, dy=-0.25)
+    recordings = open_recordings(arrow(tmp_path, [flow]))
+    trajectory, body = recordings[0], recordings[0].body
+    assert torch.equal(trajectory.read()[:, 0], stored("u", 0, (2, 64, 128)).flip(1))
+    assert trajectory.spec.grid.origin == (0.0, -63 * 0.25)
+    assert trajectory.spec.grid.dy == 0.25 and trajectory.spec.grid.dx == 0.5
+    assert trajectory.length_unit is None  # not stated: guessed in a note at most
+    assert isinstance(body, torch.Tensor)
+    assert body[63 - 41 : 63 - 22, 32].all() and body[:, 32].sum() == 19
+    assert any("rows were reversed" in remark for remark in recordings.remarks)
+
+
+def test_swapped_and_uneven_coordinates_are_noticed(tmp_path: Path) -> None:
+    x, y = np.meshgrid(np.arange(32.0), np.arange(16.0))
+    swapped = Flow(name="1", shape=SHAPE, changes={"x": y.tobytes(), "y": x.tobytes()})
+    uneven = Flow(name="2", shape=SHAPE, changes={"x": (x**2).tobytes()})
+    for flow, words in ((swapped, "swapped axes"), (uneven, "not uniform")):
+        recordings = open_recordings(arrow(tmp_path / flow.name, [flow]))
+        assert any(words in remark for remark in recordings.remarks)
+        assert recordings[0].spec.grid.dx == pytest.approx(0.03 / 4.5)  # the body of 4.5 points
+
+
+def test_an_unknown_scenario_leaves_everything_unknown(tmp_path: Path) -> None:
+    write_arrow(tmp_path / "mine", [Flow(name="1800", shape=SHAPE, axes=())])
+    trajectory = open_recordings(tmp_path / "mine")[0]
+    assert trajectory.parameters == {} and trajectory.spec.dt is None and trajectory.body is None
+    assert trajectory.source["kind"] is None and trajectory.length_unit == "px"
+    assert trajectory.spec.family is None
+    burning = readers.open_recordings(tmp_path / "mine", options={"scenario": "combustion"})[0]
+    assert burning.spec.family is None and burning.local["family"].startswith("none")
+    named = open_recordings(tmp_path / "mine", scenario="cylinder", kind="real")[0]
+    assert named.parameters == {"Re": 1800.0} and named.spec.dt == 2.5e-3
+
+
+# Raw HDF5
+
+
+def test_raw_files_give_what_the_arrow_files_give(tmp_path: Path) -> None:
+    data = flows(CYLINDERS[:2], SHAPE, dx=0.5, dy=0.25)
+    write_raw(tmp_path / "raw" / "cylinder" / "real", data)
+    raw = open_recordings(tmp_path / "raw", scenario="cylinder")
+    arrows = open_recordings(arrow(tmp_path, data))
+    assert raw.names == ("1800", "5000") and raw.remarks == arrows.remarks
+    for one, other in zip(raw, arrows, strict=True):
+        assert torch.equal(one.read(slice(2, 9, 3), [1]), other.read(slice(2, 9, 3), [1]))
+        assert one.spec == other.spec and one.source == other.source
+        assert torch.equal(one.time, other.time)
+    assert torch.equal(pickle.loads(pickle.dumps(raw[1])).read(), arrows[1].read())
+    with pytest.raises(ValueError, match="choose from: u, v, p, omega"):
+        open_recordings(tmp_path / "raw", scenario="cylinder", channels=("vo",))
+    (alone,) = open_recordings(
+        tmp_path / "raw" / "cylinder" / "real" / "5000.h5", channels=("omega",)
+    )
+    assert torch.equal(alone.read()[:, 0], stored("vo", 1))
+
+
+# Bad input
+
+
+def test_a_truncated_shard_is_named(tmp_path: Path) -> None:
+    folder = arrow(tmp_path, flows(CYLINDERS, SHAPE))
+    path = folder / "data-00002-of-00004.arrow"
+    whole = path.read_bytes()
+    for length in (len(whole) - 5000, 0):
+        path.write_bytes(whole[:length])
+        with pytest.raises(SourceError, match=path.name):
+            open_recordings(folder)
+    path.unlink()
+    with pytest.raises(SourceError, match="missing, such as data-00002"):
+        open_recordings(folder)
+
+
+def test_a_shard_cut_between_rows_is_noted(tmp_path: Path) -> None:
+    """Arrow takes the end of the file for the end of the stream."""
+    import pyarrow as pa
+
+    folder = arrow(tmp_path, flows(CYLINDERS, SHAPE), rows_per_shard=2)
+    path = folder / "data-00001-of-00002.arrow"
+    with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as stream:
+        stream.read_next_batch()
+        end = source.tell()
+    path.write_bytes(path.read_bytes()[:end])
+    recordings = open_recordings(folder)
+    assert len(recordings) == 3
+    assert any("may be missing" in remark for remark in recordings.remarks)
+
+
+COUNT = 4 * 50 * 16 * 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"v": bytes(COUNT - 4)}, ("data-00000", "row 1, column 'v'", str(COUNT), str(COUNT - 4))),
+        ({"u": None}, ("row 1", "'u'")),
+        ({"shape_h": None}, ("positive whole numbers",)),
+        ({"sim_id": "1800.h5"}, ("'1800'",)),
+    ],
+)
+def test_wrong_cells_are_named(
+    tmp_path: Path, changes: dict[str, Any], found: tuple[str, ...]
+) -> None:
+    data = flows(CYLINDERS[:2], SHAPE)
+    data[1] = replace(data[1], changes=changes)
+    folder = arrow(tmp_path, data, rows_per_shard=2)
+    with pytest.raises(SourceError) as raised:
+        open_recordings(folder)["5000"]
+    assert all(words in str(raised.value) for words in found)
+
+
+def test_damaged_raw_files_are_named(tmp_path: Path) -> None:
+    (path, other) = write_raw(tmp_path / "real", flows(CYLINDERS[:2], SHAPE))
+    with h5py.File(other, "a") as h5:
+        del h5["measured_data/v"]
+        h5["measured_data/v"] = np.zeros((50, 16, 31))
+    with pytest.raises(SourceError, match=r"5000.h5: .*\(50, 16, 32\)"):
+        open_recordings(tmp_path / "real")["5000"]
+    with h5py.File(other, "a") as h5:
+        del h5["measured_data/v"]
+    with pytest.raises(SourceError, match="5000.h5: .*measured_data/v"):
+        open_recordings(tmp_path / "real")
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(SourceError, match="1800.h5: the file is truncated"):
+        open_recordings(tmp_path / "real")
+
+
+def test_missing_columns_are_named(tmp_path: Path) -> None:
+    columns = ["sim_id", "u", "shape_t", "shape_h", "shape_w"]
+    folder = arrow(tmp_path, flows(CYLINDERS, SHAPE), columns=columns)
+    with pytest.raises(SourceError, match=r"columns \['v'\] are missing"):
+        open_recordings(folder)
+
+
+def test_without_pyarrow_the_error_names_the_extra(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"needs pyarrow: pip install 'pibert-cfd\[io\]'"):
+        open_recordings(root / "cylinder" / "hf_dataset" / "real")
+
+
+# Published splits
+
+
+def test_an_index_becomes_the_published_windows(tmp_path: Path) -> None:
+    folder = arrow(tmp_path, flows(CYLINDERS, SHAPE))
+    index = {"test": [("8000", 3), ("1800", 0), ("8000", 10)], "train": [], "val": []}
+    write_index(tmp_path / "cylinder", index)
+    recordings = open_recordings(folder)
+    assert read_index(tmp_path / "cylinder", "test", "real") == index["test"]
+    segments, dropped = official_samples(recordings, "test")
+    window = Window(history=20, horizon=20)
+    samples = Samples(list(recordings), segments, window=window, normalizer=Normalizer.identity(2))
+    assert [samples.locate(i) for i in range(len(samples))] == [(2, 3), (0, 0), (2, 10)]
+    assert dropped == 0
+    with pytest.raises(SourceError, match="no train index for real"):
+        official_samples(recordings, "train")
+
+
+def test_modes_choose_by_the_group_of_the_trajectory(tmp_path: Path) -> None:
+    folder = arrow(tmp_path, flows(CYLINDERS, SHAPE)).parents[1]
+    write_parameters(folder, remain=["5000", "8000"], in_dist=["1800"], out_dist=["12000"])
+    write_index(folder, {"test": [(name, 0) for name in CYLINDERS]})
+    recordings = open_recordings(folder)
+
+    def chosen(mode: Any) -> list[str]:
+        segments, _ = official_samples(recordings, "test", mode=mode)
+        return [recordings.names[segment.trajectory] for segment in segments]
+
+    assert chosen("all") == list(CYLINDERS)
+    assert chosen("seen") == ["5000", "8000"]
+    assert chosen("in_dist") == ["1800"] and chosen("out_dist") == ["12000"]
+    assert chosen("unseen") == ["1800", "12000"]
+    assert read_parameters(folder, "out_dist", "real") == {"12000": (12000.0,)}
+    (folder / "remain_params_real.json").unlink()
+    with pytest.raises(SourceError, match="remain_params_real.json: there is no such file"):
+        chosen("seen")
+
+
+def test_entries_that_point_nowhere_are_refused_or_counted(tmp_path: Path) -> None:
+    folder = arrow(tmp_path, flows(CYLINDERS, SHAPE)).parents[1]
+    recordings = open_recordings(folder)
+    write_index(folder, {"val": [("1800", 10), ("9999", 0), ("5000", 11)]})
+    with pytest.raises(SourceError, match="entry 1 .* there is no trajectory '9999'"):
+        official_samples(recordings, "val")
+    write_index(folder, {"val": [("1800", 10), ("5000", 11), ("9999", 0)]})
+    with pytest.raises(SourceError, match="entry 1 .* frames 11 to 50 of '5000', which has 50"):
+        official_samples(recordings, "val")
+    kept, dropped = official_samples(recordings, "val", drop=True)
+    assert [tuple(segment) for segment in kept] == [(0, 10, 50)] and dropped == 2
+    pairs, dropped = official_samples(recordings, "val", pairs="adjacent", drop=True)
+    assert [tuple(segment) for segment in pairs] == [(0, 10, 12), (1, 11, 13)] and dropped == 1
+
+
+@pytest.mark.parametrize("text", ["[", "{}", "[3]", '[{"sim_id": "1800.h5"}]', "[[1, 2]]"])
+def test_broken_index_files_are_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "hf_dataset").mkdir()
+    (tmp_path / "hf_dataset" / "val_index_real.json").write_text(text)
+    with pytest.raises(SourceError, match="val_index_real.json: "):
+        read_index(tmp_path, "val", "real")
+
+
+def test_torch_files_beside_raw_data(tmp_path: Path) -> None:
+    folder = tmp_path / "cylinder"
+    write_raw(folder / "real", flows(CYLINDERS, SHAPE))
+    torch.save({"val": ["5000.h5", "1800.h5"]}, folder / "sim_id_mapping_real.pt")
+    torch.save({"val": [4, 2]}, folder / "time_id_mapping_real.pt")
+    torch.save({"5000.h5": (5000.0,)}, folder / "remain_params_real.pt")
+    recordings = open_recordings(folder)
+    segments, _ = official_samples(recordings, "val", pairs="adjacent")
+    names = [(recordings.names[s.trajectory], s.start) for s in segments]
+    assert names == [("5000", 4), ("1800", 2)]
+    seen, _ = official_samples(recordings, "val", mode="seen", pairs="adjacent")
+    assert len(seen) == 1
+    write_index(folder, {"val": [("8000", 1)]})
+    assert read_index(folder, "val", "real") == [("8000", 1)]  # JSON is preferred
+
+
+class _Burglar:
+    def __init__(self, loot: Path) -> None:
+        self.loot = loot
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.loot,)
+
+
+def test_torch_files_with_code_are_refused_and_not_run(tmp_path: Path) -> None:
+    torch.save({"val": [_Burglar(tmp_path / "loot")]}, tmp_path / "sim_id_mapping_real.pt")
+    torch.save({"val": [4]}, tmp_path / "time_id_mapping_real.pt")
+    with pytest.raises(SourceError, match="sim_id_mapping_real.pt: refused"):
+        read_index(tmp_path, "val", "real")
+    assert not (tmp_path / "loot").exists()
+    torch.save({"val": ["1800", "5000"]}, tmp_path / "sim_id_mapping_real.pt")
+    with pytest.raises(SourceError, match="same length"):
+        read_index(tmp_path, "val", "real")
+
+
+def _stretched(length: int) -> torch.Tensor:
+    """A tensor of any length that takes no memory."""
+    return torch.ones(1).expand(length)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PK\x03\x04",
+        b"\x80\x02}q\x00X\xff\xff\xff\x7f",
+        b"\x80\x02" + b"]" * 100_000 + b".",
+        b"\x80\x02ccollections\nOrderedDict\n.",
+        {"5000.h5": _stretched(10**12)},
+        {"5000.h5": [[1.0]]},
+        {"5000.h5": 3},
+        {5000: [1.0]},
+    ],
+    ids=lambda content: repr(content)[:30],
+)
+def test_a_damaged_torch_file_is_refused(tmp_path: Path, content: Any) -> None:
+    path = tmp_path / "remain_params_real.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(content, path)
+    with pytest.raises(SourceError, match="remain_params_real.pt: (refused|expected)"):
+        read_parameters(tmp_path, "seen", "real")
+
+
+def test_a_torch_file_that_would_unpack_to_more_than_it_has_is_refused(tmp_path: Path) -> None:
+    whole, path = tmp_path / "whole.pt", tmp_path / "remain_params_real.pt"
+    torch.save({"5000.h5": torch.zeros(10**6)}, whole)
+    with zipfile.ZipFile(whole) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(SourceError, match="would unpack to 4,00"):
+        read_parameters(tmp_path, "seen", "real")

@@ -1,0 +1,231 @@
+"""Regions marked as body or as not valid, and reversed axes."""
+
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pibert.data.format import write
+from pibert.data.readers import open_recordings
+from pibert.data.readers.recordings import Hints, SourceError
+from pibert.data.readers.shared.regions import mark_recordings, read_region
+from pibert.fields import Grid, Trajectory
+from tests.data.helpers import SHAPE, disc, make_trajectory, random_states, recorded
+
+GRID = Grid((20, 30), dx=0.1, dy=0.3, origin=(-1.0, 2.0))
+"""The grid of ``make_trajectory`` with 20 x 30 points."""
+
+
+def flow(name: str = "a", **changes: Any) -> Trajectory:
+    return make_trajectory(name, states=random_states(4, 2, 20, 30), **changes)
+
+
+def covered(text: str, grid: Grid = GRID) -> Tensor:
+    covers = read_region("--body", text).covers
+    assert covers is not None
+    return covers(grid)
+
+
+def test_a_circle_covers_the_points_within_its_radius() -> None:
+    x, y = GRID.coordinates(torch.float64)
+    found = covered("circle:0.2,5,1.05")
+    assert torch.equal(found, (x - 0.2) ** 2 + (y - 5) ** 2 <= 1.05**2)
+    assert 0 < int(found.sum()) < found.numel()
+    # A point on the edge lies inside, whatever the rounding.
+    assert bool(covered("circle:0.2,5,0.3")[10, 15])
+
+
+def test_a_polygon_covers_its_inside_and_its_edges_in_either_direction() -> None:
+    x, y = GRID.coordinates(torch.float64)
+    box = (x >= -0.5 - 1e-9) & (x <= 0.5 + 1e-9) & (y >= 2.9 - 1e-9) & (y <= 5 + 1e-9)
+    assert torch.equal(covered("polygon:-0.5,2.9,0.5,2.9,0.5,5,-0.5,5"), box)
+    assert torch.equal(covered("polygon:-0.5,5,0.5,5,0.5,2.9,-0.5,2.9"), box)
+    assert torch.equal(covered("polygon:-0.5,5;0.5,5;0.5,2.9;-0.5,2.9;-0.5,5"), box)  # closed
+    # An L: the notch is not covered.
+    notched = covered("polygon:-1,2,1,2,1,3.4,0,3.4,0,7,-1,7")
+    assert bool(notched[2, 15]) and bool(notched[12, 5]) and not bool(notched[12, 15])
+    # A triangle by half planes.
+    triangle = covered("polygon:-1,2,1.93,2,-1,7.71")
+    exact = (y - 2) / 5.71 + (x + 1) / 2.93 <= 1
+    assert torch.equal(triangle, exact)
+
+
+@pytest.mark.parametrize("text", ["x,y\n-1,2\n1.93,2\n-1,7.71\n", "# mm\n-1 2\n\n1.93\t2\n-1;7.71"])
+def test_corners_come_from_a_text_file(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "wing.csv"
+    path.write_text(text)
+    assert torch.equal(covered(str(path)), covered("polygon:-1,2,1.93,2,-1,7.71"))
+
+
+def picture(path: Path, marked: np.ndarray, white: int = 255, mode: Any = np.uint8) -> str:
+    """An image of a mask (y, x) whose row 0 is the bottom."""
+    Image.fromarray(np.ascontiguousarray(marked[::-1]).astype(mode) * mode(white)).save(path)
+    return str(path)
+
+
+@pytest.mark.parametrize(("white", "mode"), [(255, np.uint8), (1, np.uint8), (65535, np.uint16)])
+def test_an_image_of_the_grid_is_taken_pixel_by_pixel(
+    tmp_path: Path, white: int, mode: Any
+) -> None:
+    marked = np.zeros((20, 30), bool)
+    marked[2:5, 10:20], marked[15, 3] = True, True
+    text = picture(tmp_path / "mask.png", marked, white, mode)
+    assert torch.equal(covered(text), torch.from_numpy(marked))
+    assert torch.equal(covered(f"dark:{text}"), torch.from_numpy(~marked))
+
+
+def test_a_larger_image_marks_the_points_whose_cells_it_covers_by_half(tmp_path: Path) -> None:
+    # Cells are 0.1 x 0.3: an image with square pixels has 30 x 60 of them, or a multiple.
+    marked = np.zeros((120, 60), bool)
+    marked[12:24, 20:24] = True  # rows 2 and 3, columns 10 and 11
+    found = covered(picture(tmp_path / "mask.png", marked))
+    expected = torch.zeros(20, 30, dtype=torch.bool)
+    expected[2:4, 10:12] = True
+    assert torch.equal(found, expected)
+    with pytest.raises(ValueError, match=r"60 x 60 pixels .* 30 x 20"):
+        covered(picture(tmp_path / "mask.png", np.eye(60, dtype=bool)))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("circle:1,2", "X,Y,R, such as circle:0.1,0.05,0.01"),
+        ("circle:1,2,0", "found 0"),
+        ("polygon:1,2,3,4,5,6,7", "X,Y pairs of at least three corners"),
+        ("polygon:a,b,c,d,e,f", "X,Y pairs"),
+        ("square", "zeros, circle:X,Y,R, polygon:"),
+        ("absent.png", "no such file"),
+        ("two.csv", "found 2"),
+        ("three.csv", "found '1,2,3'"),
+        ("script.png", "cannot identify image file"),
+        ("broken.png", "broken PNG file"),
+        ("huge.png", "9000 x 9000 pixels"),
+        ("grey.png", "black and white"),
+    ],
+)
+def test_what_is_no_region_is_refused_with_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("two.csv").write_text("0,0\n1,1\n")
+    Path("three.csv").write_text("0,0\n1,1\n1,2,3\n")
+
+    # PostScript, which Pillow would have Ghostscript run.
+    Path("script.png").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+    )
+    Path("huge.png").write_bytes(png(9000, 9000))
+    Path("broken.png").write_bytes(png(9, 9).replace(b"IEND", b"\0\0\0\0"))
+    Image.fromarray(np.arange(200, dtype=np.uint8).reshape(10, 20)).save("grey.png")
+    with pytest.raises(ValueError, match=f"--body {text}: .*") as error:
+        read_region("--body", text)
+    assert words in str(error.value)
+
+
+def png(width: int, height: int) -> bytes:
+    """The head of an image of one bit per pixel, and no pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+
+
+def test_bodies_and_masks_are_added_to_what_the_data_state() -> None:
+    body, valid = torch.zeros(20, 30, dtype=torch.bool), torch.ones(20, 30, dtype=torch.bool)
+    body[0, 0], valid[1, 1] = True, False
+    circle, box = "circle:0.2,5,1.05", "polygon:-1,2,-0.8,2,-0.8,3,-1,3"
+    marked = mark_recordings(recorded(flow(body=body, valid=valid)), [circle], [box])
+    assert marked.remarks == (
+        "119 of 600 points (19.83%) marked as body",
+        "12 of 600 points (2.00%) marked as not valid",
+    )
+    found = marked["a"]
+    assert found.local["marked"] == {"body": [circle], "mask": [box]}
+    assert isinstance(found.body, Tensor) and torch.equal(found.body, body | covered(circle))
+    assert found.spec.grid.body is not None and torch.equal(found.spec.grid.body, found.body)
+    known = ~body & valid & ~covered(circle) & ~covered(box)
+    assert torch.equal(found.known(slice(1, 3)), known.expand(2, 20, 30))
+
+
+def test_zeros_in_all_frames_are_a_body_and_those_in_some_are_missing() -> None:
+    states = random_states(4, 3, 20, 30)
+    states[:, :2, 5:9, 7:11] = 0  # the pressure is not zero inside
+    states[1, 0, 6, 8] = float("nan")  # missing in one frame, zero in the others
+    states[2, :2, 15, 15] = 0
+    states[1, 0, 3, 3] = 0  # one component alone is a vector
+    whole = make_trajectory(states=states, channels=("u", "v", "p"))
+    solid = torch.zeros(20, 30, dtype=torch.bool)
+    solid[5:9, 7:11] = True
+    found = mark_recordings(recorded(whole), ["zeros"], [])["a"]
+    assert isinstance(found.body, Tensor) and torch.equal(found.body, solid)
+    both = mark_recordings(recorded(whole), ["zeros"], ["zeros"])
+    assert both.remarks[1].startswith("vectors that are exactly zero are marked as not valid")
+    known = (~solid).expand(4, 20, 30).clone()
+    known[2, 15, 15] = False
+    assert torch.equal(both["a"].known(), known)
+    missing = mark_recordings(recorded(whole), [], ["zeros"])["a"]
+    known[1, 6, 8] = True  # NaN is not zero: what it means is for others to say
+    assert missing.body is None and torch.equal(missing.known(), known)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (["circle:100,100,1"], "no point of trajectory 'a': its x goes from -1 to 1.9"),
+        (["zeros"], "nowhere exactly zero"),
+        (["polygon:-2,0,0,0,0,9,-2,9", "polygon:0,0,2,0,2,9,0,9"], "cover all points"),
+    ],
+)
+def test_regions_that_mark_nothing_or_everything_are_refused(body: list[str], words: str) -> None:
+    with pytest.raises(SourceError) as error:
+        mark_recordings(recorded(flow()), body, [])
+    assert words in str(error.value) and "flow.h5: --body" in str(error.value)
+
+
+def test_rows_and_masks_turn_and_sides_keep_to_them(tmp_path: Path) -> None:
+    valid = torch.ones(6, *SHAPE, dtype=torch.bool)
+    valid[2, 0, 1] = False
+    original = make_trajectory(channels=("p", "u", "v"), body=disc(), valid=valid)
+    path = tmp_path / "a.h5"
+    write(path, [original])
+    recordings = open_recordings(path, hints=Hints(flip=("y",)))
+    turned = recordings[0]
+    torch.testing.assert_close(turned.read(), original.read().flip(2))
+    assert torch.equal(turned.known(), original.known().flip(1))
+    assert turned.spec.grid.body is not None and torch.equal(turned.spec.grid.body, disc().flip(0))
+    before, after = original.spec.grid, turned.spec.grid
+    assert (after.sides.bottom, after.sides.top) == (before.sides.top, before.sides.bottom)
+    assert (after.sides.left, after.sides.right) == (before.sides.left, before.sides.right)
+    assert after.origin == before.origin
+    assert turned.local["flip"] == ["y"]
+    assert recordings.remarks[-1] == "reversed as requested: y"
+
+
+def test_columns_turn_and_components_change_sign(tmp_path: Path) -> None:
+    original = make_trajectory(channels=("p", "u", "v"))
+    write(tmp_path / "a.h5", [original])
+    turned = open_recordings(tmp_path / "a.h5", hints=Hints(flip=("x", "u")))[0]
+    signs = torch.tensor([1.0, -1.0, 1.0])[:, None, None]
+    torch.testing.assert_close(turned.read(), original.read().flip(3) * signs)
+    torch.testing.assert_close(
+        turned.read(slice(1, 4, 2), [1]), -original.read(slice(1, 4, 2), [1]).flip(3)
+    )
+    assert turned.spec.grid.sides.left == original.spec.grid.sides.right
+    again = pickle.loads(pickle.dumps(turned))
+    torch.testing.assert_close(again.read(), turned.read())
+
+
+def test_a_flip_of_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.h5", [make_trajectory(channels=("u", "T"))])
+    for flip, found in ((("v",), "'v' to flip; it has u, T"), (("z",), "x, y, u, v")):
+        with pytest.raises(ValueError, match=found):
+            open_recordings(tmp_path / "a.h5", hints=Hints(flip=flip))[0]

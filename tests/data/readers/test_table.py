@@ -1,0 +1,220 @@
+"""Tables of text: their columns, and the fields in them."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pibert.data.format import check, write
+from pibert.data.readers import identify, open_recordings, table
+from pibert.data.readers.recordings import Hints, SourceError
+from pibert.data.readers.shared.files import read_columns
+from tests.data.helpers import SHARED, needs_shared
+
+X, Y = (mesh.ravel() for mesh in np.meshgrid([0.0, 0.5, 1.0], [2.0, 3.0]))
+
+
+def text_of(columns: list[np.ndarray], separator: str = ",") -> str:
+    return "".join(separator.join(f"{v:g}" for v in row) + "\n" for row in np.stack(columns, -1))
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "values"),
+    [
+        ("x,y\n1,2\n3,4\n", ("x", "y"), [[1, 2], [3, 4]]),
+        ("x;y\n1,5;2\n3;4,25\n", ("x", "y"), [[1.5, 2], [3, 4.25]]),
+        ("x y\n1 2\n3,5 -4\n", ("x", "y"), [[1, 2], [3.5, -4]]),
+        ("x\ty\tz\n1\t\t3\n1\t2\t3\n", ("x", "y", "z"), [[1, np.nan, 3], [1, 2, 3]]),
+        ("# x\ty\n1,5\t-2e-3\n", ("x", "y"), [[1.5, -0.002]]),
+        ("1.5 2\n\n# a remark\n3 nan\n", ("column 1", "column 2"), [[1.5, 2], [3, np.nan]]),
+        ("a, b ,c\n1, ,3\n,2,3\n", ("a", "b", "c"), [[1, np.nan, 3], [np.nan, 2, 3]]),
+        ("t (s)  Cd \n1,2,\n3,4,\n", ("t (s)", "Cd"), [[1, 2], [3, 4]]),
+        ('"u, mean","v"\n1,2\n', ("u, mean", "v"), [[1, 2]]),
+        ("% Model:   m\n% x     u (m/s) @ t=1\n0  1\n", ("x", "u (m/s) @ t=1"), [[0, 1]]),
+        ("x [m] Vector type [-]\n0 1\n", ("x [m]", "Vector type [-]"), [[0, 1]]),
+        ("four words but two\n0 1\n", ("column 1", "column 2"), [[0, 1]]),
+        (",x,y\n0,1,2\n1,3,4\n", ("column 1", "x", "y"), [[0, 1, 2], [1, 3, 4]]),
+        ("\ufeffx,y\r\n1,2\r\n", ("x", "y"), [[1, 2]]),
+    ],
+)
+def test_columns_are_found(
+    tmp_path: Path, text: str, names: tuple[str, ...], values: list[list[float]]
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(text, encoding="utf-8")
+    found = read_columns(path)
+    assert found.names == names
+    np.testing.assert_array_equal(found.values, values)
+    assert found.named is not names[-1].startswith("column")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"x,y\n1,2\n3\n", "line 3 has 1 values where the first row has 2"),
+        (b"x,y\n1,2\nZONE 2\n3,4\n", "line 3 is not a row of numbers"),
+        (b"x y\n1 2\n3 four\n", "a row is not made of numbers"),
+        (b"nothing to see\n", "found no row of numbers"),
+        (b"\x00\x01 1 2\n", "found no row of numbers"),
+        (b"", "found no row of numbers"),
+    ],
+)
+def test_broken_tables_are_named(tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(SourceError, match=f"a.csv: .*{problem}"):
+        read_columns(tmp_path / "a.csv")
+    with pytest.raises(SourceError, match="absent.csv: cannot be read: No such file"):
+        read_columns(tmp_path / "absent.csv")
+
+
+def test_a_csv_with_names_is_a_field(tmp_path: Path) -> None:
+    path = tmp_path / "wake.csv"
+    path.write_text("velocity_x [m/s],Y [mm],X [mm],p,quality\n" + text_of([X + Y, Y, X, Y, X]))
+    assert table.recognise(path)
+    recordings = table.open_recordings(path)
+    trajectory = recordings[0]
+    assert recordings.names == ("wake",) and trajectory.spec.channels == ("u", "p")
+    assert trajectory.spec.units == ("m/s", "1") and trajectory.length_unit == "mm"
+    expected = torch.tensor([[2.0, 2.5, 3.0], [3.0, 3.5, 4.0]])
+    assert torch.equal(trajectory.read()[0, 0], expected)
+    (remark,) = recordings.remarks
+    assert remark.startswith("columns left out: quality; ")
+    kept = table.open_recordings(path, Hints(channels={"quality": "quality"}))[0]
+    assert kept.spec.channels == ("u", "p", "quality")
+    assert pickle.loads(pickle.dumps(recordings))[0].name == "wake"
+    for channels, found in (({"u": "d"}, "'d'; there are: vel"), ({"u": "p", "s": "p"}, "'p' is")):
+        with pytest.raises(SourceError, match=found):
+            table.open_recordings(path, Hints(channels=channels))
+    path.write_text("x [mm],y [m],u,v\n" + text_of([X, Y, X, Y]))
+    with pytest.raises(SourceError, match="m and mm"):
+        table.open_recordings(path)
+
+
+def test_numbered_files_are_frames_of_a_flow(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for number in (9, 10, 11, 13):
+        text = "x [m],y [m],u [m/s],v [m/s]\n" + text_of([X, Y, X + number, Y * number])
+        (folder / f"B{number}.csv").write_text(text)
+    for path, name in ((folder, "run"), (folder / "B*.csv", "B")):
+        assert identify(path) == "table"
+        (flow,) = open_recordings(path, hints=Hints(dt=0.1))
+        assert flow.name == name and flow.num_frames == 4
+        torch.testing.assert_close(flow.read()[:, 0, 0, 0], torch.tensor([9.0, 10.0, 11.0, 13.0]))
+        assert flow.time.tolist() == pytest.approx([0.0, 0.1, 0.2, 0.4])
+    (flow,) = table.open_recordings(folder)
+    assert flow.time.tolist() == [0.0, 1.0, 2.0, 4.0]
+    (odd,) = open_recordings(folder / "B*[13].csv", hints=Hints(dt=0.1))
+    assert odd.time.tolist() == pytest.approx([0.0, 0.1])
+    (folder / "B12.csv").write_text("x,y,u,v\n" + text_of([X + 1, Y, X, Y]))
+    with pytest.raises(SourceError, match="B12.csv: expected the points of B9.csv, found others"):
+        table.open_recordings(folder)
+
+
+def test_numbered_files_state_no_time_step(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        (tmp_path / f"f_{number}.csv").write_text("x,y,u [m/s]\n" + text_of([X, Y, X + number]))
+    recordings = open_recordings(tmp_path)
+    assert recordings[0].spec.dt is None and recordings[0].time.tolist() == [0.0, 1.0, 2.0]
+    assert any("no time between the frames" in note for note in recordings.remarks)
+    (tmp_path / "f_2.csv").rename(tmp_path / "f_6.csv")
+    recordings = open_recordings(tmp_path)
+    assert recordings[0].spec.dt is None and recordings[0].time.tolist() == [0.0, 2.0, 5.0]
+    assert any("frames are missing" in note for note in recordings.remarks)
+    (tmp_path / "f_6.csv").write_text("x,y,u [m/s],t\n" + text_of([X, Y, X, 0 * X]))
+    with pytest.raises(SourceError, match=r"f_6.csv: expected a column of time in all files"):
+        open_recordings(tmp_path)
+
+
+def test_columns_of_flags_mark_vectors_by_the_users_name(tmp_path: Path) -> None:
+    flags = np.array([1.0, 0.0, 1.0, -1.0, 1.0, 2.0])
+    path = tmp_path / "a.csv"
+    path.write_text("x,y,u [m/s],v [m/s],isValid,corr\n" + text_of([X, Y, X, Y, flags, Y]))
+    (note,) = (note for note in open_recordings(path).remarks if "left out" in note)
+    assert "--channels 'valid=isValid'" in note and "--channels 'corr=corr'" in note
+    (flow,) = open_recordings(path, hints=Hints(channels={"valid": "isValid", "corr": "corr"}))
+    assert flow.spec.channels == ("u", "v", "corr")
+    assert flow.known()[0].flatten().tolist() == (flags > 0).tolist()
+    (flow,) = open_recordings(path, hints=Hints(channels={"invalid": "isValid"}))
+    assert flow.known()[0].flatten().tolist() == (flags == 0).tolist()
+
+
+def test_a_column_of_time_makes_frames(tmp_path: Path) -> None:
+    x, y, t = np.tile(X, 3), np.tile(Y, 3), np.repeat([0.0, 0.1, 0.2], 6)
+    order = np.random.default_rng(0).permutation(18)
+    path = tmp_path / "a.csv"
+    path.write_text("t [s],x,y,u\n" + text_of([c[order] for c in (t, x, y, 100 * t + x)]))
+    trajectory = table.open_recordings(path)[0]
+    assert trajectory.spec.dt == pytest.approx(0.1) and trajectory.time_unit == "s"
+    expected = torch.tensor([[0.0, 0.5, 1.0], [10.0, 10.5, 11.0], [20.0, 20.5, 21.0]])
+    torch.testing.assert_close(trajectory.read()[:, 0, 1], expected)
+    path.write_text("t,x,y,u\n" + text_of([t[:-1], x[:-1], y[:-1], x[:-1]]))
+    with pytest.raises(SourceError, match=r"a.csv: the times .* same number of points"):
+        table.open_recordings(path)
+
+
+def test_comsol_columns_carry_times_and_parameters(tmp_path: Path) -> None:
+    names = [f"{c} (m/s) @ t={t}, Re={re}" for re in (10, 20) for t in (0, 0.5) for c in "uv"]
+    columns = [X, Y, *(number + X for number in range(8))]
+    path = tmp_path / "flow.txt"
+    header = "% Model:              m.mph\n% Length unit:        m\n% " + "   ".join(
+        ["x", "y", *names]
+    )
+    path.write_text(header + "\n" + text_of(columns, "   "))
+    recordings = table.open_recordings(path)
+    assert recordings.names == ("flow Re=10", "flow Re=20")
+    second = recordings["flow Re=20"]
+    assert second.parameters == {"Re": 20.0} and second.time.tolist() == [0.0, 0.5]
+    assert second.read()[:, :, 0, 0].tolist() == [[4.0, 5.0], [6.0, 7.0]]
+    assert recordings[0].read()[:, :, 0, 0].tolist() == [[0.0, 1.0], [2.0, 3.0]]
+    assert second.length_unit == "m" and second.spec.units == ("m/s", "m/s")
+    assert second.source == {"file": "flow.txt", "model": "m.mph"}
+
+
+def test_curves_are_no_field(tmp_path: Path) -> None:
+    path, t = tmp_path / "drag.dat", np.linspace(0, 1, 30)
+    for head, columns, found in (
+        ("# t  Cd  Cl  Cm\n", [t, t**2, t, t], "no field: columns t, Cd, Cl, Cm; 30"),
+        ("", [t, t**2, np.sin(9 * t), t], "no field: columns 4 without names"),
+        ("x y u\n", [0 * t, t, t], "drag.dat: .*this is a curve"),
+        ("x y z u\n", [t, t**2, t**3, t], "drag.dat: points in three dimensions"),
+    ):
+        path.write_text(head + text_of(columns, " "))
+        with pytest.raises(SourceError, match=found):
+            table.open_recordings(path)
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("name", "shape", "parameters"),
+    [
+        ("lid_driven_a4", (101, 101), {"Re": 100.0}),
+        ("ns_0_obstacle", (94, 187), {}),
+        ("ns_4_obstacle", (130, 258), {}),
+    ],
+)
+def test_the_finite_element_flows_open(
+    tmp_path: Path, name: str, shape: tuple[int, int], parameters: dict[str, float]
+) -> None:
+    path = SHARED / "channel_comsol" / f"{name}.dat"
+    assert table.recognise(path)
+    trajectory = table.open_recordings(path)[0]
+    assert trajectory.spec.channels == ("u", "v", "p") and trajectory.spec.grid.shape == shape
+    assert trajectory.parameters == parameters
+    error = trajectory.local["gridding"]["error"]
+    assert error["u"] < 0.03 and error["v"] < 0.07
+    write(tmp_path / "a.h5", [trajectory])
+    check(tmp_path / "a.h5")
+
+
+@needs_shared
+def test_the_published_curves_are_distinguished_from_fields() -> None:
+    for path in SHARED.glob("*.dat"):
+        assert table.recognise(path)
+        with pytest.raises(SourceError, match="a table of curves, no field"):
+            table.open_recordings(path)
+    cavity = read_columns(SHARED / "ghia_et_al_1982_lid_driven_cavity.dat")
+    assert cavity.values.shape == (17, 12) and not cavity.named
+    assert cavity.comments[0].startswith("Centerline velocities from Ghia")

@@ -1,0 +1,300 @@
+"""VTK files of every kind and coding, planes in space, series, and what is refused."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pibert.data.format import check, write
+from pibert.data.readers import vtk
+from pibert.data.readers.recordings import Hints, SourceError
+from pibert.fields import Trajectory
+from tests.lookalikes.flow import X, Y, assert_flow, velocity
+from tests.lookalikes.vtk import write_collection, write_legacy, write_xml
+
+Z = np.array([0.5])
+LEGACY = (
+    "STRUCTURED_POINTS",
+    "RECTILINEAR_GRID",
+    "STRUCTURED_GRID",
+    "UNSTRUCTURED_GRID",
+    "POLYDATA",
+)
+SUFFIXES = (".vti", ".vtr", ".vts", ".vtu", ".vtp")
+
+
+def data(
+    x: np.ndarray = X, y: np.ndarray = Y, t: float = 0.0, plane: str = "xy"
+) -> dict[str, np.ndarray]:
+    """Velocity and pressure on a plane as (z, y, x, 3) and (z, y, x)."""
+    u, v = velocity(x[None, :], y[:, None], t)
+    other = np.full_like(u, 77.0)
+    vector = {"xy": (u, v, other), "xz": (u, other, v), "yz": (other, u, v)}[plane]
+    shape = {"xy": (1, len(y), len(x)), "xz": (len(y), 1, len(x)), "yz": (len(y), len(x), 1)}[plane]
+    stacked = np.stack(vector, -1).reshape(*shape, 3)
+    return {"p": (u + v).reshape(shape).astype(np.float32), "U": stacked}
+
+
+def opened(path: Path, hints: Hints = Hints()) -> Trajectory:
+    assert vtk.recognise(path)
+    (trajectory,) = vtk.open_recordings(path, hints)
+    return trajectory
+
+
+def assert_plane(trajectory: Trajectory) -> None:
+    assert_flow(trajectory, frames=1, dt=None)
+    u, v, p = trajectory.read()[0]
+    assert trajectory.spec.channels == ("u", "v", "p")
+    torch.testing.assert_close(p, u + v, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("field", [False, True])
+@pytest.mark.parametrize("kind", LEGACY)
+def test_legacy_files_of_every_kind(tmp_path: Path, kind: str, field: bool, binary: bool) -> None:
+    path = tmp_path / "flow.vtk"
+    write_legacy(path, kind, (X, Y, Z), data(), binary=binary, field=field)
+    assert_plane(opened(path))
+    if kind == "UNSTRUCTURED_GRID":
+        # Values of cells lie at their centres: nodes half a step out give the points of the flow.
+        nodes, cells = (edges(X), edges(Y), Z), {"on_cells": True, "modern_cells": field}
+        write_legacy(path, kind, nodes, data(), binary=binary, **cells)
+        assert_plane(opened(path))
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_texts_among_the_data_of_a_legacy_file_are_passed_over(
+    tmp_path: Path, binary: bool
+) -> None:
+    path = tmp_path / "flow.vtk"
+    write_legacy(path, "STRUCTURED_GRID", (X, Y, Z), data(), binary=binary, time=0.0)
+    # In binary a text follows its length: six bits of one byte, or fourteen of two.
+    texts = b"\xcbhello world\x80\x46" + b"a" * 70 if binary else b"hello%20world\nshort"
+    head = b"FIELD FieldData 1\n"
+    stated = b"FIELD FieldData 2\nnote 1 2 string\n" + texts + b"\n"
+    path.write_bytes(path.read_bytes().replace(head, stated, 1))
+    assert_plane(opened(path))
+
+
+def edges(axis: np.ndarray) -> np.ndarray:
+    step = axis[1] - axis[0]
+    return np.append(axis - step / 2, axis[-1] + step / 2)
+
+
+@pytest.mark.parametrize("form", ["ascii", "binary", "raw", "base64"])
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_xml_files_of_every_kind(tmp_path: Path, suffix: str, form: str) -> None:
+    path = tmp_path / f"flow{suffix}"
+    write_xml(path, (X, Y, Z), data(), form=form)
+    assert_plane(opened(path))
+
+
+@pytest.mark.parametrize("form", ["binary", "raw", "base64"])
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize(("header", "big_endian"), [("UInt32", True), ("UInt64", False)])
+def test_xml_codings(
+    tmp_path: Path, form: str, compressed: bool, header: str, big_endian: bool
+) -> None:
+    path = tmp_path / "flow.vts"
+    coding: dict[str, Any] = {"header": header, "compressed": compressed, "big_endian": big_endian}
+    write_xml(path, (X, Y, Z), data(), form=form, **coding)
+    assert_plane(opened(path))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_values_of_cells_lie_at_their_centres(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"flow{suffix}"
+    write_xml(path, (edges(X), edges(Y), Z), data(), on_cells=True)
+    assert_plane(opened(path))
+    assert any("cells" in remark for remark in vtk.open_recordings(path).remarks)
+    if suffix == ".vtr":  # one layer of cells is a plane
+        write_xml(path, (edges(X), edges(Y), np.array([0.0, 1.0])), data(), on_cells=True)
+        assert_plane(opened(path))
+
+
+@pytest.mark.parametrize("suffix", [".vti", ".vts", ".vtu"])
+@pytest.mark.parametrize("plane", ["xz", "yz"])
+def test_other_planes_are_turned_into_x_and_y(tmp_path: Path, suffix: str, plane: str) -> None:
+    path = tmp_path / f"flow{suffix}"
+    write_xml(path, {"xz": (X, Z, Y), "yz": (Z, X, Y)}[plane], data(plane=plane))
+    assert_plane(opened(path))
+    assert any(f"the plane is {plane}" in remark for remark in vtk.open_recordings(path).remarks)
+
+
+def test_images_may_be_turned_in_space(tmp_path: Path) -> None:
+    path = tmp_path / "flow.vti"
+    down = {name: np.ascontiguousarray(values[:, ::-1]) for name, values in data().items()}
+    write_xml(path, (X, Y[-1] + 0.3 * np.arange(5), Z), down)
+    text = path.read_text()
+    path.write_text(text.replace(" Origin", ' Direction="1 0 0 0 -1 0 0 0 -1" Origin'))
+    assert_plane(opened(path))
+    # Counted along x and y, lying along x and z.
+    upright = {name: v.reshape(1, 5, 7, *v.shape[3:]) for name, v in data(plane="xz").items()}
+    write_xml(path, (X, Y, Z), upright)
+    text = path.read_text().replace(f"{X[0]:.17g} {Y[0]:.17g} 0.5", f"{X[0]:.17g} 0.5 {Y[0]:.17g}")
+    path.write_text(text.replace(" Origin", ' Direction="1 0 0 0 0 -1 0 1 0" Origin'))
+    assert_plane(opened(path))
+    assert any("the plane is xz" in remark for remark in vtk.open_recordings(path).remarks)
+
+
+@pytest.mark.parametrize("suffix", [".vti", ".vtu"])
+def test_points_that_vtk_hides_or_could_not_probe_are_not_valid(
+    tmp_path: Path, suffix: str
+) -> None:
+    path = tmp_path / f"flow{suffix}"
+    ghosts, probed = np.zeros((1, 5, 7), "u1"), np.ones((1, 5, 7), "i1")
+    ghosts[0, 1, 2], ghosts[0, 3, 3], probed[0, 4, 6] = 2, 1, 0  # hidden; another piece's
+    flags = {"vtkGhostType": ghosts, "vtkValidPointMask": probed}
+    write_xml(path, (X, Y, Z), data() | flags)
+    trajectory = opened(path)
+    assert trajectory.spec.channels == ("u", "v", "p")
+    assert (~trajectory.known()[0]).nonzero().tolist() == [[1, 2], [4, 6]]
+    ghosts[0, 1, 2] = 32
+    write_xml(path, (edges(X), edges(Y), Z), data() | {"vtkGhostType": ghosts}, on_cells=True)
+    assert (~opened(path).known()[0]).nonzero().tolist() == [[1, 2]]
+
+
+def test_the_first_of_two_layers_of_points_is_taken_with_a_note(tmp_path: Path) -> None:
+    lower, upper = data(), {name: values + 1 for name, values in data().items()}
+    both = {name: np.concatenate([lower[name], upper[name]]) for name in lower}
+    for suffix in (".vti", ".vts"):
+        path = tmp_path / f"flow{suffix}"
+        write_xml(path, (X, Y, np.array([0.0, 1.0])), both)
+        assert_plane(opened(path))
+        assert any("two layers along z" in remark for remark in vtk.open_recordings(path).remarks)
+
+
+def test_a_collection_is_a_flow_with_its_times(tmp_path: Path) -> None:
+    (tmp_path / "frames").mkdir()
+    for frame in range(6):
+        write_xml(
+            tmp_path / "frames" / f"a{frame}.vti", (X, Y, Z), data(t=0.05 * frame), form="raw"
+        )
+    entries = {round(0.05 * frame, 2): f"frames/a{frame}.vti" for frame in (3, 0, 1, 2, 5, 4)}
+    write_collection(tmp_path / "flow.pvd", entries)
+    recordings = vtk.open_recordings(tmp_path / "flow.pvd")
+    assert recordings.names == ("flow",)
+    trajectory = pickle.loads(pickle.dumps(recordings))[0]
+    assert not isinstance(trajectory.states, torch.Tensor)
+    assert_flow(trajectory)
+    np.testing.assert_allclose(trajectory.time, 0.05 * np.arange(6))
+    write(tmp_path / "flow.h5", [trajectory])
+    check(tmp_path / "flow.h5")
+
+
+def test_a_series_names_blocks_and_these_the_flow(tmp_path: Path) -> None:
+    entries = []
+    for frame in range(6):
+        write_xml(tmp_path / f"flow_{frame}.vtu", (X, Y, Z), data(t=0.05 * frame), form="raw")
+        block = tmp_path / f"flow_{frame}.vtm"
+        block.write_text(
+            '<VTKFile type="vtkMultiBlockDataSet"><vtkMultiBlockDataSet>'
+            f'<DataSet name="internal" file="flow_{frame}.vtu"/>'
+            '<Block name="boundary"><DataSet name="inlet" file="nowhere.vtp"/></Block>'
+            "</vtkMultiBlockDataSet></VTKFile>"
+        )
+        entries.append({"name": block.name, "time": round(0.05 * frame, 2)})
+    series = tmp_path / "flow.vtm.series"
+    series.write_text(json.dumps({"file-series-version": "1.0", "files": entries}))
+    assert vtk.recognise(series) and vtk.recognise(tmp_path)
+    assert vtk.open_recordings(series).names == ("flow",)
+    for path in (series, tmp_path):
+        assert_flow(opened(path))
+    assert_plane(opened(tmp_path / "flow_0.vtm"))
+    block.write_text(block.read_text().replace('"internal"', '"outlet"'))
+    with pytest.raises(SourceError, match="2 data sets .outlet, inlet."):
+        vtk.open_recordings(block)
+    absent = series.read_text().replace("flow_5.vtm", "flow_6.vtm")
+    for text in (absent, "{", '{"files": [{"name": "a.vtu"}]}', "[]", '{"files": []}'):
+        series.write_text(text)
+        with pytest.raises(SourceError, match=r"flow\.vtm\.series"):
+            vtk.open_recordings(series)
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_folder_of_numbered_files_is_a_flow_in_the_order_of_the_numbers(
+    tmp_path: Path, timed: bool
+) -> None:
+    for frame in range(6):
+        path, t = tmp_path / f"run_{8 + frame}.vtk", 0.05 * frame
+        write_legacy(path, LEGACY[0], (X, Y, Z), data(t=t), time=t if timed else None)
+    assert_flow(opened(tmp_path), dt=0.05 if timed else None)
+    write_xml(tmp_path / "other.vti", (X, Y, Z), data())
+    with pytest.raises(SourceError, match="several series, other"):
+        vtk.open_recordings(tmp_path)
+
+
+def test_a_frame_unlike_the_first_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    write_xml(tmp_path / "a0.vti", (X, Y, Z), data())
+    write_xml(tmp_path / "a1.vti", (X + 1, Y, Z), data())
+    trajectory = opened(tmp_path)
+    trajectory.read(slice(0, 1))
+    with pytest.raises(SourceError, match=r"a1\.vti: its points differ from those of a0\.vti"):
+        trajectory.read()
+    write_xml(tmp_path / "a1.vti", (X, Y, Z), {"U": data()["U"]})
+    with pytest.raises(SourceError, match=r"a1\.vti: the field 'p' of a0\.vti is missing"):
+        opened(tmp_path).read()
+
+
+def test_a_flow_in_space_or_without_a_clear_velocity_is_refused(tmp_path: Path) -> None:
+    axes = X, Y, np.array([0.0, 1.0, 2.0])
+    for suffix in (".vti", ".vtu"):
+        path = tmp_path / f"flow{suffix}"
+        write_xml(path, axes, {"U": np.zeros((3, 5, 7, 3))})
+        with pytest.raises(SourceError, match="cut a plane"):
+            vtk.open_recordings(path)
+    write_xml(path, (X, Y, Z), {"speedy": data()["U"]})  # the only vector
+    assert_flow(opened(path), frames=1, dt=None)
+    write_xml(path, (X, Y, Z), {"first": data()["U"], "second": data()["U"]})
+    with pytest.raises(SourceError, match="first_x"):
+        vtk.open_recordings(path)
+    hints = Hints(channels={"u": "second_x", "v": "second_y"})
+    assert_flow(opened(path, hints), frames=1, dt=None)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_legacy_files_cut_anywhere_are_refused_with_a_message(tmp_path: Path, binary: bool) -> None:
+    path = tmp_path / "flow.vtk"
+    write_legacy(path, "UNSTRUCTURED_GRID", (X, Y, Z), data(), binary=binary)
+    whole = path.read_bytes()
+    last = whole.index(b"VECTORS")
+    # A cut between two arrays, or in the last digits before one, leaves a file whole in itself.
+    for length in (*range(0, last - 60, 97), *range(last + 1, len(whole) - 20, 97)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(SourceError, match=r"flow\.vtk"):
+            vtk.open_recordings(path)
+
+
+def test_damaged_and_foreign_files_are_refused_with_a_message(tmp_path: Path) -> None:
+    path = tmp_path / "flow.vti"
+    write_xml(path, (X, Y, Z), data(), form="binary", compressed=True)
+    whole = path.read_bytes()
+    changes = {
+        b"</PointData>": b"</CellData>",
+        b'type="ImageData"': b'type="Tables"',
+        b"vtkZLibDataCompressor": b"vtkLZ4DataCompressor",
+        b'Extent="0 6': b'Extent="0 9',
+        b'header_type="UInt32"': b'header_type="Float99"',
+        b'Name="U" NumberOfComponents="3"': b'Name="U" NumberOfComponents="4"',
+        b"eJ": b"eK",
+        whole: b"<html></html>",
+    }
+    for old, new in changes.items():
+        assert old in whole
+        path.write_bytes(whole.replace(old, new))
+        with pytest.raises(SourceError, match="flow.vti"):
+            vtk.open_recordings(path)
+    write_legacy(tmp_path / "flow.vtk", "STRUCTURED_GRID", (X, Y, Z), data())
+    mesh = (tmp_path / "flow.vtk").read_bytes().split(b"POINT_DATA")[0]
+    for content, problem in ((mesh, "without data"), (b"x y u v\n", "first line")):
+        (tmp_path / "flow.vtk").write_bytes(content)
+        with pytest.raises(SourceError, match=problem):
+            vtk.open_recordings(tmp_path / "flow.vtk")
+    for entries, problem in (({0.0: "nowhere.vti"}, "nowhere"), ({}, "names no data sets")):
+        write_collection(tmp_path / "flow.pvd", entries)
+        with pytest.raises(SourceError, match=problem):
+            vtk.open_recordings(tmp_path / "flow.pvd")

@@ -1,0 +1,137 @@
+"""Statistics of free-running flows, against flows whose statistics are known."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from pibert.evaluation.intervals import interval, resample_trajectories
+from pibert.evaluation.measure import Frames
+from pibert.evaluation.statistics import Statistics, dominant_frequency
+from pibert.evaluation.temporal import power_density
+from pibert.fields import FieldSpec, Grid, Normalizer
+
+SHAPE, FRAMES, DT = (16, 24), 200, 0.1
+SPEC = FieldSpec(
+    channels=("u", "v"),
+    units=("m/s", "m/s"),
+    grid=Grid.periodic(SHAPE),
+    dt=DT,
+)
+STATISTICS = Statistics(spec=SPEC, normalizer=Normalizer(mean=(0.0, 0.0), std=(1.0, 1.0)))
+
+
+def wave(
+    amplitude: float = 1.0, *, frequency: float = 0.55, phase: float = 0.0, mean: float = 2.0
+) -> Tensor:
+    """A travelling wave, u = mean + A cos, v = A sin: stresses uu = vv = A^2 / 2, uv = 0."""
+    t = DT * torch.arange(FRAMES, dtype=torch.float64)[:, None, None]
+    x = 2 * math.pi * torch.arange(SHAPE[1], dtype=torch.float64) / SHAPE[1]
+    angle = (x - 2 * math.pi * frequency * t + phase).expand(FRAMES, *SHAPE)
+    return torch.stack((mean + amplitude * angle.cos(), amplitude * angle.sin()), 1)
+
+
+def frames_of(prediction: Tensor, truth: Tensor | None = None, **others: object) -> Frames:
+    truth = wave() if truth is None else truth
+    known = torch.ones(len(truth), *SHAPE, dtype=torch.bool)
+    made = Frames(prediction=prediction, truth=truth, last=truth, known=known, body=None, spec=SPEC)
+    return replace(made, **others)  # type: ignore[arg-type]
+
+
+def values(frames: Frames) -> dict[str, float]:
+    found = STATISTICS.values(STATISTICS.terms(frames))
+    return {e.metric: float(v) for e, v in zip(STATISTICS.entries, found, strict=True)}
+
+
+def test_a_shifted_flow_has_the_same_statistics() -> None:
+    found = values(frames_of(wave(phase=2 * math.pi * 5 / SHAPE[1])))
+    for error in ("mean_error", "stress_error", "strouhal_error", "distribution_error"):
+        assert found[error] == pytest.approx(0, abs=1e-6)
+    for name in ("energy_ratio", "spectrum_ratio_low", "memory_ratio"):
+        assert found[name] == pytest.approx(1, rel=1e-6)
+    assert found["survival"] == FRAMES and found["diverged"] == 0
+
+
+def test_each_statistic_measures_what_it_says() -> None:
+    found = values(frames_of(wave(0.8, frequency=0.65, mean=2.2)))
+    # 0.55 and 0.65 make whole numbers of periods: the means in time are exact.
+    assert found["mean_error"] == pytest.approx(0.2**2 / 2.0**2, rel=1e-6)
+    assert found["stress_error"] == pytest.approx(1 - 0.8**2, rel=1e-6)
+    assert found["energy_ratio"] == pytest.approx(0.8**2, rel=1e-6)
+    assert found["spectrum_ratio_low"] == pytest.approx(0.8**2, rel=1e-6)
+    assert found["strouhal_error"] == pytest.approx(0.65 / 0.55 - 1, rel=5e-3)
+    assert found["memory_ratio"] == pytest.approx(0.55 / 0.65, rel=0.02)
+    # v: the values of A sin are stretched by 0.2, of mean distance 0.2 * 2 / pi; u: also shifted.
+    stretched = 0.2 * 2 / math.pi
+    assert stretched / 2 < found["distribution_error"] < stretched + 0.2
+
+
+def test_distances_of_values_are_in_standard_deviations_of_the_training() -> None:
+    scaled = replace(STATISTICS, normalizer=Normalizer(mean=(0.0, 0.0), std=(4.0, 4.0)))
+    place = [entry.metric for entry in STATISTICS.entries].index("distribution_error")
+    frames = frames_of(wave(0.8))
+    plain, divided = (s.values(s.terms(frames))[place] for s in (STATISTICS, scaled))
+    assert float(plain) == pytest.approx(0.2 * 2 / math.pi, rel=0.02)
+    assert float(divided) == pytest.approx(float(plain) / 4)
+
+
+def test_a_flow_that_stands_still_has_no_energy() -> None:
+    still = wave()[:1].expand(FRAMES, -1, -1, -1)
+    found = values(frames_of(still))
+    assert found["stress_error"] == pytest.approx(1)
+    assert found["energy_ratio"] == pytest.approx(0, abs=1e-12)
+    assert found["strouhal_error"] == 1 and found["memory_ratio"] == 0
+    assert found["survival"] == FRAMES
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e3])
+def test_a_rollout_that_runs_away_survives_until_then(value: float) -> None:
+    prediction = wave()
+    prediction[120:, 0, 3, 4] = value
+    found = values(frames_of(prediction))
+    assert found["survival"] == 120 and found["diverged"] == 1
+    assert math.isinf(found["mean_error"]) and math.isinf(found["strouhal_error"])
+
+
+def test_the_sampling_error_is_that_of_independent_stretches() -> None:
+    """Of noise that is new in each frame: a mean over n frames has the variance s^2 / n."""
+    torch.manual_seed(0)
+    noise = 0.5 * torch.randn(FRAMES, 2, *SHAPE, dtype=torch.float64)
+    truth = noise + torch.tensor([2.0, 1.0], dtype=torch.float64)[:, None, None]
+    row = STATISTICS.sampling_terms(frames_of(truth, truth))
+    found = dict(zip(STATISTICS.entries, STATISTICS.values(row).tolist(), strict=True))
+    expected = 2 * 2 * 0.5**2 / FRAMES / (2.0**2 + 1.0**2)
+    (error,) = (value for entry, value in found.items() if entry.metric == "mean_error")
+    assert error == pytest.approx(expected, rel=0.1)
+
+
+def test_unknown_points_do_not_count() -> None:
+    prediction = wave(phase=0.4)
+    prediction[:, :, 5:7, 8] = 1e6
+    known = torch.ones(FRAMES, *SHAPE, dtype=torch.bool)
+    known[:, 5:7, 8] = False
+    found = values(frames_of(prediction, known=known))
+    assert found["mean_error"] == pytest.approx(0, abs=1e-6) and found["survival"] == FRAMES
+
+
+def test_a_flow_without_a_peak_has_no_frequency() -> None:
+    torch.manual_seed(0)
+    frequency, power = power_density(torch.randn(512, 1), DT)
+    assert dominant_frequency(frequency, power[:, 0]) is None
+    t = DT * torch.arange(512, dtype=torch.float64)
+    for true in (0.4321, 1.234, 3.3):
+        frequency, power = power_density(torch.sin(2 * math.pi * true * t), DT)
+        assert dominant_frequency(frequency, power) == pytest.approx(true, rel=1e-3)
+
+
+def test_flows_are_resampled_for_an_interval() -> None:
+    rows = torch.stack(
+        [STATISTICS.terms(frames_of(wave(1 + 0.02 * k, phase=k))) for k in range(-5, 6)]
+    )
+    drawn = resample_trajectories(torch.arange(len(rows)), resamples=200, seed=0)
+    found = interval(STATISTICS, rows, drawn)
+    place = [entry.metric for entry in STATISTICS.entries].index("energy_ratio")
+    low, value, high = (float(part[place]) for part in (found.low, found.value, found.high))
+    assert low < value < high and value == pytest.approx(1, abs=0.01)

@@ -1,0 +1,99 @@
+"""Surprisals and the out-of-distribution warning on planted faults and on none."""
+
+import math
+
+import pytest
+import torch
+
+from pibert.inference.conformal import summarise
+from pibert.inference.ood import (
+    FeatureStatistics,
+    OODDetector,
+    ScoredWindows,
+    Surprisal,
+    score_names,
+    window_features,
+    window_scores,
+)
+from studies.consistency_metrics import auc
+from tests.helpers import assert_close
+from tests.inference.flows import BODY, flows, spec_of, unit
+
+
+def detector_of(reference: torch.Tensor, groups: torch.Tensor) -> OODDetector:
+    """Of scores (n, part) and (group, window, part)."""
+    surprisal = Surprisal.of(reference)
+    largest = surprisal.of_scores(groups.flatten(0, 1)).amax(1).unflatten(0, groups.shape[:2])
+    atoms = torch.stack([summarise(own, 32) for own in largest])
+    names = tuple(f"part {place}" for place in range(reference.shape[1]))
+    return OODDetector(names, surprisal, atoms, torch.ones(len(groups)), len(groups))
+
+
+def draw(*shape: int, seed: int) -> torch.Tensor:
+    """Windows of trajectories that differ: (group, window, part)."""
+    generator = torch.Generator().manual_seed(seed)
+    own = torch.randn(shape[0], 1, shape[2], generator=generator, dtype=torch.float64)
+    return own + 0.5 * torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def test_false_flagged_are_as_rare_as_was_asked():
+    rate, flagged = 0.1, []
+    for seed in range(150):
+        groups = draw(60, 6, 3, seed=seed)
+        detector = detector_of(groups[:20].flatten(0, 1), groups[20:50])
+        flagged.append(detector.detect(groups[50:, 0], rate).flagged.double())
+    found = torch.cat(flagged)
+    # Windows of one trial share a detector: the trials, not the windows, are independent.
+    trials = found.view(150, -1).mean(1)
+    assert float(found.mean()) <= rate + 3 * float(trials.std()) / math.sqrt(150)
+    assert float(found.mean()) > rate / 3
+
+
+def test_a_planted_shift_is_told_apart_and_its_part_is_named():
+    detector = detector_of(draw(40, 6, 3, seed=0).flatten(0, 1), draw(40, 6, 3, seed=1))
+    sound, odd = draw(40, 6, 3, seed=2).flatten(0, 1), draw(40, 6, 3, seed=3).flatten(0, 1)
+    odd[:, 1] += 8.0
+    largest = torch.cat([detector.surprisal.of_scores(scores).amax(1) for scores in (sound, odd)])
+    labels = torch.arange(len(largest)) >= len(sound)
+    assert auc(largest, labels) > 0.99
+    found = detector.detect(odd, 0.05)
+    assert float(found.flagged.double().mean()) > 0.95
+    assert found.reasons.count("part 1") > 0.95 * len(odd)
+
+
+def test_a_rate_that_the_count_cannot_tell_is_refused():
+    detector = detector_of(draw(10, 6, 2, seed=0).flatten(0, 1), draw(9, 6, 2, seed=1))
+    with pytest.raises(ValueError, match="from 0.1, the least that 9 calibration units"):
+        detector.detect(draw(1, 2, 2, seed=2)[0], 0.05)
+
+
+def scored(fields: torch.Tensor) -> ScoredWindows:
+    seen = ~BODY.expand(len(fields), *fields.shape[-2:])
+    return ScoredWindows(
+        fields=torch.where(seen[:, None, None], fields, torch.nan),
+        seen=seen,
+        parameters=torch.zeros(len(fields), 16),
+        consistency=torch.full((len(fields),), 0.9),
+    )
+
+
+def test_parts_see_wrong_units_wrong_signs_and_single_wrong_vectors():
+    names = score_names(spec_of(), consistency=True)
+    windows = torch.stack([t.read(slice(2, 4)) for t in flows(30)])
+    statistics = FeatureStatistics.of(window_features(scored(windows), spec_of(), unit()))
+
+    def scores(fields: torch.Tensor) -> dict[str, torch.Tensor]:
+        found = window_scores(scored(fields), spec_of(), unit(), statistics)
+        assert bool(found.isfinite().all())
+        return dict(zip(names, found.T, strict=True))
+
+    sound = scores(windows)
+    for factor in (0.1, 1000.0):
+        assert float(scores(factor * windows)["fields"].min()) > float(sound["fields"].max())
+    turned = windows * torch.tensor([1.0, -1.0])[:, None, None]
+    assert float(scores(turned)["divergence"].min()) > float(sound["divergence"].max())
+    spurious = windows.clone()
+    spurious[:, -1, :, 6, 8] += 20.0
+    assert float(scores(spurious)["extremes"].min()) > float(sound["extremes"].max())
+    assert float(scores(spurious)["divergence peak"].min()) > float(sound["divergence peak"].max())
+    assert_close(sound["consistency"], torch.full((30,), -math.log(9)).double())

@@ -1,0 +1,87 @@
+"""The multiwavelet operator: filters, perfect reconstruction, the non-standard form, size."""
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pibert import FieldSpec, Grid
+from pibert.models.baselines.mwt import MWT, Block, Multiwavelets, MWTConfig, filter_matrix
+
+ORDERS = [1, 2, 3, 4, 7, 10]
+
+
+def make(spec: FieldSpec, **options: Any) -> MWT:
+    small = {"order": 2, "width": 2, "blocks": 2, "kernel_width": 8, "head_width": 8}
+    return MWT(MWTConfig(**(small | options)), spec)
+
+
+def test_two_polynomials_per_cell_give_alperts_filters() -> None:
+    """Worked out by hand: x and its halves, and the hat that is orthogonal to 1, x and x^2."""
+    r = math.sqrt(3) / 2
+    h0, h1 = [[1, 0], [-r, 0.5]], [[1, 0], [r, 0.5]]
+    g0, g1 = [[0, -1], [0.5, r]], [[0, 1], [-0.5, r]]
+    expected = np.block([[np.array(h0), np.array(h1)], [np.array(g0), np.array(g1)]])
+    assert np.allclose(filter_matrix(2), expected / math.sqrt(2), atol=1e-14)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_filters_are_orthogonal(order: int) -> None:
+    """H0 H0^T + H1 H1^T = I, G0 G0^T + G1 G1^T = I, H0 G0^T + H1 G1^T = 0, and the columns too."""
+    matrix = filter_matrix(order)
+    assert np.allclose(matrix @ matrix.T, np.eye(2 * order), atol=1e-12)
+    assert np.allclose(matrix.T @ matrix, np.eye(2 * order), atol=1e-12)
+
+
+def test_the_transform_is_the_sum_over_children_axis_by_axis() -> None:
+    k, c = 3, 2
+    matrix = filter_matrix(k)
+    bands = {"h": (matrix[:k, :k], matrix[:k, k:]), "g": (matrix[k:, :k], matrix[k:, k:])}
+    s = torch.randn(1, c * k * k, 4, 6, dtype=torch.float64)
+    cells = s.view(c, k, k, 4, 6).numpy()
+    averages, details = Multiwavelets(k, c).down(s)
+    found = torch.cat((averages.view(c, 1, k, k, 2, 3), details.view(c, 3, k, k, 2, 3)), dim=1)
+    for number, (along_y, along_x) in enumerate(itertools.product("hg", repeat=2)):
+        expected = np.zeros((c, k, k, 2, 3))
+        for row in range(2):
+            for column in range(2):
+                child = cells[..., row::2, column::2]
+                fy, fx = bands[along_y][row], bands[along_x][column]
+                expected += np.einsum("ij,mn,cjnyx->cimyx", fy, fx, child)
+        assert np.allclose(found[:, number], expected, atol=1e-12)
+
+
+def test_a_block_that_hands_back_details_and_averages_is_the_identity() -> None:
+    """With A d = d, B = 0, C = 0 and T = 1 the non-standard form is the transform itself."""
+    config = MWTConfig(order=2, width=1, kernel_width=24)
+    block = Block(config, Grid((8, 16))).double()
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.zero_()
+        block.t.weight.copy_(torch.eye(4)[:, :, None, None])
+        for channel in range(12):  # d = relu(d) - relu(-d)
+            block.a[0].weight[channel, channel, 1, 1] = 1  # type: ignore[operator]
+            block.a[0].weight[channel + 12, channel, 1, 1] = -1  # type: ignore[operator]
+            block.a[2].weight[channel, channel] = 1  # type: ignore[operator]
+            block.a[2].weight[channel, channel + 12] = -1  # type: ignore[operator]
+    s = torch.randn(2, 4, 8, 16, dtype=torch.float64)
+    assert torch.allclose(block(s, 3), s, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("shape", "levels"), [((64, 64), 6), ((32, 64), 5), ((13, 22), 4), ((1, 5), 1), ((9, 300), 4)]
+)
+def test_it_steps_down_to_one_cell_of_the_shorter_side(shape: tuple[int, int], levels: int) -> None:
+    assert make(FieldSpec()).levels(*shape) == levels
+    assert make(FieldSpec(), levels=2).levels(*shape) == min(2, levels)
+
+
+def test_on_a_periodic_grid_the_block_moves_with_whole_coarse_cells() -> None:
+    torch.manual_seed(0)
+    block = Block(MWTConfig(order=2, width=2, kernel_width=8), Grid.periodic((8, 16))).double()
+    s = torch.randn(1, 8, 8, 16, dtype=torch.float64)
+    moved = block(s.roll((4, 8), (2, 3)), 2)
+    assert torch.allclose(moved, block(s, 2).roll((4, 8), (2, 3)), atol=1e-12)

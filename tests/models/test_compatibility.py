@@ -1,0 +1,60 @@
+"""Options and weights of earlier versions, under their present names."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+
+import pibert
+from pibert.models import MODELS, make_config
+from pibert.models.compatibility import current_options, current_weights
+from tests.helpers import refused
+
+SHIPPED = Path(pibert.__file__).parent / "weights" / "cylinder-base"
+
+
+def test_the_shipped_model_has_the_names_of_an_earlier_version_and_loads() -> None:
+    card = json.loads((SHIPPED / "model.json").read_text())
+    assert card["model"]["config"]["frame"] == "fixed"
+    with safe_open(SHIPPED / "model.safetensors", "pt") as file:
+        stored = {name: file.get_tensor(name) for name in file.keys()}
+    assert "encoder.frame.mix.weight" in stored
+    model: Any = pibert.load("cylinder-base").model
+    state = model.state_dict()
+    renamed = current_weights("pibert", stored)
+    assert renamed.keys() == state.keys()
+    assert all(torch.equal(state[name], tensor) for name, tensor in renamed.items())
+    assert model.config.fourier_modes == card["model"]["config"]["modes"]
+
+
+def test_old_options_give_the_same_configuration() -> None:
+    old: dict[str, Any] = {"modes": 3, "branches": "frame", "frame": "angle", "frame_levels": 2}
+    gone = {"evaluation": "fft", "relative_bias": False}
+    new: dict[str, Any] = {
+        "fourier_modes": 3,
+        "branches": "wavelet",
+        "wavelet": "trained",
+        "wavelet_levels": 2,
+    }
+    assert current_options("pibert", old | gone) == new
+    assert make_config("pibert", **current_options("pibert", old)) == make_config("pibert", **new)
+
+
+def test_modes_of_reconstruction_and_trained_wavelets_keep_their_weights() -> None:
+    old = {"modes.mean": torch.ones(1), "encoder.frame.frame.harmonics": torch.zeros(1)}
+    names = {"pod_modes.mean", "encoder.wavelet.transform.harmonics"}
+    assert set(current_weights("pibert", old)) == names
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "pibert"])
+def test_other_models_keep_their_names(name: str) -> None:
+    assert current_options(name, {"modes": 3}) == {"modes": 3}
+    assert set(current_weights(name, {"modes.mean": torch.ones(1)})) == {"modes.mean"}
+
+
+def test_an_option_that_is_gone_is_refused_where_it_would_matter() -> None:
+    with refused("relative_bias"):
+        make_config("pibert", relative_bias=True)

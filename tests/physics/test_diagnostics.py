@@ -1,0 +1,144 @@
+"""Waves and concentrations: dispersion, reflection, positivity and conservation."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from pibert.fields import Grid
+from pibert.physics import exact
+from pibert.physics.derivatives import d2dx2
+from pibert.physics.families.reaction_diffusion import (
+    EXCHANGE,
+    FISHER_KPP,
+    GRAY_SCOTT,
+    Reaction,
+    conservation,
+    positivity,
+)
+from pibert.physics.families.wave import Side, boundary_reflection, dispersion
+from tests.helpers import refused
+from tests.physics.helpers import noise
+
+BOX = Grid.periodic((12, 16), 2 / 16, 3 / 12)
+
+
+def times(count: int, dt: float) -> Tensor:
+    return dt * torch.arange(count, dtype=torch.float64)
+
+
+def test_exact_waves_disperse_with_the_speed_times_the_wavenumber() -> None:
+    t = times(9, 0.05)
+    waves = [
+        exact.travelling_wave(BOX, t, 0.8, modes=(1, 0))[0],
+        exact.travelling_wave(BOX, t, 0.8, modes=(2, -1), amplitude=0.5)[0],
+        exact.standing_wave(BOX, t, 0.8, modes=(0, 3), amplitude=0.3)[0],
+    ]
+    found = dispersion(torch.stack(waves).sum(0), BOX, 0.05, 0.8)
+    strong = torch.isfinite(found.measured)
+    assert strong.nonzero().tolist() == [[0, 1], [3, 0], [9, 0], [11, 2]]
+    torch.testing.assert_close(found.measured[strong], found.exact[strong], rtol=1e-9, atol=0)
+    expected = 0.8 * math.hypot(2 * math.pi * 2 / 2, 2 * math.pi / 3)
+    assert found.exact[11, 2].item() == pytest.approx(expected)
+
+
+def test_the_lag_of_the_leapfrog_scheme_is_measured() -> None:
+    dt, k = 0.05, 2 * math.pi * 5 / 2
+    first, second = exact.travelling_wave(BOX, times(2, dt), 1.0, modes=(5, 0))[0]
+    frames = [first, second]
+    for _ in range(6):
+        frames.append(2 * frames[-1] - frames[-2] + dt**2 * d2dx2(frames[-1], BOX))
+    measured = dispersion(torch.stack(frames), BOX, dt, 1.0).measured[0, 5].item()
+    scheme = 2 / dt * math.asin(dt / BOX.dx * math.sin(k * BOX.dx / 2))
+    assert measured == pytest.approx(scheme, rel=1e-9)
+    assert measured < 0.95 * k
+
+
+def test_dispersion_needs_a_periodic_box_and_three_frames() -> None:
+    frames = torch.zeros(2, 12, 16)
+    with refused(3, 2):
+        dispersion(frames, BOX, 0.1, 1.0)
+    with refused("periodic"):
+        dispersion(frames, Grid((12, 16)), 0.1, 1.0)
+
+
+def pulse_against_a_side(side: Side, echo: float, speed: float = 1.5) -> tuple[Tensor, Grid, float]:
+    """A pulse that runs out through the side and returns ``echo`` times as high."""
+    dt, step = 0.004, 0.01
+    s = step * torch.arange(101, dtype=torch.float64)
+    t = dt * torch.arange(int(2 / (speed * dt)), dtype=torch.float64)[:, None]
+
+    def pulse(z: Tensor) -> Tensor:
+        return torch.exp(-(((z - 0.4) / 0.08) ** 2))
+
+    line = pulse(s - speed * t) + echo * pulse(2 - s - speed * t)  # (t, s)
+    if side in ("left", "bottom"):
+        line = line.flip(-1)
+    if side in ("left", "right"):
+        return line[:, None, :].expand(-1, 5, -1), Grid((5, 101), step, 0.3), dt
+    return line[:, :, None].expand(-1, -1, 5), Grid((101, 5), 0.3, step), dt
+
+
+@pytest.mark.parametrize("side", ["left", "right", "bottom", "top"])
+@pytest.mark.parametrize("echo", [-1.0, 1.0, 0.5, 0.0])
+def test_reflection_is_the_energy_share_of_the_echo(side: Side, echo: float) -> None:
+    frames, grid, dt = pulse_against_a_side(side, echo)
+    found = boundary_reflection(frames, grid, dt, 1.5, side)
+    assert found.item() == pytest.approx(echo**2, abs=1e-3)
+
+
+def test_positivity_is_the_mean_depth_below_zero() -> None:
+    c = torch.tensor([[[1.0, -2.0], [0.0, -4.0]], [[1.0, 2.0], [0.0, 3.0]]])
+    assert positivity(c).tolist() == [1.5, 0.0]
+
+
+@pytest.mark.parametrize("reaction", [FISHER_KPP, GRAY_SCOTT, EXCHANGE])
+def test_only_the_reactions_called_conservative_conserve(reaction: Reaction) -> None:
+    species = [noise(4, 4, seed=k).square() for k in range(len(reaction.species))]
+    made = reaction.production(species, dict.fromkeys(reaction.coefficients, 0.7))
+    balanced = bool(torch.stack(made).sum(0).abs().max() < 1e-14)
+    assert balanced == reaction.conservative
+    assert max(m.abs().max().item() for m in made) > 0.1
+
+
+@pytest.mark.parametrize("reaction", [FISHER_KPP, GRAY_SCOTT, EXCHANGE])
+def test_no_reaction_takes_away_what_is_not_there(reaction: Reaction) -> None:
+    for absent in range(len(reaction.species)):
+        species = [noise(4, 4, seed=k).square() for k in range(len(reaction.species))]
+        species[absent] = torch.zeros_like(species[absent])
+        made = reaction.production(species, dict.fromkeys(reaction.coefficients, 0.7))
+        assert (made[absent] >= 0).all()
+
+
+def test_diffusion_and_exchange_conserve_the_total() -> None:
+    grid = Grid.periodic((12, 16), 2 / 16, 3 / 12)
+    t = torch.linspace(0, 2, 5, dtype=torch.float64)
+    heat = exact.heat_mode(grid, t, 0.1)
+    moved = 0.4 * (1 - torch.exp(-t))[:, None, None]
+    drift = conservation([1 + heat - moved, 0.5 + moved.expand_as(heat)], grid)
+    assert drift.shape == (5,) and drift.abs().max() < 1e-13
+    gained = conservation([1 + heat + moved], grid)
+    torch.testing.assert_close(gained, moved.flatten())
+
+
+def test_no_flux_sides_conserve_and_a_growing_front_does_not() -> None:
+    n = 20
+    grid = Grid((5, n), 0.1, 0.3, origin=(0.05, 0.0))
+    t = torch.linspace(0, 1, 4, dtype=torch.float64)
+    x, _ = grid.coordinates(torch.float64)
+    k = math.pi * 3 / (n * grid.dx)
+    mode = 2 + torch.exp(-(k**2) * t)[:, None, None] * torch.cos(k * x)
+    assert conservation([mode], grid).abs().max() < 1e-13
+    front = exact.fisher_front(grid, t, 0.01, 2.0, start=0.3)
+    assert conservation([front], grid)[-1] > 0.5
+
+
+def test_cells_in_the_body_do_not_count() -> None:
+    body = torch.zeros(4, 5, dtype=torch.bool)
+    body[1, 2] = True
+    frames = torch.ones(2, 4, 5, dtype=torch.float64)
+    frames[1, 1, 2] = 100
+    assert conservation([frames], Grid((4, 5), body=body)).tolist() == [0, 0]
+    frames[1, 0, 0] = 2
+    assert conservation([frames], Grid((4, 5), body=body)).tolist() == pytest.approx([0, 1 / 19])

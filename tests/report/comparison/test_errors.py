@@ -1,0 +1,219 @@
+"""Figures of errors: bars, violins and points hold the records, models stand by rank."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pibert.evaluation.scores import Scores
+from pibert.report.comparison import errors, tables
+from pibert.report.comparison.errors import (
+    SEQUENCE,
+    SEQUENCE_BANDS,
+    Group,
+    bar_of,
+    density,
+    error_distribution,
+    frame_errors_of,
+    sequence_metrics,
+)
+from pibert.report.comparison.results import DatasetResults
+from tests.report.comparison.handmade_results import handmade, record
+from tests.report.comparison.invented_results import axes_of, invented
+from tests.report.comparison.test_tables import cell
+
+FRAME_ERRORS = torch.logspace(-3, 0, 40, dtype=torch.float64)
+
+
+def panel(axes: list[Any], title: str) -> Any:
+    return next(ax for ax in axes if title in ax.get_title(loc="left"))
+
+
+def with_records(data: DatasetResults, keep) -> DatasetResults:
+    results = {**data.results, "records": [r for r in data.records if keep(r)]}
+    return replace(data, results=results)
+
+
+def test_heights_are_those_of_the_models_by_rank() -> None:
+    data = invented(3)
+    ax = panel(axes_of(errors.metrics(data)), "NMSE")
+    expected = [data.value(m, "nmse", c) for c in ("u", "v", "|u|", "all") for m in data.models]
+    assert [p.get_height() for p in ax.patches] == pytest.approx(expected)
+    places = [patch.get_x() for patch in ax.patches]
+    assert places == sorted(places)
+
+
+def test_error_bars_cover_the_intervals_of_all_seeds() -> None:
+    bar = bar_of(handmade({"unet": [0.010, 0.012]}), "unet", Group("all", "nmse"))
+    assert bar == pytest.approx((0.011, 0.9 * 0.010, 1.2 * 0.012))
+    bare = bar_of(handmade({"unet": 0.01}, marked=False), "unet", Group("all", "nmse"))
+    assert bare == (0.01, None, None)
+
+
+def test_what_was_not_measured_is_left_out() -> None:
+    data = invented(3)
+    few = errors.scales(with_records(data, lambda r: r["metric"] == "band_nmse"))
+    assert len(axes_of(few)) == 1 and len(axes_of(errors.scales(data))) == 4
+    empty = with_records(data, lambda r: False)
+    assert errors.metrics(empty) is None and errors.scales(empty) is None
+    gap = with_records(data, lambda r: (r["model"], r["metric"]) != ("unet", "nmse"))
+    heights = [p.get_height() for p in panel(axes_of(errors.metrics(gap)), "NMSE").patches[:2]]
+    expected = [data.value(m, "nmse", "u") for m in ("pibert", "persistence")]
+    assert heights == pytest.approx(expected)
+
+
+def with_errors(*given: Tensor | None) -> DatasetResults:
+    """Models with these frame errors, best first."""
+    data, found = invented(len(given)), {}
+    for (model, seed), own in data.scores.items():
+        error = given[data.models.index(model)]
+        more = {} if error is None else {"errors/prediction": error}
+        found[model, seed] = Scores(own.card, {**own.arrays, **more})
+    return replace(data, scores=found)
+
+
+def test_violins_show_range_and_quantiles_of_the_errors() -> None:
+    five = torch.tensor([0.4, 0.1, 0.3, 0.2, 0.5], dtype=torch.float64)
+    (ax,) = axes_of(error_distribution(with_errors(FRAME_ERRORS, five)))
+    thin, thick, dot = ax.lines[3:6]
+    assert thin.get_xdata() == pytest.approx([0.12, 0.48])
+    assert thick.get_xdata() == pytest.approx([0.2, 0.4])
+    assert dot.get_xdata() == pytest.approx([0.3]) and dot.get_ydata() == pytest.approx([1])
+    for violin, ends in zip(ax.collections, ((1e-3, 1), (0.1, 0.5)), strict=True):
+        (path,) = violin.get_paths()
+        x, y = np.asarray(path.vertices).T
+        assert (x.min(), x.max()) == pytest.approx(ends)
+        assert y.max() - y.min() == pytest.approx(0.8)
+
+
+def test_frames_without_energy_do_not_count_and_those_without_error_do() -> None:
+    silent, still = FRAME_ERRORS.clone(), FRAME_ERRORS.clone()
+    silent[[3, 8]], still[:30] = torch.nan, 0.0
+    (own,) = frame_errors_of(with_errors(silent)).values()
+    assert own.silent == 2 and own.errors.size == 38 and np.isfinite(own.errors).all()
+    (ax,) = axes_of(error_distribution(with_errors(FRAME_ERRORS, still)))
+    assert ax.lines[5].get_xdata() == pytest.approx([ax.get_xlim()[0]])  # the median is zero
+    assert error_distribution(with_errors(FRAME_ERRORS[5:6], FRAME_ERRORS)) is not None
+    for nothing in (None, torch.zeros(5).double(), torch.full((5,), math.nan).double()):
+        assert error_distribution(with_errors(nothing)) is None
+
+
+def test_the_density_of_normal_logarithms_is_normal() -> None:
+    shares = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
+    logs = (-2 + 0.3 * math.sqrt(2) * torch.erfinv(2 * shares - 1)).numpy()
+    x, found = density(logs, 401)
+    expected = np.exp(-0.5 * ((x + 2) / 0.3) ** 2) / (0.3 * math.sqrt(2 * math.pi))
+    # The Gaussians widen the peak: (h / s)^2 / 2 with h = 0.9 s n^(-1/5).
+    assert np.abs(found - expected).max() < 0.01 * expected.max()
+
+
+def sequence_results(count: int, metrics: list[str]) -> DatasetResults:
+    """Models with these metrics, 0.001 times their rank."""
+    data = invented(count)
+    records = [
+        record(model, metric, 0.001 * place, component="u,v", unit="m/s", data="wake")
+        for place, model in enumerate(data.models, start=1)
+        for metric in metrics
+    ]
+    return DatasetResults(data.name, {**data.results, "records": records}, data.scores)
+
+
+@pytest.mark.parametrize("count", [3, 15])
+def test_bars_of_sequence_metrics_reach_the_values(count):
+    data = sequence_results(count, [*SEQUENCE.values(), *SEQUENCE_BANDS.values()])
+    axes = axes_of(sequence_metrics(data))
+    assert len(axes) == 4
+    assert [label.get_text() for label in axes[0].get_yticklabels()] == list(data.models)
+    for ax in axes[:3]:
+        ends = [bar.get_x() + bar.get_width() for bar in ax.patches]
+        assert ends == pytest.approx([0.001 * n for n in range(1, count + 1)])
+        assert ax.get_xscale() == "log"
+
+
+NMSE = {
+    "unet": [0.01, 0.02, 0.30, 0.02],
+    "pibert": [0.02, 0.01, 0.40, 0.03],
+    "persistence": [0.1, 0.1, 0.5, 0.1],
+}
+SHARE = [0.05, 0.05, 0.8, 0.1]
+REYNOLDS = [400.0, 100.0, 300.0, 200.0]
+
+
+def by_flow(model: str, metric: str, values: Any, *, seed: int = 0, lead: Any = None) -> Any:
+    own = {"data": "wakes", "model": model, "seed": seed, "metric": metric, "lead": lead}
+    return own | {"unit": "1", "flows": list(values), "conditions": None}
+
+
+def flow_results(count: int = 4) -> DatasetResults:
+    """Four flows, or as many times them, of which the third has most of the error."""
+    more = [
+        record(model, metric, value)
+        for model in NMSE
+        for metric, value in (("nmse_flow_mean", 0.0875), ("largest_flow_share", 0.8))
+    ]
+    plain = handmade({"unet": 0.1, "pibert": 0.12, "persistence": 0.2}, more)
+    times = count // 4
+    rows = []
+    for model, values in NMSE.items():
+        rows.append(by_flow(model, "nmse", values * times))
+        rows.append(by_flow(model, "squared_error_share", [s / times for s in SHARE * times]))
+        rolled = [None if model == "pibert" else 5 * values[0], *values[1:]] * times
+        rows += [by_flow(model, "nmse", rolled, lead=lead) for lead in (1, 5, 20)]
+    listed = [
+        {"name": f"w{n}", "parameters": {"Re": REYNOLDS[n % 4] + n // 4}, "test_frames": 10}
+        for n in range(count)
+    ]
+    facts = {**plain.facts, "flows": listed, "conditions": None}
+    return replace(plain, results={**plain.results, "by_flow": rows, "data": {"wakes": facts}})
+
+
+def test_the_table_shows_how_the_error_is_spread_over_flows():
+    table = tables.flows(flow_results())
+    assert cell(table, "unet", "NMSE, pooled").text == "0.100"
+    assert cell(table, "unet", "mean over flows").text == "0.0875"
+    assert cell(table, "unet", "median flow").text == "0.0200"
+    worst = cell(table, "pibert", "worst flow")
+    assert (worst.text, worst.note) == ("0.400", "w2")
+    assert cell(table, "unet", "share of the worst").text == "80 %"
+    won = {model: cell(table, model, "flows won").text for model in NMSE}
+    assert won == {"unet": "3", "pibert": "1", "persistence": "0"}
+
+
+def test_numbers_of_flows_are_means_over_seeds_and_none_where_a_seed_has_none():
+    plain = flow_results()
+    second = [by_flow("unet", "nmse", [0.03, None, 0.1, 0.02], seed=1)]
+    results = {**plain.results, "by_flow": [*plain.results["by_flow"], *second]}
+    found = tables.flow_errors(replace(plain, results=results), "unet", "nmse")
+    assert found == pytest.approx([0.02, None, 0.2, 0.02])
+    assert tables.flow_errors(plain, "unet", "skill") == []
+
+
+def points(ax: Any) -> list[Any]:
+    return [line for line in ax.lines if line.get_marker() != "None"]
+
+
+def test_points_stand_at_the_errors_in_the_order_of_the_reynolds_number():
+    first, rollout, shares = axes_of(errors.flows(flow_results()))[:3]
+    labels = [text.get_text() for text in first.get_yticklabels()]
+    assert labels == ["w1  Re 100", "w3  Re 200", "w2  Re 300", "w0  Re 400"]
+    unet, *others = points(first)
+    assert len(others) == 2
+    assert list(unet.get_xdata()) == [0.02, 0.02, 0.30, 0.01]
+    assert list(unet.get_ydata()) == [0, 1, 2, 3]
+    assert "5 frames ahead" in rollout.get_title(loc="left")
+    assert list(points(rollout)[1].get_ydata()) == [0, 1, 2]  # the last one diverged
+    assert [bar.get_width() for bar in shares.patches] == pytest.approx([0.05, 0.1, 0.8, 0.05])
+
+
+def test_without_flows_to_compare_there_is_neither_table_nor_figure():
+    one = flow_results()
+    facts = {**one.facts, "flows": one.facts["flows"][:1]}
+    rows = [{**own, "flows": own["flows"][:1]} for own in one.results["by_flow"]]
+    alone = replace(one, results={**one.results, "data": {"wakes": facts}, "by_flow": rows})
+    older = handmade({"unet": 0.1, "persistence": 0.2})  # results without errors by flow
+    for own in (alone, older):
+        assert tables.flows(own) is None and errors.flows(own) is None

@@ -13,6 +13,7 @@ from pibert.solver import (
     heat,
     reaction_diffusion,
     turbulence,
+    vorticity,
     wakes,
     wave,
 )
@@ -25,6 +26,8 @@ PRESETS: dict[str, Mapping[str, Recipe]] = {
     "tube": enclosed.TUBE_PRESETS,
     "dam": enclosed.DAM_PRESETS,
     "turbulence": turbulence.PRESETS,
+    "kolmogorov": vorticity.KOLMOGOROV_PRESETS,
+    "navier-stokes": vorticity.NAVIER_STOKES_PRESETS,
     "heat": heat.PRESETS,
     "wave": wave.PRESETS,
     "reaction-diffusion": reaction_diffusion.PRESETS,

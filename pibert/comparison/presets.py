@@ -2,7 +2,7 @@
 
 ``quick`` checks in a minute that everything runs; ``demo`` ranks all models on small wakes with two
 cores, ``tour`` some of them; the others are for a GPU: the paper's two benchmarks on simulated
-flows, and a measured jet.
+flows, a measured jet, and two benchmarks that others defined (``solver/vorticity.py``).
 """
 
 from dataclasses import replace
@@ -129,6 +129,32 @@ def _in_pairs(data: dict[str, DataConfig], samples: int) -> Comparison:
     return replace(plan, candidates=candidates, rollout=RolloutPlan(steps=0))
 
 
+def _published_benchmark(
+    data: DataConfig, samples: int, batch_size: int, rollout: RolloutPlan, history: int = 1
+) -> Comparison:
+    """A benchmark that others defined: rollouts from the first frames of every test flow.
+
+    The learning rate is tuned, and training ends with rollouts, since these are scored.
+    """
+    trained = {
+        "pibert-mr": _candidate("pibert-mr", "base", history=history),
+        "pibert-mr-large": _candidate("pibert-mr", "large", history=history),
+        "pibert": _candidate("pibert", history=history),
+        "fno2d-modes16": _candidate("fno2d", "modes16", history=history),
+        "mwt": _candidate("mwt", history=history),
+        "unet": _candidate("unet", history=history),
+    }
+    return Comparison(
+        data={str(data.case): data},
+        candidates=trained | {n: _candidate(n) for n in ("persistence", "training-mean", "dmd")},
+        samples=samples,
+        training=replace(_GPU, batch_size=batch_size, optimizer="muon", learning_rate=4e-3),
+        rollout=rollout,
+        rollout_share=0.3,
+        hardware=Hardware(precision="bf16"),
+    )
+
+
 _DEMO = Comparison(data={"wakes": _WAKES}, candidates=_small(), samples=6_000)
 _TOUR = ("pibert", "fno2d", "deeponet2d", "unet", *REFERENCES)
 
@@ -186,6 +212,20 @@ PRESETS: dict[str, Comparison] = {
     ),
     # Few frames: with large batches there would be few steps before overfitting.
     "jet": _on_gpu({"jet": _JET}, 150_000, batch_size=32),
+    # As many updates and samples as APEBench gives its networks.
+    "apebench-kolmogorov": _published_benchmark(
+        DataConfig(case="kolmogorov", preset="apebench", split="stated"),
+        samples=200_000,
+        batch_size=20,
+        rollout=RolloutPlan(steps=100, starts=30),
+    ),
+    "fno-navier-stokes": _published_benchmark(
+        DataConfig(case="navier-stokes", preset="fno", split="stated"),
+        samples=400_000,
+        batch_size=64,
+        rollout=RolloutPlan(steps=10, starts=200),
+        history=10,
+    ),
 }
 """Comparisons by name; the first is for two cores."""
 

@@ -188,13 +188,17 @@ class LeadTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class Horizons:
-    """How long rollouts are of use.
+    """Measures of whole rollouts, all channels together.
 
-    - stable_horizon: frames until the fluctuation_nmse of a start, all channels together, first
-      exceeds the threshold, or until it diverges; mean over starts. One that never does counts with
-      all its frames, so the mean is a lower bound where stable_to_end is not 0;
+    - stable_horizon: frames until the fluctuation_nmse of a start first exceeds the threshold, or
+      until it diverges; mean over starts. A start that never does counts with all its frames, so
+      the mean is a lower bound where stable_to_end is not 0;
     - stable_to_end: share of such starts;
-    - correlation_time: of the truth, mean over starts, for comparison.
+    - correlation_time: of the truth, mean over starts, for comparison;
+    - rel_l2: |q - y| / |y| over all frames of a rollout, mean over starts; the measure of
+      the FNO paper's Navier-Stokes benchmark;
+    - nrmse: |q - y| / |y| of single frames, mean over starts, geometric mean over lead
+      times; the measure of APEBench.
     """
 
     threshold: float = 0.5
@@ -209,6 +213,8 @@ class Horizons:
             Entry(metric="stable_horizon", component=ALL, unit="frames", better="higher"),
             Entry(metric="stable_to_end", component=ALL, better="higher"),
             Entry(metric="correlation_time", component=ALL, unit="frames", better="none"),
+            Entry(metric="rel_l2", component=ALL),
+            Entry(metric="nrmse", component=ALL),
         )
 
     def stable_frames(
@@ -220,18 +226,34 @@ class Horizons:
         return (bad.cumsum(1) == 0).sum(1)
 
     def terms(
-        self, stable: Int[Tensor, " start"], steps: int, climates: list[Climate]
-    ) -> Float[Tensor, "start k"]:
-        """Rows of starts."""
+        self,
+        measure: LeadTimes,
+        lead_terms: Float[Tensor, "start lead k"],
+        climates: list[Climate],
+    ) -> Float[Tensor, "start k2"]:
+        """A row for every start, from the terms of its lead times."""
+        stable = self.stable_frames(measure, lead_terms)
         memories = [climate.memory for climate in climates]
         memory = torch.tensor([0.0 if m is None else m for m in memories], dtype=torch.float64)
         known = torch.tensor([m is not None for m in memories]).double()
-        ones = torch.ones(len(stable), dtype=torch.float64)
-        ended = (stable == steps).double()
-        return torch.stack((ones, stable.double(), ended, memory, known), dim=1)
+        ended = (stable == lead_terms.shape[1]).double()
+        error, energy = measure.totals(lead_terms)[..., -1, :2].unbind(-1)
+        error = torch.where(lead_terms[..., 1] > 0, math.inf, error)
+        each = ratio(error, energy).sqrt()
+        whole = ratio(error.sum(1), energy.sum(1)).sqrt()
+        head = (torch.ones_like(memory), stable.double(), ended, memory, known, whole)
+        return torch.cat((torch.stack(head, dim=1), each), dim=1)
 
     def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
         """See the class."""
-        count, stable, ended, memory, known = sums.unbind(-1)
-        found = (ratio(stable, count), ratio(ended, count), ratio(memory, known))
+        count, stable, ended, memory, known, whole = sums[..., :6].unbind(-1)
+        each = sums[..., 6:]
+        nrmse = ratio(each, count[..., None].expand_as(each)).log().mean(-1).exp()
+        found = (
+            ratio(stable, count),
+            ratio(ended, count),
+            ratio(memory, known),
+            ratio(whole, count),
+            nrmse,
+        )
         return torch.stack(found, dim=-1)

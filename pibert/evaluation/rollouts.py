@@ -103,7 +103,7 @@ def score_rollouts(
     """
     _check(predictor, samples, starts)
     measure = LeadTimes(spec=predictor.spec, normalizer=predictor.normalizer)
-    horizons, steps = Horizons(threshold=threshold), samples.window.horizon
+    horizons = Horizons(threshold=threshold)
     places = [samples.locate(start) for start in starts]
     climates = {
         index: climate_of(samples.trajectories[index], measure.scales)
@@ -122,7 +122,7 @@ def score_rollouts(
         measure=measure,
         terms=terms,
         horizons=horizons,
-        horizon_terms=horizons.terms(stable, steps, own),
+        horizon_terms=horizons.terms(measure, terms, own),
         trajectories=torch.tensor([index for index, _ in places]),
         frames=torch.tensor([frame for _, frame in places]),
         stable=stable,

@@ -23,6 +23,8 @@ FILES = {path.stem: path for path in (Path(__file__).parents[2] / "configs/compa
 PLANS = PRESETS | {name: load_comparison(path) for name, path in FILES.items()}
 STUDIES = [name for name in FILES if "jet" not in name]
 """The paper's supplement."""
+HISTORY = {"apebench-kolmogorov": 1, "fno-navier-stokes": 10}
+"""Benchmarks that others defined, and the input frames of their protocol."""
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -44,11 +46,25 @@ def test_all_references_and_the_papers_baselines_take_part(name: str) -> None:
     wanted = set(REFERENCES)
     if name in ("demo", "cylinder", "fsi", "jet"):
         wanted |= set(MODELS) - {"neuraloperator", "pitt-constant"}
-    if name == "fsi":
-        wanted -= {"linear-extrapolation"}  # it takes two frames, and they come in pairs
+    if name == "fsi" or name in HISTORY:
+        wanted -= {"linear-extrapolation"}  # it takes two frames
+    if name in HISTORY:
+        wanted -= {"mean-advection"}  # it takes a velocity
     assert wanted <= models
     references = {n for n, k in MODELS.items() if isinstance(k, type) and issubclass(k, Reference)}
     assert references == set(REFERENCES)
+
+
+@pytest.mark.parametrize("name", HISTORY)
+def test_a_rollout_of_a_published_benchmark_starts_at_the_first_frame_of_every_test_flow(
+    name: str,
+) -> None:
+    plan = PRESETS[name]
+    (data,) = plan.data.values()
+    recipe: Any = find_preset(str(data.case), data.preset)
+    assert data.split == "stated"
+    assert recipe.frames == HISTORY[name] + plan.rollout.steps
+    assert plan.rollout.starts == recipe.samples - recipe.train - recipe.valid
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -71,7 +87,8 @@ def test_all_candidates_have_the_same_skip_history_and_learning_rate(name: str) 
     """What a model gains by another skip or more frames would not be the model's."""
     for key, candidate in PLANS[name].candidates.items():
         assert "residual" not in candidate.model.options, key
-        assert candidate.history == (2 if key == "linear-extrapolation" else 1), key
+        expected = HISTORY.get(name, 1) if candidate.is_trained else 1
+        assert candidate.history == (2 if key == "linear-extrapolation" else expected), key
         assert candidate.learning_rate is None, key
 
 

@@ -118,9 +118,37 @@ def test_the_stable_horizon_ends_with_the_first_bad_frame() -> None:
     assert scores.stable.tolist() == [3, 3, 3]
     strict = score_rollouts(Moves(by=1, offset=offset), samples, [0], threshold=0.5 / 9)
     assert strict.stable.tolist() == [1]
-    names = [entry.metric for entry in scores.horizons.entries]
-    summary = dict(zip(names, scores.summary().tolist(), strict=True))
+    summary = summary_of(scores)
     assert summary["stable_horizon"] == 3 and summary["stable_to_end"] == 0
+
+
+def summary_of(scores: Any) -> dict[str, float]:
+    names = [entry.metric for entry in scores.horizons.entries]
+    return dict(zip(names, scores.summary().tolist(), strict=True))
+
+
+def test_whole_rollouts_are_scored_as_in_the_published_benchmarks() -> None:
+    steps, starts = 5, [(0, 2), (1, 40)]
+    flows = [travelling(), travelling(phase=1.0, name="b")]
+    flows[1] = replace(flows[1], states=flows[1].read() * torch.tensor([2.0, 1.0])[:, None, None])
+    samples = samples_of(*flows, steps=steps)
+    numbers = [flow * (60 - steps) + frame for flow, frame in starts]
+    summary = summary_of(score_rollouts(Moves(by=2, offset=0.1), samples, numbers))
+    single, whole = [], []
+    for flow, frame in starts:
+        states = flows[flow].read()
+        first = states[frame]
+        guess = [
+            torch.stack((first[0].roll(2 * lead, -1), first[1].roll(-2 * lead, -1))) + 0.1 * lead
+            for lead in range(1, steps + 1)
+        ]
+        truth = states[frame + 1 : frame + 1 + steps]
+        error = torch.stack(guess) - truth
+        whole.append(float(error.norm() / truth.norm()))
+        single.append([float(e.norm() / t.norm()) for e, t in zip(error, truth, strict=True)])
+    means = [(a + b) / 2 for a, b in zip(*single, strict=True)]
+    assert summary["rel_l2"] == pytest.approx(sum(whole) / 2)
+    assert summary["nrmse"] == pytest.approx(math.prod(means) ** (1 / steps))
 
 
 def test_a_rollout_that_diverges_is_kept_and_spoils_no_other() -> None:
@@ -133,6 +161,7 @@ def test_a_rollout_that_diverges_is_kept_and_spoils_no_other() -> None:
     assert max(found["nmse", "u"][:3]) < 1e-20
     assert found["nmse", "u"][3:] == [math.inf] * 3
     assert found["skill", "all"][3:] == [-math.inf] * 3
+    assert summary_of(scores)["rel_l2"] == summary_of(scores)["nrmse"] == math.inf
     assert found["spectral_drift", "all"][3:] == [math.inf] * 3
     # One start is perfect and the other adds nothing but its truth: sqrt(1 / 2) of equal energies.
     assert found["correlation", "u"][3:] == pytest.approx([math.sqrt(0.5)] * 3, rel=0.05)

@@ -175,7 +175,7 @@ def _open_file(path: Path, name: str, hints: Hints) -> Recordings:
         return make_recordings("arrays", store, variables, hints, name=name)
     coefficients, modes = pair
     shape = (coefficients.shape[0], *modes.shape[1:])
-    remark = (
+    note = (
         f"the fields are {modes.shape[0]} modes, {modes.key!r}, times {coefficients.key!r}, added "
         "up frame by frame"
     )
@@ -187,7 +187,7 @@ def _open_file(path: Path, name: str, hints: Hints) -> Recordings:
         ModesStore(store, coefficients.key, modes.key),
         [fields, *others],
         hints,
-        remarks=[remark],
+        notes=[note],
         name=name,
     )
 

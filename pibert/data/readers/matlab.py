@@ -50,8 +50,8 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
             f"{path}: it holds no arrays of numbers but {', '.join(others)}; structs and cells are "
             f"not read: save the fields of a struct with save('{path.name}', '-struct', NAME)"
         )
-    remarks = [f"not read (structs, cells, texts): {', '.join(others)}"] if others else []
-    return make_recordings("matlab", store, variables, hints, order=_ORDER, remarks=remarks)
+    notes = [f"not read (structs, cells, texts): {', '.join(others)}"] if others else []
+    return make_recordings("matlab", store, variables, hints, order=_ORDER, notes=notes)
 
 
 def _read_variable(path: Path, key: str) -> np.ndarray:

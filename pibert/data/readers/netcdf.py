@@ -79,19 +79,19 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     for variable in variables:
         if meaning(variable)[0] == "t" and len(variable.shape) < 2:
             store.seconds = _seconds(path, variable.key, dataset.variables[variable.key].attrs)
-    remarks = []
+    notes = []
     if store.seconds is not None:
-        remarks.append("dates became seconds since the first frame")
+        notes.append("dates became seconds since the first frame")
     if delay:
         source["delta_t"] = delay
-        remarks.append(
+        notes.append(
             f"the file states delta_t = {delay:g} without a unit; if that is the time between the "
             "two images of a pair, give it with its unit (PIVPy keeps TSI's microseconds: "
             f"--pulse-delay {delay:g}us)"
         )
     if any((variable.unit or "").startswith("degree") for variable in variables):
-        remarks.append("the grid is in degrees, not in a length: derivatives need it projected")
-    return make_recordings("netcdf", store, variables, hints, source=source, remarks=remarks)
+        notes.append("the grid is in degrees, not in a length: derivatives need it projected")
+    return make_recordings("netcdf", store, variables, hints, source=source, notes=notes)
 
 
 class NetcdfStore(PerProcess):

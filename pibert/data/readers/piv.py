@@ -85,7 +85,7 @@ class VectorField:
     length_unit: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What else the header states."""
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     """Names of the columns that were left out."""
 
@@ -175,7 +175,7 @@ def _vectors(
     valid: np.ndarray | None,
     interpolated: np.ndarray | None = None,
     facts: Mapping[str, Any] = {},
-    remarks: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> VectorField:
     x, y = columns["x"][0], columns["y"][0]
     return VectorField(
@@ -186,7 +186,7 @@ def _vectors(
         interpolated=np.zeros(x.shape, bool) if interpolated is None else interpolated,
         length_unit=columns["x"][1],
         facts={key: value for key, value in facts.items() if value is not None},
-        remarks=tuple(remarks),
+        notes=tuple(notes),
     )
 
 
@@ -204,8 +204,8 @@ def _pivlab(path: Path, table: Table, columns: Any) -> VectorField:
     kinds = columns["vector type"][0] if "vector type" in columns else np.ones(len(table.values))
     scaled = xy is not None and uv is not None and (xy, uv) != (1.0, 1.0)
     facts = {SCALE: xy, DELAY: xy / uv if xy and uv else None} if scaled else {}
-    remarks = ["PIVlab's y runs down the image unless it was set up otherwise; v is along it"]
-    return _vectors(columns, kinds != 0, kinds == 2, facts, remarks)
+    notes = ["PIVlab's y runs down the image unless it was set up otherwise; v is along it"]
+    return _vectors(columns, kinds != 0, kinds == 2, facts, notes)
 
 
 def _davis(path: Path, table: Table, columns: Any) -> VectorField:
@@ -219,8 +219,8 @@ def _davis(path: Path, table: Table, columns: Any) -> VectorField:
     for name in ("v", "w"):
         if name in columns:
             columns[name] = (columns[name][0], columns["u"][1])
-    valid, remarks = _not_zero(columns)
-    return _vectors(columns, valid, remarks=remarks)
+    valid, notes = _not_zero(columns)
+    return _vectors(columns, valid, notes=notes)
 
 
 def _tecplot(path: Path, table: Table, columns: Any) -> VectorField:
@@ -232,16 +232,16 @@ def _tecplot(path: Path, table: Table, columns: Any) -> VectorField:
         _check_size(path, int(size[0][1]) * int(size[1][1]), len(table.values))  # type: ignore
     title = re.search(r'TITLE\s*=\s*"([^"]*)"', header, re.IGNORECASE)
     flag = next((columns[name][0] for name in ("isvalid", "valid") if name in columns), None)
-    remarks: list[str] = []
+    notes: list[str] = []
     if "chc" in columns:
         flag = columns["chc"][0] > 0
     elif flag is not None:
         flag = flag != 0
     elif title and re.match(r"B\d{3,}", Path(title[1]).name):
-        flag, remarks = _not_zero(columns)
+        flag, notes = _not_zero(columns)
     filled = columns["chc"][0] == 2 if "chc" in columns else None
     facts = {"title": title[1] if title else None, **_tsi_calibration(header)}
-    return _vectors(columns, flag, filled, facts, remarks)
+    return _vectors(columns, flag, filled, facts, notes)
 
 
 def _tsi_calibration(header: str) -> dict[str, Any]:
@@ -317,12 +317,12 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         )
     if len(groups) == 1 and path.is_dir():
         groups = {path.name: next(iter(groups.values()))}
-    flows, remarks = {}, []
+    flows, notes = {}, []
     for name, members in groups.items():
         flows[name], notices = _trajectory(name, members, hints)
-        remarks += [notice for notice in notices if notice not in remarks]
+        notes += [notice for notice in notices if notice not in notes]
     load = flows.__getitem__
-    return Recordings(kind="piv", path=path, names=tuple(flows), load=load, remarks=tuple(remarks))
+    return Recordings(kind="piv", path=path, names=tuple(flows), load=load, notes=tuple(notes))
 
 
 def _trajectory(
@@ -333,17 +333,17 @@ def _trajectory(
     assert program is not None
     first = read_vectors(files[0], program, hints.channels)
     layout = find_layout(str(files[0]), first.x, first.y, first.x.shape, hints)
-    notes, remarks = dict(layout.notes), [*layout.remarks, *_noticed(first, len(files))]
+    record, notes = dict(layout.record), [*layout.notes, *_noticed(first, len(files))]
     if layout.check is not None:
         fields = {key: values[None] for key, values in first.fields.items()}
-        notes["error"] = layout.estimate_error(fields, first.valid[None])
-        remarks.append(describe_error(notes["error"]))
+        record["error"] = layout.estimate_error(fields, first.valid[None])
+        notes.append(describe_error(record["error"]))
     frames = VectorFiles(files, program, layout, first, hints.channels)
     numbers = np.array(list(members), dtype=np.float64)
     time = None
     if len(set(np.diff(numbers))) > 1:
         time = numbers - numbers[0]  # frames are missing: the numbers give how many
-        remarks.append("frames are missing between the numbers of the files")
+        notes.append("frames are missing between the numbers of the files")
     shape = mask_shape(frames)
     trajectory = describe(
         name,
@@ -358,22 +358,22 @@ def _trajectory(
         units=first.units,
         length_unit=first.length_unit,
         source={"program": program, "files": [files[0].name, files[-1].name], **first.facts},
-        local={"gridding": notes},
+        local={"gridding": record},
     )
-    return trajectory, tuple(remarks)
+    return trajectory, tuple(notes)
 
 
 def _noticed(first: VectorField, count: int) -> list[str]:
     where = "" if count == 1 else " of the first frame"
-    remarks = list(first.remarks)
+    notes = list(first.notes)
     if not first.valid.all():
-        remarks.append(f"{percent(float((~first.valid).mean()))} of the vectors{where} are invalid")
+        notes.append(f"{percent(float((~first.valid).mean()))} of the vectors{where} are invalid")
     if first.interpolated.any():
         share = percent(float(first.interpolated.mean()))
-        remarks.append(f"{share} of the vectors{where} were interpolated by the program")
+        notes.append(f"{share} of the vectors{where} were interpolated by the program")
     if first.others:
-        remarks.append(left_out(first.others))
-    return remarks
+        notes.append(left_out(first.others))
+    return notes
 
 
 def _stated(vectors: VectorField) -> dict[str, Any]:

@@ -45,9 +45,9 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         raise SourceError(
             f"{path}: no variable {strange[0]!r}; there are: {', '.join(sorted(names))}"
         )
-    trajectory, remarks = _trajectory(path, _read(path, hints.channels.values()), hints)
+    trajectory, notes = _trajectory(path, _read(path, hints.channels.values()), hints)
     name, load = trajectory.name, {trajectory.name: trajectory}.__getitem__
-    return Recordings(kind="piv", path=path, names=(name,), load=load, remarks=remarks)
+    return Recordings(kind="piv", path=path, names=(name,), load=load, notes=notes)
 
 
 def _trajectory(
@@ -78,12 +78,12 @@ def _trajectory(
     filled = (types == 2) & np.isfinite(stacked["u"]) & np.isfinite(stacked["v"])
     text = str(cells.get("units") or "")
     length, velocity = _units(text)
-    remarks = [f"PIVlab's {kind} vectors; y runs down the image unless it was set up otherwise"]
+    notes = [f"PIVlab's {kind} vectors; y runs down the image unless it was set up otherwise"]
     if text and length is None:
-        remarks.append(f"the units {text!r} were not understood; give --length-unit and --unit")
+        notes.append(f"the units {text!r} were not understood; give --length-unit and --unit")
     if filled.any():
         share = percent(float(filled.mean()))
-        remarks.append(f"{share} of the vectors were interpolated by PIVlab")
+        notes.append(f"{share} of the vectors were interpolated by PIVlab")
     try:
         trajectory, notices = on_uniform_grid(
             path.stem,
@@ -99,7 +99,7 @@ def _trajectory(
         )
     except SourceError as error:
         raise SourceError(f"{path}: {error}") from error
-    return trajectory, (*remarks, *notices)
+    return trajectory, (*notes, *notices)
 
 
 def _units(text: str) -> tuple[str | None, str | None]:

@@ -145,5 +145,5 @@ class Recordings(ByName):
     names: tuple[str, ...]
     load: Callable[[str], Trajectory]
     """Makes the trajectory of a name; no field is read before the trajectory is."""
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """Notes on what the reader noticed or did on its own."""

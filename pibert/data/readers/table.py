@@ -72,7 +72,7 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         raise SourceError(f"{path}: no files of columns ({', '.join(_SUFFIXES)})")
     if len(groups) == 1 and path.is_dir():
         groups = {path.name: next(iter(groups.values()))}
-    remarks: list[str] = []
+    notes: list[str] = []
     flows: dict[str, Trajectory] = {}
     for title, members in groups.items():
         file = next(iter(members.values()))
@@ -89,20 +89,18 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
             except SourceError as error:
                 raise SourceError(f"{file}: {error}") from error
             notices += more
-        remarks += [notice for notice in notices if notice not in remarks]
+        notes += [notice for notice in notices if notice not in notes]
     load = flows.__getitem__
-    return Recordings(
-        kind="table", path=path, names=tuple(flows), load=load, remarks=tuple(remarks)
-    )
+    return Recordings(kind="table", path=path, names=tuple(flows), load=load, notes=tuple(notes))
 
 
 def _columns(path: Path, table: Table, hints: Hints) -> tuple[list[_Column], list[str]]:
-    """The columns that we have a name for, and remarks on the others."""
+    """The columns that we have a name for, and notes on the others."""
     names = name_columns(path, table.names, hints.channels)
-    columns, others, remarks = [], [], []
+    columns, others, notes = [], [], []
     if not table.named and len(names) >= 4 and not set("xyuv") & set(hints.channels):
         names[:4] = "xyuv"
-        remarks.append("the columns have no names; the first four were taken as x, y, u, v")
+        notes.append("the columns have no names; the first four were taken as x, y, u, v")
     for text, name, values in zip(table.names, names, table.values.T, strict=True):
         unit = split_unit(text)[1]
         if name is None:
@@ -112,8 +110,8 @@ def _columns(path: Path, table: Table, hints: Hints) -> tuple[list[_Column], lis
         columns.append(_Column(name, unit, conditions, values))
     _check_field(path, table, columns)
     if others:
-        remarks.append(left_out(others))
-    return columns, remarks
+        notes.append(left_out(others))
+    return columns, notes
 
 
 def _joined(

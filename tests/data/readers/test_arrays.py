@@ -44,7 +44,7 @@ def test_a_lone_array_is_read_in_the_usual_order_or_that_which_is_stated(
     if axes in ("tcyx", "tyxc"):
         recordings = lone(tmp_path, array)
         assert torch.equal(recordings[0].read(), torch.from_numpy(stacked))
-        assert any("taken for u, v" in remark for remark in recordings.remarks)
+        assert any("taken for u, v" in remark for remark in recordings.notes)
 
 
 def test_a_set_of_flows_in_one_array_gives_one_trajectory_each(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_axes_that_fall_are_flipped_when_they_are_read(tmp_path: Path) -> None:
     recordings = saved(tmp_path, **flow, **named)
     assert_flow(recordings[0])
     assert recordings[0].known(slice(3, 4))[0].logical_not().nonzero().tolist() == [[0, 5], [4, 6]]
-    assert sum("flipped" in remark for remark in recordings.remarks) == 2
+    assert sum("flipped" in remark for remark in recordings.notes) == 2
 
 
 def test_meshes_in_either_order_are_the_axes_that_they_are_made_of(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_meshes_in_either_order_are_the_axes_that_they_are_made_of(tmp_path: Pat
     turned = {name: values.transpose(0, 2, 1) for name, values in fields().items()}
     recordings = saved(tmp_path, **turned, x=x.T, y=y.T, t=T)
     assert_flow(recordings[0])
-    assert any("x first" in remark for remark in recordings.remarks)
+    assert any("x first" in remark for remark in recordings.notes)
     assert not isinstance(recordings[0].states, torch.Tensor)
 
 
@@ -100,7 +100,7 @@ def test_points_and_uneven_axes_come_onto_a_uniform_grid(tmp_path: Path) -> None
     uneven = np.array([-1.0, -0.95, -0.8, -0.7, -0.6, -0.5, -0.4])
     recordings = saved(tmp_path, **fields(uneven), x=uneven, y=Y, t=T)
     assert_flow(recordings[0])  # affine in x: the interpolation is exact
-    assert any("not uniform" in remark for remark in recordings.remarks)
+    assert any("not uniform" in remark for remark in recordings.notes)
 
 
 def test_units_steps_and_parameters_are_found_by_name(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_body_is_found_whichever_side_its_mask_marks(
 def test_a_mask_that_may_mark_either_side_is_left_alone_with_a_note(tmp_path: Path) -> None:
     recordings = saved(tmp_path, **fields(), **AXES, mask=np.eye(5, 7, dtype=bool))
     assert recordings[0].body is None
-    assert any("'mask' was not used" in remark for remark in recordings.remarks)
+    assert any("'mask' was not used" in remark for remark in recordings.notes)
 
 
 def test_channels_that_the_user_names_are_taken(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_channels_that_the_user_names_are_taken(tmp_path: Path) -> None:
     named = {"a": flow["u"], "b": flow["v"], "c": flow["u"]}
     recordings = saved(tmp_path, Hints(channels={"u": "a", "v": "b"}), **named, **AXES)
     assert_flow(recordings[0])
-    assert any("not read: c" in remark for remark in recordings.remarks)
+    assert any("not read: c" in remark for remark in recordings.notes)
     packed = {"uv": np.stack([flow["v"], flow["u"]], 1)}
     swapped = Hints(channels={"u": "uv:1", "v": "uv:0"})
     assert_flow(saved(tmp_path, swapped, **packed, **AXES)[0])
@@ -171,7 +171,7 @@ def test_modes_and_coefficients_are_added_up_frame_by_frame(tmp_path: Path) -> N
     np.testing.assert_allclose(trajectory.read().numpy(), whole, rtol=1e-5, atol=1e-6)
     part = trajectory.read(slice(1, 6, 2), [1]).numpy()
     np.testing.assert_allclose(part, whole[1::2, 1:], rtol=1e-5, atol=1e-6)
-    assert any("snapshot_uvp" in remark for remark in recordings.remarks)
+    assert any("snapshot_uvp" in remark for remark in recordings.notes)
 
 
 U, V = fields().values()

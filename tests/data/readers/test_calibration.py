@@ -54,7 +54,7 @@ def test_tsi_pixels_become_metres_per_second_by_scale_and_header() -> None:
     assert made["seconds_between_images"] == pytest.approx(0.055)
     assert made["from"] == {"metres_per_pixel": "user", "seconds_between_images": "header"}
     assert flow.spec.dt is None  # of the pair of images, not of the vector fields
-    (note,) = (remark for remark in recordings.remarks if "calibrated" in remark)
+    (note,) = (remark for remark in recordings.notes if "calibrated" in remark)
     assert "50 um/px (user)" in note and "55 ms (header)" in note
 
 
@@ -107,7 +107,7 @@ def test_openpiv_text_without_units_is_pixels_where_a_scale_is_given() -> None:
     assert flow.read()[0, 1][known].median().item() == pytest.approx(0.2, rel=0.05)
     per_second = opened(path, unit="px/s", length_unit="px", scale="0.05mm/px")[0]
     assert_velocity(per_second, columns, 7, 5e-5)
-    remarks = opened(path, **SCALED, dt=0.01).remarks
+    remarks = opened(path, **SCALED, dt=0.01).notes
     assert any("27 ms is longer than the time between frames" in note for note in remarks)
 
 
@@ -128,11 +128,11 @@ def test_pixels_are_not_called_metres_per_second() -> None:
         opened(FILES / "tsi_pixels.vec", unit="m/s")
     for words in ("--scale 0.05mm/px", "--override-units", "55 ms"):
         assert words in str(refusal.value)
-    (note,) = (r for r in opened(FILES / "tsi_pixels.vec").remarks if "px" in r)
+    (note,) = (r for r in opened(FILES / "tsi_pixels.vec").notes if "px" in r)
     assert "--scale 0.05mm/px" in note and "--pulse-delay" not in note and "55 ms" in note
-    (note,) = (r for r in opened(FILES / "openpiv.txt").remarks if "pixels" in r)
+    (note,) = (r for r in opened(FILES / "openpiv.txt").notes if "pixels" in r)
     assert "16 x 16 apart" in note and "--scale" in note and "--pulse-delay" in note
-    declared = opened(FILES / "openpiv.txt", unit="m/s", length_unit="mm").remarks
+    declared = opened(FILES / "openpiv.txt", unit="m/s", length_unit="mm").notes
     assert any("look like pixels, but lengths were stated in mm" in note for note in declared)
 
 
@@ -172,7 +172,7 @@ def test_another_calibration_of_a_later_trajectory_is_reported(tmp_path: Path) -
         text = (FILES / "tsi_pixels.vec").read_text()
         (tmp_path / f"{name}_1.vec").write_text(text.replace('DeltaT="55000', f'DeltaT="{delay}'))
     recordings = opened(tmp_path, scale="0.05mm/px")
-    assert any("55 ms (header)" in note for note in recordings.remarks)
+    assert any("55 ms (header)" in note for note in recordings.notes)
     with pytest.warns(InputWarning, match=r"b.*: calibrated with .* 11 ms \(header\)"):
         second = recordings[1]
     torch.testing.assert_close(second.read(), 5 * recordings[0].read())

@@ -44,7 +44,7 @@ def test_meshes_and_frames_in_the_order_of_matlab(tmp_path: Path, write: Write) 
     assert_flow(recordings[0])
     assert recordings[0].spec.grid.body is not None
     assert torch.equal(recordings[0].spec.grid.body, torch.from_numpy(body))
-    assert any("info" in remark for remark in recordings.remarks)
+    assert any("info" in remark for remark in recordings.notes)
     assert_flow(pickle.loads(pickle.dumps(recordings))[0])
 
 

@@ -88,7 +88,7 @@ def test_units_that_contradict_the_file_need_override_units(tmp_path: Path, name
     flow = recordings[0]
     assert flow.spec.units[:2] == ("mm/s", "mm/s") and flow.length_unit == "cm"
     assert torch.equal(flow.read(), plain.read()) and flow.spec.grid == plain.spec.grid
-    assert any("--unit mm/s replaced" in remark for remark in recordings.remarks)
+    assert any("--unit mm/s replaced" in remark for remark in recordings.notes)
     same = opened(path, unit="m s-1", length_unit="millimetres")[0]
     assert same.spec.units[:2] == ("m/s", "m/s") and same.length_unit == "mm"
 
@@ -119,7 +119,7 @@ def test_what_contradicts_coordinates_and_times_is_refused(tmp_path: Path) -> No
     flow, grid = recordings[0], recordings[0].spec.grid
     assert (grid.dx, grid.dy) == pytest.approx((2.0, 0.25)) and flow.time_unit == "ms"
     assert flow.time.tolist() == pytest.approx([0.0, 0.2, 0.4])
-    assert any("--dx 2 replaced" in remark for remark in recordings.remarks)
+    assert any("--dx 2 replaced" in remark for remark in recordings.notes)
     agreeing = opened(path, dx=0.5, dy=0.25, dt=0.1)[0].spec
     assert (agreeing.grid.dx, agreeing.dt) == pytest.approx((0.5, 0.1))
     # Positions in pixels need a scale, not another spacing.
@@ -162,8 +162,8 @@ def test_times_in_frames_are_counts_where_velocities_are_per_second(tmp_path: Pa
     pixels = replace(counted, spec=replace(counted.spec, units=("px", "px")), length_unit="px")
     assert state(pixels, Hints())[0].time_unit == "frame"
     path = netcdf(tmp_path / "a.nc", clock="frame")
-    assert any("no time between the frames" in note for note in opened(path).remarks)
-    assert not any("no time between" in note for note in opened(path, dt=0.1).remarks)
+    assert any("no time between the frames" in note for note in opened(path).notes)
+    assert not any("no time between" in note for note in opened(path, dt=0.1).notes)
 
 
 def arrays(path: Path, *names: str) -> Path:

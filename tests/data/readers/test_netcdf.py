@@ -61,7 +61,7 @@ def test_dates_become_seconds_since_the_first_frame(tmp_path: Path, engine: str)
     recordings = netcdf.open_recordings(path)
     assert recordings[0].time.tolist() == [10800.0 * frame for frame in range(6)]
     assert (recordings[0].spec.dt, recordings[0].time_unit) == (10800.0, "s")
-    assert any("dates" in remark for remark in recordings.remarks)
+    assert any("dates" in remark for remark in recordings.notes)
     data["time"].attrs["units"] = "months since 2000-01-01"
     data.to_netcdf(tmp_path / "months.nc", engine=engine)
     with pytest.raises(SourceError, match="'months'"):
@@ -92,7 +92,7 @@ def test_axes_that_fall_are_flipped_and_flat_dimensions_dropped(tmp_path: Path) 
     data.to_netcdf(path, engine="h5netcdf")
     recordings = netcdf.open_recordings(path)
     assert_flow(recordings[0])
-    assert any("rows were flipped" in remark for remark in recordings.remarks)
+    assert any("rows were flipped" in remark for remark in recordings.notes)
 
 
 def test_degrees_are_noted_to_be_no_length(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_degrees_are_noted_to_be_no_length(tmp_path: Path) -> None:
     data.to_netcdf(path, engine="h5netcdf")
     recordings = netcdf.open_recordings(path)
     assert_flow(recordings[0])
-    assert any("degrees" in remark for remark in recordings.remarks)
+    assert any("degrees" in remark for remark in recordings.notes)
 
 
 def test_the_choice_code_of_pivpy_marks_invalid_vectors() -> None:
@@ -113,7 +113,7 @@ def test_the_choice_code_of_pivpy_marks_invalid_vectors() -> None:
     assert torch.equal(trajectory.known(), text.known()) and not text.known().all()
     torch.testing.assert_close(trajectory.read(), text.read())
     assert trajectory.spec.units == ("px", "px") and trajectory.length_unit == "px"
-    assert any("--pulse-delay 55000us" in remark for remark in recordings.remarks)
+    assert any("--pulse-delay 55000us" in remark for remark in recordings.notes)
     calibrated = Hints(scale="0.05mm/px", pulse_delay="55000us")
     torch.testing.assert_close(
         open_recordings(FILES / "pivpy.nc", hints=calibrated)[0].read(), text.read() * 5e-5 / 0.055

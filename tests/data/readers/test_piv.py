@@ -31,7 +31,7 @@ def only(path: Path, **hints: Any) -> tuple[Any, tuple[str, ...]]:
     assert piv.recognise(path)
     recordings = open_recordings(path, "piv", Hints(**hints))
     assert len(recordings) == 1
-    return recordings[0], recordings.remarks
+    return recordings[0], recordings.notes
 
 
 def assert_is_sample(trajectory: Any, invalid: list[tuple[int, int]], frame: int = 0) -> None:
@@ -251,7 +251,7 @@ def test_pivlab_mat_files(tmp_path: Path, v73: bool, filtered: bool) -> None:
     assert trajectory.length_unit == "px" and trajectory.spec.units == ("px/frame", "px/frame")
     assert trajectory.local["gridding"] == {"method": "none"}  # neither turned nor resampled
     assert trajectory.source["vectors"] == ("filtered" if filtered else "original")
-    assert "2.1 % of the vectors were interpolated by PIVlab" in recordings.remarks
+    assert "2.1 % of the vectors were interpolated by PIVlab" in recordings.notes
     assert pickle.loads(pickle.dumps(recordings)).names == ("PIVlab",)
 
 
@@ -265,7 +265,7 @@ def test_units_and_variables_of_pivlab_mat_files(tmp_path: Path) -> None:
         write_pivlab_mat(path, [sample()], [KINDS], filtered=True, units=units)
         trajectory = piv.open_recordings(path)[0]
         assert (trajectory.length_unit, trajectory.spec.units[0]) == (length, speed)
-    assert any("'furlongs'" in note for note in piv.open_recordings(path).remarks)
+    assert any("'furlongs'" in note for note in piv.open_recordings(path).notes)
     with pytest.raises(SourceError, match="'nosuch'; there are: .*u_original"):
         open_recordings(path, hints=Hints(channels={"u": "nosuch"}))
     raw = open_recordings(path, hints=Hints(channels={"u": "u_original"}))[0]

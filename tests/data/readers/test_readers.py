@@ -60,7 +60,7 @@ def test_hints_that_a_kind_does_not_need_are_refused(tmp_path: Path) -> None:
     for name, hint in (("a.csv", hints[0]), *(("a.h5", hint) for hint in hints)):
         with pytest.raises(SourceError, match=rf"{name}: --{next(iter(hint))} means nothing"):
             open_recordings(tmp_path / name, hints=Hints(family="incompressible", **hint))
-    told = open_recordings(tmp_path / "a.csv", hints=Hints(shape=(7, 9))).remarks
+    told = open_recordings(tmp_path / "a.csv", hints=Hints(shape=(7, 9))).notes
     assert any("uniform and was kept" in note for note in told)
 
 

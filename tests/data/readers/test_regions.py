@@ -144,7 +144,7 @@ def test_bodies_and_masks_are_added_to_what_the_data_state() -> None:
     body[0, 0], valid[1, 1] = True, False
     circle, box = "circle:0.2,5,1.05", "polygon:-1,2,-0.8,2,-0.8,3,-1,3"
     marked = mark_recordings(recorded(flow(body=body, valid=valid)), [circle], [box])
-    assert marked.remarks == (
+    assert marked.notes == (
         "119 of 600 points (19.83%) marked as body",
         "12 of 600 points (2.00%) marked as not valid",
     )
@@ -168,7 +168,7 @@ def test_zeros_in_all_frames_are_a_body_and_those_in_some_are_missing() -> None:
     found = mark_recordings(recorded(whole), ["zeros"], [])["a"]
     assert isinstance(found.body, Tensor) and torch.equal(found.body, solid)
     both = mark_recordings(recorded(whole), ["zeros"], ["zeros"])
-    assert both.remarks[1].startswith("vectors that are exactly zero are marked as not valid")
+    assert both.notes[1].startswith("vectors that are exactly zero are marked as not valid")
     known = (~solid).expand(4, 20, 30).clone()
     known[2, 15, 15] = False
     assert torch.equal(both["a"].known(), known)
@@ -207,7 +207,7 @@ def test_rows_and_masks_turn_and_sides_keep_to_them(tmp_path: Path) -> None:
     assert (after.sides.left, after.sides.right) == (before.sides.left, before.sides.right)
     assert after.origin == before.origin
     assert turned.local["flip"] == ["y"]
-    assert recordings.remarks[-1] == "reversed as requested: y"
+    assert recordings.notes[-1] == "reversed as requested: y"
 
 
 def test_columns_turn_and_components_change_sign(tmp_path: Path) -> None:

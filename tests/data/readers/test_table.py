@@ -79,7 +79,7 @@ def test_a_csv_with_names_is_a_field(tmp_path: Path) -> None:
     assert trajectory.spec.units == ("m/s", "1") and trajectory.length_unit == "mm"
     expected = torch.tensor([[2.0, 2.5, 3.0], [3.0, 3.5, 4.0]])
     assert torch.equal(trajectory.read()[0, 0], expected)
-    (remark,) = recordings.remarks
+    (remark,) = recordings.notes
     assert remark.startswith("columns left out: quality; ")
     kept = table.open_recordings(path, Hints(channels={"quality": "quality"}))[0]
     assert kept.spec.channels == ("u", "p", "quality")
@@ -118,11 +118,11 @@ def test_numbered_files_state_no_time_step(tmp_path: Path) -> None:
         (tmp_path / f"f_{number}.csv").write_text("x,y,u [m/s]\n" + text_of([X, Y, X + number]))
     recordings = open_recordings(tmp_path)
     assert recordings[0].spec.dt is None and recordings[0].time.tolist() == [0.0, 1.0, 2.0]
-    assert any("no time between the frames" in note for note in recordings.remarks)
+    assert any("no time between the frames" in note for note in recordings.notes)
     (tmp_path / "f_2.csv").rename(tmp_path / "f_6.csv")
     recordings = open_recordings(tmp_path)
     assert recordings[0].spec.dt is None and recordings[0].time.tolist() == [0.0, 2.0, 5.0]
-    assert any("frames are missing" in note for note in recordings.remarks)
+    assert any("frames are missing" in note for note in recordings.notes)
     (tmp_path / "f_6.csv").write_text("x,y,u [m/s],t\n" + text_of([X, Y, X, 0 * X]))
     with pytest.raises(SourceError, match=r"f_6.csv: expected a column of time in all files"):
         open_recordings(tmp_path)
@@ -132,7 +132,7 @@ def test_columns_of_flags_mark_vectors_by_the_users_name(tmp_path: Path) -> None
     flags = np.array([1.0, 0.0, 1.0, -1.0, 1.0, 2.0])
     path = tmp_path / "a.csv"
     path.write_text("x,y,u [m/s],v [m/s],isValid,corr\n" + text_of([X, Y, X, Y, flags, Y]))
-    (note,) = (note for note in open_recordings(path).remarks if "left out" in note)
+    (note,) = (note for note in open_recordings(path).notes if "left out" in note)
     assert "--channels 'valid=isValid'" in note and "--channels 'corr=corr'" in note
     (flow,) = open_recordings(path, hints=Hints(channels={"valid": "isValid", "corr": "corr"}))
     assert flow.spec.channels == ("u", "v", "corr")

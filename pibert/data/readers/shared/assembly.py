@@ -34,7 +34,7 @@ def make_recordings(
     order: str = "btcyx",
     source: Mapping[str, Any] = {},
     facts: Mapping[str, Any] = {},
-    remarks: Sequence[str] = (),
+    notes: Sequence[str] = (),
     name: str | None = None,
 ) -> Recordings:
     """The flow, or flows, in the arrays of a file.
@@ -65,7 +65,7 @@ def make_recordings(
         path=store.path,
         names=names,
         load=partial(_load_member, plan=plan, names=names, first=first),
-        remarks=(*remarks, *roles.remarks, *plan.remarks, *noticed, *unused),
+        notes=(*notes, *roles.notes, *plan.notes, *noticed, *unused),
     )
 
 
@@ -75,9 +75,9 @@ def join(kind: str, path: Path, parts: Sequence[Recordings]) -> Recordings:
     if twice := [name for name in names if names.count(name) > 1]:
         raise SourceError(f"{path}: two flows are called {twice[0]!r}; rename one of their files")
     loaders = {name: part.load for part in parts for name in part.names}
-    remarks = dict.fromkeys(remark for part in parts for remark in part.remarks)
+    notes = dict.fromkeys(note for part in parts for note in part.notes)
     load = partial(_load_joined, loaders=loaders)
-    return Recordings(kind=kind, path=path, names=tuple(loaders), load=load, remarks=tuple(remarks))
+    return Recordings(kind=kind, path=path, names=tuple(loaders), load=load, notes=tuple(notes))
 
 
 def _load_member(
@@ -106,7 +106,7 @@ class Plan:
     hints: Hints
     facts: Mapping[str, Any]
     """Time, units, provenance: further arguments of ``describe``."""
-    remarks: tuple[str, ...]
+    notes: tuple[str, ...]
 
     def build(self, name: str, member: int) -> tuple[Trajectory, tuple[str, ...]]:
         try:
@@ -122,12 +122,12 @@ class Plan:
 
     def _view(self, name: str, member: int, layout: Layout) -> tuple[Trajectory, tuple[str, ...]]:
         """A trajectory whose frames stay in the file."""
-        flipped = layout.notes.get("flipped", [])
+        flipped = layout.record.get("flipped", [])
         flips = {"flip_x": "x" in flipped, "flip_y": "y" in flipped}
         states = self._source(list(self.pieces.values()), member, **flips)
         masks: dict[str, Tensor | FrameSource] = {}
-        remarks = list(layout.remarks)
-        for role, (piece, marks) in self._decided(states, member, flips, remarks).items():
+        notes = list(layout.notes)
+        for role, (piece, marks) in self._decided(states, member, flips, notes).items():
             source = self._source([piece], member, **flips)
             if "t" in piece.axes:
                 masks[role] = MappedFrames(mask_shape(source), partial(read_flags, source, marks))
@@ -141,17 +141,17 @@ class Plan:
             valid=finite_points(states, masks.get("valid")),
             body=masks.get("body"),
             filled=masks.get("filled"),
-            **{**self.facts, "local": {"gridding": dict(layout.notes), **self.facts["local"]}},
+            **{**self.facts, "local": {"gridding": dict(layout.record), **self.facts["local"]}},
         )
-        return trajectory, tuple(remarks)
+        return trajectory, tuple(notes)
 
     def _load(self, name: str, member: int) -> tuple[Trajectory, tuple[str, ...]]:
         """A trajectory in memory on a grid made for it."""
         states = self._source(list(self.pieces.values()), member)
         fields = states.read(slice(None)).numpy()
-        remarks: list[str] = []
+        notes: list[str] = []
         masks: dict[str, np.ndarray] = {}
-        for role, (piece, marks) in self._decided(states, member, {}, remarks).items():
+        for role, (piece, marks) in self._decided(states, member, {}, notes).items():
             source = self._source([piece], member)
             masks[role] = read_flags(source, marks, slice(None)).numpy()
         trajectory, noticed = on_uniform_grid(
@@ -165,13 +165,13 @@ class Plan:
             hints=replace(self.hints, channels={}),
             **self.facts,
         )
-        return trajectory, (*remarks, *noticed)
+        return trajectory, (*notes, *noticed)
 
     def _source(self, pieces: Sequence[Piece], member: int, **flips: bool) -> ArraySource:
         return ArraySource(self.store, pieces, self.shape, member=member, **flips)
 
     def _decided(
-        self, states: ArraySource, member: int, flips: Mapping[str, bool], remarks: list[str]
+        self, states: ArraySource, member: int, flips: Mapping[str, bool], notes: list[str]
     ) -> dict[str, tuple[Piece, bool | int]]:
         """The flags by role. Of ``mask`` and ``chc`` the first frame decides what they mark."""
         flags = dict(self.flags)
@@ -200,12 +200,12 @@ class Plan:
         marked = self._source([piece], member, **flips).read(slice(0, 1))[0, 0] != 0
         ones, zeros = bool(dead[marked].all()), bool(dead[~marked].all())
         if ones == zeros or "body" in flags:
-            remarks.append(
+            notes.append(
                 f"the mask {piece.key!r} was not used: it may mark the body or the fluid; call it "
                 "'body' or 'fluid'"
             )
             return flags
-        remarks.append(
+        notes.append(
             f"{piece.key!r} was taken for the body where it is {int(ones)}: nothing moves there"
         )
         return flags | {"body": (piece, ones)}
@@ -219,7 +219,7 @@ def _plan(
     source: Mapping[str, Any],
     known: Mapping[str, Any],
 ) -> Plan:
-    remarks: list[str] = []
+    notes: list[str] = []
     pieces, flags = dict(roles.channels), dict(roles.flags)
     piece = next(iter(pieces.values()))
     shape = next(variable.shape for variable in variables if variable.key == piece.key)
@@ -241,7 +241,7 @@ def _plan(
                     f"{store.path}: it is known where its points lie along {other}, but not along "
                     f"{name}; give their spacing in the same unit (--d{name})"
                 )
-            remarks.append(f"the file has no {name}: its points were counted")
+            notes.append(f"the file has no {name}: its points were counted")
         axes[name] = (step or 1.0) * np.arange(size.get(name, 0), dtype=np.float64)
     x, y = axes["x"], axes["y"]
     if x.ndim == 2 and x.shape == y.shape:
@@ -252,7 +252,7 @@ def _plan(
             size["x"], size["y"] = size["y"], size["x"]
     order = next(iter(pieces.values())).axes
     if "y" in order and order.index("x") < order.index("y"):
-        remarks.append("the fields are stored x first; they were transposed")
+        notes.append("the fields are stored x first; they were transposed")
     time: np.ndarray | None = None
     stated = None if roles.t is None else _whole(store, roles.t).astype(np.float64).reshape(-1)
     time_unit = None
@@ -284,7 +284,7 @@ def _plan(
         members=size.get("b", 1),
         hints=hints,
         facts=facts,
-        remarks=tuple(remarks),
+        notes=tuple(notes),
     )
 
 

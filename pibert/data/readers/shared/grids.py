@@ -43,8 +43,8 @@ class Layout:
     check: tuple[Interpolation, np.ndarray] | None
     """Where the grid needed interpolating: one from part of the points to the numbers of those that
     it left out."""
-    remarks: tuple[str, ...]
-    notes: Mapping[str, Any]
+    notes: tuple[str, ...]
+    record: Mapping[str, Any]
     """For the local representation."""
 
     def place(
@@ -94,11 +94,11 @@ def find_layout(
     """
     if hints.shape is not None:
         check_asked(name, hints.shape)
-    x, y, remarks, notes = _as_points(name, np.asarray(x), np.asarray(y), shape)
+    x, y, notes, record = _as_points(name, np.asarray(x), np.asarray(y), shape)
     lattice = find_lattice(name, x, y)
     if lattice is None:
-        return _scattered(name, np.stack([x, y], -1).astype(float), remarks, notes, hints)
-    return _on_lattice(lattice, remarks, notes, hints)
+        return _scattered(name, np.stack([x, y], -1).astype(float), notes, record, hints)
+    return _on_lattice(lattice, notes, record, hints)
 
 
 def percent(share: float) -> str:
@@ -122,45 +122,43 @@ def _as_points(
         )
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         raise SourceError(f"{name}: every point needs finite coordinates; some x or y are not")
-    remarks, notes = _turned(x, y, transposed) if len(shape) == 2 else ([], {})
-    return x.ravel(), y.ravel(), remarks, notes
+    notes, record = _turned(x, y, transposed) if len(shape) == 2 else ([], {})
+    return x.ravel(), y.ravel(), notes, record
 
 
 def _turned(x: np.ndarray, y: np.ndarray, transposed: bool) -> tuple[list[str], dict[str, Any]]:
-    remarks: list[str] = []
-    notes: dict[str, Any] = {}
+    notes: list[str] = []
+    record: dict[str, Any] = {}
     if transposed:
-        remarks.append("the fields were stored x first; they were transposed")
-        notes["transposed"], x, y = True, x.T, y.T
+        notes.append("the fields were stored x first; they were transposed")
+        record["transposed"], x, y = True, x.T, y.T
     if x[0, -1] < x[0, 0]:
-        remarks.append("x ran leftward; columns were flipped")
-        notes["flipped"] = ["x"]
+        notes.append("x ran leftward; columns were flipped")
+        record["flipped"] = ["x"]
     if y[-1, 0] < y[0, 0]:
-        remarks.append("y ran downward; rows were flipped")
-        notes["flipped"] = [*notes.get("flipped", []), "y"]
-    return remarks, notes
+        notes.append("y ran downward; rows were flipped")
+        record["flipped"] = [*record.get("flipped", []), "y"]
+    return notes, record
 
 
-def _on_lattice(
-    lattice: Lattice, remarks: list[str], notes: dict[str, Any], hints: Hints
-) -> Layout:
+def _on_lattice(lattice: Lattice, notes: list[str], record: dict[str, Any], hints: Hints) -> Layout:
     rows, columns = hints.shape or lattice.nodes.shape
     x, y = fit_axis(lattice.columns, columns), fit_axis(lattice.rows, rows)
     shape, check = (len(y.low), len(x.low)), None
-    notes["method"] = "none"
+    record["method"] = "none"
     if not (x.exact and y.exact):
         uneven = " and ".join(n for n, axis in (("x", x), ("y", y)) if not axis.exact)
-        remarks.append(
+        notes.append(
             f"the spacing of {uneven} is not uniform; resampled bilinearly from "
             f"{lattice.nodes.shape[0]} x {lattice.nodes.shape[1]} to {shape[0]} x {shape[1]}"
         )
-        notes |= {"method": "bilinear", "from": list(lattice.nodes.shape), "to": list(shape)}
+        record |= {"method": "bilinear", "from": list(lattice.nodes.shape), "to": list(shape)}
         check = without_every_second_line(lattice, x, y)
     elif hints.shape is not None:
-        remarks.append("the grid is uniform and was kept, whatever size was asked for")
+        notes.append("the grid is uniform and was kept, whatever size was asked for")
     absent = 1 - int((lattice.nodes >= 0).sum()) / (shape[0] * shape[1])
     if check is None and absent > 0:
-        remarks.append(f"{percent(absent)} of the grid's points are not there: marked invalid")
+        notes.append(f"{percent(absent)} of the grid's points are not there: marked invalid")
     return Layout(
         shape=shape,
         origin=(x.first, y.first),
@@ -168,26 +166,26 @@ def _on_lattice(
         dy=y.step,
         interpolation=lattice.interpolation(x, y),
         check=check,
-        remarks=tuple(remarks),
-        notes=notes,
+        notes=tuple(notes),
+        record=record,
     )
 
 
 def _scattered(
-    name: str, points: np.ndarray, remarks: list[str], notes: dict[str, Any], hints: Hints
+    name: str, points: np.ndarray, notes: list[str], record: dict[str, Any], hints: Hints
 ) -> Layout:
     mesh = Triangulation(name, points)
     rows, columns = shape = hints.shape or mesh.even_size(name)
     (left, bottom), (right, top) = mesh.low, mesh.high
     x, y = np.linspace(left, right, columns), np.linspace(bottom, top, rows)
     interpolation = mesh.interpolation(np.stack(np.meshgrid(x, y), -1).reshape(-1, 2))
-    remarks.append(
+    notes.append(
         f"{len(points)} scattered points; resampled linearly in Delaunay triangles to "
         f"{rows} x {columns}"
     )
     outside = float((interpolation.weight.sum(-1) == 0).mean())
     if outside > 0:
-        remarks.append(f"{percent(outside)} of the grid lies outside or in holes: marked invalid")
+        notes.append(f"{percent(outside)} of the grid lies outside or in holes: marked invalid")
     order = np.random.default_rng(0).permutation(len(points))
     kept, left_out = order[::2], order[1::2]
     index, weight = Triangulation(name, points[kept]).interpolation(points[left_out])
@@ -198,8 +196,8 @@ def _scattered(
         dy=float(top - bottom) / (rows - 1),
         interpolation=interpolation,
         check=(Interpolation(kept[index], weight), left_out),
-        remarks=tuple(remarks),
-        notes=notes | {"method": "linear in triangles", "from": len(points), "to": list(shape)},
+        notes=tuple(notes),
+        record=record | {"method": "linear in triangles", "from": len(points), "to": list(shape)},
     )
 
 
@@ -219,7 +217,7 @@ def on_uniform_grid(
     hints: Hints = Hints(),
     **stated: Any,
 ) -> tuple[Trajectory, tuple[str, ...]]:
-    """A trajectory in memory from fields on any kind of points, and notes on what was done.
+    """A trajectory in memory from fields on any kind of points, and record on what was done.
 
     ``fields`` map channels to (t, y, x) on a grid, or (t, n) at scattered points; ``x`` and ``y``
     are as for ``find_layout``. The masks are like one field, or without t: ``valid`` is False where
@@ -244,13 +242,13 @@ def on_uniform_grid(
     if solid is not None:
         known &= ~solid
     states, placed_valid = layout.place(fields, known)
-    remarks, notes = [*layout.remarks], dict(layout.notes)
+    notes, record = [*layout.notes], dict(layout.record)
     missing = float((~known if solid is None else ~known & ~solid).mean())
     if missing > 0:
-        remarks.append(f"{percent(missing)} of the values are missing or marked invalid")
+        notes.append(f"{percent(missing)} of the values are missing or marked invalid")
     if layout.check is not None:
-        notes["error"] = layout.estimate_error(fields, known)
-        remarks.append(describe_error(notes["error"]))
+        record["error"] = layout.estimate_error(fields, known)
+        notes.append(describe_error(record["error"]))
     masks: dict[str, Any] = {}
     if solid is not None:
         placed_body = layout.place_mask(solid)
@@ -262,10 +260,10 @@ def on_uniform_grid(
             masks["filled"] = _as_mask(layout.place_mask(put_in))
     if not placed_valid.all():
         masks["valid"] = _as_mask(placed_valid)
-    local, channels = {**local, "gridding": notes}, tuple(fields)
+    local, channels = {**local, "gridding": record}, tuple(fields)
     placed = torch.from_numpy(states)
     trajectory = describe(name, placed, layout, channels=channels, local=local, **masks, **stated)
-    return trajectory, tuple(remarks)
+    return trajectory, tuple(notes)
 
 
 def describe(

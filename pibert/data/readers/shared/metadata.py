@@ -64,7 +64,7 @@ def state_recordings(recordings: Recordings, hints: Hints, *, measured: bool) ->
     return replace(
         recordings,
         load=partial(_load_stated, recordings=recordings, hints=hints, first=first, notes=notes),
-        remarks=tuple(dict.fromkeys((*recordings.remarks, *notes))),
+        notes=tuple(dict.fromkeys((*recordings.notes, *notes))),
     )
 
 

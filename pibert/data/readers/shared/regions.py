@@ -205,8 +205,8 @@ def mark_recordings(recordings: Recordings, body: Sequence[str], mask: Sequence[
         tuple(read_region("--body", text) for text in body),
         tuple(read_region("--mask", text) for text in mask),
     )
-    remarks = load.remarks(recordings.load(recordings.names[0]))
-    return replace(recordings, load=load, remarks=(*recordings.remarks, *remarks))
+    notes = load.notes(recordings.load(recordings.names[0]))
+    return replace(recordings, load=load, notes=(*recordings.notes, *notes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +241,7 @@ class _Marked:
             local={**whole.local, "marked": marked},
         )
 
-    def remarks(self, whole: Trajectory) -> list[str]:
+    def notes(self, whole: Trajectory) -> list[str]:
         """How many points of a trajectory are marked."""
         notes = []
         for what, points in zip(("body", "not valid"), self._points(whole), strict=True):
@@ -340,7 +340,7 @@ def flip_recordings(recordings: Recordings, flip: Sequence[str]) -> Recordings:
     return replace(
         recordings,
         load=lambda name: flip_trajectory(recordings.load(name), tuple(flip)),
-        remarks=(*recordings.remarks, f"reversed as requested: {', '.join(flip)}"),
+        notes=(*recordings.notes, f"reversed as requested: {', '.join(flip)}"),
     )
 
 

@@ -85,7 +85,7 @@ class Roles:
     """``valid``, ``body``, ``filled``, ``mask`` or ``chc``: where it lies; whether numbers above
     0 mark it."""
     unused: tuple[str, ...]
-    remarks: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def meaning(variable: Variable) -> tuple[str | None, str | None]:
@@ -122,7 +122,7 @@ class RoleFinder:
             if our not in ("x", "y", "t") and our not in FLAGS
         }
         self.names = {variable.key: meaning(variable) for variable in self.variables}
-        self.remarks: list[str] = []
+        self.notes: list[str] = []
         self.x, self.y, self.t = (self.coordinate(name) for name in "xyt")
         vectors = {"x": self.x, "y": self.y, "t": self.t}
         mesh = self.x.shape if self.x is not None and len(self.x.shape) == 2 else None
@@ -160,7 +160,7 @@ class RoleFinder:
             steps=self.steps,
             flags=self.flags(chosen, pieces),
             unused=tuple(str(v) for v in fields if v.key not in taken),
-            remarks=tuple(self.remarks),
+            notes=tuple(self.notes),
         )
 
     def find(self, our: str) -> Variable:
@@ -180,7 +180,7 @@ class RoleFinder:
         if name == "t":
             found.sort(key=lambda v: -len(v.shape))  # a single time is that of a single frame
         if len(found) > 1:
-            self.remarks.append(f"{name} was taken from {found[0].key!r}, not {found[1].key!r}")
+            self.notes.append(f"{name} was taken from {found[0].key!r}, not {found[1].key!r}")
         return found[0] if found else None
 
     def named_channels(self, fields: Sequence[Variable]) -> dict[str, Choice]:
@@ -205,14 +205,14 @@ class RoleFinder:
             if name not in CHANNELS or variable in packed or len(variable.shape) < 1:
                 continue
             if variable.plain == "omega" and turbulence:
-                self.remarks.append(
+                self.notes.append(
                     f"{variable.key!r} was not taken for the vorticity, because it stands beside "
                     f"{', '.join(turbulence)}: a turbulence model calls its dissipation rate so"
                 )
                 continue
             if name in chosen:
                 kept = chosen[name][0].key
-                self.remarks.append(f"{name} was taken from {kept!r}, not {variable.key!r}")
+                self.notes.append(f"{name} was taken from {kept!r}, not {variable.key!r}")
             else:
                 chosen[name] = variable, None
         if not chosen and not packed:
@@ -238,7 +238,7 @@ class RoleFinder:
         axes = self.axes_of(variable)
         if "c" not in axes:
             if "t" in axes and variable.shape[axes.index("t")] in DEFAULT_CHANNELS:
-                self.remarks.append(
+                self.notes.append(
                     f"{variable.key!r} of shape {variable.shape} was read as {axes}; if it holds "
                     f"channels, give its axes as {axes.replace('t', 'c')}"
                 )
@@ -249,7 +249,7 @@ class RoleFinder:
         if variable.plain == "uvw" and count == 3:
             names = ("u", "v", "w")
         elif variable.plain not in ("uv", "uvp"):
-            self.remarks.append(
+            self.notes.append(
                 f"the {count} channels of {variable.key!r} were taken for {', '.join(names)}"
             )
         return {name: (variable, place) for place, name in enumerate(names)}
@@ -264,7 +264,7 @@ class RoleFinder:
             size = {letter: n for letter, n in pairs if letter in "btyx"}
             first = first or (our, size)
             if size != first[1] and our not in ("u", "v") and not self.named:
-                self.remarks.append(f"{variable} was left out: its shape is not that of {first[0]}")
+                self.notes.append(f"{variable} was left out: its shape is not that of {first[0]}")
                 continue
             if not axes:
                 raise self.fail(f"{variable.key!r}: {self.order.explain(variable.shape)}")
@@ -313,7 +313,7 @@ class RoleFinder:
                 orders = [variable.axes]
             fitting = [axes for axes in orders if tuple(map(size.get, axes)) == variable.shape]
             if not fitting or kind in found:
-                self.remarks.append(f"the mask {variable} was not used: its shape does not fit")
+                self.notes.append(f"the mask {variable} was not used: its shape does not fit")
                 continue
             found[kind] = Piece(variable.key, fitting[0]), marks
         return found

@@ -36,7 +36,7 @@ class _Frame:
     time: float | None = None
     place: Mapping[str, Any] | None = None
     """Where the plane lies in space: ``{"normal": "z", "position": 0.5}``."""
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -82,7 +82,7 @@ class Series:
     """Whether the mesh moves; None: compare the meshes of the first and the last frames."""
     box: np.ndarray | None = None
     """[[left, bottom], [right, top]] that contains a moving mesh in all frames."""
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 MASKS = ("body", "valid")
@@ -138,7 +138,7 @@ def open_mesh(
 ) -> tuple[MeshSampler, Plane, dict[str, Any], tuple[str, ...]]:
     """Choose the grid for the frames of a mesh, with ``shape`` rows and columns if given.
 
-    Returns the reader of sampled frames, the first of them, and notes for the file and the user.
+    Returns the reader of sampled frames, the first of them, and record for the file and the user.
     """
     moves, box = series.moves, series.box
     if moves is None:
@@ -157,34 +157,34 @@ def open_mesh(
     sampler = MeshSampler(series.read, axes, moves)
     first = sampler.sample(frame, series.files[0])
     cells, (rows, columns) = len(frame.mesh.ends), first.fields["body"].shape
-    notes: dict[str, Any] = {"method": "none", "from": cells, "to": [rows, columns]}
-    remarks = ["the mesh moves: each frame is sampled from its own mesh"] if moves else []
+    record: dict[str, Any] = {"method": "none", "from": cells, "to": [rows, columns]}
+    notes = ["the mesh moves: each frame is sampled from its own mesh"] if moves else []
     if not exact:
-        notes["method"] = "linear between cell centres and corners"
-        notes["error"] = _error(series, frame, sampler)
-        remarks.append(
+        record["method"] = "linear between cell centres and corners"
+        record["error"] = _error(series, frame, sampler)
+        notes.append(
             f"sampled from {cells} cells to {rows} x {columns} points, linearly between cell "
             "centres and corners; choose another grid with --shape ROWSxCOLUMNS"
         )
-        remarks.append("the loss of detail on the grid could not be measured")
-        if error := notes["error"]:
+        notes.append("the loss of detail on the grid could not be measured")
+        if error := record["error"]:
             worst = max(error, key=lambda channel: error[channel])
-            remarks[-1] = (
+            notes[-1] = (
                 "the grid reproduces the cell values with an rms error of "
                 f"{percent(error[worst])} of the fluctuation of {worst} (the worst channel)"
             )
         if not (frame.points or frame.edges):
-            remarks.append(
+            notes.append(
                 "the file has cell values only: next to walls the nearest cell's value is used; "
                 "export point values too, if possible"
             )
     elif frame.cells:
-        remarks.append(f"the grid points are the centres of the {cells} cells")
+        notes.append(f"the grid points are the centres of the {cells} cells")
     for mask, words in (("body", "in a body"), ("valid", "outside the mesh (marked invalid)")):
         share = float((first.fields[mask] == (mask == "body")).mean())
         if share:
-            remarks.append(f"{percent(share)} of the grid points lie {words}")
-    return sampler, first, notes, tuple(remarks)
+            notes.append(f"{percent(share)} of the grid points lie {words}")
+    return sampler, first, record, tuple(notes)
 
 
 def _error(series: Series, first: CellPlane, sampler: MeshSampler) -> dict[str, float]:
@@ -268,16 +268,16 @@ def open_series(
     frame = series.read(series.files[0])
     if not frame.fields:
         raise SourceError(f"{series.files[0]}: it holds no scalar or vector field; export it again")
-    remarks = [*series.remarks, *frame.remarks]
+    notes = [*series.notes, *frame.notes]
     local = dict(series.facts.get("local", {}))
     if frame.place is not None:
         local["plane"] = dict(frame.place)
     read: Callable[[Path], Any] = series.read
     if isinstance(frame, CellPlane):
-        read, frame, notes, noticed = open_mesh(f"{series.files[0]}", series, frame, hints.shape)
+        read, frame, record, noticed = open_mesh(f"{series.files[0]}", series, frame, hints.shape)
         hints = replace(hints, shape=None)
-        local["gridding"] = notes
-        remarks += noticed
+        local["gridding"] = record
+        notes += noticed
     times = series.times
     if times is None and len(series.files) == 1 and frame.time is not None:
         times = [frame.time]
@@ -289,7 +289,7 @@ def open_series(
         hints,
         source=series.source,
         facts={**series.facts, "local": local},
-        remarks=remarks,
+        notes=notes,
         name=name,
     )
 
@@ -307,7 +307,7 @@ def join_series(kind: str, path: Path, series: Mapping[str, Series], hints: Hint
         raise errors[0]
     joined = join(kind, path, parts)
     left_out = tuple(f"left out: {error}" for error in errors)
-    return replace(joined, remarks=(*joined.remarks, *left_out))
+    return replace(joined, notes=(*joined.notes, *left_out))
 
 
 def _variables(store: SeriesStore, *, rests: bool) -> list[Variable]:

@@ -129,9 +129,9 @@ def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
         )
     if mesh.axes is not None:
         return _cut_axes(mesh, path)
-    remarks: list[str] = []
+    notes: list[str] = []
     if mesh.dims is not None:
-        mesh = _as_cells(mesh, path, remarks)
+        mesh = _as_cells(mesh, path, notes)
     assert mesh.points is not None
     if not len(mesh.points):
         raise SourceError(f"{path}: it holds no points; export it with its mesh")
@@ -141,8 +141,8 @@ def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
     height = mesh.points[:, normal] - levels[0]
     below = np.flatnonzero(np.abs(height) <= _FLAT * np.ptp(mesh.points, axis=0).max())
     if len(levels) == 2 and not mesh.cell_data:
-        remarks.append(f"two layers along {AXES[normal]}: the first was taken")
-    remarks += describe_plane(normal)
+        notes.append(f"two layers along {AXES[normal]}: the first was taken")
+    notes += describe_plane(normal)
     first, second = (axis for axis in range(3) if axis != normal)
     at_points, vectors = _components(mesh.point_data, len(mesh.points), (first, second), path)
     at_points = {name: values[below] for name, values in at_points.items()}
@@ -150,7 +150,7 @@ def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
     stated: dict[str, Any] = {
         "time": mesh.time,
         "place": {"normal": AXES[normal], "position": position},
-        "remarks": tuple(remarks),
+        "notes": tuple(notes),
     }
     plane, polygons = mesh.points[below][:, [first, second]], None
     if mesh.cells is not None:
@@ -196,13 +196,13 @@ def _cut_axes(mesh: SpaceMesh, path: Path) -> Plane:
         for axis in axes:
             check_coordinates(axis)
     on_cells = not mesh.point_data or (bool(mesh.cell_data) and min(dims) == 2)
-    remarks: list[str] = []
+    notes: list[str] = []
     if on_cells:
         dims = _cell_dims(dims)
         axes = [axis if len(axis) == 1 else (axis[1:] + axis[:-1]) / 2 for axis in axes]
-        remarks.append("the values are those of cells, at their centres")
-    normal = _thin_axis(dims, path, remarks)
-    remarks += describe_plane(normal)
+        notes.append("the values are those of cells, at their centres")
+    normal = _thin_axis(dims, path, notes)
+    notes += describe_plane(normal)
     first, second = (axis for axis in range(3) if axis != normal)
     data = mesh.cell_data if on_cells else mesh.point_data
     flat, vectors = _components(data, math.prod(dims), (first, second), path)
@@ -217,16 +217,16 @@ def _cut_axes(mesh: SpaceMesh, path: Path) -> Plane:
         names=_names(flat.keys() & data.keys(), normal),
         time=mesh.time,
         place={"normal": AXES[normal], "position": float(axes[normal][0])},
-        remarks=tuple(remarks),
+        notes=tuple(notes),
     )
 
 
-def _as_cells(mesh: SpaceMesh, path: Path, remarks: list[str]) -> SpaceMesh:
+def _as_cells(mesh: SpaceMesh, path: Path, notes: list[str]) -> SpaceMesh:
     """The first layer of a structured grid as points and quadrilaterals."""
     assert mesh.dims is not None and mesh.points is not None
     dims, inner = mesh.dims, _cell_dims(mesh.dims)
     flat = [axis for axis in range(3) if (inner if mesh.cell_data else dims)[axis] == 1]
-    thin = flat[-1] if flat else _thin_axis(dims, path, remarks)
+    thin = flat[-1] if flat else _thin_axis(dims, path, notes)
     grid = mesh.points.reshape(*dims[::-1], 3)
     # The plane of a layer of cells lies midway between their two layers of points.
     points = grid.mean(2 - thin) if mesh.cell_data else np.take(grid, 0, axis=2 - thin)
@@ -251,7 +251,7 @@ def _undamaged(path: Path, what: str = "the file is") -> Iterator[None]:
         raise SourceError(f"{path}: {what} damaged ({error}); export it again") from error
 
 
-def _thin_axis(dims: tuple[int, ...], path: Path, remarks: list[str]) -> int:
+def _thin_axis(dims: tuple[int, ...], path: Path, notes: list[str]) -> int:
     """The axis along which the first layer is the plane."""
     # A row of points along x has two thin axes: then z is the normal and y has one row.
     flat = [axis for axis in range(3) if dims[axis] == 1]
@@ -264,7 +264,7 @@ def _thin_axis(dims: tuple[int, ...], path: Path, remarks: list[str]) -> int:
             "(one value along one axis) and save that"
         )
     normal = max(axis for axis in range(3) if dims[axis] == 2)
-    remarks.append(f"two layers along {AXES[normal]}: the first was taken")
+    notes.append(f"two layers along {AXES[normal]}: the first was taken")
     return normal
 
 

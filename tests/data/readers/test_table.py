@@ -108,9 +108,13 @@ def test_numbered_files_are_frames_of_a_flow(tmp_path: Path) -> None:
     assert flow.time.tolist() == [0.0, 1.0, 2.0, 4.0]
     (odd,) = open_recordings(folder / "B*[13].csv", hints=Hints(dt=0.1))
     assert odd.time.tolist() == pytest.approx([0.0, 0.1])
-    (folder / "B12.csv").write_text("x,y,u,v\n" + text_of([X + 1, Y, X, Y]))
-    with pytest.raises(SourceError, match="B12.csv: expected the points of B9.csv, found others"):
-        table.open_recordings(folder)
+    for head, x, found in (
+        ("x [m],y [m],u [m/s],v [m/s]", X + 1, "the same points in all frames, found others at"),
+        ("x [mm],y [mm],u [m/s],v [m/s]", X, "B12.csv: expected the columns of B9.csv"),
+    ):
+        (folder / "B12.csv").write_text(f"{head}\n" + text_of([x, Y, X, Y]))
+        with pytest.raises(SourceError, match=found):
+            table.open_recordings(folder)
 
 
 def test_numbered_files_state_no_time_step(tmp_path: Path) -> None:
@@ -123,9 +127,11 @@ def test_numbered_files_state_no_time_step(tmp_path: Path) -> None:
     recordings = open_recordings(tmp_path)
     assert recordings[0].spec.dt is None and recordings[0].time.tolist() == [0.0, 2.0, 5.0]
     assert any("frames are missing" in note for note in recordings.notes)
-    (tmp_path / "f_6.csv").write_text("x,y,u [m/s],t\n" + text_of([X, Y, X, 0 * X]))
-    with pytest.raises(SourceError, match=r"f_6.csv: expected a column of time in all files"):
-        open_recordings(tmp_path)
+    for number in (1, 3, 6):
+        text = "x,y,u [m/s],t [ms]\n" + text_of([X, Y, X, 0 * X + number])
+        (tmp_path / f"f_{number}.csv").write_text(text)
+    timed = open_recordings(tmp_path)[0]
+    assert timed.time.tolist() == [1.0, 3.0, 6.0] and timed.time_unit == "ms"
 
 
 def test_columns_of_flags_mark_vectors_by_the_users_name(tmp_path: Path) -> None:

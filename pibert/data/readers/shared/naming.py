@@ -193,14 +193,6 @@ class AxisOrder:
     mesh: tuple[int, ...] | None
     """Shape of the coordinates where they are meshes."""
 
-    def __post_init__(self) -> None:
-        letters = set(self.stated or "yx")
-        if not {"y", "x"} <= letters <= set("btcyx") or len(letters) != len(self.stated or "yx"):
-            raise ValueError(
-                "--axes must be a word of the letters b, t, c, y, x such as tcyx, with y and x, "
-                f"found {self.stated!r}"
-            )
-
     def find(
         self, shape: tuple[int, ...], *, most: int = MOST_CHANNELS, channels_first: bool = False
     ) -> str:

@@ -1,21 +1,21 @@
-"""Changes that the user asks for: regions marked as body or as not valid, and reversed axes.
+"""Regions that the user marks as body or as invalid (--body, --mask), and flips (--flip).
 
 A region is written as
 
     zeros                     points whose velocity is exactly zero: in all frames for a body, in
-                              each frame by itself for a mask
+                              each frame separately for a mask
     circle:X,Y,R              centre and radius
     polygon:X,Y,X,Y,X,Y,...   corners in order; the last is joined to the first
-    corners.csv               the same from a text file, a corner a line
-    mask.png                  the bright pixels of an image, or with dark:mask.png its dark ones
+    corners.csv               the corners of a polygon in a text file, one per line
+    mask.png                  the bright pixels of an image; dark:mask.png: its dark pixels
 
-Coordinates are those of the recording as it is read. A point on the edge of a shape lies inside. An
-image shows the field as a picture does: its top row has the largest y, and it covers the cells of
-the grid; an image of another size than the grid must have the aspect ratio of the field.
+Coordinates are those of the recording. Points on the edge of a shape are inside. The top row of an
+image has the largest y, and the image covers the cells of the grid; if its size is not that of the
+grid, it must have the aspect ratio of the field.
 
 Flips: rows stored from top to bottom need ``y``; a component that counts downward, with rows in the
-right order, needs ``v``; both together mirror the flow. Coordinates stay what they are: the first
-row of the result lies at the origin, and a side keeps to its row or column.
+right order, needs ``v``; both together mirror the flow. The origin stays where it is, and the
+boundaries move with their rows or columns.
 """
 
 import re
@@ -31,11 +31,11 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from pibert.data.readers.recordings import Recordings, SourceError
+from pibert.data.readers.shared.files import read_columns
 from pibert.data.resample import Resizer
 from pibert.data.units import VELOCITY
 from pibert.data.views import MappedFrames, Mask, frame_blocks, map_mask, mask_shape, scale_channels
 from pibert.fields import MASKS, Grid, Sides, Trajectory, read_mask
-from pibert.textfiles import read_text
 
 ZEROS = "zeros"
 FORMS = (
@@ -44,9 +44,9 @@ FORMS = (
 )
 _CORNERS = (".csv", ".txt", ".dat")
 _IMAGES = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "PPM")
-"""Formats of images that are read; for others Pillow may start a program (Ghostscript for EPS)."""
+"""Image formats to accept; for others Pillow may start a program (Ghostscript for EPS)."""
 _MOST_PIXELS = 64_000_000
-"""Of an image: a few kilobytes can unpack to gigabytes."""
+"""A limit, because a few kilobytes can unpack to gigabytes."""
 _ROUNDING = 1e-6
 """In cells: how far outside a shape a point on its edge may lie."""
 _ASPECT = 0.05
@@ -59,14 +59,14 @@ Shape = Callable[[Grid], Bool[Tensor, "y x"]]
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """What the user wrote, and the points of a grid that it covers; None: those that are zero."""
+    """The user's text, and a function that returns the covered points; None for ``zeros``."""
 
     text: str
     covers: Shape | None
 
 
 def read_region(option: str, text: str) -> Region:
-    """The region that a text describes; files are read at once."""
+    """Return the region that a text describes; files are read at once."""
     kind, _, rest = text.partition(":")
     if text == ZEROS:
         return Region(text, None)
@@ -96,7 +96,7 @@ def read_region(option: str, text: str) -> Region:
 
 
 def _numbers(option: str, text: str, rest: str, count: int | None) -> list[float]:
-    """So many finite numbers; pairs of them for at least three corners if no count is given."""
+    """Return ``count`` finite numbers; without a count, pairs for at least three corners."""
     try:
         found = [float(word) for word in re.split(r"[,;\s]+", rest.strip())]
     except ValueError:
@@ -111,31 +111,22 @@ def _numbers(option: str, text: str, rest: str, count: int | None) -> list[float
 
 
 def _read_corners(option: str, path: Path) -> np.ndarray:
-    """(n, 2) from lines of two numbers; lines before the first of them may be a header."""
-    rows: list[list[float]] = []
-    for line in read_text(path, errors="replace").splitlines():
-        words = [word for word in re.split(r"[,;\s]+", line.partition("#")[0].strip()) if word]
-        try:
-            numbers = [float(word) for word in words]
-        except ValueError:
-            if not rows:
-                continue
-            numbers = []
-        if words and (len(numbers) != 2 or not np.isfinite(numbers).all()):
-            raise ValueError(
-                f"{option} {path}: expected two numbers x, y in every line, found {line.strip()!r}"
-            )
-        if words:
-            rows.append(numbers)
-    if len(rows) < 3:
+    """Read corners (n, 2) from a text file with a line x, y for each."""
+    try:
+        corners = read_columns(path).values
+    except SourceError as error:
+        raise ValueError(f"{option} {error}") from error
+    if corners.shape[1] != 2 or len(corners) < 3 or not np.isfinite(corners).all():
+        rows, columns = corners.shape
         raise ValueError(
-            f"{option} {path}: expected at least three corners, a line x, y each, found {len(rows)}"
+            f"{option} {path}: expected at least three lines of two numbers x, y, found {rows} "
+            f"lines of {columns}"
         )
-    return np.array(rows)
+    return corners
 
 
 def _read_image(option: str, path: Path) -> Bool[Tensor, "y x"]:
-    """The pixels brighter than half of the brightest, row 0 at the bottom."""
+    """Read the pixels brighter than half of the brightest, row 0 at the bottom."""
     from PIL import Image
 
     try:
@@ -144,10 +135,10 @@ def _read_image(option: str, path: Path) -> Bool[Tensor, "y x"]:
                 raise ValueError(
                     f"{image.width} x {image.height} pixels, more than {_MOST_PIXELS:,}"
                 )
-            # Of modes with more than 8 bits a conversion would cut off the bright values.
+            # Converting modes with more than 8 bits would clip the bright values.
             deep = image.mode in ("I", "F") or image.mode.startswith("I;")
             values = np.asarray(image if deep else image.convert("L"), dtype=np.float32)
-    except Exception as error:  # of Pillow, which raises many kinds
+    except Exception as error:  # Pillow raises many kinds
         raise ValueError(
             f"{option} {path}: not an image that can be read ({error}); expected {FORMS}; images "
             f"are {', '.join(_IMAGES)}"
@@ -162,7 +153,7 @@ def _read_image(option: str, path: Path) -> Bool[Tensor, "y x"]:
 
 
 def _in_polygon(grid: Grid, corners: np.ndarray) -> Tensor:
-    """By the even-odd rule, and on the edges."""
+    """Return the points inside, by the even-odd rule, or on an edge."""
     x, y = (axis.numpy() for axis in grid.coordinates(torch.float64))
     inside, edge = np.zeros(x.shape, bool), np.zeros(x.shape, bool)
     for (ax, ay), (bx, by) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
@@ -194,112 +185,106 @@ def _in_image(grid: Grid, marked: Tensor, what: str) -> Tensor:
 
 
 def mark_recordings(recordings: Recordings, body: Sequence[str], mask: Sequence[str]) -> Recordings:
-    """The recordings with further points marked, solid ones as body, masked ones as not valid.
+    """Mark the points of some regions as body and those of others as invalid.
 
     Regions are checked on the first trajectory at once, on the others when they are loaded.
     """
     if not body and not mask:
         return recordings
-    load = _Marked(
-        recordings,
+    marker = _Marker(
+        recordings.path,
         tuple(read_region("--body", text) for text in body),
         tuple(read_region("--mask", text) for text in mask),
     )
-    notes = load.notes(recordings.load(recordings.names[0]))
-    return replace(recordings, load=load, notes=(*recordings.notes, *notes))
+    return recordings.changed(marker.mark, marker.notes(recordings[0]))
 
 
 @dataclass(frozen=True, eq=False)
-class _Marked:
-    """Makes trajectories with the regions marked."""
-
-    recordings: Recordings
+class _Marker:
+    path: Path
     body: tuple[Region, ...]
     mask: tuple[Region, ...]
     zeros: dict[str, Tensor] = field(default_factory=dict)
-    """Points that are zero in all frames, by trajectory: all frames are read for them."""
+    """Points that are zero in all frames, by trajectory; finding them reads all frames."""
 
-    def __call__(self, name: str) -> Trajectory:
-        whole = self.recordings.load(name)
-        solid, masked = self._points(whole)
-        valid, body = whole.valid, whole.body
+    @property
+    def masks_zeros(self) -> bool:
+        return any(region.covers is None for region in self.mask)
+
+    def mark(self, flow: Trajectory) -> Trajectory:
+        solid, masked = self._points(flow)
+        valid, body = flow.valid, flow.body
         if masked is not None:
             valid = (
                 ~masked if valid is None else map_mask(valid, partial(torch.logical_and, ~masked))
             )
         if solid is not None:
             body = solid if body is None else map_mask(body, partial(torch.logical_or, solid))
-        if any(region.covers is None for region in self.mask):
-            valid = MappedFrames(mask_shape(whole), partial(_read_moving, whole, valid))
-        texts = {"body": self.body, "mask": self.mask}
-        marked = {key: [r.text for r in regions] for key, regions in texts.items() if regions}
+        if self.masks_zeros:
+            valid = MappedFrames(mask_shape(flow), partial(_read_moving, flow, valid))
+        regions = {"body": self.body, "mask": self.mask}
+        marked = {key: [region.text for region in found] for key, found in regions.items() if found}
         return replace(
-            whole,
-            spec=replace(whole.spec, grid=replace(whole.spec.grid, body=None)),
+            flow,
+            spec=replace(flow.spec, grid=replace(flow.spec.grid, body=None)),
             body=body,
             valid=valid,
-            local={**whole.local, "marked": marked},
+            local={**flow.local, "marked": marked},
         )
 
-    def notes(self, whole: Trajectory) -> list[str]:
-        """How many points of a trajectory are marked."""
-        notes = []
-        for what, points in zip(("body", "not valid"), self._points(whole), strict=True):
-            if points is not None:
-                count = int(points.sum())
-                share = f"{count:,} of {points.numel():,} points ({count / points.numel():.2%})"
-                notes.append(f"{share} marked as {what}")
-        if any(region.covers is None for region in self.mask):
+    def notes(self, flow: Trajectory) -> list[str]:
+        """Report the number of marked points of a trajectory."""
+        notes = [
+            f"{int(points.sum()):,} of {points.numel():,} points "
+            f"({float(points.double().mean()):.2%}) marked as {what}"
+            for what, points in zip(("body", "not valid"), self._points(flow), strict=True)
+            if points is not None
+        ]
+        if self.masks_zeros:
             notes.append("vectors that are exactly zero are marked as not valid, frame by frame")
         return notes
 
-    def _points(self, whole: Trajectory) -> tuple[Tensor | None, Tensor | None]:
-        """The points of a body, and those that are masked in all frames; None: none are stated."""
-        solid = self._union(whole, self.body, "--body")
-        masked = self._union(whole, [r for r in self.mask if r.covers is not None], "--mask")
+    def _points(self, flow: Trajectory) -> tuple[Tensor | None, Tensor | None]:
+        """Return the points of a body and those masked in all frames; None without such regions."""
+        solid = self._union(flow, self.body, "--body")
+        masked = self._union(flow, [r for r in self.mask if r.covers is not None], "--mask")
         marked = [points for points in (solid, masked) if points is not None]
         if marked and bool(torch.stack(marked).any(0).all()):
             raise SourceError(
-                f"{self.recordings.path}: --body and --mask cover all points of trajectory "
-                f"{whole.name!r}: nothing is left; check what they mark, and of an image whether "
-                "its white or its dark pixels are meant (dark:IMAGE)"
+                f"{self.path}: --body and --mask cover all points of trajectory {flow.name!r}: "
+                "nothing is left; check the regions, and for an image whether its bright or its "
+                "dark pixels are meant (dark:IMAGE)"
             )
         return solid, masked
 
-    def _union(self, whole: Trajectory, regions: Sequence[Region], option: str) -> Tensor | None:
+    def _union(self, flow: Trajectory, regions: Sequence[Region], option: str) -> Tensor | None:
         union = None
         for region in regions:
-            if region.covers is None:
-                if whole.name not in self.zeros:
-                    self.zeros[whole.name] = zero_in_all_frames(whole)
-                covered = self.zeros[whole.name]
+            if region.covers is not None:
+                covered = region.covers(flow.spec.grid)
             else:
-                covered = region.covers(whole.spec.grid)
+                if flow.name not in self.zeros:
+                    self.zeros[flow.name] = zero_in_all_frames(flow)
+                covered = self.zeros[flow.name]
             if not bool(covered.any()):
+                reason = "its velocity is nowhere exactly zero in all frames"
+                if region.covers is not None:
+                    grid, unit = flow.spec.grid, f" {flow.length_unit}" if flow.length_unit else ""
+                    (ny, nx), (x, y) = grid.shape, grid.origin
+                    reason = (
+                        f"its x goes from {x:g} to {x + (nx - 1) * grid.dx:g}, its y from {y:g} to "
+                        f"{y + (ny - 1) * grid.dy:g}{unit}; give coordinates of this recording"
+                    )
                 raise SourceError(
-                    f"{self.recordings.path}: {option} {region.text} covers no point of trajectory "
-                    f"{whole.name!r}: {_why_none(whole, region)}"
+                    f"{self.path}: {option} {region.text} covers no point of trajectory "
+                    f"{flow.name!r}: {reason}"
                 )
             union = covered if union is None else union | covered
         return union
 
 
-def _why_none(whole: Trajectory, region: Region) -> str:
-    if region.covers is None:
-        return "its velocity is nowhere exactly zero in all frames"
-    grid, unit = whole.spec.grid, f" {whole.length_unit}" if whole.length_unit else ""
-    (ny, nx), (x, y) = grid.shape, grid.origin
-    return (
-        f"its x goes from {x:g} to {x + (nx - 1) * grid.dx:g}, its y from {y:g} to "
-        f"{y + (ny - 1) * grid.dy:g}{unit}; give coordinates of this recording"
-    )
-
-
 def zero_in_all_frames(trajectory: Trajectory) -> Bool[Tensor, "y x"]:
-    """Points where every velocity component (every channel, without any) is 0 in all frames.
-
-    A frame in which a component of the point is NaN does not count.
-    """
+    """Return the points where every velocity component is 0 in all frames, apart from NaN."""
     channels = velocity_channels(trajectory.spec.channels)
     zero = torch.ones(trajectory.spec.grid.shape, dtype=torch.bool)
     seen = torch.zeros_like(zero)
@@ -314,13 +299,13 @@ def zero_in_all_frames(trajectory: Trajectory) -> Bool[Tensor, "y x"]:
 
 
 def velocity_channels(channels: Sequence[str]) -> list[int]:
-    """Places of the velocity components; of all channels where u and v are not among them."""
+    """Return the indices of the velocity components; of all channels if u or v is missing."""
     wanted = VELOCITY if {"u", "v"} <= set(channels) else channels
-    return [place for place, name in enumerate(channels) if name in wanted]
+    return [index for index, name in enumerate(channels) if name in wanted]
 
 
 def _read_moving(base: Trajectory, valid: Mask, frames: slice) -> Tensor:
-    """Valid where the vector is not exactly zero, and was valid before."""
+    """Return where vectors are not exactly zero and were valid before."""
     moving = (base.read(frames, velocity_channels(base.spec.channels)) != 0).any(1)
     return moving if valid is None else moving & read_mask(valid, frames)
 
@@ -330,22 +315,19 @@ _AXES = {"x": -1, "y": -2}
 
 
 def flip_recordings(recordings: Recordings, flip: Sequence[str]) -> Recordings:
-    """The same recordings, each turned round when it is loaded."""
+    """Reverse axes and signs of components."""
     if not set(flip) <= set(FLIPS) or len(set(flip)) != len(flip):
         raise ValueError(
             f"--flip takes some of {', '.join(FLIPS)}, each once, found {', '.join(flip)}"
         )
     if not flip:
         return recordings
-    return replace(
-        recordings,
-        load=lambda name: flip_trajectory(recordings.load(name), tuple(flip)),
-        notes=(*recordings.notes, f"reversed as requested: {', '.join(flip)}"),
-    )
+    change = partial(flip_trajectory, flip=tuple(flip))
+    return recordings.changed(change, [f"reversed as requested: {', '.join(flip)}"])
 
 
 def flip_trajectory(trajectory: Trajectory, flip: tuple[str, ...]) -> Trajectory:
-    """A lazy view with the order of rows and columns and the sign of components turned."""
+    """Return a lazy view with reversed rows, columns or components."""
     spec = trajectory.spec
     missing = [name for name in flip if name not in _AXES and name not in spec.channels]
     if missing:

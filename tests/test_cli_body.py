@@ -34,11 +34,11 @@ def wake(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_advice_of_inspect_marks_the_body(wake: Path, tmp_path: Path) -> None:
+def test_inspect_advises_how_to_mark_a_body(wake: Path, tmp_path: Path) -> None:
     count = int(cylinder().sum())
     found = json.loads(run("inspect", wake, "--json").stdout)
     assert found["zeros_static"] == count and found["body_share"] == 0
-    (finding,) = [own for own in found["problems"] if own["topic"] == "zero vectors"]
+    (finding,) = [item for item in found["problems"] if item["topic"] == "zero vectors"]
     assert f"pibert convert {wake} OUT.h5 --body zeros" in finding["advice"]
     result = run("convert", wake, tmp_path / "out.h5", "--body", "zeros")
     assert result.exit_code == 0, result.output
@@ -50,7 +50,7 @@ def test_the_advice_of_inspect_marks_the_body(wake: Path, tmp_path: Path) -> Non
     after = json.loads(run("inspect", tmp_path / "out.h5", "--json").stdout)
     assert after["zeros_static"] == 0 and after["body_share"] == pytest.approx(count / 768)
     same = json.loads(run("inspect", wake, "--json", "--body", "zeros").stdout)
-    assert "zero vectors" not in [own["topic"] for own in same["problems"]]
+    assert "zero vectors" not in [item["topic"] for item in same["problems"]]
 
 
 @pytest.mark.parametrize(

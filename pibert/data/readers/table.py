@@ -20,7 +20,7 @@ from pibert.data.readers.recordings import Hints, Recordings, SourceError
 from pibert.data.readers.shared.files import (
     Table,
     find_files,
-    group_by_number,
+    find_series,
     has_rows,
     read_columns,
     read_head,
@@ -67,11 +67,9 @@ def recognise(path: Path) -> bool:
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
-    groups = group_by_number(find_files(path, _SUFFIXES))
+    groups = find_series(path, _SUFFIXES)
     if not groups:
         raise SourceError(f"{path}: no files of columns ({', '.join(_SUFFIXES)})")
-    if len(groups) == 1 and path.is_dir():
-        groups = {path.name: next(iter(groups.values()))}
     notes: dict[str, None] = {}
     flows: dict[str, Trajectory] = {}
     for title, members in groups.items():

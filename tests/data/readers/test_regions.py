@@ -27,10 +27,8 @@ def flow(name: str = "a", **changes: Any) -> Trajectory:
     return make_trajectory(name, states=random_states(4, 2, 20, 30), **changes)
 
 
-def covered(text: str, grid: Grid = GRID) -> Tensor:
-    covers = read_region("--body", text).covers
-    assert covers is not None
-    return covers(grid)
+def covered(text: str) -> Tensor:
+    return read_region("--body", text).covers(flow())
 
 
 def test_a_circle_covers_the_points_within_its_radius() -> None:
@@ -180,14 +178,14 @@ def test_zeros_mark_a_body_in_all_frames_and_invalid_vectors_in_some() -> None:
     ("body", "words"),
     [
         (["circle:100,100,1"], "no point of trajectory 'a': its x goes from -1 to 1.9"),
-        (["zeros"], "nowhere exactly zero"),
+        (["zeros"], "--body zeros covers no point"),
         (["polygon:-2,0,0,0,0,9,-2,9", "polygon:0,0,2,0,2,9,0,9"], "cover all points"),
     ],
 )
 def test_regions_that_mark_nothing_or_everything_are_refused(body: list[str], words: str) -> None:
     with pytest.raises(SourceError) as error:
         mark_recordings(recorded(flow()), body, [])
-    assert words in str(error.value) and "flow.h5: --body" in str(error.value)
+    assert words in str(error.value) and "--body" in str(error.value)
 
 
 def test_flipped_rows_take_masks_and_sides_along(tmp_path: Path) -> None:

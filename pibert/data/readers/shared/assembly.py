@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pibert.data.readers.recordings import Hints, Recordings, SourceError
 from pibert.data.readers.shared.grids import Layout, describe, find_layout, on_uniform_grid, percent
+from pibert.data.readers.shared.naming import check_axis_units
 from pibert.data.readers.shared.roles import Roles, Variable, meaning
 from pibert.data.readers.shared.stores import ArraySource, Piece, Store, read_flags
 from pibert.data.views import MappedFrames, finite_points, mask_shape
@@ -128,10 +129,12 @@ class Plan:
             time, time_unit = stated, _unit(roles.t)
         elif "dt" in steps:
             time, time_unit = steps["dt"] * np.arange(frames), _unit(roles.steps["dt"])
+        coordinates = (roles.x, roles.y, roles.steps.get("dx"), roles.steps.get("dy"))
+        lengths = (_unit(variable) for variable in coordinates if variable is not None)
         self.facts = {
             "time": time,
             "units": roles.units,
-            "length_unit": _length_unit(store.path, roles),
+            "length_unit": check_axis_units(store.path, *lengths),
             "time_unit": time_unit,
             "parameters": {"Re": steps["Re"]} if "Re" in steps else {},
             "source": {"file": store.path.name, **source},
@@ -272,22 +275,7 @@ class Plan:
 def _unit(variable: Variable) -> str | None:
     """Return the unit of a coordinate; ``1`` counts as none."""
     unit = meaning(variable)[1]
-    return None if unit == "1" else unit
-
-
-def _length_unit(path: Path, roles: Roles) -> str | None:
-    stated = {
-        variable.key: unit
-        for variable in (roles.x, roles.y, roles.steps.get("dx"), roles.steps.get("dy"))
-        if variable is not None and (unit := _unit(variable))
-    }
-    if len(set(stated.values())) > 1:
-        raise SourceError(
-            f"{path}: its coordinates have different units, "
-            + ", ".join(f"{key} in {unit}" for key, unit in stated.items())
-            + "; convert them to one"
-        )
-    return next(iter(stated.values()), None)
+    return None if unit in ("1", "") else unit
 
 
 def _separate(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:

@@ -137,6 +137,14 @@ def group_by_number(files: Sequence[Path]) -> dict[str, dict[int, Path]]:
     return {name: dict(sorted(members.items())) for name, members in groups.items()}
 
 
+def find_series(path: Path, suffixes: Sequence[str]) -> dict[str, dict[int, Path]]:
+    """Return the trajectories of a file, folder or pattern; a single one has the folder's name."""
+    groups = group_by_number(find_files(path, suffixes))
+    if len(groups) == 1 and path.is_dir():
+        return {path.name: next(iter(groups.values()))}
+    return groups
+
+
 def _numbers(stem: str) -> list[re.Match[str]]:
     return list(re.finditer(r"\d+", stem))
 

@@ -91,12 +91,13 @@ def name_columns(path: Path, names: Sequence[str], channels: Mapping[str, str]) 
     return found
 
 
-def check_axis_units(path: Path, *units: str | None) -> None:
-    """Refuse columns of x and y that state different units."""
+def check_axis_units(path: Path, *units: str | None) -> str | None:
+    """Return the unit of x and y; refuse coordinates that state different units."""
     if len(stated := {unit for unit in units if unit is not None}) > 1:
         raise SourceError(
             f"{path}: x and y are in {' and '.join(sorted(stated))}; convert them to one unit"
         )
+    return next(iter(stated), None)
 
 
 def take_flags(fields: dict[str, np.ndarray], channels: Mapping[str, str]) -> np.ndarray | None:
@@ -209,13 +210,6 @@ class AxisOrder:
             points = {**self.lengths, "y": 0}
             axes = self._likeliest(shape, "x", points, most, channels_first)
         return axes
-
-    def explain(self, shape: tuple[int, ...]) -> str:
-        """Explain why no order was found."""
-        known = ", ".join(f"{n} along {letter}" for letter, n in self.lengths.items()) or "none"
-        if self.stated is not None:
-            return f"the axes {self.stated!r} do not fit shape {shape} (coordinates: {known})"
-        return f"the order of the axes is not clear from shape {shape} (coordinates: {known})"
 
     @staticmethod
     def _fits(axes: str, shape: tuple[int, ...], lengths: Mapping[str, int]) -> bool:

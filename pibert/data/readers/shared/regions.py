@@ -19,8 +19,8 @@ boundaries move with their rows or columns.
 """
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,48 +54,52 @@ _ASPECT = 0.05
 _GREY = 0.1
 """Largest share of pixels of a mask that are neither bright nor dark."""
 
-Shape = Callable[[Grid], Bool[Tensor, "y x"]]
-
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """The user's text, and a function that returns the covered points; None for ``zeros``."""
+    """A region in the user's words, for messages, and the points of a trajectory in it."""
 
     text: str
-    covers: Shape | None
+    covers: Callable[[Trajectory], Bool[Tensor, "y x"]]
+
+    def points(self, flow: Trajectory) -> Bool[Tensor, "y x"]:
+        """Return the covered points; SourceError if there are none."""
+        covered = self.covers(flow)
+        if not bool(covered.any()):
+            grid, unit = flow.spec.grid, f" {flow.length_unit}" if flow.length_unit else ""
+            (ny, nx), (x, y) = grid.shape, grid.origin
+            raise SourceError(
+                f"{self.text} covers no point of trajectory {flow.name!r}: its x goes from {x:g} "
+                f"to {x + (nx - 1) * grid.dx:g}, its y from {y:g} to {y + (ny - 1) * grid.dy:g}"
+                f"{unit}; give coordinates of this recording"
+            )
+        return covered
 
 
 def read_region(option: str, text: str) -> Region:
     """Return the region that a text describes; files are read at once."""
     kind, _, rest = text.partition(":")
+    name = f"{option} {text}"
     if text == ZEROS:
-        return Region(text, None)
+        return Region(name, partial(_cached_zeros, {}))
     if kind == "circle":
-        x, y, radius = _numbers(option, text, rest, 3)
+        x, y, radius = _numbers(name, rest, 3)
         if not radius > 0:
-            raise ValueError(f"{option} {text}: expected a positive radius, found {radius:g}")
-
-        def in_circle(grid: Grid) -> Tensor:
-            columns, rows = grid.coordinates(torch.float64)
-            return torch.hypot(columns - x, rows - y) <= radius + _ROUNDING * grid.cell_length
-
-        return Region(text, in_circle)
+            raise ValueError(f"{name}: expected a positive radius, found {radius:g}")
+        return Region(name, partial(_in_circle, x, y, radius))
     if kind == "polygon":
-        corners = np.reshape(_numbers(option, text, rest, None), (-1, 2))
-        return Region(text, lambda grid: _in_polygon(grid, corners))
+        return Region(name, partial(_in_polygon, np.reshape(_numbers(name, rest, None), (-1, 2))))
     path = Path(rest if kind == "dark" else text)
     if not path.is_file():
         what = "no such file" if path.suffix else "no such region"
-        raise ValueError(f"{option} {text}: {what}; expected {FORMS}")
+        raise ValueError(f"{name}: {what}; expected {FORMS}")
     if path.suffix.lower() in _CORNERS:
-        corners = _read_corners(option, path)
-        return Region(text, lambda grid: _in_polygon(grid, corners))
+        return Region(name, partial(_in_polygon, _read_corners(option, path)))
     bright = _read_image(option, path)
-    marked = ~bright if kind == "dark" else bright
-    return Region(text, lambda grid: _in_image(grid, marked, f"{option} {text}"))
+    return Region(name, partial(_in_image, name, ~bright if kind == "dark" else bright))
 
 
-def _numbers(option: str, text: str, rest: str, count: int | None) -> list[float]:
+def _numbers(name: str, rest: str, count: int | None) -> list[float]:
     """Return ``count`` finite numbers; without a count, pairs for at least three corners."""
     try:
         found = [float(word) for word in re.split(r"[,;\s]+", rest.strip())]
@@ -106,7 +110,7 @@ def _numbers(option: str, text: str, rest: str, count: int | None) -> list[float
         wanted = "X,Y pairs of at least three corners, such as polygon:0,0,0.1,0,0.1,0.05"
         if count:
             wanted = "three numbers X,Y,R, such as circle:0.1,0.05,0.01"
-        raise ValueError(f"{option} {text}: expected {wanted}")
+        raise ValueError(f"{name}: expected {wanted}")
     return found
 
 
@@ -152,8 +156,15 @@ def _read_image(option: str, path: Path) -> Bool[Tensor, "y x"]:
     return torch.from_numpy(np.ascontiguousarray((share > 0.5)[::-1]))
 
 
-def _in_polygon(grid: Grid, corners: np.ndarray) -> Tensor:
+def _in_circle(x: float, y: float, radius: float, flow: Trajectory) -> Tensor:
+    grid = flow.spec.grid
+    columns, rows = grid.coordinates(torch.float64)
+    return torch.hypot(columns - x, rows - y) <= radius + _ROUNDING * grid.cell_length
+
+
+def _in_polygon(corners: np.ndarray, flow: Trajectory) -> Tensor:
     """Return the points inside, by the even-odd rule, or on an edge."""
+    grid = flow.spec.grid
     x, y = (axis.numpy() for axis in grid.coordinates(torch.float64))
     inside, edge = np.zeros(x.shape, bool), np.zeros(x.shape, bool)
     for (ax, ay), (bx, by) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
@@ -170,14 +181,15 @@ def _in_polygon(grid: Grid, corners: np.ndarray) -> Tensor:
     return torch.from_numpy(inside | edge)
 
 
-def _in_image(grid: Grid, marked: Tensor, what: str) -> Tensor:
+def _in_image(name: str, marked: Tensor, flow: Trajectory) -> Tensor:
+    grid = flow.spec.grid
     if marked.shape == grid.shape:
         return marked
     (height, width), (ny, nx) = marked.shape, grid.shape
     ours, theirs = (nx * grid.dx) / (ny * grid.dy), width / height
     if abs(theirs / ours - 1) > _ASPECT:
         raise ValueError(
-            f"{what}: the image has {width} x {height} pixels (aspect ratio {theirs:.3g}), the "
+            f"{name}: the image has {width} x {height} pixels (aspect ratio {theirs:.3g}), the "
             f"field {nx} x {ny} points (aspect ratio {ours:.3g}); expected a pixel for each point, "
             "or an image that shows just the field"
         )
@@ -191,96 +203,77 @@ def mark_recordings(recordings: Recordings, body: Sequence[str], mask: Sequence[
     """
     if not body and not mask:
         return recordings
-    marker = _Marker(
-        recordings.path,
-        tuple(read_region("--body", text) for text in body),
-        tuple(read_region("--mask", text) for text in mask),
-    )
-    return recordings.changed(marker.mark, marker.notes(recordings[0]))
-
-
-@dataclass(frozen=True, eq=False)
-class _Marker:
-    path: Path
-    body: tuple[Region, ...]
-    mask: tuple[Region, ...]
-    zeros: dict[str, Tensor] = field(default_factory=dict)
-    """Points that are zero in all frames, by trajectory; finding them reads all frames."""
-
-    @property
-    def masks_zeros(self) -> bool:
-        return any(region.covers is None for region in self.mask)
-
-    def mark(self, flow: Trajectory) -> Trajectory:
-        solid, masked = self._points(flow)
-        valid, body = flow.valid, flow.body
-        if masked is not None:
-            valid = (
-                ~masked if valid is None else map_mask(valid, partial(torch.logical_and, ~masked))
-            )
-        if solid is not None:
-            body = solid if body is None else map_mask(body, partial(torch.logical_or, solid))
-        if self.masks_zeros:
-            valid = MappedFrames(mask_shape(flow), partial(_read_moving, flow, valid))
-        regions = {"body": self.body, "mask": self.mask}
-        marked = {key: [region.text for region in found] for key, found in regions.items() if found}
-        return replace(
-            flow,
-            spec=replace(flow.spec, grid=replace(flow.spec.grid, body=None)),
-            body=body,
-            valid=valid,
-            local={**flow.local, "marked": marked},
+    solid = [read_region("--body", text) for text in body]
+    masked = [read_region("--mask", text) for text in mask if text != ZEROS]
+    notes = [
+        f"{int(points.sum()):,} of {points.numel():,} points "
+        f"({float(points.double().mean()):.2%}) marked as {what}"
+        for what, points in zip(
+            ("body", "not valid"), _marked_points(recordings[0], solid, masked), strict=True
         )
+        if points is not None
+    ]
+    if ZEROS in mask:
+        notes.append("vectors that are exactly zero are marked as not valid, frame by frame")
+    record = {"body": list(body), "mask": list(mask)}
+    change = partial(
+        _mark,
+        solid=solid,
+        masked=masked,
+        masks_zeros=ZEROS in mask,
+        record={name: texts for name, texts in record.items() if texts},
+    )
+    return recordings.changed(change, notes)
 
-    def notes(self, flow: Trajectory) -> list[str]:
-        """Report the number of marked points of a trajectory."""
-        notes = [
-            f"{int(points.sum()):,} of {points.numel():,} points "
-            f"({float(points.double().mean()):.2%}) marked as {what}"
-            for what, points in zip(("body", "not valid"), self._points(flow), strict=True)
-            if points is not None
-        ]
-        if self.masks_zeros:
-            notes.append("vectors that are exactly zero are marked as not valid, frame by frame")
-        return notes
 
-    def _points(self, flow: Trajectory) -> tuple[Tensor | None, Tensor | None]:
-        """Return the points of a body and those masked in all frames; None without such regions."""
-        solid = self._union(flow, self.body, "--body")
-        masked = self._union(flow, [r for r in self.mask if r.covers is not None], "--mask")
-        marked = [points for points in (solid, masked) if points is not None]
-        if marked and bool(torch.stack(marked).any(0).all()):
-            raise SourceError(
-                f"{self.path}: --body and --mask cover all points of trajectory {flow.name!r}: "
-                "nothing is left; check the regions, and for an image whether its bright or its "
-                "dark pixels are meant (dark:IMAGE)"
-            )
-        return solid, masked
+def _mark(
+    flow: Trajectory,
+    *,
+    solid: Sequence[Region],
+    masked: Sequence[Region],
+    masks_zeros: bool,
+    record: Mapping[str, list[str]],
+) -> Trajectory:
+    inside, hidden = _marked_points(flow, solid, masked)
+    valid, body = flow.valid, flow.body
+    if hidden is not None:
+        valid = ~hidden if valid is None else map_mask(valid, partial(torch.logical_and, ~hidden))
+    if inside is not None:
+        body = inside if body is None else map_mask(body, partial(torch.logical_or, inside))
+    if masks_zeros:
+        valid = MappedFrames(mask_shape(flow), partial(_read_moving, flow, valid))
+    return replace(
+        flow,
+        spec=replace(flow.spec, grid=replace(flow.spec.grid, body=None)),
+        body=body,
+        valid=valid,
+        local={**flow.local, "marked": dict(record)},
+    )
 
-    def _union(self, flow: Trajectory, regions: Sequence[Region], option: str) -> Tensor | None:
-        union = None
-        for region in regions:
-            if region.covers is not None:
-                covered = region.covers(flow.spec.grid)
-            else:
-                if flow.name not in self.zeros:
-                    self.zeros[flow.name] = zero_in_all_frames(flow)
-                covered = self.zeros[flow.name]
-            if not bool(covered.any()):
-                reason = "its velocity is nowhere exactly zero in all frames"
-                if region.covers is not None:
-                    grid, unit = flow.spec.grid, f" {flow.length_unit}" if flow.length_unit else ""
-                    (ny, nx), (x, y) = grid.shape, grid.origin
-                    reason = (
-                        f"its x goes from {x:g} to {x + (nx - 1) * grid.dx:g}, its y from {y:g} to "
-                        f"{y + (ny - 1) * grid.dy:g}{unit}; give coordinates of this recording"
-                    )
-                raise SourceError(
-                    f"{self.path}: {option} {region.text} covers no point of trajectory "
-                    f"{flow.name!r}: {reason}"
-                )
-            union = covered if union is None else union | covered
-        return union
+
+def _marked_points(
+    flow: Trajectory, solid: Sequence[Region], masked: Sequence[Region]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the points of a body and those masked in all frames; None without such regions."""
+    inside, hidden = (
+        torch.stack([region.points(flow) for region in regions]).any(0) if regions else None
+        for regions in (solid, masked)
+    )
+    marked = [points for points in (inside, hidden) if points is not None]
+    if marked and bool(torch.stack(marked).any(0).all()):
+        raise SourceError(
+            f"--body and --mask cover all points of trajectory {flow.name!r}: nothing is left; "
+            "check the regions, and for an image whether its bright or its dark pixels are meant "
+            "(dark:IMAGE)"
+        )
+    return inside, hidden
+
+
+def _cached_zeros(found: dict[str, Tensor], flow: Trajectory) -> Tensor:
+    """Return the zeros of a trajectory; finding them reads all frames, so once."""
+    if flow.name not in found:
+        found[flow.name] = zero_in_all_frames(flow)
+    return found[flow.name]
 
 
 def zero_in_all_frames(trajectory: Trajectory) -> Bool[Tensor, "y x"]:

@@ -40,7 +40,6 @@ FLAGS = {
 and ``chc`` follows from the values (``assembly``)."""
 _TURBULENCE = ("k", "tke", "nut", "mut", "epsilon")
 """Fields of a turbulence model; an ``omega`` beside them is its dissipation rate."""
-_NUMBERED = re.compile(r"([a-z]+)[_-]?\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +199,7 @@ class Roles:
         if not chosen and not packed:
             packed = [v for v in fields if len(v.shape) >= 2]
             if len(packed) != 1:
-                raise self._error("no velocity or other field was found by name" + _frames(fields))
+                raise self._error("no velocity or other field was found by name")
         if packed and not {"u", "v"} <= chosen.keys():
             chosen = self._unpacked(packed[0]) | chosen
         if len({"u", "v"} & chosen.keys()) == 1:
@@ -252,7 +251,11 @@ class Roles:
                 self.notes.append(f"{variable} was left out: its shape is not that of {first[0]}")
                 continue
             if not axes:
-                raise self._error(f"{key!r}: {self._order.explain(shape)}")
+                lengths = ", ".join(f"{n} along {axis}" for axis, n in self._order.lengths.items())
+                raise self._error(
+                    f"{key!r}: the order of the axes ({self._order.stated or 'not stated'}) is not "
+                    f"clear for shape {shape} and coordinates of lengths {lengths or 'unknown'}"
+                )
             if size != first[1]:
                 shapes = f"{chosen[first[0]][0].shape} and {shape}"
                 raise self._error(f"{first[0]!r} and {our!r} differ in shape, {shapes}")
@@ -305,18 +308,6 @@ class Roles:
         listed += [f"and {more} more"] if more > 0 else []
         return SourceError(
             f"{self.path}: {problem}. There is: {'; '.join(listed) or 'nothing'}. Name the "
-            "channels, as u=NAME v=NAME, or the order of the axes, as tcyx"
+            "channels, as u=NAME v=NAME, or the order of the axes, as tcyx; stack frames that are "
+            "separate arrays"
         )
-
-
-def _frames(fields: Sequence[Variable]) -> str:
-    """Advise on arrays such as ``u_0``, ``u_1``, ``v_0``, which may be frames."""
-    numbered = [v.key for v in fields if _NUMBERED.fullmatch(v.base.lower())]
-    if not numbered:
-        return ""
-    stem = re.sub(r"\d+$", "", numbered[0])
-    return (
-        f"; {', '.join(numbered[:4])} look like frames. If they are, stack those of each "
-        f"component: np.savez('stacked.npz', u=np.stack([data[f'{stem}{{i}}'] for i in range(N)]), "
-        "v=...). To convert one of them, name its arrays in --channels"
-    )

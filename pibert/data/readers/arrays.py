@@ -67,8 +67,8 @@ def _unreadable(path: Path, error: Exception) -> SourceError:
     if isinstance(error, FileNotFoundError):
         return SourceError(f"{path}: there is no such file")
     return SourceError(
-        f"{path}: expected arrays of numbers in NumPy's format, but it cannot be read ({error}); "
-        "fetch the file again (arrays of Python objects are never read)"
+        f"{path}: expected an array of numbers (.npy) or an archive of them (.npz), but it cannot "
+        f"be read ({error}); fetch the file again (arrays of Python objects are never read)"
     )
 
 

@@ -332,7 +332,9 @@ def _trajectory(
     if len(set(np.diff(numbers))) > 1:
         time = numbers - numbers[0]  # shows the gaps
         notes.append("frames are missing between the numbers of the files")
-    masks = {"valid": MappedFrames(mask_shape(frames), partial(frames.stack, "valid"))}
+    masks: dict[str, Any] = {
+        "valid": MappedFrames(mask_shape(frames), partial(frames.stack, "valid"))
+    }
     if PROGRAMS[program].marks_interpolated:
         masks["filled"] = MappedFrames(mask_shape(frames), partial(frames.stack, "filled"))
     trajectory = describe(

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from pibert.data.readers.recordings import Hints, Recordings, SourceError
 from pibert.data.readers.shared.grids import Layout, describe, find_layout, on_uniform_grid, percent
@@ -20,7 +19,7 @@ from pibert.data.readers.shared.naming import check_axis_units
 from pibert.data.readers.shared.roles import Roles, Variable, meaning
 from pibert.data.readers.shared.stores import ArraySource, Piece, Store, read_flags
 from pibert.data.views import MappedFrames, finite_points, mask_shape
-from pibert.fields import FrameSource, Trajectory
+from pibert.fields import Trajectory
 
 _INTERPOLATED = 2
 """The choice code of vectors that TSI Insight interpolated."""
@@ -123,7 +122,8 @@ class Plan:
         self.shape = (frames, *(size[letter] for letter in "yx" if letter in size))
         """(t, y, x), or (t, n) for scattered points."""
         self.members = size.get("b", 1)
-        time, time_unit = None, None
+        time: np.ndarray | None = None
+        time_unit = None
         stated = None if roles.t is None else self._whole(roles.t).astype(np.float64).reshape(-1)
         if roles.t is not None and stated is not None and len(stated) == frames:
             time, time_unit = stated, _unit(roles.t)
@@ -191,7 +191,7 @@ class Plan:
         flipped = layout.record.get("flipped", [])
         flips = {"flip_x": "x" in flipped, "flip_y": "y" in flipped}
         states = self._source(list(self.pieces.values()), member, **flips)
-        masks: dict[str, Tensor | FrameSource] = {}
+        masks: dict[str, Any] = {}
         notes = list(layout.notes)
         for role, (piece, marks) in self._resolved_flags(states, member, flips, notes).items():
             source = self._source([piece], member, **flips)
@@ -215,7 +215,7 @@ class Plan:
         states = self._source(list(self.pieces.values()), member)
         fields = states.read(slice(None)).numpy()
         notes: list[str] = []
-        masks = {
+        masks: dict[str, Any] = {
             role: read_flags(self._source([piece], member), marks, slice(None)).numpy()
             for role, (piece, marks) in self._resolved_flags(states, member, {}, notes).items()
         }

@@ -130,6 +130,7 @@ def _open(path: Path) -> Any:
             "it as NetCDF4"
         )
     engine = "h5netcdf" if head == _HDF5 else "scipy"
+    import_extra(engine, "reading this NetCDF file")
     xarray = import_extra("xarray", "reading NetCDF files")
     options: dict[str, Any] = {}
     try:
@@ -144,10 +145,6 @@ def _open(path: Path) -> Any:
     except HDF5Error:
         raise
     except (*DAMAGED, EOFError, MemoryError) as error:  # no values are read yet
-        if engine in str(error) and "engine" in str(error):
-            raise ImportError(
-                f"reading this NetCDF file needs {engine}: pip install 'pibert-cfd[io]'"
-            ) from error
         raise _damaged(path, error) from error
 
 

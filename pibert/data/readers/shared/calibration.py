@@ -116,7 +116,7 @@ def _rescaled(
     if delay and dt is not None and clock and delay[0] > 1.01 * dt * clock.of_time:
         notes.append(
             f"{_amounts({DELAY: delay[0]})} is longer than the time between frames, "
-            f"{_amount(dt * clock.of_time, 's')}: --pulse-delay is the time between the two images "
+            f"{1e3 * dt * clock.of_time:.6g} ms: --pulse-delay is the time between the two images "
             "of a pair, --dt that between vector fields"
         )
     return replace(
@@ -136,17 +136,15 @@ def doubt_pixels(trajectory: Trajectory, hints: Hints) -> list[str]:
     if names_pixels(length) or names_pixels(velocity):
         return [f"{stated}: {advise(trajectory.source)}"]
     steps, origin = (spec.grid.dx, spec.grid.dy), spec.grid.origin
-    positions = f"{steps[0]:g} x {steps[1]:g} apart"
-    if length in UNKNOWN and velocity in UNKNOWN and looks_like_pixels(steps, origin):
-        return [
-            f"positions are whole numbers without a unit, {positions}: if they are pixels, "
-            f"{advise({})}; else give --unit and --length-unit"
-        ]
+    unstated = length in UNKNOWN and velocity in UNKNOWN
     declared = hints.length_unit or (hints.unit and length in UNKNOWN)
-    if declared and not (hints.scale or hints.dx) and looks_like_pixels(steps, origin, least=4):
+    scaled = hints.scale or hints.dx
+    if (unstated and looks_like_pixels(steps, origin)) or (
+        declared and not scaled and looks_like_pixels(steps, origin, least=4)
+    ):
         return [
-            f"positions {positions} look like pixels, but you stated {stated}; if they are pixels, "
-            f"{advise({})} instead"
+            f"positions {steps[0]:g} x {steps[1]:g} apart look like pixels ({stated}): if so, "
+            f"{advise({})}; else give --unit and --length-unit"
         ]
     return []
 
@@ -249,13 +247,7 @@ def _amounts(facts: Mapping[str, Any]) -> str:
     texts = []
     if (scale := facts.get(SCALE)) is not None:
         sizes = scale if isinstance(scale, list | tuple) else [scale]
-        texts.append(" x ".join(f"{_amount(size, 'm')}/px" for size in sizes))
+        texts.append(" x ".join(f"{1e6 * size:.6g} um/px" for size in sizes))
     if (delay := facts.get(DELAY)) is not None:
-        texts.append(f"a pulse delay of {_amount(float(delay), 's')}")
+        texts.append(f"a pulse delay of {1e3 * delay:.6g} ms")
     return " and ".join(texts)
-
-
-def _amount(value: float, unit: str) -> str:
-    sizes = {"": 1.0, "m": 1e-3, "u": 1e-6}
-    prefix = next((prefix for prefix, size in sizes.items() if value >= size), "n")
-    return f"{value / sizes.get(prefix, 1e-9):.6g} {prefix}{unit}"

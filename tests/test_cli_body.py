@@ -34,11 +34,11 @@ def wake(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_advice_of_inspect_marks_the_body(wake: Path, tmp_path: Path) -> None:
+def test_inspect_advises_how_to_mark_a_body(wake: Path, tmp_path: Path) -> None:
     count = int(cylinder().sum())
     found = json.loads(run("inspect", wake, "--json").stdout)
     assert found["zeros_static"] == count and found["body_share"] == 0
-    (finding,) = [own for own in found["problems"] if own["topic"] == "zero vectors"]
+    (finding,) = [item for item in found["problems"] if item["topic"] == "zero vectors"]
     assert f"pibert convert {wake} OUT.h5 --body zeros" in finding["advice"]
     result = run("convert", wake, tmp_path / "out.h5", "--body", "zeros")
     assert result.exit_code == 0, result.output
@@ -50,23 +50,13 @@ def test_the_advice_of_inspect_marks_the_body(wake: Path, tmp_path: Path) -> Non
     after = json.loads(run("inspect", tmp_path / "out.h5", "--json").stdout)
     assert after["zeros_static"] == 0 and after["body_share"] == pytest.approx(count / 768)
     same = json.loads(run("inspect", wake, "--json", "--body", "zeros").stdout)
-    assert "zero vectors" not in [own["topic"] for own in same["problems"]]
+    assert "zero vectors" not in [item["topic"] for item in same["problems"]]
 
 
-@pytest.mark.parametrize(
-    ("region", "words"),
-    [
-        ("circle:9,9,1", "covers no point of trajectory 'wake': its x goes from 0 to 3.1"),
-        ("polygon:0,0,1,1", "X,Y pairs of at least three corners"),
-        ("circle:1,1,50", "nothing is left"),
-        ("mask.png", "no such file"),
-    ],
-)
-def test_a_wrong_region_is_refused_and_nothing_is_written(
-    wake: Path, tmp_path: Path, region: str, words: str
-) -> None:
-    result = run("convert", wake, tmp_path / "out.h5", "--body", region)
-    assert result.exit_code == 2 and words in result.stderr, result.output
+def test_a_wrong_region_is_refused_and_nothing_is_written(wake: Path, tmp_path: Path) -> None:
+    result = run("convert", wake, tmp_path / "out.h5", "--body", "circle:9,9,1")
+    assert result.exit_code == 2, result.output
+    assert "wake.npz: --body circle:9,9,1 covers no point" in result.stderr
     assert result.stderr.startswith("error: ") and len(result.stderr.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["wake.npz"]
 

@@ -232,10 +232,10 @@ def test_notes_of_the_reader_are_told_in_training_and_evaluation(
     waves = np.sin(np.arange(40)[:, None, None] + 0.1 * x + 0.05 * y)
     np.savez(tmp_path / "a.npz", u=waves, v=np.cos(waves), x=x[0], y=y[:, 0])
     config = DataConfig(path=str(tmp_path / "a.npz"), split="time")
-    with pytest.warns(InputWarning, match="whole numbers without a unit, 16 x 16 apart"):
+    with pytest.warns(InputWarning, match="positions 16 x 16 apart look like pixels"):
         prepare(config)
     refused = call("evaluate", in_metres, "--data", tmp_path / "a.npz", "--out", tmp_path / "s")
-    assert "look like pixels, but lengths were stated in m" in refused.output
+    assert "look like pixels (lengths in m" in refused.output
 
 
 def test_every_component_has_its_own_unit(tmp_path: Path) -> None:

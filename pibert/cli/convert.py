@@ -119,7 +119,7 @@ def convert(
     if model is not None:
         recordings = _measured(recordings, model)
     console = Console(stderr=as_json)
-    for remark in recordings.remarks:
+    for remark in recordings.notes:
         say(console, f"Note: {remark}")
     columns = (TextColumn("{task.percentage:.0f} %"), BarColumn(), TimeRemainingColumn())
     with progress_bar(console, *columns) as progress:

@@ -71,7 +71,7 @@ def fill(
     predictor = load(model, device)
     settings = fill_settings(predictor, model, flag_outliers=flag_outliers, noise=noise)
     console = Console(stderr=as_json)
-    for remark in recordings.remarks:
+    for remark in recordings.notes:
         say(console, f"Note: {remark}")
     columns = (TextColumn("{task.percentage:.0f} %"), BarColumn(), TimeRemainingColumn())
     with progress_bar(console, *columns) as progress:

@@ -299,7 +299,7 @@ class _Run:
         source.hints = replace(source.hints, parameters={})
         with collecting(self.notes):
             self._recordings = source.open()
-            for text in self._recordings.remarks:
+            for text in self._recordings.notes:
                 self.notes.add(Note("reader", text, subject=text))
             self.recording = fit_recording(
                 _choose(self._recordings, trajectory, self.notes),

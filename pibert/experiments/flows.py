@@ -151,7 +151,7 @@ def _trajectories(
     path, source = _locate(config, device, on_progress)
     hints = Hints(**as_hints(config.hints))
     recordings = open_recordings(path, config.kind, hints, as_hints(config.options))
-    for remark in recordings.remarks:
+    for remark in recordings.notes:
         warn(remark)
     trajectories = tuple(_converted(trajectory, config) for trajectory in recordings)
     if config.group_by:

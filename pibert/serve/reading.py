@@ -78,7 +78,7 @@ def _read(path: Path, limit: int, wanted: str | None, units: Units, hints: Hints
             f"{len(found.spec.channels)} channels of {rows} x {columns} points",
         )
     fit, changed = fit_to_models(found, units)
-    remarks = [*recordings.remarks, *map(str, notes), *changed]
+    remarks = [*recordings.notes, *map(str, notes), *changed]
     if wanted is None and len(recordings) > 1:
         remarks.append(f"the first of {len(recordings)} trajectories")
     answer = take_frames(fit, 0, None, limit, remarks)

@@ -62,7 +62,7 @@ def test_a_child_gives_what_the_reader_gives(
     CORPUS[name](path)
     apart, here = open_recordings(path), open_recordings(path, isolate=False)
     assert apart.kind in ISOLATED and isolated == [path]
-    assert (apart.kind, apart.names, apart.remarks) == (here.kind, here.names, here.remarks)
+    assert (apart.kind, apart.names, apart.notes) == (here.kind, here.names, here.notes)
     for mine, theirs in zip(apart, here, strict=True):
         assert_same(mine, theirs)
 

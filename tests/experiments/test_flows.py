@@ -54,7 +54,7 @@ def test_notes_of_the_reader_are_told_of_other_programs_files(tmp_path: Path) ->
         prepare(plan)
     notes = [str(note.message) for note in found]
     assert any("no time between the frames" in note for note in notes)
-    assert any("positions are whole numbers without a unit" in note for note in notes)
+    assert any("look like pixels (lengths without a unit" in note for note in notes)
     scaled = replace(plan, hints={"scale": "0.05mm/px", "pulse_delay": "1ms", "dt": 0.01})
     with pytest.warns(InputWarning, match="calibrated with 50 um/px"):
         prepare_test(scaled, prepare(scaled).spec, Normalizer.identity(2))

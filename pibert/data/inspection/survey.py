@@ -449,7 +449,7 @@ def survey(recordings: Recordings) -> Survey:
         series=tuple(first.series),
         source=dict(first.source),
         local=dict(first.local),
-        remarks=(*recordings.remarks, *filter(None, [family_note(first)])),
+        remarks=(*recordings.notes, *filter(None, [family_note(first)])),
         **tally.facts(),
     )
 

@@ -211,8 +211,8 @@ def open_apart(path: Path, kind: str, hints: "Hints", options: Mapping[str, Any]
 
     child = Child(path)
     facts = child.open(kind, hints, options)
-    names, remarks, load = tuple(facts["names"]), tuple(facts["remarks"]), partial(_load, child)
-    return Recordings(kind=facts["kind"], path=path, names=names, load=load, remarks=remarks)
+    names, notes, load = tuple(facts["names"]), tuple(facts["notes"]), partial(_load, child)
+    return Recordings(kind=facts["kind"], path=path, names=names, load=load, notes=notes)
 
 
 def _load(child: Child, name: str) -> "Trajectory":

@@ -86,7 +86,7 @@ class _Reading:
     def open(self, path: Path, kind: str, hints: Any, options: dict[str, Any]) -> _Answer:
         found: Recordings = READERS[kind].open_recordings(path, hints, **options)
         self.recordings = found
-        return {"kind": found.kind, "names": found.names, "remarks": found.remarks}, {}
+        return {"kind": found.kind, "names": found.names, "notes": found.notes}, {}
 
     def load(self, path: Path, name: str) -> _Answer:
         flow = self._trajectory(name)

@@ -3,13 +3,13 @@
 A reader has a ``TITLE``, ``recognise(path)``, which is cheap and never raises, and
 ``open_recordings(path, hints)``. Optional constants: ``HINTS``, the hints on the layout of arrays
 that it uses (default: channels); ``ISOLATED``, whether files are read in a separate process
-(default: True); ``MEASURED``, whether positions may be pixels (default: False; the first trajectory
-is then loaded at once). Optional packages are imported when a file is read. What readers share
-(names, arrays, grids, text, metadata) is in ``shared``.
+(default: True); ``MEASURED``, whether positions may be in pixels (default: False; if True, the
+first trajectory is loaded at once). Optional packages are imported when a file is read. ``shared``
+has the common code for names, arrays, grids, text and metadata.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,10 +34,11 @@ from pibert.data.readers import (
     vtk,
     well,
 )
-from pibert.data.readers.recordings import Hints, Recordings, SourceError, load_naming, naming
+from pibert.data.readers.recordings import Hints, Recordings, SourceError, naming
 from pibert.data.readers.shared.files import expand_pattern
 from pibert.data.readers.shared.metadata import state_facts, state_recordings
 from pibert.data.readers.shared.regions import flip_recordings, mark_recordings
+from pibert.fields import Trajectory
 from pibert.regular_files import require_regular
 
 READERS: dict[str, Any] = {
@@ -59,8 +60,7 @@ READERS: dict[str, Any] = {
 """The kinds by name; particular ones come before general ones."""
 
 ISOLATED = tuple(kind for kind, reader in READERS.items() if getattr(reader, "ISOLATED", True))
-"""Kinds that are read in a separate process. The others are NumPy's, text, or data sets that
-training reads as they are."""
+"""Kinds that are read in a separate process."""
 _LAYOUT = ("channels", "axes", "shape")
 """Hints on the layout of arrays."""
 
@@ -68,9 +68,9 @@ _ADVICE = {
     (".pt", ".pth", ".pkl", ".pickle"): "it may hold code, so it is not opened; save the arrays "
     "with numpy.savez",
     (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar", ".bz2", ".xz"): "unpack it first",
-    (".im7", ".vc7", ".set"): "DaVis's binary files are not read; export the vectors as "
-    "text in DaVis, or save them as NetCDF with PIVPy and lvpyio",
-    (".plt", ".szplt"): "Tecplot's binary files are not read; export them as text, VTK or MATLAB",
+    (".im7", ".vc7", ".set"): "binary DaVis files are not read; export the vectors as text in "
+    "DaVis, or save them as NetCDF with PIVPy and lvpyio",
+    (".plt", ".szplt"): "binary Tecplot files are not read; export them as text, VTK or MATLAB",
     (".cgns", ".cas", ".case", ".encas"): "export it as VTK (ParaView does)",
     (".xlsx", ".xls", ".ods"): "save the sheet as .csv",
     (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".avi", ".mp4"): "an image is not a flow "
@@ -79,9 +79,9 @@ _ADVICE = {
 
 
 def identify(path: Path | str, *, isolate: bool = True) -> str:
-    """The kind of a file, a folder or the files of a pattern, a key of ``READERS``.
+    """Return the kind of a file, a folder or the files of a pattern, a key of ``READERS``.
 
-    Files that HDF5 or scipy must parse are examined in a separate process if ``isolate`` is set.
+    With ``isolate``, files that HDF5 or scipy must parse are examined in a separate process.
     """
     path = Path(path)
     _require(path)
@@ -97,30 +97,30 @@ def identify(path: Path | str, *, isolate: bool = True) -> str:
     for kind, source in READERS.items():
         if source.recognise(path):
             return kind
-    known = "; ".join(f"{kind}: {source.TITLE}" for kind, source in READERS.items())
     inside = {file.suffix.lower() for file in path.iterdir()} if path.is_dir() else set()
+    what = "folder" if path.is_dir() else "file"
+    problem = (
+        f"a {what} of no known kind; state the kind (--kind; in an experiment data.kind), or save "
+        "the arrays as .npz with the names u, v, x, y, t"
+    )
+    if not path.exists():
+        problem = (
+            "a pattern may name PIV vectors, text in columns, .npz files and PIBERT's own files, "
+            "found others; convert each file (pibert convert FILE NAME.h5) and join them: pibert "
+            "convert '*.h5' all.h5"
+        )
+    elif ".npz" in inside:
+        problem = (
+            "a folder of .npz and other files; name those that are flows with a quoted pattern: "
+            f"'{path}/*.npz'"
+        )
     for suffixes, advice in _ADVICE.items():
         if path.suffix.lower() in suffixes:
-            raise SourceError(f"{path}: not a file that can be read here: {advice}. Known: {known}")
-        if held := sorted(inside & {*suffixes}):
-            raise SourceError(f"{path}: a folder of {held[0]} files: {advice}. Known: {known}")
-    if not path.exists():
-        raise SourceError(
-            f"{path}: a pattern joins PIV vectors, text in columns, .npz files and PIBERT's own "
-            "files, found others; convert each file (pibert convert FILE NAME.h5) and join them: "
-            "pibert convert '*.h5' all.h5"
-        )
-    if ".npz" in inside:
-        raise SourceError(
-            f"{path}: a folder of .npz and other files; name those that are flows with a quoted "
-            f"pattern: '{path}/*.npz'"
-        )
-    what = "folder" if path.is_dir() else "file"
-    raise SourceError(
-        f"{path}: a {what} of no known kind; say which it is (--kind; in an "
-        "experiment data.kind), or save the arrays as .npz "
-        f"with the names u, v, x, y, t. Known: {known}"
-    )
+            problem = f"this file cannot be read: {advice}"
+        elif held := sorted(inside & {*suffixes}):
+            problem = f"a folder of {held[0]} files: {advice}"
+    known = "; ".join(f"{kind}: {source.TITLE}" for kind, source in READERS.items())
+    raise SourceError(f"{path}: {problem}. Known: {known}")
 
 
 def open_recordings(
@@ -133,11 +133,11 @@ def open_recordings(
 ) -> Recordings:
     """Open a file or folder of any known kind; no field is read yet.
 
-    PIV, columns, ``.npz`` and our own files may also be given as a pattern such as ``run/B*.txt``.
-    ``kind`` is a key of ``READERS``, where the data itself should not decide; ``options`` are what
-    the reader of this kind takes beyond the hints (``options_of``). With ``isolate`` the kinds in
-    ``ISOLATED`` are read in a process of their own, with limits on memory and time: a damaged file
-    may crash or hang the libraries that parse it.
+    PIV, columns, ``.npz`` and native files may also be given as a pattern such as ``run/B*.txt``.
+    ``kind`` is a key of ``READERS`` (default: by ``identify``); ``options`` are further arguments
+    of the reader (``options_of``). With ``isolate`` the kinds in ``ISOLATED`` are read in a
+    separate process, with limits on memory and time: a damaged file may crash or hang the
+    libraries that parse it.
     """
     path = Path(path)
     if kind is None:
@@ -150,33 +150,38 @@ def open_recordings(
     _require(path)
     for name in idle_hints(kind, vars(hints)):
         raise SourceError(
-            f"{path}: --{name} means nothing for files of kind {kind!r}, which state it "
-            "themselves; leave it out"
+            f"{path}: --{name} means nothing for files of kind {kind!r}, which state it; "
+            "leave it out"
         )
-    # What readers see; the other hints are applied here, the same way for every kind. dt, dx and dy
-    # may stand in for what a file does not state.
-    seen = Hints(**{name: getattr(hints, name) for name in (*_LAYOUT, "dt", "dx", "dy")})
+    # Readers get these hints alone; dt, dx and dy may stand in for what a file does not state.
+    # The others are applied here, the same way for every kind.
+    layout = Hints(**{name: getattr(hints, name) for name in (*_LAYOUT, "dt", "dx", "dy")})
     with naming(path):
         if isolate and kind in ISOLATED and remote.is_available():
-            recordings = remote.open_apart(path, kind, seen, options)
+            recordings = remote.open_apart(path, kind, layout, options)
         else:
-            recordings = READERS[kind].open_recordings(path, seen, **options)
-        # After the flip: sides and regions are those of the fields as they come out.
+            recordings = READERS[kind].open_recordings(path, layout, **options)
         measured = getattr(READERS[kind], "MEASURED", False)
-        stated = state_recordings(recordings, hints, measured=measured)
-        flipped = flip_recordings(stated, hints.flip)
-        marked = mark_recordings(state_facts(flipped, hints), hints.body, hints.mask)
-    return replace(marked, load=partial(load_naming, path=path, load=marked.load))
+        recordings = state_recordings(recordings, hints, measured=measured)
+        # Sides and regions are those of the flipped fields.
+        recordings = state_facts(flip_recordings(recordings, hints.flip), hints)
+        recordings = mark_recordings(recordings, hints.body, hints.mask)
+    return replace(recordings, load=partial(_load, path=path, load=recordings.load))
+
+
+def _load(name: str, *, path: Path, load: Callable[[str], Trajectory]) -> Trajectory:
+    with naming(path):
+        return load(name)
 
 
 def idle_hints(kind: str, given: Mapping[str, Any]) -> list[str]:
-    """Names of those given hints on the layout of arrays that files of a kind do not need."""
+    """Return the given hints on the layout of arrays that files of a kind do not need."""
     used = getattr(READERS[kind], "HINTS", ("channels",))
     return [name for name in _LAYOUT if given.get(name) and name not in used]
 
 
 def options_of(kind: str) -> tuple[str, ...]:
-    """What the reader of a kind takes beyond path and hints."""
+    """Return the arguments of a reader besides path and hints."""
     if kind not in READERS:
         raise ValueError(f"unknown kind {kind!r}; choose from: {', '.join(READERS)}")
     return tuple(inspect.signature(READERS[kind].open_recordings).parameters)[2:]

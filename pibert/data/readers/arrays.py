@@ -1,10 +1,8 @@
-"""Arrays of ``.npy`` and ``.npz`` files: opened without pickle.
+"""Arrays of ``.npy`` and ``.npz`` files, opened without pickle.
 
-A folder or a pattern of ``.npz`` files is one set, in which every file is a flow of its own.
-
-A ``.npy`` file is mapped: only what is sliced is read. An archive cannot be mapped (its members may
-be compressed), so its arrays are read whole, but only those that are needed. Modes with their
-coefficients are a flow too: they are added up frame by frame.
+Every file of a folder or a pattern of ``.npz`` files is a separate flow. A ``.npy`` file is memory
+mapped. The members of an archive may be compressed, so the needed ones are read whole. Modes with
+their coefficients are also a flow: they are summed frame by frame.
 """
 
 import math
@@ -30,24 +28,19 @@ HINTS = ("channels", "axes", "shape")
 ISOLATED = False
 MEASURED = True
 
-# What NumPy makes of a damaged head, which is a Python literal.
+# NumPy's errors on a damaged header, which is a Python literal.
 _UNREADABLE = (OSError, ValueError, EOFError, OverflowError, MemoryError, TokenError, SyntaxError)
 # Deflate packs a run of zeros to about a thousandth.
 _MOST_PACKED = 1100
 
 
 def open_array(path: Path) -> np.ndarray:
-    """The array of a ``.npy`` file, mapped and read-only."""
+    """Open the array of a ``.npy`` file, mapped and read-only."""
     require_regular(path)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise SourceError(f"{path}: there is no such file") from None
     except _UNREADABLE as error:
-        raise SourceError(
-            f"{path}: expected an array of numbers in NumPy's format, found none ({error}); "
-            "fetch the file again (arrays of Python objects are never read)"
-        ) from error
+        raise _unreadable(path, error) from error
     if not isinstance(array, np.ndarray):
         array.close()
         raise SourceError(f"{path}: expected a single array, found an archive of arrays")
@@ -56,7 +49,7 @@ def open_array(path: Path) -> np.ndarray:
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
-    """A ``.npz`` file; errors in the block become a ``SourceError``."""
+    """Open a ``.npz`` file; errors in the block become a ``SourceError``."""
     require_regular(path)
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -66,17 +59,21 @@ def open_archive(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
             yield archive
     except SourceError:
         raise
-    except FileNotFoundError:
-        raise SourceError(f"{path}: there is no such file") from None
     except (*_UNREADABLE, zipfile.BadZipFile, zlib.error, KeyError, RuntimeError) as error:
-        raise SourceError(
-            f"{path}: expected an archive of arrays of numbers (.npz), but it cannot be read "
-            f"({error}); fetch the file again (arrays of Python objects are never read)"
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> SourceError:
+    if isinstance(error, FileNotFoundError):
+        return SourceError(f"{path}: there is no such file")
+    return SourceError(
+        f"{path}: expected an array of numbers (.npy) or an archive of them (.npz), but it cannot "
+        f"be read ({error}); fetch the file again (arrays of Python objects are never read)"
+    )
 
 
 def _check_members(path: Path, archive: np.lib.npyio.NpzFile) -> None:
-    """Refuse arrays that declare more than their member holds: NumPy would allocate it."""
+    """Refuse arrays that declare more than is stored: NumPy would allocate it."""
     assert archive.zip is not None
     for member in archive.zip.infolist():
         if not member.filename.endswith(".npy"):
@@ -92,7 +89,6 @@ def _check_members(path: Path, archive: np.lib.npyio.NpzFile) -> None:
 
 
 def _read_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], Any]:
-    """The shape and the type of an array in an archive."""
     form = np.lib.format
     with archive.open(member) as file:
         is_first = form.read_magic(file) == (1, 0)
@@ -103,10 +99,9 @@ def _read_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[tup
 
 def require_keys(path: Path, wanted: Sequence[str], found: Sequence[str]) -> None:
     """Refuse a file that lacks some of the wanted names, and list those it has."""
-    missing = [key for key in wanted if key not in found]
-    if missing:
-        there = ", ".join(sorted(found)) or "nothing"
-        raise SourceError(f"{path}: missing {', '.join(missing)}; it holds: {there}")
+    if missing := [key for key in wanted if key not in found]:
+        held = ", ".join(sorted(found)) or "nothing"
+        raise SourceError(f"{path}: missing {', '.join(missing)}; it holds: {held}")
 
 
 def _map_array(path: Path, key: str) -> np.ndarray:
@@ -119,7 +114,7 @@ def _read_member(path: Path, key: str) -> np.ndarray:
 
 
 class ModesStore:
-    """Fields given by modes (r, ...) and coefficients (t, r): their products, summed over r."""
+    """Fields as modes (r, ...) times coefficients (t, r), summed over r."""
 
     def __init__(self, store: Store, coefficients: str, modes: str) -> None:
         self.path, self.store = store.path, store
@@ -138,7 +133,7 @@ def recognise(path: Path) -> bool:
         return path.suffix.lower() in (".npy", ".npz")
     try:
         files = _files(path)
-    except (OSError, ValueError):  # no such folder, or a name that is no pattern
+    except (OSError, ValueError):  # no such folder, or not a pattern
         return False
     return bool(files) and all(file.suffix.lower() == ".npz" for file in files)
 
@@ -152,48 +147,38 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     if not files:
         raise SourceError(f"{path}: there is no .npz file; name a file, its folder or a pattern")
     base = shared_folder(files)
-    parts = [_open_file(file, label(file, base), hints) for file in files]
-    if len(parts) > 1 and all(flow.num_frames == 1 for part in parts for flow in part):
+    opened = [_open_file(file, label(file, base), hints) for file in files]
+    if len(opened) > 1 and all(flow.num_frames == 1 for flows in opened for flow in flows):
         raise SourceError(
             f"{path}: expected flows in files of several frames, found {len(files)} files of one "
             "frame; stack the frames in one file: np.savez('flow.npz', u=np.stack(...), v=...)"
         )
-    return parts[0] if path.is_file() else join("arrays", path, parts)
+    return opened[0] if path.is_file() else join("arrays", path, opened)
 
 
 def _files(path: Path) -> list[Path]:
-    """The files of a folder or a pattern that are not hidden."""
+    """Return the files of a folder or a pattern that are not hidden."""
     found = path.iterdir() if path.is_dir() else expand_pattern(path)
     return sorted(file for file in found if file.is_file() and not file.name.startswith("."))
 
 
 def _open_file(path: Path, name: str, hints: Hints) -> Recordings:
-    """The flows of an archive."""
     variables, store = _headers(path), MemoryStore(path, _read_member)
     pair = _find_modes(variables)
     if pair is None:
         return make_recordings("arrays", store, variables, hints, name=name)
     coefficients, modes = pair
     shape = (coefficients.shape[0], *modes.shape[1:])
-    remark = (
-        f"the fields are {modes.shape[0]} modes, {modes.key!r}, times {coefficients.key!r}, added "
-        "up frame by frame"
-    )
-    axes = "tcyx"[: 1 + len(shape) - 3] + "yx"
-    others = [v for v in variables if v not in pair]
+    note = f"the fields are {modes.shape[0]} modes {modes.key!r} times {coefficients.key!r}, summed"
+    axes = "tcyx" if len(shape) == 4 else "tyx"
     fields = Variable(key=modes.key, shape=shape, dtype=modes.dtype, axes=axes, name="fields")
-    return make_recordings(
-        "arrays",
-        ModesStore(store, coefficients.key, modes.key),
-        [fields, *others],
-        hints,
-        remarks=[remark],
-        name=name,
-    )
+    named = [fields, *(v for v in variables if v not in pair)]
+    summed = ModesStore(store, coefficients.key, modes.key)
+    return make_recordings("arrays", summed, named, hints, notes=[note], name=name)
 
 
 def _headers(path: Path) -> list[Variable]:
-    """Names, shapes and types of the arrays of an archive; their numbers are not read."""
+    """Read names, shapes and types of the arrays of an archive, not their numbers."""
     variables = []
     with open_archive(path) as archive:
         assert archive.zip is not None
@@ -211,7 +196,7 @@ def _headers(path: Path) -> list[Variable]:
 
 
 def _find_modes(variables: Sequence[Variable]) -> tuple[Variable, Variable] | None:
-    """Coefficients (t, r) and modes (r, c, y, x) or (r, y, x) that belong together."""
+    """Return matching coefficients (t, r) and modes (r, c, y, x) or (r, y, x)."""
     names = ("coef", "coefs", "coefficients", "coeffs")
     fitting = [v for v in variables if v.plain in names and len(v.shape) == 2]
     stacks = [v for v in variables if v.plain in ("modes", "mode") and len(v.shape) in (3, 4)]

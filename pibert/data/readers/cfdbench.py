@@ -220,7 +220,7 @@ def open_recordings(
         )
     load = partial(_load, cases=cases, hints=hints, until_converged=until_converged)
     return Recordings(
-        kind="cfdbench", path=path, names=tuple(cases), load=load, remarks=tuple(remarks)
+        kind="cfdbench", path=path, names=tuple(cases), load=load, notes=tuple(remarks)
     )
 
 

@@ -146,7 +146,7 @@ def open_recordings(path: Path, hints: Hints = Hints(), *, box: Box | None = Non
         path=path,
         names=tuple(folders),
         load=partial(_load, folders=folders, hints=hints, box=box),
-        remarks=(
+        notes=(
             f"meshes are rasterised to {' x '.join(map(str, hints.shape or SHAPE))} points when a "
             "trajectory is loaded; its local representation states the interpolation error",
             "scores on rasterised fields do not compare with those published for the meshes",

@@ -1,8 +1,8 @@
-"""HDF5 files without a format of their own: datasets found by their names and shapes.
+"""HDF5 files without a special format: datasets are found by their names and shapes.
 
 The unit of a dataset is its attribute ``units``; dt, dx, dy and Re may be datasets of one number or
-attributes of the file. Where several groups hold datasets of the same names, each group is a flow
-of its own; what lies above it (coordinates, time) belongs to it too.
+attributes of the file. Groups with datasets of the same names are separate flows; datasets of their
+parent groups (coordinates, time) belong to them too.
 """
 
 from collections import Counter
@@ -26,9 +26,8 @@ HINTS = ("channels", "axes", "shape")
 MEASURED = True
 
 _SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
-# What marks a file as one of a format with a reader of its own.
-_OWN_ATTRIBUTES = ("_NCProperties",)
-_OWN_GROUPS = ("measured_data", "t0_fields", "#refs#")
+# Marks of formats with another reader.
+_FOREIGN_GROUPS = ("measured_data", "t0_fields", "#refs#")
 
 
 def recognise(path: Path) -> bool:
@@ -40,12 +39,11 @@ def recognise(path: Path) -> bool:
         with open_hdf5(path) as file:
             if _text(file.attrs.get("format", "")) == "pibert-trajectories":
                 return False
-            return not any(name in file.attrs for name in _OWN_ATTRIBUTES) and not any(
-                name in file for name in _OWN_GROUPS
+            return "_NCProperties" not in file.attrs and not any(
+                name in file for name in _FOREIGN_GROUPS
             )
     except DAMAGED:
-        # It is HDF5 and broken: opening it reports that.
-        return True
+        return True  # opening it reports the damage
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
@@ -57,22 +55,21 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     file = store.open()
     with reading(path):
         variables, source = _survey(file)
-        is_pandas = any("pandas_type" in item.attrs for item in file.values())
-    if is_pandas:
-        raise SourceError(
-            f"{path}: a table of pandas in HDF5 is not read; write it with DataFrame.to_csv"
-        )
+        if any("pandas_type" in item.attrs for item in file.values()):
+            raise SourceError(
+                f"{path}: pandas tables in HDF5 are not read; write them with DataFrame.to_csv"
+            )
     if not variables:
         raise SourceError(f"{path}: an HDF5 file without datasets; write the fields again")
     groups = _flows(variables)
     if len(groups) < 2:
         return make_recordings("hdf5", store, variables, hints, source=source)
-    parts = []
+    flows = []
     for group in groups:
-        own = [variable for variable in variables if group.startswith(_parent(variable.key))]
+        inside = [variable for variable in variables if group.startswith(_parent(variable.key))]
         name = group.strip("/").replace("/", "-")
-        parts.append(make_recordings("hdf5", store, own, hints, source=source, name=name))
-    return join("hdf5", store.path, parts)
+        flows.append(make_recordings("hdf5", store, inside, hints, source=source, name=name))
+    return join("hdf5", store.path, flows)
 
 
 def _survey(file: h5py.File) -> tuple[list[Variable], dict[str, Any]]:
@@ -96,7 +93,7 @@ def _survey(file: h5py.File) -> tuple[list[Variable], dict[str, Any]]:
 
 
 def _flows(variables: Sequence[Variable]) -> list[str]:
-    """The groups that hold fields of the same names; none where there is one flow."""
+    """Return the groups that hold fields of the same names; none if there is one flow."""
     fields: dict[str, set[str]] = {}
     for variable in variables:
         if len(variable.shape) >= 2:
@@ -106,7 +103,7 @@ def _flows(variables: Sequence[Variable]) -> list[str]:
 
 
 def _parent(key: str) -> str:
-    """The group of a dataset with its slash; empty for the root."""
+    """Return the group of a dataset with its slash; empty for the root."""
     head, slash, _ = key.rpartition("/")
     return head + slash
 

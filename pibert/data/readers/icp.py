@@ -186,7 +186,7 @@ def open_recordings(
         path=Path(path),
         names=pairs.names,
         load=partial(_load_image, pairs=pairs),
-        remarks=(
+        notes=(
             "images of a plasma, no flow and no sequence in time; their spectra: icp.open_pairs",
             "image rows are taken to start at the top and were flipped",
         ),
@@ -339,7 +339,7 @@ def open_fields(path: Path, keys: FieldKeys = AUTHORS, hints: Hints = Hints()) -
         path=path,
         names=tuple(table.entries),
         load=table.load,
-        remarks=("fields of one time: meant for mapping channels to others, not for forecasting",),
+        notes=("fields of one time: meant for mapping channels to others, not for forecasting",),
     )
 
 

@@ -1,7 +1,7 @@
 """MATLAB files: version 5 through scipy, version 7.3 (HDF5, axes in reverse) through h5py.
 
-Numeric and logical arrays are read; structs, cells and texts are named in a note. MATLAB's usual
-order is (y, x, t): meshgrid makes rows of y. A vector has two axes there, one of which is 1.
+Numeric and logical arrays are read; a note names structs, cells and texts. The usual order is
+(y, x, t): meshgrid makes rows of y. A MATLAB vector has two axes, one of which has length 1.
 """
 
 from pathlib import Path
@@ -29,13 +29,13 @@ _PIVLAB = {"u_original", "u_filtered", "typevector_original", "typevector_filter
 
 
 def recognise(path: Path) -> bool:
-    """A .mat file, but not a session of PIVlab."""
+    """Recognise a .mat file, but not a session of PIVlab."""
     if path.suffix.lower() != ".mat" or not path.is_file():
         return False
     try:
         return not _PIVLAB & {variable.key for variable in _survey(path)}
     except (ValueError, ImportError):
-        # It is MATLAB's and broken, or scipy is missing: opening it reports that.
+        # The file is damaged, or scipy is missing: opening it reports that.
         return True
 
 
@@ -47,11 +47,11 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     others = [variable.key for variable in variables if variable.dtype.kind not in "fiub"]
     if others and not any(v.shape for v in variables if v.dtype.kind in "fiub"):
         raise SourceError(
-            f"{path}: it holds no arrays of numbers but {', '.join(others)}; structs and cells are "
+            f"{path}: expected arrays of numbers, found {', '.join(others)}; structs and cells are "
             f"not read: save the fields of a struct with save('{path.name}', '-struct', NAME)"
         )
-    remarks = [f"not read (structs, cells, texts): {', '.join(others)}"] if others else []
-    return make_recordings("matlab", store, variables, hints, order=_ORDER, remarks=remarks)
+    notes = [f"not read (structs, cells, texts): {', '.join(others)}"] if others else []
+    return make_recordings("matlab", store, variables, hints, order=_ORDER, notes=notes)
 
 
 def _read_variable(path: Path, key: str) -> np.ndarray:
@@ -59,7 +59,7 @@ def _read_variable(path: Path, key: str) -> np.ndarray:
 
 
 def is_matlab_hdf5(path: Path) -> bool:
-    """Whether a file is MATLAB's version 7.3."""
+    """Return whether a file has MATLAB's format 7.3."""
     try:
         with path.open("rb") as file:
             return file.read(10) == b"MATLAB 7.3"
@@ -68,7 +68,7 @@ def is_matlab_hdf5(path: Path) -> bool:
 
 
 def _survey(path: Path) -> list[Variable]:
-    """Names, shapes and types; numbers are not read."""
+    """Read names, shapes and types, not the numbers."""
     found: list[tuple[str, tuple[int, ...], str]] = []
     if not is_matlab_hdf5(path):
         found = call_scipy(path, "whosmat")
@@ -90,13 +90,13 @@ def _survey(path: Path) -> list[Variable]:
 
 
 def call_scipy(path: Path, function: str, **arguments: Any) -> Any:
-    """What a function of ``scipy.io`` makes of a file; ``SourceError`` if that is damaged."""
+    """Call a function of ``scipy.io`` with a file; ``SourceError`` if it is damaged."""
     library = import_extra("scipy.io", "reading MATLAB files")
     try:
         return getattr(library, function)(path, **arguments)
     except MemoryError:
         raise
-    except Exception as error:  # scipy meets a damaged file with errors of every kind
+    except Exception as error:  # scipy raises errors of every kind on damaged files
         raise SourceError(
             f"{path}: expected a MATLAB file, but it cannot be read ({error}); get a new copy, or "
             "save it again with -v7 or -v7.3"

@@ -1,8 +1,8 @@
-"""The package's own files, and folders and patterns of them.
+"""Native files, and folders and patterns of them.
 
-A folder stands for one set, and so do the files of a pattern such as ``re*.h5``: a generation that
-was interrupted leaves its finished trajectories in several files. A name that occurs in more than
-one of them gets the file's in front.
+The files of a folder or of a pattern such as ``re*.h5`` are one set: an interrupted generation
+leaves its finished trajectories in several files. A name that occurs in more than one of them gets
+the file's name as a prefix.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ def recognise(path: Path) -> bool:
         return _is_native(path)
     try:
         files = _files(path)
-    except (OSError, ValueError):  # no such folder, or a name that is no pattern
+    except (OSError, ValueError):  # no such folder, or not a pattern
         return False
     return bool(files) and all(map(_is_native, files))
 
@@ -38,17 +38,17 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         raise SourceError(f"{path}: the folder holds no .h5 file; name the file or its folder")
     uses = Counter(name for reader in readers for name in reader.names)
     base = shared_folder([reader.path for reader in readers])
-    places = {
+    stored = {
         (name if uses[name] == 1 else f"{label(reader.path, base)}-{name}"): (reader, name)
         for reader in readers
         for name in reader.names
     }
 
     def load(name: str) -> Trajectory:
-        reader, own = places[name]
-        return replace(reader[own], name=name)
+        reader, inside = stored[name]
+        return replace(reader[inside], name=name)
 
-    return Recordings(kind="native", path=path, names=tuple(places), load=load)
+    return Recordings(kind="native", path=path, names=tuple(stored), load=load)
 
 
 def _files(path: Path) -> list[Path]:

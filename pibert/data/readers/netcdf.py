@@ -1,7 +1,7 @@
-"""NetCDF files, 3 and 4, with the attributes of the CF conventions where they have them.
+"""NetCDF files, 3 and 4, with or without the attributes of the CF conventions.
 
-Dimensions say in which order the axes are; ``standard_name``, ``axis`` and ``units`` what a
-variable is. Packed values are unpacked and fill values are missing. Times that count from a date
+Dimensions give the order of the axes; ``standard_name``, ``axis`` and ``units`` the meaning of a
+variable. Packed values are unpacked and fill values are missing. Times that count from a date
 become seconds since the first frame.
 """
 
@@ -47,11 +47,15 @@ _STANDARD_NAMES = {
 }
 _COORDINATES = {"lon": "x", "longitude": "x", "lat": "y", "latitude": "y"}
 _UNWRITTEN = 9.9e36
-"""What the library leaves in places of float32 and float64 that nobody wrote is above this."""
+"""The fill value that the library leaves where nothing was written is above this."""
 _SINCE = re.compile(r"(\w+)\s+since\s+", re.IGNORECASE)
-_SECONDS = {"s": 1.0, "second": 1.0, "sec": 1.0, "minute": 60.0, "min": 60.0, "hour": 3600.0}
-_SECONDS |= {"h": 3600.0, "hr": 3600.0, "day": 86400.0, "d": 86400.0}
-_SECONDS |= {"millisecond": 1e-3, "ms": 1e-3, "microsecond": 1e-6}
+_SECONDS = {
+    **dict.fromkeys(("s", "sec", "second"), 1.0),
+    **dict.fromkeys(("min", "minute"), 60.0),
+    **dict.fromkeys(("h", "hr", "hour"), 3600.0),
+    **dict.fromkeys(("d", "day"), 86400.0),
+    **{"ms": 1e-3, "millisecond": 1e-3, "microsecond": 1e-6},
+}
 
 
 def recognise(path: Path) -> bool:
@@ -73,25 +77,25 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     variables = [_variable(str(key), item, dataset) for key, item in dataset.variables.items()]
     if not variables:
         raise SourceError(
-            f"{path}: it has no variables at its top level; write those of a group, if it has "
-            "groups, to a file of their own"
+            f"{path}: it has no variables at its top level; if it has groups, write the variables "
+            "of each to a separate file"
         )
     for variable in variables:
         if meaning(variable)[0] == "t" and len(variable.shape) < 2:
             store.seconds = _seconds(path, variable.key, dataset.variables[variable.key].attrs)
-    remarks = []
+    notes = []
     if store.seconds is not None:
-        remarks.append("dates became seconds since the first frame")
+        notes.append("dates became seconds since the first frame")
     if delay:
         source["delta_t"] = delay
-        remarks.append(
+        notes.append(
             f"the file states delta_t = {delay:g} without a unit; if that is the time between the "
-            "two images of a pair, give it with its unit (PIVPy keeps TSI's microseconds: "
+            "two images of a pair, give it with its unit (in PIVPy files from TSI microseconds: "
             f"--pulse-delay {delay:g}us)"
         )
     if any((variable.unit or "").startswith("degree") for variable in variables):
-        remarks.append("the grid is in degrees, not in a length: derivatives need it projected")
-    return make_recordings("netcdf", store, variables, hints, source=source, remarks=remarks)
+        notes.append("the grid is in degrees, not in a length: derivatives need it projected")
+    return make_recordings("netcdf", store, variables, hints, source=source, notes=notes)
 
 
 class NetcdfStore(PerProcess):
@@ -126,11 +130,12 @@ def _open(path: Path) -> Any:
             "it as NetCDF4"
         )
     engine = "h5netcdf" if head == _HDF5 else "scipy"
+    import_extra(engine, "reading this NetCDF file")
     xarray = import_extra("xarray", "reading NetCDF files")
     options: dict[str, Any] = {}
     try:
         if engine == "h5netcdf":
-            # Damage is met here: h5netcdf leaves half-made objects that complain when they go.
+            # Find damage here: h5netcdf leaves half-made objects that raise when they are deleted.
             with open_hdf5(path) as file:
                 file.visititems(lambda name, item: None)
             options = {"driver_kwds": {"locking": False}}
@@ -140,10 +145,6 @@ def _open(path: Path) -> Any:
     except HDF5Error:
         raise
     except (*DAMAGED, EOFError, MemoryError) as error:  # no values are read yet
-        if engine in str(error) and "engine" in str(error):
-            raise ImportError(
-                f"reading this NetCDF file needs {engine}: pip install 'pibert-cfd[io]'"
-            ) from error
         raise _damaged(path, error) from error
 
 
@@ -163,7 +164,7 @@ def _variable(key: str, item: Any, dataset: Any) -> Variable:
     if unit is not None and _SINCE.match(str(unit)):
         unit = "s"
     elif str(unit).startswith("degrees_"):
-        unit = "degrees"  # the variable tells north from east
+        unit = "degrees"
     return Variable(
         key=key,
         shape=tuple(item.shape),
@@ -175,7 +176,7 @@ def _variable(key: str, item: Any, dataset: Any) -> Variable:
 
 
 def _letter(dimension: str, size: int, dataset: Any) -> str:
-    """The axis that a dimension is; empty where it does not say."""
+    """Return the axis letter of a dimension; empty if it is unknown."""
     names = [dimension.lower()]
     if dimension in dataset.variables:
         attributes = dataset.variables[dimension].attrs

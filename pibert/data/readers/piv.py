@@ -10,26 +10,25 @@ all files of a trajectory have the points of the first.
 | PIVlab | ``PIVlab ...``, two more lines | Vector type | 1, 3 (second peak) | 2 | 0 (masked) |
 | TSI Insight | ``TITLE= VARIABLES= ... "CHC"`` | CHC | above 0 | 2 | 0 and below |
 | DaVis | ``#DaVis ... 2D-vector`` | none | | | both components 0 |
-| Tecplot | ``TITLE VARIABLES ZONE`` | isValid, if there | not 0 | | 0 |
+| Tecplot | ``TITLE VARIABLES ZONE`` | isValid, if present | not 0 | | 0 |
 
-A vector that is not finite is invalid everywhere. OpenPIV's oldest files have five columns, the
-last of which, ``mask``, marks outliers. A Tecplot file whose title is the name of a DaVis buffer
+A vector that is not finite is always invalid. OpenPIV's oldest files have five columns, the last of
+which, ``mask``, marks outliers. A Tecplot file whose title is the name of a DaVis buffer
 (``B00001``) and that has no flag marks missing vectors as DaVis does.
 
 The times in these headers are those between the two images of a pair, not between vector fields:
 they belong to the calibration (``shared.calibration``) and set no time step; without a hint frames
-are counted. TSI states them, and the size of a pixel where there is a calibration, whatever the
-units of its columns. PIVlab has already applied its conversion factors. Other columns are left out,
-with a note, unless the user names them.
+are counted. TSI states them, and the size of a pixel if there is a calibration, whatever the units
+of its columns. PIVlab has already applied its conversion factors. Other columns are left out, with
+a note, unless the user names them.
 """
 
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,156 +58,54 @@ from pibert.data.units import VELOCITY
 from pibert.data.views import MappedFrames, mask_shape
 from pibert.fields import Trajectory
 
+TITLE = "PIV vectors (OpenPIV, PIVlab, TSI Insight, DaVis, Tecplot)"
+HINTS = ("channels", "shape")
+MEASURED = True
+
+_SUFFIXES = (".txt", ".vec", ".dat", ".csv")
+_KEPT_FRAMES = 16
 _COORDINATES = ("x", "y", "z", "t")
 _CHANNELS: tuple[str, ...] = (*VELOCITY, "p")
-_FLAGS_OF = {
-    "OpenPIV": ("flags", "mask"),
-    "PIVlab": ("vector type",),
-    "TSI Insight": ("chc",),
-    "DaVis": (),
-    "Tecplot": ("isvalid", "valid"),
-}
 _NUMBER = r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)"
+
+Columns = dict[str, tuple[np.ndarray, str | None]]
+"""Values and unit of a column, by our name."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class VectorField:
-    """One frame as a file has it: a list of vectors."""
+class Marks:
+    """What a program states about its vectors."""
 
-    x: np.ndarray
-    y: np.ndarray
-    fields: Mapping[str, np.ndarray]
-    valid: np.ndarray
-    interpolated: np.ndarray
-    """Valid, but filled in by the program that wrote it."""
-    units: Mapping[str, str] = field(default_factory=dict)
-    length_unit: str | None = None
+    valid: np.ndarray | None = None
+    interpolated: np.ndarray | None = None
+    """Valid, but filled in by the program."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else the header states."""
-    remarks: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
-    """Names of the columns that were left out."""
+    """Source facts in the header; None where it lacks one."""
+    notes: Sequence[str] = ()
 
 
-def find_program(path: Path) -> str | None:
-    """The program that wrote a file, a key of ``PROGRAMS``, by its first lines."""
-    head = read_head(path)
-    lines = [line.strip() for line in head or [] if line.strip()][:8]
-    if not lines:
-        return None
-    first, start = lines[0], " ".join(lines)
-    if first.startswith("#DaVis"):
-        return "DaVis"
-    if first.startswith("PIVlab") or "Vector type [-]" in start:
-        return "PIVlab"
-    if re.search(r"\bVARIABLES\s*=", start, re.IGNORECASE):
-        return "TSI Insight" if re.search(r'"CHC"', start) else "Tecplot"
-    names = re.split(r"[\s,]+", first.lstrip("# ").lower())
-    return "OpenPIV" if first.startswith("#") and names[:4] == ["x", "y", "u", "v"] else None
-
-
-def read_vectors(path: Path, program: str, channels: Mapping[str, str] = {}) -> VectorField:
-    """The vectors of a file; SourceError where it does not hold what its header promises.
-
-    ``program`` is a key of ``PROGRAMS``. ``channels`` maps our names to the file's; those that are
-    neither a coordinate nor a flag become channels.
-    """
-    table = read_columns(path)
-    columns, others = _known_columns(path, table, channels, _FLAGS_OF[program])
-    missing = [name for name in "xyuv" if name not in columns]
-    if missing:
-        raise SourceError(
-            f"{path}: {program} files have columns x, y, u, v, but {', '.join(missing)} is missing "
-            f"among: {', '.join(table.names)}"
-        )
-    vectors = PROGRAMS[program](path, table, columns)
-    named = [name for name in channels if name not in (*_COORDINATES, *FLAGS)]
-    fields = {**vectors.fields, **{name: columns[name][0] for name in named}}
-    valid = np.logical_and.reduce([np.isfinite(values) for values in fields.values()])
-    for name in set(channels) & set(FLAGS):
-        valid &= marks_valid(name, columns[name][0])
-    return replace(
-        vectors,
-        fields=fields,
-        valid=vectors.valid & valid,
-        interpolated=vectors.interpolated & valid,
-        units={
-            # A velocity in pixels is the displacement of a pair of images.
-            name: "px/frame" if name in VELOCITY and unit == "px" else unit
-            for name in fields
-            if (unit := columns[name][1]) is not None
-        },
-        others=others,
-    )
-
-
-Columns = dict[str, tuple[np.ndarray, str | None]]
-"""Our name to the values and the unit of a column."""
-
-
-def _known_columns(
-    path: Path, table: Table, channels: Mapping[str, str], flags: tuple[str, ...]
-) -> tuple[Columns, tuple[str, ...]]:
-    """Columns that are used, flags under their own names in lower case; names of the rest."""
-    names = table.names
-    if not table.named and any(line.startswith("DaVis") for line in table.comments):
-        names = ("x", "y", "u", "v", "w")[: len(names)]
-    ours = name_columns(path, names, channels)
-    columns: Columns = {}
-    others: list[str] = []
-    for text, our, values in zip(names, ours, table.values.T, strict=False):
-        bare, unit = split_unit(text)
-        if our is not None and our in (*_COORDINATES, *_CHANNELS, *channels):
-            columns.setdefault(our, (values, unit))
-        elif bare.lower() in flags:
-            columns[bare.lower()] = (values, unit)
-        else:
-            others.append(text)
-    check_axis_units(path, *(columns[name][1] for name in "xy" if name in columns))
-    if "z" in columns and np.ptp(columns["z"][0]) > 0:
-        raise SourceError(f"{path}: vectors in a volume; write out one plane of constant z")
-    return columns, tuple(others)
-
-
-def _vectors(
-    columns: Columns,
-    valid: np.ndarray | None,
-    interpolated: np.ndarray | None = None,
-    facts: Mapping[str, Any] = {},
-    remarks: Sequence[str] = (),
-) -> VectorField:
-    x, y = columns["x"][0], columns["y"][0]
-    return VectorField(
-        x=x,
-        y=y,
-        fields={name: columns[name][0] for name in _CHANNELS if name in columns},
-        valid=np.ones(x.shape, bool) if valid is None else valid,
-        interpolated=np.zeros(x.shape, bool) if interpolated is None else interpolated,
-        length_unit=columns["x"][1],
-        facts={key: value for key, value in facts.items() if value is not None},
-        remarks=tuple(remarks),
-    )
-
-
-def _openpiv(path: Path, table: Table, columns: Any) -> VectorField:
+def _openpiv(path: Path, table: Table, columns: Columns) -> Marks:
     flags = columns["flags"][0] if "flags" in columns else np.zeros(len(table.values))
     mask = columns["mask"][0] if "mask" in columns else np.zeros(len(table.values))
-    return _vectors(columns, (flags != 1) & (mask == 0), flags == 2)
+    return Marks(valid=(flags != 1) & (mask == 0), interpolated=flags == 2)
 
 
-def _pivlab(path: Path, table: Table, columns: Any) -> VectorField:
+def _pivlab(path: Path, table: Table, columns: Columns) -> Marks:
     header = " ".join(table.comments)
     xy, uv = (
         _number_after(header, rf"conversion factor {kind} \([^)]*\):\s*") for kind in ("xy", "uv")
     )
     kinds = columns["vector type"][0] if "vector type" in columns else np.ones(len(table.values))
     scaled = xy is not None and uv is not None and (xy, uv) != (1.0, 1.0)
-    facts = {SCALE: xy, DELAY: xy / uv if xy and uv else None} if scaled else {}
-    remarks = ["PIVlab's y runs down the image unless it was set up otherwise; v is along it"]
-    return _vectors(columns, kinds != 0, kinds == 2, facts, remarks)
+    return Marks(
+        valid=kinds != 0,
+        interpolated=kinds == 2,
+        facts={SCALE: xy, DELAY: xy / uv if xy and uv else None} if scaled else {},
+        notes=["PIVlab's y runs down the image unless it was set up otherwise; v is along it"],
+    )
 
 
-def _davis(path: Path, table: Table, columns: Any) -> VectorField:
+def _davis(path: Path, table: Table, columns: Columns) -> Marks:
     header = re.search(r"-vector\s+(\d+)\s+(\d+)\s+(\d+)", table.comments[0])
     if header:
         _check_size(path, int(header[2]) * int(header[3]), len(table.values))
@@ -219,46 +116,42 @@ def _davis(path: Path, table: Table, columns: Any) -> VectorField:
     for name in ("v", "w"):
         if name in columns:
             columns[name] = (columns[name][0], columns["u"][1])
-    valid, remarks = _not_zero(columns)
-    return _vectors(columns, valid, remarks=remarks)
+    return _nonzero(columns)
 
 
-def _tecplot(path: Path, table: Table, columns: Any) -> VectorField:
+def _tecplot(path: Path, table: Table, columns: Columns) -> Marks:
     header = " ".join(table.comments)
     if re.search(r"\b(?:DATAPACKING|F)\s*=\s*BLOCK", header, re.IGNORECASE):
         raise SourceError(f"{path}: Tecplot data packed in blocks; export it packed by points")
     size = [re.search(rf"\b{letter}\s*=\s*(\d+)", header) for letter in "IJ"]
-    if all(size):
-        _check_size(path, int(size[0][1]) * int(size[1][1]), len(table.values))  # type: ignore
+    if size[0] and size[1]:
+        _check_size(path, int(size[0][1]) * int(size[1][1]), len(table.values))
     title = re.search(r'TITLE\s*=\s*"([^"]*)"', header, re.IGNORECASE)
     flag = next((columns[name][0] for name in ("isvalid", "valid") if name in columns), None)
-    remarks: list[str] = []
-    if "chc" in columns:
-        flag = columns["chc"][0] > 0
-    elif flag is not None:
-        flag = flag != 0
-    elif title and re.match(r"B\d{3,}", Path(title[1]).name):
-        flag, remarks = _not_zero(columns)
-    filled = columns["chc"][0] == 2 if "chc" in columns else None
     facts = {"title": title[1] if title else None, **_tsi_calibration(header)}
-    return _vectors(columns, flag, filled, facts, remarks)
+    if "chc" in columns:
+        chc = columns["chc"][0]
+        return Marks(valid=chc > 0, interpolated=chc == 2, facts=facts)
+    if flag is None and title and re.match(r"B\d{3,}", Path(title[1]).name):
+        zeros = _nonzero(columns)
+        return Marks(valid=zeros.valid, facts=facts, notes=zeros.notes)
+    return Marks(valid=None if flag is None else flag != 0, facts=facts)
 
 
 def _tsi_calibration(header: str) -> dict[str, Any]:
     delay = _number_after(header, r'MicrosecondsPerDeltaT="')
     x, y = (_number_after(header, rf'MicrometersPerPixel{axis}="') for axis in "XY")
     facts: dict[str, Any] = {DELAY: 1e-6 * delay if delay else None}
-    # Of exactly 1 um nobody knows whether it was measured or left as it was.
+    # Exactly 1 um may be the default of a setup without calibration.
     if x and {x, y} - {None} != {1.0}:
         facts[SCALE] = 1e-6 * x if y in (None, x) else [1e-6 * x, 1e-6 * (y or x)]
     return facts
 
 
-def _not_zero(columns: Mapping[str, tuple[np.ndarray, str | None]]) -> tuple[np.ndarray, list[str]]:
-    """Vectors other than 0, and a note on the others."""
+def _nonzero(columns: Columns) -> Marks:
     valid = (columns["u"][0] != 0) | (columns["v"][0] != 0)
     note = "vectors that are exactly zero count as invalid: DaVis exports missing vectors like this"
-    return valid, [] if valid.all() else [note]
+    return Marks(valid=valid, notes=[] if valid.all() else [note])
 
 
 def _number_after(header: str, before: str) -> float | None:
@@ -274,23 +167,117 @@ def _check_size(path: Path, promised: int, found: int) -> None:
         )
 
 
-PROGRAMS: Mapping[str, Callable[[Path, Table, Any], VectorField]] = {
-    "OpenPIV": _openpiv,
-    "PIVlab": _pivlab,
-    "TSI Insight": _tecplot,
-    "DaVis": _davis,
-    "Tecplot": _tecplot,
+@dataclass(frozen=True)
+class Program:
+    """How to interpret the text of a PIV program."""
+
+    read: Callable[[Path, Table, Columns], Marks]
+    flags: tuple[str, ...]
+    """Names of its flag columns, in lower case."""
+    marks_interpolated: bool = False
+
+
+PROGRAMS = {
+    "OpenPIV": Program(_openpiv, ("flags", "mask"), marks_interpolated=True),
+    "PIVlab": Program(_pivlab, ("vector type",), marks_interpolated=True),
+    "TSI Insight": Program(_tecplot, ("chc",), marks_interpolated=True),
+    "DaVis": Program(_davis, ()),
+    "Tecplot": Program(_tecplot, ("isvalid", "valid")),
 }
 
 
-TITLE = "PIV vectors (OpenPIV, PIVlab, TSI Insight, DaVis, Tecplot)"
-HINTS = ("channels", "shape")
-MEASURED = True
+def find_program(path: Path) -> str | None:
+    """Return the program that wrote a file, a key of ``PROGRAMS``, by its first lines."""
+    head = read_head(path)
+    lines = [line.strip() for line in head or [] if line.strip()][:8]
+    if not lines:
+        return None
+    first, start = lines[0], " ".join(lines)
+    if first.startswith("#DaVis"):
+        return "DaVis"
+    if first.startswith("PIVlab") or "Vector type [-]" in start:
+        return "PIVlab"
+    if re.search(r"\bVARIABLES\s*=", start, re.IGNORECASE):
+        return "TSI Insight" if re.search(r'"CHC"', start) else "Tecplot"
+    names = re.split(r"[\s,]+", first.lstrip("# ").lower())
+    return "OpenPIV" if first.startswith("#") and names[:4] == ["x", "y", "u", "v"] else None
 
-_SUFFIXES = (".txt", ".vec", ".dat", ".csv")
-_KEPT_FRAMES = 16
-_FLAGGING = ("OpenPIV", "PIVlab", "TSI Insight")
-"""Programs that flag the vectors they interpolated."""
+
+class VectorField:
+    """One frame as a file has it, a list of vectors; SourceError where the header is wrong.
+
+    ``program`` is a key of ``PROGRAMS``. ``channels`` maps our names to the file's; those that are
+    neither a coordinate nor a flag become channels.
+    """
+
+    def __init__(self, path: Path, program: str, channels: Mapping[str, str]) -> None:
+        table = read_columns(path)
+        columns, self.others = _known_columns(path, table, channels, PROGRAMS[program].flags)
+        if missing := [name for name in "xyuv" if name not in columns]:
+            raise SourceError(
+                f"{path}: {program} files have columns x, y, u, v, but {', '.join(missing)} is "
+                f"missing among: {', '.join(table.names)}"
+            )
+        marks = PROGRAMS[program].read(path, table, columns)
+        self.x, self.y, self.length_unit = columns["x"][0], columns["y"][0], columns["x"][1]
+        named = [name for name in channels if name not in (*_COORDINATES, *FLAGS)]
+        names = dict.fromkeys([*(name for name in _CHANNELS if name in columns), *named])
+        self.fields = {name: columns[name][0] for name in names}
+        valid = np.logical_and.reduce([np.isfinite(values) for values in self.fields.values()])
+        for name in set(channels) & set(FLAGS):
+            valid &= marks_valid(name, columns[name][0])
+        nowhere = np.zeros(valid.shape, bool)
+        self.interpolated = nowhere if marks.interpolated is None else marks.interpolated & valid
+        self.valid = valid if marks.valid is None else marks.valid & valid
+        # A velocity in pixels is the displacement of a pair of images.
+        self.units = {
+            name: "px/frame" if name in VELOCITY and unit == "px" else unit
+            for name in self.fields
+            if (unit := columns[name][1]) is not None
+        }
+        self.facts = {key: value for key, value in marks.facts.items() if value is not None}
+        self.program_notes = marks.notes
+
+    @property
+    def calibration(self) -> dict[str, Any]:
+        """Units, scale and pulse delay, which all frames of a trajectory share."""
+        facts = {fact: self.facts[fact] for fact in (SCALE, DELAY) if fact in self.facts}
+        return {"length": self.length_unit, **self.units, **facts}
+
+    def notes(self, where: str) -> list[str]:
+        notes = list(self.program_notes)
+        if not self.valid.all():
+            notes.append(
+                f"{percent(float((~self.valid).mean()))} of the vectors{where} are invalid"
+            )
+        if self.interpolated.any():
+            share = percent(float(self.interpolated.mean()))
+            notes.append(f"{share} of the vectors{where} were interpolated by the program")
+        return notes + ([left_out(self.others)] if self.others else [])
+
+
+def _known_columns(
+    path: Path, table: Table, channels: Mapping[str, str], flags: tuple[str, ...]
+) -> tuple[Columns, list[str]]:
+    """Return the columns to use, flags under their name in lower case, and names of the rest."""
+    names = table.names
+    if not table.named and any(line.startswith("DaVis") for line in table.comments):
+        names = ("x", "y", "u", "v", "w")[: len(names)]
+    columns: Columns = {}
+    others: list[str] = []
+    ours = name_columns(path, names, channels)
+    for text, our, values in zip(names, ours, table.values.T, strict=False):
+        bare, unit = split_unit(text)
+        if our is not None and our in (*_COORDINATES, *_CHANNELS, *channels):
+            columns.setdefault(our, (values, unit))
+        elif bare.lower() in flags:
+            columns[bare.lower()] = (values, unit)
+        else:
+            others.append(text)
+    check_axis_units(path, *(columns[name][1] for name in "xy" if name in columns))
+    if "z" in columns and np.ptp(columns["z"][0]) > 0:
+        raise SourceError(f"{path}: vectors in a volume; write out one plane of constant z")
+    return columns, others
 
 
 def recognise(path: Path) -> bool:
@@ -298,7 +285,7 @@ def recognise(path: Path) -> bool:
         return pivlab.recognise(path)
     try:
         return any(find_program(file) is not None for file in find_files(path, _SUFFIXES)[:8])
-    except (OSError, ValueError):  # no such folder, or a name that is no pattern
+    except (OSError, ValueError):  # no such folder, or not a pattern
         return False
 
 
@@ -312,89 +299,61 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     }
     if not groups:
         raise SourceError(
-            f"{path}: no files of vectors ({', '.join(_SUFFIXES)}) that OpenPIV, PIVlab, TSI "
-            "Insight, DaVis or Tecplot wrote"
+            f"{path}: no files of vectors ({', '.join(_SUFFIXES)}) of {', '.join(PROGRAMS)}"
         )
     if len(groups) == 1 and path.is_dir():
         groups = {path.name: next(iter(groups.values()))}
-    flows, remarks = {}, []
+    flows: dict[str, Trajectory] = {}
+    notes: dict[str, None] = {}
     for name, members in groups.items():
-        flows[name], notices = _trajectory(name, members, hints)
-        remarks += [notice for notice in notices if notice not in remarks]
+        flows[name], noticed = _trajectory(name, members, hints)
+        notes |= dict.fromkeys(noticed)
     load = flows.__getitem__
-    return Recordings(kind="piv", path=path, names=tuple(flows), load=load, remarks=tuple(remarks))
+    return Recordings(kind="piv", path=path, names=tuple(flows), load=load, notes=tuple(notes))
 
 
 def _trajectory(
     name: str, members: Mapping[int, Path], hints: Hints
-) -> tuple[Trajectory, tuple[str, ...]]:
+) -> tuple[Trajectory, list[str]]:
     files = tuple(members.values())
     program = find_program(files[0])
     assert program is not None
-    first = read_vectors(files[0], program, hints.channels)
+    first = VectorField(files[0], program, hints.channels)
     layout = find_layout(str(files[0]), first.x, first.y, first.x.shape, hints)
-    notes, remarks = dict(layout.notes), [*layout.remarks, *_noticed(first, len(files))]
+    record, notes = dict(layout.record), list(layout.notes)
+    notes += first.notes("" if len(files) == 1 else " of the first frame")
     if layout.check is not None:
         fields = {key: values[None] for key, values in first.fields.items()}
-        notes["error"] = layout.estimate_error(fields, first.valid[None])
-        remarks.append(describe_error(notes["error"]))
+        record["error"] = layout.estimate_error(fields, first.valid[None])
+        notes.append(describe_error(record["error"]))
     frames = VectorFiles(files, program, layout, first, hints.channels)
     numbers = np.array(list(members), dtype=np.float64)
     time = None
     if len(set(np.diff(numbers))) > 1:
-        time = numbers - numbers[0]  # frames are missing: the numbers give how many
-        remarks.append("frames are missing between the numbers of the files")
-    shape = mask_shape(frames)
+        time = numbers - numbers[0]  # shows the gaps
+        notes.append("frames are missing between the numbers of the files")
+    masks: dict[str, Any] = {
+        "valid": MappedFrames(mask_shape(frames), partial(frames.stack, "valid"))
+    }
+    if PROGRAMS[program].marks_interpolated:
+        masks["filled"] = MappedFrames(mask_shape(frames), partial(frames.stack, "filled"))
     trajectory = describe(
         name,
         frames,
         layout,
         channels=tuple(first.fields),
         time=time,
-        valid=MappedFrames(shape, partial(frames.stack, "valid")),
-        filled=MappedFrames(shape, partial(frames.stack, "filled"))
-        if program in _FLAGGING
-        else None,
         units=first.units,
         length_unit=first.length_unit,
         source={"program": program, "files": [files[0].name, files[-1].name], **first.facts},
-        local={"gridding": notes},
+        local={"gridding": record},
+        **masks,
     )
-    return trajectory, tuple(remarks)
-
-
-def _noticed(first: VectorField, count: int) -> list[str]:
-    where = "" if count == 1 else " of the first frame"
-    remarks = list(first.remarks)
-    if not first.valid.all():
-        remarks.append(f"{percent(float((~first.valid).mean()))} of the vectors{where} are invalid")
-    if first.interpolated.any():
-        share = percent(float(first.interpolated.mean()))
-        remarks.append(f"{share} of the vectors{where} were interpolated by the program")
-    if first.others:
-        remarks.append(left_out(first.others))
-    return remarks
-
-
-def _stated(vectors: VectorField) -> dict[str, Any]:
-    """Units and calibration of a file."""
-    facts = {fact: vectors.facts[fact] for fact in (SCALE, DELAY) if fact in vectors.facts}
-    return {"length": vectors.length_unit, **vectors.units, **facts}
-
-
-class _Frame(NamedTuple):
-    """One file on the grid."""
-
-    states: Tensor
-    """(c, y, x)."""
-    valid: Tensor
-    """(y, x)."""
-    filled: Tensor
-    """(y, x), True where the program interpolated."""
+    return trajectory, notes
 
 
 class VectorFiles:
-    """Frames of a trajectory, each in a file of its own that is parsed on demand."""
+    """Frames of a trajectory, each in a separate file that is parsed on demand."""
 
     def __init__(
         self,
@@ -406,49 +365,48 @@ class VectorFiles:
     ) -> None:
         self.files, self.names = tuple(file.absolute() for file in files), dict(names)
         self.program, self.layout, self.points = program, layout, (first.x, first.y)
-        self.channels, self.stated = tuple(first.fields), _stated(first)
+        self.channels, self.calibration = tuple(first.fields), first.calibration
         self.shape: tuple[int, ...] = (len(files), len(self.channels), *layout.shape)
-        self._kept: OrderedDict[int, _Frame] = OrderedDict()
+        self._kept: dict[int, dict[str, Tensor]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_kept": OrderedDict()}
+        return self.__dict__ | {"_kept": {}}
 
     def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
         states = self.stack("states", frames)
         return states if channels is None else states[:, list(channels)]
 
-    def stack(self, kind: Literal["states", "valid", "filled"], frames: slice) -> Tensor:
-        """Fields (t, c, y, x) or a mask (t, y, x) of some frames."""
+    def stack(self, kind: str, frames: slice) -> Tensor:
+        """Return ``states`` (t, c, y, x), or ``valid`` or ``filled`` (t, y, x), of some frames."""
         numbers = range(*frames.indices(len(self.files)))
-        found = [getattr(self.frame(number), kind) for number in numbers]
-        return torch.stack(found) if found else getattr(self.frame(0), kind)[None][:0]
+        found = [self._frame(number)[kind] for number in numbers]
+        return torch.stack(found) if found else self._frame(0)[kind][None][:0]
 
-    def frame(self, number: int) -> _Frame:
-        """One frame; the last few are kept."""
+    def _frame(self, number: int) -> dict[str, Tensor]:
+        """Return one frame; the last few are kept."""
         if number not in self._kept:
             self._kept[number] = self._parse(self.files[number])
             if len(self._kept) > _KEPT_FRAMES:
-                self._kept.popitem(last=False)
+                del self._kept[next(iter(self._kept))]
         return self._kept[number]
 
-    def _parse(self, file: Path) -> _Frame:
-        vectors = read_vectors(file, self.program, self.names)
+    def _parse(self, file: Path) -> dict[str, Tensor]:
+        vectors, first = VectorField(file, self.program, self.names), self.files[0].name
         points = zip(self.points, (vectors.x, vectors.y), strict=True)
-        if not all(np.array_equal(ours, theirs) for ours, theirs in points):
-            raise SourceError(
-                f"{file}: its {len(vectors.x)} points are not those of {self.files[0].name}; "
-                "frames of one trajectory need the same points: keep other files elsewhere"
+        problem = None
+        if not all(np.array_equal(expected, found) for expected, found in points):
+            problem = f"its {len(vectors.x)} points are not those of {first}"
+        elif vectors.calibration != self.calibration:
+            problem = (
+                f"its header states {vectors.calibration}, that of {first} {self.calibration}, but "
+                "frames of one trajectory need one calibration"
             )
-        if _stated(vectors) != self.stated:
-            raise SourceError(
-                f"{file}: its header states {_stated(vectors)}, that of {self.files[0].name} "
-                f"{self.stated}; frames of one trajectory need one calibration: keep other files "
-                "elsewhere"
-            )
-        missing = [name for name in self.channels if name not in vectors.fields]
-        if missing:
-            raise SourceError(f"{file}: no column {missing[0]}, which {self.files[0].name} has")
+        elif missing := [name for name in self.channels if name not in vectors.fields]:
+            problem = f"it lacks the column {missing[0]} of {first}"
+        if problem:
+            raise SourceError(f"{file}: {problem}; keep files of other recordings elsewhere")
         fields = {name: vectors.fields[name][None] for name in self.channels}
         states, valid = self.layout.place(fields, vectors.valid[None])
         filled = self.layout.place_mask(vectors.interpolated[None])
-        return _Frame(*(torch.from_numpy(part[0]) for part in (states, valid, filled)))
+        frame = {"states": states, "valid": valid, "filled": filled}
+        return {kind: torch.from_numpy(values[0]) for kind, values in frame.items()}

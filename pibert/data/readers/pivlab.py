@@ -1,9 +1,9 @@
 """PIVlab's exports to MATLAB files: version 5 through scipy, version 7.3 (HDF5) through h5py.
 
 ``x``, ``y``, ``u_original``, ``u_filtered``, ``typevector_original`` ... are cells with a matrix
-per frame, in MATLAB's order (rows of y). The filtered vectors are taken where there are some, else
-the original ones; smoothed ones never. The types are those of PIVlab's text: 0 masked, 1 valid, 2
-rejected and, where it has a value, interpolated, 3 a second peak.
+per frame, in MATLAB's order (rows of y). The filtered vectors are used if there are some, else the
+original ones, never the smoothed ones. Vector types are those of PIVlab's text: 0 masked, 1 valid,
+2 rejected and, where it has a value, interpolated, 3 a second peak.
 """
 
 import re
@@ -37,35 +37,28 @@ def recognise(path: Path) -> bool:
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     names = _names(path)
-    missing = sorted(_NEEDED - set(names))
-    if missing:
-        raise SourceError(f"{path}: not an export of PIVlab: no variable {missing[0]!r} in it")
-    strange = [theirs for theirs in hints.channels.values() if theirs not in names]
-    if strange:
+    if missing := [name for name in (*_NEEDED, *hints.channels.values()) if name not in names]:
         raise SourceError(
-            f"{path}: no variable {strange[0]!r}; there are: {', '.join(sorted(names))}"
+            f"{path}: no variable {missing[0]!r}; there are: {', '.join(sorted(names))}"
         )
-    trajectory, remarks = _trajectory(path, _read(path, hints.channels.values()), hints)
-    name, load = trajectory.name, {trajectory.name: trajectory}.__getitem__
-    return Recordings(kind="piv", path=path, names=(name,), load=load, remarks=remarks)
+    trajectory, notes = _trajectory(path, _read(path, hints.channels.values()), hints)
+    load = {trajectory.name: trajectory}.__getitem__
+    return Recordings(kind="piv", path=path, names=(trajectory.name,), load=load, notes=notes)
 
 
 def _trajectory(
     path: Path, cells: Mapping[str, Any], hints: Hints
 ) -> tuple[Trajectory, tuple[str, ...]]:
-    unread = sorted(_NEEDED - set(cells))
-    if unread:
+    if unread := sorted(_NEEDED - set(cells)):
         raise SourceError(f"{path}: {unread[0]!r} is empty or damaged; export it again")
     x, y = cells["x"], cells["y"]
-    kind = "filtered" if _complete(cells, "filtered") else "original"
-    u, v, kinds = (cells.get(f"{name}_{kind}", []) for name in ("u", "v", "typevector"))
-    if not _complete(cells, kind):
+    kind = "filtered" if _is_complete(cells, "filtered") else "original"
+    if not _is_complete(cells, kind):
         raise SourceError(f"{path}: some frames of u_{kind} or v_{kind} are empty; analyse all")
-    fields = {"u": u, "v": v}
-    for our, theirs in hints.channels.items():
-        if len(cells.get(theirs, [])) != len(x):
-            raise SourceError(f"{path}: {theirs!r} does not hold one matrix for each frame")
-        fields[our] = cells[theirs]
+    names = {"u": f"u_{kind}", "v": f"v_{kind}", **hints.channels}
+    if uneven := [name for name in names.values() if len(cells.get(name, [])) != len(x)]:
+        raise SourceError(f"{path}: {uneven[0]!r} does not hold one matrix for each frame")
+    fields = {our: cells[theirs] for our, theirs in names.items()}
     shapes = {matrix.shape for matrix in (*x, *y, *(m for cell in fields.values() for m in cell))}
     if len(shapes) != 1 or any(not np.array_equal(a[0], b) for a in (x, y) for b in a):
         raise SourceError(
@@ -74,18 +67,21 @@ def _trajectory(
         )
     stacked = {name: np.stack(cell) for name, cell in fields.items()}
     flagged = take_flags(stacked, hints.channels)
-    types = np.stack(kinds) if len(kinds) == len(u) else np.ones(stacked["u"].shape)
+    kinds = cells.get(f"typevector_{kind}", [])
+    types = np.stack(kinds) if len(kinds) == len(x) else np.ones(stacked["u"].shape)
     filled = (types == 2) & np.isfinite(stacked["u"]) & np.isfinite(stacked["v"])
     text = str(cells.get("units") or "")
-    length, velocity = _units(text)
-    remarks = [f"PIVlab's {kind} vectors; y runs down the image unless it was set up otherwise"]
+    # Such as "[px] respectively [px/frame]".
+    units = [standard_unit(unit) for unit in re.findall(r"\[([^\[\]]+)\]", text)]
+    length, velocity = units if len(units) == 2 else (None, None)
+    notes = [f"PIVlab's {kind} vectors; y runs down the image unless it was set up otherwise"]
     if text and length is None:
-        remarks.append(f"the units {text!r} were not understood; give --length-unit and --unit")
+        notes.append(f"the units {text!r} were not understood; give --length-unit and --unit")
     if filled.any():
         share = percent(float(filled.mean()))
-        remarks.append(f"{share} of the vectors were interpolated by PIVlab")
+        notes.append(f"{share} of the vectors were interpolated by PIVlab")
     try:
-        trajectory, notices = on_uniform_grid(
+        trajectory, more = on_uniform_grid(
             path.stem,
             stacked,
             x[0],
@@ -99,16 +95,10 @@ def _trajectory(
         )
     except SourceError as error:
         raise SourceError(f"{path}: {error}") from error
-    return trajectory, (*remarks, *notices)
+    return trajectory, (*notes, *more)
 
 
-def _units(text: str) -> tuple[str | None, str | None]:
-    """Units of positions and velocities: those of ``[px] respectively [px/frame]``."""
-    found = [standard_unit(unit) for unit in re.findall(r"\[([^\[\]]+)\]", text)]
-    return (found[0], found[1]) if len(found) == 2 else (None, None)
-
-
-def _complete(cells: Mapping[str, Any], kind: str) -> bool:
+def _is_complete(cells: Mapping[str, Any], kind: str) -> bool:
     frames = [cells.get(f"{name}_{kind}", []) for name in ("u", "v")]
     counts = {len(cells["x"]), *map(len, frames)}
     return len(counts) == 1 and all(matrix.size for cell in frames for matrix in cell)
@@ -122,7 +112,7 @@ def _names(path: Path) -> list[str]:
 
 
 def _read(path: Path, more: Iterable[str]) -> dict[str, Any]:
-    """Cells as lists of matrices, and the text of the units."""
+    """Read cells as lists of matrices, and the text of the units."""
     wanted = ["x", "y", "units", *more]
     wanted += [f"{n}_{k}" for n in ("u", "v", "typevector") for k in ("original", "filtered")]
     if not is_matlab_hdf5(path):
@@ -141,15 +131,14 @@ def _from_scipy(value: np.ndarray) -> Any:
 
 
 def _from_hdf5(file: h5py.File, item: h5py.Dataset) -> Any:
-    if item.dtype == h5py.ref_dtype:
-        return [_matrix(file[reference], file) for reference in item[()].ravel()]
     if item.attrs.get("MATLAB_class") == b"char":
         return "".join(map(chr, item[()].ravel()))
-    return [_matrix(item, file)]
-
-
-def _matrix(item: h5py.Dataset, file: h5py.File) -> np.ndarray:
-    # A reference may lead to a data set that no group lists.
-    check_dataset(file.filename, item)
+    is_cell = item.dtype == h5py.ref_dtype
+    matrices = [file[reference] for reference in item[()].ravel()] if is_cell else [item]
+    for matrix in matrices:
+        check_dataset(file.filename, matrix)  # a reference may lead outside all groups
     # An empty matrix is stored as its size; the others with their axes in reverse.
-    return np.empty((0, 0)) if "MATLAB_empty" in item.attrs else item[()].T.astype(np.float64)
+    return [
+        np.empty((0, 0)) if "MATLAB_empty" in matrix.attrs else matrix[()].T.astype(np.float64)
+        for matrix in matrices
+    ]

@@ -1,9 +1,10 @@
-"""What every reader gives: trajectories that are described at once and read when asked for."""
+"""The result of every reader: trajectories that are described at once and read on demand."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from pibert.data.units import parse_duration, parse_scale
@@ -12,11 +13,11 @@ from pibert.fields import Boundary, Parameter, Sides, Trajectory
 
 
 class SourceError(ValueError):
-    """A file that does not hold what its format promises; the message gives the remedy."""
+    """A file that violates its format; the message gives the remedy."""
 
 
 NO_FAMILY = "none"
-"""What a user writes where no PDE family fits the data."""
+"""The user's value of ``family`` where no PDE family fits the data."""
 _SIDES = {
     "x": ("left", "right"),
     "y": ("bottom", "top"),
@@ -27,11 +28,10 @@ _SIDES = {
 def read_sides(stated: str | Mapping[str, str]) -> dict[str, str]:
     """Boundaries by side, from ``left=inflow,x=periodic``, a mapping, or one for all sides."""
     if isinstance(stated, str):
-        parts = [text.partition("=") for text in stated.split(",") if text.strip()]
-        if len(parts) == 1 and not parts[0][1]:
-            stated = dict.fromkeys(("x", "y"), parts[0][0])
-        else:
-            stated = {name: kind for name, _, kind in parts}
+        if stated.strip() and "=" not in stated and "," not in stated:
+            stated = f"x={stated},y={stated}"
+        pairs = (text.partition("=") for text in stated.split(",") if text.strip())
+        stated = {name: kind for name, _, kind in pairs}
     sides: dict[str, str] = {}
     for name, kind in ((name.strip(), kind.strip()) for name, kind in stated.items()):
         if name not in _SIDES or kind not in tuple(Boundary):
@@ -58,7 +58,7 @@ class Hints:
     axes: str | None = None
     """Order of the axes of an array, such as ``tcyx`` or ``yxt``."""
     dt: float | None = None
-    """Time between frames (vector fields), not between the two images of a pair."""
+    """Time between frames (vector fields); ``pulse_delay`` is that between the images of a pair."""
     dx: float | None = None
     dy: float | None = None
     length_unit: str | None = None
@@ -78,21 +78,27 @@ class Hints:
     family: str | None = None
     """A key of ``pibert.physics.FAMILIES``, or ``none``: no known one."""
     sides: str | Mapping[str, str] = ""
-    """What bounds the grid, as ``read_sides`` takes it."""
+    """Boundaries of the grid, as ``read_sides`` takes them."""
     override_metadata: bool = False
     """Whether family, sides and parameters may replace what the file states."""
     flip: tuple[str, ...] = ()
-    """What to reverse: the order of columns (``x``) or rows (``y``), the sign of ``u`` or ``v``."""
+    """Reverse the order of columns (``x``) or rows (``y``), or the sign of ``u`` or ``v``."""
     body: tuple[str, ...] = ()
-    """Regions that are solid, as ``pibert.data.readers.shared.regions`` describes them."""
+    """Solid regions, in the syntax of ``pibert.data.readers.shared.regions``."""
     mask: tuple[str, ...] = ()
-    """Regions where nothing was measured, likewise."""
+    """Regions without measurements, in the same syntax."""
 
     def __post_init__(self) -> None:
         for name in ("dt", "dx", "dy"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be positive, found {value}")
+        letters = self.axes or "yx"
+        if not {*"yx"} <= {*letters} <= {*"btcyx"} or len({*letters}) != len(letters):
+            raise ValueError(
+                "--axes must be a word of the letters b, t, c, y, x such as tcyx, with y and x, "
+                f"found {self.axes!r}"
+            )
         for name, value in self.parameters.items():
             if not math.isfinite(value):
                 raise ValueError(f"parameter {name!r} must be a finite number, found {value}")
@@ -104,7 +110,7 @@ class Hints:
 
 
 def describe_parameter(name: str) -> Parameter:
-    """A parameter that a file or the user states; models see the logarithm of a Reynolds number."""
+    """Describe a parameter by its name; models see the logarithm of a Reynolds number."""
     return Parameter(name=name, scaling="log" if name == "Re" else "linear")
 
 
@@ -112,7 +118,7 @@ def check_channels(path: Path, hints: Hints, stored: Mapping[str, str]) -> None:
     """Refuse channels that a format with fixed names (``stored``: ours to its) does not have."""
     for ours, theirs in hints.channels.items():
         if stored.get(ours) != theirs:
-            known = ", ".join(f"{name}={own}" for name, own in stored.items())
+            known = ", ".join(f"{name}={key}" for name, key in stored.items())
             raise SourceError(
                 f"{path}: there is no channel {ours}={theirs}; data of this kind have: {known}"
             )
@@ -129,21 +135,28 @@ def naming(path: Path) -> Iterator[None]:
         raise SourceError(f"{path}: {error}") from error
 
 
-def load_naming(name: str, *, path: Path, load: Callable[[str], Trajectory]) -> Trajectory:
-    """The trajectory of a name; messages about it name the file."""
-    with naming(path):
-        return load(name)
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Recordings(ByName):
     """The trajectories of a file or folder, by position or name."""
 
     kind: str
-    """Which reader made them, a key of ``pibert.data.readers.READERS``."""
+    """The reader, a key of ``pibert.data.readers.READERS``."""
     path: Path
     names: tuple[str, ...]
     load: Callable[[str], Trajectory]
-    """Makes the trajectory of a name; no field is read before the trajectory is."""
-    remarks: tuple[str, ...] = ()
-    """Notes on what the reader noticed or did on its own."""
+    """Describes the trajectory of a name; its fields are read on demand."""
+    notes: tuple[str, ...] = ()
+    """What the reader noticed, assumed or changed, for the user."""
+
+    def changed(
+        self, change: Callable[[Trajectory], Trajectory], notes: Iterable[str] = ()
+    ) -> "Recordings":
+        """Return the recordings with a change of every trajectory when it is loaded."""
+        load = partial(_load_changed, load=self.load, change=change)
+        return replace(self, load=load, notes=(*self.notes, *notes))
+
+
+def _load_changed(
+    name: str, *, load: Callable[[str], Trajectory], change: Callable[[Trajectory], Trajectory]
+) -> Trajectory:
+    return change(load(name))

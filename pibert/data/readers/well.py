@@ -61,7 +61,7 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
         raise SourceError(f"{path}: it holds no trajectory of The Well")
     remarks = dict.fromkeys(remark for data in sets for remark in data.remarks)
     load, names = partial(_load, places=places), tuple(places)
-    return Recordings(kind="well", path=path, names=names, load=load, remarks=tuple(remarks))
+    return Recordings(kind="well", path=path, names=names, load=load, notes=tuple(remarks))
 
 
 def _files(path: Path) -> list[Path]:

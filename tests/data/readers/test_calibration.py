@@ -49,16 +49,16 @@ def test_tsi_pixels_become_metres_per_second_by_scale_and_header() -> None:
     assert_velocity(flow, columns, 6, 5e-5 / 55000e-6)
     assert flow.read()[0, 0, 0, -1].item() == pytest.approx(columns[-1, 2] * 5e-5 / 0.055)
     assert torch.equal(flow.known()[0], on_grid(columns[:, 4], 6) > 0)
-    made = flow.local["calibration"]
-    assert made["metres_per_pixel"] == pytest.approx(5e-5)
-    assert made["seconds_between_images"] == pytest.approx(0.055)
-    assert made["from"] == {"metres_per_pixel": "user", "seconds_between_images": "header"}
+    applied = flow.local["calibration"]
+    assert applied["metres_per_pixel"] == pytest.approx(5e-5)
+    assert applied["seconds_between_images"] == pytest.approx(0.055)
+    assert applied["from"] == {"metres_per_pixel": "user", "seconds_between_images": "header"}
     assert flow.spec.dt is None  # of the pair of images, not of the vector fields
-    (note,) = (remark for remark in recordings.remarks if "calibrated" in remark)
+    (note,) = (text for text in recordings.notes if "calibrated" in text)
     assert "50 um/px (user)" in note and "55 ms (header)" in note
 
 
-def test_tsi_files_that_are_calibrated_stay_what_they_are() -> None:
+def test_calibrated_tsi_files_are_unchanged() -> None:
     (flow,), columns = opened(FILES / "tsi_calibrated.vec"), read_columns("tsi_calibrated.vec")
     assert flow.length_unit == "mm" and flow.spec.units == ("m/s", "m/s")
     assert_velocity(flow, columns, 6, 1.0)
@@ -78,7 +78,7 @@ def test_a_header_with_scale_and_delay_calibrates_pixels(tmp_path: Path) -> None
     torch.testing.assert_close(flow.read()[0, 0], u * 85.81e-6 / 50e-6, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(flow.read()[0, 1], v * 42e-6 / 50e-6, rtol=1e-4, atol=1e-4)
     assert flow.local["calibration"]["metres_per_pixel"] == pytest.approx([85.81e-6, 42e-6])
-    # Who wants pixels gets them, and a pixel of exactly 1 um is no calibration.
+    # The user may keep pixels, and a pixel of exactly 1 um is no calibration.
     kept = opened(path, unit="px/frame", length_unit="px")[0]
     assert kept.length_unit == "px" and kept.spec.units == ("px/frame", "px/frame")
     write_tsi(path, sample(), np.ones((4, 6)), "pixel", "pixel", pixel=(1.0, 1.0))
@@ -107,11 +107,11 @@ def test_openpiv_text_without_units_is_pixels_where_a_scale_is_given() -> None:
     assert flow.read()[0, 1][known].median().item() == pytest.approx(0.2, rel=0.05)
     per_second = opened(path, unit="px/s", length_unit="px", scale="0.05mm/px")[0]
     assert_velocity(per_second, columns, 7, 5e-5)
-    remarks = opened(path, **SCALED, dt=0.01).remarks
-    assert any("27 ms is longer than the time between frames" in note for note in remarks)
+    notes = opened(path, **SCALED, dt=0.01).notes
+    assert any("27 ms is longer than the time between frames" in note for note in notes)
 
 
-def test_a_scale_without_a_delay_is_refused_and_the_other_way_round() -> None:
+def test_a_scale_needs_a_delay_and_vice_versa() -> None:
     path = FILES / "openpiv.txt"
     with pytest.raises(SourceError, match="--scale was given without --pulse-delay"):
         opened(path, scale="20px/mm")
@@ -123,25 +123,25 @@ def test_a_scale_without_a_delay_is_refused_and_the_other_way_round() -> None:
     assert_velocity(flow, read_columns("openpiv.txt"), 7, 1.0)
 
 
-def test_pixels_are_not_called_metres_per_second() -> None:
+def test_pixels_cannot_be_declared_as_metres_per_second() -> None:
     with pytest.raises(SourceError, match="u in px/frame") as refusal:
         opened(FILES / "tsi_pixels.vec", unit="m/s")
     for words in ("--scale 0.05mm/px", "--override-units", "55 ms"):
         assert words in str(refusal.value)
-    (note,) = (r for r in opened(FILES / "tsi_pixels.vec").remarks if "px" in r)
+    (note,) = (r for r in opened(FILES / "tsi_pixels.vec").notes if "px" in r)
     assert "--scale 0.05mm/px" in note and "--pulse-delay" not in note and "55 ms" in note
-    (note,) = (r for r in opened(FILES / "openpiv.txt").remarks if "pixels" in r)
+    (note,) = (r for r in opened(FILES / "openpiv.txt").notes if "pixels" in r)
     assert "16 x 16 apart" in note and "--scale" in note and "--pulse-delay" in note
-    declared = opened(FILES / "openpiv.txt", unit="m/s", length_unit="mm").remarks
-    assert any("look like pixels, but lengths were stated in mm" in note for note in declared)
+    declared = opened(FILES / "openpiv.txt", unit="m/s", length_unit="mm").notes
+    assert any("look like pixels (lengths in mm" in note for note in declared)
 
 
-def test_units_that_cannot_be_pixels_are_doubted() -> None:
+def test_positions_closer_than_a_pixel_are_reported() -> None:
     """PIVPy labels positions in mm as pixels."""
     close = trajectory_of(units=("mm", "mm"), length_unit="px", dx=0.3125, dy=0.25)
     _, (note,) = state(close, Hints())
-    assert "0.3125 x 0.25 of them apart" in note
-    with pytest.raises(SourceError, match="the units of the data seem to be wrong"):
+    assert "only 0.3125 x 0.25 pixels apart" in note
+    with pytest.raises(SourceError, match="the unit seems to be wrong"):
         state(close, Hints(**SCALED))
     right = Hints(unit="m/s", length_unit="mm", override_units=True)
     flow, _ = state(close, right)
@@ -151,13 +151,13 @@ def test_units_that_cannot_be_pixels_are_doubted() -> None:
 def test_a_scale_is_refused_for_positions_closer_than_a_pixel(tmp_path: Path) -> None:
     """OpenPIV text that was scaled to mm looks like that which holds pixels."""
     write_openpiv(tmp_path / "mm.txt", sample(step=0.5))
-    with pytest.raises(SourceError, match=r"only 0.5 x 0.25 apart.*instead of --scale"):
+    with pytest.raises(SourceError, match=r"only 0.5 x 0.25 pixels apart.*instead of --scale"):
         opened(tmp_path / "mm.txt", **SCALED)
     forced = opened(tmp_path / "mm.txt", **SCALED, override_units=True)
     assert forced[0].spec.grid.dx == pytest.approx(0.5 * 5e-5)
 
 
-def test_counted_points_are_no_pixels(tmp_path: Path) -> None:
+def test_counted_points_are_not_pixels(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, u=np.ones((2, 4, 5)), v=np.ones((2, 4, 5)))
     with pytest.raises(SourceError, match=r"only counted; give their spacing in pixels \(--dx 16"):
@@ -172,7 +172,7 @@ def test_another_calibration_of_a_later_trajectory_is_reported(tmp_path: Path) -
         text = (FILES / "tsi_pixels.vec").read_text()
         (tmp_path / f"{name}_1.vec").write_text(text.replace('DeltaT="55000', f'DeltaT="{delay}'))
     recordings = opened(tmp_path, scale="0.05mm/px")
-    assert any("55 ms (header)" in note for note in recordings.remarks)
+    assert any("55 ms (header)" in note for note in recordings.notes)
     with pytest.warns(InputWarning, match=r"b.*: calibrated with .* 11 ms \(header\)"):
         second = recordings[1]
     torch.testing.assert_close(second.read(), 5 * recordings[0].read())
@@ -191,13 +191,10 @@ def test_frames_of_another_calibration_are_refused(tmp_path: Path) -> None:
     ("hints", "problem"),
     [
         ({"scale": "0.05mm"}, "0.05mm/px, 50um/px or 20px/mm, found '0.05mm'"),
-        ({"scale": "0.05 s/px"}, "'0.05 s/px'"),
         ({"scale": "0mm/px"}, "'0mm/px'"),
-        ({"pulse_delay": "27"}, "'27'"),
         ({"pulse_delay": "27 mm"}, "27ms or 500us, found '27 mm'"),
-        ({"pulse_delay": "0ms"}, "'0ms'"),
     ],
 )
-def test_scales_and_delays_that_are_none_are_refused(hints: dict[str, Any], problem: str) -> None:
+def test_malformed_scales_and_delays_are_refused(hints: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Hints(**hints)

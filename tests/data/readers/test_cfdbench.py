@@ -89,7 +89,7 @@ def test_frames_are_as_far_apart_as_the_publishers_say(tmp_path: Path) -> None:
     assert open_recordings(tmp_path / "dam")[0].time.tolist() == pytest.approx([0, 0.1, 0.2])
     recordings = open_recordings(tmp_path / "cylinder")
     assert recordings[0].spec.dt == 0.001
-    assert any("0.1 s" in remark for remark in recordings.remarks)
+    assert any("0.1 s" in remark for remark in recordings.notes)
     told = readers.open_recordings(tmp_path / "cylinder", "cfdbench", Hints(dt=0.1))[0]
     assert told.spec.dt == 0.1 and told.source["frame_interval"] == 0.001
     with pytest.raises(SourceError, match="u=w; .*u=u, v=v"):

@@ -1,4 +1,4 @@
-"""Foreign fields on a uniform grid."""
+"""Fields on any points, placed on a uniform grid."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ X, Y = 2.0 + 0.5 * np.arange(7), -1.0 + 0.2 * np.arange(5)
 
 
 def affine(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Values that tell every point from every other."""
+    """Return values that differ at every point."""
     return 1 + 3 * x - 10 * y
 
 
@@ -41,9 +41,9 @@ def assert_affine(trajectory: Any, atol: float = 1e-5) -> None:
 
 
 def test_a_uniform_grid_is_kept_as_it_is() -> None:
-    trajectory, remarks = on_uniform_grid("a", on_grid(X, Y), X, Y)
+    trajectory, notes = on_uniform_grid("a", on_grid(X, Y), X, Y)
     grid = trajectory.spec.grid
-    assert grid.shape == (5, 7) and remarks == ()
+    assert grid.shape == (5, 7) and notes == ()
     assert (grid.dx, grid.dy) == pytest.approx((0.5, 0.2))
     assert grid.origin == pytest.approx((2.0, -1.0))
     expected = torch.from_numpy(np.stack(list(on_grid(X, Y).values()), 1)).float()
@@ -53,21 +53,21 @@ def test_a_uniform_grid_is_kept_as_it_is() -> None:
     assert trajectory.local == {"gridding": {"method": "none"}}
 
 
-def test_axes_that_fall_are_flipped_and_it_is_noted() -> None:
-    trajectory, remarks = on_uniform_grid("a", on_grid(X[::-1], Y[::-1]), X[::-1], Y[::-1])
+def test_descending_axes_are_flipped_with_a_note() -> None:
+    trajectory, notes = on_uniform_grid("a", on_grid(X[::-1], Y[::-1]), X[::-1], Y[::-1])
     assert_affine(trajectory)
     assert trajectory.spec.grid.dy == pytest.approx(0.2)
     assert trajectory.local["gridding"]["flipped"] == ["x", "y"]
-    assert remarks == ("x ran leftward; columns were flipped", "y ran downward; rows were flipped")
+    assert notes == ("x ran leftward; columns were flipped", "y ran downward; rows were flipped")
 
 
 def test_a_mesh_stored_x_first_is_transposed() -> None:
     x, y = np.meshgrid(X, Y[::-1], indexing="ij")
-    trajectory, remarks = on_uniform_grid("a", frames(x, y), x, y)
+    trajectory, notes = on_uniform_grid("a", frames(x, y), x, y)
     assert trajectory.spec.grid.shape == (5, 7)
     assert_affine(trajectory)
     assert trajectory.local["gridding"] == {"method": "none", "transposed": True, "flipped": ["y"]}
-    assert "transposed" in remarks[0] and "rows were flipped" in remarks[1]
+    assert "transposed" in notes[0] and "rows were flipped" in notes[1]
 
 
 def test_points_of_a_grid_are_found_in_any_order_with_nodes_missing() -> None:
@@ -75,13 +75,13 @@ def test_points_of_a_grid_are_found_in_any_order_with_nodes_missing() -> None:
     order = np.random.default_rng(1).permutation(35)[:-4]
     missing = np.setdiff1d(np.arange(35), order)
     x, y = x[order], y[order]
-    trajectory, remarks = on_uniform_grid("a", frames(x, y), x, y)
+    trajectory, notes = on_uniform_grid("a", frames(x, y), x, y)
     assert trajectory.spec.grid.shape == (5, 7)
     assert_affine(trajectory)
     valid = torch.ones(35, dtype=torch.bool)
     valid[missing] = False
     assert torch.equal(trajectory.valid, valid.reshape(5, 7))  # type: ignore[arg-type]
-    assert remarks == ("11 % of the grid's points are not there: marked invalid",)
+    assert notes == ("11 % of the grid's points are missing: marked invalid",)
 
 
 def test_an_axis_printed_with_few_digits_is_uniform() -> None:
@@ -89,8 +89,8 @@ def test_an_axis_printed_with_few_digits_is_uniform() -> None:
     first, step, positions = find_uniform(printed)  # type: ignore[misc]
     assert step == pytest.approx(1 / 3, rel=1e-4) and first == pytest.approx(1 / 3, abs=5e-3)
     assert positions.tolist() == list(range(60))
-    trajectory, remarks = on_uniform_grid("a", on_grid(printed, Y), printed, Y)
-    assert remarks == () and trajectory.spec.grid.dx == pytest.approx(1 / 3, rel=1e-4)
+    trajectory, notes = on_uniform_grid("a", on_grid(printed, Y), printed, Y)
+    assert notes == () and trajectory.spec.grid.dx == pytest.approx(1 / 3, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -106,15 +106,15 @@ def test_an_axis_that_is_not_uniform_is_distinguished_from_rounding(axis: np.nda
     assert find_uniform(axis) is None
 
 
-def test_uneven_axes_are_resampled_bilinearly_and_exactly_for_affine_fields() -> None:
+def test_resampling_of_uneven_axes_is_exact_for_affine_fields() -> None:
     x = np.array([0.0, 0.1, 0.4, 1.0, 2.0, 3.0])
-    trajectory, remarks = on_uniform_grid("a", on_grid(x, Y), x, Y)
+    trajectory, notes = on_uniform_grid("a", on_grid(x, Y), x, Y)
     grid = trajectory.spec.grid
     assert grid.shape == (5, 6) and grid.dx == pytest.approx(0.6)
     assert_affine(trajectory)
     assert trajectory.local["gridding"]["method"] == "bilinear"
     assert trajectory.local["gridding"]["error"]["u"] < 1e-12
-    assert remarks[0].startswith("the spacing of x is not uniform; resampled bilinearly")
+    assert notes[0].startswith("the spacing of x is not uniform; resampled bilinearly")
     sized, _ = on_uniform_grid("a", on_grid(x, Y), x, Y, hints=Hints(shape=(9, 31)))
     assert sized.spec.grid.shape == (5, 31)  # y is uniform and stays
     assert_affine(sized)
@@ -128,9 +128,9 @@ def scattered(count: int = 1500, seed: int = 3) -> tuple[np.ndarray, np.ndarray]
     return points[:, 0], points[:, 1]
 
 
-def test_scattered_points_are_interpolated_linearly_at_their_own_density() -> None:
+def test_scattered_points_are_interpolated_at_their_density() -> None:
     x, y = scattered()
-    trajectory, remarks = on_uniform_grid("a", frames(x, y), x, y)
+    trajectory, notes = on_uniform_grid("a", frames(x, y), x, y)
     rows, columns = trajectory.spec.grid.shape
     assert rows * columns == pytest.approx(len(x), rel=0.15)
     assert columns / rows == pytest.approx(3, rel=0.1)
@@ -139,7 +139,7 @@ def test_scattered_points_are_interpolated_linearly_at_their_own_density() -> No
     # The outermost lines pass outside the random points.
     assert bool(trajectory.known()[:, 3:-3, 3:-3].all())
     assert trajectory.local["gridding"]["from"] == len(x)
-    assert remarks[0].startswith(f"{len(x)} scattered points; resampled linearly in Delaunay")
+    assert notes[0].startswith(f"{len(x)} scattered points; resampled linearly in Delaunay")
     sized, _ = on_uniform_grid("a", frames(x, y), x, y, hints=Hints(shape=(8, 20)))
     assert sized.spec.grid.shape == (8, 20)
 
@@ -156,14 +156,14 @@ def test_a_body_and_a_concave_corner_in_scattered_points_become_holes() -> None:
 
     keep = outside(x, y)
     x, y = x[keep], y[keep]
-    trajectory, remarks = on_uniform_grid("a", frames(x, y), x, y)
+    trajectory, notes = on_uniform_grid("a", frames(x, y), x, y)
     assert_affine(trajectory)
     gx, gy = (c.numpy() for c in trajectory.spec.grid.coordinates(torch.float64))
     known = trajectory.known()[0].numpy()
     assert not known[~outside(gx, gy, 0.1)].any()
     inner = outside(gx, gy, -0.1) & (gx > 0.1) & (gx < 2.9) & (gy > 0.1) & (gy < 0.9)
     assert known[inner].all()
-    assert any("in holes: marked invalid" in remark for remark in remarks)
+    assert any("in holes: marked invalid" in note for note in notes)
 
 
 def test_masks_follow_the_fields_through_flips() -> None:
@@ -198,7 +198,7 @@ def test_unknown_values_do_not_enter_an_interpolation() -> None:
         ({"u": np.ones((2, 5))}, X, Y, {}, r"fields of shape \(5,\)"),
         ({"u": np.ones((1, 4, 7))}, X, Y, {}, r"x \(7,\) and y \(5,\)"),
         (FLOW, np.append(X[:-1], np.nan), Y, {}, "finite coordinates"),
-        (FLOW, X, Y, {"time": np.array([1.0, 1.0])}, "2 times that grow"),
+        (FLOW, X, Y, {"time": np.array([1.0, 1.0])}, "2 increasing times"),
         (FLOW, X, Y, {"valid": np.ones((7, 5), bool)}, "mask 'valid' of shape"),
         (FLOW, X, Y, {"hints": Hints(channels={"u": "Vx"})}, "'Vx'; there are: u, v"),
         (FLOW, X, Y, {"hints": Hints(shape=(1, 5))}, "two rows and two columns"),
@@ -207,7 +207,7 @@ def test_unknown_values_do_not_enter_an_interpolation() -> None:
         ({"u": np.ones((1, 70))}, np.tile(X, 10), np.tile(np.repeat(Y, 7), 2), {}, "35 of 70"),
     ],
 )
-def test_what_makes_no_field_is_refused_with_a_message(
+def test_points_without_a_field_are_refused(
     fields: dict[str, np.ndarray], x: np.ndarray, y: np.ndarray, arguments: Any, problem: str
 ) -> None:
     with pytest.raises(SourceError, match=f"^wake: .*{problem}"):

@@ -53,20 +53,20 @@ def test_attributes_of_the_file_may_hold_the_steps(tmp_path: Path) -> None:
     assert trajectory.source == {"file": "flow.h5", "title": "a wake"}
 
 
-def test_groups_with_the_same_datasets_are_flows_of_their_own(tmp_path: Path) -> None:
+def test_groups_with_the_same_datasets_are_separate_flows(tmp_path: Path) -> None:
     path = tmp_path / "runs.h5"
     with h5py.File(path, "w") as file:
         file["grid/x"], file["x"], file["y"], file["t"] = X, X, Y, T
-        for place, group in enumerate(("runs/first", "runs/second")):
+        for index, group in enumerate(("runs/first", "runs/second")):
             for name, values in fields().items():
-                file[f"{group}/{name}"] = values + place
+                file[f"{group}/{name}"] = values + index
     recordings = hdf5.open_recordings(path)
     assert recordings.names == ("runs-first", "runs-second")
     assert_flow(recordings[0])
     torch.testing.assert_close(recordings["runs-second"].read(), recordings[0].read() + 1)
 
 
-def test_formats_with_a_reader_of_their_own_are_left_to_it(tmp_path: Path) -> None:
+def test_formats_with_another_reader_are_not_recognised(tmp_path: Path) -> None:
     path = tmp_path / "native.h5"
     write(path, [make_trajectory()])
     assert not hdf5.recognise(path)
@@ -78,7 +78,7 @@ def test_formats_with_a_reader_of_their_own_are_left_to_it(tmp_path: Path) -> No
     assert not hdf5.recognise(tmp_path)
 
 
-def test_what_is_there_is_listed_where_nothing_is_found(tmp_path: Path) -> None:
+def test_datasets_are_listed_if_no_flow_is_found(tmp_path: Path) -> None:
     path = tmp_path / "flow.h5"
     with h5py.File(path, "w") as file:
         file["deep/alpha"] = fields()["u"]
@@ -93,7 +93,7 @@ def test_what_is_there_is_listed_where_nothing_is_found(tmp_path: Path) -> None:
     write_flow(path, p=np.zeros((6, 5, 6)))
     recordings = hdf5.open_recordings(path)
     assert_flow(recordings[0])
-    assert any("p float64 (6, 5, 6) was left out" in remark for remark in recordings.remarks)
+    assert any("p float64 (6, 5, 6) was left out" in note for note in recordings.notes)
     with pytest.raises(SourceError, match="'p'"):
         hdf5.open_recordings(path, Hints(channels={"u": "Vx", "v": "Vy", "p": "p"}))
     path = tmp_path / "empty.h5"
@@ -107,7 +107,7 @@ def test_what_is_there_is_listed_where_nothing_is_found(tmp_path: Path) -> None:
         hdf5.open_recordings(tmp_path / "frame.h5")
 
 
-def test_damaged_and_foreign_files_are_refused_with_a_message(tmp_path: Path) -> None:
+def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "flow.h5"
     write_flow(path)
     whole = path.read_bytes()

@@ -33,7 +33,7 @@ def flow(order: str = "yxt") -> dict[str, np.ndarray]:
 
 
 @both
-def test_meshes_and_frames_in_the_order_of_matlab(tmp_path: Path, write: Write) -> None:
+def test_meshes_and_frames_in_matlab_order(tmp_path: Path, write: Write) -> None:
     path = tmp_path / "flow.mat"
     x, y = np.meshgrid(X, Y)
     body = np.zeros((5, 7), bool)
@@ -44,13 +44,15 @@ def test_meshes_and_frames_in_the_order_of_matlab(tmp_path: Path, write: Write) 
     assert_flow(recordings[0])
     assert recordings[0].spec.grid.body is not None
     assert torch.equal(recordings[0].spec.grid.body, torch.from_numpy(body))
-    assert any("info" in remark for remark in recordings.remarks)
+    assert any("info" in note for note in recordings.notes)
     assert_flow(pickle.loads(pickle.dumps(recordings))[0])
 
 
 @both
 @pytest.mark.parametrize("order", ["yxt", "tyx", "xyt"])
-def test_vectors_tell_the_order_of_the_axes(tmp_path: Path, write: Write, order: str) -> None:
+def test_lengths_of_vectors_determine_the_order_of_axes(
+    tmp_path: Path, write: Write, order: str
+) -> None:
     path = tmp_path / "flow.mat"
     write(path, flow(order) | {"x": X, "y": Y[:, None], "t": T})
     assert_flow(matlab.open_recordings(path)[0])
@@ -68,7 +70,7 @@ def test_without_coordinates_frames_come_last(tmp_path: Path, write: Write) -> N
 
 
 @both
-def test_what_is_there_is_listed_where_nothing_is_found(tmp_path: Path, write: Write) -> None:
+def test_arrays_are_listed_if_no_flow_is_found(tmp_path: Path, write: Write) -> None:
     path = tmp_path / "flow.mat"
     write(path, {"alpha": flow()["u"], "beta": flow()["v"], "x": X, "y": Y, "t": T})
     with pytest.raises(SourceError, match=r"alpha \w+ \(5, 7, 6\)"):
@@ -81,7 +83,7 @@ def test_what_is_there_is_listed_where_nothing_is_found(tmp_path: Path, write: W
 
 
 @both
-def test_damaged_and_foreign_files_are_refused_with_a_message(tmp_path: Path, write: Write) -> None:
+def test_damaged_and_foreign_files_are_refused(tmp_path: Path, write: Write) -> None:
     path = tmp_path / "flow.mat"
     write(path, flow() | {"x": X, "y": Y, "t": T})
     whole = path.read_bytes()

@@ -39,7 +39,7 @@ def dataset(dims: str = "tyx", **time_attributes: Any) -> Any:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("dims", ["tyx", "yxt", "txy"])
-def test_dimensions_say_the_order_of_the_axes(tmp_path: Path, engine: str, dims: str) -> None:
+def test_dimensions_give_the_order_of_axes(tmp_path: Path, engine: str, dims: str) -> None:
     path = tmp_path / "flow.nc"
     dataset(dims).to_netcdf(path, engine=engine)
     assert netcdf.recognise(path)
@@ -61,7 +61,7 @@ def test_dates_become_seconds_since_the_first_frame(tmp_path: Path, engine: str)
     recordings = netcdf.open_recordings(path)
     assert recordings[0].time.tolist() == [10800.0 * frame for frame in range(6)]
     assert (recordings[0].spec.dt, recordings[0].time_unit) == (10800.0, "s")
-    assert any("dates" in remark for remark in recordings.remarks)
+    assert any("dates" in note for note in recordings.notes)
     data["time"].attrs["units"] = "months since 2000-01-01"
     data.to_netcdf(tmp_path / "months.nc", engine=engine)
     with pytest.raises(SourceError, match="'months'"):
@@ -86,16 +86,16 @@ def test_fill_values_are_missing_and_packed_values_are_unpacked(
         torch.testing.assert_close(trajectory.read()[:, 1][known], wanted[known], atol=6e-3, rtol=0)
 
 
-def test_axes_that_fall_are_flipped_and_flat_dimensions_dropped(tmp_path: Path) -> None:
+def test_descending_axes_are_flipped_and_flat_dimensions_dropped(tmp_path: Path) -> None:
     path = tmp_path / "flow.nc"
     data = dataset().isel(y=slice(None, None, -1)).expand_dims(level=[10.0], axis=1)
     data.to_netcdf(path, engine="h5netcdf")
     recordings = netcdf.open_recordings(path)
     assert_flow(recordings[0])
-    assert any("rows were flipped" in remark for remark in recordings.remarks)
+    assert any("rows were flipped" in note for note in recordings.notes)
 
 
-def test_degrees_are_noted_to_be_no_length(tmp_path: Path) -> None:
+def test_coordinates_in_degrees_give_a_note(tmp_path: Path) -> None:
     path = tmp_path / "flow.nc"
     data = dataset().rename(x="lon", y="lat")
     data["lon"].attrs = {"units": "degrees_east", "standard_name": "longitude"}
@@ -103,17 +103,17 @@ def test_degrees_are_noted_to_be_no_length(tmp_path: Path) -> None:
     data.to_netcdf(path, engine="h5netcdf")
     recordings = netcdf.open_recordings(path)
     assert_flow(recordings[0])
-    assert any("degrees" in remark for remark in recordings.remarks)
+    assert any("degrees" in note for note in recordings.notes)
 
 
-def test_the_choice_code_of_pivpy_marks_invalid_vectors() -> None:
+def test_pivpy_choice_codes_mark_invalid_vectors() -> None:
     recordings = open_recordings(FILES / "pivpy.nc")
     (trajectory,) = recordings
     text = open_recordings(FILES / "tsi_pixels.vec")[0]  # what PIVPy read
     assert torch.equal(trajectory.known(), text.known()) and not text.known().all()
     torch.testing.assert_close(trajectory.read(), text.read())
     assert trajectory.spec.units == ("px", "px") and trajectory.length_unit == "px"
-    assert any("--pulse-delay 55000us" in remark for remark in recordings.remarks)
+    assert any("--pulse-delay 55000us" in note for note in recordings.notes)
     calibrated = Hints(scale="0.05mm/px", pulse_delay="55000us")
     torch.testing.assert_close(
         open_recordings(FILES / "pivpy.nc", hints=calibrated)[0].read(), text.read() * 5e-5 / 0.055
@@ -141,7 +141,7 @@ def test_choice_codes_above_zero_are_valid(tmp_path: Path, stated: str | None) -
     assert bool(filled[4].all()) and int(filled.sum()) == filled[4].numel()
 
 
-def test_choice_codes_of_no_stated_meaning(tmp_path: Path) -> None:
+def test_ambiguous_choice_codes_are_refused(tmp_path: Path) -> None:
     codes = np.ones((6, 5, 7))
     codes[0, 1, 2] = -1  # TSI's codes
     (trajectory,) = open_recordings(coded(tmp_path / "tsi.nc", codes, {}))
@@ -158,7 +158,7 @@ def test_choice_codes_of_no_stated_meaning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_damaged_and_foreign_files_are_refused_with_a_message(tmp_path: Path, engine: str) -> None:
+def test_damaged_and_foreign_files_are_refused(tmp_path: Path, engine: str) -> None:
     path = tmp_path / "flow.nc"
     dataset().to_netcdf(path, engine=engine)
     whole = path.read_bytes()

@@ -47,7 +47,7 @@ def test_raw_surfaces_are_a_flow_with_the_times_of_their_folders(tmp_path: Path)
         recordings = openfoam.open_recordings(path)
         assert recordings.names == ("mid_z",)
         assert_flow(recordings[0])
-        assert any("p_rgh" in remark for remark in recordings.remarks)
+        assert any("p_rgh" in remark for remark in recordings.notes)
     np.testing.assert_allclose(recordings[0].time, T)
     assert_flow(pickle.loads(pickle.dumps(recordings))[0])
     write(tmp_path / "flow.h5", list(recordings))
@@ -119,11 +119,11 @@ def test_cells_are_read_rather_than_samples_unless_these_have_more_times(tmp_pat
     recordings = openfoam.open_recordings(case)
     assert recordings[0].num_frames == 2
     assert recordings[0].local["plane"]["position"] == 0.5
-    assert any("give the folder postProcessing" in note for note in recordings.remarks)
+    assert any("give the folder postProcessing" in note for note in recordings.notes)
     write_raw(samples / "0.1" / "U_mid.raw", "U", POINTS, vectors(0.1) + 1)
     recordings = openfoam.open_recordings(case)
     assert recordings[0].num_frames == 3
-    assert any("a file in the case that ends with .foam" in n for n in recordings.remarks)
+    assert any("a file in the case that ends with .foam" in n for n in recordings.notes)
     (case / "a.foam").touch()
     assert openfoam.recognise(case / "a.foam")
     assert openfoam.open_recordings(case / "a.foam")[0].num_frames == 2
@@ -133,7 +133,7 @@ def test_cells_are_read_rather_than_samples_unless_these_have_more_times(tmp_pat
         write_set(samples / name / "line_U.xy", POINTS[:7], vectors(0.0)[:7])
     recordings = openfoam.open_recordings(case)
     assert recordings[0].num_frames == 2
-    assert any("the samples were left out" in note for note in recordings.remarks)
+    assert any("the samples were left out" in note for note in recordings.notes)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_sides_follow_patches_and_conditions(
     write_field(case / "0" / "U", vectors(0.0), conditions={"left": condition})
     recordings = openfoam.open_recordings(case)
     assert [str(found) for found in recordings[0].spec.grid.sides] == [side, "open", "open", "open"]
-    assert any(f"left {side} (left)" in note for note in recordings.remarks)
+    assert any(f"left {side} (left)" in note for note in recordings.notes)
 
 
 def test_periodic_sides_leave_out_the_last_column(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_case_in_the_plane_of_x_and_z(tmp_path: Path) -> None:
     recordings = openfoam.open_recordings(case)
     assert_flow(recordings[0], frames=1, dt=None)
     assert recordings[0].local["plane"] == {"normal": "y", "position": pytest.approx(0.5)}
-    (note,) = (note for note in recordings.remarks if "the plane is xz" in note)
+    (note,) = (note for note in recordings.notes if "the plane is xz" in note)
     assert "vorticity dv/dx - du/dy is minus its y component" in note
 
 

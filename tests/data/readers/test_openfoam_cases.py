@@ -84,7 +84,7 @@ def test_a_parallel_run_of_a_moving_mesh_is_what_reconstructpar_makes_of_it(
     (whole,) = opened(cases / "vibrating_cylinder" / "reconstructed", "vibrating_cylinder")
     assert recordings[0].time.tolist() == whole.time.tolist() == [0, 1, 2]
     np.testing.assert_allclose(recordings[0].read(), whole.read(), rtol=1e-5, atol=1e-6)
-    assert any("decomposed" in note for note in recordings.remarks)
+    assert any("decomposed" in note for note in recordings.notes)
 
 
 def test_sides_viscosity_units_and_plane_come_from_the_case(cases: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_start_that_openfoam_would_compute_is_left_out(cavity: Path) -> None:
     start.write_text(start.read_text().replace("internalField   uniform (0 0 0);", code))
     recordings = opened(cavity / "case", "cavity")
     np.testing.assert_allclose(recordings[0].time, [0.1, 0.2])
-    assert any("the time 0 was left out" in note for note in recordings.remarks)
+    assert any("the time 0 was left out" in note for note in recordings.notes)
 
 
 def test_holes_of_an_overset_mesh_are_not_fluid(cavity: Path) -> None:
@@ -165,7 +165,7 @@ def test_holes_of_an_overset_mesh_are_not_fluid(cavity: Path) -> None:
     recordings = opened(case, "cavity")
     (trajectory,) = recordings
     np.testing.assert_allclose(trajectory.time, [0.1, 0.2])
-    assert any("cellTypes" in note for note in recordings.remarks)
+    assert any("cellTypes" in note for note in recordings.notes)
     hidden = ~trajectory.known()[0].numpy()
     rows, columns = np.nonzero(hidden)
     y = trajectory.spec.grid.coordinates()[1].numpy()
@@ -192,7 +192,7 @@ def test_sampled_planes(cases: Path, name: str, form: str) -> None:
         assert np.sqrt(np.mean(error**2)) < 0.1 * reference["u"][-1][there].std()
         assert (smooth.known()[-1].numpy() | ~there).all()
     coarse = open_recordings(samples / f"{form}_false", hints=hints)
-    assert any("interpolate true" in note for note in coarse.remarks)
+    assert any("interpolate true" in note for note in coarse.notes)
 
 
 def test_blocks_series_and_single_files_of_foamtovtk(cases: Path) -> None:

@@ -31,15 +31,15 @@ def only(path: Path, **hints: Any) -> tuple[Any, tuple[str, ...]]:
     assert piv.recognise(path)
     recordings = open_recordings(path, "piv", Hints(**hints))
     assert len(recordings) == 1
-    return recordings[0], recordings.remarks
+    return recordings[0], recordings.notes
 
 
 def assert_is_sample(trajectory: Any, invalid: list[tuple[int, int]], frame: int = 0) -> None:
-    """The vectors of ``sample`` in their places, all valid but those named."""
+    """The frame has the vectors of ``sample``; all are valid but those named."""
     expected = sample()
     valid = torch.ones(4, 6, dtype=torch.bool)
-    for place in invalid:
-        valid[place] = False
+    for point in invalid:
+        valid[point] = False
     assert torch.equal(trajectory.known()[frame], valid)
     for channel, name in enumerate("uv"):
         found = trajectory.read()[frame, channel][valid]
@@ -52,16 +52,16 @@ def filled_points(trajectory: Any) -> list[list[int]]:
     return (trajectory.known() & ~trajectory.measured()).nonzero().tolist()
 
 
-def test_openpiv_flags_say_what_is_valid(tmp_path: Path) -> None:
+def test_openpiv_flags_mark_valid_vectors(tmp_path: Path) -> None:
     flags = np.zeros((4, 6))
     flags[0, 5], flags[2, 2] = 1, 2
     write_openpiv(tmp_path / "exp1_001.txt", sample(), flags, MASK)
-    trajectory, remarks = only(tmp_path / "exp1_001.txt")
+    trajectory, notes = only(tmp_path / "exp1_001.txt")
     assert_is_sample(trajectory, [(0, 5), (3, 1)])
     assert filled_points(trajectory) == [[0, 2, 2]]
     assert (trajectory.spec.grid.dx, trajectory.spec.grid.dy) == pytest.approx((16, 8))
     assert trajectory.source["program"] == "OpenPIV" and trajectory.length_unit is None
-    assert "8.3 % of the vectors are invalid" in remarks
+    assert "8.3 % of the vectors are invalid" in notes
     # The mask of files of older versions marks outliers.
     write_openpiv(tmp_path / "a.txt", sample(step=1.7), mask=MASK)
     trajectory, _ = only(tmp_path / "a.txt")
@@ -72,11 +72,11 @@ def test_openpiv_flags_say_what_is_valid(tmp_path: Path) -> None:
 def test_pivlab_text(tmp_path: Path, separator: str) -> None:
     path = tmp_path / "PIVlab_0001.txt"
     write_pivlab(path, sample(), KINDS, separator=separator)
-    trajectory, remarks = only(path)
+    trajectory, notes = only(path)
     assert_is_sample(trajectory, [(0, 5)])
     assert filled_points(trajectory) == np.argwhere(KINDS[None] == 2).tolist() != []
     assert trajectory.spec.units == ("px/frame", "px/frame") and trajectory.length_unit == "px"
-    assert any("y runs down the image" in remark for remark in remarks)
+    assert any("y runs down the image" in note for note in notes)
     write_pivlab(path, sample(), scale=(0.0005, 0.25), separator=separator)
     trajectory, _ = only(path)
     assert trajectory.length_unit == "m" and trajectory.spec.units == ("m/s", "m/s")
@@ -86,7 +86,7 @@ def test_pivlab_text(tmp_path: Path, separator: str) -> None:
     assert trajectory.spec.dt is None  # the images of a pair, not the frames
 
 
-def test_the_choice_code_of_insight_files(tmp_path: Path) -> None:
+def test_tsi_choice_codes_mark_valid_vectors(tmp_path: Path) -> None:
     chc = np.ones((4, 6), int)
     chc[0, 0], chc[1, 1], chc[3, 5], chc[2, 3] = 0, -1, -2, 2
     path = tmp_path / "Run000001.T000.D000.P000.H001.L.vec"
@@ -98,7 +98,7 @@ def test_the_choice_code_of_insight_files(tmp_path: Path) -> None:
     assert trajectory.source["program"] == "TSI Insight"
     assert trajectory.source["seconds_between_images"] == pytest.approx(50e-6)
     write_tsi(path, sample(), np.ones((4, 6)), "pixel", "pixel", pixel=None)
-    trajectory, remarks = only(path)
+    trajectory, notes = only(path)
     assert trajectory.length_unit == "px"
     assert trajectory.spec.units == ("px/frame", "px/frame")  # displacements of an image pair
     exchanged, _ = only(path, channels={"u": "V", "v": "U"})
@@ -106,15 +106,15 @@ def test_the_choice_code_of_insight_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("decimal_comma", [False, True])
-def test_davis_text_has_zeros_for_missing_vectors(tmp_path: Path, decimal_comma: bool) -> None:
+def test_zero_vectors_of_davis_text_are_missing(tmp_path: Path, decimal_comma: bool) -> None:
     field, path = sample(), tmp_path / "B00002.txt"
     field["u"][1, 4] = np.nan
     field["u"][2, 2] = 0.0  # one component of zero is a vector
     write_davis(path, field, decimal_comma=decimal_comma)
-    trajectory, remarks = only(path)
+    trajectory, notes = only(path)
     assert (~trajectory.known()).nonzero().tolist() == [[0, 1, 4]]
     assert trajectory.length_unit == "mm" and trajectory.spec.units == ("m/s", "m/s")
-    assert any("exactly zero count as invalid" in remark for remark in remarks)
+    assert any("exactly zero count as invalid" in note for note in notes)
     write_davis(path, sample(), decimal_comma=decimal_comma)
     assert_is_sample(only(path)[0], [])
     path.write_text(path.read_text().replace('"position" "mm"', '"position" "m"', 1))
@@ -122,7 +122,7 @@ def test_davis_text_has_zeros_for_missing_vectors(tmp_path: Path, decimal_comma:
         only(path)
 
 
-def test_davis_tecplot_files_by_flag_or_by_zeros(tmp_path: Path) -> None:
+def test_tecplot_files_mark_missing_vectors_by_flag_or_zeros(tmp_path: Path) -> None:
     field = sample()
     write_tecplot(tmp_path / "flagged.dat", field, MASK == 0)
     trajectory, _ = only(tmp_path / "flagged.dat")
@@ -131,7 +131,7 @@ def test_davis_tecplot_files_by_flag_or_by_zeros(tmp_path: Path) -> None:
     field["u"][3, 1] = field["v"][3, 1] = np.nan
     write_tecplot(tmp_path / "plain.dat", field)
     assert_is_sample(only(tmp_path / "plain.dat")[0], [(3, 1)])
-    # In a flow that DaVis did not write a fluid at rest is a value.
+    # In flows of other programs a fluid at rest is a value.
     text = (tmp_path / "plain.dat").read_text().replace("B00001", "cavity")
     (tmp_path / "plain.dat").write_text(text)
     assert bool(only(tmp_path / "plain.dat")[0].known().all())
@@ -145,11 +145,11 @@ def with_quality(path: Path) -> None:
     path.write_text("\n".join([lines[0] + "\ts2n", *rows]))
 
 
-def test_columns_that_are_left_out_are_named_and_can_be_kept(tmp_path: Path) -> None:
+def test_other_columns_are_named_and_can_be_kept(tmp_path: Path) -> None:
     with_quality(tmp_path / "a.txt")
-    trajectory, remarks = only(tmp_path / "a.txt")
+    trajectory, notes = only(tmp_path / "a.txt")
     assert trajectory.spec.channels == ("u", "v")
-    assert any(r.startswith("columns left out: s2n; ") and "'s2n=s2n'" in r for r in remarks)
+    assert any(r.startswith("columns left out: s2n; ") and "'s2n=s2n'" in r for r in notes)
     kept, _ = only(tmp_path / "a.txt", channels={"snr": "s2n"})
     assert kept.spec.channels == ("u", "v", "snr")
     assert_is_sample(kept, [(3, 1)])
@@ -172,7 +172,7 @@ def numbered(folder: Path, numbers: list[int], name: str = "B{}.txt") -> None:
         write_davis(folder / name.format(number), field, decimal_comma=False)
 
 
-def test_a_folder_of_numbered_files_is_a_trajectory_in_their_order(tmp_path: Path) -> None:
+def test_numbered_files_are_frames_in_numeric_order(tmp_path: Path) -> None:
     numbered(tmp_path / "run", list(range(1, 13)))
     (tmp_path / "run" / "readme.txt").write_text("seen on a Monday\n")
     trajectory, _ = only(tmp_path / "run", dt=0.5)
@@ -188,12 +188,12 @@ def test_a_folder_of_numbered_files_is_a_trajectory_in_their_order(tmp_path: Pat
     check(tmp_path / "run.h5")
     for number in (3, 4, 6):  # missing frames show in the time
         (tmp_path / "run" / f"B{number}.txt").unlink()
-    gaps, remarks = only(tmp_path / "run", dt=0.5)
+    gaps, notes = only(tmp_path / "run", dt=0.5)
     assert gaps.time.tolist()[:4] == [0.0, 0.5, 2.0, 3.0] and gaps.spec.dt is None
-    assert any("frames are missing" in remark for remark in remarks)
+    assert any("frames are missing" in note for note in notes)
 
 
-def test_no_file_of_a_folder_is_lost_among_names_that_look_alike(tmp_path: Path) -> None:
+def test_similar_file_names_are_separate_trajectories(tmp_path: Path) -> None:
     numbered(tmp_path / "run", [1, 2])
     numbered(tmp_path / "run", [1, 2, 3], "B_{}.txt")
     recordings = piv.open_recordings(tmp_path / "run")
@@ -204,7 +204,7 @@ def test_no_file_of_a_folder_is_lost_among_names_that_look_alike(tmp_path: Path)
         piv.open_recordings(tmp_path / "run")
 
 
-def test_a_frame_that_differs_or_is_damaged_is_named_when_it_is_read(tmp_path: Path) -> None:
+def test_a_damaged_or_different_frame_is_refused_when_it_is_read(tmp_path: Path) -> None:
     numbered(tmp_path / "run", [1, 2, 3])
     trajectory, _ = only(tmp_path / "run")
     write_davis(tmp_path / "run" / "B3.txt", sample(step=15.0), decimal_comma=False)
@@ -216,7 +216,7 @@ def test_a_frame_that_differs_or_is_damaged_is_named_when_it_is_read(tmp_path: P
         trajectory.read(slice(2, 3))
 
 
-def test_files_cut_short_are_named(tmp_path: Path) -> None:
+def test_truncated_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     write_davis(path, sample(), decimal_comma=False)
     lines = path.read_text().splitlines(keepends=True)
@@ -251,7 +251,7 @@ def test_pivlab_mat_files(tmp_path: Path, v73: bool, filtered: bool) -> None:
     assert trajectory.length_unit == "px" and trajectory.spec.units == ("px/frame", "px/frame")
     assert trajectory.local["gridding"] == {"method": "none"}  # neither turned nor resampled
     assert trajectory.source["vectors"] == ("filtered" if filtered else "original")
-    assert "2.1 % of the vectors were interpolated by PIVlab" in recordings.remarks
+    assert "2.1 % of the vectors were interpolated by PIVlab" in recordings.notes
     assert pickle.loads(pickle.dumps(recordings)).names == ("PIVlab",)
 
 
@@ -265,7 +265,7 @@ def test_units_and_variables_of_pivlab_mat_files(tmp_path: Path) -> None:
         write_pivlab_mat(path, [sample()], [KINDS], filtered=True, units=units)
         trajectory = piv.open_recordings(path)[0]
         assert (trajectory.length_unit, trajectory.spec.units[0]) == (length, speed)
-    assert any("'furlongs'" in note for note in piv.open_recordings(path).remarks)
+    assert any("'furlongs'" in note for note in piv.open_recordings(path).notes)
     with pytest.raises(SourceError, match="'nosuch'; there are: .*u_original"):
         open_recordings(path, hints=Hints(channels={"u": "nosuch"}))
     raw = open_recordings(path, hints=Hints(channels={"u": "u_original"}))[0]
@@ -277,7 +277,7 @@ def test_units_and_variables_of_pivlab_mat_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("v73", [False, True])
-def test_broken_mat_files_are_refused_with_a_message(tmp_path: Path, v73: bool) -> None:
+def test_damaged_mat_files_are_refused(tmp_path: Path, v73: bool) -> None:
     path = tmp_path / "a.mat"
     write_pivlab_mat(path, [sample()], [KINDS], filtered=True, v73=v73)
     data = path.read_bytes()

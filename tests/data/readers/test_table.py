@@ -1,4 +1,4 @@
-"""Tables of text: their columns, and the fields in them."""
+"""Text in columns, and the fields in it."""
 
 import pickle
 from pathlib import Path
@@ -28,7 +28,7 @@ def text_of(columns: list[np.ndarray], separator: str = ",") -> str:
         ("x y\n1 2\n3,5 -4\n", ("x", "y"), [[1, 2], [3.5, -4]]),
         ("x\ty\tz\n1\t\t3\n1\t2\t3\n", ("x", "y", "z"), [[1, np.nan, 3], [1, 2, 3]]),
         ("# x\ty\n1,5\t-2e-3\n", ("x", "y"), [[1.5, -0.002]]),
-        ("1.5 2\n\n# a remark\n3 nan\n", ("column 1", "column 2"), [[1.5, 2], [3, np.nan]]),
+        ("1.5 2\n\n# a comment\n3 nan\n", ("column 1", "column 2"), [[1.5, 2], [3, np.nan]]),
         ("a, b ,c\n1, ,3\n,2,3\n", ("a", "b", "c"), [[1, np.nan, 3], [np.nan, 2, 3]]),
         ("t (s)  Cd \n1,2,\n3,4,\n", ("t (s)", "Cd"), [[1, 2], [3, 4]]),
         ('"u, mean","v"\n1,2\n', ("u, mean", "v"), [[1, 2]]),
@@ -61,7 +61,7 @@ def test_columns_are_found(
         (b"", "found no row of numbers"),
     ],
 )
-def test_broken_tables_are_named(tmp_path: Path, content: bytes, problem: str) -> None:
+def test_broken_tables_are_refused(tmp_path: Path, content: bytes, problem: str) -> None:
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(SourceError, match=f"a.csv: .*{problem}"):
         read_columns(tmp_path / "a.csv")
@@ -79,8 +79,8 @@ def test_a_csv_with_names_is_a_field(tmp_path: Path) -> None:
     assert trajectory.spec.units == ("m/s", "1") and trajectory.length_unit == "mm"
     expected = torch.tensor([[2.0, 2.5, 3.0], [3.0, 3.5, 4.0]])
     assert torch.equal(trajectory.read()[0, 0], expected)
-    (remark,) = recordings.remarks
-    assert remark.startswith("columns left out: quality; ")
+    (note,) = recordings.notes
+    assert note.startswith("columns left out: quality; ")
     kept = table.open_recordings(path, Hints(channels={"quality": "quality"}))[0]
     assert kept.spec.channels == ("u", "p", "quality")
     assert pickle.loads(pickle.dumps(recordings))[0].name == "wake"
@@ -108,9 +108,13 @@ def test_numbered_files_are_frames_of_a_flow(tmp_path: Path) -> None:
     assert flow.time.tolist() == [0.0, 1.0, 2.0, 4.0]
     (odd,) = open_recordings(folder / "B*[13].csv", hints=Hints(dt=0.1))
     assert odd.time.tolist() == pytest.approx([0.0, 0.1])
-    (folder / "B12.csv").write_text("x,y,u,v\n" + text_of([X + 1, Y, X, Y]))
-    with pytest.raises(SourceError, match="B12.csv: expected the points of B9.csv, found others"):
-        table.open_recordings(folder)
+    for head, x, found in (
+        ("x [m],y [m],u [m/s],v [m/s]", X + 1, "the same points in all frames, found others at"),
+        ("x [mm],y [mm],u [m/s],v [m/s]", X, "B12.csv: expected the columns of B9.csv"),
+    ):
+        (folder / "B12.csv").write_text(f"{head}\n" + text_of([x, Y, X, Y]))
+        with pytest.raises(SourceError, match=found):
+            table.open_recordings(folder)
 
 
 def test_numbered_files_state_no_time_step(tmp_path: Path) -> None:
@@ -118,21 +122,23 @@ def test_numbered_files_state_no_time_step(tmp_path: Path) -> None:
         (tmp_path / f"f_{number}.csv").write_text("x,y,u [m/s]\n" + text_of([X, Y, X + number]))
     recordings = open_recordings(tmp_path)
     assert recordings[0].spec.dt is None and recordings[0].time.tolist() == [0.0, 1.0, 2.0]
-    assert any("no time between the frames" in note for note in recordings.remarks)
+    assert any("no time between the frames" in note for note in recordings.notes)
     (tmp_path / "f_2.csv").rename(tmp_path / "f_6.csv")
     recordings = open_recordings(tmp_path)
     assert recordings[0].spec.dt is None and recordings[0].time.tolist() == [0.0, 2.0, 5.0]
-    assert any("frames are missing" in note for note in recordings.remarks)
-    (tmp_path / "f_6.csv").write_text("x,y,u [m/s],t\n" + text_of([X, Y, X, 0 * X]))
-    with pytest.raises(SourceError, match=r"f_6.csv: expected a column of time in all files"):
-        open_recordings(tmp_path)
+    assert any("frames are missing" in note for note in recordings.notes)
+    for number in (1, 3, 6):
+        text = "x,y,u [m/s],t [ms]\n" + text_of([X, Y, X, 0 * X + number])
+        (tmp_path / f"f_{number}.csv").write_text(text)
+    timed = open_recordings(tmp_path)[0]
+    assert timed.time.tolist() == [1.0, 3.0, 6.0] and timed.time_unit == "ms"
 
 
-def test_columns_of_flags_mark_vectors_by_the_users_name(tmp_path: Path) -> None:
+def test_the_user_names_columns_of_flags(tmp_path: Path) -> None:
     flags = np.array([1.0, 0.0, 1.0, -1.0, 1.0, 2.0])
     path = tmp_path / "a.csv"
     path.write_text("x,y,u [m/s],v [m/s],isValid,corr\n" + text_of([X, Y, X, Y, flags, Y]))
-    (note,) = (note for note in open_recordings(path).remarks if "left out" in note)
+    (note,) = (note for note in open_recordings(path).notes if "left out" in note)
     assert "--channels 'valid=isValid'" in note and "--channels 'corr=corr'" in note
     (flow,) = open_recordings(path, hints=Hints(channels={"valid": "isValid", "corr": "corr"}))
     assert flow.spec.channels == ("u", "v", "corr")
@@ -173,7 +179,7 @@ def test_comsol_columns_carry_times_and_parameters(tmp_path: Path) -> None:
     assert second.source == {"file": "flow.txt", "model": "m.mph"}
 
 
-def test_curves_are_no_field(tmp_path: Path) -> None:
+def test_curves_are_refused(tmp_path: Path) -> None:
     path, t = tmp_path / "drag.dat", np.linspace(0, 1, 30)
     for head, columns, found in (
         ("# t  Cd  Cl  Cm\n", [t, t**2, t, t], "no field: columns t, Cd, Cl, Cm; 30"),

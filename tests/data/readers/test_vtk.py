@@ -110,7 +110,7 @@ def test_values_of_cells_lie_at_their_centres(tmp_path: Path, suffix: str) -> No
     path = tmp_path / f"flow{suffix}"
     write_xml(path, (edges(X), edges(Y), Z), data(), on_cells=True)
     assert_plane(opened(path))
-    assert any("cells" in remark for remark in vtk.open_recordings(path).remarks)
+    assert any("cells" in remark for remark in vtk.open_recordings(path).notes)
     if suffix == ".vtr":  # one layer of cells is a plane
         write_xml(path, (edges(X), edges(Y), np.array([0.0, 1.0])), data(), on_cells=True)
         assert_plane(opened(path))
@@ -122,7 +122,7 @@ def test_other_planes_are_turned_into_x_and_y(tmp_path: Path, suffix: str, plane
     path = tmp_path / f"flow{suffix}"
     write_xml(path, {"xz": (X, Z, Y), "yz": (Z, X, Y)}[plane], data(plane=plane))
     assert_plane(opened(path))
-    assert any(f"the plane is {plane}" in remark for remark in vtk.open_recordings(path).remarks)
+    assert any(f"the plane is {plane}" in remark for remark in vtk.open_recordings(path).notes)
 
 
 def test_images_may_be_turned_in_space(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_images_may_be_turned_in_space(tmp_path: Path) -> None:
     text = path.read_text().replace(f"{X[0]:.17g} {Y[0]:.17g} 0.5", f"{X[0]:.17g} 0.5 {Y[0]:.17g}")
     path.write_text(text.replace(" Origin", ' Direction="1 0 0 0 0 -1 0 1 0" Origin'))
     assert_plane(opened(path))
-    assert any("the plane is xz" in remark for remark in vtk.open_recordings(path).remarks)
+    assert any("the plane is xz" in remark for remark in vtk.open_recordings(path).notes)
 
 
 @pytest.mark.parametrize("suffix", [".vti", ".vtu"])
@@ -165,7 +165,7 @@ def test_the_first_of_two_layers_of_points_is_taken_with_a_note(tmp_path: Path) 
         path = tmp_path / f"flow{suffix}"
         write_xml(path, (X, Y, np.array([0.0, 1.0])), both)
         assert_plane(opened(path))
-        assert any("two layers along z" in remark for remark in vtk.open_recordings(path).remarks)
+        assert any("two layers along z" in remark for remark in vtk.open_recordings(path).notes)
 
 
 def test_a_collection_is_a_flow_with_its_times(tmp_path: Path) -> None:

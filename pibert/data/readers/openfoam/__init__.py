@@ -53,7 +53,7 @@ def find_samples(folder: Path) -> dict[str, Series]:
                 times=[time for time, _ in frames],
                 read=partial(_read_surface, surface),
                 facts=facts,
-                remarks=tuple(remarks),
+                notes=tuple(remarks),
             )
     return found
 
@@ -105,7 +105,7 @@ def _read_surface(surface: str, folder: Path) -> Plane | CellPlane:
         vectors = tuple(dict.fromkeys([*joined.vectors, *plane.vectors]))
         joined = replace(joined, vectors=vectors, **parts)
     if isinstance(joined, CellPlane) and not joined.points:
-        joined = replace(joined, remarks=(*joined.remarks, _NOT_INTERPOLATED))
+        joined = replace(joined, notes=(*joined.notes, _NOT_INTERPOLATED))
     return replace(joined, time=None)
 
 
@@ -134,7 +134,7 @@ def read_columns(path: Path) -> Plane:
     plane = cut_plane(SpaceMesh(points=values[:, :3], point_data=data), path)
     assert isinstance(plane, Plane)
     if heads and (stated := _FIELD.match(heads[0])) and stated[2] == "FACE":
-        plane = replace(plane, remarks=(*plane.remarks, _NOT_INTERPOLATED))
+        plane = replace(plane, notes=(*plane.notes, _NOT_INTERPOLATED))
     return plane
 
 
@@ -216,4 +216,4 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
 
 def _open(path: Path, series: dict[str, Series], hints: Hints, *remarks: str) -> Recordings:
     found = join_series("openfoam", path, series, hints)
-    return replace(found, remarks=(*found.remarks, *remarks))
+    return replace(found, notes=(*found.notes, *remarks))

@@ -146,7 +146,7 @@ class CaseReader:
             vectors=tuple(name for name in self.fields if f"{name}_x" in cells),
             units=units,
             place={"normal": "xyz"[mesh.normal], "position": mesh.position},
-            remarks=(*describe_plane(mesh.normal), *[_WEDGE] * mesh.is_wedge),
+            notes=(*describe_plane(mesh.normal), *[_WEDGE] * mesh.is_wedge),
         )
 
 
@@ -199,7 +199,7 @@ def open_case(path: Path, hints: Hints) -> Series:
         facts=_facts(frames[-1], read, box, stated),
         moves=moves or is_overset,
         box=box if moves else None,
-        remarks=tuple(remarks),
+        notes=tuple(remarks),
     )
 
 

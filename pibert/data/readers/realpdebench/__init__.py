@@ -130,7 +130,7 @@ def open_recordings(
         path=part.path,
         names=names,
         load=partial(_load, rows=rows, options=options),
-        remarks=(*remarks, *describe(names[0], rows[names[0]], **options)[1]),
+        notes=(*remarks, *describe(names[0], rows[names[0]], **options)[1]),
     )
 
 

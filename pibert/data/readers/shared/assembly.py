@@ -1,25 +1,25 @@
 """Trajectories from the named arrays of a file.
 
-On a uniform grid nothing is loaded: frames are read, turned and flipped when they are asked for,
-and a point is valid where all of its values are finite. Fields on other points are loaded and
-brought to a uniform grid.
+Fields on a uniform grid stay in the file: frames are read, transposed and flipped on demand, and a
+point is valid where all of its values are finite. Fields on other points are loaded and resampled
+to a uniform grid.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from pibert.data.readers.recordings import Hints, Recordings, SourceError
 from pibert.data.readers.shared.grids import Layout, describe, find_layout, on_uniform_grid, percent
-from pibert.data.readers.shared.roles import RoleFinder, Roles, Variable, meaning
+from pibert.data.readers.shared.naming import check_axis_units
+from pibert.data.readers.shared.roles import Roles, Variable, meaning
 from pibert.data.readers.shared.stores import ArraySource, Piece, Store, read_flags
 from pibert.data.views import MappedFrames, finite_points, mask_shape
-from pibert.fields import FrameSource, Trajectory
+from pibert.fields import Trajectory
 
 _INTERPOLATED = 2
 """The choice code of vectors that TSI Insight interpolated."""
@@ -34,17 +34,17 @@ def make_recordings(
     order: str = "btcyx",
     source: Mapping[str, Any] = {},
     facts: Mapping[str, Any] = {},
-    remarks: Sequence[str] = (),
+    notes: Sequence[str] = (),
     name: str | None = None,
 ) -> Recordings:
-    """The flow, or flows, in the arrays of a file.
+    """Return the flow, or flows, in the arrays of a file.
 
-    ``order`` is the order of axes that is usual in such files, ``source`` the source facts;
-    ``facts`` are other keywords of ``grids.describe``: ``sides``, ``viscosity`` ... The flow has
-    the name of the file unless one is given.
+    ``order`` is the usual order of axes in such files, ``source`` the source facts; ``facts`` are
+    other keywords of ``grids.describe``: ``sides``, ``viscosity`` ... The flow has the name of the
+    file unless one is given.
     """
-    roles = RoleFinder(store.path, variables, hints, order).roles()
-    plan = _plan(store, roles, variables, hints, source, facts)
+    roles = Roles(store.path, variables, hints, order)
+    plan = Plan(store, roles, hints, source, facts)
     stem, width = name or store.path.stem, len(str(plan.members - 1))
     names: tuple[str, ...] = (stem,)
     if plan.members > 1:
@@ -65,19 +65,8 @@ def make_recordings(
         path=store.path,
         names=names,
         load=partial(_load_member, plan=plan, names=names, first=first),
-        remarks=(*remarks, *roles.remarks, *plan.remarks, *noticed, *unused),
+        notes=(*notes, *roles.notes, *plan.notes, *noticed, *unused),
     )
-
-
-def join(kind: str, path: Path, parts: Sequence[Recordings]) -> Recordings:
-    """Several recordings as one."""
-    names = [name for part in parts for name in part.names]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise SourceError(f"{path}: two flows are called {twice[0]!r}; rename one of their files")
-    loaders = {name: part.load for part in parts for name in part.names}
-    remarks = dict.fromkeys(remark for part in parts for remark in part.remarks)
-    load = partial(_load_joined, loaders=loaders)
-    return Recordings(kind=kind, path=path, names=tuple(loaders), load=load, remarks=tuple(remarks))
 
 
 def _load_member(
@@ -87,28 +76,105 @@ def _load_member(
     return first if member == 0 else plan.build(name, member)[0]
 
 
+def join(kind: str, path: Path, several: Sequence[Recordings]) -> Recordings:
+    """Join recordings."""
+    names = [name for recordings in several for name in recordings.names]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise SourceError(f"{path}: two flows are called {twice[0]!r}; rename one of their files")
+    loaders = {name: recordings.load for recordings in several for name in recordings.names}
+    notes = tuple(dict.fromkeys(note for recordings in several for note in recordings.notes))
+    load = partial(_load_joined, loaders=loaders)
+    return Recordings(kind=kind, path=path, names=tuple(loaders), load=load, notes=notes)
+
+
 def _load_joined(name: str, *, loaders: Mapping[str, Callable[[str], Trajectory]]) -> Trajectory:
     return loaders[name](name)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Plan:
-    """What the arrays were found to be, with the coordinates read."""
+    """How trajectories are built from arrays; the coordinates are read at once."""
 
-    store: Store
-    pieces: Mapping[str, Piece]
-    flags: Mapping[str, tuple[Piece, bool | int]]
-    x: np.ndarray
-    y: np.ndarray
-    shape: tuple[int, ...]
-    """(t, y, x), or (t, n) of scattered points."""
-    members: int
-    hints: Hints
-    facts: Mapping[str, Any]
-    """Time, units, provenance: further arguments of ``describe``."""
-    remarks: tuple[str, ...]
+    def __init__(
+        self,
+        store: Store,
+        roles: Roles,
+        hints: Hints,
+        source: Mapping[str, Any],
+        known: Mapping[str, Any],
+    ) -> None:
+        self.store, self.hints = store, hints
+        self.notes: list[str] = []
+        self.pieces, self.flags, size = roles.channels, roles.flags, roles.size
+        steps = {name: float(self._whole(v).item()) for name, v in roles.steps.items()}
+        self.x, self.y = self._coordinates(roles, steps)
+        if self.x.ndim == 2 and self.x.shape == self.y.shape:
+            self.x, self.y, transposed = _separate(self.x, self.y)
+            if transposed:
+                self.pieces = {name: _transposed(piece) for name, piece in self.pieces.items()}
+                self.flags = {
+                    role: (_transposed(p), marks) for role, (p, marks) in self.flags.items()
+                }
+                size = {**size, "x": size["y"], "y": size["x"]}
+        order = next(iter(self.pieces.values())).axes
+        if "y" in order and order.index("x") < order.index("y"):
+            self.notes.append("the fields are stored x first; they were transposed")
+        frames = size.get("t", 1)
+        self.shape = (frames, *(size[letter] for letter in "yx" if letter in size))
+        """(t, y, x), or (t, n) for scattered points."""
+        self.members = size.get("b", 1)
+        time: np.ndarray | None = None
+        time_unit = None
+        stated = None if roles.t is None else self._whole(roles.t).astype(np.float64).reshape(-1)
+        if roles.t is not None and stated is not None and len(stated) == frames:
+            time, time_unit = stated, _unit(roles.t)
+        elif "dt" in steps:
+            time, time_unit = steps["dt"] * np.arange(frames), _unit(roles.steps["dt"])
+        coordinates = (roles.x, roles.y, roles.steps.get("dx"), roles.steps.get("dy"))
+        lengths = (_unit(variable) for variable in coordinates if variable is not None)
+        self.facts = {
+            "time": time,
+            "units": roles.units,
+            "length_unit": check_axis_units(store.path, *lengths),
+            "time_unit": time_unit,
+            "parameters": {"Re": steps["Re"]} if "Re" in steps else {},
+            "source": {"file": store.path.name, **source},
+            **known,
+            "local": {
+                "axes": order,
+                "arrays": {our: piece.key for our, piece in self.pieces.items()},
+                **known.get("local", {}),
+            },
+        }
+        """Time, units, provenance: further arguments of ``describe``."""
+
+    def _whole(self, variable: Variable) -> np.ndarray:
+        return self.store.read(variable.key, (slice(None),) * len(variable.shape))
+
+    def _coordinates(
+        self, roles: Roles, steps: Mapping[str, float]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Read x and y, or make them from a known spacing, or count the points."""
+        stored = {"x": roles.x, "y": roles.y}
+        spacing = {"x": steps.get("dx", self.hints.dx), "y": steps.get("dy", self.hints.dy)}
+        axes: dict[str, np.ndarray] = {}
+        for name, other in (("x", "y"), ("y", "x")):
+            variable, step = stored[name], spacing[name]
+            if variable is not None:
+                axes[name] = self._whole(variable).astype(np.float64)
+                continue
+            if step is None:
+                # Counted points beside known coordinates on the other axis distort the domain.
+                if stored[other] is not None or spacing[other] is not None:
+                    raise SourceError(
+                        f"{self.store.path}: the positions of its points are known along {other}, "
+                        f"but not along {name}; give their spacing in the same unit (--d{name})"
+                    )
+                self.notes.append(f"the file has no {name}: its points were counted")
+            axes[name] = (step or 1.0) * np.arange(roles.size.get(name, 0), dtype=np.float64)
+        return axes["x"], axes["y"]
 
     def build(self, name: str, member: int) -> tuple[Trajectory, tuple[str, ...]]:
+        """Return a trajectory of one flow, and notes."""
         try:
             if len(self.shape) == 3 and self.x.ndim == 1:
                 layout = find_layout(name, self.x, self.y, self.shape[1:], self.hints)
@@ -121,13 +187,13 @@ class Plan:
             raise SourceError(f"{self.store.path}: {error}") from error
 
     def _view(self, name: str, member: int, layout: Layout) -> tuple[Trajectory, tuple[str, ...]]:
-        """A trajectory whose frames stay in the file."""
-        flipped = layout.notes.get("flipped", [])
+        """Return a trajectory whose frames stay in the file."""
+        flipped = layout.record.get("flipped", [])
         flips = {"flip_x": "x" in flipped, "flip_y": "y" in flipped}
         states = self._source(list(self.pieces.values()), member, **flips)
-        masks: dict[str, Tensor | FrameSource] = {}
-        remarks = list(layout.remarks)
-        for role, (piece, marks) in self._decided(states, member, flips, remarks).items():
+        masks: dict[str, Any] = {}
+        notes = list(layout.notes)
+        for role, (piece, marks) in self._resolved_flags(states, member, flips, notes).items():
             source = self._source([piece], member, **flips)
             if "t" in piece.axes:
                 masks[role] = MappedFrames(mask_shape(source), partial(read_flags, source, marks))
@@ -138,53 +204,50 @@ class Plan:
             states,
             layout,
             channels=tuple(self.pieces),
-            valid=finite_points(states, masks.get("valid")),
-            body=masks.get("body"),
-            filled=masks.get("filled"),
-            **{**self.facts, "local": {"gridding": dict(layout.notes), **self.facts["local"]}},
+            valid=finite_points(states, masks.pop("valid", None)),
+            **masks,
+            **{**self.facts, "local": {"gridding": dict(layout.record), **self.facts["local"]}},
         )
-        return trajectory, tuple(remarks)
+        return trajectory, tuple(notes)
 
     def _load(self, name: str, member: int) -> tuple[Trajectory, tuple[str, ...]]:
-        """A trajectory in memory on a grid made for it."""
+        """Return a trajectory in memory, resampled to a uniform grid."""
         states = self._source(list(self.pieces.values()), member)
         fields = states.read(slice(None)).numpy()
-        remarks: list[str] = []
-        masks: dict[str, np.ndarray] = {}
-        for role, (piece, marks) in self._decided(states, member, {}, remarks).items():
-            source = self._source([piece], member)
-            masks[role] = read_flags(source, marks, slice(None)).numpy()
+        notes: list[str] = []
+        masks: dict[str, Any] = {
+            role: read_flags(self._source([piece], member), marks, slice(None)).numpy()
+            for role, (piece, marks) in self._resolved_flags(states, member, {}, notes).items()
+        }
         trajectory, noticed = on_uniform_grid(
             name,
-            {channel: fields[:, place] for place, channel in enumerate(self.pieces)},
+            {channel: fields[:, index] for index, channel in enumerate(self.pieces)},
             self.x,
             self.y,
-            valid=masks.get("valid"),
-            body=masks.get("body"),
-            filled=masks.get("filled"),
             hints=replace(self.hints, channels={}),
+            **masks,
             **self.facts,
         )
-        return trajectory, (*remarks, *noticed)
+        return trajectory, (*notes, *noticed)
 
     def _source(self, pieces: Sequence[Piece], member: int, **flips: bool) -> ArraySource:
         return ArraySource(self.store, pieces, self.shape, member=member, **flips)
 
-    def _decided(
-        self, states: ArraySource, member: int, flips: Mapping[str, bool], remarks: list[str]
+    def _resolved_flags(
+        self, states: ArraySource, member: int, flips: Mapping[str, bool], notes: list[str]
     ) -> dict[str, tuple[Piece, bool | int]]:
-        """The flags by role. Of ``mask`` and ``chc`` the first frame decides what they mark."""
+        """Return the flags by role; the first frame decides what ``mask`` and ``chc`` mark."""
         flags = dict(self.flags)
         if "chc" in flags:
             piece, marks = flags.pop("chc")
             codes = self._source([piece], member).read(slice(0, 1))
             # Choice codes of TSI and PIVPy are above 0 at valid vectors; OpenPIV's flags are 0
-            # there. Early versions of PIVPy copied the one or the other into ``chc``.
+            # there. Early versions of PIVPy copied either into ``chc``.
             if bool((codes == 0).any()) and not bool((codes < 0).any()):
                 key, share = piece.key, percent(float((codes == 0).float().mean()))
                 raise SourceError(
                     f"{self.store.path}: {key!r} is 0 at {share} of the vectors, and the file does "
-                    "not say whether 0 marks valid ones (as in OpenPIV) or invalid ones (as in "
+                    "not state whether 0 marks valid ones (as in OpenPIV) or invalid ones (as in "
                     f"PIVPy and TSI); give --channels invalid={key} if 0 is valid, --channels "
                     f"valid={key} if it is not"
                 )
@@ -200,121 +263,23 @@ class Plan:
         marked = self._source([piece], member, **flips).read(slice(0, 1))[0, 0] != 0
         ones, zeros = bool(dead[marked].all()), bool(dead[~marked].all())
         if ones == zeros or "body" in flags:
-            remarks.append(
+            notes.append(
                 f"the mask {piece.key!r} was not used: it may mark the body or the fluid; call it "
                 "'body' or 'fluid'"
             )
             return flags
-        remarks.append(
-            f"{piece.key!r} was taken for the body where it is {int(ones)}: nothing moves there"
-        )
+        notes.append(f"{piece.key!r} marks the body where it is {int(ones)}: nothing moves there")
         return flags | {"body": (piece, ones)}
 
 
-def _plan(
-    store: Store,
-    roles: Roles,
-    variables: Sequence[Variable],
-    hints: Hints,
-    source: Mapping[str, Any],
-    known: Mapping[str, Any],
-) -> Plan:
-    remarks: list[str] = []
-    pieces, flags = dict(roles.channels), dict(roles.flags)
-    piece = next(iter(pieces.values()))
-    shape = next(variable.shape for variable in variables if variable.key == piece.key)
-    size = dict(zip(piece.axes, shape, strict=True))
-    frames = size.get("t", 1)
-    steps = {name: float(_whole(store, v).item()) for name, v in roles.steps.items()}
-    given = {"x": steps.get("dx", hints.dx), "y": steps.get("dy", hints.dy)}
-    axes: dict[str, np.ndarray] = {}
-    for name, variable in (("x", roles.x), ("y", roles.y)):
-        step = given[name]
-        if variable is not None:
-            axes[name] = _whole(store, variable).astype(np.float64)
-            continue
-        if step is None:
-            # Counted points beside known places along the other axis would make a wrong domain.
-            other = "y" if name == "x" else "x"
-            if (roles.y if name == "x" else roles.x) or given[other] is not None:
-                raise SourceError(
-                    f"{store.path}: it is known where its points lie along {other}, but not along "
-                    f"{name}; give their spacing in the same unit (--d{name})"
-                )
-            remarks.append(f"the file has no {name}: its points were counted")
-        axes[name] = (step or 1.0) * np.arange(size.get(name, 0), dtype=np.float64)
-    x, y = axes["x"], axes["y"]
-    if x.ndim == 2 and x.shape == y.shape:
-        x, y, transposed = _separate(x, y)
-        if transposed:
-            pieces = {name: _transposed(piece) for name, piece in pieces.items()}
-            flags = {role: (_transposed(piece), marks) for role, (piece, marks) in flags.items()}
-            size["x"], size["y"] = size["y"], size["x"]
-    order = next(iter(pieces.values())).axes
-    if "y" in order and order.index("x") < order.index("y"):
-        remarks.append("the fields are stored x first; they were transposed")
-    time: np.ndarray | None = None
-    stated = None if roles.t is None else _whole(store, roles.t).astype(np.float64).reshape(-1)
-    time_unit = None
-    if roles.t is not None and stated is not None and len(stated) == frames:
-        time, time_unit = stated, _unit(roles.t)
-    elif "dt" in steps:
-        time, time_unit = steps["dt"] * np.arange(frames), _unit(roles.steps["dt"])
-    facts = {
-        "time": time,
-        "units": roles.units,
-        "length_unit": _length_unit(store.path, roles),
-        "time_unit": time_unit,
-        "parameters": {"Re": steps["Re"]} if "Re" in steps else {},
-        "source": {"file": store.path.name, **source},
-        **known,
-        "local": {
-            "axes": order,
-            "arrays": {our: piece.key for our, piece in pieces.items()},
-            **known.get("local", {}),
-        },
-    }
-    return Plan(
-        store=store,
-        pieces=pieces,
-        flags=flags,
-        x=x,
-        y=y,
-        shape=(frames, *(size[letter] for letter in "yx" if letter in size)),
-        members=size.get("b", 1),
-        hints=hints,
-        facts=facts,
-        remarks=tuple(remarks),
-    )
-
-
-def _whole(store: Store, variable: Variable) -> np.ndarray:
-    return store.read(variable.key, (slice(None),) * len(variable.shape))
-
-
 def _unit(variable: Variable) -> str | None:
-    """The unit of a coordinate; ``1`` counts as none."""
+    """Return the unit of a coordinate; ``1`` counts as none."""
     unit = meaning(variable)[1]
-    return None if unit == "1" else unit
-
-
-def _length_unit(path: Path, roles: Roles) -> str | None:
-    stated = {
-        variable.key: unit
-        for variable in (roles.x, roles.y, roles.steps.get("dx"), roles.steps.get("dy"))
-        if variable is not None and (unit := _unit(variable))
-    }
-    if len(set(stated.values())) > 1:
-        raise SourceError(
-            f"{path}: its coordinates have different units, "
-            + ", ".join(f"{key} in {unit}" for key, unit in stated.items())
-            + "; bring them to one"
-        )
-    return next(iter(stated.values()), None)
+    return None if unit in ("1", "") else unit
 
 
 def _separate(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
-    """The two axes of meshes that have them, and whether the meshes run along x first."""
+    """Return the two axes of rectilinear meshes, and whether the meshes run along x first."""
     near = 1e-9 * max(float(np.ptp(x)), float(np.ptp(y)))
     if np.ptp(x, axis=0).max() <= near and np.ptp(y, axis=1).max() <= near:
         return x[0], y[:, 0], False

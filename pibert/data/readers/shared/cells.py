@@ -1,12 +1,12 @@
 """Plane meshes of polygonal cells, grids that cover them, and their values at grid points.
 
 A grid point is fluid if it lies in a cell, or on the boundary within ``ON_BOUNDARY``. Its value is
-linear in the triangle between the centre of the cell and one of its sides. The value at a point of
-the mesh is the mean of the cells around it, weighted by inverse distance; at a boundary point, the
-mean of the boundary values on the edges beside it. For one layer of cells this is OpenFOAM's
+linear in the triangle between the centre of the cell and one of its sides. The value at a mesh
+point is the mean of the cells around it, weighted by inverse distance; at a boundary point, the
+mean of the boundary values on the adjacent edges. For one layer of cells this is OpenFOAM's
 ``cellPoint`` interpolation (``volPointInterpolation`` to the points, then linear in tetrahedra).
 
-Positions "in units of the grid" put the point in (row, column) at (column, row).
+In units of the grid, the point in row j and column i is at (i, j).
 """
 
 import math
@@ -17,18 +17,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pibert.data.readers.shared.interpolation import (
-    check_asked,
+    check_shape,
     even_size,
     find_lattice,
     find_uniform,
 )
 
 _FARTHEST = 1e30
-"""Coordinates beyond it are damaged; squares of areas would overflow."""
+"""Larger coordinates are damaged; squares of areas would overflow."""
 
 
 def check_coordinates(values: np.ndarray) -> None:
-    """Raise ValueError unless coordinates are finite and of a size to compute areas with."""
+    """Raise ValueError unless coordinates are finite and not too large to compute areas."""
     largest = float(np.abs(values).max(initial=0.0))
     if not largest <= _FARTHEST:
         raise ValueError(
@@ -43,19 +43,19 @@ class CellMesh:
     points: np.ndarray
     """(n, 2) coordinates; some points may belong to no cell."""
     corners: np.ndarray
-    """Point numbers of all polygons, one polygon after the other, in order around each."""
+    """Point indices of all polygons, one polygon after the other, in order around each."""
     ends: np.ndarray
-    """(m,) where each polygon ends in ``corners``."""
+    """(m,) ends of the polygons in ``corners``."""
     depth: np.ndarray | None = None
     """(n,) distance of the points from the plane, for a layer of cells in space."""
     edges: np.ndarray | None = None
-    """(f, 2) point numbers; None where the boundary is not known."""
+    """(f, 2) point indices; None if the boundary is not known."""
     walls: np.ndarray | None = None
     """(f,) True where an edge is a solid wall."""
     twins: tuple[np.ndarray, ...] = ()
     """For each pair of periodic boundaries: (n,) the matching point, -1 for points off them."""
     rank: np.ndarray | None = None
-    """(m,) where cells overlap the highest rank counts; cells below 0 are not fluid."""
+    """(m,) the highest rank counts where cells overlap; negative cells are not fluid."""
 
     @cached_property
     def owners(self) -> np.ndarray:
@@ -101,7 +101,7 @@ class CellMesh:
         return _cross(a, b), a, b
 
     def same_as(self, other: "CellMesh") -> bool:
-        """Whether all arrays are equal."""
+        """Return whether all arrays are equal."""
         if self is other:
             return True
         pairs = [(getattr(self, each.name), getattr(other, each.name)) for each in fields(self)]
@@ -119,7 +119,7 @@ class Axes(NamedTuple):
     y: np.ndarray
 
     def to_grid(self, points: np.ndarray) -> np.ndarray:
-        """Points (n, 2) as fractional (column, row)."""
+        """Return points (n, 2) as fractional (column, row)."""
         steps = (self.x[1] - self.x[0], self.y[1] - self.y[0])
         return (points - (self.x[0], self.y[0])) / steps
 
@@ -133,16 +133,16 @@ def choose_axes(
     box: np.ndarray | None = None,
     periodic: tuple[bool, bool] = (False, False),
 ) -> tuple[Axes, bool]:
-    """A uniform grid for a mesh, and whether its points are those where the mesh has values.
+    """Return a uniform grid for a mesh, and whether the mesh has its values at the grid points.
 
     Args:
-        name: Of the flow, for messages.
-        mesh: That of the first frame.
-        shape: Rows and columns. By default, values that lie on a uniform grid keep this grid;
-            others get a grid with square cells and as many points per area as the mesh has cells.
-        on_cells: Whether the values belong to cells, at their centres, or to points.
+        name: Name of the flow, for messages.
+        mesh: Mesh of the first frame.
+        shape: Rows and columns. By default, values on a uniform grid keep this grid; others get a
+            grid with square cells and as many points per area as the mesh has cells.
+        on_cells: Whether the values belong to cell centres or to points.
         box: [[left, bottom], [right, top]] to cover; default: the mesh's extent.
-        periodic: Along x and y; the grid then leaves out the last column or row, a repetition.
+        periodic: Along x and y; the grid then omits the last column or row, a repetition.
     """
     used = mesh.points[np.unique(mesh.corners)]
     if shape is None and box is None:
@@ -157,16 +157,16 @@ def choose_axes(
         count = len(mesh.ends)
         step = math.sqrt(mesh.areas().sum() / count)
         shape = even_size(name, np.array([right - left, top - bottom]), step, count)
-    rows, columns = check_asked(name, shape)
+    rows, columns = check_shape(name, shape)
     x = np.linspace(left, right, columns, endpoint=not periodic[0])
     y = np.linspace(bottom, top, rows, endpoint=not periodic[1])
     return Axes(x, y), False
 
 
 ON_BOUNDARY = 1e-6
-"""A point this far outside the mesh, as a share of the grid's extent, is on its boundary."""
+"""Points up to this share of the grid's extent outside the mesh are on its boundary."""
 _ROUNDING = 1e-9
-"""Smaller weights are zero, so that an unknown value beside a grid point does not reach it."""
+"""Smaller weights are zero, so that an unknown neighbour does not spoil a grid point."""
 _PAIRS = 1 << 22
 
 _Spread = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -178,13 +178,13 @@ class CellSampler:
 
     def __init__(self, mesh: CellMesh, axes: Axes) -> None:
         self.mesh, self.shape = mesh, (len(axes.y), len(axes.x))
-        centres, places = axes.to_grid(mesh.centres), axes.to_grid(mesh.points)
+        centres, points = axes.to_grid(mesh.centres), axes.to_grid(mesh.points)
         owner, after = mesh.owners, mesh.following
         rank = np.zeros(len(mesh.ends), int) if mesh.rank is None else mesh.rank
         sides = np.flatnonzero(rank[owner] >= 0)
-        triangles = np.stack([centres[owner], places[mesh.corners], places[after]], 1)[sides]
+        triangles = np.stack([centres[owner], points[mesh.corners], points[after]], 1)[sides]
         found = cover(triangles, self.shape, ON_BOUNDARY * max(self.shape))
-        # Of all triangles that hold a grid point, keep the one that it lies deepest in.
+        # If several triangles hold a grid point, keep the one in which it lies deepest.
         order = np.lexsort((found.weights.min(1), rank[owner[sides[found.triangle]]]))
         best = np.full(self.shape, -1)
         best[found.rows[order], found.columns[order]] = order
@@ -198,7 +198,7 @@ class CellSampler:
         used = rank[owner] >= 0
         point, cell = mesh.corners[used], owner[used]
         self._from_cells = point, cell, _inverse_distance(mesh, point, mesh.centres[cell])
-        """How cell values reach the points."""
+        """Weights from cells to points."""
         self._from_edges = None if mesh.edges is None else _spread_edges(mesh, self._from_cells)
         self.body = self._find_body(axes)
         """(y, x) points in a solid."""
@@ -210,11 +210,11 @@ class CellSampler:
         edges: np.ndarray | None = None,
         zeros: np.ndarray | None = None,
     ) -> np.ndarray:
-        """A field on the grid, (y, x), NaN where no cell is.
+        """Return a field on the grid, (y, x), NaN outside all cells.
 
-        Values belong to cells (m,), points (n,) and boundary edges (f,). Those of cells are by
-        default the mean over the cell's corners, those of points interpolated from cells and edges
-        (zero at the points ``zeros``), those of edges the cells'.
+        Values belong to cells (m,), points (n,) and boundary edges (f,). Cell values default to the
+        mean over the cell's corners, point values to the interpolation from cells and edges (zero
+        at the points ``zeros``), edge values to those of the cells.
         """
         if points is None:
             assert cells is not None
@@ -241,7 +241,7 @@ class CellSampler:
             return total / np.bincount(point, weight, minlength=count)
 
     def _find_body(self, axes: Axes) -> np.ndarray:
-        """Points outside the mesh, nearest to a wall; without patches, enclosed by the mesh."""
+        """Return the points outside the mesh nearest to a wall; without patches, in holes."""
         outside, mesh = ~self.fluid, self.mesh
         if mesh.edges is None or mesh.walls is None or not len(mesh.edges):
             return outside & ~_connected_to_border(outside)
@@ -253,25 +253,25 @@ class CellSampler:
 
 
 def _spread_edges(mesh: CellMesh, from_cells: _Spread) -> _Spread:
-    """How cell and boundary values reach the points; at boundary points the latter alone count."""
+    """Return weights from cells and boundary edges to points; boundary points use edges alone."""
     assert mesh.edges is not None
     point, edge = mesh.edges.reshape(-1), np.repeat(np.arange(len(mesh.edges)), 2)
     weight = _inverse_distance(mesh, point, mesh.points[mesh.edges].mean(1)[edge])
     inner = ~np.isin(from_cells[0], point)
-    own = (point, len(mesh.ends) + edge, weight)
-    joined = [np.concatenate([a[inner], b]) for a, b in zip(from_cells, own, strict=True)]
+    outer = (point, len(mesh.ends) + edge, weight)
+    joined = [np.concatenate([a[inner], b]) for a, b in zip(from_cells, outer, strict=True)]
     return joined[0], joined[1], joined[2]
 
 
 def _inverse_distance(mesh: CellMesh, point: np.ndarray, source: np.ndarray) -> np.ndarray:
-    away = np.linalg.norm(mesh.points[point] - source, axis=1)
+    distance = np.linalg.norm(mesh.points[point] - source, axis=1)
     if mesh.depth is not None:
-        away = np.hypot(away, mesh.depth[point])
-    return 1 / np.maximum(away, np.finfo(float).tiny)
+        distance = np.hypot(distance, mesh.depth[point])
+    return 1 / np.maximum(distance, np.finfo(float).tiny)
 
 
 def _join_twins(spread: _Spread, mesh: CellMesh) -> _Spread:
-    """Points on periodic boundaries also take the contributions to their twins."""
+    """Add to points on periodic boundaries the contributions to their twins."""
     point, source, weight = spread
     for twin in mesh.twins:
         other = twin[point]
@@ -283,7 +283,7 @@ def _join_twins(spread: _Spread, mesh: CellMesh) -> _Spread:
 
 
 def _nearest_edge(targets: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """The number of the edge (f, 2, 2) nearest to each target (k, 2)."""
+    """Return the index of the edge (f, 2, 2) nearest to each target (k, 2)."""
     start, along = edges[:, 0], edges[:, 1] - edges[:, 0]
     squared = np.maximum((along**2).sum(1), np.finfo(float).tiny)
     nearest = np.empty(len(targets), int)
@@ -291,24 +291,22 @@ def _nearest_edge(targets: np.ndarray, edges: np.ndarray) -> np.ndarray:
     for first in range(0, len(targets), block):
         arm = targets[first : first + block, None] - start
         share = np.clip((arm * along).sum(-1) / squared, 0, 1)
-        away = ((arm - share[..., None] * along) ** 2).sum(-1)
-        nearest[first : first + block] = away.argmin(1)
+        distance = ((arm - share[..., None] * along) ** 2).sum(-1)
+        nearest[first : first + block] = distance.argmin(1)
     return nearest
 
 
 def _connected_to_border(mask: np.ndarray) -> np.ndarray:
-    """The part of a mask that is connected to the border of the grid."""
-    # A frame of False around it, so that every point has four neighbours.
-    left, columns = np.pad(mask, 1).ravel(), mask.shape[1] + 2
-    border = np.pad(np.zeros((mask.shape[0] - 2, mask.shape[1] - 2), bool), 1, constant_values=True)
-    front = np.flatnonzero(np.pad(mask & border, 1))
-    reached = np.zeros_like(left)
+    """Return the points of a mask that are connected to the border of the grid."""
+    # A frame of points outside, from which the mask is flooded.
+    left, columns = np.pad(mask, 1, constant_values=True), mask.shape[1] + 2
+    left = np.pad(left, ((1, 1), (0, 0))).ravel()
+    front = np.array([columns])
     while len(front):
-        # Only from the points reached last: long winding gaps take no longer than wide ones.
-        reached[front], left[front] = True, False
+        left[front] = False
         near = (front[:, None] + [-columns, -1, 1, columns]).ravel()
         front = np.unique(near[left[near]])
-    return reached.reshape(-1, columns)[1:-1, 1:-1]
+    return mask & ~left.reshape(-1, columns)[2:-2, 1:-1]
 
 
 _COVER_TOLERANCE = 1e-9
@@ -316,12 +314,12 @@ _BLOCK = 1 << 18
 """Pairs of a triangle and a grid point in its box that are compared at once."""
 _PER_TRIANGLE = 64
 _PER_POINT = 32
-"""Such pairs that a mesh may have, per triangle and per grid point. Most meshes have fewer than ten
-per triangle; slanted slivers that span the grid have thousands."""
+"""Limits on such pairs, per triangle and per grid point. Most meshes have fewer than ten per
+triangle; slanted slivers that span the grid have thousands."""
 
 
 class Cover(NamedTuple):
-    """Grid points inside triangles; a point on an edge is there once for each triangle."""
+    """Grid points inside triangles; a point on an edge occurs once for each triangle."""
 
     rows: np.ndarray
     columns: np.ndarray
@@ -331,7 +329,7 @@ class Cover(NamedTuple):
 
 
 def cover(corners: np.ndarray, shape: tuple[int, int], tolerance: float | None = None) -> Cover:
-    """The grid points inside triangles (k, 3, 2) on a grid of ``shape``, all triangles at once.
+    """Return the points of a grid of ``shape`` inside triangles (k, 3, 2), in units of the grid.
 
     Points may lie ``tolerance`` outside; None allows for rounding alone. Raises ValueError if the
     triangles overlap so much that comparing them would take too long.
@@ -354,7 +352,7 @@ def cover(corners: np.ndarray, shape: tuple[int, int], tolerance: float | None =
         _cover_block(which, corners[which], low[which], size[which], tolerance)
         for which in np.split(whole, np.unique(starts))
     ]
-    return Cover(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+    return Cover(*map(np.concatenate, zip(*found, strict=True)))
 
 
 def _cover_block(
@@ -364,14 +362,14 @@ def _cover_block(
     size: np.ndarray,
     tolerance: float | None,
 ) -> Cover:
-    """The grid points in some triangles, whose numbers, first grid points and boxes are given."""
+    """Return the grid points in triangles, given their indices, first grid points and boxes."""
     a, b, c = corners[:, 0], corners[:, 1], corners[:, 2]
     area = _area(corners)
     wide, count = size[:, 0], size.prod(1)
     owner = np.repeat(np.arange(len(corners)), count)
-    place = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
-    columns = low[owner, 0] + place % wide[owner]
-    rows = low[owner, 1] + place // wide[owner]
+    index = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+    columns = low[owner, 0] + index % wide[owner]
+    rows = low[owner, 1] + index // wide[owner]
     arm = np.stack([columns, rows], 1) - a[owner]
     to_b = _cross(arm, (c - a)[owner]) / area[owner]
     to_c = _cross((b - a)[owner], arm) / area[owner]
@@ -386,7 +384,7 @@ def _cover_block(
 
 
 def _area(corners: np.ndarray) -> np.ndarray:
-    """Twice the signed area."""
+    """Return twice the signed area."""
     return _cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
 
 
@@ -395,7 +393,7 @@ def _cross(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 
 class GridError:
-    """Sums up how far the grid, sampled at points of the source, is from the values there."""
+    """The difference of the grid, sampled at points of the source, from the values there."""
 
     def __init__(self, channels: tuple[str, ...]) -> None:
         self.channels = channels
@@ -429,7 +427,7 @@ class GridError:
         self.total_squares += (values**2).sum(1)
 
     def report(self) -> dict[str, Any]:
-        """Error per channel, rms over the tested nodes, and as a share of the field's deviation."""
+        """Return the rms error per channel, absolute and relative to the standard deviation."""
         if not self.tested:
             return {"error": None, "nodes_tested": 0.0}
         rms = np.sqrt(self.squares / self.tested)

@@ -1,14 +1,14 @@
 """Numbered files, compressed files, and numbers in text.
 
 Columns of text may be separated by blanks, tabs, commas or semicolons; a comma between digits is a
-decimal comma where something else separates the columns. Lines before the first row are the header.
+decimal comma if something else separates the columns. Lines before the first row are the header.
 An empty cell is NaN.
 
-Files of a folder or pattern are frames in the order of the numbers in their names. Where several
+Files of a folder or pattern are frames in the order of the numbers in their names. If several
 numbers change, the last one counts frames and the others distinguish trajectories.
 
-A few kilobytes can unpack to gigabytes, and fields rarely shrink to less than a twentieth of their
-size: a file may unpack to 20 times its size, or to 256 MB where that is more.
+A few kilobytes can unpack to gigabytes, but fields rarely compress to less than a twentieth: a file
+may unpack to 20 times its size, or to 256 MB if that is more.
 """
 
 import csv
@@ -30,11 +30,11 @@ from pibert.regular_files import require_regular
 _ALWAYS = 256 << 20
 _RATIO = 20
 _LZMA_MEMORY = 256 << 20
-"""LZMA's highest preset needs a quarter of this; a damaged header may ask for gigabytes."""
+"""LZMA's highest preset needs a quarter of this; a damaged header may request gigabytes."""
 
 
 def unpacked_limit(size: int) -> int:
-    """Bytes that a file of this size may unpack to."""
+    """Return the number of bytes that a file of this size may unpack to."""
     return max(_ALWAYS, _RATIO * size)
 
 
@@ -73,13 +73,13 @@ _FRAME_FOLDER = re.compile(r"(?:frame|step|time|t)?[ _-]?\d+", re.IGNORECASE)
 
 
 def expand_pattern(path: Path) -> list[Path]:
-    """What fits a pattern such as ``run/B*.txt`` or ``run*/B*.txt``; nothing where nothing does."""
+    """Return the files and folders that match a pattern such as ``run*/B*.txt``."""
     base = next(parent for parent in path.parents if parent.exists())
     return sorted(base.glob(str(path.relative_to(base))))
 
 
 def find_files(path: Path, suffixes: Sequence[str]) -> list[Path]:
-    """The file itself, the files of a folder, or those of a pattern such as ``run/B*.txt``."""
+    """Return the file itself, the files of a folder, or those of a pattern."""
     require_regular(path)
     if path.is_file():
         return [path]
@@ -91,87 +91,93 @@ def find_files(path: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def shared_folder(files: Sequence[Path]) -> Path:
-    """The innermost folder that holds all files."""
+    """Return the innermost folder that holds all files."""
     return Path(os.path.commonpath([file.absolute().parent for file in files]))
 
 
 def label(file: Path, base: Path) -> str:
-    """The name of a file, after those of the folders between it and the one shared by all."""
+    """Return the name of a file with those of its folders below ``base`` in front."""
     return "-".join(file.absolute().relative_to(base).with_suffix("").parts)
 
 
 def group_by_number(files: Sequence[Path]) -> dict[str, dict[int, Path]]:
-    """Trajectories by name: the files in the order of their frame numbers.
+    """Return the files of each trajectory, by name, in the order of their frame numbers.
 
-    Where the files lie in several folders, these are trajectories, or frames if only numbered.
+    Files in several folders are one trajectory per folder, or one frame per folder if the names of
+    the folders are only numbers.
     """
-    skeletons: dict[str, list[Path]] = {}
     base = shared_folder(files) if files else Path()
     names = {file: file.absolute().relative_to(base).as_posix() for file in files}
+    alike: dict[str, list[Path]] = {}
     for file in files:
         if re.search(r"(?:^|/)\d+\.\d+/", names[file]):
             raise SourceError(
                 f"{file}: the folder is named by a decimal number, which does not define the order "
                 "of frames; number the folders, or name the files of one"
             )
-        skeletons.setdefault(re.sub(r"\d+", "#", names[file]), []).append(file)
+        alike.setdefault(re.sub(r"\d+", "#", names[file]), []).append(file)
     groups: dict[str, dict[int, Path]] = {}
-    for skeleton, alike in skeletons.items():
-        stems = [names[file].removesuffix(file.suffix) for file in alike]
-        numbers = np.array([[int(n) for n in re.findall(r"\d+", stem)] for stem in stems])
-        changing = [
-            int(place)
-            for place in np.flatnonzero((numbers != numbers[0]).any(0))
-            if _counts_frames(stems[0], int(place))
-        ]
-        taken = set(groups)
-        for file, stem, row in zip(alike, stems, numbers, strict=True):
+    for skeleton, similar in alike.items():
+        stems = {file: names[file].removesuffix(file.suffix) for file in similar}
+        counter, taken = _frame_counter(list(stems.values())), set(groups)
+        for file, stem in stems.items():
             number, name = 0, stem
-            if changing:
-                number, place = int(row[changing[-1]]), _number_in(stem, changing[-1])
-                rest = stem[: place.start()] + stem[place.end() :]
+            if counter is not None:
+                found = _numbers(stem)[counter]
+                number, rest = int(found[0]), stem[: found.start()] + stem[found.end() :]
                 name = re.sub(r"([ _./-])[ _./-]+", r"\1", rest).strip(" _./-") or "vectors"
-            name = name.replace("/", "-")
-            other = f"{name} {skeleton}".replace("/", "-")
-            members = groups.setdefault(name if name not in taken else other, {})
+            name = name if name.replace("/", "-") not in taken else f"{name} {skeleton}"
+            members = groups.setdefault(name.replace("/", "-"), {})
             if number in members:
                 raise SourceError(
-                    f"{file}: {members[number].name} has the same number; keep the files of one "
-                    "recording in a folder of their own"
+                    f"{file}: {members[number].name} has the same number; keep the files of each "
+                    "recording in a separate folder"
                 )
             members[number] = file
     return {name: dict(sorted(members.items())) for name, members in groups.items()}
 
 
-def _number_in(stem: str, which: int) -> re.Match[str]:
-    return list(re.finditer(r"\d+", stem))[which]
+def find_series(path: Path, suffixes: Sequence[str]) -> dict[str, dict[int, Path]]:
+    """Return the trajectories of a file, folder or pattern; a single one has the folder's name."""
+    groups = group_by_number(find_files(path, suffixes))
+    if len(groups) == 1 and path.is_dir():
+        return {path.name: next(iter(groups.values()))}
+    return groups
 
 
-def _counts_frames(stem: str, which: int) -> bool:
-    """Whether a number may be that of a frame: those in names of folders such as run1 are not."""
-    number = _number_in(stem, which)
-    folder, slash, _ = stem[number.start() :].partition("/")
-    name = stem[: number.start()].rpartition("/")[2] + folder
-    return not slash or _FRAME_FOLDER.fullmatch(name) is not None
+def _numbers(stem: str) -> list[re.Match[str]]:
+    return list(re.finditer(r"\d+", stem))
+
+
+def _frame_counter(stems: Sequence[str]) -> int | None:
+    """Return which number in the names counts frames; those of folders such as run1 do not."""
+    rows = [[int(number[0]) for number in _numbers(stem)] for stem in stems]
+    counter = None
+    for index, number in enumerate(_numbers(stems[0])):
+        folder, slash, _ = stems[0][number.start() :].partition("/")
+        name = stems[0][: number.start()].rpartition("/")[2] + folder
+        changes = len({row[index] for row in rows}) > 1
+        if changes and (not slash or _FRAME_FOLDER.fullmatch(name)):
+            counter = index
+    return counter
 
 
 def parse_numbers(text: bytes, dtype: str) -> np.ndarray:
-    """The numbers of a text, as ``f4``, ``i8`` ... in the machine's byte order.
+    """Return the numbers of a text, as ``f4``, ``i8`` ... in the machine's byte order.
 
-    Raises ValueError if it holds anything but numbers and white space, or a whole number out of the
-    type's range.
+    Raises ValueError on anything but numbers and white space, or on integers out of range.
     """
     kind, count = np.dtype(dtype), count_words(text)
     if not count:
         return np.empty(0, kind)
     with warnings.catch_warnings():
-        # Of text that is no number some versions of NumPy warn; others raise ValueError.
+        # On other text some versions of NumPy warn, others raise ValueError.
         warnings.simplefilter("error", DeprecationWarning)
         try:
             values = np.fromstring(text, f"{kind.kind}8", sep=" ")
         except (DeprecationWarning, ValueError):
-            raise ValueError("a list of numbers holds something else") from None
-    if len(values) != count:  # NumPy takes 1-2 for two numbers
+            values = np.empty(0)
+    if len(values) != count:  # NumPy also reads 1-2 as two numbers
         raise ValueError("a list of numbers holds something else")
     if kind.kind == "f":
         with np.errstate(over="ignore"):
@@ -184,7 +190,7 @@ def parse_numbers(text: bytes, dtype: str) -> np.ndarray:
 
 
 def count_words(text: bytes) -> int:
-    """How many words a text has, counted without making them."""
+    """Count the words of a text without splitting it."""
     is_space = np.frombuffer(text, np.uint8) <= ord(" ")
     starts = is_space[:-1] & ~is_space[1:]
     return int(starts.sum()) + int(len(is_space) > 0 and not is_space[0])
@@ -200,11 +206,11 @@ class Table:
     """The columns of a file."""
 
     names: tuple[str, ...]
-    """As the header has them; ``column 1`` and so on without one."""
+    """The header's names; ``column 1`` and so on without a header."""
     values: np.ndarray
     """(rows, columns) in float64."""
     comments: tuple[str, ...]
-    """The lines of the header, without the marks of a comment."""
+    """The lines of the header, without comment characters."""
     named: bool = True
     """Whether the header names the columns."""
 
@@ -228,7 +234,7 @@ _STYLES = (
 
 
 def read_head(path: Path) -> list[str] | None:
-    """The first lines of a text file, whole ones; None where it is no text. Never raises."""
+    """Return the first complete lines of a text file; None if it is no text. Never raises."""
     try:
         require_regular(path)
         with path.open("rb") as file:
@@ -242,7 +248,7 @@ def read_head(path: Path) -> list[str] | None:
 
 
 def has_rows(head: Sequence[str]) -> bool:
-    """Whether two rows of as many numbers follow each other."""
+    """Return whether there are two rows with the same number of columns."""
     start = _first_row(head)
     if start is None:
         return False
@@ -252,7 +258,7 @@ def has_rows(head: Sequence[str]) -> bool:
 
 
 def read_columns(path: Path) -> Table:
-    """The columns of a text file; SourceError where there are none, or a row is broken."""
+    """Read the columns of a text file; SourceError if there are none, or a row is broken."""
     require_regular(path)
     try:
         text = path.read_bytes().decode("utf-8-sig", "replace")
@@ -266,7 +272,7 @@ def read_columns(path: Path) -> Table:
     if style.separator != "," and any("," in line for line in lines[first:] if _is_row(line)):
         style = replace(style, decimal_comma=True)  # the first row had none
     values = _parse(path, lines, first, style)
-    # A tab in front stays: the first column has no name then.
+    # Keep a leading tab: then the first column has no name.
     header = (_COMMENT.sub("", line) for line in lines[:first] if line.strip())
     comments = tuple(line.rstrip().lstrip(" ") for line in header)
     names = _find_names(comments, values.shape[1])
@@ -317,13 +323,13 @@ def _parse(path: Path, lines: Sequence[str], first: int, style: _Style) -> np.nd
         values = np.loadtxt(rows, ndmin=2, comments=None)
     except ValueError as error:
         raise SourceError(f"{path}: a row is not made of numbers ({error})") from error
-    # A separator at the end of every line makes no column.
+    # A separator at the end of every line is not a column.
     ended = width > 1 and not style.cells(lines[first])[-1].strip()
     return values[:, :-1] if ended and np.isnan(values[:, -1]).all() else values
 
 
 def _find_names(comments: Sequence[str], width: int) -> tuple[str, ...] | None:
-    """The names of the columns, where the last line of the header has so many."""
+    """Return the names of the columns if the last line of the header has this number of names."""
     whole = " ".join(comments)
     if re.search(r"\bVARIABLES\s*=", whole, re.IGNORECASE):
         declared = re.split(r"\bVARIABLES\s*=", whole, maxsplit=1, flags=re.IGNORECASE)[1]

@@ -1,11 +1,11 @@
-"""Foreign fields on the uniform grid that a trajectory needs.
+"""Fields on any points, placed on the uniform grid that a trajectory needs.
 
-All data are treated as points (x, y) with values: axes of a grid, two-dimensional meshes in either
-order, and scattered points. A uniform grid is kept, with ascending axes; points of another lattice
-are interpolated bilinearly, all others linearly in triangles (``interpolation``). The interpolation
-error is estimated by repeating it with every second line, or half of the points, left out: the rms
-error at those as a share of the field's fluctuation. With all points it is smaller, for smooth
-fields by about four (lines) or two (points).
+All data are points (x, y) with values: axes of a grid, two-dimensional meshes in either order, or
+scattered points. A uniform grid is kept, with ascending axes; points of another lattice are
+interpolated bilinearly, all others linearly in triangles (``interpolation``). The interpolation
+error is estimated with every second line, or half of the points, left out: the rms error at those
+relative to the field's fluctuation. With all points it is smaller, for smooth fields by a factor of
+about four (lines) or two (points).
 """
 
 import math
@@ -22,7 +22,7 @@ from pibert.data.readers.shared.interpolation import (
     Interpolation,
     Lattice,
     Triangulation,
-    check_asked,
+    check_shape,
     find_lattice,
     find_uniform,
     fit_axis,
@@ -33,7 +33,7 @@ from pibert.fields import FieldSpec, FrameSource, Grid, Sides, Trajectory
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Layout:
-    """The uniform grid that was chosen for some points, and the way there."""
+    """The uniform grid for a set of points, and the interpolation to it."""
 
     shape: tuple[int, int]
     origin: tuple[float, float]
@@ -41,16 +41,16 @@ class Layout:
     dy: float
     interpolation: Interpolation
     check: tuple[Interpolation, np.ndarray] | None
-    """Where the grid needed interpolating: one from part of the points to the numbers of those that
-    it left out."""
-    remarks: tuple[str, ...]
-    notes: Mapping[str, Any]
-    """For the local representation."""
+    """If the grid needs interpolation: one from a subset of the points to the others, and the
+    indices of those."""
+    notes: tuple[str, ...]
+    record: Mapping[str, Any]
+    """Facts for ``Trajectory.local``."""
 
     def place(
         self, fields: Mapping[str, np.ndarray], known: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """States (t, c, y, x) in float32 and the valid points (t, y, x).
+        """Return states (t, c, y, x) in float32 and the valid points (t, y, x).
 
         ``fields`` map channels to values (t, ...) in the source's order; ``known`` is (t, n).
         """
@@ -62,24 +62,24 @@ class Layout:
         return states, valid.reshape(t, ny, nx)
 
     def place_mask(self, mask: np.ndarray) -> np.ndarray:
-        """A mask (t, y, x) of one that is (t, n): true where half of the support is."""
+        """Return a mask (t, n) as (t, y, x): true where half of the support is."""
         return self.interpolation.covers(mask).reshape(-1, *self.shape)
 
     def estimate_error(
         self, fields: Mapping[str, np.ndarray], known: np.ndarray
     ) -> dict[str, float]:
-        """The rms error at the points left out, in the middle frame, over the fluctuation there."""
+        """Return the rms error over the fluctuation at the points left out, in the middle frame."""
         assert self.check is not None
         interpolation, points = self.check
         frame, errors = len(known) // 2, {}
-        there = known[frame : frame + 1]
+        known = known[frame : frame + 1]
         for channel, values in fields.items():
             flat = values[frame].reshape(1, -1)
-            found, enough = interpolation.apply(flat, there)
-            usable = (enough & there[:, points])[0]
+            estimate, enough = interpolation.apply(flat, known)
+            usable = (enough & known[:, points])[0]
             truth = flat[0, points][usable].astype(np.float64)
             if len(truth) and np.ptp(truth) > 0:
-                rms = np.sqrt(np.mean((found[0, usable] - truth) ** 2))
+                rms = np.sqrt(np.mean((estimate[0, usable] - truth) ** 2))
                 errors[channel] = float(rms / truth.std())
         return errors
 
@@ -87,18 +87,18 @@ class Layout:
 def find_layout(
     name: str, x: np.ndarray, y: np.ndarray, shape: tuple[int, ...], hints: Hints = Hints()
 ) -> Layout:
-    """How points come onto a uniform grid; messages name ``name``.
+    """Find a uniform grid for points; messages name ``name``.
 
     ``x`` and ``y`` are axes, meshes of the fields' shape, or coordinates of the points; ``shape``
     is that of one frame: (y, x), (x, y) or (n,). ``hints.shape`` is the size to resample to.
     """
     if hints.shape is not None:
-        check_asked(name, hints.shape)
-    x, y, remarks, notes = _as_points(name, np.asarray(x), np.asarray(y), shape)
+        check_shape(name, hints.shape)
+    x, y, notes, record = _as_points(name, np.asarray(x), np.asarray(y), shape)
     lattice = find_lattice(name, x, y)
     if lattice is None:
-        return _scattered(name, np.stack([x, y], -1).astype(float), remarks, notes, hints)
-    return _on_lattice(lattice, remarks, notes, hints)
+        return _scattered(name, np.stack([x, y], -1).astype(float), notes, record, hints)
+    return _on_lattice(lattice, notes, record, hints)
 
 
 def percent(share: float) -> str:
@@ -108,7 +108,7 @@ def percent(share: float) -> str:
 def _as_points(
     name: str, x: np.ndarray, y: np.ndarray, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray, list[str], dict[str, Any]]:
-    """One x and y per value, in the order of the values, and how a grid was turned."""
+    """Return x and y for every value, in the order of the values, and how the grid is stored."""
     found, transposed = (x.shape, y.shape), False
     if x.ndim == y.ndim == 1 and len(shape) == 2:
         transposed = shape == (len(x), len(y)) and len(x) != len(y)
@@ -122,45 +122,40 @@ def _as_points(
         )
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         raise SourceError(f"{name}: every point needs finite coordinates; some x or y are not")
-    remarks, notes = _turned(x, y, transposed) if len(shape) == 2 else ([], {})
-    return x.ravel(), y.ravel(), remarks, notes
-
-
-def _turned(x: np.ndarray, y: np.ndarray, transposed: bool) -> tuple[list[str], dict[str, Any]]:
-    remarks: list[str] = []
-    notes: dict[str, Any] = {}
+    notes: list[str] = []
+    record: dict[str, Any] = {}
     if transposed:
-        remarks.append("the fields were stored x first; they were transposed")
-        notes["transposed"], x, y = True, x.T, y.T
-    if x[0, -1] < x[0, 0]:
-        remarks.append("x ran leftward; columns were flipped")
-        notes["flipped"] = ["x"]
-    if y[-1, 0] < y[0, 0]:
-        remarks.append("y ran downward; rows were flipped")
-        notes["flipped"] = [*notes.get("flipped", []), "y"]
-    return remarks, notes
+        notes.append("the fields were stored x first; they were transposed")
+        record["transposed"] = True
+    if len(shape) == 2:
+        rows, columns = (y.T, x.T) if transposed else (y, x)
+        if columns[0, -1] < columns[0, 0]:
+            notes.append("x ran leftward; columns were flipped")
+            record["flipped"] = ["x"]
+        if rows[-1, 0] < rows[0, 0]:
+            notes.append("y ran downward; rows were flipped")
+            record["flipped"] = [*record.get("flipped", []), "y"]
+    return x.ravel(), y.ravel(), notes, record
 
 
-def _on_lattice(
-    lattice: Lattice, remarks: list[str], notes: dict[str, Any], hints: Hints
-) -> Layout:
+def _on_lattice(lattice: Lattice, notes: list[str], record: dict[str, Any], hints: Hints) -> Layout:
     rows, columns = hints.shape or lattice.nodes.shape
     x, y = fit_axis(lattice.columns, columns), fit_axis(lattice.rows, rows)
     shape, check = (len(y.low), len(x.low)), None
-    notes["method"] = "none"
+    record["method"] = "none"
     if not (x.exact and y.exact):
         uneven = " and ".join(n for n, axis in (("x", x), ("y", y)) if not axis.exact)
-        remarks.append(
+        notes.append(
             f"the spacing of {uneven} is not uniform; resampled bilinearly from "
             f"{lattice.nodes.shape[0]} x {lattice.nodes.shape[1]} to {shape[0]} x {shape[1]}"
         )
-        notes |= {"method": "bilinear", "from": list(lattice.nodes.shape), "to": list(shape)}
+        record |= {"method": "bilinear", "from": list(lattice.nodes.shape), "to": list(shape)}
         check = without_every_second_line(lattice, x, y)
     elif hints.shape is not None:
-        remarks.append("the grid is uniform and was kept, whatever size was asked for")
+        notes.append("the grid is uniform and was kept; the requested shape was not used")
     absent = 1 - int((lattice.nodes >= 0).sum()) / (shape[0] * shape[1])
     if check is None and absent > 0:
-        remarks.append(f"{percent(absent)} of the grid's points are not there: marked invalid")
+        notes.append(f"{percent(absent)} of the grid's points are missing: marked invalid")
     return Layout(
         shape=shape,
         origin=(x.first, y.first),
@@ -168,26 +163,26 @@ def _on_lattice(
         dy=y.step,
         interpolation=lattice.interpolation(x, y),
         check=check,
-        remarks=tuple(remarks),
-        notes=notes,
+        notes=tuple(notes),
+        record=record,
     )
 
 
 def _scattered(
-    name: str, points: np.ndarray, remarks: list[str], notes: dict[str, Any], hints: Hints
+    name: str, points: np.ndarray, notes: list[str], record: dict[str, Any], hints: Hints
 ) -> Layout:
     mesh = Triangulation(name, points)
     rows, columns = shape = hints.shape or mesh.even_size(name)
     (left, bottom), (right, top) = mesh.low, mesh.high
     x, y = np.linspace(left, right, columns), np.linspace(bottom, top, rows)
     interpolation = mesh.interpolation(np.stack(np.meshgrid(x, y), -1).reshape(-1, 2))
-    remarks.append(
+    notes.append(
         f"{len(points)} scattered points; resampled linearly in Delaunay triangles to "
         f"{rows} x {columns}"
     )
     outside = float((interpolation.weight.sum(-1) == 0).mean())
     if outside > 0:
-        remarks.append(f"{percent(outside)} of the grid lies outside or in holes: marked invalid")
+        notes.append(f"{percent(outside)} of the grid lies outside or in holes: marked invalid")
     order = np.random.default_rng(0).permutation(len(points))
     kept, left_out = order[::2], order[1::2]
     index, weight = Triangulation(name, points[kept]).interpolation(points[left_out])
@@ -198,8 +193,8 @@ def _scattered(
         dy=float(top - bottom) / (rows - 1),
         interpolation=interpolation,
         check=(Interpolation(kept[index], weight), left_out),
-        remarks=tuple(remarks),
-        notes=notes | {"method": "linear in triangles", "from": len(points), "to": list(shape)},
+        notes=tuple(notes),
+        record=record | {"method": "linear in triangles", "from": len(points), "to": list(shape)},
     )
 
 
@@ -219,12 +214,12 @@ def on_uniform_grid(
     hints: Hints = Hints(),
     **stated: Any,
 ) -> tuple[Trajectory, tuple[str, ...]]:
-    """A trajectory in memory from fields on any kind of points, and notes on what was done.
+    """Return a trajectory in memory from fields on any kind of points, and notes.
 
     ``fields`` map channels to (t, y, x) on a grid, or (t, n) at scattered points; ``x`` and ``y``
-    are as for ``find_layout``. The masks are like one field, or without t: ``valid`` is False where
-    a value is missing or wrong, ``filled`` True where one was put in and not measured. ``hints``
-    are the channels and the shape that the user states, ``stated`` other keywords of ``describe``.
+    are as for ``find_layout``. The masks have the shape of a field, or lack t: ``valid`` is False
+    where a value is missing or wrong, ``filled`` True where one was filled in and not measured.
+    ``hints`` have the user's channels and shape; ``stated`` are other keywords of ``describe``.
     """
     fields = _renamed(name, fields, hints)
     frames, *others = {values.shape for values in fields.values()} or [()]
@@ -244,28 +239,28 @@ def on_uniform_grid(
     if solid is not None:
         known &= ~solid
     states, placed_valid = layout.place(fields, known)
-    remarks, notes = [*layout.remarks], dict(layout.notes)
+    notes, record = [*layout.notes], dict(layout.record)
     missing = float((~known if solid is None else ~known & ~solid).mean())
     if missing > 0:
-        remarks.append(f"{percent(missing)} of the values are missing or marked invalid")
+        notes.append(f"{percent(missing)} of the values are missing or marked invalid")
     if layout.check is not None:
-        notes["error"] = layout.estimate_error(fields, known)
-        remarks.append(describe_error(notes["error"]))
+        record["error"] = layout.estimate_error(fields, known)
+        notes.append(describe_error(record["error"]))
     masks: dict[str, Any] = {}
     if solid is not None:
         placed_body = layout.place_mask(solid)
         placed_valid |= placed_body
         masks["body"] = _as_mask(placed_body)
     if filled is not None:
-        put_in = _flat_mask(name, "filled", filled, frames) & known
-        if put_in.any():
-            masks["filled"] = _as_mask(layout.place_mask(put_in))
+        filled = _flat_mask(name, "filled", filled, frames) & known
+        if filled.any():
+            masks["filled"] = _as_mask(layout.place_mask(filled))
     if not placed_valid.all():
         masks["valid"] = _as_mask(placed_valid)
-    local, channels = {**local, "gridding": notes}, tuple(fields)
+    local, channels = {**local, "gridding": record}, tuple(fields)
     placed = torch.from_numpy(states)
     trajectory = describe(name, placed, layout, channels=channels, local=local, **masks, **stated)
-    return trajectory, tuple(remarks)
+    return trajectory, tuple(notes)
 
 
 def describe(
@@ -281,7 +276,7 @@ def describe(
     parameters: Mapping[str, float] = {},
     **stated: Any,
 ) -> Trajectory:
-    """The trajectory of states that lie on the layout's grid.
+    """Return the trajectory of states on the layout's grid.
 
     Frames without times are counted; channels without units are dimensionless. ``stated`` are
     further fields of ``Trajectory``: masks, source facts, units of length and time.
@@ -295,10 +290,13 @@ def describe(
         grid=Grid(layout.shape, layout.dx, layout.dy, sides, origin=layout.origin),
         viscosity=viscosity,
     )
-    values = {key: float(value) for key, value in parameters.items()}
-    time_of = torch.from_numpy(times)
     return Trajectory(
-        name=name, states=states, time=time_of, spec=spec, parameters=values, **stated
+        name=name,
+        states=states,
+        time=torch.from_numpy(times),
+        spec=spec,
+        parameters={key: float(value) for key, value in parameters.items()},
+        **stated,
     )
 
 
@@ -313,16 +311,15 @@ def describe_error(error: Mapping[str, float]) -> str:
 
 
 def _renamed(name: str, fields: Mapping[str, np.ndarray], hints: Hints) -> dict[str, np.ndarray]:
-    """Fields under our names."""
+    """Return the fields under the user's names."""
     named = {ours: theirs for ours, theirs in hints.channels.items() if ours not in _COORDINATES}
-    wrong = [theirs for theirs in named.values() if theirs not in fields]
-    if wrong:
+    if wrong := [theirs for theirs in named.values() if theirs not in fields]:
         raise SourceError(f"{name}: no field {wrong[0]!r}; there are: {', '.join(fields)}")
     ours = {theirs: ours for ours, theirs in named.items()}
     return {
         ours.get(key, key): np.asarray(values)
         for key, values in fields.items()
-        # A field whose name the user gave to another one makes way.
+        # A field whose name the user gave to another one is left out.
         if key in ours or named.get(key) not in fields
     }
 
@@ -338,7 +335,7 @@ def _flat_mask(name: str, kind: str, mask: np.ndarray, frames: tuple[int, ...]) 
 
 
 def _as_mask(mask: np.ndarray) -> Tensor:
-    """One frame where all are the same."""
+    """Return a mask (t, y, x), or (y, x) if all frames are the same."""
     return torch.from_numpy(mask[0].copy() if (mask == mask[0]).all() else mask)
 
 
@@ -348,7 +345,7 @@ def _times(name: str, time: np.ndarray | None, count: int) -> tuple[np.ndarray, 
     time = np.array(time, dtype=np.float64).reshape(-1)
     if len(time) != count or not np.isfinite(time).all() or (np.diff(time) <= 0).any():
         raise SourceError(
-            f"{name}: expected {count} times that grow from frame to frame, found {len(time)}"
+            f"{name}: expected {count} increasing times, found {len(time)}"
             + (f" from {time.min():g} to {time.max():g}" if len(time) else "")
         )
     uniform = find_uniform(time) if count > 1 else None

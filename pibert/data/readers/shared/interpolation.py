@@ -1,15 +1,15 @@
 """Interpolation from lattices and scattered points to other points.
 
-A value is the weighted average of the known values in its support; it is missing where less than
-half of the weight is known.
+A value is the weighted average of the known values in its support; it is missing if less than half
+of the weight is known.
 
 Points of a lattice may come in any order, and nodes or whole lines may be missing. An axis is
-uniform when it stays within ``SPACING_TOLERANCE`` of a step of the line between its ends, or within
-the rounding of its print of the best-fit line: 0.33, 0.67, 1.0 is a uniform axis written with two
-digits.
+uniform if it stays within ``SPACING_TOLERANCE`` of a step of the line between its ends, or within
+the rounding of printed digits of the best-fit line: 0.33, 0.67, 1.0 is a uniform axis written with
+two digits.
 
 Scattered points are interpolated linearly in their Delaunay triangles. The circumcircle of such a
-triangle contains no point; where it is far wider than the spacing of the points around it, the
+triangle contains no point; if it is far wider than the spacing of the points around it, the
 triangle bridges a hole (a body, a concave side, a void) and has no value.
 """
 
@@ -29,15 +29,15 @@ class Interpolation(NamedTuple):
     """Each target value is a weighted sum of some of the source's points."""
 
     sources: np.ndarray
-    """(targets, k) numbers of source points."""
+    """(targets, k) indices of source points."""
     weight: np.ndarray
     """(targets, k); they add up to 1, or to less where points are missing."""
 
     def apply(self, values: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Values (t, n) at the targets, and whether they are known; NaN without any support."""
+        """Interpolate values (t, n); return them, NaN without support, and which are known."""
         if self.sources.shape[1] == 1:
-            index, there = self.sources[:, 0], self.weight[:, 0] > 0
-            return np.where(there, values[:, index], np.nan), known[:, index] & there
+            index, exists = self.sources[:, 0], self.weight[:, 0] > 0
+            return np.where(exists, values[:, index], np.nan), known[:, index] & exists
         shape = len(values), len(self.sources)
         result, enough = np.full(shape, np.nan), np.empty(shape, bool)
         block = max(1, _BLOCK_VALUES // self.sources.size)
@@ -50,20 +50,20 @@ class Interpolation(NamedTuple):
         return result, enough
 
     def covers(self, mask: np.ndarray) -> np.ndarray:
-        """Targets (t, m) where half of the weight lies on a mask (t, n)."""
+        """Return the targets (t, m) with half of the weight on a mask (t, n)."""
         return (self.weight * mask[:, self.sources]).sum(-1) >= 0.5 - 1e-9
 
 
 _MOST_PER_POINT = 64
 _ALWAYS = 200_000
 """Grid points that any data may be resampled to."""
-_MOST_ASKED = 100_000_000
+_LARGEST = 100_000_000
 
 
 def even_size(name: str, extent: np.ndarray, step: float, count: int) -> tuple[int, int]:
-    """Rows and columns of a grid with square cells that is as fine as the data.
+    """Return rows and columns of a grid with square cells that is as fine as the data.
 
-    It is refused if it would be huge because the data lie in small regions far apart. ``extent`` is
+    SourceError if it would be huge because the data lie in small regions far apart. ``extent`` is
     width and height, ``step`` and ``count`` the spacing and number of the data's points or cells.
     """
     with np.errstate(all="ignore"):
@@ -71,26 +71,24 @@ def even_size(name: str, extent: np.ndarray, step: float, count: int) -> tuple[i
     if not rows * columns <= _ALWAYS + _MOST_PER_POINT * count:
         raise SourceError(
             f"{name}: a uniform grid as fine as the data would have {rows:.4g} x {columns:.4g} "
-            f"points for {count} given ones: they are dense in places that lie far apart. Give "
-            "the size of the grid (--shape ROWSxCOLUMNS), or keep the points of one region"
+            f"points for {count} given ones, which are dense in regions far apart. Give the size "
+            "of the grid (--shape ROWSxCOLUMNS), or keep the points of one region"
         )
     return max(2, round(rows) + 1), max(2, round(columns) + 1)
 
 
-def check_asked(name: str, shape: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns that the user asks for, if they make a grid that fits the memory."""
+def check_shape(name: str, shape: tuple[int, int]) -> tuple[int, int]:
+    """Refuse a requested shape that is no plane or does not fit into memory."""
     rows, columns = shape
-    if min(shape) < 2:
-        raise SourceError(f"{name}: a grid needs two rows and two columns, found {shape}")
-    if rows * columns > _MOST_ASKED:
+    if min(shape) < 2 or rows * columns > _LARGEST:
         raise SourceError(
-            f"{name}: a grid of {rows} x {columns} points was asked for; ask for at most "
-            f"{_MOST_ASKED:,} points (--shape ROWSxCOLUMNS)"
+            f"{name}: expected a grid of at least two rows and two columns and at most "
+            f"{_LARGEST:,} points, found --shape {rows}x{columns}"
         )
     return shape
 
 
-# Share of a lattice's nodes that must be there for points to count as a lattice.
+# Least share of occupied nodes for points to count as a lattice.
 _FILLED = 0.25
 
 
@@ -100,7 +98,7 @@ class Axis(NamedTuple):
     first: float
     step: float
     low: np.ndarray
-    """Number of the level below; -1 where a uniform axis lacks this level."""
+    """Index of the level below; -1 where a uniform axis lacks this level."""
     high: np.ndarray
     share: np.ndarray
     """Weight of the level above."""
@@ -113,7 +111,7 @@ class Lattice(NamedTuple):
     columns: np.ndarray
     rows: np.ndarray
     nodes: np.ndarray
-    """(rows, columns) number of the point, -1 where there is none."""
+    """(rows, columns) index of the point, -1 where there is none."""
 
     def interpolation(self, x: Axis, y: Axis) -> Interpolation:
         corners = [(y.low, x.low, np.outer(1 - y.share, 1 - x.share))]
@@ -123,18 +121,16 @@ class Lattice(NamedTuple):
                 (y.high, x.low, np.outer(y.share, 1 - x.share)),
                 (y.high, x.high, np.outer(y.share, x.share)),
             ]
-        index = np.stack([self._numbers(row, column) for row, column, _ in corners], -1)
+        # A border of -1 around the nodes: missing lines have the index -1 too.
+        nodes = np.pad(self.nodes, (0, 1), constant_values=-1)
+        index = np.stack([nodes[np.ix_(row, column)].ravel() for row, column, _ in corners], -1)
         weight = np.stack([share.ravel() for _, _, share in corners], -1)
         return Interpolation(np.maximum(index, 0), np.where(index < 0, 0.0, weight))
 
-    def _numbers(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-        numbers = self.nodes[np.ix_(row, column)]
-        return np.where((row < 0)[:, None] | (column < 0), -1, numbers).ravel()
-
 
 def find_lattice(name: str, x: np.ndarray, y: np.ndarray) -> Lattice | None:
-    """The columns and rows on whose crossings the points lie, if there are any."""
-    # Exact columns first: loosely, the finest rows at a wall might be taken for one.
+    """Return the lattice of the points; None if they are scattered."""
+    # Exact columns first: a loose tolerance might merge the finest rows at a wall.
     for tolerance in (1e-9, 1e-6):
         (columns, column), (rows, row) = _levels(x, tolerance), _levels(y, tolerance)
         if len(columns) * len(rows) * _FILLED <= len(x):
@@ -143,7 +139,7 @@ def find_lattice(name: str, x: np.ndarray, y: np.ndarray) -> Lattice | None:
         return None
     if min(len(columns), len(rows)) < 2:
         raise SourceError(
-            f"{name}: a field needs two rows and two columns of points at least, found "
+            f"{name}: a field needs at least two rows and two columns of points, found "
             f"{len(rows)} and {len(columns)}; this is a curve"
         )
     nodes = np.full((len(rows), len(columns)), -1)
@@ -152,19 +148,19 @@ def find_lattice(name: str, x: np.ndarray, y: np.ndarray) -> Lattice | None:
     repeated = len(x) - int((nodes >= 0).sum())
     if repeated > 0.1 * len(x):
         raise SourceError(
-            f"{name}: {repeated} of {len(x)} points lie where another one does; is there a third "
+            f"{name}: {repeated} of {len(x)} points coincide with another one; is there a third "
             "coordinate or a time among the columns?"
         )
     return Lattice(columns, rows, nodes)
 
 
 def fit_axis(levels: np.ndarray, count: int) -> Axis:
-    """A uniform axis as it is, with the lines that it lacks; any other on ``count`` values."""
+    """Keep a uniform axis, with gaps filled; resample any other to ``count`` values."""
     uniform = find_uniform(levels)
     if uniform is None:
         values = np.linspace(levels[0], levels[-1], count)
         step = float(values[1] - values[0])
-        return Axis(float(levels[0]), step, *between(levels, values), exact=False)
+        return Axis(float(levels[0]), step, *_between(levels, values), exact=False)
     first, step, positions = uniform
     which = np.full(positions[-1] + 1, -1)
     which[positions] = np.arange(len(levels))
@@ -172,7 +168,7 @@ def fit_axis(levels: np.ndarray, count: int) -> Axis:
 
 
 def find_uniform(levels: np.ndarray) -> tuple[float, float, np.ndarray] | None:
-    """First value, step and whole positions of an axis with lines missing at most; else None."""
+    """Return first value, step and indices of a uniform axis, which may have gaps; else None."""
     steps = np.diff(levels)
     hops = np.rint(steps / np.median(steps)).astype(int)
     if hops.min() < 1 or hops.sum() >= 2 * len(levels):
@@ -189,8 +185,8 @@ def find_uniform(levels: np.ndarray) -> tuple[float, float, np.ndarray] | None:
     return first, step, positions
 
 
-def between(levels: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The levels below and above each value, and the weight of the one above."""
+def _between(levels: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the levels below and above each value, and the weight of the one above."""
     low = np.clip(np.searchsorted(levels, values, side="right") - 1, 0, len(levels) - 2)
     share = np.clip((values - levels[low]) / (levels[low + 1] - levels[low]), 0, 1)
     return low, low + 1, share
@@ -199,13 +195,13 @@ def between(levels: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndar
 def without_every_second_line(
     lattice: Lattice, x: Axis, y: Axis
 ) -> tuple[Interpolation, np.ndarray]:
-    """From part of the lines of uneven axes to the points of the others, to see the error."""
+    """Return an interpolation from every second line to the other points, and their indices."""
 
     def thinned(levels: np.ndarray, exact: bool) -> tuple[np.ndarray, Axis]:
         kept = np.arange(0, len(levels), 1 if exact else 2)
         if kept[-1] != len(levels) - 1:
             kept = np.append(kept, len(levels) - 1)
-        return kept, Axis(0.0, 0.0, *between(levels[kept], levels), exact=False)
+        return kept, Axis(0.0, 0.0, *_between(levels[kept], levels), exact=False)
 
     (columns, ax), (rows, ay) = thinned(lattice.columns, x.exact), thinned(lattice.rows, y.exact)
     kept = np.ix_(rows, columns)
@@ -218,38 +214,38 @@ def without_every_second_line(
 
 
 def _levels(values: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
-    """The different values, ascending, and which of them each value is."""
+    """Return the distinct values, ascending, and the index of each value among them."""
     precision = float(np.finfo(values.dtype).eps) if values.dtype.kind == "f" else 0.0
     values = values.astype(np.float64)
-    apart = tolerance * np.ptp(values) + 4 * precision * np.abs(values).max()
+    distance = tolerance * np.ptp(values) + 4 * precision * np.abs(values).max()
     order = np.argsort(values, kind="stable")
-    which = np.empty(len(values), int)
-    which[order] = np.concatenate([[0], np.cumsum(np.diff(values[order]) > apart)])
-    return np.bincount(which, values) / np.bincount(which), which
+    index = np.empty(len(values), int)
+    index[order] = np.concatenate([[0], np.cumsum(np.diff(values[order]) > distance)])
+    return np.bincount(index, values) / np.bincount(index), index
 
 
 def _last_digit(values: np.ndarray) -> float:
-    """The unit of the last digit that the largest value was written with; 0 beyond seven digits.
+    """Return the unit of the last printed digit of the largest value; 0 beyond seven digits.
 
-    Text has a number of decimals, or (four or more) of digits from the first on.
+    Text has a fixed number of decimals, or (four or more) of significant digits.
     """
     decades = 10.0 ** np.floor(np.log10(np.maximum(np.abs(values), 1e-300)))
     largest = float(decades.max())
     units = [largest / 10.0**decimals for decimals in range(8)]
-    found = [unit for unit in units if _are_whole(values / unit)][:1]
-    found += [unit for unit in units[3:] if _are_whole(values / decades * (largest / unit))][:1]
-    return max(found, default=0.0)
+    decimals = [unit for unit in units if _are_whole(values / unit)][:1]
+    digits = [unit for unit in units[3:] if _are_whole(values / decades * (largest / unit))][:1]
+    return max(decimals + digits, default=0.0)
 
 
 def _are_whole(values: np.ndarray) -> bool:
     return bool((np.abs(values - np.rint(values)) < 1e-6).all())
 
 
-# A hole's circumradius in units of the median edge around it. A regular mesh has 0.6 to 0.7; of
-# points scattered at random one triangle in ten million exceeds this.
+# Least circumradius of a hole over the median edge around it. A regular mesh has 0.6 to 0.7; for
+# random points one triangle in ten million exceeds this.
 _HOLE = 2.5
-# Targets are moved towards the middle by this share of the extent: on the hull they would otherwise
-# fall in triangles of no area between points that are on one line up to rounding.
+# Targets are moved inward by this share of the extent: those on the hull might otherwise fall into
+# triangles without area, between points on one line up to rounding.
 _INWARD = 1e-7
 
 
@@ -269,17 +265,17 @@ class Triangulation:
         self.holes = self._find_holes()
 
     def even_size(self, name: str) -> tuple[int, int]:
-        """Rows and columns of a grid with square cells and as many points per area."""
+        """Return rows and columns of a grid with square cells and the same density of points."""
         count = len(self._mesh.points)
         area = self._areas()[~self.holes].sum() * self._scale**2
         return even_size(name, self.high - self.low, math.sqrt(area / count), count)
 
     def interpolation(self, targets: np.ndarray) -> Interpolation:
-        """From the points to the targets (m, 2); no weight outside and in holes."""
-        places = self._scaled(targets) * (1 - _INWARD)
-        triangle = self._mesh.find_simplex(places)
+        """Return the interpolation to targets (m, 2); no weight outside and in holes."""
+        scaled = self._scaled(targets) * (1 - _INWARD)
+        triangle = self._mesh.find_simplex(scaled)
         transform = self._mesh.transform[triangle]
-        two = np.einsum("mij,mj->mi", transform[:, :2], places - transform[:, 2])
+        two = np.einsum("mij,mj->mi", transform[:, :2], scaled - transform[:, 2])
         weight = np.concatenate([two, 1 - two.sum(-1, keepdims=True)], -1)
         inside = (triangle >= 0) & ~self.holes[triangle] & np.isfinite(weight).all(-1)
         weight = np.where(inside[:, None], np.clip(weight, 0, 1), 0.0)
@@ -289,7 +285,7 @@ class Triangulation:
         return (points - self._middle) / self._scale
 
     def _edges(self) -> np.ndarray:
-        """Lengths (triangles, 3) of the sides from each corner to the next."""
+        """Return the lengths (triangles, 3) of the sides from each corner to the next."""
         corners = self._mesh.points[self._mesh.simplices]
         return np.linalg.norm(np.roll(corners, -1, axis=1) - corners, axis=-1)
 
@@ -305,7 +301,7 @@ class Triangulation:
         lengths = np.concatenate([edges.ravel(), np.roll(edges, 1, axis=1).ravel()])
         owners = np.concatenate([simplices.ravel(), simplices.ravel()])
         spacing = _median_by_owner(lengths, owners, len(self._mesh.points))
-        # Of the three corners the middle one: a corner that fans across the hole is no measure.
+        # The middle one of the three corners: one may have edges that fan across the hole.
         around = np.median(spacing[simplices], axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
             radius = edges.prod(1) / (4 * areas)

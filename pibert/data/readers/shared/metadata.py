@@ -1,13 +1,14 @@
-"""Metadata that the user states, combined with what the file states.
+"""The user's metadata (``Hints``), combined with the file's.
 
-Readers return what a file states; ``Hints`` of the user are applied here for every kind of data:
-units, spacing and time step (``state_recordings``), then family, sides and parameters
-(``state_facts``). A statement that contradicts the file is an error unless ``override_units`` or
-``override_metadata`` is set; then it replaces the file's value, with a note. Counted points and
-frames contradict nothing. Pixels are calibrated at the end (``calibration``).
+Readers return what a file states. For every kind of data, ``state_recordings`` applies the user's
+units, spacing, time step and calibration, ``state_facts`` family, sides and parameters. A
+contradiction with the file is an error unless ``override_units`` or ``override_metadata`` is set;
+then the user's value replaces the file's, with a note. Counted points and frames contradict
+nothing.
 
-Data of other formats with velocity channels and no stated family are taken as incompressible flow;
-``local["family"]`` then gives the reason. A reader that knows better writes its reason there.
+Data of other formats with velocity channels and no stated family are assumed to be incompressible
+flow; ``local["family"]`` then gives the reason. A reader with better knowledge writes its reason
+there.
 """
 
 import math
@@ -31,7 +32,6 @@ from pibert.data.readers.shared.naming import standard_unit
 from pibert.data.units import (
     UNKNOWN,
     VELOCITY,
-    Unit,
     doubt_unit,
     names_pixels,
     parse_unit,
@@ -43,51 +43,50 @@ from pibert.physics import find_family
 
 _FRAMES = (*UNKNOWN, *FRAMES)
 _SAME = 1e-3
-"""Relative: spacings that differ by less are the same."""
+"""Spacings with a smaller relative difference are the same."""
 _SAME_STEP = 1e-2
-"""Likewise for time steps, which come from rounded times."""
+"""The limit for time steps, which come from rounded times."""
 
 
 def state_recordings(recordings: Recordings, hints: Hints, *, measured: bool) -> Recordings:
-    """The same recordings with the user's units, spacing, time step and scale.
+    """Apply the user's units, spacing, time step and scale.
 
-    Those that are not measured, so cannot be pixels, stay as they are without such hints.
+    Data that are not ``measured``, so cannot be in pixels, are unchanged without such hints.
     """
     hints = _spelled(hints)
     if not recordings.names or not (measured or _recorded(hints)):
         return recordings
     first, notes = state(recordings[0], hints)
-    # Times that are only counted, in the file's words or ours.
     counted = first.time_unit in FRAMES or counts_frames(first)
     if recordings.kind != "native" and first.num_frames > 1 and counted:
         notes += ("the data state no time between the frames; give it (--dt)",)
     return replace(
         recordings,
         load=partial(_load_stated, recordings=recordings, hints=hints, first=first, notes=notes),
-        remarks=tuple(dict.fromkeys((*recordings.remarks, *notes))),
+        notes=tuple(dict.fromkeys((*recordings.notes, *notes))),
     )
 
 
 def _load_stated(
     name: str, *, recordings: Recordings, hints: Hints, first: Trajectory, notes: tuple[str, ...]
 ) -> Trajectory:
-    """The trajectory of a name; notes that the first trajectory did not have are warnings."""
+    """Load a trajectory; notes that the first trajectory did not have become warnings."""
     if name == recordings.names[0]:
         return first
-    trajectory, own = state(recordings[name], hints)
-    for note in own:
+    trajectory, noticed = state(recordings[name], hints)
+    for note in noticed:
         if note not in notes:
             warn(f"{name}: {note}")
     return trajectory
 
 
 def state(trajectory: Trajectory, hints: Hints) -> tuple[Trajectory, tuple[str, ...]]:
-    """The trajectory with the user's metadata, and notes on what was done and what looks wrong."""
+    """Return the trajectory with the user's metadata, and notes on changes and doubts."""
     notes: list[str] = []
     stated = trajectory
-    steps = (_with_spacing, _with_time_step, _with_units, calibrate, _without_frames, _with_seconds)
-    for step in steps:
+    for step in (_with_spacing, _with_time_step, _with_units, calibrate):
         stated = step(stated, hints, notes)
+    stated = _with_seconds(stated, hints)
     notes += doubt_pixels(stated, hints)
     if given := _recorded(hints):
         known = {**stated.local.get("hints", {}), **given}
@@ -96,7 +95,7 @@ def state(trajectory: Trajectory, hints: Hints) -> tuple[Trajectory, tuple[str, 
 
 
 def _recorded(hints: Hints) -> dict[str, Any]:
-    """What the user states, as plain values; flips and masks are recorded elsewhere."""
+    """Return the hints as plain values; flips and masks are recorded elsewhere."""
     given = vars(hints) | {"channels": dict(hints.channels), "parameters": dict(hints.parameters)}
     given["shape"] = list(hints.shape or ())
     elsewhere = ("flip", "body", "mask")
@@ -104,12 +103,12 @@ def _recorded(hints: Hints) -> dict[str, Any]:
 
 
 def _spelled(hints: Hints) -> Hints:
-    """The units that the user states, in our spelling; what looks mistyped is warned of."""
+    """Return the user's units in our spelling; warn of those that look mistyped."""
     quantities = {"unit": "velocity", "length_unit": "length", "time_unit": "time"}
     units = {name: standard_unit(text) for name in quantities if (text := getattr(hints, name))}
     for name, text in units.items():
         doubt, found = doubt_unit(text, quantities[name]), parse_unit(text)
-        # The pulse delay makes a velocity of a displacement.
+        # The pulse delay turns a displacement into a velocity.
         moves = name == "unit" and found is not None and found.is_like(1, 0)
         if doubt is not None and not (moves and hints.pulse_delay):
             warn(f"{_option(name)}: {doubt}; it is kept, and nothing is converted")
@@ -120,40 +119,50 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _contradiction(
-    trajectory: Trajectory, given: str, stated: str, advice: str = "leave the option out"
-) -> SourceError:
-    return SourceError(
-        f"{trajectory.name}: {given} was given, but the data state {stated}; {advice}, or add "
-        "--override-units if the data are wrong"
-    )
+def _with_unit(text: str, unit: str | None) -> str:
+    return text if unit in UNKNOWN else f"{text} {unit}"
+
+
+def _replace_stated(
+    trajectory: Trajectory,
+    hints: Hints,
+    notes: list[str],
+    given: str,
+    stated: str,
+    advice: str = "leave the option out",
+) -> None:
+    """Note that an option replaces what the data state; refuse it without ``override_units``."""
+    if not hints.override_units:
+        raise SourceError(
+            f"{trajectory.name}: {given} was given, but the data state {stated}; {advice}, or add "
+            "--override-units if the data are wrong"
+        )
+    notes.append(f"{given} replaced what the data state: {stated}")
 
 
 def _with_spacing(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:
-    """The coordinates stretched to the user's spacing, origin and all."""
+    """Scale the coordinates, including the origin, to the user's spacing."""
     grid, unit = trajectory.spec.grid, trajectory.length_unit
     given = {"dx": hints.dx, "dy": hints.dy}
     if not any(given.values()):
         return trajectory
     steps = {}
     for name, step in given.items():
-        own = getattr(grid, name)
-        counted = unit in UNKNOWN and own == 1
+        stated = getattr(grid, name)
+        counted = unit in UNKNOWN and stated == 1
         if step is None and counted:
             raise SourceError(
                 f"{trajectory.name}: a spacing is given along one axis only, and the points along "
                 f"the other are counted; give {_option(name)} in the same unit too"
             )
-        steps[name] = step or own
-        if counted or math.isclose(own, steps[name], rel_tol=_SAME):
-            continue
-        found = _with_unit(f"a spacing of {own:g}", unit) + f" along {name[1]}"
-        if not hints.override_units:
+        steps[name] = step or stated
+        if not counted and not math.isclose(stated, steps[name], rel_tol=_SAME):
+            found = _with_unit(f"a spacing of {stated:g}", unit) + f" along {name[1]}"
             advice = "leave the option out"
             if names_pixels(unit) or unit in UNKNOWN:
                 advice += ", give the size of a pixel (--scale) if the positions are pixels"
-            raise _contradiction(trajectory, f"{_option(name)} {step:g}", found, advice)
-        notes.append(f"{_option(name)} {step:g} replaced {found}")
+            text = f"{_option(name)} {step:g}"
+            _replace_stated(trajectory, hints, notes, text, found, advice)
     dx, dy = steps["dx"], steps["dy"]
     origin = (grid.origin[0] * dx / grid.dx, grid.origin[1] * dy / grid.dy)
     spec = replace(trajectory.spec, grid=replace(grid, dx=dx, dy=dy, origin=origin))
@@ -167,61 +176,45 @@ def _with_time_step(trajectory: Trajectory, hints: Hints, notes: list[str]) -> T
     steps = time.diff()
     if _counts_frames(trajectory):
         if spec.dt not in (None, dt):
-            notes.append(f"--dt {dt:g}: the times, {spec.dt:g} apart, were taken as frame numbers")
+            notes.append(f"--dt {dt:g}: times with steps of {spec.dt:g} were read as frame numbers")
         step = dt * float(steps[0]) if bool((steps == steps[0]).all()) else None
         numbered = replace(trajectory, time=dt * (time - time[0]), time_unit=None)
         return replace(numbered, spec=replace(spec, dt=step))
     if spec.dt is not None and math.isclose(spec.dt, dt, rel_tol=_SAME_STEP):
         return trajectory
+    if spec.dt is not None or bool(((steps / dt - 1).abs() > _SAME_STEP).any()):
+        low, high = (spec.dt, spec.dt) if spec.dt is not None else (steps.min(), steps.max())
+        found = f"steps of {low:g}" if low == high else f"time steps from {low:g} to {high:g}"
+        given = _with_unit(f"--dt {dt:g}", hints.time_unit or trajectory.time_unit)
+        _replace_stated(trajectory, hints, notes, given, _with_unit(found, trajectory.time_unit))
     even = time[0] + dt * time.new_tensor(range(len(time)))
-    replaced = replace(trajectory, time=even, spec=replace(spec, dt=dt))
-    if spec.dt is None and bool(((steps / dt - 1).abs() <= _SAME_STEP).all()):
-        return replaced
-    low, high = (spec.dt, spec.dt) if spec.dt is not None else (steps.min(), steps.max())
-    found = f"steps of {low:g}" if low == high else f"time steps from {low:g} to {high:g}"
-    found = _with_unit(found, trajectory.time_unit)
-    if not hints.override_units:
-        raise _contradiction(trajectory, f"--dt {dt:g}", found)
-    given = _with_unit(f"--dt {dt:g}", hints.time_unit or trajectory.time_unit)
-    notes.append(f"{given} replaced {found}")
-    return replaced
+    return replace(trajectory, time=even, spec=replace(spec, dt=dt))
 
 
 def _counts_frames(trajectory: Trajectory) -> bool:
-    """Whether its times are numbers of frames, some of which may be missing."""
+    """Return whether its times are frame numbers, some of which may be missing."""
     steps, unit = trajectory.time.diff(), trajectory.time_unit
     if not len(steps) or unit not in _FRAMES or bool((steps != steps.round()).any()):
         return False
     return unit not in UNKNOWN or bool((steps != steps[0]).any()) or float(steps[0]) == 1
 
 
-def _without_frames(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:
-    """Times in frames are mere counts where velocities are per second: they have no time step."""
-    speeds = _speeds(trajectory)
-    if trajectory.time_unit not in FRAMES or not speeds or None in speeds:
-        return trajectory
-    return replace(trajectory, time_unit=None, spec=replace(trajectory.spec, dt=None))
+def _with_seconds(trajectory: Trajectory, hints: Hints) -> Trajectory:
+    """Settle the unit of time where velocities are lengths over times.
 
-
-def _with_seconds(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:
-    """A time step without a unit is in seconds where velocities are per second."""
-    speeds = _speeds(trajectory)
-    if hints.dt is None or trajectory.time_unit not in UNKNOWN or not speeds:
-        return trajectory
-    if any(unit is None or (unit.time, unit.of_time) != (-1, 1) for unit in speeds):
-        return trajectory
-    return replace(trajectory, time_unit="s")
-
-
-def _speeds(trajectory: Trajectory) -> list[Unit | None]:
-    """The units of the velocity channels; None for those that are not lengths over times."""
+    Times in frames are then counts without a time step, and a given time step without a unit is
+    in seconds if velocities are per second.
+    """
     units = dict(zip(trajectory.spec.channels, trajectory.spec.units, strict=True))
-    found = [parse_unit(units[channel]) for channel in VELOCITY if channel in units]
-    return [unit if unit is not None and unit.is_like(1, -1) else None for unit in found]
-
-
-def _with_unit(text: str, unit: str | None) -> str:
-    return text if unit in UNKNOWN else f"{text} {unit}"
+    speeds = [parse_unit(units[channel]) for channel in VELOCITY if channel in units]
+    if not speeds or any(unit is None or not unit.is_like(1, -1) for unit in speeds):
+        return trajectory
+    if trajectory.time_unit in FRAMES:
+        return replace(trajectory, time_unit=None, spec=replace(trajectory.spec, dt=None))
+    per_second = all(unit is not None and unit.of_time == 1 for unit in speeds)
+    if hints.dt is not None and trajectory.time_unit in UNKNOWN and per_second:
+        return replace(trajectory, time_unit="s")
+    return trajectory
 
 
 def _with_units(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Trajectory:
@@ -230,23 +223,21 @@ def _with_units(trajectory: Trajectory, hints: Hints, notes: list[str]) -> Traje
         return trajectory
 
     def settle(option: str, what: str, stated: str | None) -> str | None:
-        """The user's unit, unless it contradicts the one that the data state."""
+        """Return the user's unit, unless it contradicts the one that the data state."""
         given = getattr(hints, option)
         if given is None or stated in UNKNOWN:
             return given or stated
-        own = standard_unit(str(stated))
-        if same_unit(own, given) or {own, given} == {"px", "px/frame"}:
+        unit = standard_unit(str(stated))
+        if same_unit(unit, given) or {unit, given} == {"px", "px/frame"}:
             return stated
-        if hints.override_units:
-            notes.append(f"{_option(option)} {given} replaced what the data state: {what} in {own}")
-            return str(given)
         advice = "leave the option out"
-        if names_pixels(own) and not names_pixels(given):
+        if names_pixels(unit) and not names_pixels(given):
             advice = f"to convert pixels {advise(trajectory.source)}"
-        elif own in _FRAMES:
+        elif unit in _FRAMES:
             advice = "give the time between frames (--dt)"
         text = f"{_option(option)} {given}"
-        raise _contradiction(trajectory, text, f"{what} in {own}", advice)
+        _replace_stated(trajectory, hints, notes, text, f"{what} in {unit}", advice)
+        return str(given)
 
     units = tuple(
         settle("unit", channel, unit) or "1" if channel in VELOCITY else unit
@@ -267,7 +258,7 @@ _OTHER_FLOWS = ("rho", "density", "t", "temperature", "energy", "buoyancy", "h",
 _PRESSURE = re.compile(r"[hkMm]?Pa|m?bar|atm|psi|N/m(2|\^2)")
 _DENSITY = "density"
 _VISCOSITY = "viscosity"
-"""A parameter that a spec may state for all samples, which then comes first."""
+"""A parameter that a spec may state for all samples; the spec's value then counts."""
 _REMEDY = (
     "state it with --family NAME (in training --set data.hints.family=NAME); "
     f"{NO_FAMILY}: no known family fits"
@@ -275,15 +266,14 @@ _REMEDY = (
 
 
 def state_facts(recordings: Recordings, hints: Hints) -> Recordings:
-    """The same recordings, with family, sides and parameters set when they are loaded."""
+    """Apply the user's family, sides and parameters to trajectories when they are loaded."""
     if hints.family not in (None, NO_FAMILY):
         find_family(hints.family)
-    load = partial(_load, recordings=recordings, hints=hints, infers=recordings.kind != "native")
-    return replace(recordings, load=load)
+    return recordings.changed(partial(_with_facts, hints=hints, infers=recordings.kind != "native"))
 
 
 def family_note(trajectory: Trajectory) -> str | None:
-    """A note that no family is stated and what is assumed, or which channels it lacks."""
+    """Return a note that no family is stated and which one is assumed, or on missing channels."""
     spec, family = trajectory.spec, trajectory.spec.family
     if family is None and trajectory.local.get("hints", {}).get("family") != NO_FAMILY:
         reason = trajectory.local.get("family")
@@ -300,13 +290,12 @@ def family_note(trajectory: Trajectory) -> str | None:
     return None
 
 
-def _load(name: str, *, recordings: Recordings, hints: Hints, infers: bool) -> Trajectory:
-    trajectory = recordings.load(name)
+def _with_facts(trajectory: Trajectory, *, hints: Hints, infers: bool) -> Trajectory:
     spec, local = trajectory.spec, dict(trajectory.local)
     family = _family(spec, local, hints, infers)
     sides = Sides(**{**spec.grid.sides._asdict(), **read_sides(hints.sides)})
     parameters = {**trajectory.parameters, **hints.parameters}
-    _check(trajectory, hints, family, sides)
+    _check_facts(trajectory, hints, family, sides)
     if hints.family is not None:
         _check_pressure(trajectory, family, parameters)
     declared = {parameter.name: parameter for parameter in spec.parameters}
@@ -327,7 +316,7 @@ def _load(name: str, *, recordings: Recordings, hints: Hints, infers: bool) -> T
 
 
 def _family(spec: FieldSpec, local: dict[str, Any], hints: Hints, infers: bool) -> str | None:
-    """The family; ``local`` records whether it is inferred."""
+    """Return the family; ``local`` records whether it is inferred."""
     if hints.family is not None:
         local.pop("family", None)
         return None if hints.family == NO_FAMILY else hints.family
@@ -350,15 +339,15 @@ def _check_pressure(
         return
     if _DENSITY in find_family(family).coefficients:
         raise ValueError(
-            f"trajectory {trajectory.name!r}: p is in {unit}, and the equations of family "
-            f"{family!r} take it as kinematic (divided by the density, m2/s2) if no density is "
+            f"trajectory {trajectory.name!r}: p is in {unit}, but the equations of family "
+            f"{family!r} need kinematic pressure (divided by the density, m2/s2) if no density is "
             f"stated; add --parameter {_DENSITY}=NUMBER, or state --family {_INFERRED}, which "
             "needs no pressure"
         )
 
 
-def _check(trajectory: Trajectory, hints: Hints, family: str | None, sides: Sides) -> None:
-    """Refuse what contradicts the file, or warn that it is replaced."""
+def _check_facts(trajectory: Trajectory, hints: Hints, family: str | None, sides: Sides) -> None:
+    """Refuse facts that contradict the file, or warn that they replace the file's."""
     spec, changes = trajectory.spec, {}
     if spec.family not in (None, family) and "family" not in trajectory.local:
         changes["family"] = (spec.family, family or NO_FAMILY)

@@ -1,17 +1,16 @@
-"""What the names in foreign files mean, and in which order the axes of an array are.
+"""The meaning of names in other formats, and the order of the axes of an array.
 
 Coordinates are ``x``, ``y``, ``z`` and ``t``; channels ``u``, ``v``, ``w`` (velocity along x, y,
 z), ``p``, ``T``, ``rho`` and ``omega`` (vorticity). Case does not matter, but ``T`` alone is the
 temperature and ``t`` the time.
 
-Axis orders are words such as ``tcyx`` (``stores`` lists the letters). The lengths of the
-coordinates decide; where they leave a choice, the order that is usual in such files, with the
-channel axis as a short one. What the user states comes first.
+Axis orders are words such as ``tcyx`` (letters: see ``stores``). The lengths of the coordinates
+decide; if they are ambiguous, the order that is usual in such files, with a short channel axis. The
+user's order comes first.
 """
 
 import itertools
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 from pibert.data.readers.recordings import SourceError
 
 FLAGS = ("valid", "invalid", "outlier")
-"""Names that a user may give to flags: above 0 marks valid vectors; other than 0 invalid ones."""
+"""The user's names for flags: above 0 marks valid vectors; other than 0 invalid ones."""
 _LIKE_FLAGS = (*FLAGS, "isvalid", "chc", "flag", "flags", "mask", "status", "vectortype")
 _AXES = "xyz"
 _COMPONENTS = "uvw"
@@ -42,7 +41,7 @@ _VELOCITY = re.compile(
     r"|(?P<c>[xyz])(?:velocity|vel)"
     r"|(?:velocity|vel)(?P<d>[uvw]))"
 )
-# What ParaView writes for the components of a vector: "U:0", "Points_2". "U_0" may be a frame too.
+# ParaView's names for the components of a vector: "U:0", "Points_2". "U_0" may also be a frame.
 _NUMBERED_COMPONENT = re.compile(r"(?:(u|v|vel|velocity):|(points|coordinates)[:_ ])([012])")
 _COMPONENT = re.compile(r"(u|v|vel|velocity)[_ ](\d+)", re.IGNORECASE)
 _CONDITION = re.compile(r"\s*@.*$")
@@ -50,9 +49,9 @@ _BRACKETED = re.compile(r"^(.*?)\s*[\[({]\s*([^\])}]*)\s*[\])}]\s*$")
 _LENGTHS = r"(?:[munkcµμ]?m|px|pix|pixels?|in|ft)"
 _TIMES = r"(?:[munµμ]?s|sec|frames?|dt)"
 _BARE_UNIT = re.compile(rf"^(.*\S)\s+({_LENGTHS}(?:\s*/\s*{_TIMES})?|Pa|kPa|K|1/s)$")
-# As in "x_mm", the name of a variable that cannot hold a space.
+# As in "x_mm", the name of a variable that cannot contain a space.
 _SUFFIXED = re.compile(r"^([xyzt]|time|dt)_(mm|cm|um|m|px|s|ms|us)$")
-# As NetCDF files often have it: "meters", "milliseconds".
+# Common in NetCDF files: "meters", "milliseconds".
 _WORD = re.compile(
     r"\b(?:(milli|micro|nano|centi|kilo)?(met(?:er|re)|second)|(minute|hour))s?\b", re.IGNORECASE
 )
@@ -61,7 +60,7 @@ _SPELLINGS = {"-": "1", "": "1", "sec": "s", "m s-1": "m/s", "m s^-1": "m/s", "m
 
 
 def standard_name(text: str) -> tuple[str | None, str | None]:
-    """Our name for a column or variable and its unit; None where the text does not say.
+    """Return our name for a column or variable and its unit; None where the text has none.
 
     ``"U [m/s]"`` gives ``("u", "m/s")``, ``"X pixel"`` ``("x", "px")``, ``"u @ Re=100"``
     ``("u", None)`` and ``"CHC"`` ``(None, None)``.
@@ -71,49 +70,50 @@ def standard_name(text: str) -> tuple[str | None, str | None]:
 
 
 def name_columns(path: Path, names: Sequence[str], channels: Mapping[str, str]) -> list[str | None]:
-    """Our names for the columns of a text; None for those that mean nothing to us.
+    """Return our names for the columns of a text; None for unknown ones.
 
-    ``channels`` maps our names to the file's, as the user states them. A column that would
-    otherwise have such a name gives way.
+    ``channels`` maps our names to the file's, as the user states them; another column of such a
+    name becomes unknown.
     """
     bare = [split_unit(name)[0] for name in names]
-    missing = [theirs for theirs in channels.values() if theirs not in (*names, *bare)]
-    if missing:
-        raise SourceError(f"{path}: no column {missing[0]!r}; there are: {', '.join(names)}")
-    twice = [theirs for theirs, count in Counter(channels.values()).items() if count > 1]
-    if twice:
-        raise SourceError(f"{path}: the column {twice[0]!r} is named more than once")
+    theirs = list(channels.values())
+    for column in theirs:
+        if column not in (*names, *bare):
+            raise SourceError(f"{path}: no column {column!r}; there are: {', '.join(names)}")
+        if theirs.count(column) > 1:
+            raise SourceError(f"{path}: the column {column!r} is named more than once")
     components = _numbered_components(bare)
     found: list[str | None] = []
     for name, plain in zip(names, bare, strict=True):
-        ours = [our for our, theirs in channels.items() if theirs in (name, plain)]
+        ours = [our for our, column in channels.items() if column in (name, plain)]
         our = components.get(plain) or standard_name(name)[0]
         found.append(ours[0] if ours else None if our in channels else our)
     return found
 
 
-def check_axis_units(path: Path, *units: str | None) -> None:
-    """Refuse columns of x and y that state different units."""
+def check_axis_units(path: Path, *units: str | None) -> str | None:
+    """Return the unit of x and y; refuse coordinates that state different units."""
     if len(stated := {unit for unit in units if unit is not None}) > 1:
         raise SourceError(
-            f"{path}: x and y are in {' and '.join(sorted(stated))}; bring them to one"
+            f"{path}: x and y are in {' and '.join(sorted(stated))}; convert them to one unit"
         )
+    return next(iter(stated), None)
 
 
 def take_flags(fields: dict[str, np.ndarray], channels: Mapping[str, str]) -> np.ndarray | None:
-    """Remove columns that the user named as flags from fields; where they mark vectors as valid."""
+    """Remove the user's flags from fields; return where they mark vectors as valid."""
     found = [name for name in FLAGS if name in channels and name in fields]
     marks = [marks_valid(name, fields.pop(name)) for name in found]
     return np.logical_and.reduce(marks) if marks else None
 
 
 def marks_valid(flag: str, values: np.ndarray) -> np.ndarray:
-    """True where a column of flags, by its name of ``FLAGS``, marks vectors as valid."""
+    """Return where a column of flags, by its name in ``FLAGS``, marks vectors as valid."""
     return values > 0 if flag == "valid" else values == 0
 
 
 def left_out(names: Sequence[str]) -> str:
-    """A note on columns that were not read, and how to keep one."""
+    """Return a note on columns that were not read, and how to keep one."""
     note = f"columns left out: {', '.join(names)}"
     bare = [split_unit(name)[0] for name in names]
     flags = [name for name in bare if re.sub(r"\W|_", "", name).lower() in _LIKE_FLAGS]
@@ -129,7 +129,7 @@ def left_out(names: Sequence[str]) -> str:
 
 
 def _numbered_components(names: Sequence[str]) -> dict[str, str]:
-    """Columns ``U_0``, ``U_1`` and ``U_2`` of one vector; those of several are frames."""
+    """Return columns ``U_0``, ``U_1`` and ``U_2`` of one vector; those of several are frames."""
     found = {name: match for name in names if (match := _COMPONENT.fullmatch(name))}
     numbers = [match[2] for match in found.values()]
     if len({match[1] for match in found.values()}) != 1 or sorted(numbers) != ["0", "1", "2"]:
@@ -138,7 +138,7 @@ def _numbered_components(names: Sequence[str]) -> dict[str, str]:
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
-    """A header's name without its unit and conditions, and the unit."""
+    """Return a header's name without its unit and conditions, and the unit."""
     name = _CONDITION.sub("", text.strip().strip("\"'")).strip()
     found = _BRACKETED.match(name) or _BARE_UNIT.match(name) or _SUFFIXED.match(name)
     if found is None or not found[1]:
@@ -147,7 +147,7 @@ def split_unit(text: str) -> tuple[str, str | None]:
 
 
 def standard_unit(text: str) -> str:
-    """One spelling per unit: ``px`` for pixels, ``um`` for micrometres, ``1`` for none."""
+    """Return one spelling per unit: ``px`` for pixels, ``um`` for micrometres, ``1`` for none."""
     unit = text.strip().replace("µ", "u").replace("μ", "u").replace("**", "^")
 
     def symbol(word: re.Match[str]) -> str:
@@ -177,62 +177,44 @@ def _meaning(name: str) -> str | None:
 
 
 MOST_CHANNELS = 8
-"""An axis without a name is taken for channels up to this length."""
+"""Largest length of an unnamed axis that may be the channel axis."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AxisOrder:
-    """What is known about the axes of all arrays of a file."""
+    """The known facts about the axes of all arrays of a file."""
 
     usual: str
     """All letters in the usual order."""
     stated: str | None
-    """As the user states it."""
+    """The user's order."""
     lengths: Mapping[str, int]
-    """Of the coordinates that are vectors."""
+    """Lengths of the coordinate vectors."""
     mesh: tuple[int, ...] | None
-    """Shape of the coordinates where they are meshes."""
-
-    def __post_init__(self) -> None:
-        letters = set(self.stated or "yx")
-        if not {"y", "x"} <= letters <= set("btcyx") or len(letters) != len(self.stated or "yx"):
-            raise ValueError(
-                "--axes must be a word of the letters b, t, c, y, x such as tcyx, with y and x, "
-                f"found {self.stated!r}"
-            )
+    """Shape of two-dimensional coordinates."""
 
     def find(
         self, shape: tuple[int, ...], *, most: int = MOST_CHANNELS, channels_first: bool = False
     ) -> str:
-        """The order of an array's axes; points lie along x; empty where none fits.
+        """Return the order of an array's axes, empty if none fits; scattered points lie along x.
 
-        A channel axis has at most ``most`` entries. With ``channels_first``, one axis besides the
-        plane is rather of channels than of time.
+        A channel axis has at most ``most`` entries. With ``channels_first``, a single axis besides
+        the plane is more likely of channels than of time.
         """
         if self.stated is not None:
-            return self._stated(shape)
-        return self._likeliest(shape, "yx", self.lengths, most, channels_first) or (
-            self._likeliest(shape, "x", {**self.lengths, "y": 0}, most, channels_first)
-            if self.lengths.get("x") == self.lengths.get("y") is not None
-            else ""
-        )
+            # Users state the fullest order; arrays without channels or of one frame have less.
+            candidates = [self.stated, self.stated.replace("c", ""), self.stated.replace("t", "")]
+            return next((axes for axes in candidates if self._fits(axes, shape, self.lengths)), "")
+        axes = self._likeliest(shape, "yx", self.lengths, most, channels_first)
+        if not axes and self.lengths.get("x") == self.lengths.get("y") is not None:
+            points = {**self.lengths, "y": 0}
+            axes = self._likeliest(shape, "x", points, most, channels_first)
+        return axes
 
-    def explain(self, shape: tuple[int, ...]) -> str:
-        """Why no order was found."""
-        known = ", ".join(f"{n} along {letter}" for letter, n in self.lengths.items()) or "none"
-        if self.stated is not None:
-            return f"the axes {self.stated!r} do not fit shape {shape} (coordinates: {known})"
-        return f"the order of the axes is not clear from shape {shape} (coordinates: {known})"
-
-    def _stated(self, shape: tuple[int, ...]) -> str:
-        word = self.stated or ""
-        # A user states the fullest order; arrays without channels or of one frame have less.
-        for axes in (word, word.replace("c", ""), word.replace("t", "")):
-            if len(axes) == len(shape):
-                size = dict(zip(axes, shape, strict=True))
-                if all(size.get(letter, n) == n for letter, n in self.lengths.items()):
-                    return axes
-        return ""
+    @staticmethod
+    def _fits(axes: str, shape: tuple[int, ...], lengths: Mapping[str, int]) -> bool:
+        size = dict(zip(axes, shape, strict=False))
+        return len(axes) == len(shape) and all(size.get(a, n) == n for a, n in lengths.items())
 
     def _likeliest(
         self,
@@ -249,13 +231,13 @@ class AxisOrder:
         for rank, extra in enumerate(more):
             for axes in map("".join, itertools.permutations(extra + plane)):
                 size = dict(zip(axes, shape, strict=True))
-                fits = all(size.get(letter, n) == n for letter, n in lengths.items())
+                fits = self._fits(axes, shape, lengths)
                 if self.mesh is not None:
                     # Both axes of a mesh belong to the fields, in the mesh's order.
                     fits &= (size["y"], size["x"]) == self.mesh and axes.find("y") < axes.find("x")
                 if fits and size.get("c", 1) <= most:
                     odd = size.get("c", 1) > min(size[letter] for letter in plane)
-                    places = map(self.usual.index, axes)
-                    inversions = sum(a > b for a, b in itertools.combinations(places, 2))
+                    ranks = map(self.usual.index, axes)
+                    inversions = sum(a > b for a, b in itertools.combinations(ranks, 2))
                     found.append((odd, rank, inversions, axes))
         return min(found)[-1] if found else ""

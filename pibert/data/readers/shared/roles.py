@@ -1,8 +1,7 @@
-"""Which of a file's named arrays is what: channels, coordinates, time, masks.
+"""The roles of a file's named arrays: channels, coordinates, time, masks.
 
-A name counts as ``naming.standard_name`` reads it, with a unit after an underscore as well:
-``x_mm``, ``dt_s``. Arrays with a channel axis are taken apart. What the user states (``Hints``)
-comes first.
+Names are interpreted by ``naming.standard_name``; a unit may follow an underscore: ``x_mm``,
+``dt_s``. Arrays with a channel axis are split into channels. ``Hints`` of the user come first.
 """
 
 import re
@@ -37,11 +36,10 @@ FLAGS = {
     "mask": ("mask", True),
     "chc": ("chc", True),
 }
-"""Names of flags: what they mark, and whether by numbers above 0 or by 0. What ``mask`` and ``chc``
-mark the fields and the flags themselves decide."""
+"""Names of flags: what they mark, and whether by numbers above 0 or by 0. The meaning of ``mask``
+and ``chc`` follows from the values (``assembly``)."""
 _TURBULENCE = ("k", "tke", "nut", "mut", "epsilon")
 """Fields of a turbulence model; an ``omega`` beside them is its dissipation rate."""
-_NUMBERED = re.compile(r"([a-z]+)[_-]?\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,46 +53,32 @@ class Variable:
     axes: str | None = None
     """Order of its axes where the file names them."""
     name: str | None = None
-    """What it is in our words where the file states more than its key."""
+    """Our name for it where the file states more than its key."""
 
     @property
-    def flag(self) -> tuple[str, bool] | None:
-        """What it marks, a value of ``FLAGS``, where it is a flag."""
-        return FLAGS.get(self.name or self.plain)
+    def base(self) -> str:
+        """The key without its groups."""
+        return self.key.rsplit("/", 1)[-1]
 
     @property
     def plain(self) -> str:
-        return re.sub(r"[^a-z0-9]", "", self.key.rsplit("/", 1)[-1].lower())
+        return re.sub(r"[^a-z0-9]", "", self.base.lower())
+
+    @property
+    def flag(self) -> tuple[str, bool] | None:
+        """A value of ``FLAGS`` where it is a flag."""
+        return FLAGS.get(self.name or self.plain)
 
     def __str__(self) -> str:
         return f"{self.key} {self.dtype.name} {self.shape}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Roles:
-    """What was found in a file."""
-
-    channels: Mapping[str, Piece]
-    units: Mapping[str, str]
-    x: Variable | None
-    y: Variable | None
-    t: Variable | None
-    steps: Mapping[str, Variable]
-    """The single numbers dt, dx, dy and Re."""
-    flags: Mapping[str, tuple[Piece, bool]]
-    """``valid``, ``body``, ``filled``, ``mask`` or ``chc``: where it lies; whether numbers above
-    0 mark it."""
-    unused: tuple[str, ...]
-    remarks: tuple[str, ...]
-
-
 def meaning(variable: Variable) -> tuple[str | None, str | None]:
-    """Our name for a variable and its unit, as far as its file states them."""
-    base = variable.key.rsplit("/", 1)[-1]
-    name, unit = standard_name(base)
+    """Return our name for a variable and its unit, as far as its file states them."""
+    name, unit = standard_name(variable.base)
     name = variable.name or name or STEPS.get(variable.plain)
     if name is None:
-        stem, _, suffix = base.rpartition("_")
+        stem, _, suffix = variable.base.rpartition("_")
         while stem and name is None:
             found = standard_name(stem)[0] or STEPS.get(re.sub(r"[^a-z]", "", stem.lower()))
             if found and re.fullmatch(_UNITS.get(found, "$^"), suffix):
@@ -107,235 +91,223 @@ def meaning(variable: Variable) -> tuple[str | None, str | None]:
 
 
 Choice = tuple[Variable, int | None]
-"""An array, and the place of a channel on its channel axis."""
+"""An array, and the index of a channel on its channel axis."""
 
 
-class RoleFinder:
-    """Finds what the arrays of a file are; SourceError with all arrays if that is not clear."""
+class Roles:
+    """The roles of the arrays of a file; SourceError that lists all arrays if they are unclear.
+
+    ``order`` is the usual order of axes in such files.
+    """
 
     def __init__(self, path: Path, variables: Sequence[Variable], hints: Hints, order: str) -> None:
-        self.path, self.there, self.hints = path, variables, hints
-        self.variables = [v for v in variables if v.dtype.kind in "fiub"]
-        self.named = {
+        self.path, self.hints = path, hints
+        self._listed = [str(variable) for variable in variables]
+        self._variables = [v for v in variables if v.dtype.kind in "fiub"]
+        self._named = {
             our: theirs
             for our, theirs in hints.channels.items()
             if our not in ("x", "y", "t") and our not in FLAGS
         }
-        self.names = {variable.key: meaning(variable) for variable in self.variables}
-        self.remarks: list[str] = []
-        self.x, self.y, self.t = (self.coordinate(name) for name in "xyt")
+        self._names = {variable.key: meaning(variable) for variable in self._variables}
+        self.notes: list[str] = []
+        self.x, self.y, self.t = (self._coordinate(name) for name in "xyt")
         vectors = {"x": self.x, "y": self.y, "t": self.t}
-        mesh = self.x.shape if self.x is not None and len(self.x.shape) == 2 else None
-        try:
-            self.order = AxisOrder(
-                usual=order,
-                stated=hints.axes,
-                lengths={k: v.shape[0] for k, v in vectors.items() if v and len(v.shape) == 1},
-                mesh=mesh,
-            )
-        except ValueError as error:
-            raise SourceError(f"{path}: {error}") from error
+        self._order = AxisOrder(
+            usual=order,
+            stated=hints.axes,
+            lengths={k: v.shape[0] for k, v in vectors.items() if v and len(v.shape) == 1},
+            mesh=self.x.shape if self.x is not None and len(self.x.shape) == 2 else None,
+        )
         self.steps = {
             name: variable
-            for variable in self.variables
-            if (name := self.names[variable.key][0]) in ("dt", "dx", "dy", "Re")
+            for variable in self._variables
+            if (name := self._names[variable.key][0]) in ("dt", "dx", "dy", "Re")
             and int(np.prod(variable.shape)) == 1
         }
-
-    def roles(self) -> Roles:
-        used = {v.key for v in (self.x, self.y, self.t, *self.steps.values()) if v is not None}
-        marks = [self.find(our) for our in self.hints.channels if our in FLAGS]
-        named = self.named.values()
-        others = (v for v in self.variables if v.key not in used and v not in marks)
+        """The single numbers dt, dx, dy and Re."""
+        used = {v.key for v in (*vectors.values(), *self.steps.values()) if v is not None}
+        used |= {self._find(our).key for our in hints.channels if our in FLAGS}
+        named = self._named.values()
+        others = (v for v in self._variables if v.key not in used)
         fields = [v for v in others if v.flag is None or v.key in named]
-        chosen = self.named_channels(fields) if self.named else self.find_channels(fields)
-        pieces = self.pieces(chosen)
-        taken = {piece.key for piece in pieces.values()}
-        return Roles(
-            channels=pieces,
-            units={our: unit for our in pieces if (unit := self.names[chosen[our][0].key][1])},
-            x=self.x,
-            y=self.y,
-            t=self.t,
-            steps=self.steps,
-            flags=self.flags(chosen, pieces),
-            unused=tuple(str(v) for v in fields if v.key not in taken),
-            remarks=tuple(self.remarks),
-        )
+        chosen = self._named_channels(fields) if self._named else self._find_channels(fields)
+        self.channels = self._pieces(chosen)
+        self.units = {
+            our: unit for our in self.channels if (unit := self._names[chosen[our][0].key][1])
+        }
+        first = next(iter(self.channels))
+        self.size = dict(zip(self.channels[first].axes, chosen[first][0].shape, strict=True))
+        """Length of each axis of the first channel."""
+        self.flags = self._flags(self.channels[first].axes)
+        """``valid``, ``body``, ``filled``, ``mask`` or ``chc``: its array, and whether numbers
+        above 0 mark it."""
+        taken = {piece.key for piece in self.channels.values()}
+        self.unused = [str(v) for v in fields if v.key not in taken]
 
-    def find(self, our: str) -> Variable:
-        """The array that the user gives one of our names to."""
+    def _find(self, our: str) -> Variable:
+        """Return the array that the user gives one of our names to."""
         theirs = self.hints.channels[our]
-        found = [v for v in self.variables if theirs in (v.key, v.key.rsplit("/", 1)[-1])]
+        found = [v for v in self._variables if theirs in (v.key, v.base)]
         if not found:
-            raise self.fail(f"{our!r} should be {theirs!r}, which is not there")
+            raise self._error(f"{our!r} should be {theirs!r}, which is not there")
         return found[0]
 
-    def coordinate(self, name: str) -> Variable | None:
+    def _coordinate(self, name: str) -> Variable | None:
         if name in self.hints.channels:
-            return self.find(name)
+            return self._find(name)
         claimed, ranks = self.hints.channels.values(), (0, 1) if name == "t" else (1, 2)
-        fitting = (v for v in self.variables if self.names[v.key][0] == name)
+        fitting = (v for v in self._variables if self._names[v.key][0] == name)
         found = [v for v in fitting if v.key not in claimed and len(v.shape) in ranks]
         if name == "t":
-            found.sort(key=lambda v: -len(v.shape))  # a single time is that of a single frame
+            found.sort(key=lambda v: -len(v.shape))  # a single time belongs to a single frame
         if len(found) > 1:
-            self.remarks.append(f"{name} was taken from {found[0].key!r}, not {found[1].key!r}")
+            self.notes.append(f"{name} was read from {found[0].key!r}, not {found[1].key!r}")
         return found[0] if found else None
 
-    def named_channels(self, fields: Sequence[Variable]) -> dict[str, Choice]:
-        """The channels that the user names: an array, ``ARRAY:2`` of a packed one, or ``2``."""
+    def _named_channels(self, fields: Sequence[Variable]) -> dict[str, Choice]:
+        """Return the channels that the user names: ``ARRAY``, ``ARRAY:2`` or ``2``."""
         chosen: dict[str, Choice] = {}
-        for our, theirs in self.named.items():
-            key, _, place = theirs.rpartition(":") if ":" in theirs else (theirs, "", "")
-            if theirs.isdecimal() and len(self.packed(fields)) == 1:
-                key, place = self.packed(fields)[0].key, theirs
-            found = [v for v in fields if key in (v.key, v.key.rsplit("/", 1)[-1])]
-            if not found or (place and not place.isdecimal()):
-                raise self.fail(f"the channel {our!r} should be {theirs!r}, which is not there")
-            chosen[our] = found[0], int(place) if place else None
+        for our, theirs in self._named.items():
+            key, _, index = theirs.rpartition(":") if ":" in theirs else (theirs, "", "")
+            if theirs.isdecimal() and len(self._packed(fields)) == 1:
+                key, index = self._packed(fields)[0].key, theirs
+            found = [v for v in fields if key in (v.key, v.base)]
+            if not found or (index and not index.isdecimal()):
+                raise self._error(f"the channel {our!r} should be {theirs!r}, which is not there")
+            chosen[our] = found[0], int(index) if index else None
         return chosen
 
-    def find_channels(self, fields: Sequence[Variable]) -> dict[str, Choice]:
+    def _find_channels(self, fields: Sequence[Variable]) -> dict[str, Choice]:
         chosen: dict[str, Choice] = {}
-        packed = self.packed(fields)
+        packed = self._packed(fields)
         turbulence = [v.key for v in fields if v.plain in _TURBULENCE]
         for variable in fields:
-            name = self.names[variable.key][0]
+            name = self._names[variable.key][0]
             if name not in CHANNELS or variable in packed or len(variable.shape) < 1:
                 continue
             if variable.plain == "omega" and turbulence:
-                self.remarks.append(
-                    f"{variable.key!r} was not taken for the vorticity, because it stands beside "
-                    f"{', '.join(turbulence)}: a turbulence model calls its dissipation rate so"
+                self.notes.append(
+                    f"{variable.key!r} was not taken for the vorticity: beside "
+                    f"{', '.join(turbulence)} it is the dissipation rate of a turbulence model"
                 )
-                continue
-            if name in chosen:
+            elif name in chosen:
                 kept = chosen[name][0].key
-                self.remarks.append(f"{name} was taken from {kept!r}, not {variable.key!r}")
+                self.notes.append(f"{name} was read from {kept!r}, not {variable.key!r}")
             else:
                 chosen[name] = variable, None
         if not chosen and not packed:
             packed = [v for v in fields if len(v.shape) >= 2]
             if len(packed) != 1:
-                raise self.fail("no velocity or other field was found by name" + _frames(fields))
+                raise self._error("no velocity or other field was found by name")
         if packed and not {"u", "v"} <= chosen.keys():
-            chosen = self.unpacked(packed[0]) | chosen
+            chosen = self._unpacked(packed[0]) | chosen
         if len({"u", "v"} & chosen.keys()) == 1:
             one, other = ("u", "v") if "u" in chosen else ("v", "u")
-            raise self.fail(f"there is {one!r} but no {other!r}")
+            raise self._error(f"there is {one!r} but no {other!r}")
         # In the order of CHANNELS; others at the end.
         return {name: chosen[name] for name in sorted(chosen, key=[*CHANNELS, *chosen].index)}
 
-    def packed(self, fields: Sequence[Variable]) -> list[Variable]:
-        """Arrays with a channel axis."""
+    def _packed(self, fields: Sequence[Variable]) -> list[Variable]:
+        """Return the arrays with a channel axis."""
         plain = {variable.plain for variable in fields}
         names = _PACKED if {"u", "v"} <= plain else (*_PACKED, "u", "v")
         likely = [v for v in fields if v.plain in names or "c" in (v.axes or "")]
-        return [v for v in likely if "c" in self.axes_of(v)]
+        return [v for v in likely if "c" in self._axes(v)]
 
-    def unpacked(self, variable: Variable) -> dict[str, Choice]:
-        axes = self.axes_of(variable)
+    def _unpacked(self, variable: Variable) -> dict[str, Choice]:
+        axes = self._axes(variable)
         if "c" not in axes:
             if "t" in axes and variable.shape[axes.index("t")] in DEFAULT_CHANNELS:
-                self.remarks.append(
+                self.notes.append(
                     f"{variable.key!r} of shape {variable.shape} was read as {axes}; if it holds "
                     f"channels, give its axes as {axes.replace('t', 'c')}"
                 )
-            name = self.names[variable.key][0] or variable.plain or "field"
+            name = self._names[variable.key][0] or variable.plain or "field"
             return {name: (variable, None)}
         count = variable.shape[axes.index("c")]
         names = DEFAULT_CHANNELS.get(count) or tuple(f"c{i}" for i in range(count))
         if variable.plain == "uvw" and count == 3:
             names = ("u", "v", "w")
         elif variable.plain not in ("uv", "uvp"):
-            self.remarks.append(
+            self.notes.append(
                 f"the {count} channels of {variable.key!r} were taken for {', '.join(names)}"
             )
-        return {name: (variable, place) for place, name in enumerate(names)}
+        return {name: (variable, index) for index, name in enumerate(names)}
 
-    def pieces(self, chosen: Mapping[str, Choice]) -> dict[str, Piece]:
-        """Where the channels lie; one besides the velocity that does not fit is left out."""
+    def _pieces(self, chosen: Mapping[str, Choice]) -> dict[str, Piece]:
+        """Locate the channels; one besides the velocity that does not fit is left out."""
         pieces: dict[str, Piece] = {}
         first: tuple[str, dict[str, int]] | None = None
         for our, (variable, channel) in chosen.items():
-            axes = self.axes_of(variable, channel=channel is not None)
-            pairs = zip(axes, variable.shape, strict=False)
-            size = {letter: n for letter, n in pairs if letter in "btyx"}
+            axes, key, shape = (
+                self._axes(variable, channel is not None),
+                variable.key,
+                variable.shape,
+            )
+            size = {axis: n for axis, n in zip(axes, shape, strict=False) if axis in "btyx"}
             first = first or (our, size)
-            if size != first[1] and our not in ("u", "v") and not self.named:
-                self.remarks.append(f"{variable} was left out: its shape is not that of {first[0]}")
+            if size != first[1] and our not in ("u", "v") and not self._named:
+                self.notes.append(f"{variable} was left out: its shape is not that of {first[0]}")
                 continue
             if not axes:
-                raise self.fail(f"{variable.key!r}: {self.order.explain(variable.shape)}")
+                lengths = ", ".join(f"{n} along {axis}" for axis, n in self._order.lengths.items())
+                raise self._error(
+                    f"{key!r}: the order of the axes ({self._order.stated or 'not stated'}) is not "
+                    f"clear for shape {shape} and coordinates of lengths {lengths or 'unknown'}"
+                )
             if size != first[1]:
-                shapes = f"{chosen[first[0]][0].shape} and {variable.shape}"
-                raise self.fail(f"{first[0]!r} and {our!r} differ in shape, {shapes}")
-            if 0 in variable.shape:
-                raise self.fail(f"{variable.key!r} is empty")
-            count = variable.shape[axes.index("c")] if "c" in axes else 1
+                shapes = f"{chosen[first[0]][0].shape} and {shape}"
+                raise self._error(f"{first[0]!r} and {our!r} differ in shape, {shapes}")
+            if 0 in shape:
+                raise self._error(f"{key!r} is empty")
+            count = shape[axes.index("c")] if "c" in axes else 1
             if channel is None and count > 1:
-                raise self.fail(
-                    f"{variable.key!r} was read as {axes} with {count} channels; name one of them "
-                    f"as '{variable.key}:0', or give its axes"
+                raise self._error(
+                    f"{key!r} was read as {axes} with {count} channels; name one of them as "
+                    f"'{key}:0', or give its axes"
                 )
             if channel is not None and channel >= count:
-                there = f"{variable.key!r} of shape {variable.shape}"
-                raise self.fail(f"{there} has no channel {channel}")
-            pieces[our] = Piece(variable.key, axes, channel)
+                raise self._error(f"{key!r} of shape {shape} has no channel {channel}")
+            pieces[our] = Piece(key, axes, channel)
         if not pieces:
-            raise self.fail("there is no field in it")
+            raise self._error("there is no field in it")
         return pieces
 
-    def axes_of(self, variable: Variable, *, channel: bool | None = None) -> str:
-        """The order of an array's axes, empty where none fits; of a channel of it, if so stated."""
+    def _axes(self, variable: Variable, channel: bool | None = None) -> str:
+        """Return the order of an array's axes, empty if none fits.
+
+        ``channel`` states whether the user names one of its channels (None: not stated).
+        """
         if variable.axes is not None:
             return variable.axes
         most = 1 if channel is False else 3 if variable.plain in ("u", "v") else MOST_CHANNELS
         packed = variable.plain in _PACKED and variable.plain not in ("field", "data")
-        return self.order.find(
+        return self._order.find(
             variable.shape, most=most, channels_first=packed if channel is None else channel
         )
 
-    def flags(
-        self, chosen: Mapping[str, Choice], pieces: Mapping[str, Piece]
-    ) -> dict[str, tuple[Piece, bool]]:
-        our = next(iter(pieces))
-        size = dict(zip(pieces[our].axes, chosen[our][0].shape, strict=True))
-        found: dict[str, tuple[Piece, bool]] = {}
-        stated = [(self.find(name), FLAGS[name]) for name in self.hints.channels if name in FLAGS]
-        for variable in self.variables:
-            if variable.flag is not None and variable.key not in self.hints.channels.values():
-                stated.append((variable, variable.flag))
+    def _flags(self, axes: str) -> dict[str, tuple[Piece, bool | int]]:
+        found: dict[str, tuple[Piece, bool | int]] = {}
+        hinted = self.hints.channels
+        stated = [(self._find(name), FLAGS[name]) for name in hinted if name in FLAGS]
+        stated += [(v, v.flag) for v in self._variables if v.flag and v.key not in hinted.values()]
         for variable, (kind, marks) in stated:
-            orders = ["".join(a for a in pieces[our].axes if a in keep) for keep in ("btyx", "yx")]
+            orders = ["".join(axis for axis in axes if axis in kept) for kept in ("btyx", "yx")]
             if variable.axes is not None:
                 orders = [variable.axes]
-            fitting = [axes for axes in orders if tuple(map(size.get, axes)) == variable.shape]
+            fitting = [order for order in orders if (*map(self.size.get, order),) == variable.shape]
             if not fitting or kind in found:
-                self.remarks.append(f"the mask {variable} was not used: its shape does not fit")
+                self.notes.append(f"the mask {variable} was not used: its shape does not fit")
                 continue
             found[kind] = Piece(variable.key, fitting[0]), marks
         return found
 
-    def fail(self, problem: str) -> SourceError:
-        more = len(self.there) - 12
-        listed = [*map(str, self.there[:12]), *([f"and {more} more"] if more > 0 else [])]
+    def _error(self, problem: str) -> SourceError:
+        listed, more = self._listed[:12], len(self._listed) - 12
+        listed += [f"and {more} more"] if more > 0 else []
         return SourceError(
             f"{self.path}: {problem}. There is: {'; '.join(listed) or 'nothing'}. Name the "
-            "channels, as u=NAME v=NAME, or the order of the axes, as tcyx"
+            "channels, as u=NAME v=NAME, or the order of the axes, as tcyx; stack frames that are "
+            "separate arrays"
         )
-
-
-def _frames(fields: Sequence[Variable]) -> str:
-    """Advice on arrays such as ``u_0``, ``u_1``, ``v_0``: their numbers are those of frames."""
-    numbered = [v for v in fields if _NUMBERED.fullmatch(v.key.rsplit("/", 1)[-1].lower())]
-    if not numbered:
-        return ""
-    some, stem = ", ".join(v.key for v in numbered[:4]), re.sub(r"\d+$", "", numbered[0].key)
-    return (
-        f"; {some} look like frames, an array each, but they might also be passes or planes. If "
-        "they are frames, stack those of each component and save the result, in Python: "
-        f"np.savez('stacked.npz', u=np.stack([data[f'{stem}{{i}}'] for i in range(N)]), v=...). To "
-        "convert one of them, name its arrays in --channels"
-    )

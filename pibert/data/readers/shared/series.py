@@ -1,9 +1,9 @@
-"""Flows from series of files with one frame each, such as those of VTK and OpenFOAM.
+"""Flows in series of files with one frame each, such as those of VTK and OpenFOAM.
 
-A frame is read when it is needed. Points and grids are those of the first frame. Frames of a mesh
-are sampled on one uniform grid; if the mesh moves, each frame is sampled from its own mesh, and
-fluid and body change from frame to frame. The loss of detail is measured: the grid is interpolated
-bilinearly at the cell centres and compared with the cell values.
+Frames are read on demand. Points and grids are those of the first frame. Frames of a mesh are
+sampled on one uniform grid; if the mesh moves, each frame is sampled from its mesh, and fluid and
+body change from frame to frame. The sampling error is measured: the grid is interpolated bilinearly
+at the cell centres and compared with the cell values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,18 +25,16 @@ from pibert.fields import Boundary, Sides
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Frame:
-    """What both kinds of frames state."""
-
     vectors: tuple[str, ...] = ()
     """Vector fields; their components in the plane are the fields ``NAME_x`` and ``NAME_y``."""
     names: dict[str, str] = field(default_factory=dict)
-    """Our names of fields where they differ from those in the file."""
+    """Our names for fields where they differ from those in the file."""
     units: dict[str, str] = field(default_factory=dict)
-    """Of the fields, and of ``@x``, ``@y`` and ``@t``, as far as the file states them."""
+    """Known units of the fields, and of ``@x``, ``@y`` and ``@t``."""
     time: float | None = None
     place: Mapping[str, Any] | None = None
-    """Where the plane lies in space: ``{"normal": "z", "position": 0.5}``."""
-    remarks: tuple[str, ...] = ()
+    """Position of the plane in space: ``{"normal": "z", "position": 0.5}``."""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -57,9 +55,9 @@ class CellPlane(_Frame):
     cells: dict[str, np.ndarray] = field(default_factory=dict)
     points: dict[str, np.ndarray] = field(default_factory=dict)
     edges: dict[str, np.ndarray] = field(default_factory=dict)
-    """Boundary values on the mesh's edges (f,), as far as they are known."""
+    """Known boundary values on the mesh's edges (f,)."""
     zeros: dict[str, np.ndarray] = field(default_factory=dict)
-    """Numbers of points at which a field is zero, as the velocity normal to a symmetry plane."""
+    """Points at which a field is zero, as the velocity normal to a symmetry plane."""
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -68,25 +66,24 @@ class CellPlane(_Frame):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Series:
-    """The files of one flow, one per frame, and what is known about all of them."""
+    """The files of one flow, one per frame, and their common facts."""
 
     files: Sequence[Path]
     read: Callable[[Path], Plane | CellPlane]
     """Reads one file. It can be pickled."""
     times: Sequence[float] | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
-    """Source facts that the files state."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Sides, viscosity and parameters, as ``trajectory.make_recordings`` takes them."""
+    """Sides, viscosity and parameters, as ``assembly.make_recordings`` takes them."""
     moves: bool | None = None
     """Whether the mesh moves; None: compare the meshes of the first and the last frames."""
     box: np.ndarray | None = None
-    """[[left, bottom], [right, top]] that contains a moving mesh in all frames."""
-    remarks: tuple[str, ...] = ()
+    """[[left, bottom], [right, top]] around a moving mesh in all frames."""
+    notes: tuple[str, ...] = ()
 
 
 MASKS = ("body", "valid")
-"""Fields that every sampled frame has besides its own."""
+"""Fields that sampling adds to every frame."""
 
 
 class MeshSampler:
@@ -103,31 +100,31 @@ class MeshSampler:
         frame = self.read(path)
         if not isinstance(frame, CellPlane):
             raise SourceError(
-                f"{path}: it holds points without cells, but the first frame is a mesh; leave the "
-                "file out or export it like the others"
+                f"{path}: expected a mesh as in the first frame, found points without cells; leave "
+                "the file out or export it like the others"
             )
         return self.sample(frame, path)
 
     def sample(self, frame: CellPlane, path: Path) -> Plane:
-        """A frame on the grid with the masks ``body`` and ``valid``; NaN where no cell is."""
+        """Return a frame on the grid with masks ``body`` and ``valid``; NaN outside all cells."""
         before = self._sampler
         if before is None or not frame.mesh.same_as(before.mesh):
             try:
                 self._sampler = CellSampler(frame.mesh, self.axes)
             except ValueError as error:
                 raise SourceError(
-                    f"{path}: {error}; give a coarser grid with --shape ROWSxCOLUMNS, or mend the "
-                    "mesh and export it again"
+                    f"{path}: {error}; give a coarser grid with --shape ROWSxCOLUMNS, or repair "
+                    "the mesh and export it again"
                 ) from error
         sampler = self._sampler
         assert sampler is not None
         if before and not self.moves and not np.array_equal(before.fluid, sampler.fluid):
             raise SourceError(
-                f"{path}: its mesh covers other points than the meshes before it, although the "
-                "first and the last frame have the same mesh; convert these frames separately"
+                f"{path}: its mesh covers other points than that of the first frame, although the "
+                "last frame has the mesh of the first; convert these frames separately"
             )
         given = (frame.cells, frame.points, frame.edges, frame.zeros)
-        fields = {n: sampler.sample(*(part.get(n) for part in given)) for n in frame.fields}
+        fields = {n: sampler.sample(*(values.get(n) for values in given)) for n in frame.fields}
         fields |= {"body": sampler.body, "valid": sampler.fluid | sampler.body}
         stated = {name: getattr(frame, name) for name in ("vectors", "names", "units", "time")}
         return Plane(x=self.axes.x, y=self.axes.y, fields=fields, **stated)
@@ -138,7 +135,7 @@ def open_mesh(
 ) -> tuple[MeshSampler, Plane, dict[str, Any], tuple[str, ...]]:
     """Choose the grid for the frames of a mesh, with ``shape`` rows and columns if given.
 
-    Returns the reader of sampled frames, the first of them, and notes for the file and the user.
+    Returns the reader of sampled frames, the first of them, the record for ``local``, and notes.
     """
     moves, box = series.moves, series.box
     if moves is None:
@@ -157,38 +154,39 @@ def open_mesh(
     sampler = MeshSampler(series.read, axes, moves)
     first = sampler.sample(frame, series.files[0])
     cells, (rows, columns) = len(frame.mesh.ends), first.fields["body"].shape
-    notes: dict[str, Any] = {"method": "none", "from": cells, "to": [rows, columns]}
-    remarks = ["the mesh moves: each frame is sampled from its own mesh"] if moves else []
+    record: dict[str, Any] = {"method": "none", "from": cells, "to": [rows, columns]}
+    notes = ["the mesh moves: each frame is sampled from its mesh"] if moves else []
     if not exact:
-        notes["method"] = "linear between cell centres and corners"
-        notes["error"] = _error(series, frame, sampler)
-        remarks.append(
+        record["method"] = "linear between cell centres and corners"
+        record["error"] = _error(series, frame, sampler)
+        notes.append(
             f"sampled from {cells} cells to {rows} x {columns} points, linearly between cell "
             "centres and corners; choose another grid with --shape ROWSxCOLUMNS"
         )
-        remarks.append("the loss of detail on the grid could not be measured")
-        if error := notes["error"]:
+        if error := record["error"]:
             worst = max(error, key=lambda channel: error[channel])
-            remarks[-1] = (
+            notes.append(
                 "the grid reproduces the cell values with an rms error of "
                 f"{percent(error[worst])} of the fluctuation of {worst} (the worst channel)"
             )
+        else:
+            notes.append("the sampling error of the grid could not be measured")
         if not (frame.points or frame.edges):
-            remarks.append(
-                "the file has cell values only: next to walls the nearest cell's value is used; "
+            notes.append(
+                "the file has cell values only: near walls the nearest cell's value is used; "
                 "export point values too, if possible"
             )
     elif frame.cells:
-        remarks.append(f"the grid points are the centres of the {cells} cells")
+        notes.append(f"the grid points are the centres of the {cells} cells")
     for mask, words in (("body", "in a body"), ("valid", "outside the mesh (marked invalid)")):
         share = float((first.fields[mask] == (mask == "body")).mean())
         if share:
-            remarks.append(f"{percent(share)} of the grid points lie {words}")
-    return sampler, first, notes, tuple(remarks)
+            notes.append(f"{percent(share)} of the grid points lie {words}")
+    return sampler, first, record, tuple(notes)
 
 
 def _error(series: Series, first: CellPlane, sampler: MeshSampler) -> dict[str, float]:
-    """Rms error of the grid at the cell centres over the field's deviation, in the middle frame."""
+    """Return the relative rms error of the grid at the cell centres, in the middle frame."""
     middle = len(series.files) // 2
     file = series.files[middle]
     frame = series.read(file) if middle else first
@@ -222,7 +220,7 @@ class SeriesStore:
     ) -> None:
         self.path, self.times, self.first = path.absolute(), times, first
         self.files, self.read_plane = [file.absolute() for file in files], read
-        # The frames of the last call: another channel of them is often asked for next.
+        # Keep the frames of the last call: often another channel of them is read next.
         self._held: dict[int, Plane] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -234,7 +232,7 @@ class SeriesStore:
         if key in ("@x", "@y"):
             return (self.first.x if key == "@x" else self.first.y)[where]
         if len(where) == self.first.fields[key].ndim:
-            return self.first.fields[key][where]  # of a mask that is the same in all frames
+            return self.first.fields[key][where]  # a mask that is the same in all frames
         assert isinstance(where[0], slice)
         wanted = range(*where[0].indices(len(self.files)))
         self._held = {frame: self._held.get(frame) or self._frame(frame) for frame in wanted}
@@ -245,18 +243,17 @@ class SeriesStore:
         plane, file = self.read_plane(self.files[frame]), self.files[frame]
         if not isinstance(plane, Plane):
             raise SourceError(f"{file}: it holds a mesh, unlike the first frame; leave it out")
-        missing = [name for name in self.first.fields if name not in plane.fields]
-        if missing:
+        if missing := [name for name in self.first.fields if name not in plane.fields]:
             raise SourceError(
                 f"{file}: the field {missing[0]!r} of {self.files[0].name} is missing; leave the "
                 "file out or write it again"
             )
-        for mine, first in ((plane.x, self.first.x), (plane.y, self.first.y)):
-            if mine.shape != first.shape or not np.allclose(mine, first, atol=1e-6 * np.ptp(first)):
+        for points, first in ((plane.x, self.first.x), (plane.y, self.first.y)):
+            near = 1e-6 * np.ptp(first)
+            if points.shape != first.shape or not np.allclose(points, first, atol=near):
                 raise SourceError(
-                    f"{file}: its points differ from those of {self.files[0].name}. Points that "
-                    "move are read only with the cells of their mesh: export the mesh, or sample "
-                    "the flow on a fixed plane"
+                    f"{file}: its points differ from those of {self.files[0].name}; export moving "
+                    "points with the cells of their mesh, or sample the flow on a fixed plane"
                 )
         return plane
 
@@ -264,20 +261,20 @@ class SeriesStore:
 def open_series(
     kind: str, path: Path, series: Series, hints: Hints, *, name: str | None = None
 ) -> Recordings:
-    """The flow in a series of files; ``path`` is what the user named."""
+    """Return the flow in a series of files; ``path`` is the one that the user gave."""
     frame = series.read(series.files[0])
     if not frame.fields:
         raise SourceError(f"{series.files[0]}: it holds no scalar or vector field; export it again")
-    remarks = [*series.remarks, *frame.remarks]
+    notes = [*series.notes, *frame.notes]
     local = dict(series.facts.get("local", {}))
     if frame.place is not None:
         local["plane"] = dict(frame.place)
     read: Callable[[Path], Any] = series.read
     if isinstance(frame, CellPlane):
-        read, frame, notes, noticed = open_mesh(f"{series.files[0]}", series, frame, hints.shape)
+        read, frame, record, noticed = open_mesh(f"{series.files[0]}", series, frame, hints.shape)
         hints = replace(hints, shape=None)
-        local["gridding"] = notes
-        remarks += noticed
+        local["gridding"] = record
+        notes += noticed
     times = series.times
     if times is None and len(series.files) == 1 and frame.time is not None:
         times = [frame.time]
@@ -289,29 +286,29 @@ def open_series(
         hints,
         source=series.source,
         facts={**series.facts, "local": local},
-        remarks=remarks,
+        notes=notes,
         name=name,
     )
 
 
 def join_series(kind: str, path: Path, series: Mapping[str, Series], hints: Hints) -> Recordings:
-    """Several series by name; those that hold no plane flow are left out in words."""
-    parts: list[Recordings] = []
+    """Join several series by name; those without a plane flow are left out, with a note."""
+    flows: list[Recordings] = []
     errors: list[SourceError] = []
     for name, one in series.items():
         try:
-            parts.append(open_series(kind, path, one, hints, name=name))
+            flows.append(open_series(kind, path, one, hints, name=name))
         except SourceError as error:
             errors.append(error)
-    if not parts:
+    if not flows:
         raise errors[0]
-    joined = join(kind, path, parts)
+    joined = join(kind, path, flows)
     left_out = tuple(f"left out: {error}" for error in errors)
-    return replace(joined, remarks=(*joined.remarks, *left_out))
+    return replace(joined, notes=(*joined.notes, *left_out))
 
 
 def _variables(store: SeriesStore, *, rests: bool) -> list[Variable]:
-    """The arrays of a series; masks of a mesh at rest have one frame."""
+    """Describe the arrays of a series; masks of a mesh at rest have one frame."""
     first, count, times = store.first, len(store.files), store.times
     axes = {"x": first.x, "y": first.y} | ({} if times is None else {"t": np.asarray(times)})
     found = []
@@ -320,7 +317,7 @@ def _variables(store: SeriesStore, *, rests: bool) -> list[Variable]:
         found.append(Variable(key=key, shape=axis.shape, dtype=axis.dtype, unit=unit, name=letter))
     names = dict(first.names)
     if len(first.vectors) == 1 and not {"u", "v"} & {standard_name(k)[0] for k in first.fields}:
-        # The only vector is the velocity, whatever its name.
+        # A single vector is the velocity, whatever its name.
         names = {f"{first.vectors[0]}_x": "u", f"{first.vectors[0]}_y": "v"} | names
     for key, values in first.fields.items():
         still = rests and key in MASKS

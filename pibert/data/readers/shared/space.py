@@ -1,9 +1,9 @@
-"""Flows given in space, structured or not, and the planes and polygons in them.
+"""Plane flows in three-dimensional files, structured or not.
 
-Structured kinds count points along x, y and z, x fastest: an array of nx ny nz values is (z, y, x).
-A plane flow has one point along one axis, or one layer of cells; a plane normal to y is read as
-(x, z), one normal to x as (y, z): the first becomes our x, the second our y, and the components of
-the velocity go with them. What VTK hides or could not probe is not valid.
+Structured grids count points along x, y and z, x fastest: an array of nx ny nz values is (z, y, x).
+A plane flow has one point along one axis, or one layer of cells. A plane normal to y is read as
+(x, z), one normal to x as (y, z): the first becomes x, the second y, and the velocity components
+follow. Points that VTK hides or could not probe are invalid.
 """
 
 import math
@@ -21,24 +21,24 @@ from pibert.data.readers.shared.naming import standard_name
 from pibert.data.readers.shared.series import CellPlane, Plane
 
 Cells = tuple[np.ndarray, np.ndarray]
-"""Point numbers of all cells, one cell after the other, and where each cell ends among them."""
+"""Point indices of all cells, one cell after the other, and the end of each cell among them."""
 
 
 def find_polygons(
     cells: Cells, layer: np.ndarray, plane: np.ndarray, count: int, *, in_order: bool
 ) -> tuple[np.ndarray, Cells] | None:
-    """The numbers of the cells with three or more points in a layer of points, and their polygons.
+    """Return the cells with three or more points in a layer of points, and their polygons.
 
-    The points of polygons are numbered within the layer. None if there is no such cell;
-    inconsistent cells raise ValueError. ``layer`` has the numbers of the layer's points among
-    ``count``, ``plane`` (k, 2) their coordinates; ``in_order`` states whether the points of a cell
-    are in order around it.
+    The polygons use indices within the layer. None if there is no such cell; inconsistent cells
+    raise ValueError. ``layer`` has the indices of the layer's points among ``count``, ``plane``
+    (k, 2) their coordinates; ``in_order`` states whether the points of a cell are in order around
+    it.
     """
     corners, ends = (np.asarray(array, np.int64) for array in cells)
     if not len(ends):
         return None
     sizes = np.diff(ends, prepend=0)
-    # Differences of damaged ends may overflow and look small in sum.
+    # Differences of damaged ends may overflow to a small sum.
     if sizes.min() < 1 or ends.max() > len(corners) or ends[-1] != len(corners):
         raise ValueError(f"cells end at {ends[-1]} of {len(corners)} points")
     if corners.min() < 0 or corners.max() >= count:
@@ -59,21 +59,21 @@ def find_polygons(
 
 
 def _around(owner: np.ndarray, corners: np.ndarray) -> np.ndarray:
-    """The order that puts the corners of every cell in order around their mean."""
+    """Return the permutation that sorts the corners of every cell around their mean."""
     count = np.maximum(np.bincount(owner), 1)
     x, y = (corners[:, a] - (np.bincount(owner, corners[:, a]) / count)[owner] for a in (0, 1))
     return np.lexsort((np.arctan2(y, x), owner))
 
 
 def merge_points(plane: np.ndarray, corners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One point where several cells have a point of their own at the same place."""
+    """Merge points at the same position, which cells may not share."""
     rounded = np.round(plane / (1e-6 * np.ptp(plane, axis=0).max()))
     _, first, which = np.unique(rounded, axis=0, return_index=True, return_inverse=True)
     return plane[first], which.reshape(-1)[corners]
 
 
 def quadrilaterals(rows: int, columns: int) -> Cells:
-    """The cells between the points of a structured grid, counted row by row."""
+    """Return the cells between the points of a structured grid, row by row."""
     corner = np.arange(rows * columns).reshape(rows, columns)
     sides = [corner[:-1, :-1], corner[:-1, 1:], corner[1:, 1:], corner[1:, :-1]]
     quads = np.stack(sides, -1).reshape(-1, 4)
@@ -83,7 +83,7 @@ def quadrilaterals(rows: int, columns: int) -> Cells:
 def first_layer(
     data: Mapping[str, np.ndarray], dims: tuple[int, int, int], thin: int
 ) -> dict[str, np.ndarray]:
-    """Arrays over a structured grid, on its first layer across an axis; ValueError if none fits."""
+    """Return the arrays on the first layer of a structured grid across an axis."""
     found = {}
     for name, values in data.items():
         if len(values) != math.prod(dims):
@@ -97,9 +97,9 @@ def first_layer(
 AXES = "xyz"
 _PROBED = "vtkValidPointMask"
 _HIDING = {_PROBED: 1, "vtkGhostType": 2 | 32}
-"""Flags of VTK: 1 where a probe met the flow; bits of hidden points and of hidden cells."""
+"""Flags of VTK: 1 where a probe hit the flow; bits of hidden points and of hidden cells."""
 _FLAT = 1e-6
-"""Points lie in a plane where their extent along its normal is this share of the largest."""
+"""Largest extent of a plane along its normal, as a share of the largest extent."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -107,13 +107,12 @@ class SpaceMesh:
     """Points, cells and the data on them; arrays of k components are (n, k)."""
 
     dims: tuple[int, int, int] | None = None
-    """Points along x, y and z of the structured kinds."""
+    """Points along x, y and z of a structured grid."""
     axes: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-    """Coordinates along x, y and z where the grid is rectilinear."""
+    """Coordinates along x, y and z of a rectilinear grid."""
     points: np.ndarray | None = None
-    """Coordinates (n, 3) of the other kinds."""
-    cells: tuple[np.ndarray, np.ndarray] | None = None
-    """Point numbers of all cells in a row, and where each cell ends in it."""
+    """Coordinates (n, 3) of other grids."""
+    cells: Cells | None = None
     in_order: bool = False
     """Whether the points of each cell are in order around it."""
     point_data: dict[str, np.ndarray] = field(default_factory=dict)
@@ -122,16 +121,16 @@ class SpaceMesh:
 
 
 def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
-    """The plane in a file: a mesh where the file has cells, else points."""
+    """Return the plane in a file: a mesh if the file has cells, else points."""
     if not mesh.point_data and not mesh.cell_data:
         raise SourceError(
-            f"{path}: it holds a mesh without data; export it with its point or cell data"
+            f"{path}: it has a mesh without data; export it with its point or cell data"
         )
     if mesh.axes is not None:
         return _cut_axes(mesh, path)
-    remarks: list[str] = []
+    notes: list[str] = []
     if mesh.dims is not None:
-        mesh = _as_cells(mesh, path, remarks)
+        mesh = _as_cells(mesh, path, notes)
     assert mesh.points is not None
     if not len(mesh.points):
         raise SourceError(f"{path}: it holds no points; export it with its mesh")
@@ -141,8 +140,8 @@ def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
     height = mesh.points[:, normal] - levels[0]
     below = np.flatnonzero(np.abs(height) <= _FLAT * np.ptp(mesh.points, axis=0).max())
     if len(levels) == 2 and not mesh.cell_data:
-        remarks.append(f"two layers along {AXES[normal]}: the first was taken")
-    remarks += describe_plane(normal)
+        notes.append(f"two layers along {AXES[normal]}: the first was taken")
+    notes += describe_plane(normal)
     first, second = (axis for axis in range(3) if axis != normal)
     at_points, vectors = _components(mesh.point_data, len(mesh.points), (first, second), path)
     at_points = {name: values[below] for name, values in at_points.items()}
@@ -150,7 +149,7 @@ def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
     stated: dict[str, Any] = {
         "time": mesh.time,
         "place": {"normal": AXES[normal], "position": position},
-        "remarks": tuple(remarks),
+        "notes": tuple(notes),
     }
     plane, polygons = mesh.points[below][:, [first, second]], None
     if mesh.cells is not None:
@@ -162,7 +161,7 @@ def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
         if mesh.cell_data:
             raise SourceError(
                 f"{path}: it has cell data, but no cells with an area; export the plane with its "
-                "cells, or point data"
+                "cells or with point data"
             )
         return Plane(
             x=plane[:, 0],
@@ -189,20 +188,20 @@ def cut_plane(mesh: SpaceMesh, path: Path) -> Plane | CellPlane:
 
 
 def _cut_axes(mesh: SpaceMesh, path: Path) -> Plane:
-    """The plane of a grid with straight axes."""
+    """Return the plane of a rectilinear grid."""
     assert mesh.dims is not None and mesh.axes is not None
     dims, axes = mesh.dims, list(mesh.axes)
     with _undamaged(path):
         for axis in axes:
             check_coordinates(axis)
     on_cells = not mesh.point_data or (bool(mesh.cell_data) and min(dims) == 2)
-    remarks: list[str] = []
+    notes: list[str] = []
     if on_cells:
         dims = _cell_dims(dims)
         axes = [axis if len(axis) == 1 else (axis[1:] + axis[:-1]) / 2 for axis in axes]
-        remarks.append("the values are those of cells, at their centres")
-    normal = _thin_axis(dims, path, remarks)
-    remarks += describe_plane(normal)
+        notes.append("the values are those of cells, at their centres")
+    normal = _thin_axis(dims, path, notes)
+    notes += describe_plane(normal)
     first, second = (axis for axis in range(3) if axis != normal)
     data = mesh.cell_data if on_cells else mesh.point_data
     flat, vectors = _components(data, math.prod(dims), (first, second), path)
@@ -217,16 +216,16 @@ def _cut_axes(mesh: SpaceMesh, path: Path) -> Plane:
         names=_names(flat.keys() & data.keys(), normal),
         time=mesh.time,
         place={"normal": AXES[normal], "position": float(axes[normal][0])},
-        remarks=tuple(remarks),
+        notes=tuple(notes),
     )
 
 
-def _as_cells(mesh: SpaceMesh, path: Path, remarks: list[str]) -> SpaceMesh:
-    """The first layer of a structured grid as points and quadrilaterals."""
+def _as_cells(mesh: SpaceMesh, path: Path, notes: list[str]) -> SpaceMesh:
+    """Return the first layer of a structured grid as points and quadrilaterals."""
     assert mesh.dims is not None and mesh.points is not None
     dims, inner = mesh.dims, _cell_dims(mesh.dims)
     flat = [axis for axis in range(3) if (inner if mesh.cell_data else dims)[axis] == 1]
-    thin = flat[-1] if flat else _thin_axis(dims, path, remarks)
+    thin = flat[-1] if flat else _thin_axis(dims, path, notes)
     grid = mesh.points.reshape(*dims[::-1], 3)
     # The plane of a layer of cells lies midway between their two layers of points.
     points = grid.mean(2 - thin) if mesh.cell_data else np.take(grid, 0, axis=2 - thin)
@@ -251,8 +250,8 @@ def _undamaged(path: Path, what: str = "the file is") -> Iterator[None]:
         raise SourceError(f"{path}: {what} damaged ({error}); export it again") from error
 
 
-def _thin_axis(dims: tuple[int, ...], path: Path, remarks: list[str]) -> int:
-    """The axis along which the first layer is the plane."""
+def _thin_axis(dims: tuple[int, ...], path: Path, notes: list[str]) -> int:
+    """Return the axis normal to the plane."""
     # A row of points along x has two thin axes: then z is the normal and y has one row.
     flat = [axis for axis in range(3) if dims[axis] == 1]
     if flat:
@@ -260,16 +259,16 @@ def _thin_axis(dims: tuple[int, ...], path: Path, remarks: list[str]) -> int:
     if 2 not in dims:
         nx, ny, nz = dims
         raise SourceError(
-            f"{path}: it holds a flow in space, {nx} x {ny} x {nz} values; cut a plane out of it "
-            "(one value along one axis) and save that"
+            f"{path}: expected a plane flow, found {nx} x {ny} x {nz} values in space; cut a plane "
+            "out of it (one value along one axis)"
         )
     normal = max(axis for axis in range(3) if dims[axis] == 2)
-    remarks.append(f"two layers along {AXES[normal]}: the first was taken")
+    notes.append(f"two layers along {AXES[normal]}: the first was taken")
     return normal
 
 
 def describe_plane(normal: int) -> list[str]:
-    """A note on a plane that is not normal to z; empty for one that is."""
+    """Return a note on a plane that is not normal to z; none for one that is."""
     if normal == 2:
         return []
     first, second = (AXES[axis] for axis in range(3) if axis != normal)
@@ -280,7 +279,7 @@ def describe_plane(normal: int) -> list[str]:
 
 
 def _find_normal(points: np.ndarray, path: Path) -> tuple[int, np.ndarray]:
-    """The axis across a plane, and where its one or two layers of points lie along it."""
+    """Return the axis normal to a plane, and the positions of its one or two layers of points."""
     extent = np.ptp(points, axis=0)
     step = _FLAT * extent.max()
     for axis in np.flatnonzero(extent <= step)[::-1]:
@@ -290,13 +289,13 @@ def _find_normal(points: np.ndarray, path: Path) -> tuple[int, np.ndarray]:
         if (np.minimum(points[:, axis] - low, high - points[:, axis]) <= step).all():
             return axis, np.array([low, high])
     raise SourceError(
-        f"{path}: its points fill a space of {extent[0]:g} x {extent[1]:g} x {extent[2]:g}; cut a "
-        "plane normal to x, y or z out of it and save that"
+        f"{path}: expected a plane flow, found points that extend {extent[0]:g} x {extent[1]:g} x "
+        f"{extent[2]:g}; cut a plane normal to x, y or z out of it"
     )
 
 
 def _shown(fields: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Fields without what VTK hides."""
+    """Return fields with NaN at points that VTK hides."""
     valid = fields.pop("valid", None)
     if valid is None:
         return fields
@@ -306,7 +305,7 @@ def _shown(fields: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _components(
     data: dict[str, np.ndarray], count: int, plane: tuple[int, int], path: Path
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Scalars, and the components of vectors in the plane; tensors and the like are left out."""
+    """Return scalars and in-plane components of vectors, and the vectors; tensors are left out."""
     fields: dict[str, np.ndarray] = {}
     vectors: list[str] = []
     for name, values in data.items():
@@ -329,7 +328,7 @@ def _components(
 
 
 def _names(scalars: Iterable[str], normal: int) -> dict[str, str]:
-    """Components of the velocity that are stored as scalars go with the axes of the plane."""
+    """Return names of velocity components stored as scalars along the axes of the plane."""
     if normal == 2:
         return {}
     turned = {"u": "u" if normal else "w", "v": "w" if normal else "u", "w": "v"}
@@ -338,5 +337,5 @@ def _names(scalars: Iterable[str], normal: int) -> dict[str, str]:
 
 
 def _cell_dims(dims: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Cells along the axes of a grid with so many points."""
+    """Return the number of cells along the axes of a grid of points."""
     return max(1, dims[0] - 1), max(1, dims[1] - 1), max(1, dims[2] - 1)

@@ -1,8 +1,8 @@
-"""Named arrays in files, read in parts, and their frames as fields and masks.
+"""Named arrays in files, read by slices, and their frames as fields and masks.
 
-A store can be pickled: it keeps paths, and every process opens the file for itself. The order of an
+A store can be pickled: it keeps paths, and every process opens the file itself. The order of an
 array's axes is a word of letters: ``t`` time, ``c`` channel, ``y`` row, ``x`` column, ``b`` one
-flow of several, ``1`` an axis of one entry without a meaning.
+flow of several, ``1`` an axis of length 1 without a meaning.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from pibert.data.views import pick
 
 
 def uniform_step(axis: np.ndarray) -> float | None:
-    """The step of a uniform axis, negative where it descends; None for any other."""
+    """Return the step of a uniform axis, negative if it descends; None for any other."""
     if axis.ndim != 1 or len(axis) < 2 or not np.isfinite(axis).all():
         return None
-    # Coordinates keep a step only to their own rounding.
+    # Coordinates keep a step only up to their rounding.
     share = float(np.finfo(axis.dtype).eps) if axis.dtype.kind == "f" else 0.0
     axis = axis.astype(np.float64)
     step = float((axis[-1] - axis[0]) / (len(axis) - 1))
@@ -36,13 +36,14 @@ def uniform_step(axis: np.ndarray) -> float | None:
 
 
 def smooth_time(time: np.ndarray) -> tuple[np.ndarray, float | None]:
-    """Times in float64, without the rounding of a uniform step, and that step."""
+    """Return times in float64, without the rounding of a uniform step, and that step."""
     step = uniform_step(time)
     exact = time.astype(np.float64)
     return (exact, None) if step is None else (exact[0] + step * np.arange(len(time)), step)
 
 
 Where = tuple[int | slice, ...]
+"""An index, or a slice with positive step, for each axis."""
 
 
 @runtime_checkable
@@ -51,14 +52,12 @@ class Store(Protocol):
 
     path: Path
 
-    def read(self, key: str, where: Where) -> np.ndarray:
-        """A part of an array: a number or a slice with positive step for each axis."""
-        ...
+    def read(self, key: str, where: Where) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Where one channel lies: an array, the order of its axes, its place on the channel axis."""
+    """The location of one channel: array, order of its axes, index on the channel axis."""
 
     key: str
     axes: str
@@ -86,20 +85,20 @@ class ArraySource:
         chosen = pick(self.pieces, channels)
         arrays: dict[str, tuple[int, np.ndarray]] = {}
         for key in dict.fromkeys(piece.key for piece in chosen):
-            own = [piece for piece in chosen if piece.key == key]
-            places = [piece.channel or 0 for piece in own]
-            span = slice(min(places), max(places) + 1)
-            arrays[key] = span.start, self._part(key, own[0].axes, frames, span)
+            packed = [piece for piece in chosen if piece.key == key]
+            indices = [piece.channel or 0 for piece in packed]
+            span = slice(min(indices), max(indices) + 1)
+            arrays[key] = span.start, self._block(key, packed[0].axes, frames, span)
         found = ((piece.channel or 0, *arrays[piece.key]) for piece in chosen)
-        blocks = [array[:, place - start] for place, start, array in found]
+        blocks = [array[:, index - start] for index, start, array in found]
         fields = np.stack(blocks, axis=1) if blocks else np.empty((0, 0, *self.shape[2:]))
         return torch.from_numpy(np.ascontiguousarray(np.flip(fields, self.flips), np.float32))
 
-    def _part(self, key: str, axes: str, frames: slice, span: slice) -> np.ndarray:
-        """Some frames and neighbouring channels of an array as (t, c, y, x)."""
+    def _block(self, key: str, axes: str, frames: slice, span: slice) -> np.ndarray:
+        """Read some frames and neighbouring channels of an array as (t, c, y, x)."""
         frames = slice(*frames.indices(self.shape[0]))
-        places: dict[str, int | slice] = {"t": frames, "c": span, "b": self.member, "1": 0}
-        array = self.store.read(key, tuple(places.get(letter, slice(None)) for letter in axes))
+        where: dict[str, int | slice] = {"t": frames, "c": span, "b": self.member, "1": 0}
+        array = self.store.read(key, tuple(where.get(letter, slice(None)) for letter in axes))
         left = [letter for letter in axes if letter in "tcyx"]
         array = array.transpose([left.index(letter) for letter in "tcyx" if letter in left])
         if "c" not in left:
@@ -108,7 +107,7 @@ class ArraySource:
 
 
 def read_flags(flags: ArraySource, marks: bool | int, frames: slice) -> Tensor:
-    """Where numbers mark a point: above 0 (True), at 0 (False), or at a code of their own."""
+    """Return the points marked by numbers above 0 (True), by 0 (False), or by a code."""
     numbers = flags.read(frames)[:, 0]
     return numbers > 0 if marks is True else numbers == int(marks)
 
@@ -116,7 +115,7 @@ def read_flags(flags: ArraySource, marks: bool | int, frames: slice) -> Tensor:
 class Hdf5Store(PerProcess):
     """The datasets of an HDF5 file and, as ``@name``, its attributes.
 
-    Of MATLAB's files the axes are in MATLAB's order.
+    The axes of MATLAB's files are in MATLAB's order.
     """
 
     def __init__(self, path: Path, *, matlab: bool = False) -> None:
@@ -134,14 +133,14 @@ class Hdf5Store(PerProcess):
             if not self.matlab:
                 return np.asarray(dataset[where])
             if len(where) != dataset.ndim:
-                # A vector of MATLAB has two axes.
+                # A MATLAB vector has two axes.
                 return np.asarray(np.asarray(dataset).reshape(-1)[where])
             return np.asarray(dataset[where[::-1]]).T
 
 
 @contextlib.contextmanager
 def reading(path: Path, expected: str = "") -> Iterator[None]:
-    """Turn what libraries raise on a damaged file into a ``SourceError`` that names the file."""
+    """Turn the errors of libraries on a damaged file into a ``SourceError`` that names the file."""
     try:
         yield
     except (SourceError, HDF5Error):
@@ -153,7 +152,7 @@ def reading(path: Path, expected: str = "") -> Iterator[None]:
 
 
 class MemoryStore:
-    """Arrays by name that are read whole by ``load(path, key)``; those asked for stay in memory."""
+    """Arrays by name that ``load(path, key)`` reads whole; they stay in memory."""
 
     def __init__(self, path: Path, load: Callable[[Path, str], np.ndarray]) -> None:
         self.path, self.load = path.absolute(), load
@@ -166,5 +165,5 @@ class MemoryStore:
         if key not in self._arrays:
             self._arrays[key] = np.asarray(self.load(self.path, key))
         array = self._arrays[key]
-        # A vector of MATLAB has two axes.
+        # A MATLAB vector has two axes.
         return np.asarray((array if len(where) == array.ndim else array.reshape(-1))[where])

@@ -106,20 +106,20 @@ def test_walls_alone_and_disabled_nodes_make_no_fluid(types: Any, share: float) 
     assert known.float().mean().item() == pytest.approx(share, abs=0.02)
 
 
-def test_hints_tell_what_the_files_do_not(tmp_path: Path) -> None:
+def test_hints_state_what_the_files_do_not(tmp_path: Path) -> None:
     write_all(tmp_path)
     plain = open_recordings(tmp_path)[0]
     assert plain.spec.dt is None and plain.spec.family is None and plain.length_unit is None
     assert plain.time.tolist() == [0.0, 1.0] and plain.spec.grid.shape == (64, 64)
     assert torch.equal(pickle.loads(pickle.dumps(plain)).known(), plain.known())
     hints = Hints(dt=0.5, unit="m/s", length_unit="m", time_unit="s")
-    told = readers.open_recordings(tmp_path, "eagle", hints)[0]
-    assert told.time.tolist() == [0.0, 0.5] and told.spec.dt == 0.5
-    assert told.spec.units == ("m/s", "m/s", "unknown", "unknown")
-    assert told.spec.family == "incompressible" and "inferred" in told.local["family"]
+    stated = readers.open_recordings(tmp_path, "eagle", hints)[0]
+    assert stated.time.tolist() == [0.0, 0.5] and stated.spec.dt == 0.5
+    assert stated.spec.units == ("m/s", "m/s", "unknown", "unknown")
+    assert stated.spec.family == "incompressible" and "inferred" in stated.local["family"]
     with pytest.raises(SourceError, match="u=VZ; .*u=VX, v=VY"):
         open_recordings(tmp_path, Hints(channels={"u": "VZ"}))
-    write(tmp_path / "native.h5", [told])
+    write(tmp_path / "native.h5", [stated])
     check(tmp_path / "native.h5")
 
 
@@ -137,7 +137,7 @@ def test_a_list_a_box_or_a_folder_of_nothing_is_named(tmp_path: Path) -> None:
     write_all(tmp_path)
     recordings = open_recordings(tmp_path)
     (tmp_path / "splits" / "valid.txt").write_text("Spl/3/1\nSpl/99/1\n")
-    with pytest.raises(SourceError, match="valid.txt: 1 of 2 .*'Spl/99/1'"):
+    with pytest.raises(SourceError, match="valid.txt: 1 of 2 .*'Spl_99_1'"):
         published_split(recordings, tmp_path / "splits")
     with pytest.raises(SourceError, match="train.txt"):
         published_split(recordings, tmp_path)
@@ -156,10 +156,10 @@ def test_a_list_a_box_or_a_folder_of_nothing_is_named(tmp_path: Path) -> None:
         ("VY", lambda a: a.astype(object), "Python objects are never read"),
         ("pointcloud", lambda a: a[..., 0], r"of shape \(t, n, 2\)"),
         ("pointcloud", lambda a: a.astype(str), "found <U"),
-        ("mask", lambda a: a * np.nan, "types of nodes that are not finite"),
-        ("pointcloud", lambda a: a * np.nan, "positions that are not finite"),
+        ("mask", lambda a: a * np.nan, "mask has values that are not finite"),
+        ("pointcloud", lambda a: a * np.nan, "pointcloud has values that are not finite"),
         ("mask", lambda a: np.full((8, 144), 2), "all nodes are disabled"),
-        ("triangles", lambda a: a + 1, "frame 0 names node 144"),
+        ("triangles", lambda a: a + 1, "nodes 1 to 144, but there are 144"),
         ("triangles", lambda a: a[:-1], r"of shape \(8, f, 3\)"),
         ("triangles", lambda a: a / 1.0, "float64"),
     ],

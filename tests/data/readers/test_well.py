@@ -107,8 +107,8 @@ def _replace(key: str, data: np.ndarray) -> Change:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (_set("n_spatial_dims", 3), "only two-dimensional sets"),
-        (_set("grid_type", "spherical"), "only Cartesian grids are read, found 'spherical'"),
+        (_set("n_spatial_dims", 3), "only two-dimensional Cartesian sets"),
+        (_set("grid_type", "spherical"), "found a spherical one"),
         (_replace("dimensions/x", np.arange(7.0) ** 2), "points of 'x' are not uniform"),
         (_replace("dimensions/y", -np.arange(4.0)), "points of 'y' are not uniform and growing"),
         (_replace("t1_fields/velocity", np.zeros((2, 6, 7, 5, 2))), "t1_fields/velocity: expected"),

@@ -1,4 +1,4 @@
-"""Reading of foreign files in a process of their own."""
+"""Foreign files are read in a separate process, with limits."""
 
 import os
 import pickle
@@ -86,7 +86,7 @@ def test_a_file_that_takes_too_long_is_given_up(
 ) -> None:
     CORPUS["flow.nc"](tmp_path / "flow.nc")
     monkeypatch.setattr(remote, "limits_for", lambda path: Limits(1 << 30, 1e-4))
-    with pytest.raises(SourceError, match="flow.nc: it was not read in many times the time"):
+    with pytest.raises(SourceError, match="flow.nc: reading it took many times longer"):
         open_recordings(tmp_path / "flow.nc")
 
 

@@ -126,9 +126,7 @@ def check_dataset(path: Path | str, dataset: h5py.Dataset, limit: int | None = N
     """Refuse a data set that lies in another file or declares more than the file stores."""
     layout = dataset.id.get_create_plist()
     if layout.get_external_count() or layout.get_layout() == h5py.h5d.VIRTUAL:
-        raise HDF5Error(
-            f"{path}: the data set {dataset.name!r} is stored in another file; {_COPY}"
-        )
+        raise HDF5Error(f"{path}: the data set {dataset.name!r} is stored in another file; {_COPY}")
     count = math.prod(dataset.id.shape or ())
     if layout.get_layout() == h5py.h5d.CHUNKED:
         count = max(count, math.prod(layout.get_chunk()))

@@ -105,7 +105,7 @@ def test_raw_files_alone_and_damaged(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"U_mid\.raw"):
         openfoam.open_recordings(path)
     path.write_text(text.replace("77.0", "many"))
-    with pytest.raises(SourceError, match=r"U_mid\.raw: a row holds"):
+    with pytest.raises(SourceError, match=r"U_mid\.raw: expected columns of numbers"):
         openfoam.open_recordings(path)
     assert not openfoam.recognise(tmp_path / "absent")
 

@@ -31,14 +31,14 @@ FILES = (
 def isolated(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """What was opened in a child, from now on."""
     opened: list[Path] = []
-    open_apart = remote.open_apart
+    open_isolated = remote.open_isolated
 
     def note(path: Path, *rest: Any) -> Recordings:
         opened.append(path)
-        return open_apart(path, *rest)
+        return open_isolated(path, *rest)
 
     monkeypatch.delenv(remote.IN_PROCESS, raising=False)
-    monkeypatch.setattr(remote, "open_apart", note)
+    monkeypatch.setattr(remote, "open_isolated", note)
     return opened
 
 

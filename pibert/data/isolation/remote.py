@@ -183,12 +183,14 @@ class Child:
         self._connection = None
 
 
-def identify_apart(path: Path) -> str:
+def identify_isolated(path: Path) -> str:
     """Find the kind of a file in a separate process."""
     return str(Child(path).ask("identify")[0]["kind"])
 
 
-def open_apart(path: Path, kind: str, hints: "Hints", options: Mapping[str, Any]) -> "Recordings":
+def open_isolated(
+    path: Path, kind: str, hints: "Hints", options: Mapping[str, Any]
+) -> "Recordings":
     """Open the recordings of a file or folder in a separate process."""
     from pibert.data.readers.recordings import Recordings
 

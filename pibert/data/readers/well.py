@@ -171,6 +171,13 @@ def _describe(store: Hdf5Store, hints: Hints) -> _Set:
             f"{grid_type} one in {dims}"
         )
     axes = {name: np.asarray(h5["dimensions"][name][...]) for name in dims}
+    steps = {name: uniform_step(axis) or 0.0 for name, axis in axes.items()}
+    if min(steps.values()) <= 0:
+        raise SourceError(
+            f"{path}: the points of x and y are not uniform and growing (steps: {steps}, 0: not "
+            "uniform); resample the set to a uniform grid"
+        )
+    x, y = axes["x"].tolist(), axes["y"].tolist()
     sides, notes = _sides(h5)
     count, time = int(h5.attrs["n_trajectories"]), np.asarray(h5["dimensions"]["time"][...])
     channels = _channels(path, h5, count, time.shape[-1], {n: len(a) for n, a in axes.items()})
@@ -186,30 +193,17 @@ def _describe(store: Hdf5Store, hints: Hints) -> _Set:
         time=time,
         channels=channels,
         scalars=_scalars(h5, count),
-        grid=_grid(path, axes, sides),
+        grid=Grid((len(y), len(x)), steps["x"], steps["y"], sides, origin=(x[0], y[0])),
         source={
             "title": f"The Well: {as_text(h5.attrs['dataset_name'])}",
             "url": "https://polymathic-ai.org/the_well",
             "kind": "simulated",
             "file": path.name,
             "frames": time.shape[-1],
-            "grid": [len(axes["y"]), len(axes["x"])],
+            "grid": [len(y), len(x)],
         },
         notes=notes,
     )
-
-
-def _grid(path: Path, axes: Mapping[str, np.ndarray], sides: Sides) -> Grid:
-    steps = {name: uniform_step(axis) or 0.0 for name, axis in axes.items()}
-    for name, step in steps.items():
-        if step <= 0:
-            raise SourceError(
-                f"{path}: the points of {name!r} are not uniform and growing (first: "
-                f"{axes[name].ravel()[:3].tolist()}); resample the set to a uniform grid"
-            )
-    x, y = axes["x"], axes["y"]
-    origin = (float(x[0]), float(y[0]))
-    return Grid((len(y), len(x)), steps["x"], steps["y"], sides, origin=origin)
 
 
 def _channels(

@@ -109,8 +109,8 @@ def _replace(key: str, data: np.ndarray) -> Change:
     [
         (_set("n_spatial_dims", 3), "only two-dimensional Cartesian sets"),
         (_set("grid_type", "spherical"), "found a spherical one"),
-        (_replace("dimensions/x", np.arange(7.0) ** 2), "points of 'x' are not uniform"),
-        (_replace("dimensions/y", -np.arange(4.0)), "points of 'y' are not uniform and growing"),
+        (_replace("dimensions/x", np.arange(7.0) ** 2), "points of x and y are not uniform"),
+        (_replace("dimensions/y", -np.arange(4.0)), "not uniform and growing"),
         (_replace("t1_fields/velocity", np.zeros((2, 6, 7, 5, 2))), "t1_fields/velocity: expected"),
         (_replace("t0_fields/tracer", np.zeros((2, 5, 7, 4))), "t0_fields/tracer: expected"),
         (lambda h5: h5.__delitem__("dimensions"), "the group dimensions"),

@@ -149,6 +149,8 @@ def _unit(stated: Dictionary) -> str | None:
 
 _PSEUDO_TIME = ("steadyState", "localEuler", "CoEuler", "SLTS")
 """Time schemes without physical time: iterations, or a different time step in each cell."""
+_FLUID = ("constant/transportProperties", "constant/physicalProperties")
+_TURBULENCE = ("constant/turbulenceProperties", "constant/momentumTransport")
 _OFF = ("no", "off", "false", "n", "f", "none")
 
 
@@ -243,39 +245,32 @@ def _acts(value: Any) -> bool:
 
 def _stress_model(stated: CaseDictionaries) -> str | None:
     """The model of a fluid whose stress is not that of a constant viscosity."""
-    fluid = stated.read("constant/transportProperties", "constant/physicalProperties")
-    model = first_word(fluid, "transportModel") or first_word(fluid, "viscosityModel")
-    if model not in ("", "Newtonian", "constant"):
-        return model
-    laminar = _turbulence(stated).get("laminar")
-    if isinstance(laminar, Dictionary):
-        model = first_word(laminar, "laminarModel") or first_word(laminar, "model")
-    return model if model not in ("", "Newtonian", "constant", "Stokes") else None
-
-
-def _turbulence(stated: CaseDictionaries) -> Mapping[str, Any]:
-    return stated.read("constant/turbulenceProperties", "constant/momentumTransport")
+    laminar = stated.read(*_TURBULENCE).get("laminar")
+    laminar = laminar if isinstance(laminar, Dictionary) else {}
+    for section, keys in (
+        (stated.read(*_FLUID), ("transportModel", "viscosityModel")),
+        (laminar, ("laminarModel", "model")),
+    ):
+        model = next(filter(None, (first_word(section, key) for key in keys)), "Newtonian")
+        if model not in ("Newtonian", "constant", "Stokes"):
+            return model
+    return None
 
 
 def _viscosity(stated: CaseDictionaries) -> float | None:
     """The kinematic viscosity of a Newtonian fluid in laminar flow; None in other cases."""
-    fluid = stated.read("constant/transportProperties", "constant/physicalProperties")
+    fluid = stated.read(*_FLUID)
+    turbulence = first_word(stated.read(*_TURBULENCE), "simulationType")
     if (model := _stress_model(stated)) is not None:
-        stated.notes.append(f"the viscosity is not set, as the fluid is not Newtonian ({model})")
+        reason = f"the fluid is not Newtonian ({model})"
+    elif "nu" not in fluid:
         return None
-    if "nu" not in fluid:
-        return None
-    turbulence = first_word(_turbulence(stated), "simulationType")
-    if turbulence not in ("", "laminar"):
-        stated.notes.append(
-            f"the viscosity is not set, as the case has a turbulence model ({turbulence})"
-        )
-        return None
-    with contextlib.suppress(TypeError, ValueError, LookupError):
-        if (value := float(fluid["nu"][-1])) > 0:
-            return value
-    stated.notes.append(
-        "the viscosity is not set, as nu is not given as a positive number; state it with "
-        "--parameter viscosity=NUMBER"
-    )
+    elif turbulence not in ("", "laminar"):
+        reason = f"the case has a turbulence model ({turbulence})"
+    else:
+        with contextlib.suppress(TypeError, ValueError, LookupError):
+            if (value := float(fluid["nu"][-1])) > 0:
+                return value
+        reason = "nu is not a positive number; state it with --parameter viscosity=NUMBER"
+    stated.notes.append(f"the viscosity is not set, as {reason}")
     return None

@@ -99,8 +99,6 @@ class BoundaryFaces:
             points = np.zeros((count, 3))
             for numbers, piece in zip(self.addressing, pieces, strict=True):
                 points[numbers] = piece
-        if self.corners.max(initial=-1) >= len(points):
-            raise ValueError(f"faces name point {self.corners.max()} of {len(points)}")
         return points
 
     def sheets(self) -> np.ndarray:
@@ -158,8 +156,6 @@ def _join(
             raise ValueError(f"owner names cell {owner.max()} of a mesh with {len(owner)} faces")
         if sum(map(len, spans.values())) > last - first:
             raise ValueError("its patches overlap")
-        if addressing is not None and points.max(initial=-1) >= len(addressing[processor]):
-            raise ValueError(f"faces name point {points.max()} of {len(addressing[processor])}")
         start = int(stops[first - 1]) if first else 0
         shift = sum(len(array) for array in ends) - first
         for name, patch in named.items():

@@ -55,25 +55,17 @@ def official_samples(
     pairs: Pairs = "windows",
     mode: Mode = "all",
     drop: bool = False,
-    folder: Path | None = None,
-    kind: str | None = None,
 ) -> Official:
     """Return the segments of a published split, for ``Samples(list(recordings), segments, ...)``.
 
-    ``pairs`` is ``windows`` for the published windows (``Window(history=20, horizon=20)``), or
-    ``adjacent`` for one pair per entry, its first two frames (``Window()``). The paper took one
-    pair of neighbouring frames per entry for FSI; which two of the 40 is not known. ``drop`` leaves
-    out, and counts, entries whose frames are missing instead of refusing them. Give the scenario's
-    ``folder`` if it does not contain the recordings, and the ``kind`` (real or numerical) if the
-    path does not name it.
+    The path of the recordings must lead through the scenario's folder and name the kind (real or
+    numerical). ``pairs`` is ``windows`` for the published windows (``Window(history=20,
+    horizon=20)``), or ``adjacent`` for one pair per entry, its first two frames (``Window()``). The
+    paper took one pair of neighbouring frames per entry for FSI; which two of the 40 is not known.
+    ``drop`` leaves out, and counts, entries whose frames are missing instead of refusing them.
     """
-    folder = scenario_folder(folder or recordings.path)
     path = recordings.path
-    stated, kind = kind, kind or (path.parent if path.is_file() else path).name
-    if stated is None and kind not in KINDS:
-        raise ValueError(
-            f"{path}: it does not name the kind; give one of {', '.join(KINDS)} (--type)"
-        )
+    folder, kind = scenario_folder(path), (path.parent if path.is_file() else path).name
     entries = read_index(folder, split, kind)
     if mode != "all":
         chosen = {name for group in _MEMBERS[mode] for name in read_parameters(folder, group, kind)}

@@ -238,9 +238,11 @@ class _Parser:
         if self.binary:
             dtype = np.dtype(">" + kind)
             self.check_count(count, dtype.itemsize)
-            values = np.frombuffer(self.data, dtype, count, self.position) if count else []
-            self.position += count * dtype.itemsize
-            return np.asarray(values, dtype.newbyteorder("="))
+            values = np.empty(0, dtype)
+            if count:
+                values = np.frombuffer(self.data, dtype, count, self.position)
+            self.position += values.nbytes
+            return values.astype(dtype.newbyteorder("="))
         self.check_count(count, 2)  # a digit and white space, except after the last
         lines: list[bytes] = []
         found = 0

@@ -56,6 +56,7 @@ _DECOMPRESS: dict[str, Callable[[bytes | memoryview, int], bytes]] = {
     "vtkLZMADataCompressor": unpack_lzma,
 }
 _APPENDED = re.compile(rb"<AppendedData[^<>]*>\s*_")
+_UPRIGHT = "1 0 0 0 1 0 0 0 1"
 _MOST_TAGS = 500_000
 """An element takes about 100 bytes of memory, and four bytes of a file."""
 
@@ -159,7 +160,7 @@ class _Document:
         if not point_data and not cell_data:
             pass  # no data confirm the extent
         elif kind == "ImageData":
-            axes, points = _image_points(body, (low[0], low[1], low[2]), dims)
+            axes = _image_axes(body, low, dims)
         elif kind == "RectilinearGrid":
             arrays = [self.array(entry) for entry in piece.findall("Coordinates/DataArray")]
             axes = tuple(array.reshape(-1).astype(np.float64) for array in arrays)
@@ -294,26 +295,21 @@ class _Document:
             )
 
 
-def _image_points(
-    body: ElementTree.Element, low: Dims, dims: Dims
-) -> tuple[tuple[np.ndarray, ...] | None, np.ndarray | None]:
-    """The axes of an image or, if it is rotated in space, its points (n, 3)."""
-
+def _image_axes(
+    body: ElementTree.Element, low: list[int], dims: Dims
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     def floats(key: str, default: str) -> np.ndarray:
-        text, count = body.get(key, default), len(default.split())
+        text = body.get(key, default)
         values = parse_numbers(text.encode(), "f8")
-        if len(values) != count or not np.isfinite(values).all():
-            raise ValueError(f"expected {count} finite numbers, found {text[:60]!r}")
+        if len(values) != len(default.split()) or not np.isfinite(values).all():
+            raise ValueError(f"{key} is {text[:60]!r}, expected finite numbers like {default!r}")
         return values
 
     origin, spacing = floats("Origin", "0 0 0"), floats("Spacing", "1 1 1")
-    turn = floats("Direction", "1 0 0 0 1 0 0 0 1")
-    steps = [spacing[i] * np.arange(low[i], low[i] + dims[i]) for i in range(3)]
-    if (turn == np.eye(3).ravel()).all():
-        return tuple(origin[i] + steps[i] for i in range(3)), None
-    along = np.meshgrid(*steps, indexing="ij")
-    points = np.stack([axis.ravel("F") for axis in along], -1)
-    return None, origin + points @ turn.reshape(3, 3).T
+    if (floats("Direction", _UPRIGHT) != parse_numbers(_UPRIGHT.encode(), "f8")).any():
+        raise ValueError("a rotated image (Direction); resample it to axes along x, y and z")
+    x, y, z = (origin[i] + spacing[i] * np.arange(low[i], low[i] + dims[i]) for i in range(3))
+    return x, y, z
 
 
 def _encoded(size: int) -> int:

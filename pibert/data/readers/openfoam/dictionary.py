@@ -135,14 +135,16 @@ class Parser:
         self.data, self.path, self.position = data, path, 0
         self.case = case or path.absolute().parent.parent
         self._expansion = expansion or _Expansion([path.absolute()])
-        self.head = head or Dictionary()
+        self.head, self.label, self.scalar = head or Dictionary(), "<i4", "<f8"
         if data.startswith(b"FoamFile", self._skip()):
             self.position += len(b"FoamFile")
             self._expect(b"{")
             self.head = self._entries(Dictionary(), b"}")
         arch = str((self.head.get("arch") or [""])[0])
-        self.label = "<i8" if "label=64" in arch else "<i4"
-        self.scalar = "<f4" if "scalar=32" in arch else "<f8"
+        if "label=64" in arch:
+            self.label = "<i8"
+        if "scalar=32" in arch:
+            self.scalar = "<f4"
 
     def entries(self) -> Dictionary:
         """The rest of the file as a dictionary."""

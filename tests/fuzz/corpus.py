@@ -144,9 +144,9 @@ HDF5 = (
     *("native.h5", "named.h5", "groups.h5", "well.hdf5", "10030.h5", "run.h5", "new.mat"),
     *("pivlab73.mat", "flow.nc"),
 )
-"""Those that are HDF5 files."""
+"""The HDF5 files."""
 FRAGILE = (
     *("named.h5", "groups.h5", "well.hdf5", "run.h5", "new.mat", "pivlab73.mat", "flow.nc"),
     *("old.mat", "packed.mat", "pivlab.mat"),
 )
-"""Those on which HDF5 may hang and scipy may crash: they are read in a child alone."""
+"""Files on which HDF5 may hang and scipy may crash: only a child reads them."""

@@ -83,10 +83,6 @@ class BoundaryFaces:
     addressing: list[np.ndarray] | None
     """Global numbers of the points of every processor; None if there is one processor."""
 
-    @property
-    def sizes(self) -> np.ndarray:
-        return np.diff(self.ends, prepend=0)
-
     def points(self, pieces: list[np.ndarray]) -> np.ndarray:
         """Join the points of all processors to one array (n, 3)."""
         points = pieces[0]
@@ -103,13 +99,9 @@ class BoundaryFaces:
 
     def sheets(self) -> np.ndarray:
         """Numbers of the faces on either side of the layer; all faces if no patch states them."""
-        found = [
-            np.arange(patch.faces.start, patch.faces.stop)
-            for patch in self.patches
-            if patch.kind in _SHEETS
-        ]
-        faces = np.concatenate([np.empty(0, int), *found])
-        return faces if len(faces) else np.arange(len(self.ends))
+        faces = np.arange(len(self.ends))
+        stated = [faces[patch.faces] for patch in self.patches if patch.kind in _SHEETS]
+        return np.concatenate(stated) if any(map(len, stated)) else faces
 
 
 def read_boundary(storage: Storage, folder: str) -> BoundaryFaces:
@@ -305,7 +297,7 @@ class MeshReader:
 def _assemble(folder: Path, boundary: BoundaryFaces, pieces: list[np.ndarray]) -> PolyMesh:
     points = boundary.points(pieces)
     corners, ends, owners = boundary.corners, boundary.ends, boundary.owners
-    sizes, sheets = boundary.sizes, boundary.sheets()
+    sizes, sheets = np.diff(ends, prepend=0), boundary.sheets()
     normal = _normal(folder, points, corners[(ends - sizes)[sheets][:, None] + [0, 1, 2]])
     across = points[:, normal]
     position = (float(across.min()) + float(across.max())) / 2
@@ -325,14 +317,9 @@ def _assemble(folder: Path, boundary: BoundaryFaces, pieces: list[np.ndarray]) -
     edges[num_low == 2] = corners[low & (num_low == 2)[of_corner]].reshape(-1, 2)
     patches = []
     for patch in boundary.patches:
-        upright = edges[patch.faces, 0] >= 0
-        patches.append(
-            replace(
-                patch,
-                edges=edges[patch.faces][upright],
-                owners=owners[patch.faces][upright],
-            )
-        )
+        sides, behind = edges[patch.faces], owners[patch.faces]
+        upright = sides[:, 0] >= 0
+        patches.append(replace(patch, edges=sides[upright], owners=behind[upright]))
     valued = [patch for patch in patches if patch.has_values]
     plane = np.delete(points, normal, axis=1)
     return PolyMesh(

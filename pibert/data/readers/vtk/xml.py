@@ -30,20 +30,13 @@ def check_dims(
     dims: Dims, point_data: Mapping[str, np.ndarray], cell_data: Mapping[str, np.ndarray]
 ) -> None:
     """Raise ValueError unless every array has one value per point, or per cell, of the grid."""
-    size = " x ".join(str(count) for count in dims)
-    if min(dims) < 1:
-        raise ValueError(f"its grid of {size} points is empty")
-    cells = [max(1, count - 1) for count in dims]
-    for data, what, count in (
-        (point_data, "points", math.prod(dims)),
-        (cell_data, "cells", math.prod(cells)),
-    ):
-        for name, values in data.items():
-            if len(values) != count:
-                raise ValueError(
-                    f"{name!r} has {len(values)} values, but its grid of {size} points has "
-                    f"{count} {what}"
-                )
+    points, cells = math.prod(dims), math.prod(max(1, count - 1) for count in dims)
+    wrong = [name for name, values in point_data.items() if len(values) != points]
+    wrong += [name for name, values in cell_data.items() if len(values) != cells]
+    if min(dims) < 1 or wrong:
+        raise ValueError(
+            f"a grid of {' x '.join(map(str, dims))} points; arrays that do not fit: {wrong}"
+        )
 
 
 KINDS = ("ImageData", "RectilinearGrid", "StructuredGrid", "UnstructuredGrid", "PolyData")

@@ -29,7 +29,7 @@ FILES = (
 
 @pytest.fixture(autouse=True)
 def isolated(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """What was opened in a child, from now on."""
+    """The paths that a child opened."""
     opened: list[Path] = []
     open_isolated = remote.open_isolated
 
@@ -48,14 +48,14 @@ def assert_same(mine: Trajectory, theirs: Trajectory) -> None:
     torch.testing.assert_close(mine.time, theirs.time, rtol=0, atol=0)
     torch.testing.assert_close(mine.read(), theirs.read(), rtol=0, atol=0, equal_nan=True)
     for key in MASKS:
-        own, other = getattr(mine, key), getattr(theirs, key)
-        assert (own is None) == (other is None)
-        if own is not None:
-            assert torch.equal(read_mask(own, slice(None)), read_mask(other, slice(None)))
+        one, other = getattr(mine, key), getattr(theirs, key)
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert torch.equal(read_mask(one, slice(None)), read_mask(other, slice(None)))
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_child_gives_what_the_reader_gives(
+def test_a_child_returns_what_the_reader_returns(
     name: str, tmp_path: Path, isolated: list[Path]
 ) -> None:
     path = tmp_path / name
@@ -81,7 +81,7 @@ def test_a_file_that_crashes_its_library_is_reported_as_damaged(place: int, tmp_
     assert_flow(open_recordings(path)[0])  # the next one has a child of its own
 
 
-def test_a_file_that_takes_too_long_is_given_up(
+def test_a_file_that_takes_too_long_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     CORPUS["flow.nc"](tmp_path / "flow.nc")

@@ -9,6 +9,7 @@ that comes from a child: answers are JSON and raw arrays.
 
 import contextlib
 import json
+import os
 import pickle
 import socket
 import struct
@@ -39,9 +40,9 @@ def limits_for(path: Path) -> Limits:
     """Enough for any honest file: 50 times its size, at 100 kB/s, and a minimum."""
     if path.suffix.lower() in _LISTS:
         path = path.absolute().parent
-    files: Iterator[Path] = path.rglob("*") if path.is_dir() else path.parent.glob(path.name)
-    if path.is_file():  # its name may look like a pattern
-        files = iter([path])
+    files: Iterator[Path] = (Path(f, name) for f, _, names in os.walk(path) for name in names)
+    if not path.is_dir():
+        files = iter([path] if path.exists() else path.parent.glob(path.name))
     size = 0
     for file in islice(files, _MOST_FILES):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Files that would take all memory, never end, or break a parser: each is refused in words."""
+"""Files that would take all memory, never end, or break a parser are refused."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""OpenFOAM files that declare more than they hold, lead elsewhere, or would take forever."""
+"""OpenFOAM files that declare too much, refer to other files, or would take forever."""
 
 import gzip
 import re

@@ -1,4 +1,4 @@
-"""VTK files that declare more than they hold, lead elsewhere, or would take forever."""
+"""VTK files that declare too much, refer to other files, or would take forever."""
 
 import json
 import lzma

@@ -65,7 +65,7 @@ def find_subsets(path: Path) -> list[Subset]:
     """Find the subsets of a root, a scenario's folder, a folder of trajectories or a file."""
     path = path.absolute()
     for suffix, pattern in _SUFFIXES.items():
-        if path.suffix == suffix if path.is_file() else any(path.glob(pattern)):
+        if (path.is_file() and path.suffix == suffix) or any(path.glob(pattern)):
             near = [folder.name for folder in (path, *path.parents)][:4]
             scenario = next((name for name in near if name in SCENARIOS), None)
             kind = next((name for name in near[:2] if name in KINDS), None)

@@ -15,6 +15,7 @@ import re
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -149,7 +150,8 @@ class _Document:
         point_data = self.arrays(piece.find("PointData"))
         cell_data = self.arrays(piece.find("CellData"))
         check_dims(dims, point_data, cell_data)
-        axes, points = None, None
+        axes: Any = None
+        points = None
         if not point_data and not cell_data:
             pass  # no data confirm the extent
         elif kind == "ImageData":
@@ -165,7 +167,7 @@ class _Document:
                 raise ValueError(f"its extent {dims} does not fit {len(points)} points")
         return SpaceMesh(
             dims=dims,
-            axes=axes,  # type: ignore[arg-type]
+            axes=axes,
             points=points,
             point_data=point_data,
             cell_data=cell_data,

@@ -286,17 +286,11 @@ def _load(
 
 def _stored_shape(folder: Path) -> tuple[int, tuple[int, int]]:
     """Number of frames and shape of the grid, from both headers."""
-    arrays = {name: open_array(folder / name) for name in ("u.npy", "v.npy")}
-    for name, array in arrays.items():
-        if array.ndim != 3 or not array.size or array.dtype.kind != "f":
-            raise SourceError(
-                f"{folder / name}: expected real numbers of shape (t, y, x), found {array.dtype} "
-                f"of shape {array.shape}"
-            )
-    u, v = arrays.values()
-    if u.shape != v.shape:
+    u, v = open_array(folder / "u.npy"), open_array(folder / "v.npy")
+    if u.ndim != 3 or not u.size or u.shape != v.shape or u.dtype.kind + v.dtype.kind != "ff":
         raise SourceError(
-            f"{folder}: u.npy and v.npy must have one shape, found {u.shape} and {v.shape}"
+            f"{folder}: expected u.npy and v.npy as real numbers of one shape (t, y, x), found "
+            f"{u.dtype} of shape {u.shape} and {v.dtype} of shape {v.shape}"
         )
     return u.shape[0], (u.shape[1], u.shape[2])
 

@@ -7,7 +7,6 @@ and after version 5. Format: the VTK file formats chapter of the VTK User's Guid
 Declared counts are compared with the bytes that are left before memory is allocated.
 """
 
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 from pibert.data.readers.recordings import SourceError
 from pibert.data.readers.shared.files import count_words, parse_numbers
 from pibert.data.readers.shared.space import SpaceMesh
-from pibert.data.readers.vtk.xml import Dims, check_dims
+from pibert.data.readers.vtk.xml import structured_mesh
 
 HEAD = b"# vtk DataFile"
 
@@ -59,7 +58,7 @@ class _Parser:
     def __init__(self, data: bytes) -> None:
         self.data, self.position = data, 0
         self.binary = False
-        self.found: dict[str, Any] = {}
+        self.found: dict[str, Any] = {"ORIGIN": np.zeros(3), "SPACING": np.ones(3)}
         """The geometry, by the names of ``_NEEDS``."""
         self.target: dict[str, np.ndarray] = {}
         self.count = 0
@@ -101,15 +100,16 @@ class _Parser:
         elif keyword == "DIMENSIONS":
             self.found["dims"] = int(words[1]), int(words[2]), int(words[3])
         elif keyword in ("ORIGIN", "SPACING", "ASPECT_RATIO"):
-            vector = [float(words[1]), float(words[2]), float(words[3])]
-            if not all(map(math.isfinite, vector)):
+            vector = np.array([float(words[1]), float(words[2]), float(words[3])])
+            if not np.isfinite(vector).all():
                 raise ValueError(f"{keyword} {vector} is not finite")
             self.found["ORIGIN" if keyword == "ORIGIN" else "SPACING"] = vector
         elif keyword in ("X_COORDINATES", "Y_COORDINATES", "Z_COORDINATES"):
-            self.found[keyword[0]] = self.numbers(int(words[1]), _type_of(words[2]))
+            values = self.numbers(int(words[1]), _type_of(words[2]))
+            self.found[keyword[0]] = values.astype(np.float64)
         elif keyword == "POINTS":
             values = self.numbers(3 * int(words[1]), _type_of(words[2]))
-            self.found["points"] = values.reshape(-1, 3)
+            self.found["points"] = values.reshape(-1, 3).astype(np.float64)
         elif keyword in ("CELLS", "POLYGONS"):
             self.found["cells"] = self.cells(int(words[1]), int(words[2]))
         elif keyword in ("VERTICES", "LINES", "TRIANGLE_STRIPS"):
@@ -199,33 +199,22 @@ class _Parser:
         kind, needs = found["kind"], _NEEDS[found["kind"]]
         if missing := [need for need in needs if need not in found]:
             raise ValueError(f"a {kind} without {', '.join(missing)}")
-        # A mesh of cells has no dimensions, whatever its file states.
-        dims: Dims | None = found["dims"] if "dims" in needs else None
-        axes: Any = None
-        if dims is not None:
-            check_dims(dims, point_data, cell_data)
+        time = found.get("time")
+        if kind in ("UNSTRUCTURED_GRID", "POLYDATA"):
+            return SpaceMesh(
+                points=found["points"],
+                cells=found.get("cells"),
+                in_order=kind == "POLYDATA",
+                point_data=point_data,
+                cell_data=cell_data,
+                time=time,
+            )
+        geometry: dict[str, Any] = {"points": found.get("points")}
         if kind == "RECTILINEAR_GRID":
-            axes = tuple(found[letter].astype(np.float64) for letter in "XYZ")
-            if tuple(len(axis) for axis in axes) != dims:
-                raise ValueError(f"DIMENSIONS {dims} do not fit the coordinates")
+            geometry = {"axes": [found[letter] for letter in "XYZ"]}
         elif kind == "STRUCTURED_POINTS":
-            assert dims is not None
-            if not point_data and not cell_data:
-                return SpaceMesh(dims=dims)  # no data confirm the size
-            origin, spacing = found.get("ORIGIN", [0.0] * 3), found.get("SPACING", [1.0] * 3)
-            axes = tuple(origin[i] + spacing[i] * np.arange(dims[i]) for i in range(3))
-        elif dims is not None and math.prod(dims) != len(found["points"]):
-            raise ValueError(f"DIMENSIONS {dims} do not fit {len(found['points'])} points")
-        return SpaceMesh(
-            dims=dims,
-            axes=axes,
-            points=found["points"].astype(np.float64) if axes is None else None,
-            cells=found.get("cells"),
-            in_order=kind == "POLYDATA",
-            point_data=point_data,
-            cell_data=cell_data,
-            time=found.get("time"),
-        )
+            geometry = {"image": (found["ORIGIN"], found["SPACING"])}
+        return structured_mesh(found["dims"], point_data, cell_data, time=time, **geometry)
 
     def check_count(self, count: int, size: int) -> None:
         """Refuse a count of items that take more bytes than are left."""

@@ -13,7 +13,7 @@ import lzma
 import math
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -23,22 +23,6 @@ import numpy as np
 from pibert.data.readers.recordings import SourceError
 from pibert.data.readers.shared.files import parse_numbers, unpack_lzma, unpack_zlib, unpacked_limit
 from pibert.data.readers.shared.space import SpaceMesh
-
-Dims = tuple[int, int, int]
-
-
-def check_dims(
-    dims: Dims, point_data: Mapping[str, np.ndarray], cell_data: Mapping[str, np.ndarray]
-) -> None:
-    """Raise ValueError unless every array has one value per point, or per cell, of the grid."""
-    points, cells = math.prod(dims), math.prod(max(1, count - 1) for count in dims)
-    wrong = [name for name, values in point_data.items() if len(values) != points]
-    wrong += [name for name, values in cell_data.items() if len(values) != cells]
-    if min(dims) < 1 or wrong:
-        raise ValueError(
-            f"a grid of {' x '.join(map(str, dims))} points; arrays that do not fit: {wrong}"
-        )
-
 
 KINDS = ("ImageData", "RectilinearGrid", "StructuredGrid", "UnstructuredGrid", "PolyData")
 
@@ -50,9 +34,45 @@ _DECOMPRESS: dict[str, Callable[[bytes | memoryview, int], bytes]] = {
     "vtkLZMADataCompressor": unpack_lzma,
 }
 _APPENDED = re.compile(rb"<AppendedData[^<>]*>\s*_")
-_UPRIGHT = "1 0 0 0 1 0 0 0 1"
 _MOST_TAGS = 500_000
 """An element takes about 100 bytes of memory, and four bytes of a file."""
+
+
+def structured_mesh(
+    dims: tuple[int, int, int],
+    point_data: dict[str, np.ndarray],
+    cell_data: dict[str, np.ndarray],
+    *,
+    image: tuple[np.ndarray, np.ndarray] | None = None,
+    axes: Sequence[np.ndarray] | None = None,
+    points: np.ndarray | None = None,
+    time: float | None = None,
+) -> SpaceMesh:
+    """A grid with the origin and spacing of an image, or with axes, or with points (n, 3).
+
+    Raises ValueError unless every array has one value per point, or per cell, of the grid. Axes are
+    made only where data confirm the size.
+    """
+    count, cells = math.prod(dims), math.prod(max(1, n - 1) for n in dims)
+    wrong = [name for name, values in point_data.items() if len(values) != count]
+    wrong += [name for name, values in cell_data.items() if len(values) != cells]
+    if min(dims) < 1 or wrong:
+        raise ValueError(
+            f"a grid of {' x '.join(map(str, dims))} points; arrays that do not fit: {wrong}"
+        )
+    if image is not None and (point_data or cell_data):
+        axes = [o + step * np.arange(n) for o, step, n in zip(*image, dims, strict=True)]
+    lengths = None if axes is None else tuple(map(len, axes))
+    if lengths not in (None, dims) or (points is not None and len(points) != count):
+        raise ValueError(f"a grid of {dims} points does not fit its coordinates")
+    return SpaceMesh(
+        dims=dims,
+        axes=None if axes is None else (axes[0], axes[1], axes[2]),
+        points=points,
+        point_data=point_data,
+        cell_data=cell_data,
+        time=time,
+    )
 
 
 def parse(path: Path, text: bytes) -> ElementTree.Element:
@@ -147,31 +167,24 @@ class _Document:
             raise ValueError(f"an extent of {len(extent)} numbers, expected 6")
         low, high = extent[::2], extent[1::2]
         dims = (high[0] - low[0] + 1, high[1] - low[1] + 1, high[2] - low[2] + 1)
-        point_data = self.arrays(piece.find("PointData"))
-        cell_data = self.arrays(piece.find("CellData"))
-        check_dims(dims, point_data, cell_data)
-        axes: Any = None
-        points = None
-        if not point_data and not cell_data:
-            pass  # no data confirm the extent
-        elif kind == "ImageData":
-            axes = _image_axes(body, low, dims)
+        geometry: dict[str, Any] = {}
+        if kind == "ImageData":
+            origin, spacing = _floats(body, "Origin", 0, 0, 0), _floats(body, "Spacing", 1, 1, 1)
+            geometry["image"] = origin + spacing * low, spacing
+            upright = (1, 0, 0, 0, 1, 0, 0, 0, 1)
+            if (_floats(body, "Direction", *upright) != upright).any():
+                raise ValueError("a rotated image; resample it to axes along x, y and z")
         elif kind == "RectilinearGrid":
             arrays = [self.array(entry) for entry in piece.findall("Coordinates/DataArray")]
-            axes = tuple(array.reshape(-1).astype(np.float64) for array in arrays)
-            if tuple(len(axis) for axis in axes) != dims:
-                raise ValueError(f"its extent {dims} does not fit its coordinates")
+            geometry["axes"] = [array.reshape(-1).astype(np.float64) for array in arrays]
         else:
-            points = self.points(piece)
-            if len(points) != math.prod(dims):
-                raise ValueError(f"its extent {dims} does not fit {len(points)} points")
-        return SpaceMesh(
-            dims=dims,
-            axes=axes,
-            points=points,
-            point_data=point_data,
-            cell_data=cell_data,
+            geometry["points"] = self.points(piece)
+        return structured_mesh(
+            dims,
+            self.arrays(piece.find("PointData")),
+            self.arrays(piece.find("CellData")),
             time=self.time(),
+            **geometry,
         )
 
     def unstructured(self, pieces: list[ElementTree.Element], cells_in: str) -> SpaceMesh:
@@ -290,21 +303,12 @@ class _Document:
             )
 
 
-def _image_axes(
-    body: ElementTree.Element, low: list[int], dims: Dims
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    def floats(key: str, default: str) -> np.ndarray:
-        text = body.get(key, default)
-        values = parse_numbers(text.encode(), "f8")
-        if len(values) != len(default.split()) or not np.isfinite(values).all():
-            raise ValueError(f"{key} is {text[:60]!r}, expected finite numbers like {default!r}")
-        return values
-
-    origin, spacing = floats("Origin", "0 0 0"), floats("Spacing", "1 1 1")
-    if (floats("Direction", _UPRIGHT) != parse_numbers(_UPRIGHT.encode(), "f8")).any():
-        raise ValueError("a rotated image (Direction); resample it to axes along x, y and z")
-    x, y, z = (origin[i] + spacing[i] * np.arange(low[i], low[i] + dims[i]) for i in range(3))
-    return x, y, z
+def _floats(body: ElementTree.Element, key: str, *default: int) -> np.ndarray:
+    text = body.get(key)
+    values = np.array(default, float) if text is None else parse_numbers(text.encode(), "f8")
+    if len(values) != len(default) or not np.isfinite(values).all():
+        raise ValueError(f"expected {len(default)} finite numbers as {key}, found {text!r:.60}")
+    return values
 
 
 def _encoded(size: int) -> int:

@@ -27,7 +27,7 @@ _CHECKED: dict[tuple[int, ...], None] = {}
 _COPY = "copy the data into this file (h5py, h5copy) and use that"
 
 DAMAGED = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError)
-"""What h5py raises when it reads a damaged file."""
+"""Errors of h5py on a damaged file."""
 
 
 class HDF5Error(ValueError):

@@ -17,7 +17,7 @@ def quads(x: np.ndarray, y: np.ndarray) -> CellMesh:
 X, Y = np.array([0.0, 0.5, 0.8, 2.0]), np.array([1.0, 1.2, 2.0])
 
 
-def test_a_hole_is_a_body_and_what_lies_outside_is_not() -> None:
+def test_a_hole_is_a_body_and_the_outside_is_not() -> None:
     lines = np.arange(6.0)
     mesh = quads(lines, lines)
     cells = mesh.corners.reshape(-1, 4)
@@ -29,7 +29,7 @@ def test_a_hole_is_a_body_and_what_lies_outside_is_not() -> None:
     sampler = CellSampler(holed, axes)
     np.testing.assert_array_equal(sampler.fluid, keep)
     assert np.argwhere(sampler.body).tolist() == [[2, 2]]
-    # Patches tell a wall from an open boundary, wherever it is.
+    # Patches distinguish walls from open boundaries.
     around = np.array([[14, 15], [15, 21], [20, 21], [14, 20], [28, 34], [28, 29]])
     for walls, body in (([1, 1, 1, 1, 0, 0], [[2, 2]]), ([0, 0, 0, 0, 1, 1], [[4, 4]])):
         with_patches = CellMesh(

@@ -79,7 +79,7 @@ BEYOND = f"56({' '.join(str(10**10 * face) for face in range(56))}) 4(0 1 2 3)"
         (lambda mesh: edit(mesh / "points", b"(-0.5 ", b"(-inf "), "points", "reach inf"),
     ],
 )
-def test_counts_of_a_mesh_are_compared_with_what_it_holds(
+def test_declared_counts_of_a_mesh_are_checked(
     case: Path, damage: Callable[[Path], None], file: str, problem: str
 ) -> None:
     damage(case / MESH)

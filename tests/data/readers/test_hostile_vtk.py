@@ -166,7 +166,7 @@ def test_hostile_xml_is_refused(tmp_path: Path, data: bytes, problem: str) -> No
         ("\n" * 3_000_000, "DATASET is missing"),
     ],
 )
-def test_counts_of_legacy_files_are_compared_with_what_is_left(
+def test_counts_of_legacy_files_are_compared_with_the_bytes_left(
     tmp_path: Path, text: str, problem: str
 ) -> None:
     path = tmp_path / "a.vtk"

@@ -73,7 +73,7 @@ def test_every_form_of_the_root_is_recognised_and_opened(root: Path) -> None:
     ("scenario", "found"),
     [("fsi", "hf_dataset/numerical"), ("foil", "cylinder real"), ("wake", "choose from: cylinder")],
 )
-def test_an_ambiguous_or_unknown_choice_lists_what_is_there(
+def test_an_ambiguous_or_unknown_choice_lists_the_subsets(
     root: Path, scenario: str, found: str
 ) -> None:
     with pytest.raises(ValueError, match=scenario) as raised:
@@ -98,7 +98,7 @@ def test_other_files_are_not_recognised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("per_shard", [(1, 1), (2, 1), (3, 3)])
-def test_every_frame_and_channel_is_where_it_belongs(
+def test_every_frame_and_channel_is_read_from_its_row(
     tmp_path: Path, per_shard: tuple[int, int]
 ) -> None:
     data = flows(CYLINDERS, SHAPE)
@@ -246,7 +246,7 @@ def test_an_unknown_scenario_leaves_everything_unknown(tmp_path: Path) -> None:
 # Raw HDF5
 
 
-def test_raw_files_give_what_the_arrow_files_give(tmp_path: Path) -> None:
+def test_raw_and_arrow_files_give_the_same_trajectories(tmp_path: Path) -> None:
     data = flows(CYLINDERS[:2], SHAPE, dx=0.5, dy=0.25)
     write_raw(tmp_path / "raw" / "cylinder" / "real", data)
     raw = open_recordings(tmp_path / "raw", scenario="cylinder")
@@ -268,7 +268,7 @@ def test_raw_files_give_what_the_arrow_files_give(tmp_path: Path) -> None:
 # Bad input
 
 
-def test_a_truncated_shard_is_named(tmp_path: Path) -> None:
+def test_a_truncated_shard_is_refused(tmp_path: Path) -> None:
     folder = arrow(tmp_path, flows(CYLINDERS, SHAPE))
     path = folder / "data-00002-of-00004.arrow"
     whole = path.read_bytes()
@@ -309,7 +309,7 @@ COUNT = 4 * 50 * 16 * 32
         ({"sim_id": None}, ("column 'sim_id'", "found None")),
     ],
 )
-def test_wrong_cells_are_named(
+def test_wrong_cells_are_refused(
     tmp_path: Path, changes: dict[str, Any], found: tuple[str, ...]
 ) -> None:
     data = flows(CYLINDERS[:2], SHAPE)
@@ -320,7 +320,7 @@ def test_wrong_cells_are_named(
     assert all(words in str(raised.value) for words in found)
 
 
-def test_damaged_raw_files_are_named(tmp_path: Path) -> None:
+def test_damaged_raw_files_are_refused(tmp_path: Path) -> None:
     (path, other) = write_raw(tmp_path / "real", flows(CYLINDERS[:2], SHAPE))
     with h5py.File(other, "a") as h5:
         del h5["measured_data/v"]
@@ -395,7 +395,7 @@ def test_entries_without_data_are_refused_or_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[", "{}", "[3]", '[{"sim_id": "1800.h5"}]'])
-def test_broken_index_files_are_named(tmp_path: Path, text: str) -> None:
+def test_broken_index_files_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "hf_dataset").mkdir()
     (tmp_path / "hf_dataset" / "val_index_real.json").write_text(text)
     with pytest.raises(SourceError, match="val_index_real.json: "):

@@ -48,7 +48,7 @@ _GEOMETRY = ("C", "Cx", "Cy", "Cz", "V", _OVERSET)
 _WEDGE = "a wedge, so the flow is axisymmetric: equations for plane flow do not hold"
 
 _Frames = list[tuple[Storage, str]]
-"""Where each frame is stored, and the name of its time folder."""
+"""The storage of each frame, and the name of its time folder."""
 
 
 def find_sides(

@@ -74,7 +74,7 @@ class BoundaryFaces:
     corners: np.ndarray
     """Point numbers of all faces, one face after the other."""
     ends: np.ndarray
-    """Where each face ends in ``corners``."""
+    """The end of each face in ``corners``."""
     owners: np.ndarray
     """The cell behind each face."""
     patches: list[Patch]

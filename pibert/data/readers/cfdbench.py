@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -198,14 +198,12 @@ def open_recordings(
     )
 
 
-def published_split(
-    names: Sequence[str], problem: str, *, task: Literal["next-frame", "whole-field"] = "next-frame"
-) -> Split:
+def published_split(names: Sequence[str], problem: str) -> Split:
     """Return the publishers' split of one problem: by case, 80/10/10, Python's shuffle, seed 0.
 
     It holds only for the complete set of cases, in the order prop, bc, geo. Segments are positions
-    in ``names``; other problems are left out. Their two families of loaders (``task``) round the
-    number of cases differently.
+    in ``names``; other problems are left out. Their next-frame loaders round the number of cases to
+    the nearest for the cavity, and down for the others.
     """
     order = [i for i, name in enumerate(names) if name.startswith(f"{problem}_")]
     if not order:
@@ -213,8 +211,7 @@ def published_split(
             f"no case of {problem!r} among {len(names)} names; choose from: {', '.join(PROBLEMS)}"
         )
     random.Random(0).shuffle(order)
-    nearest = problem == "cavity" or (task == "whole-field" and problem in ("tube", "dam"))
-    whole = round if nearest else int
+    whole = round if problem == "cavity" else int
     train, valid = whole(len(order) * 0.8), whole(len(order) * 0.1)
     segments = tuple(Segment(i) for i in order)
     return Split(segments[:train], segments[train : train + valid], (), segments[train + valid :])

@@ -119,10 +119,9 @@ def test_the_published_split_is_pythons_shuffle(tmp_path: Path) -> None:
     parts = split.train, split.valid, split.test
     assert [len(part) for part in parts] == [127, 16, 16]
     assert [["", *names][segment.trajectory] for part in parts for segment in part] == shuffled
-    tubes = [f"tube_bc_case{i}" for i in range(18)]  # 14.4 and 1.8, rounded by each loader
-    for task, sizes in (("next-frame", (14, 1, 3)), ("whole-field", (14, 2, 2))):
-        split = published_split(tubes, "tube", task=task)  # type: ignore[arg-type]
-        assert (len(split.train), len(split.valid), len(split.test)) == sizes
+    tubes = [f"tube_bc_case{i}" for i in range(18)]  # 14.4 and 1.8, rounded down
+    split = published_split(tubes, "tube")
+    assert (len(split.train), len(split.valid), len(split.test)) == (14, 1, 3)
     with pytest.raises(ValueError, match="no case of 'dam' among 18"):
         published_split(tubes, "dam")
 

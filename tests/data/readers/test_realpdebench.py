@@ -16,8 +16,8 @@ from pibert.data import readers
 from pibert.data.dataset import Samples, Window
 from pibert.data.format import Reader, check, write
 from pibert.data.readers.realpdebench import open_recordings, recognise
-from pibert.data.readers.realpdebench.index import official_samples, read_index, read_parameters
-from pibert.data.readers.recordings import SourceError
+from pibert.data.readers.realpdebench.index import official_samples, read_index
+from pibert.data.readers.recordings import Hints, SourceError
 from pibert.fields import Normalizer
 from tests.lookalikes.realpdebench import (
     CYLINDERS,
@@ -257,12 +257,10 @@ def test_raw_and_arrow_files_give_the_same_trajectories(tmp_path: Path) -> None:
         assert one.spec == other.spec and one.source == other.source
         assert torch.equal(one.time, other.time)
     assert torch.equal(pickle.loads(pickle.dumps(raw[1])).read(), arrows[1].read())
-    with pytest.raises(ValueError, match="choose from: u, v, p, omega"):
-        open_recordings(tmp_path / "raw", scenario="cylinder", channels=("vo",))
-    (alone,) = open_recordings(
-        tmp_path / "raw" / "cylinder" / "real" / "5000.h5", channels=("omega",)
-    )
-    assert torch.equal(alone.read()[:, 0], stored("vo", 1))
+    hints = Hints(channels={"omega": "vo"})
+    (single,) = open_recordings(tmp_path / "raw" / "cylinder" / "real" / "5000.h5", hints)
+    assert single.spec.channels == ("u", "v", "omega")
+    assert torch.equal(single.read()[:, 2], stored("vo", 1))
 
 
 # Bad input
@@ -353,13 +351,15 @@ def test_an_index_becomes_the_published_windows(tmp_path: Path) -> None:
     write_index(tmp_path / "cylinder", index)
     recordings = open_recordings(folder)
     assert read_index(tmp_path / "cylinder", "test", "real") == index["test"]
-    segments, dropped = official_samples(recordings, "test")
+    segments = official_samples(recordings, "test")
     window = Window(history=20, horizon=20)
     samples = Samples(list(recordings), segments, window=window, normalizer=Normalizer.identity(2))
     assert [samples.locate(i) for i in range(len(samples))] == [(2, 3), (0, 0), (2, 10)]
-    assert dropped == 0
     with pytest.raises(SourceError, match="train_index_real.json: there is no such file"):
         official_samples(recordings, "train")
+    write_index(tmp_path / "cylinder", {"val": [("1800", 10), ("5000", 11)]})
+    with pytest.raises(SourceError, match="frames 11 to 50 of '5000', which has 50"):
+        official_samples(recordings, "val")
 
 
 def test_modes_choose_by_the_group_of_the_trajectory(tmp_path: Path) -> None:
@@ -369,29 +369,16 @@ def test_modes_choose_by_the_group_of_the_trajectory(tmp_path: Path) -> None:
     recordings = open_recordings(folder)
 
     def chosen(mode: Any) -> list[str]:
-        segments, _ = official_samples(recordings, "test", mode=mode)
+        segments = official_samples(recordings, "test", mode)
         return [recordings.names[segment.trajectory] for segment in segments]
 
     assert chosen("all") == list(CYLINDERS)
     assert chosen("seen") == ["5000", "8000"]
     assert chosen("in_dist") == ["1800"] and chosen("out_dist") == ["12000"]
     assert chosen("unseen") == ["1800", "12000"]
-    assert read_parameters(folder, "out_dist", "real") == {"12000": (12000.0,)}
     (folder / "remain_params_real.json").unlink()
     with pytest.raises(SourceError, match="remain_params_real.json: there is no such file"):
         chosen("seen")
-
-
-def test_entries_without_data_are_refused_or_counted(tmp_path: Path) -> None:
-    folder = arrow(tmp_path, flows(CYLINDERS, SHAPE)).parents[1]
-    recordings = open_recordings(folder)
-    write_index(folder, {"val": [("1800", 10), ("5000", 11), ("9999", 0)]})
-    with pytest.raises(SourceError, match="entry 1 .* frames 11 to 50 of '5000', which has 50"):
-        official_samples(recordings, "val")
-    kept, dropped = official_samples(recordings, "val", drop=True)
-    assert [tuple(segment) for segment in kept] == [(0, 10, 50)] and dropped == 2
-    pairs, dropped = official_samples(recordings, "val", pairs="adjacent", drop=True)
-    assert [tuple(segment) for segment in pairs] == [(0, 10, 12), (1, 11, 13)] and dropped == 1
 
 
 @pytest.mark.parametrize("text", ["[", "{}", "[3]", '[{"sim_id": "1800.h5"}]'])

@@ -5,7 +5,7 @@
 
 Opening reads names, shapes and coordinates, never a field; a trajectory reads the requested frames
 and fields. Channels are u and v, and p where the row has it (the simulations); the stored vorticity
-is read only on request, as ``omega``.
+is read only on request (``--channels omega=vo``).
 
 The files state fields, shapes, and sometimes x, y and t without units. Frame interval and body
 geometry come from the publishers' code, the parameters from the names. Where x and y are missing or
@@ -13,7 +13,7 @@ not uniform the grid counts pixels. Measured points that are not finite are not 
 https://huggingface.co/datasets/AI4Science-WestlakeU/RealPDEBench
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -82,28 +82,19 @@ def open_recordings(
     *,
     scenario: str | None = None,
     kind: Literal["real", "numerical"] | None = None,
-    channels: Sequence[str] | None = None,
 ) -> Recordings:
     """Open the trajectories of one scenario and kind, below the root of the data or a folder in it.
 
-    State ``scenario`` and ``kind`` where the path holds several or does not name them. ``channels``
-    are among u, v, p and omega; default: u, v, and p where the row has it.
+    State ``scenario`` and ``kind`` where the path holds several or does not name them.
     """
     check_channels(path, hints, STORED_AS)
-    if channels is None and "omega" in hints.channels:  # the one that is left out otherwise
-        channels = ("u", "v", "omega")
-    for what, given, known in (
-        ("channels", channels or (), STORED_AS),
-        ("scenario", (scenario or "cylinder",), SCENARIOS),
-    ):
-        if unknown := sorted(set(given) - set(known)):
-            raise ValueError(f"unknown {what} {unknown}; choose from: {', '.join(known)}")
+    if scenario is not None and scenario not in SCENARIOS:
+        raise ValueError(f"unknown scenario {scenario!r}; choose from: {', '.join(SCENARIOS)}")
     subset = _choose(path, scenario, kind)
     rows, notes = _rows(subset)
     options: dict[str, Any] = {
         "scenario": subset.scenario,
         "kind": subset.kind,
-        "channels": None if channels is None else tuple(channels),
         "hints": hints,
         "source": {"data_version": _version(subset)},
     }

@@ -78,13 +78,15 @@ def describe(
     *,
     scenario: str | None,
     kind: str | None,
-    channels: tuple[str, ...] | None,
     hints: Hints,
     source: Mapping[str, Any],
 ) -> tuple[Trajectory, tuple[str, ...]]:
     """Return the trajectory of a row, and notes on assumptions; no field is read."""
     facts = SCENARIOS[scenario] if scenario else Scenario(family=None)
-    names = _channels(row, channels)
+    channels = ("u", "v", *(["p"] if row.has("p") else []), *set(hints.channels) & {"omega"})
+    for channel in channels:
+        if not row.has(STORED_AS[channel]):
+            raise SourceError(f"{row.where}: the field {STORED_AS[channel]!r} is missing or null")
     time = _find_time(row, facts.dt)
     space = _find_space(row, facts.body, hints)
     body, body_note = _find_body(row.shape[1:], facts.body)
@@ -93,7 +95,7 @@ def describe(
     repeat = parameters.pop("repeat", None)
     fields = ArraySource(
         row,
-        [Piece(STORED_AS[n], "tyx") for n in names],
+        [Piece(STORED_AS[n], "tyx") for n in channels],
         row.shape,
         flip_y=space.flip_y,
         flip_x=space.flip_x,
@@ -103,8 +105,8 @@ def describe(
         states=fields,
         time=torch.from_numpy(time.values),
         spec=FieldSpec(
-            channels=names,
-            units=(UNKNOWN_UNIT,) * len(names),
+            channels=channels,
+            units=(UNKNOWN_UNIT,) * len(channels),
             parameters=tuple(map(describe_parameter, parameters)),
             dt=time.dt,
             grid=Grid(row.shape[1:], space.dx, space.dy, origin=space.origin),
@@ -127,7 +129,7 @@ def describe(
         },
         local={
             "stride": 1,
-            "channels": list(names),
+            "channels": list(channels),
             "time": time.note,
             "coordinates": space.note,
             "body": body_note,
@@ -138,20 +140,9 @@ def describe(
     )
     notes = [time.note, space.note, body_note]
     notes.append("the data do not state the unit of the velocity (its size fits m/s)")
-    if "omega" not in names and row.has("vo"):
-        notes.append("the stored vorticity is left out; request channel 'omega' to read it")
+    if "omega" not in channels and row.has("vo"):
+        notes.append("the stored vorticity is left out; read it with --channels omega=vo")
     return trajectory, tuple(note for note in notes if note)
-
-
-def _channels(row: Row, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-    names = wanted or ("u", "v", *(("p",) if row.has("p") else ()))
-    for name in names:
-        if not row.has(STORED_AS[name]):
-            raise SourceError(
-                f"{row.where}: there is no field {STORED_AS[name]!r} for channel {name!r}, or it "
-                "is null; request other channels"
-            )
-    return names
 
 
 class _Time(NamedTuple):

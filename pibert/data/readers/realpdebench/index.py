@@ -1,14 +1,14 @@
-"""The published splits of RealPDEBench: index entries, parameter groups, and their segments.
+"""The published splits of RealPDEBench.
 
-An entry names a trajectory and the first frame of a window of 20 input and 20 target frames. The
-lists are shuffled; their order is kept. A test mode chooses entries by the group of their
+An index entry names a trajectory and the first frame of a window of 20 input and 20 target frames.
+The lists are shuffled; their order is kept. A test mode chooses entries by the group of their
 trajectory: ``seen`` (its other windows train), ``in_dist`` and ``out_dist`` (parameters inside the
 training range or at its edge), ``unseen`` for both. The windows of a published split may overlap
 those of another; ``splits.split_in_time`` makes a strict one.
 """
 
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pibert.data.readers.realpdebench import KINDS, bare_name
 from pibert.data.readers.recordings import Recordings, SourceError
@@ -17,98 +17,60 @@ from pibert.textfiles import parse_json, read_text
 
 PublishedSplit = Literal["train", "val", "test"]
 Mode = Literal["all", "seen", "in_dist", "out_dist", "unseen"]
-Group = Literal["seen", "in_dist", "out_dist"]
-Pairs = Literal["windows", "adjacent"]
 
 WINDOW = 40
 """Frames of a published window: 20 inputs, 20 targets."""
 
-_GROUPS = {"seen": "remain", "in_dist": "in_dist_test", "out_dist": "out_dist_test"}
-_MEMBERS: dict[Mode, tuple[Group, ...]] = {
-    "seen": ("seen",),
-    "in_dist": ("in_dist",),
-    "out_dist": ("out_dist",),
-    "unseen": ("in_dist", "out_dist"),
+_GROUPS: dict[Mode, tuple[str, ...]] = {
+    "seen": ("remain",),
+    "in_dist": ("in_dist_test",),
+    "out_dist": ("out_dist_test",),
+    "unseen": ("in_dist_test", "out_dist_test"),
 }
 
 
-class Entry(NamedTuple):
-    """A window of a published list."""
-
-    name: str
-    frame: int
-
-
-class Official(NamedTuple):
-    """The segments of a published split."""
-
-    segments: tuple[Segment, ...]
-    """One per entry, exactly as long as its window, in the published order."""
-    dropped: int
-    """Entries whose trajectory or frames are missing."""
-
-
 def official_samples(
-    recordings: Recordings,
-    split: PublishedSplit,
-    *,
-    pairs: Pairs = "windows",
-    mode: Mode = "all",
-    drop: bool = False,
-) -> Official:
-    """Return the segments of a published split, for ``Samples(list(recordings), segments, ...)``.
+    recordings: Recordings, split: PublishedSplit, mode: Mode = "all"
+) -> tuple[Segment, ...]:
+    """Return the windows of a published split, in the published order.
 
-    The path of the recordings must lead through the scenario's folder and name the kind (real or
-    numerical). ``pairs`` is ``windows`` for the published windows (``Window(history=20,
-    horizon=20)``), or ``adjacent`` for one pair per entry, its first two frames (``Window()``). The
-    paper took one pair of neighbouring frames per entry for FSI; which two of the 40 is not known.
-    ``drop`` leaves out, and counts, entries whose frames are missing instead of refusing them.
+    They are meant for ``Samples(list(recordings), segments, window=Window(history=20,
+    horizon=20), ...)``. The path of the recordings must lead through the scenario's folder and name
+    the kind (real or numerical).
     """
     path = recordings.path
     folder, kind = scenario_folder(path), (path.parent if path.is_file() else path).name
     entries = read_index(folder, split, kind)
     if mode != "all":
-        chosen = {name for group in _MEMBERS[mode] for name in read_parameters(folder, group, kind)}
-        entries = [entry for entry in entries if entry.name in chosen]
-    span = WINDOW if pairs == "windows" else 2
+        files = [folder / f"{group}_params_{kind}.json" for group in _GROUPS[mode]]
+        chosen = {bare_name(name) for file in files for name in _read_json(file, dict)}
+        entries = [(name, frame) for name, frame in entries if name in chosen]
     index = {name: number for number, name in enumerate(recordings.names)}
-    lengths = {
-        name: recordings.load(name).num_frames
-        for name in {entry.name for entry in entries} & set(index)
-    }
-    segments = []
-    for number, (name, frame) in enumerate(entries):
-        if frame + span <= lengths.get(name, 0):
-            segments.append(Segment(index[name], frame, frame + span))
-        elif not drop:
+    names = {name for name, _ in entries} & set(index)
+    lengths = {name: recordings.load(name).num_frames for name in names}
+    for name, frame in entries:
+        if frame + WINDOW > lengths.get(name, 0):
             raise SourceError(
-                f"{folder}: entry {number} of the {split} index for {kind} names frames {frame} to "
-                f"{frame + span - 1} of {name!r}, which has {lengths.get(name, 0)}; complete the "
-                "download, or drop such entries"
+                f"{folder}: the {split} index for {kind} names frames {frame} to "
+                f"{frame + WINDOW - 1} of {name!r}, which has {lengths.get(name, 0)}; complete the "
+                "download"
             )
-    return Official(tuple(segments), len(entries) - len(segments))
+    return tuple(Segment(index[name], frame, frame + WINDOW) for name, frame in entries)
 
 
-def read_index(folder: Path, split: PublishedSplit, kind: str) -> list[Entry]:
-    """Read the entries of a published split in their order."""
+def read_index(folder: Path, split: PublishedSplit, kind: str) -> list[tuple[str, int]]:
+    """Read the entries (trajectory, first frame) of a published split in their order."""
     path = scenario_folder(folder) / "hf_dataset" / f"{split}_index_{kind}.json"
-    listed = _read_json(path)
-    if not isinstance(listed, list):
-        raise SourceError(f"{path}: expected a list of entries; download it again")
-    return [_entry(path, number, item) for number, item in enumerate(listed)]
-
-
-def read_parameters(folder: Path, group: Group, kind: str) -> dict[str, tuple[float, ...]]:
-    """Read the trajectories of a group with the parameters that the publishers list for them."""
-    path = scenario_folder(folder) / f"{_GROUPS[group]}_params_{kind}.json"
-    data = _read_json(path)
-    try:
-        return {bare_name(name): tuple(map(float, row)) for name, row in data.items()}
-    except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        raise SourceError(
-            f"{path}: expected an object of names with lists of numbers ({error}); download it "
-            "again"
-        ) from error
+    entries = []
+    for item in _read_json(path, list):
+        name, frame = (item.get(k) if isinstance(item, dict) else 0 for k in ("sim_id", "time_id"))
+        if not isinstance(name, str) or not isinstance(frame, int) or frame < 0:
+            raise SourceError(
+                f"{path}: entry {len(entries)}: expected a trajectory's name as sim_id and a frame "
+                f"as time_id, found {repr(item)[:80]}; download it again"
+            )
+        entries.append((bare_name(name), frame))
+    return entries
 
 
 def scenario_folder(path: Path) -> Path:
@@ -118,26 +80,16 @@ def scenario_folder(path: Path) -> Path:
     return folder.parent if folder.name == "hf_dataset" else folder
 
 
-def _entry(path: Path, number: int, item: Any) -> Entry:
-    try:
-        name, frame = item["sim_id"], item["time_id"]
-    except (KeyError, TypeError):
-        name = frame = None
-    if not isinstance(name, str | int) or not isinstance(frame, int) or frame < 0:
-        raise SourceError(
-            f"{path}: entry {number}: expected a trajectory's name as sim_id and a frame as "
-            f"time_id, found {repr(item)[:80]}; download it again"
-        )
-    return Entry(bare_name(str(name)), frame)
-
-
-def _read_json(path: Path) -> Any:
+def _read_json(path: Path, kind: type) -> Any:
     if not path.is_file():
         raise SourceError(
             f"{path}: there is no such file; download it (pibert download realpdebench SCENARIO "
             "--what metadata). The publishers leave out lists without entries"
         )
     try:
-        return parse_json(read_text(path))
+        data = parse_json(read_text(path))
+        if not isinstance(data, kind):
+            raise ValueError(f"expected a {kind.__name__}, found a {type(data).__name__}")
     except ValueError as error:
-        raise SourceError(f"{path}: this is not JSON ({error}); download it again") from error
+        raise SourceError(f"{path}: it cannot be read ({error}); download it again") from error
+    return data

@@ -60,20 +60,20 @@ def test_a_child_returns_what_the_reader_returns(
 ) -> None:
     path = tmp_path / name
     CORPUS[name](path)
-    apart, here = open_recordings(path), open_recordings(path, isolate=False)
-    assert apart.kind in ISOLATED and isolated == [path]
-    assert (apart.kind, apart.names, apart.remarks) == (here.kind, here.names, here.remarks)
-    for mine, theirs in zip(apart, here, strict=True):
+    child, here = open_recordings(path), open_recordings(path, isolate=False)
+    assert child.kind in ISOLATED and isolated == [path]
+    assert (child.kind, child.names, child.remarks) == (here.kind, here.names, here.remarks)
+    for mine, theirs in zip(child, here, strict=True):
         assert_same(mine, theirs)
 
 
-@pytest.mark.parametrize("place", [145, 184])
-def test_a_file_that_crashes_its_library_is_reported_as_damaged(place: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("position", [145, 184])
+def test_a_file_that_crashes_its_library_is_refused(position: int, tmp_path: Path) -> None:
     """The library reads beyond its buffer with these bytes."""
     path = tmp_path / "old.mat"
     CORPUS["old.mat"](path)
     data = bytearray(path.read_bytes())
-    data[place] = 0xFF
+    data[position] = 0xFF
     path.write_bytes(data)
     with pytest.raises(SourceError, match="old.mat: the reader crashed: the file is damaged"):
         open_recordings(path)[0].read()

@@ -57,10 +57,10 @@ def change_values(rng: Rng, plain: Any) -> Any:
     """Replace, remove or add values anywhere in lists and tables."""
     plain = copy.deepcopy(plain)
     for _ in range(rng.choice((1, 1, 2, 4))):
-        places = list(_places(plain))
-        if not places:
+        keys = list(_keys(plain))
+        if not keys:
             return rng.choice(VALUES)
-        inside, key = rng.choice(places)
+        inside, key = rng.choice(keys)
         kind = rng.randrange(8)
         if kind == 0:
             del inside[key]
@@ -77,12 +77,12 @@ def change_values(rng: Rng, plain: Any) -> Any:
     return plain
 
 
-def _places(plain: Any) -> Iterator[tuple[Any, Any]]:
+def _keys(plain: Any) -> Iterator[tuple[Any, Any]]:
     """Every list or table with each key of it."""
     if isinstance(plain, dict | list):
         for key in plain if isinstance(plain, dict) else range(len(plain)):
             yield plain, key
-            yield from _places(plain[key])
+            yield from _keys(plain[key])
 
 
 def as_json(plain: Any) -> str:
@@ -249,7 +249,7 @@ def _toml(plain: Mapping[str, Any], name: str = "") -> Iterator[str]:
 
 
 def fault(change: Callable[[Rng, Good], None], rng: Rng, good: Good) -> Exception | None:
-    """What a changed file made the program raise that it must not; the good files come back."""
+    """Return an error that a changed file must not raise, if any; restore the good files."""
     try:
         with torch.random.fork_rng(devices=[]):
             change(rng, good)

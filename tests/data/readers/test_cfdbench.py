@@ -116,9 +116,9 @@ def test_the_published_split_is_pythons_shuffle(tmp_path: Path) -> None:
     random.shuffle(shuffled)
     split = published_split(["tube_bc_case0", *names], "cavity")
     # The publishers' 159 cavities: round(127.2), round(15.9) and the rest.
-    parts = split.train, split.valid, split.test
-    assert [len(part) for part in parts] == [127, 16, 16]
-    assert [["", *names][segment.trajectory] for part in parts for segment in part] == shuffled
+    splits = split.train, split.valid, split.test
+    assert [len(segments) for segments in splits] == [127, 16, 16]
+    assert [["", *names][s.trajectory] for segments in splits for s in segments] == shuffled
     tubes = [f"tube_bc_case{i}" for i in range(18)]  # 14.4 and 1.8, rounded down
     split = published_split(tubes, "tube")
     assert (len(split.train), len(split.valid), len(split.test)) == (14, 1, 3)

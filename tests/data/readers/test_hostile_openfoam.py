@@ -100,9 +100,9 @@ def test_a_uniform_field_has_as_many_values_as_the_mesh_has_cells(case: Path, co
 
 def test_numbers_of_points_across_processors_fit_their_points(tmp_path: Path) -> None:
     velocity = np.ones((len(X) * len(Y), 3))
-    for part in (0, 1):
-        write_case(tmp_path / f"processor{part}", X, Y, {"1": velocity})
-        path = tmp_path / f"processor{part}" / MESH / "pointProcAddressing"
+    for number in (0, 1):
+        write_case(tmp_path / f"processor{number}", X, Y, {"1": velocity})
+        path = tmp_path / f"processor{number}" / MESH / "pointProcAddressing"
         path.write_text("FoamFile { format ascii; class labelList; }\n")
         numbers = [*range(39), 100_000_000_000]
         path.write_text(f"{path.read_text()}40({' '.join(map(str, numbers))})")

@@ -30,9 +30,9 @@ POINTS = points_of(AXES)
 def vectors(t: float, *, normal: int = 2) -> np.ndarray:
     """Velocities (n, 3) at the points; the component along the normal means nothing."""
     u, v = velocity(POINTS[:, 0], POINTS[:, 1], t)
-    parts = [u, v]
-    parts.insert(normal, np.full_like(u, 77.0))
-    return np.stack(parts, -1)
+    components = [u, v]
+    components.insert(normal, np.full_like(u, 77.0))
+    return np.stack(components, -1)
 
 
 def test_raw_surfaces_are_read_with_the_times_of_their_folders(tmp_path: Path) -> None:

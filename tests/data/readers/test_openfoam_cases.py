@@ -62,9 +62,9 @@ def assert_agrees(trajectory: Trajectory, name: str, data: Path = DATA) -> None:
             np.testing.assert_array_equal(known, fluid)
             for channel, values in zip(trajectory.spec.channels, states, strict=True):
                 truth = reference[channel][index]
-                there = np.isfinite(truth)
-                near = 2e-5 * truth[there].std()
-                np.testing.assert_allclose(values[there], truth[there], rtol=1e-5, atol=near)
+                finite = np.isfinite(truth)
+                near = 2e-5 * truth[finite].std()
+                np.testing.assert_allclose(values[finite], truth[finite], rtol=1e-5, atol=near)
 
 
 @pytest.mark.parametrize(("name", "form"), FORMS)
@@ -184,11 +184,11 @@ def test_sampled_planes(cases: Path, name: str, form: str) -> None:
     assert smooth.num_frames == 3
     reference = np.load(DATA / f"{name}.npz")
     if form == "vtk":  # with cells, so on the whole grid
-        there = np.isfinite(reference["u"][-1])
-        error = smooth.read()[-1, 0].numpy()[there] - reference["u"][-1][there]
+        finite = np.isfinite(reference["u"][-1])
+        error = smooth.read()[-1, 0].numpy()[finite] - reference["u"][-1][finite]
         # What a surface keeps of the flow: values at the corners of the cells.
-        assert np.sqrt(np.mean(error**2)) < 0.1 * reference["u"][-1][there].std()
-        assert (smooth.known()[-1].numpy() | ~there).all()
+        assert np.sqrt(np.mean(error**2)) < 0.1 * reference["u"][-1][finite].std()
+        assert (smooth.known()[-1].numpy() | ~finite).all()
     coarse = open_recordings(samples / f"{form}_false", hints=hints)
     assert any("interpolate true" in note for note in coarse.remarks)
 
@@ -204,8 +204,8 @@ def test_blocks_series_and_single_files_of_foamtovtk(cases: Path) -> None:
         (frame,) = opened(path, "cylinder")
         np.testing.assert_allclose(frame.time, [12])
         reference = np.load(DATA / "cylinder.npz")["u"][-1]
-        there = np.isfinite(reference)
-        np.testing.assert_allclose(frame.read()[0, 0].numpy()[there], reference[there], atol=1e-5)
+        finite = np.isfinite(reference)
+        np.testing.assert_allclose(frame.read()[0, 0].numpy()[finite], reference[finite], atol=1e-5)
 
 
 @pytest.mark.slow

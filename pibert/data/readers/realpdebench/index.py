@@ -61,7 +61,7 @@ def official_samples(
 def read_index(folder: Path, split: PublishedSplit, kind: str) -> list[tuple[str, int]]:
     """Read the entries (trajectory, first frame) of a published split in their order."""
     path = scenario_folder(folder) / "hf_dataset" / f"{split}_index_{kind}.json"
-    entries = []
+    entries: list[tuple[str, int]] = []
     for item in _read_json(path, list):
         name, frame = (item.get(k) if isinstance(item, dict) else 0 for k in ("sim_id", "time_id"))
         if not isinstance(name, str) or not isinstance(frame, int) or frame < 0:

@@ -1,8 +1,7 @@
-"""Fetching published data: what to fetch and how large it is first, then resumable transfers.
+"""Downloads published data: first a plan with sizes, then transfers that a second call resumes.
 
-A ``Hub`` lists files with their sizes and fetches them. There are two: the Hugging Face hub (extra
-``hub``), and a folder laid out like it, such as a mirror on a shared disk. Files that are there
-with the right size are not fetched again.
+Files come from the Hugging Face hub (extra ``hub``), or from a folder laid out like it, such as a
+mirror on a shared disk. Files that exist with the right size are not fetched again.
 """
 
 import contextlib
@@ -11,7 +10,9 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple
+
+from rich import filesize
 
 from pibert.data.wording import counted, import_extra
 
@@ -19,13 +20,14 @@ REALPDEBENCH = "AI4Science-WestlakeU/RealPDEBench"
 
 What = Literal["metadata", "fields", "all"]
 Progress = Callable[[int, int], None]
-"""Called with the bytes that are there and the bytes of the whole plan."""
+"""Called with the bytes present and the bytes of the whole plan."""
 
 _COPY_BYTES = 1 << 23
+size_text = filesize.decimal
 
 
 class DownloadError(ValueError):
-    """A transfer that cannot be made; the message gives the remedy."""
+    """A transfer that failed; the message gives the remedy."""
 
 
 class RemoteFile(NamedTuple):
@@ -35,28 +37,12 @@ class RemoteFile(NamedTuple):
     size: int
 
 
-@runtime_checkable
-class Hub(Protocol):
-    """Where files come from."""
-
-    def list_files(self, folder: str) -> list[RemoteFile]:
-        """The files in a folder and below; of the root itself (an empty name), without below."""
-        ...
-
-    def fetch(
-        self, files: Sequence[RemoteFile], root: Path, on_bytes: Callable[[int], None]
-    ) -> None:
-        """Bring files below a root; what an interrupted call left is continued."""
-        ...
-
-
 @dataclass(frozen=True)
 class Plan:
-    """What a download fetches."""
+    """The files of a download."""
 
     root: Path
     present: tuple[RemoteFile, ...]
-    """Files that are there already."""
     missing: tuple[RemoteFile, ...]
     free: int
     """Bytes that the disk has left."""
@@ -70,6 +56,97 @@ class Plan:
         return sum(file.size for file in self.present)
 
 
+class FolderHub:
+    """A folder laid out like the hub."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise DownloadError(f"{folder}: there is no such folder to copy from")
+
+    def list_files(self, folder: str) -> list[RemoteFile]:
+        """List the files in a folder and below; those of the root (an empty name) without below."""
+        if folder and not (self.folder / folder).is_dir():
+            folders = sorted(path.name for path in self.folder.iterdir() if path.is_dir())
+            raise DownloadError(f"{self.folder}: there is no {folder!r}; there are: {folders}")
+        paths = (self.folder / folder).rglob("*") if folder else self.folder.glob("*")
+        return [
+            RemoteFile(path.relative_to(self.folder).as_posix(), path.stat().st_size)
+            for path in sorted(paths)
+            if path.is_file()
+        ]
+
+    def fetch(
+        self, files: Sequence[RemoteFile], root: Path, on_bytes: Callable[[int], None]
+    ) -> None:
+        """Copy files below a root; a file appears when it is complete."""
+        for file in files:
+            target = root / file.path
+            partial = target.with_name(f".{target.name}.partial")
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with (self.folder / file.path).open("rb") as reader, partial.open("wb") as writer:
+                    while block := reader.read(_COPY_BYTES):
+                        writer.write(block)
+                        on_bytes(len(block))
+                    writer.flush()
+                    os.fsync(writer.fileno())
+                partial.replace(target)
+            except OSError as error:
+                raise DownloadError(
+                    f"{target}: cannot copy ({error.strerror or error}); check the free space and "
+                    "the permissions of the folder, and rerun the command to resume"
+                ) from error
+
+
+class HuggingFaceHub:
+    """A data set of the Hugging Face hub, whose library resumes interrupted transfers."""
+
+    def __init__(
+        self, repo_id: str = REALPDEBENCH, revision: str | None = None, endpoint: str | None = None
+    ) -> None:
+        self.repo_id, self.endpoint = repo_id, endpoint
+        self._options = {"revision": revision, "repo_type": "dataset"}
+
+    def list_files(self, folder: str) -> list[RemoteFile]:
+        with self._library() as library:
+            entries = library.HfApi(endpoint=self.endpoint).list_repo_tree(
+                self.repo_id, folder or None, recursive=bool(folder), **self._options
+            )
+            # Folders have no size.
+            return [RemoteFile(e.path, e.size) for e in entries if hasattr(e, "size")]
+
+    def fetch(
+        self, files: Sequence[RemoteFile], root: Path, on_bytes: Callable[[int], None]
+    ) -> None:
+        if files:
+            with self._library() as library:
+                library.snapshot_download(
+                    self.repo_id,
+                    endpoint=self.endpoint,
+                    local_dir=root,
+                    allow_patterns=[file.path for file in files],
+                    **self._options,
+                )
+            on_bytes(sum(file.size for file in files))
+
+    @contextlib.contextmanager
+    def _library(self) -> Iterator[Any]:
+        library = import_extra("huggingface_hub", "downloading", extra="hub")
+        try:
+            yield library
+        # Its errors, those of the network among them, share no base class.
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise DownloadError(
+                f"{self.repo_id}: the hub could not be read ({reason}); check the name, the "
+                "network and HF_ENDPOINT, or copy from a folder; an interrupted download continues"
+            ) from error
+
+
+Hub = FolderHub | HuggingFaceHub
+
+
 def download(
     root: Path | str,
     scenario: str,
@@ -77,20 +154,18 @@ def download(
     what: What = "all",
     *,
     hub: Hub | None = None,
-    on_plan: Callable[[Plan], None] = lambda plan: None,
     on_progress: Progress = lambda done, total: None,
     dry_run: bool = False,
 ) -> Plan:
     """Fetch a scenario of RealPDEBench, such as ``cylinder``, into its folder in ``root``.
 
     ``kinds`` are among real and numerical; ``what`` is the small files (splits and parameters), the
-    fields, or all. ``on_plan`` is called before anything is fetched and may raise to stop;
-    ``dry_run`` stops after it. Without a ``hub`` files come from the Hugging Face hub.
+    fields, or all. ``dry_run`` only makes the plan. Without a ``hub`` files come from the Hugging
+    Face hub.
     """
     root = Path(root)
     hub = HuggingFaceHub() if hub is None else hub
-    plan = make_plan(root, hub, realpdebench_patterns(scenario, kinds, what), scenario)
-    on_plan(plan)
+    plan = _make_plan(root, hub, scenario, _patterns(scenario, kinds, what))
     if dry_run:
         return plan
     if plan.missing_bytes > plan.free:
@@ -106,16 +181,16 @@ def download(
         on_progress(done, total)
 
     hub.fetch(plan.missing, root, on_bytes)
-    wrong = [file.path for file in plan.missing if not _is_there(root, file)]
-    if wrong:
+    incomplete = [file.path for file in plan.missing if not _is_present(root, file)]
+    if incomplete:
         raise DownloadError(
-            f"{root}: {counted(len(wrong), 'file')} did not arrive whole, such as {wrong[0]}; run "
-            "it again"
+            f"{root}: {counted(len(incomplete), 'file')} did not arrive complete, such as "
+            f"{incomplete[0]}; run it again"
         )
     return plan
 
 
-def realpdebench_patterns(scenario: str, kinds: Sequence[str], what: What) -> list[str]:
+def _patterns(scenario: str, kinds: Sequence[str], what: What) -> list[str]:
     """Paths of the wanted files, with * for any name."""
     patterns = []
     if what in ("metadata", "all"):
@@ -128,137 +203,26 @@ def realpdebench_patterns(scenario: str, kinds: Sequence[str], what: What) -> li
     return patterns
 
 
-def make_plan(root: Path, hub: Hub, patterns: Sequence[str], folder: str) -> Plan:
-    """The files of a folder (and beside it) that fit a pattern, and which of them are missing."""
-    listed = [*hub.list_files(""), *hub.list_files(folder)]
+def _make_plan(root: Path, hub: Hub, scenario: str, patterns: Sequence[str]) -> Plan:
+    listed = [*hub.list_files(""), *hub.list_files(scenario)]
 
     def is_wanted(path: str) -> bool:
         # A star stands for a name here, not for a path.
-        alike = (pattern for pattern in patterns if pattern.count("/") == path.count("/"))
-        return any(map(PurePosixPath(path).match, alike))
+        same_depth = (pattern for pattern in patterns if pattern.count("/") == path.count("/"))
+        return any(map(PurePosixPath(path).match, same_depth))
 
     wanted = [file for file in listed if is_wanted(file.path)]
-    if not any(file.path.startswith(f"{folder}/") for file in wanted):
+    if not any(file.path.startswith(f"{scenario}/") for file in wanted):
         raise DownloadError(
-            f"nothing to fetch for {folder!r}: {len(listed)} files there, none of them like "
+            f"nothing to fetch for {scenario!r}: none of the {len(listed)} listed files is like "
             f"{', '.join(patterns)}"
         )
-    present = tuple(file for file in wanted if _is_there(root, file))
-    missing = tuple(file for file in wanted if not _is_there(root, file))
+    present = tuple(file for file in wanted if _is_present(root, file))
+    missing = tuple(file for file in wanted if file not in present)
     existing = next(path for path in (root.absolute(), *root.absolute().parents) if path.exists())
     return Plan(root, present, missing, shutil.disk_usage(existing).free)
 
 
-def size_text(count: int) -> str:
-    """Bytes in words, as disks count them: 35.9 GB."""
-    size, units = float(count), ["B", "kB", "MB", "GB", "TB"]
-    while size >= 1000 and len(units) > 1:
-        size /= 1000
-        del units[0]
-    return f"{count} B" if units[0] == "B" else f"{size:.1f} {units[0]}"
-
-
-def _is_there(root: Path, file: RemoteFile) -> bool:
+def _is_present(root: Path, file: RemoteFile) -> bool:
     path = root / file.path
     return path.is_file() and path.stat().st_size == file.size
-
-
-class FolderHub:
-    """A folder laid out like the hub; a copy appears whole, and goes on after an interruption."""
-
-    def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
-        if not self.folder.is_dir():
-            raise DownloadError(f"{folder}: there is no such folder to copy from")
-
-    def list_files(self, folder: str) -> list[RemoteFile]:
-        if folder and not (self.folder / folder).is_dir():
-            there = sorted(path.name for path in self.folder.iterdir() if path.is_dir())
-            raise DownloadError(f"{self.folder}: there is no {folder!r}; there are: {there}")
-        paths = (self.folder / folder).rglob("*") if folder else self.folder.glob("*")
-        return [
-            RemoteFile(path.relative_to(self.folder).as_posix(), path.stat().st_size)
-            for path in sorted(paths)
-            if path.is_file()
-        ]
-
-    def fetch(
-        self, files: Sequence[RemoteFile], root: Path, on_bytes: Callable[[int], None]
-    ) -> None:
-        for file in files:
-            target = root / file.path
-            try:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                _copy(self.folder / file.path, target, on_bytes)
-            except OSError as error:
-                raise DownloadError(
-                    f"{target}: cannot copy ({error.strerror or error}); check the space and the "
-                    "rights of the folder, and run the command again: it continues where it stopped"
-                ) from error
-
-
-def _copy(source: Path, target: Path, on_bytes: Callable[[int], None]) -> None:
-    status = source.stat()
-    # The name contains which version of the source was begun.
-    begun = target.with_name(f".{target.name}.{status.st_size}-{status.st_mtime_ns}.partial")
-    with source.open("rb") as reader, begun.open("ab") as writer:
-        if writer.tell() > status.st_size:
-            writer.truncate(0)
-        reader.seek(writer.tell())
-        on_bytes(writer.tell())
-        while block := reader.read(_COPY_BYTES):
-            writer.write(block)
-            on_bytes(len(block))
-        writer.flush()
-        os.fsync(writer.fileno())
-    os.replace(begun, target)
-
-
-class HuggingFaceHub:
-    """A data set of the Hugging Face hub; it keeps its own notes to continue a transfer."""
-
-    def __init__(
-        self, repo_id: str = REALPDEBENCH, revision: str | None = None, endpoint: str | None = None
-    ) -> None:
-        self.repo_id, self.revision, self.endpoint = repo_id, revision, endpoint
-
-    def list_files(self, folder: str) -> list[RemoteFile]:
-        with self._explained() as library:
-            entries = library.HfApi(endpoint=self.endpoint).list_repo_tree(
-                self.repo_id,
-                folder or None,
-                recursive=bool(folder),
-                revision=self.revision,
-                repo_type="dataset",
-            )
-            # Folders have no size.
-            return [RemoteFile(e.path, e.size) for e in entries if hasattr(e, "size")]
-
-    def fetch(
-        self, files: Sequence[RemoteFile], root: Path, on_bytes: Callable[[int], None]
-    ) -> None:
-        if not files:
-            return
-        with self._explained() as library:
-            library.snapshot_download(
-                self.repo_id,
-                repo_type="dataset",
-                revision=self.revision,
-                endpoint=self.endpoint,
-                local_dir=root,
-                allow_patterns=[file.path for file in files],
-            )
-        on_bytes(sum(file.size for file in files))
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[Any]:
-        library = import_extra("huggingface_hub", "downloading", extra="hub")
-        try:
-            yield library
-        # Its errors, those of the network among them, share no base class.
-        except Exception as error:
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise DownloadError(
-                f"{self.repo_id}: the hub could not be read ({reason}); check the name, the "
-                "network and HF_ENDPOINT, or copy from a folder; an interrupted download continues"
-            ) from error

@@ -1,9 +1,9 @@
-"""Opens HDF5 files for reading and refuses those that read other files or declare too much.
+"""Opens HDF5 files for reading and refuses those that refer to other files or declare too much.
 
-A file that somebody else wrote can name any file of this computer: through external links,
-external storage and virtual data sets. HDF5 follows them silently, so a converted file or a served
-sample would disclose what they name. A data set can also declare a size that the file does not
-store; HDF5 would allocate it and return fill values. All readers open HDF5 files here.
+A file from somebody else can name any file of this computer: through external links, external
+storage and virtual data sets. HDF5 follows them silently, so a converted file or a served sample
+would disclose what they name. A data set can also declare a size that the file does not store; HDF5
+would allocate it and return fill values. All readers open HDF5 files here.
 """
 
 import math
@@ -16,19 +16,18 @@ import h5py
 from pibert.regular_files import require_regular
 
 MOST_OBJECTS = 100_000
-"""In a file that a client sends."""
+"""Most objects in a file that a client sends."""
 _LARGE = 256 << 20
-"""Bytes of a data set from which on the declared size is compared with what is stored."""
+"""Bytes above which the declared size of a data set is compared with the stored size."""
 _MOST_PACKED = 2000
-"""Largest compression ratio; that of the filters which h5py brings along is about 1000."""
+"""Largest compression ratio; the filters of h5py reach about 1000."""
 _REMEMBERED = 256
 _CHECKED: dict[tuple[int, ...], None] = {}
-"""Files that passed: several readers look at a file before one of them takes it."""
-_WHOLE = "copy the data into this file (h5py, h5copy) and use that"
-
+"""Files that passed: several readers examine a file before one of them opens it."""
+_COPY = "copy the data into this file (h5py, h5copy) and use that"
 
 DAMAGED = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, IndexError)
-"""What h5py raises when it reads a damaged file."""
+"""Errors of h5py on a damaged file."""
 
 
 class HDF5Error(ValueError):
@@ -36,7 +35,7 @@ class HDF5Error(ValueError):
 
 
 def open_hdf5(path: Path | str, *, limit: int | None = None, deep: bool = True) -> h5py.File:
-    """Open a file for reading, once it is known to hold all of its data itself.
+    """Open a file for reading after checking that it holds all of its data itself.
 
     Raises ``HDF5Error`` if it is refused and ``OSError`` if it is not a whole HDF5 file. ``limit``
     is the largest size of a data set in bytes (with at most ``MOST_OBJECTS`` objects). If ``deep``
@@ -102,9 +101,9 @@ def is_hdf5(path: Path | str) -> bool:
 
 
 def check_foreign(path: Path | str, limit: int) -> None:
-    """Refuse an HDF5 file that a client sent if it leads to other files or takes too much memory.
+    """Refuse an HDF5 file from a client that refers to other files or takes too much memory.
 
-    A file of another format passes: its reader finds out what is wrong with it.
+    A file of another format passes; its reader checks it.
     """
     if is_hdf5(path):
         try:
@@ -116,9 +115,9 @@ def check_foreign(path: Path | str, limit: int) -> None:
 
 
 def check_group(path: Path | str, group: h5py.Group) -> None:
-    """Refuse a group below which an object leads to another file, or elsewhere in this one.
+    """Refuse a group with an object below it that refers to another file, or elsewhere in this one.
 
-    A soft link could lead through an external link in a group that nobody checked.
+    A soft link could lead through an external link in an unchecked group.
     """
     _check_below(path, group, allow_soft=False)
 
@@ -127,9 +126,7 @@ def check_dataset(path: Path | str, dataset: h5py.Dataset, limit: int | None = N
     """Refuse a data set that lies in another file or declares more than the file stores."""
     layout = dataset.id.get_create_plist()
     if layout.get_external_count() or layout.get_layout() == h5py.h5d.VIRTUAL:
-        raise HDF5Error(
-            f"{path}: the data set {dataset.name!r} is stored in another file; {_WHOLE}"
-        )
+        raise HDF5Error(f"{path}: the data set {dataset.name!r} is stored in another file; {_COPY}")
     count = math.prod(dataset.id.shape or ())
     if layout.get_layout() == h5py.h5d.CHUNKED:
         count = max(count, math.prod(layout.get_chunk()))
@@ -178,15 +175,15 @@ def _check_below(
 
 
 def _check_links(path: Path | str, group: h5py.Group, *, allow_soft: bool) -> list[bytes]:
-    """The names of the hard links of a group, once no other link leads out of it."""
+    """Return the names of the hard links of a group; refuse links that lead out of it."""
     kinds: dict[bytes, int] = {}
-    # A callback that returns None goes on to the next link.
+    # A callback that returns None continues with the next link.
     group.id.links.iterate(lambda name, info: kinds.update({name: info.type}), info=True)
     for name, kind in kinds.items():
         if kind != h5py.h5l.TYPE_HARD and (kind != h5py.h5l.TYPE_SOFT or not allow_soft):
-            where = "elsewhere in it" if kind == h5py.h5l.TYPE_SOFT else "to another file"
+            target = "elsewhere in it" if kind == h5py.h5l.TYPE_SOFT else "to another file"
             raise HDF5Error(
                 f"{path}: {name.decode('utf-8', 'replace')!r} in {group.name!r} is a link "
-                f"{where}; {_WHOLE}"
+                f"{target}; {_COPY}"
             )
     return [name for name, kind in kinds.items() if kind == h5py.h5l.TYPE_HARD]

@@ -1,6 +1,5 @@
-"""Downloads from a folder laid out like the hub: the plan, the copies, what goes wrong."""
+"""Downloads from the hub and from a folder laid out like it."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,6 @@ from pibert.data.download import (
     DownloadError,
     FolderHub,
     HuggingFaceHub,
-    Plan,
     RemoteFile,
     download,
 )
@@ -54,30 +52,22 @@ def contents(root: Path) -> set[str]:
     return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
 
 
-def test_a_scenario_arrives_whole_with_its_sizes_first(mirror: Path, tmp_path: Path) -> None:
-    root, seen = tmp_path / "data", []
-
-    def on_plan(plan: Plan) -> None:
-        assert not root.exists()
-        seen.append(plan.missing_bytes)
-
+def test_a_scenario_arrives_complete_with_progress(mirror: Path, tmp_path: Path) -> None:
+    root = tmp_path / "data"
     steps: list[tuple[int, int]] = []
-    download(
-        root,
-        "cylinder",
-        hub=FolderHub(mirror),
-        on_plan=on_plan,
-        on_progress=lambda done, total: steps.append((done, total)),
-    )
+    hub = FolderHub(mirror)
+    plan = download(root, "cylinder", hub=hub, dry_run=True)
+    assert not root.exists()
+    download(root, "cylinder", hub=hub, on_progress=lambda done, all_: steps.append((done, all_)))
     total = METADATA + 13 + 4000 + 5000
-    assert seen == [total] and steps[-1] == (total, total)
+    assert plan.missing_bytes == total and steps[-1] == (total, total)
     wanted = {name for name in FILES if "numerical" not in name and not name.startswith("fsi")}
     assert contents(root) == wanted - {"cylinder/mean_std.pt", "cylinder/README.md"}
     for name in contents(root):
         assert (root / name).read_bytes() == (mirror / name).read_bytes()
 
 
-def test_what_is_there_is_not_fetched_again(mirror: Path, tmp_path: Path) -> None:
+def test_existing_files_are_not_fetched_again(mirror: Path, tmp_path: Path) -> None:
     root, hub = tmp_path / "data", FolderHub(mirror)
     download(root, "fsi", hub=hub)
     shard = root / "fsi/hf_dataset/real/data-00000-of-00001.arrow"
@@ -89,47 +79,23 @@ def test_what_is_there_is_not_fetched_again(mirror: Path, tmp_path: Path) -> Non
     assert (root / "version.json").stat().st_size == 30
 
 
-def interrupt(root: Path, hub: FolderHub, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stop a copy of 6000 bytes after 3000; the target that is not there yet."""
+def test_an_interrupted_copy_leaves_no_target_and_can_be_repeated(
+    mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, hub = tmp_path / "data", FolderHub(mirror)
     monkeypatch.setattr(module, "_COPY_BYTES", 1000)
 
-    def pull_the_plug(done: int, total: int) -> None:
+    def interrupt(done: int, total: int) -> None:
         if done >= 3000:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        download(root, "fsi", what="fields", hub=hub, on_progress=pull_the_plug)
+        download(root, "fsi", what="fields", hub=hub, on_progress=interrupt)
     target = root / "fsi/hf_dataset/real/data-00000-of-00001.arrow"
     assert not target.exists()
-    return target
-
-
-def test_an_interrupted_copy_goes_on(
-    mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root, hub = tmp_path / "data", FolderHub(mirror)
-    target = interrupt(root, hub, monkeypatch)
-    (partial,) = target.parent.iterdir()
-    assert partial.stat().st_size == 3000
-    partial.write_bytes(b"\1" * 3000)  # so that it shows what was kept
-    steps: list[int] = []
-    download(root, "fsi", what="fields", hub=hub, on_progress=lambda d, t: steps.append(d))
-    assert steps == [3000, 4000, 5000, 6000]
-    assert list(target.parent.iterdir()) == [target]
-    assert target.read_bytes() == b"\1" * 3000 + b"\x0d" * 3000
-
-
-def test_a_source_that_changed_is_copied_anew(
-    mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root, hub = tmp_path / "data", FolderHub(mirror)
-    target = interrupt(root, hub, monkeypatch)
-    source = mirror / target.relative_to(root)
-    changed = source.stat().st_mtime_ns + 1_000_000
-    source.write_bytes(b"\2" * 6000)
-    os.utime(source, ns=(changed, changed))
     download(root, "fsi", what="fields", hub=hub)
-    assert target.read_bytes() == b"\2" * 6000
+    assert list(target.parent.iterdir()) == [target]
+    assert target.read_bytes() == (mirror / target.relative_to(root)).read_bytes()
 
 
 def test_a_full_disk_is_noticed_before_anything_is_fetched(
@@ -155,7 +121,7 @@ def test_a_hub_that_delivers_less_is_noticed(mirror: Path, tmp_path: Path) -> No
         def fetch(self, files: Any, root: Path, on_bytes: Callable[[int], None]) -> None:
             super().fetch(files[1:], root, on_bytes)
 
-    with pytest.raises(DownloadError, match="1 file did not arrive whole, such as README.md"):
+    with pytest.raises(DownloadError, match="1 file did not arrive complete, such as README.md"):
         download(tmp_path / "data", "fsi", hub=Lazy(mirror))
 
 

@@ -1,4 +1,4 @@
-"""HDF5 files that lead elsewhere, and files that are not complete."""
+"""HDF5 files that refer to other files, and files that are not complete."""
 
 import resource
 import shutil
@@ -51,7 +51,7 @@ def test_a_reference_of_a_matlab_cell_to_external_storage_is_refused(tmp_path: P
 
 
 @pytest.mark.parametrize("chunks", [None, (1, 30_000)])
-def test_a_data_set_that_was_declared_and_not_written_is_refused(
+def test_a_declared_but_unwritten_data_set_is_refused(
     chunks: tuple[int, int] | None, tmp_path: Path
 ) -> None:
     path = tmp_path / "empty.h5"

@@ -51,15 +51,15 @@ def write_netcdf(path: Path, engine: Any = "h5netcdf") -> None:
 
 
 def write_realpdebench(path: Path) -> None:
-    (made,) = realpdebench.write_raw(path.parent, realpdebench.flows(["10030"], (3, 4, 6)))
-    made.rename(path)
+    (written,) = realpdebench.write_raw(path.parent, realpdebench.flows(["10030"], (3, 4, 6)))
+    written.rename(path)
 
 
 def write_csv(path: Path) -> None:
     x, y = np.meshgrid(X, Y)
-    own = fields()
+    u, v = fields().values()
     rows = [
-        np.stack([np.full(x.size, t), *(v.ravel() for v in (x, y, own["u"][n], own["v"][n]))], -1)
+        np.stack([np.full(x.size, t), *(array.ravel() for array in (x, y, u[n], v[n]))], -1)
         for n, t in enumerate(T[:2])
     ]
     np.savetxt(path, np.concatenate(rows), "%.6g", delimiter=",", header="t,x,y,u,v", comments="")
@@ -144,9 +144,9 @@ HDF5 = (
     *("native.h5", "named.h5", "groups.h5", "well.hdf5", "10030.h5", "run.h5", "new.mat"),
     *("pivlab73.mat", "flow.nc"),
 )
-"""Those that are HDF5 files."""
+"""The HDF5 files."""
 FRAGILE = (
     *("named.h5", "groups.h5", "well.hdf5", "run.h5", "new.mat", "pivlab73.mat", "flow.nc"),
     *("old.mat", "packed.mat", "pivlab.mat"),
 )
-"""Those on which HDF5 may hang and scipy may crash: they are read in a child alone."""
+"""Files on which HDF5 may hang and scipy may crash: only a child reads them."""

@@ -40,22 +40,22 @@ def lead_out(path: Path, way: str) -> None:
             file[name] = h5py.ExternalLink(secret, kind.str[1:])
             return
         if way == "soft link to an external link":
-            file.create_group("aside/deep")["there"] = h5py.ExternalLink(secret, kind.str[1:])
-            file[name] = h5py.SoftLink("/aside/deep/there")
+            file.create_group("aside/deep")["link"] = h5py.ExternalLink(secret, kind.str[1:])
+            file[name] = h5py.SoftLink("/aside/deep/link")
             return
         if way == "virtual data set":
             layout = h5py.VirtualLayout(shape, kind)
             flat = h5py.VirtualSource(secret, kind.str[1:], (10_000,))
             if len(shape) == 1:
                 layout[:] = flat[: shape[0]]
-            made = file.create_virtual_dataset(name, layout)
+            dataset = file.create_virtual_dataset(name, layout)
         else:
-            made = file.create_dataset(
+            dataset = file.create_dataset(
                 name, shape, kind, external=[(secret, 0, h5py.h5f.UNLIMITED)]
             )
         for key, value in attributes.items():
             if key != "DIMENSION_LIST":
-                made.attrs[key] = value
+                dataset.attrs[key] = value
 
 
 WAYS = ("external link", "soft link to an external link", "virtual data set", "external storage")

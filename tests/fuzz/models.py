@@ -13,7 +13,6 @@ from safetensors.torch import save
 
 from pibert.config import as_plain, parse, read
 from pibert.data.dataset import Window
-from pibert.data.readers.realpdebench.index import read_index, read_parameters
 from pibert.experiments.experiment import DataConfig, Experiment, Pretraining
 from pibert.experiments.run_folder import read_record, unfinished
 from pibert.inference import CalibrationSettings, Predictor, calibrate, load, save_calibration
@@ -58,10 +57,10 @@ def change_values(rng: Rng, plain: Any) -> Any:
     """Replace, remove or add values anywhere in lists and tables."""
     plain = copy.deepcopy(plain)
     for _ in range(rng.choice((1, 1, 2, 4))):
-        places = list(_places(plain))
-        if not places:
+        keys = list(_keys(plain))
+        if not keys:
             return rng.choice(VALUES)
-        inside, key = rng.choice(places)
+        inside, key = rng.choice(keys)
         kind = rng.randrange(8)
         if kind == 0:
             del inside[key]
@@ -78,12 +77,12 @@ def change_values(rng: Rng, plain: Any) -> Any:
     return plain
 
 
-def _places(plain: Any) -> Iterator[tuple[Any, Any]]:
+def _keys(plain: Any) -> Iterator[tuple[Any, Any]]:
     """Every list or table with each key of it."""
     if isinstance(plain, dict | list):
         for key in plain if isinstance(plain, dict) else range(len(plain)):
             yield plain, key
-            yield from _places(plain[key])
+            yield from _keys(plain[key])
 
 
 def as_json(plain: Any) -> str:
@@ -249,25 +248,8 @@ def _toml(plain: Mapping[str, Any], name: str = "") -> Iterator[str]:
         yield from _toml(value, f"{name}.{key}" if name else key)
 
 
-def torch_file_changed(rng: Rng, good: Good) -> None:
-    """A published index as a torch file."""
-    folder = good.folder / "fsi"
-    folder.mkdir(exist_ok=True)
-    index = {"val": ["5000.h5", "1800.h5"], "train": []}
-    plain = rng.choice((index, {"5000.h5": (5000.0,), "1800.h5": torch.ones(2)}))
-    path = folder / "sim_id_mapping_real.pt"
-    torch.save(plain, path, _use_new_zipfile_serialization=rng.random() < 0.7)
-    path.write_bytes(mutate(path.read_bytes(), rng))
-    torch.save({"val": [4, 2]}, folder / "time_id_mapping_real.pt")
-    (folder / "remain_params_real.pt").write_bytes(path.read_bytes())
-    try:
-        read_parameters(folder, "seen", "real")
-    finally:
-        read_index(folder, "val", "real")
-
-
 def fault(change: Callable[[Rng, Good], None], rng: Rng, good: Good) -> Exception | None:
-    """What a changed file made the program raise that it must not; the good files come back."""
+    """Return an error that a changed file must not raise, if any; restore the good files."""
     try:
         with torch.random.fork_rng(devices=[]):
             change(rng, good)
@@ -282,5 +264,5 @@ def fault(change: Callable[[Rng, Good], None], rng: Rng, good: Good) -> Exceptio
 
 CHANGES: tuple[Callable[[Rng, Good], None], ...] = (
     *(weights_changed, header_changed, card_changed, card_file_changed, calibration_changed),
-    *(state_changed, run_changed, settings_changed, torch_file_changed),
+    *(state_changed, run_changed, settings_changed),
 )

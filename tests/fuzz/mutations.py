@@ -63,7 +63,7 @@ def _blank(data: bytearray, rng: Random) -> None:
 
 
 def _number(data: bytearray, rng: Random) -> None:
-    """One number of a text or a header in the place of another, or an extreme one."""
+    """One number of a text or a header replaced by another, or by an extreme one."""
     _exchange(data, rng, _NUMBER, _EXTREMES)
 
 
@@ -82,7 +82,7 @@ def _exchange(
 
 
 def _lines(data: bytearray, rng: Random) -> None:
-    """Lines that are repeated, or two that change places."""
+    """Lines that are repeated, or two that are swapped."""
     lines = data.split(b"\n")
     one, other = rng.randrange(len(lines)), rng.randrange(len(lines))
     if rng.random() < 0.5:

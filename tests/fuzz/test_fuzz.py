@@ -1,15 +1,17 @@
-"""Damaged files of every kind: no traceback, hang, crash, look at other files, or 2 GB of memory.
+"""Damaged files of every kind: no traceback, hang, crash, access to other files, or 2 GB of memory.
 
-Other damage comes with another ``--seed``. A failing case is repeated with
-``python -m tests.fuzz.supervise FOLDER SEED CASE CASE+1 here``.
+Other damage comes with another ``--seed``. To repeat a failing case:
+``python -m tests.fuzz.worker FOLDER SEED CASE CASE+1 here`` (or ``isolated``).
 """
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.fuzz.supervise import find_failures
-
+ROOT = Path(__file__).parents[2]
 slow = pytest.mark.slow
 
 
@@ -17,9 +19,9 @@ slow = pytest.mark.slow
     ("how", "start", "count"),
     [
         ("here", 0, 1_000),
-        ("apart", 0, 10),
-        *(pytest.param("here", 100_000 + part * 25_000, 25_000, marks=slow) for part in (0, 1)),
-        *(pytest.param("apart", 100_000 + part * 2_500, 2_500, marks=slow) for part in (0, 1)),
+        ("isolated", 0, 10),
+        *(pytest.param("here", start, 25_000, marks=slow) for start in (100_000, 125_000)),
+        *(pytest.param("isolated", start, 2_500, marks=slow) for start in (100_000, 102_500)),
     ],
 )
 def test_damaged_files_are_refused_with_a_message(
@@ -27,3 +29,26 @@ def test_damaged_files_are_refused_with_a_message(
 ) -> None:
     seed = int(request.config.getoption("seed"))
     assert find_failures(tmp_path / "fuzz", seed, start, start + count, how) == []
+
+
+def find_failures(folder: Path, seed: int, start: int, stop: int, how: str) -> list[str]:
+    """Run cases of ``worker`` in a process and return what failed, with cases that crash it."""
+    folder.mkdir(parents=True)
+    crashes: list[str] = []
+    environment = dict(os.environ) | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment.pop("PIBERT_READ_IN_PROCESS", None)
+    while start < stop:
+        command = [sys.executable, "-m", "tests.fuzz.worker", folder, seed, start, stop, how]
+        done = subprocess.run(
+            list(map(str, command)), cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+        if not done.returncode:
+            break
+        case = folder / "case"
+        assert case.exists(), done.stderr
+        crashes.append(
+            f"case {case.read_text()} of seed {seed} ended the process with {done.returncode}:\n"
+            + done.stderr[-3000:]
+        )
+        start = int(case.read_text()) + 1
+    return crashes + (folder / "failures").read_text().split("\0")[:-1]

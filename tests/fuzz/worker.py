@@ -1,10 +1,10 @@
-"""Opens and reads damaged recordings, one after the other, and notes what goes wrong.
+"""Opens and reads damaged recordings, one after the other, and records failures.
 
-    python -m tests.fuzz.worker FOLDER SEED START STOP here|apart
+    python -m tests.fuzz.worker FOLDER SEED START STOP here|isolated
 
-Every case is a function of the seed and its number. Before each one its number is written to
-FOLDER/case, so that a crash has a name; what goes wrong is a line of FOLDER/failures. The process
-has 2 GB of memory beyond what it starts with and ends when a case takes more than thirty seconds.
+Every case is a function of the seed and its number. FOLDER/case has the number of the current case,
+which identifies a crash; FOLDER/failures has the failures. The process may allocate 2 GB and ends
+when a case takes more than thirty seconds. ``here`` reads in this process, ``isolated`` in a child.
 """
 
 import faulthandler
@@ -36,11 +36,11 @@ SECONDS = 30
 MEMORY = 2 << 30
 EXPECTED = (ValueError, OSError)
 _READABLE = ("/proc/", "/sys/", "/dev/null", "/dev/urandom", "/etc/")
-"""What the system's libraries look at."""
+"""Files that the system's libraries read."""
 
 
 def main(folder: Path, seed: int, start: int, stop: int, *, isolate: bool) -> None:
-    whole, place = folder / "whole", folder / "given"
+    whole, damaged = folder / "whole", folder / "damaged"
     if not whole.exists():
         write_corpus(whole)
     names = sorted(name for name in CORPUS if isolate or name not in FRAGILE)
@@ -48,14 +48,14 @@ def main(folder: Path, seed: int, start: int, stop: int, *, isolate: bool) -> No
     torch.set_num_threads(1)
     # Two minutes is what users wait for a file that hangs its library; too long here.
     remote.limits_for = lambda path: Limits(MEMORY, SECONDS / 6)
-    outside = watch(place)
+    outside = watch(damaged)
     limit_memory(MEMORY)
     with (folder / "failures").open("a") as failures:
         for number in range(start, stop):
             (folder / "case").write_text(str(number))
             faulthandler.dump_traceback_later(SECONDS, exit=True)
             name = names[number % len(names)]
-            problem = run(whole / name, place, Random(f"{seed} {number}"), isolate=isolate)
+            problem = run(whole / name, damaged, Random(f"{seed} {number}"), isolate=isolate)
             problem = problem or "".join(f"opened {file}\n" for file in outside)
             outside.clear()
             if problem:
@@ -68,13 +68,13 @@ def write_corpus(folder: Path) -> None:
     folder.mkdir()
     for name, write in CORPUS.items():
         write(folder / name)
-        open_recordings(folder / name)[0].read()  # also imports what readers import late
+        open_recordings(folder / name)[0].read()  # also imports what readers import lazily
 
 
-def watch(place: Path) -> list[str]:
-    """The files that are opened beyond those that belong to a case or to Python."""
-    roots = [str(place), *sys.path, sys.prefix, sys.base_prefix, site.getusersitepackages()]
-    roots += [sysconfig.get_paths()["stdlib"], str(place.parent), str(Path(__file__).parents[2])]
+def watch(folder: Path) -> list[str]:
+    """A list that receives opened files other than those of a case or of Python."""
+    roots = [str(folder), *sys.path, sys.prefix, sys.base_prefix, site.getusersitepackages()]
+    roots += [sysconfig.get_paths()["stdlib"], str(folder.parent), str(Path(__file__).parents[2])]
     known = tuple(os.path.abspath(root) for root in roots if root) + _READABLE
     outside: list[str] = []
 
@@ -88,11 +88,11 @@ def watch(place: Path) -> list[str]:
     return outside
 
 
-def run(whole: Path, place: Path, rng: Random, *, isolate: bool) -> str | None:
-    """Damage a recording and read it; what is wrong with the answer."""
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
-    path = place / whole.name
+def run(whole: Path, folder: Path, rng: Random, *, isolate: bool) -> str | None:
+    """Damage a recording and read it; return the failure, if any."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    path = folder / whole.name
     shutil.copytree(whole, path) if whole.is_dir() else shutil.copy(whole, path)
     damage(path, rng)
     try:
@@ -125,4 +125,4 @@ def damage(path: Path, rng: Random) -> None:
 
 if __name__ == "__main__":
     _, out, number, first, last, how = sys.argv
-    main(Path(out), int(number), int(first), int(last), isolate=how == "apart")
+    main(Path(out), int(number), int(first), int(last), isolate=how == "isolated")

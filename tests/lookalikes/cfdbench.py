@@ -44,7 +44,7 @@ def write_case(
     seed: int = 0,
     fields: np.ndarray | None = None,
 ) -> np.ndarray:
-    """One case; gives its fields (2, t, y, x)."""
+    """Write one case and return its fields (2, t, y, x)."""
     if fields is None:
         fields = np.random.default_rng(seed).normal(size=(2, frames, 64, 64))
     folder.mkdir(parents=True)
@@ -57,6 +57,6 @@ def write_case(
 def write_all(root: Path) -> None:
     """Two cases in every subset of every problem; one of them has a single frame."""
     for problem, case in CASES.items():
-        for place, subset in enumerate(("bc", "geo", "prop")):
-            write_case(root / problem / subset / "case0000", case, 3, seed=place)
-            write_case(root / problem / subset / "case0001", case, 1, seed=place + 10)
+        for seed, subset in enumerate(("bc", "geo", "prop")):
+            write_case(root / problem / subset / "case0000", case, 3, seed=seed)
+            write_case(root / problem / subset / "case0001", case, 1, seed=seed + 10)

@@ -1,4 +1,4 @@
-"""One flow whose values tell every point and time apart, for the readers of foreign files.
+"""One flow with a different value at every point and time, for the readers of foreign files.
 
 Seven columns and five rows with unequal spacing, six frames: a wrong order of the axes cannot pass.
 """
@@ -31,7 +31,7 @@ def vectors(t: float = 0.0) -> np.ndarray:
 
 
 def assert_flow(trajectory: Trajectory, *, frames: int = 6, dt: float | None = 0.05) -> None:
-    """All values are those of their coordinates and times, read at once and in parts."""
+    """All values are those of their coordinates and times, read at once and in pieces."""
     grid = trajectory.spec.grid
     assert (trajectory.num_frames, grid.shape) == (frames, (5, 7))
     np.testing.assert_allclose([grid.dx, grid.dy, *grid.origin], [0.1, 0.3, -1.0, 2.0], atol=1e-6)
@@ -43,11 +43,11 @@ def assert_flow(trajectory: Trajectory, *, frames: int = 6, dt: float | None = 0
     x, y = (axis.numpy() for axis in grid.coordinates(torch.float64))
     states = trajectory.read()
     assert states.dtype == torch.float32
-    places = [trajectory.spec.channels.index(name) for name in ("u", "v")]
+    channels = [trajectory.spec.channels.index(name) for name in ("u", "v")]
     for frame in range(frames):
         wanted = velocity(x, y, 0.05 * frame)
-        for place, values in zip(places, wanted, strict=True):
-            np.testing.assert_allclose(states[frame, place].numpy(), values, rtol=1e-5, atol=1e-5)
-    part = trajectory.read(slice(frames - 1, None), places[::-1])
-    assert torch.equal(part, states[frames - 1 :, places[::-1]])
+        for channel, values in zip(channels, wanted, strict=True):
+            np.testing.assert_allclose(states[frame, channel].numpy(), values, rtol=1e-5, atol=1e-5)
+    last = trajectory.read(slice(frames - 1, None), channels[::-1])
+    assert torch.equal(last, states[frames - 1 :, channels[::-1]])
     assert torch.equal(trajectory.read(slice(0, frames, 2)), states[::2])

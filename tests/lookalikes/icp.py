@@ -17,7 +17,7 @@ def write_pair(folder: Path, *, seed: int = 0, column: bool = False) -> None:
 
 
 def write_pairs(root: Path, per_setpoint: int = 4, setpoints: int = 5) -> np.ndarray:
-    """Folders as the publishers' script reads them; gives their settings, in alphabetical order."""
+    """Write folders in the publishers' layout; return their settings in alphabetical order."""
     settings = np.random.default_rng(1).random((setpoints, 7)).astype(np.float32)
     for sample in range(per_setpoint * setpoints):
         write_pair(root / f"train_paired{sample:06d}", seed=sample, column=sample % 2 == 1)

@@ -33,7 +33,7 @@ def write_raw(path: Path, name: str, points: np.ndarray, values: np.ndarray) -> 
 
 
 def write_set(path: Path, points: np.ndarray, *values: np.ndarray) -> None:
-    """A set of points with the axis xyz: columns without a head, fields as the name says."""
+    """A set of points with the axis xyz: columns without a head, fields as in the file name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = np.column_stack([points, *values])
     path.write_text("\n".join("\t".join(repr(float(n)) for n in row) for row in rows) + "\n")
@@ -97,10 +97,12 @@ def write_mesh(
         ],
     }
     faces, boundary = list(inner), []
-    for name, own in patches.items():
+    for name, group in patches.items():
         kind = kinds.get(name, "empty" if name == "frontAndBack" else "patch")
-        boundary.append(f"    {name} {{ type {kind}; nFaces {len(own)}; startFace {len(faces)}; }}")
-        faces += own
+        boundary.append(
+            f"    {name} {{ type {kind}; nFaces {len(group)}; startFace {len(faces)}; }}"
+        )
+        faces += group
     texts = {
         "points": ("vectorField", [_row(np.array(point)) for point in points]),
         "faces": ("faceList", [f"4({' '.join(map(str, face))})" for _, face in faces]),

@@ -1,7 +1,7 @@
 """Small folders laid out like RealPDEBench: Arrow shards with their JSON files, and raw HDF5.
 
-Every value tells where it belongs: field number * 1000 + frame + row / 10 + column / 100, plus 5000
-times the number of the trajectory, so that a test can say what it should read.
+Every value identifies its position: field number * 1000 + frame + row / 10 + column / 100, plus
+5000 times the number of the trajectory.
 """
 
 import json
@@ -41,7 +41,7 @@ class Flow:
     axes: tuple[str, ...] = ("x", "y", "t")
     axis_type: str = "<f8"
     flat_axes: bool = False
-    """x and y with one axis, as a width of zero says."""
+    """x and y with one axis, as a width of zero states."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Columns to be replaced, such as a field by too few bytes."""
 
@@ -132,8 +132,8 @@ def write_raw(folder: Path, data: Sequence[Flow]) -> list[Path]:
         paths.append(folder / f"{flow.name}.h5")
         with h5py.File(paths[-1], "w") as h5:
             for name in flow.fields:
-                place = name if name == "vo" else f"measured_data/{name}"
-                h5[place] = flow.changes.get(name, values(name, flow.number, flow.shape))
+                key = name if name == "vo" else f"measured_data/{name}"
+                h5[key] = flow.changes.get(name, values(name, flow.number, flow.shape))
             for name in flow.axes:
                 axis = flow.axis(name)
                 h5[name] = axis if name == "t" else np.broadcast_to(axis, flow.shape)
@@ -152,7 +152,7 @@ def make_index(names: Sequence[str], frames: int) -> Index:
 
 
 def write_index(folder: Path, index: Index, kind: str = "real") -> None:
-    """Into a scenario's folder; a part without entries has no file."""
+    """Into a scenario's folder; a split without entries has no file."""
     (folder / "hf_dataset").mkdir(parents=True, exist_ok=True)
     for split, entries in index.items():
         if entries:
@@ -172,7 +172,7 @@ def write_parameters(
     folder.mkdir(parents=True, exist_ok=True)
     groups = {"remain": remain, "in_dist_test": in_dist, "out_dist_test": out_dist}
     for group, names in groups.items():
-        listed = {f"{n}.h5": [float(part) for part in n.split("_")[:2]] for n in sorted(names)}
+        listed = {f"{n}.h5": [float(value) for value in n.split("_")[:2]] for n in sorted(names)}
         (folder / f"{group}_params_{kind}.json").write_text(json.dumps(listed))
 
 

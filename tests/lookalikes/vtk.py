@@ -1,4 +1,4 @@
-"""Small VTK files as ParaView, VTK and OpenFOAM write them, made from the format's description.
+"""Small VTK files as ParaView, VTK and OpenFOAM write them, following the format's description.
 
 A flow in space is given by its three axes and arrays (z, y, x) or (z, y, x, 3); points run x
 fastest.
@@ -69,7 +69,7 @@ def write_legacy(
         if modern_cells:
             say(f"{word} {len(cells) + 1} {cells.size}\nOFFSETS vtktypeint64")
             put(4 * np.arange(len(cells) + 1))
-            # VTK mixes both: its own integers are written as int.
+            # VTK mixes both: vtkIdType is written as int.
             say("CONNECTIVITY vtkIdType")
             put(cells.astype("i4"))
         else:
@@ -107,7 +107,7 @@ def write_xml(
     big_endian: bool = False,
     on_cells: bool = False,
 ) -> None:
-    """An XML file of the kind that its suffix says, from .vti to .vtp.
+    """An XML file of the kind of its suffix, from .vti to .vtp.
 
     Its form is ascii, binary (inline base64), raw or base64 (both appended); zlib packs 64 bytes.
     """
@@ -183,11 +183,11 @@ class _XmlWriter:
         if self.form == "binary":
             return f'{head}format="binary">\n  {self.encoded(data).decode()}\n</DataArray>'
         offset = len(self.appended)
-        stored = b"".join(self.parts(data)) if self.form == "raw" else self.encoded(data)
+        stored = b"".join(self.pieces(data)) if self.form == "raw" else self.encoded(data)
         self.appended += stored
         return f'{head}format="appended" offset="{offset}"/>'
 
-    def parts(self, data: bytes) -> tuple[bytes, bytes]:
+    def pieces(self, data: bytes) -> tuple[bytes, bytes]:
         """Header and body."""
         if not self.compressed:
             return struct.pack(self.order + self.word, len(data)), data
@@ -198,7 +198,7 @@ class _XmlWriter:
         return struct.pack(f"{self.order}{len(numbers)}{self.word}", *numbers), b"".join(packed)
 
     def encoded(self, data: bytes) -> bytes:
-        header, body = self.parts(data)
+        header, body = self.pieces(data)
         if self.compressed:
             return base64.b64encode(header) + base64.b64encode(body)
         return base64.b64encode(header + body)

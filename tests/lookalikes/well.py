@@ -1,6 +1,6 @@
 """Small files in the layout of The Well.
 
-Every value tells where it belongs: trajectory * 1000 + frame * 100 + column + row / 100, plus a
+Every value identifies its position: trajectory * 1000 + frame * 100 + column + row / 100, plus a
 tenth of the component's number; columns count x.
 """
 

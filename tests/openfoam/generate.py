@@ -164,8 +164,8 @@ def _make_decomposed(case: Case, solved: Path, form: Path) -> None:
 def _make_reconstructed(case: Case, solved: Path, form: Path) -> None:
     shutil.copytree(form.with_name("decomposed"), form)
     run(form, "reconstructPar")
-    for part in form.glob("processor*"):
-        shutil.rmtree(part)
+    for processor in form.glob("processor*"):
+        shutil.rmtree(processor)
 
 
 def _make_vtk(case: Case, solved: Path, form: Path) -> None:
@@ -217,8 +217,8 @@ def sample(case: Case, folder: Path) -> dict[str, np.ndarray]:
             rows = np.loadtxt(written / file)
             column = np.abs(rows[:, :1] - case.x).argmin(1)
             row = np.abs(rows[:, 1:2] - case.y).argmin(1)
-            for place, name in enumerate(columns, start=3):
-                fields[name][frame, row, column] = rows[:, place]
+            for index, name in enumerate(columns, start=3):
+                fields[name][frame, row, column] = rows[:, index]
     shutil.rmtree(folder / "postProcessing")
     (folder / "system" / "atGrid").unlink()
     return {"x": case.x, "y": case.y, "time": np.array(times, float), **fields}

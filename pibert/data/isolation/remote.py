@@ -1,7 +1,7 @@
-"""Recordings that a reading process holds: trajectories and frames are asked of it.
+"""Recordings whose trajectories and frames a reading process provides.
 
 ``PIBERT_READ_IN_PROCESS=1`` turns this off, to debug a reader or to read without limits; so does a
-system without processes that fork.
+system that cannot fork.
 """
 
 import atexit
@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -35,7 +34,7 @@ _MARGIN = 30.0
 
 
 def is_available() -> bool:
-    """Whether files are read in processes of their own."""
+    """Whether files are read in separate processes."""
     wanted = os.environ.get(IN_PROCESS, "") in ("", "0")
     return wanted and hasattr(os, "fork") and bool(sys.executable)
 
@@ -44,12 +43,12 @@ class _Server:
     """The process that imports the readers; each process of a program has its own."""
 
     def __init__(self) -> None:
-        self.lock, self.is_ready = threading.Lock(), False
+        self.lock, self.is_ready = threading.RLock(), False
         self.process: subprocess.Popen[bytes] | None = None
         self.control: socket.socket | None = None
 
     def start(self) -> None:
-        """Start the process; it imports while this one goes on."""
+        """Start the process; it imports the readers while this one continues."""
         with self.lock:
             if self.process is not None and self.process.poll() is None:
                 return
@@ -74,10 +73,10 @@ class _Server:
             self.is_ready = False
 
     def connect(self) -> socket.socket:
-        """A connection to a new child."""
-        self.start()
+        """Return a connection to a new child."""
         with self.lock:
-            assert self.control is not None and self.process is not None
+            self.start()
+            assert self.control is not None
             ours, theirs = socket.socketpair()
             with theirs:
                 try:
@@ -106,16 +105,18 @@ class _Server:
         self.process, self.control = None, None
 
     def forget(self) -> None:
-        """In a process that was forked: the server is the parent's."""
+        """In a forked process: leave the server to the parent, whose threads may hold the lock."""
         if self.control is not None:
             self.control.close()
         if self.process is not None:
             self.process.returncode = 0  # not a child of this process
-        self.lock, self.process, self.control = threading.Lock(), None, None
+        self.lock, self.process, self.control = threading.RLock(), None, None
 
 
 _SERVER = _Server()
 atexit.register(_SERVER.stop)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_SERVER.forget)
 
 
 def start() -> None:
@@ -132,30 +133,26 @@ class Child:
         self._folder = None if path.is_absolute() else os.getcwd()
         self._opening: tuple[Any, ...] | None = None
         self._connection: socket.socket | None = None
-        self._lock, self._pid = threading.Lock(), -1
-        _CHILDREN.add(self)
+        self._pid = -1
 
     def __del__(self) -> None:
         if getattr(self, "_connection", None) is not None:
             self._close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_connection": None, "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state | {"_lock": threading.Lock()}
-        _CHILDREN.add(self)
+        return self.__dict__ | {"_connection": None}
 
     def open(self, kind: str, hints: "Hints", options: Mapping[str, Any]) -> dict[str, Any]:
-        """What the recordings are; other processes open them the same way when they need to."""
-        facts, _ = self.ask("open", kind, hints, dict(options))
-        self._opening = ("open", kind, hints, dict(options))
+        """Open the recordings; other processes open them the same way when they need to."""
+        opening = ("open", kind, hints, dict(options))
+        facts, _ = self.ask(*opening)
+        self._opening = opening
         return facts
 
     def ask(self, what: str, *arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        with self._lock:
+        with _SERVER.lock:
             if self._connection is not None and self._pid != os.getpid():
-                self._close()  # it came through a fork and is the parent's
+                self._close()  # inherited through a fork: it belongs to the parent
             if self._connection is None:
                 self._connection, self._pid = _SERVER.connect(), os.getpid()
                 if self._opening is not None:
@@ -167,12 +164,12 @@ class Child:
         limits, begun = self.limits, time.monotonic()
         self._connection.settimeout(limits.seconds + _MARGIN)
         try:
-            send_request(self._connection, (limits, self._folder, what, self.path, *arguments))
+            send_request(self._connection, limits, self._folder, what, self.path, *arguments)
             facts, arrays = receive_answer(self._connection)
         except (EOFError, OSError) as error:
             self._close()
             raise _died(self.path, time.monotonic() - begun >= limits.seconds) from error
-        except BaseException:  # such as Ctrl-C: the answer would be that of the next request
+        except BaseException:  # such as Ctrl-C: the next request would receive this answer
             self._close()
             raise
         if "error" in facts:
@@ -186,27 +183,15 @@ class Child:
         self._connection = None
 
 
-_CHILDREN: "weakref.WeakSet[Child]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """In a process that was forked: another thread of the parent may have held a lock."""
-    _SERVER.forget()
-    for child in list(_CHILDREN):
-        child._lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-def identify_apart(path: Path) -> str:
-    """The kind of a file, found in a process of its own."""
+def identify_isolated(path: Path) -> str:
+    """Find the kind of a file in a separate process."""
     return str(Child(path).ask("identify")[0]["kind"])
 
 
-def open_apart(path: Path, kind: str, hints: "Hints", options: Mapping[str, Any]) -> "Recordings":
-    """The recordings of a file or folder, read in a process of their own."""
+def open_isolated(
+    path: Path, kind: str, hints: "Hints", options: Mapping[str, Any]
+) -> "Recordings":
+    """Open the recordings of a file or folder in a separate process."""
     from pibert.data.readers.recordings import Recordings
 
     child = Child(path)
@@ -235,7 +220,6 @@ def _load(child: Child, name: str) -> "Trajectory":
 def _read_frames(
     child: Child, name: str, key: str, frames: slice, channels: Sequence[int] | None = None
 ) -> "Tensor":
-    """Frames of a trajectory, read by the child."""
     import torch
 
     chosen = None if channels is None else list(channels)
@@ -246,13 +230,10 @@ def _read_frames(
 def _died(path: Path, is_late: bool) -> Exception:
     from pibert.data.readers.recordings import SourceError
 
-    problem = "the reader crashed: the file is damaged; get a new copy of it"
+    problem = "the reader crashed"
     if is_late:
-        problem = (
-            "it was not read in many times the time that data of this size take; it is damaged: "
-            "get a new copy of it"
-        )
-    return SourceError(f"{path}: {problem}")
+        problem = "reading it took many times longer than data of this size should"
+    return SourceError(f"{path}: {problem}: the file is damaged; get a new copy of it")
 
 
 def _error(facts: Mapping[str, Any]) -> Exception:

@@ -1,4 +1,4 @@
-"""The process that reads: imports the readers once and forks a child for each recording.
+"""The reading process: imports the readers once and forks a child for each recording.
 
 It runs as ``python -m pibert.data.isolation.server DESCRIPTOR`` and ends when the program that
 started it does. Only Linux forks: other systems have threads in their libraries that do not survive
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pibert.data.isolation import Limits, limit_memory, receive_request, send_answer
+from pibert.data.isolation import limit_memory, receive_request, send_answer
 from pibert.data.readers import READERS, identify
 from pibert.data.readers.recordings import Recordings, SourceError
 from pibert.fields import MASKS, Trajectory
@@ -52,14 +52,13 @@ def main(descriptor: int) -> None:
 
 def serve(connection: socket.socket) -> None:
     """Answer the requests for one recording."""
-    reading = _Reading()
+    reading: _Reading | None = None
     warnings.simplefilter("ignore")
     while True:
         limits, folder, what, *arguments = receive_request(connection)
-        assert isinstance(limits, Limits)
-        if not reading.is_limited:
+        if reading is None:
             limit_memory(limits.memory)
-            reading.is_limited = True
+            reading = _Reading()
         # Nothing handles this signal: the system ends the process, whatever library it is in.
         signal.setitimer(signal.ITIMER_REAL, limits.seconds)
         try:
@@ -67,7 +66,9 @@ def serve(connection: socket.socket) -> None:
                 os.chdir(folder)
             facts, arrays = getattr(reading, what)(*arguments)
         except Exception as error:
-            facts, arrays = {"error": _kind(error), "message": _message(error, arguments)}, {}
+            kinds = (SourceError, FileNotFoundError, ValueError, OSError, ImportError)
+            kind = next((kind for kind in kinds if isinstance(error, kind)), SourceError)
+            facts, arrays = {"error": kind.__name__, "message": _message(error, arguments[0])}, {}
         signal.setitimer(signal.ITIMER_REAL, 0)
         send_answer(connection, facts, arrays)
 
@@ -75,17 +76,16 @@ def serve(connection: socket.socket) -> None:
 class _Reading:
     """The recordings of one request and the trajectories that were loaded."""
 
+    recordings: Recordings
+
     def __init__(self) -> None:
-        self.is_limited = False
-        self.recordings: Recordings | None = None
         self.loaded: dict[str, Trajectory] = {}
 
     def identify(self, path: Path) -> _Answer:
         return {"kind": identify(path, isolate=False)}, {}
 
     def open(self, path: Path, kind: str, hints: Any, options: dict[str, Any]) -> _Answer:
-        found: Recordings = READERS[kind].open_recordings(path, hints, **options)
-        self.recordings = found
+        self.recordings = found = READERS[kind].open_recordings(path, hints, **options)
         return {"kind": found.kind, "names": found.names, "notes": found.notes}, {}
 
     def load(self, path: Path, name: str) -> _Answer:
@@ -114,29 +114,21 @@ class _Reading:
         return {}, {"frames": getattr(self._trajectory(name), key).read(frames, channels).numpy()}
 
     def _trajectory(self, name: str) -> Trajectory:
-        assert self.recordings is not None
         if name not in self.loaded:
             self.loaded[name] = self.recordings[name]
         return self.loaded[name]
 
 
-def _kind(error: Exception) -> str:
-    known = (SourceError, FileNotFoundError, ValueError, OSError, ImportError)
-    return next((own.__name__ for own in known if isinstance(error, own)), SourceError.__name__)
-
-
-def _message(error: Exception, arguments: list[Any]) -> str:
+def _message(error: Exception, path: Path) -> str:
     if isinstance(error, MemoryError):
         return (
-            f"{arguments[0]}: reading it takes much more memory than data of this size should; it "
-            "is damaged, or it unpacks to far more than it seems: get a new copy, or export less"
+            f"{path}: reading it takes much more memory than data of this size should; it is "
+            "damaged, or it unpacks to far more than it seems: get a new copy, or export less"
         )
     if isinstance(error, ValueError | OSError | ImportError):
         return str(error)
-    return (
-        f"{arguments[0]}: it cannot be read ({type(error).__name__}: {error}); it is damaged: get "
-        "a new copy of it"
-    )
+    kind = type(error).__name__
+    return f"{path}: it cannot be read ({kind}: {error}); it is damaged: get a new copy of it"
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def identify(path: Path | str, *, isolate: bool = True) -> str:
         return "native"
     is_parsed = path.is_file() and (path.suffix.lower() == ".mat" or is_hdf5(path))
     if isolate and is_parsed and remote.is_available():
-        return remote.identify_apart(path)
+        return remote.identify_isolated(path)
     for kind, source in READERS.items():
         if source.recognise(path):
             return kind
@@ -158,7 +158,7 @@ def open_recordings(
     layout = Hints(**{name: getattr(hints, name) for name in (*_LAYOUT, "dt", "dx", "dy")})
     with naming(path):
         if isolate and kind in ISOLATED and remote.is_available():
-            recordings = remote.open_apart(path, kind, layout, options)
+            recordings = remote.open_isolated(path, kind, layout, options)
         else:
             recordings = READERS[kind].open_recordings(path, layout, **options)
         measured = getattr(READERS[kind], "MEASURED", False)

@@ -12,7 +12,7 @@ fluid where such a triangle has no disabled node and is not spanned by walls alo
 within the mesh's bounds are body, which moves with the mesh; beyond them nothing is known.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
@@ -30,6 +30,17 @@ from pibert.data.readers.shared.cells import GridError, cover
 from pibert.data.splits import Segment, Split
 from pibert.fields import FieldSpec, Grid, Trajectory
 
+TITLE = "EAGLE (moving triangle meshes)"
+HINTS = ("channels", "shape")
+ISOLATED = False
+
+KINDS = ("Cre", "Spl", "Tri", "Stp")
+"""Kinds of geometry. Older split lists call ``Cre`` ``Stp``."""
+CHANNELS = {"u": "VX", "v": "VY", "ps": "PS", "pg": "PG"}
+"""Our names and the file's."""
+SHAPE = (64, 64)
+"""Default rows and columns of the grid."""
+
 Box = tuple[float, float, float, float]
 """Left, right, bottom and top."""
 
@@ -43,7 +54,7 @@ class NodeType(IntEnum):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MeshTrajectory:
-    """One flow on a mesh: nodes move, and every frame has triangles of its own."""
+    """One flow on a mesh; nodes move, and every frame has its own triangles."""
 
     name: str
     channels: tuple[str, ...]
@@ -67,7 +78,7 @@ class MeshTrajectory:
 
 
 def rasterise(mesh: MeshTrajectory, shape: tuple[int, int], box: Box | None = None) -> Trajectory:
-    """The flow at the cell centres of a grid, in memory, with a mask that moves.
+    """Interpolate a flow to the cell centres of a grid, in memory, with a moving mask.
 
     The grid covers ``box`` (default: the bounds of the mesh) with ``shape`` rows and columns.
     """
@@ -86,10 +97,10 @@ def rasterise(mesh: MeshTrajectory, shape: tuple[int, int], box: Box | None = No
         corners = types[triangles]
         disabled, walls = corners == NodeType.DISABLED, corners == NodeType.WALL
         triangles = triangles[~disabled.any(1) & ~walls.all(1)]
-        found = cover(points[triangles], shape)
-        nodes, place = triangles[found.triangle], (found.rows, found.columns)
-        fluid[t][place] = True
-        states[t][:, *place] = (values[:, nodes] * found.weights).sum(-1)
+        covered = cover(points[triangles], shape)
+        nodes, index = triangles[covered.triangle], (covered.rows, covered.columns)
+        fluid[t][index] = True
+        states[t][:, *index] = (values[:, nodes] * covered.weights).sum(-1)
         error.add(points[types == 0], values[:, types == 0], states[t], fluid[t])
     x, y = grid.coordinates(torch.float64)
     left, right, bottom, top = mesh.bounds
@@ -108,27 +119,15 @@ def rasterise(mesh: MeshTrajectory, shape: tuple[int, int], box: Box | None = No
     )
 
 
-TITLE = "EAGLE (moving triangle meshes)"
-HINTS = ("channels", "shape")
-ISOLATED = False
-
-KINDS = ("Cre", "Spl", "Tri", "Stp")
-"""Of geometry. ``Stp`` is what older split lists call ``Cre``."""
-CHANNELS = {"u": "VX", "v": "VY", "ps": "PS", "pg": "PG"}
-"""Our names and the file's."""
-SHAPE = (64, 64)
-"""Of the grid, unless hints state another."""
-
-
 def recognise(path: Path) -> bool:
     try:
-        return bool(_find_folders(path, first_only=True))
+        return next(_find_folders(path), None) is not None
     except OSError:
         return False
 
 
 def open_recordings(path: Path, hints: Hints = Hints(), *, box: Box | None = None) -> Recordings:
-    """The simulations under a root, kind, geometry or trajectory folder, on uniform grids.
+    """Open the simulations under a root, kind, geometry or trajectory folder, on uniform grids.
 
     ``box`` is the left, right, bottom and top of the grid; default: the box of each mesh over all
     its frames.
@@ -154,8 +153,12 @@ def open_recordings(path: Path, hints: Hints = Hints(), *, box: Box | None = Non
     )
 
 
+def _load(name: str, *, folders: Mapping[str, Path], hints: Hints, box: Box | None) -> Trajectory:
+    return rasterise(read_mesh(folders[name]), hints.shape or SHAPE, box)
+
+
 def read_mesh(folder: Path) -> MeshTrajectory:
-    """One simulation as it is stored, in float32 and int32."""
+    """Read one simulation as stored, in float32 and int32."""
     folder = Path(folder)
     path = folder / "sim.npz"
     wanted = ("pointcloud", *CHANNELS.values(), "mask")
@@ -163,27 +166,22 @@ def read_mesh(folder: Path) -> MeshTrajectory:
         require_keys(path, wanted, archive.files)
         stored = {key: archive[key] for key in wanted}
     points = stored["pointcloud"]
-    numbers = points.dtype.kind in "fiu"
-    if points.ndim != 3 or points.shape[2] != 2 or not points.size or not numbers:
-        raise SourceError(
-            f"{path}: expected pointcloud as numbers of shape (t, n, 2), found {points.dtype} of "
-            f"shape {points.shape}"
-        )
+    if points.ndim != 3 or points.shape[2] != 2 or not points.size:
+        raise SourceError(f"{path}: expected pointcloud of shape (t, n, 2), found {points.shape}")
     t, n, _ = points.shape
     if stored["mask"].shape == (t, n, 1):
         stored["mask"] = stored["mask"][..., 0]
-    for key in (*CHANNELS.values(), "mask"):
-        if stored[key].shape != (t, n) or stored[key].dtype.kind not in "fiu":
+    for key, array in stored.items():
+        shape = (t, n, 2) if key == "pointcloud" else (t, n)
+        if array.shape != shape or array.dtype.kind not in "fiu":
             raise SourceError(
-                f"{path}: expected numbers of shape {(t, n)} as {key!r}, to go with its "
-                f"pointcloud, found {stored[key].dtype} of shape {stored[key].shape}"
+                f"{path}: expected numbers of shape {shape} as {key!r}, as in pointcloud, found "
+                f"{array.dtype} of shape {array.shape}"
             )
-    if not np.isfinite(points).all():
-        raise SourceError(f"{path}: pointcloud has positions that are not finite")
-    if not np.isfinite(stored["mask"]).all():
-        raise SourceError(f"{path}: mask has types of nodes that are not finite")
+        if key in ("pointcloud", "mask") and not np.isfinite(array).all():
+            raise SourceError(f"{path}: {key} has values that are not finite")
     if (stored["mask"] == NodeType.DISABLED).all():
-        raise SourceError(f"{path}: all nodes are disabled, so there is nothing to see")
+        raise SourceError(f"{path}: all nodes are disabled, so no point is fluid")
     fields = np.stack([stored[key].astype(np.float32) for key in CHANNELS.values()], 1)
     return MeshTrajectory(
         name="_".join(folder.absolute().parts[-3:]),
@@ -205,74 +203,55 @@ def read_mesh(folder: Path) -> MeshTrajectory:
 
 
 def published_split(recordings: Recordings, lists: Path) -> Split:
-    """The publishers' split, from the folder with their ``train.txt``, ``valid.txt``, ``test.txt``.
+    """Return the publishers' split, from the folder with ``{train,valid,test}.txt``.
 
     Every line names a simulation, such as ``Spl/20/2``. All of them must be among the recordings.
     """
-    places = {name: index for index, name in enumerate(recordings.names)}
-    parts: dict[str, tuple[Segment, ...]] = {}
-    for part in ("train", "valid", "test"):
-        path = Path(lists) / f"{part}.txt"
+    index = {name: number for number, name in enumerate(recordings.names)}
+    splits: dict[str, tuple[Segment, ...]] = {}
+    for split in ("train", "valid", "test"):
+        path = Path(lists) / f"{split}.txt"
         try:
             lines = path.read_text(encoding="utf-8").split()
         except (OSError, ValueError) as error:
             raise SourceError(f"{path}: expected a list of simulations ({error})") from error
         names = [line.replace("/", "_") for line in lines]
-        # Older lists say Stp where the data say Cre.
-        names = [name if name in places else name.replace("Stp_", "Cre_") for name in names]
-        absent = [line for line, name in zip(lines, names, strict=True) if name not in places]
-        if absent:
+        names = [name if name in index else name.replace("Stp_", "Cre_") for name in names]
+        if absent := [name for name in names if name not in index]:
             raise SourceError(
-                f"{path}: {len(absent)} of {len(lines)} entries point nowhere, the first is "
-                f"{absent[0]!r}; {recordings.path} holds {len(places)} simulations, open the root "
-                "of the complete data set"
+                f"{path}: {len(absent)} of {len(lines)} simulations are missing, such as "
+                f"{absent[0]!r}; {recordings.path} holds {len(index)}: open the root of the "
+                "complete data set"
             )
-        parts[part] = tuple(Segment(places[name]) for name in names)
-    return Split(parts["train"], parts["valid"], (), parts["test"])
+        splits[split] = tuple(Segment(index[name]) for name in names)
+    return Split(splits["train"], splits["valid"], (), splits["test"])
 
 
-def _find_folders(path: Path, *, first_only: bool = False) -> list[Path]:
-    """The folders of simulations, by kind, geometry and trajectory."""
+def _find_folders(path: Path) -> Iterator[Path]:
+    """Yield the folders of simulations, by kind, geometry and trajectory."""
     kinds = [path] if path.name in KINDS else [path / kind for kind in KINDS]
-    found = [path] if _is_simulation(path) else _simulations(path)
-    for kind in kinds:
-        for geometry in sorted(_numbered(kind), key=lambda folder: int(folder.name)):
-            found += _simulations(geometry)
-            if found and first_only:
-                return found
-    return found
-
-
-def _simulations(geometry: Path) -> list[Path]:
-    folders = [folder for folder in _numbered(geometry) if _is_simulation(folder)]
-    return sorted(folders, key=lambda folder: int(folder.name))
+    geometries = [path, *(geometry for kind in kinds for geometry in _numbered(kind))]
+    for folder in (path, *(folder for geometry in geometries for folder in _numbered(geometry))):
+        if (folder / "sim.npz").is_file() and (folder / "triangles.npy").is_file():
+            yield folder
 
 
 def _numbered(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    return [place for place in folder.iterdir() if place.name.isdecimal() and place.is_dir()]
-
-
-def _is_simulation(folder: Path) -> bool:
-    return (folder / "sim.npz").is_file() and (folder / "triangles.npy").is_file()
+    found = [entry for entry in folder.iterdir() if entry.name.isdecimal() and entry.is_dir()]
+    return sorted(found, key=lambda entry: int(entry.name))
 
 
 def _read_triangles(path: Path, t: int, n: int) -> np.ndarray:
     stored = open_array(path)
     if stored.ndim != 3 or stored.shape[::2] != (t, 3) or stored.dtype.kind not in "iu":
         raise SourceError(
-            f"{path}: expected whole numbers of shape ({t}, f, 3), to go with sim.npz, found "
+            f"{path}: expected whole numbers of shape ({t}, f, 3), as in sim.npz, found "
             f"{stored.dtype} of shape {stored.shape}"
         )
-    strays = (stored < 0) | (stored >= n)
-    if strays.any():
-        frame = int(strays.any((1, 2)).argmax())
+    if stored.min(initial=0) < 0 or stored.max(initial=0) >= n:
         raise SourceError(
-            f"{path}: frame {frame} names node {stored[strays][0]}, but there are {n} nodes"
+            f"{path}: it names nodes {stored.min()} to {stored.max()}, but there are {n} nodes"
         )
     return stored.astype(np.int32)
-
-
-def _load(name: str, *, folders: Mapping[str, Path], hints: Hints, box: Box | None) -> Trajectory:
-    return rasterise(read_mesh(folders[name]), hints.shape or SHAPE, box)

@@ -1,15 +1,15 @@
 """The Well: many trajectories of one simulated set per HDF5 file.
 
-The layout (https://polymathic-ai.org/the_well/data_format): attributes say what the file is and
-its parameters; the group ``dimensions`` has time, x and y; ``t0_fields``, ``t1_fields`` and
+The layout (https://polymathic-ai.org/the_well/data_format): attributes name the set and its
+parameters; the group ``dimensions`` has time, x and y; ``t0_fields``, ``t1_fields`` and
 ``t2_fields`` hold scalars, vectors and tensors as (trajectory, time, x, y, components), where an
 axis along which a field does not vary is missing or has one entry; ``scalars`` has numbers without
-a place; ``boundary_conditions`` states what bounds the domain. Arrays are x-first there and y-first
-here; they are turned when they are read.
+a position; ``boundary_conditions`` states what bounds the domain. Arrays are x-first there and
+y-first here; reading transposes them.
 
 Channels are named after the fields: velocity becomes u and v, pressure p, density rho; other
-vectors and tensors get the letters of their components. A field that does not change in time is a
-channel like any other. Two-dimensional sets on uniform Cartesian grids only.
+vectors and tensors get the letters of their components. Only two-dimensional sets on uniform
+Cartesian grids are read.
 """
 
 import itertools
@@ -48,20 +48,27 @@ def recognise(path: Path) -> bool:
 
 
 def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
-    """The trajectories of a file, or of all files of a folder, as ``FILE-NUMBER``."""
+    """Open the trajectories of a file, or of all files of a folder, as ``FILE-NUMBER``."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file or folder")
-    sets = [_describe(Hdf5Store(file), hints) for file in _files(path)]
-    places = {
+    sets = []
+    for file in _files(path):
+        with reading(file, "the layout of The Well"):
+            sets.append(_describe(Hdf5Store(file), hints))
+    trajectories = {
         f"{data.store.path.stem}-{number}": (data, number)
         for data in sets
         for number in range(data.count)
     }
-    if not places:
+    if not trajectories:
         raise SourceError(f"{path}: it holds no trajectory of The Well")
-    remarks = dict.fromkeys(remark for data in sets for remark in data.remarks)
-    load, names = partial(_load, places=places), tuple(places)
-    return Recordings(kind="well", path=path, names=names, load=load, notes=tuple(remarks))
+    return Recordings(
+        kind="well",
+        path=path,
+        names=tuple(trajectories),
+        load=partial(_load, trajectories=trajectories),
+        notes=tuple(dict.fromkeys(note for data in sets for note in data.notes)),
+    )
 
 
 def _files(path: Path) -> list[Path]:
@@ -70,8 +77,8 @@ def _files(path: Path) -> list[Path]:
     return sorted(file for file in path.iterdir() if file.suffix in (".h5", ".hdf5"))
 
 
-class _Piece(NamedTuple):
-    """One channel: a component of a dataset."""
+class _Channel(NamedTuple):
+    """A component of a dataset."""
 
     key: str
     component: int
@@ -83,82 +90,73 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Set:
-    """What a file states about its trajectories."""
+    """The trajectories of a file."""
 
     store: Hdf5Store
     count: int
     x_first: bool
     time: np.ndarray
     """(t), or (trajectory, t)."""
-    pieces: Mapping[str, _Piece]
+    channels: Mapping[str, _Channel]
     scalars: Mapping[str, np.ndarray]
     """(trajectory, 1) or (trajectory, t)."""
     grid: Grid
-    facts: Mapping[str, Any]
-    remarks: tuple[str, ...]
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return (self.time.shape[-1], *self.grid.shape)
+    source: Mapping[str, Any]
+    notes: tuple[str, ...]
 
 
-def _load(name: str, *, places: Mapping[str, tuple[_Set, int]]) -> Trajectory:
-    data, number = places[name]
+def _load(name: str, *, trajectories: Mapping[str, tuple[_Set, int]]) -> Trajectory:
+    data, number = trajectories[name]
     time, dt = smooth_time(data.time if data.time.ndim == 1 else data.time[number])
-    constant = {key: row for key, row in data.scalars.items() if row.shape[1] == 1}
-    parameters = {key: float(row[number, 0]) for key, row in constant.items()}
-    channels = tuple(data.pieces)
-    spec = FieldSpec(
-        channels=channels,
-        units=("1",) * len(channels),
-        parameters=tuple(
-            Parameter(name=key, scaling="log" if key in _LOGARITHMIC and v > 0 else "linear")
-            for key, v in parameters.items()
-        ),
-        dt=dt,
-        grid=data.grid,
-    )
-    t, ny, nx = data.shape
+    rows = {key: row[number] for key, row in data.scalars.items()}
+    parameters = {key: float(row[0]) for key, row in rows.items() if len(row) == 1}
+    channels = tuple(data.channels)
     return Trajectory(
         name=name,
-        states=MappedFrames((t, len(channels), ny, nx), partial(_read_fields, data, number)),
+        states=MappedFrames(
+            (len(time), len(channels), *data.grid.shape), partial(_read_fields, data, number)
+        ),
         time=torch.from_numpy(time),
-        spec=spec,
+        spec=FieldSpec(
+            channels=channels,
+            units=("1",) * len(channels),
+            parameters=tuple(
+                Parameter(name=key, scaling="log" if key in _LOGARITHMIC and v > 0 else "linear")
+                for key, v in parameters.items()
+            ),
+            dt=dt,
+            grid=data.grid,
+        ),
         parameters=parameters,
         series={
-            key: torch.from_numpy(row[number].astype(np.float64))
-            for key, row in data.scalars.items()
-            if key not in constant
+            key: torch.from_numpy(row.astype(np.float64))
+            for key, row in rows.items()
+            if key not in parameters
         },
-        source={**data.facts, "trajectory": number},
-        local={"stride": 1, "channels": list(channels), "remarks": list(data.remarks)},
+        source={**data.source, "trajectory": number},
+        local={"stride": 1, "channels": list(channels), "notes": list(data.notes)},
     )
 
 
 def _read_fields(data: _Set, number: int, frames: slice, channels: Sequence[int] | None) -> Tensor:
-    """The fields of one trajectory as (t, c, y, x)."""
-    chosen = pick(list(data.pieces.values()), channels)
+    """Read the fields of one trajectory as (t, c, y, x)."""
+    chosen = pick(list(data.channels.values()), channels)
     arrays: dict[str, np.ndarray] = {}
-    for piece in chosen:
-        if piece.key not in arrays:
-            where = (number,) * piece.sample_varying + (frames,) * piece.time_varying
+    for channel in chosen:
+        if channel.key not in arrays:
+            where = (number,) * channel.sample_varying + (frames,) * channel.time_varying
             # All components in one last axis.
-            arrays[piece.key] = data.store.read(piece.key, where).reshape(-1, *piece.layout)
-    count, (ny, nx) = len(range(data.shape[0])[frames]), data.grid.shape
-    block = np.empty((count, len(chosen), ny, nx), np.float32)
-    for channel, piece in enumerate(chosen):
-        field = arrays[piece.key][..., piece.component]
-        block[:, channel] = field.swapaxes(-1, -2) if data.x_first else field
+            arrays[channel.key] = data.store.read(channel.key, where).reshape(-1, *channel.layout)
+    count = len(range(data.time.shape[-1])[frames])
+    block = np.empty((count, len(chosen), *data.grid.shape), np.float32)
+    for index, channel in enumerate(chosen):
+        field = arrays[channel.key][..., channel.component]
+        block[:, index] = field.swapaxes(-1, -2) if data.x_first else field
     return torch.from_numpy(block)
 
 
 def _describe(store: Hdf5Store, hints: Hints) -> _Set:
-    with reading(store.path, "the layout of The Well"):
-        return _parse(store, store.open(), hints)
-
-
-def _parse(store: Hdf5Store, h5: h5py.File, hints: Hints) -> _Set:
-    path = store.path
+    path, h5 = store.path, store.open()
     if "n_spatial_dims" not in h5.attrs or "dimensions" not in h5:
         raise SourceError(
             f"{path}: files of The Well have the attribute n_spatial_dims and the group "
@@ -166,56 +164,53 @@ def _parse(store: Hdf5Store, h5: h5py.File, hints: Hints) -> _Set:
         )
     dims = _texts(h5["dimensions"].attrs["spatial_dims"])
     grid_type = as_text(h5.attrs.get("grid_type", "cartesian"))
-    if int(h5.attrs["n_spatial_dims"]) != 2 or sorted(dims) != ["x", "y"]:
-        raise SourceError(f"{path}: only two-dimensional sets in x and y are read, found {dims}")
-    if grid_type != "cartesian":
-        raise SourceError(f"{path}: only Cartesian grids are read, found {grid_type!r}")
+    is_plane = int(h5.attrs["n_spatial_dims"]) == 2 and sorted(dims) == ["x", "y"]
+    if not is_plane or grid_type != "cartesian":
+        raise SourceError(
+            f"{path}: only two-dimensional Cartesian sets in x and y are read, found a "
+            f"{grid_type} one in {dims}"
+        )
     axes = {name: np.asarray(h5["dimensions"][name][...]) for name in dims}
-    sides, remarks = _sides(h5)
+    steps = {name: uniform_step(axis) or 0.0 for name, axis in axes.items()}
+    if min(steps.values()) <= 0:
+        raise SourceError(
+            f"{path}: the points of x and y are not uniform and growing (steps: {steps}, 0: not "
+            "uniform); resample the set to a uniform grid"
+        )
+    x, y = axes["x"].tolist(), axes["y"].tolist()
+    sides, notes = _sides(h5)
     count, time = int(h5.attrs["n_trajectories"]), np.asarray(h5["dimensions"]["time"][...])
-    pieces = _pieces(path, h5, dims, count, time.shape[-1], {n: len(a) for n, a in axes.items()})
+    channels = _channels(path, h5, count, time.shape[-1], {n: len(a) for n, a in axes.items()})
     for ours, theirs in hints.channels.items():
-        if theirs not in pieces or ours in pieces:
-            problem = f"no {theirs!r}" if theirs not in pieces else f"{ours!r} already"
-            raise SourceError(f"{path}: there is {problem}; the channels are: {list(pieces)}")
-        pieces = {ours if name == theirs else name: piece for name, piece in pieces.items()}
+        if theirs not in channels or ours in channels:
+            problem = f"no {theirs!r}" if theirs not in channels else f"{ours!r} already"
+            raise SourceError(f"{path}: there is {problem}; the channels are: {list(channels)}")
+        channels = {ours if name == theirs else name: c for name, c in channels.items()}
     return _Set(
         store=store,
         count=count,
         x_first=dims[0] == "x",
         time=time,
-        pieces=pieces,
+        channels=channels,
         scalars=_scalars(h5, count),
-        grid=_grid(path, axes, sides),
-        facts={
+        grid=Grid((len(y), len(x)), steps["x"], steps["y"], sides, origin=(x[0], y[0])),
+        source={
             "title": f"The Well: {as_text(h5.attrs['dataset_name'])}",
             "url": "https://polymathic-ai.org/the_well",
             "kind": "simulated",
             "file": path.name,
             "frames": time.shape[-1],
-            "grid": [len(axes["y"]), len(axes["x"])],
+            "grid": [len(y), len(x)],
         },
-        remarks=remarks,
+        notes=notes,
     )
 
 
-def _grid(path: Path, axes: Mapping[str, np.ndarray], sides: Sides) -> Grid:
-    steps = {name: uniform_step(axis) for name, axis in axes.items()}
-    for name, step in steps.items():
-        if step is None or step < 0:
-            raise SourceError(
-                f"{path}: the points of {name!r} are not uniform and growing (first: "
-                f"{axes[name].ravel()[:3].tolist()}); resample the set to a uniform grid"
-            )
-    dx, dy, (x, y) = steps["x"] or 0.0, steps["y"] or 0.0, (axes["x"], axes["y"])
-    return Grid((len(y), len(x)), dx, dy, sides, origin=(float(x[0]), float(y[0])))
-
-
-def _pieces(
-    path: Path, h5: h5py.File, dims: list[str], count: int, frames: int, sizes: dict[str, int]
-) -> dict[str, _Piece]:
-    """The channels in the file's order; scalars, then vectors, then tensors."""
-    pieces: dict[str, _Piece] = {}
+def _channels(
+    path: Path, h5: h5py.File, count: int, frames: int, sizes: Mapping[str, int]
+) -> dict[str, _Channel]:
+    """The channels in the file's order: scalars, vectors, tensors; ``sizes`` are those of axes."""
+    channels: dict[str, _Channel] = {}
     for order in range(3):
         group = h5.get(f"t{order}_fields")
         for field in [] if group is None else _texts(group.attrs.get("field_names", list(group))):
@@ -223,7 +218,7 @@ def _pieces(
             varies = [bool(dataset.attrs.get(f"{w}_varying", True)) for w in ("sample", "time")]
             lead = tuple(n for n, v in zip((count, frames), varies, strict=True) if v)
             along = dataset.attrs.get("dim_varying", (True, True))
-            full = (sizes[dims[0]], sizes[dims[1]], 2**order)
+            full = (*sizes.values(), 2**order)
             thin = (*(n if v else 1 for n, v in zip(full[:2], along, strict=True)), 2**order)
             rest = int(np.prod(dataset.shape[len(lead) :]))
             layout = next((a for a in (thin, full) if int(np.prod(a)) == rest), None)
@@ -232,17 +227,17 @@ def _pieces(
                     f"{path}: {dataset.name}: expected {lead} trajectories and frames (those along "
                     f"which it varies) of {full} points and components, found {dataset.shape}"
                 )
-            for number, letters in enumerate(itertools.product(dims, repeat=order)):
+            for number, letters in enumerate(itertools.product(sizes, repeat=order)):
                 name = f"{field}_{''.join(letters)}" if order else field
-                piece = _Piece(dataset.name, number, varies[0], varies[1], layout)
-                pieces[_NAMES.get(name, name)] = piece
-    if not pieces:
+                channel = _Channel(dataset.name, number, varies[0], varies[1], layout)
+                channels[_NAMES.get(name, name)] = channel
+    if not channels:
         raise SourceError(f"{path}: there is no field in it, found {sorted(h5)}")
-    return pieces
+    return channels
 
 
 def _scalars(h5: h5py.File, count: int) -> dict[str, np.ndarray]:
-    """Numbers of every trajectory, (trajectory, 1), or (trajectory, t) where they change."""
+    """Numbers of every trajectory: (trajectory, 1), or (trajectory, t) where they change."""
     found: dict[str, np.ndarray] = {}
     for name in _texts(h5.attrs.get("simulation_parameters", [])):
         value = h5.attrs.get(name)
@@ -258,25 +253,24 @@ def _scalars(h5: h5py.File, count: int) -> dict[str, np.ndarray]:
 
 
 def _sides(h5: h5py.File) -> tuple[Sides, tuple[str, ...]]:
-    """What bounds each side; a side that no boundary condition covers is open."""
-    found: dict[str, Boundary] = {}
-    remarks = []
+    """The boundary of each side, and notes; a side that no boundary condition covers is open."""
+    sides: dict[str, Boundary] = {}
+    notes = []
     for name, group in h5.get("boundary_conditions", {}).items():
         kind = _BOUNDARIES.get(as_text(group.attrs["bc_type"]).lower())
         if kind is None:
-            remarks.append(f"boundary {name!r} of kind {group.attrs['bc_type']!r} is left open")
+            notes.append(f"boundary {name!r} of kind {group.attrs['bc_type']!r} is left open")
             continue
         dims = _texts(group.attrs["associated_dims"])
         mask = np.asarray(group["mask"][...], bool) if "mask" in group else np.ones(1, bool)
         while mask.ndim > len(dims):
-            mask = mask[0]  # it varies; the first stands for all
-        for place, dim in enumerate(dims):
-            ends = [True, True] if mask.ndim < len(dims) else []
-            ends = ends or [bool(mask.take(end, axis=place).all()) for end in (0, -1)]
-            for side, there in zip(_SIDES.get(dim, ()), ends, strict=False):
-                if there or kind is Boundary.PERIODIC:
-                    found[side] = kind
-    return Sides(**found), tuple(remarks)
+            mask = mask[0]  # one that varies by trajectory or time
+        for axis, dim in enumerate(dims):
+            for side, end in zip(_SIDES.get(dim, ()), (0, -1), strict=False):
+                covers = mask.ndim < len(dims) or bool(mask.take(end, axis=axis).all())
+                if covers or kind is Boundary.PERIODIC:
+                    sides[side] = kind
+    return Sides(**sides), tuple(notes)
 
 
 def _texts(values: Any) -> list[str]:

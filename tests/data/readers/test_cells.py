@@ -17,7 +17,7 @@ def quads(x: np.ndarray, y: np.ndarray) -> CellMesh:
 X, Y = np.array([0.0, 0.5, 0.8, 2.0]), np.array([1.0, 1.2, 2.0])
 
 
-def test_a_hole_is_a_body_but_the_outside_is_not() -> None:
+def test_a_hole_is_a_body_and_the_outside_is_not() -> None:
     lines = np.arange(6.0)
     mesh = quads(lines, lines)
     cells = mesh.corners.reshape(-1, 4)

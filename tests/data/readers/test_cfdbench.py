@@ -1,7 +1,6 @@
 """CFDBench's layout, read and written."""
 
 import json
-import math
 import pickle
 import random
 from dataclasses import replace
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 from pibert.data import readers
-from pibert.data.readers.cfdbench import TITLE, open_recordings, published_split, recognise
+from pibert.data.readers.cfdbench import open_recordings, published_split, recognise
 from pibert.data.readers.recordings import Hints, SourceError
 from pibert.data.writers.cfdbench import write_cfdbench
 from pibert.fields import Boundary, Sides, Trajectory
@@ -31,12 +30,11 @@ def open_one(tmp_path: Path, problem: str, **changes: Any) -> Trajectory:
 def test_a_case_is_opened_from_any_folder_above_it(tmp_path: Path) -> None:
     write_all(tmp_path)
     counts = {"": 24, "dam": 6, "dam/geo": 2, "dam/geo/case0001": 1}
-    for place, count in counts.items():
-        assert recognise(tmp_path / place)
-        recordings = open_recordings(tmp_path / place)
+    for folder, count in counts.items():
+        assert recognise(tmp_path / folder)
+        recordings = open_recordings(tmp_path / folder)
         assert len(recordings) == count
         assert "dam_geo_case0001" in recordings.names
-    assert "CFDBench" in TITLE
     assert open_recordings(tmp_path)["dam_geo_case0001"].num_frames == 1
     (tmp_path / "dam").rename(tmp_path / "mine")  # found by its keys
     assert "dam_geo_case0001" in open_recordings(tmp_path / "mine").names
@@ -65,7 +63,7 @@ def test_grids_have_points_at_cell_centres(tmp_path: Path) -> None:
     assert grid.sides == Sides(Boundary.INFLOW, Boundary.OUTFLOW, Boundary.WALL, Boundary.WALL)
 
 
-def test_the_barrier_of_the_published_example_by_hand(tmp_path: Path) -> None:
+def test_the_barrier_of_the_published_example(tmp_path: Path) -> None:
     body = open_one(tmp_path, "dam").spec.grid.body
     # Centres (j + 0.5) * 1.5 / 64 in [0.5, 0.55]: j = 21, 22. (i + 0.5) / 160 <= 0.1: i <= 15.
     expected = torch.zeros(64, 64, dtype=torch.bool)
@@ -84,14 +82,14 @@ def test_viscosity_is_dynamic_in_the_file_and_kinematic_here(tmp_path: Path) -> 
         assert flow.local["derived"]["Re"] == pytest.approx(value)
 
 
-def test_frames_are_as_far_apart_as_the_publishers_say(tmp_path: Path) -> None:
+def test_time_steps_are_those_of_the_publishers_loaders(tmp_path: Path) -> None:
     write_all(tmp_path)
     assert open_recordings(tmp_path / "dam")[0].time.tolist() == pytest.approx([0, 0.1, 0.2])
     recordings = open_recordings(tmp_path / "cylinder")
     assert recordings[0].spec.dt == 0.001
     assert any("0.1 s" in remark for remark in recordings.notes)
-    told = readers.open_recordings(tmp_path / "cylinder", "cfdbench", Hints(dt=0.1))[0]
-    assert told.spec.dt == 0.1 and told.source["frame_interval"] == 0.001
+    stated = readers.open_recordings(tmp_path / "cylinder", "cfdbench", Hints(dt=0.1))[0]
+    assert stated.spec.dt == 0.1 and stated.source["frame_interval"] == 0.001
     with pytest.raises(SourceError, match="u=w; .*u=u, v=v"):
         open_recordings(tmp_path / "cylinder", Hints(channels={"u": "w"}))
 
@@ -118,13 +116,12 @@ def test_the_published_split_is_pythons_shuffle(tmp_path: Path) -> None:
     random.shuffle(shuffled)
     split = published_split(["tube_bc_case0", *names], "cavity")
     # The publishers' 159 cavities: round(127.2), round(15.9) and the rest.
-    parts = split.train, split.valid, split.test
-    assert [len(part) for part in parts] == [127, 16, 16]
-    assert [["", *names][segment.trajectory] for part in parts for segment in part] == shuffled
-    tubes = [f"tube_bc_case{i}" for i in range(18)]  # 14.4 and 1.8, rounded by each loader
-    for task, sizes in (("next-frame", (14, 1, 3)), ("whole-field", (14, 2, 2))):
-        split = published_split(tubes, "tube", task=task)  # type: ignore[arg-type]
-        assert (len(split.train), len(split.valid), len(split.test)) == sizes
+    splits = split.train, split.valid, split.test
+    assert [len(segments) for segments in splits] == [127, 16, 16]
+    assert [["", *names][s.trajectory] for segments in splits for s in segments] == shuffled
+    tubes = [f"tube_bc_case{i}" for i in range(18)]  # 14.4 and 1.8, rounded down
+    split = published_split(tubes, "tube")
+    assert (len(split.train), len(split.valid), len(split.test)) == (14, 1, 3)
     with pytest.raises(ValueError, match="no case of 'dam' among 18"):
         published_split(tubes, "dam")
 
@@ -133,7 +130,7 @@ def test_the_published_split_is_pythons_shuffle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("problem", list(CASES))
-def test_what_was_read_can_be_written_again(tmp_path: Path, problem: Any) -> None:
+def test_writing_and_reading_gives_the_same_case(tmp_path: Path, problem: Any) -> None:
     before = open_one(tmp_path / "a", problem)
     folders = write_cfdbench(tmp_path / "b", problem, "geo", [before, before])
     assert [f.relative_to(tmp_path / "b").as_posix() for f in folders] == [
@@ -216,7 +213,7 @@ def test_a_flow_that_the_layout_cannot_hold_is_refused(
     assert not list(tmp_path.rglob("*.npy"))
 
 
-def test_a_velocity_follows_from_re_and_filled_points_are_reported(tmp_path: Path) -> None:
+def test_velocity_follows_from_re_and_filled_points_are_reported(tmp_path: Path) -> None:
     whole = flow(filled=torch.arange(32 * 128).reshape(32, 128) < 2048)
     whole = replace(whole, spec=replace(whole.spec, reference_velocity=None, viscosity=0.25))
     with pytest.warns(InputWarning, match="filled"):  # the layout cannot mark them
@@ -244,7 +241,7 @@ def test_a_write_that_fails_leaves_no_half_case(
 # Bad input
 
 
-def test_what_is_no_cfdbench_folder_is_not_recognised(tmp_path: Path) -> None:
+def test_other_folders_are_not_recognised(tmp_path: Path) -> None:
     (tmp_path / "case0000").mkdir()
     (tmp_path / "file.npy").write_bytes(b"")
     for path in (tmp_path, tmp_path / "file.npy", tmp_path / "nowhere"):
@@ -268,17 +265,15 @@ def truncate(path: Path) -> None:
     [
         (truncate, "an array of numbers"),
         (save_object, "Python objects"),
-        (lambda path: path.unlink(), "no such file"),
         (lambda path: np.save(path, np.ones((64, 64))), r"float64 of shape \(64, 64\)"),
         (lambda path: np.save(path, np.ones((6, 64, 64), int)), "int64"),
         (lambda path: np.save(path, np.ones((5, 64, 64))), "one shape"),
-        (lambda path: np.savez(path.open("wb"), a=np.ones(3)), "archive"),
         (lambda path: path.with_name("case.json").write_text('{"vel_in": 1.0}'), "missing density"),
         (lambda path: path.with_name("case.json").write_text("[1, 2]"), "found list"),
         (lambda path: path.with_name("case.json").write_text('{"vel_in": 1'), "cannot be read"),
     ],
 )
-def test_a_spoilt_file_is_named(tmp_path: Path, spoil: Any, message: str) -> None:
+def test_damaged_files_are_refused(tmp_path: Path, spoil: Any, message: str) -> None:
     folder = tmp_path / "tube" / "prop" / "case0000"
     write_case(folder, CASES["tube"])
     spoil(folder / "v.npy")
@@ -290,18 +285,15 @@ def test_a_spoilt_file_is_named(tmp_path: Path, spoil: Any, message: str) -> Non
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("density", "thin"),
         ("density", True),
         ("density", 1e300),  # by which the viscosity is divided: zero
-        ("viscosity", 0),
-        ("vel_in", math.inf),
         ("radius", 1e200),  # whose square is no float
         ("x_max", 10**400),
         ("center_x", "middle"),
         ("dt", 0),
     ],
 )
-def test_a_number_that_a_case_cannot_have_is_named(tmp_path: Path, key: str, value: Any) -> None:
+def test_impossible_numbers_of_a_case_are_refused(tmp_path: Path, key: str, value: Any) -> None:
     folder = tmp_path / "cylinder" / "prop" / "case0000"
     write_case(folder, CASES["cylinder"], 1)
     (folder / "case.json").write_text(json.dumps(CASES["cylinder"] | {key: value}))

@@ -1,4 +1,4 @@
-"""Files that would take all memory, never end, or break a parser: each is refused in words."""
+"""Files that would take all memory, never end, or break a parser are refused."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.fuzz.corpus import CORPUS
 
 
 def write_two_regions(path: Path) -> None:
-    """120 points, dense in two places that are two thousand of their sizes apart."""
+    """120 points in two dense regions, two thousand times their size away from each other."""
     rng = np.random.default_rng(0)
     points = rng.random((120, 2))
     points[60:] += 2e3

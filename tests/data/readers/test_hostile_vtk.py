@@ -1,4 +1,4 @@
-"""VTK files that declare more than they hold, lead elsewhere, or would take forever."""
+"""VTK files that declare too much, refer to other files, or would take forever."""
 
 import json
 import lzma
@@ -101,9 +101,9 @@ def test_many_arrays_cannot_share_one_block_of_data(
 @pytest.mark.parametrize(
     ("extent", "problem"),
     [
-        ("0 99999999999 0 1 0 0", "grid of 100000000000 x 2 x 1 points has 200000000000 points"),
-        ("0 4294967295 0 4294967295 0 0", "18446744073709551616 points"),
-        ("0 -2 0 1 0 0", "empty"),
+        ("0 99999999999 0 1 0 0", "grid of 100000000000 x 2 x 1 points"),
+        ("0 4294967295 0 4294967295 0 0", "grid of 4294967296 x 4294967296 x 1 points"),
+        ("0 -2 0 1 0 0", "grid of -1 x 2 x 1 points"),
         ("0 1 0", "an extent of 3 numbers"),
     ],
 )
@@ -119,7 +119,7 @@ def test_an_extent_is_compared_with_the_data(tmp_path: Path, extent: str, proble
         (array("1 2 3 4", width=-1), "no array of"),
         (array("1 2 3 99999999999", kind="Int32"), "out of the range of int32"),
         # One long word among many: as texts of one width they would take gigabytes.
-        (array("1 " * 20000 + "0" * 500_000), "20001 values"),
+        (array("1 " * 20000 + "0" * 500_000), "do not fit: ['u']"),
         ('<DataArray type="Float64" Name="u" format="appended" offset="-4"/>', "byte -4"),
         ('<DataArray type="Float64" Name="u" format="appended" offset="99"/>', "byte 99"),
         ('<DataArray type="String" Name="u"/>', "type 'String'"),
@@ -160,13 +160,13 @@ def test_hostile_xml_is_refused(tmp_path: Path, data: bytes, problem: str) -> No
         (
             "DATASET STRUCTURED_POINTS\nDIMENSIONS 100000000000 2 1\nPOINT_DATA 3\n"
             "SCALARS u float\n1 2 3\n",
-            "200000000000 points",
+            "grid of 100000000000 x 2 x 1 points",
         ),
         ("DATASET STRUCTURED_POINTS\nSPACING nan 1 1\n", "not finite"),
         ("\n" * 3_000_000, "DATASET is missing"),
     ],
 )
-def test_counts_of_legacy_files_are_compared_with_what_is_left(
+def test_counts_of_legacy_files_are_compared_with_the_bytes_left(
     tmp_path: Path, text: str, problem: str
 ) -> None:
     path = tmp_path / "a.vtk"
@@ -218,8 +218,8 @@ def test_lists_of_files_do_not_lead_out_of_their_folder(
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[" * 100_000, "RecursionError"),
-        ('{"files": [{"name": "a.vtu", "time": NaN}]}', "time of 'a.vtu' is nan"),
+        ("[" * 100_000, "ValueError"),
+        ('{"files": [{"name": "a.vtu", "time": NaN}]}', "'a.vtu' for time nan"),
         ('{"files": [{"name": "a.vtu", "time": 1' + "0" * 400 + "}]}", "OverflowError"),
         ('{"files": [{"name": "' + "a" * 5000 + '", "time": 0}]}', "too long"),
     ],

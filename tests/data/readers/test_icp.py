@@ -1,9 +1,8 @@
 """ICP plasma data: image and spectrum pairs, and fields by name."""
 
 import pickle
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -14,11 +13,7 @@ from pibert.data import readers
 from pibert.data.format import check, write
 from pibert.data.readers.icp import (
     SETTINGS,
-    TITLE,
-    FieldKeys,
     Pairs,
-    SettingsFile,
-    open_fields,
     open_pairs,
     open_recordings,
     recognise,
@@ -32,17 +27,16 @@ from tests.lookalikes.icp import SPECIES, write_pair, write_pairs, write_run
 COLOURS = ("red", "green", "blue")
 
 
-def with_settings(tmp_path: Path, **changes: Any) -> Pairs:
-    settings = write_pairs(tmp_path / "pairs")
-    np.savez(tmp_path / "settings.npz", table=settings)
-    file = SettingsFile(path=tmp_path / "settings.npz", key="table")
-    return open_pairs(tmp_path / "pairs", replace(file, **changes))
+def with_settings(folder: Path) -> Pairs:
+    table = write_pairs(folder).tolist()
+    names = [f"train_paired{sample:06d}" for sample in range(len(table))]
+    return open_pairs(folder, dict(zip(names, table, strict=True)))
 
 
 # Pairs
 
 
-def test_images_and_spectra_are_read_as_they_are(tmp_path: Path) -> None:
+def test_images_and_spectra_are_read_as_stored(tmp_path: Path) -> None:
     write_pairs(tmp_path)
     pairs = open_pairs(tmp_path)
     assert len(pairs) == 20 and pairs.names[3] == "train_paired000003"
@@ -54,70 +48,61 @@ def test_images_and_spectra_are_read_as_they_are(tmp_path: Path) -> None:
     assert open_pairs(tmp_path / pairs.names[3]).names == (pairs.names[3],)
 
 
-def test_settings_belong_to_the_samples_by_order_or_by_name(tmp_path: Path) -> None:
-    pairs = with_settings(tmp_path)
-    with np.load(tmp_path / "settings.npz") as file:
-        table = file["table"]
-    assert pairs.settings is not None and pairs.columns == SETTINGS
-    np.testing.assert_array_equal(pairs.settings.numpy(), table)
-    names = np.array(pairs.names)
-    np.savez(tmp_path / "named.npz", table=table[::-1], folders=names[::-1])
-    file = SettingsFile(path=tmp_path / "named.npz", key="table", names_key="folders")
-    again = open_pairs(tmp_path / "pairs", file)
-    assert again.settings is not None and torch.equal(again.settings, pairs.settings)
-    with h5py.File(tmp_path / "named.h5", "w") as hdf5:
-        hdf5["a/table"], hdf5["folders"] = table[::-1], names[::-1].astype(object)
-    file = SettingsFile(path=tmp_path / "named.h5", key="a/table", names_key="folders")
-    again = open_pairs(tmp_path / "pairs", file)
-    assert again.settings is not None and torch.equal(again.settings, pairs.settings)
-
-
 def test_samples_of_one_setpoint_stay_together(tmp_path: Path) -> None:
     pairs = with_settings(tmp_path)
-    assert pairs.settings is not None
     seen = set()
     for seed in range(5):
         split = split_pairs(pairs, Shares(train=0.6, valid=0.2), seed=seed)
-        parts = [split.train, split.valid, split.test]
-        assert [len(part) for part in parts] == [12, 4, 4]
-        points = [{tuple(pairs.settings[s.trajectory].tolist()) for s in part} for part in parts]
+        splits = [split.train, split.valid, split.test]
+        assert [len(segments) for segments in splits] == [12, 4, 4]
+        points = [
+            {tuple(pairs.settings[pairs.names[s.trajectory]]) for s in segments}
+            for segments in splits
+        ]
         assert [len(p) for p in points] == [3, 1, 1]
         assert not points[0] & points[1] | points[0] & points[2] | points[1] & points[2]
         seen.add(split.test)
     assert len(seen) > 1
 
 
+def test_missing_or_wrong_settings_are_refused(tmp_path: Path) -> None:
+    pairs = with_settings(tmp_path)
+    with pytest.raises(ValueError, match="give them to open_pairs"):
+        split_pairs(open_pairs(tmp_path), Shares(), seed=0)
+    first = pairs.names[0]
+    for values in ((), (1.0,) * 6, (np.nan,) * 7):
+        with pytest.raises(SourceError, match=f"7 finite settings .*'{first}'"):
+            open_pairs(tmp_path, {**pairs.settings, first: values})
+
+
 def test_an_image_is_a_trajectory_of_one_frame(tmp_path: Path) -> None:
     pairs = with_settings(tmp_path)
-    assert recognise(tmp_path / "pairs") and "ICP" in TITLE
-    file = SettingsFile(path=tmp_path / "settings.npz", key="table")
-    recordings = open_recordings(tmp_path / "pairs", settings=file)
+    assert recognise(tmp_path)
+    recordings = open_recordings(tmp_path, settings=pairs.settings)
     trajectory = recordings["train_paired000006"]
     image = pairs.image(6)
     # Row 0 of a trajectory is the bottom, that of an image the top.
     assert torch.equal(trajectory.read()[0], image.flip(0).movedim(-1, 0))
     assert torch.equal(trajectory.read(channels=[2])[0, 0], image[..., 2].flip(0))
     assert trajectory.spec.channels == COLOURS and trajectory.spec.family is None
-    assert pairs.settings is not None
-    assert list(trajectory.parameters) == list(SETTINGS)
-    assert list(trajectory.parameters.values()) == pairs.settings[6].tolist()
+    values = pairs.settings["train_paired000006"]
+    assert trajectory.parameters == dict(zip(SETTINGS, values, strict=True))
     assert trajectory.source["split"] == "train"
     assert torch.equal(pickle.loads(pickle.dumps(trajectory)).read(), trajectory.read())
-    opened = readers.open_recordings(tmp_path / "pairs", "icp")[0]
+    opened = readers.open_recordings(tmp_path, "icp")[0]
     assert "no PDE family is stated" in str(family_note(opened))
     with pytest.raises(SourceError, match="no channel u=red; data of this kind have: red=red"):
-        open_recordings(tmp_path / "pairs", Hints(channels={"u": "red"}))
+        open_recordings(tmp_path, Hints(channels={"u": "red"}))
 
 
 @pytest.mark.parametrize(
     ("array", "message"),
     [
         (np.zeros((64, 64, 3), "f4"), r"\(96, 128, 3\), found float32 of shape \(64, 64"),
-        (np.zeros((96, 128, 3)), "float64"),
         (np.array([None]), "Python objects"),
     ],
 )
-def test_a_wrong_image_or_spectrum_is_named(
+def test_wrong_images_and_spectra_are_refused(
     tmp_path: Path, array: np.ndarray, message: str
 ) -> None:
     write_pair(tmp_path / "val_paired0")
@@ -137,42 +122,10 @@ def test_a_wrong_image_or_spectrum_is_named(
         open_pairs(tmp_path).spectrum(0)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"key": "tabel"}, "tabel; it holds: table"),
-        ({"columns": ("a", "b")}, r"\(a, b\) at 'table', found shape \(20, 7\)"),
-        ({"names_key": "table"}, "'table', found float32"),
-        ({"path": Path("nowhere.npz")}, "nowhere.npz"),
-    ],
-)
-def test_settings_that_do_not_fit_are_named(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(SourceError, match=message):
-        with_settings(tmp_path, **change)
-
-
-def test_rows_of_settings_must_match_the_samples(tmp_path: Path) -> None:
-    table, path = write_pairs(tmp_path / "pairs"), tmp_path / "s.npz"
-    with pytest.raises(ValueError, match="give their file"):
-        split_pairs(open_pairs(tmp_path / "pairs"), Shares(), seed=0)
-    named = SettingsFile(path=path, key="table", names_key="names")
-    names = [f"sample{i}" for i in range(20)]
-    for file, content, found in (
-        (replace(named, names_key=None), table[:-1], "20 samples .*found 19"),
-        (named, table, "no row for 20 of 20"),
-        (replace(named, names_key=None), table * np.nan, "not finite"),
-    ):
-        np.savez(path, table=content, names=names)
-        with pytest.raises(SourceError, match=found):
-            open_pairs(tmp_path / "pairs", file)
-
-
 # Fields
 
 
-def test_a_run_of_the_authors_form_comes_with_named_channels(tmp_path: Path) -> None:
+def test_a_run_has_named_channels_and_conditions(tmp_path: Path) -> None:
     write_run(tmp_path / "train" / "run7.h5", seed=2)
     write_run(tmp_path / "val" / "run7.h5")
     assert recognise(tmp_path / "train") and recognise(tmp_path / "train" / "run7.h5")
@@ -194,46 +147,38 @@ def test_a_run_of_the_authors_form_comes_with_named_channels(tmp_path: Path) -> 
     check(tmp_path / "native.hdf")
 
 
-def table_arrays() -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    names = ("density", "heat", "species/Ar", "species/O2")
-    return {name: rng.random((5, 4, 6)) for name in names} | {"knobs": rng.random((5, 2))}
+def _replace(key: str, data: np.ndarray) -> Callable[[h5py.File], None]:
+    def change(file: h5py.File) -> None:
+        del file[key]
+        file[key] = data
 
-
-TABLE = FieldKeys(
-    channels={"ne": "density", "T": "heat"},
-    species="species",
-    conditions="knobs",
-    condition_names=("power", "pressure"),
-)
+    return change
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"channels": {"T": "temperature"}}, "temperature; it holds: density, few, heat"),
-        ({"species": "gases"}, r"gases/\*; it holds: density"),
-        ({"channels": {"T": "heat", "x": "short"}}, r"\(5, 4, 5\) at 'short'"),
-        ({"channels": {"T": "text"}}, "'text', found <U2"),
-        ({"condition_names": ("power",)}, "1 finite numbers at 'knobs'"),
-        ({"conditions": "few"}, r"'few', .* found \(2, 2\)"),
-        ({"positions": "knobs"}, r"6 positions \(n, 2\) at 'knobs'"),
+        (lambda file: file.__delitem__("state/T"), "missing state/T; it holds: conditions"),
+        (_replace("state/te", np.zeros((1, 3, 53))), r"'state/te', found float64 of .*53\)"),
+        (_replace("state/te", np.full((1, 3, 54), b"a")), r"'state/te', found \|S1"),
+        (_replace("node/node_pos", np.zeros((54, 3))), r"node/node_pos of shape \(n, 2\)"),
+        (_replace("conditions", np.array([np.nan])), "finite conditions"),
     ],
 )
-def test_keys_that_do_not_fit_are_named(
-    tmp_path: Path, change: dict[str, Any], message: str
+def test_a_damaged_run_is_refused(
+    tmp_path: Path, change: Callable[[h5py.File], None], message: str
 ) -> None:
-    path = tmp_path / "table.npz"
-    others = {"short": np.zeros((5, 4, 5)), "text": np.array(["ab"]), "few": np.zeros((2, 2))}
-    np.savez(path, **table_arrays(), **others)  # type: ignore[arg-type]
-    with pytest.raises(SourceError, match=message) as caught:
-        open_fields(path, replace(TABLE, **change))[4]
-    assert str(path) in str(caught.value)
+    path = tmp_path / "run.h5"
+    write_run(path)
+    with h5py.File(path, "a") as file:
+        change(file)
+    with pytest.raises(SourceError, match=f"run.h5: .*{message}"):
+        open_recordings(path)[0]
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     assert not recognise(tmp_path) and not recognise(tmp_path / "nowhere")
     with pytest.raises(SourceError, match="expected sample folders such as train_paired000000"):
         open_pairs(tmp_path)
-    with pytest.raises(SourceError, match=r"expected files .h5"):
+    with pytest.raises(SourceError, match="expected plasma runs"):
         open_recordings(tmp_path)

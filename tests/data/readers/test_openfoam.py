@@ -30,12 +30,12 @@ POINTS = points_of(AXES)
 def vectors(t: float, *, normal: int = 2) -> np.ndarray:
     """Velocities (n, 3) at the points; the component along the normal means nothing."""
     u, v = velocity(POINTS[:, 0], POINTS[:, 1], t)
-    parts = [u, v]
-    parts.insert(normal, np.full_like(u, 77.0))
-    return np.stack(parts, -1)
+    components = [u, v]
+    components.insert(normal, np.full_like(u, 77.0))
+    return np.stack(components, -1)
 
 
-def test_raw_surfaces_are_a_flow_with_the_times_of_their_folders(tmp_path: Path) -> None:
+def test_raw_surfaces_are_read_with_the_times_of_their_folders(tmp_path: Path) -> None:
     case = tmp_path / "cavity"
     order = np.random.default_rng(0).permutation(35)  # OpenFOAM keeps no order
     for name, t in zip(TIMES, T, strict=True):
@@ -84,18 +84,7 @@ def test_a_case_without_fields_or_mesh_is_refused(tmp_path: Path) -> None:
         openfoam.open_recordings(case)
 
 
-@pytest.mark.parametrize("name", ["points", "faces", "owner", "boundary"])
-def test_damaged_meshes_are_refused(tmp_path: Path, name: str) -> None:
-    write_case(tmp_path / "a", X, Y, {"0": vectors(0.0)})
-    path = tmp_path / "a" / "constant" / "polyMesh" / name
-    whole = path.read_bytes()
-    for length in range(40, len(whole) - 4, len(whole) // 9):
-        path.write_bytes(whole[:length])
-        with pytest.raises(SourceError, match=f"{name}: this OpenFOAM file cannot be read"):
-            openfoam.open_recordings(tmp_path / "a")
-
-
-def test_raw_files_alone_and_damaged(tmp_path: Path) -> None:
+def test_single_and_damaged_raw_files(tmp_path: Path) -> None:
     path = tmp_path / "U_mid.raw"
     write_raw(path, "U", POINTS, vectors(0.0))
     assert openfoam.recognise(path)
@@ -105,7 +94,7 @@ def test_raw_files_alone_and_damaged(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"U_mid\.raw"):
         openfoam.open_recordings(path)
     path.write_text(text.replace("77.0", "many"))
-    with pytest.raises(SourceError, match=r"U_mid\.raw: a row holds"):
+    with pytest.raises(SourceError, match=r"U_mid\.raw: expected columns of numbers"):
         openfoam.open_recordings(path)
     assert not openfoam.recognise(tmp_path / "absent")
 

@@ -50,7 +50,7 @@ def assert_agrees(trajectory: Trajectory, name: str, data: Path = DATA) -> None:
         np.testing.assert_allclose(x[0], reference["x"], atol=1e-5)
         np.testing.assert_allclose(y[:, 0], reference["y"], atol=1e-5)
         times = trajectory.time.tolist()
-        for place, time in enumerate(reference["time"]):
+        for index, time in enumerate(reference["time"]):
             frame = int(np.argmin(np.abs(np.array(times) - time)))
             assert times[frame] == pytest.approx(time)
             known = trajectory.known(slice(frame, frame + 1))[0].numpy()
@@ -58,17 +58,17 @@ def assert_agrees(trajectory: Trajectory, name: str, data: Path = DATA) -> None:
             # OpenFOAM drops some points that lie on the boundary up to rounding.
             border = np.ones_like(known)
             border[1:-1, 1:-1] = False
-            fluid = np.isfinite(reference["p"][place]) | border
+            fluid = np.isfinite(reference["p"][index]) | border
             np.testing.assert_array_equal(known, fluid)
             for channel, values in zip(trajectory.spec.channels, states, strict=True):
-                truth = reference[channel][place]
-                there = np.isfinite(truth)
-                near = 2e-5 * truth[there].std()
-                np.testing.assert_allclose(values[there], truth[there], rtol=1e-5, atol=near)
+                truth = reference[channel][index]
+                finite = np.isfinite(truth)
+                near = 2e-5 * truth[finite].std()
+                np.testing.assert_allclose(values[finite], truth[finite], rtol=1e-5, atol=near)
 
 
 @pytest.mark.parametrize(("name", "form"), FORMS)
-def test_every_form_of_a_case_has_the_values_that_openfoam_samples(
+def test_every_form_of_a_case_agrees_with_openfoams_samples(
     cases: Path, name: str, form: str
 ) -> None:
     recordings = opened(cases / name / form, name)
@@ -77,9 +77,7 @@ def test_every_form_of_a_case_has_the_values_that_openfoam_samples(
 
 
 @pytest.mark.parametrize("form", ["decomposed", "collated"])
-def test_a_parallel_run_of_a_moving_mesh_is_what_reconstructpar_makes_of_it(
-    cases: Path, form: str
-) -> None:
+def test_a_parallel_run_of_a_moving_mesh_agrees_with_reconstructpar(cases: Path, form: str) -> None:
     recordings = opened(cases / "vibrating_cylinder" / form, "vibrating_cylinder")
     (whole,) = opened(cases / "vibrating_cylinder" / "reconstructed", "vibrating_cylinder")
     assert recordings[0].time.tolist() == whole.time.tolist() == [0, 1, 2]
@@ -123,12 +121,12 @@ def test_times_that_only_processors_have_are_read_from_them(cavity: Path) -> Non
     assert_agrees(recordings[0], "cavity")
 
 
-def test_parts_that_cannot_be_put_together_are_refused(cavity: Path) -> None:
-    part = cavity / "decomposed" / "processor1"
-    (part / "constant" / "polyMesh" / "pointProcAddressing").unlink()
+def test_processors_that_cannot_be_joined_are_refused(cavity: Path) -> None:
+    processor = cavity / "decomposed" / "processor1"
+    (processor / "constant" / "polyMesh" / "pointProcAddressing").unlink()
     with pytest.raises(SourceError, match="run reconstructPar"):
         opened(cavity / "decomposed", "cavity")
-    shutil.rmtree(part)
+    shutil.rmtree(processor)
     with pytest.raises(SourceError, match="processor that is missing"):
         opened(cavity / "decomposed", "cavity")
     (cavity / "collated" / "processors2").rename(cavity / "collated" / "processors2_0-1")
@@ -186,11 +184,11 @@ def test_sampled_planes(cases: Path, name: str, form: str) -> None:
     assert smooth.num_frames == 3
     reference = np.load(DATA / f"{name}.npz")
     if form == "vtk":  # with cells, so on the whole grid
-        there = np.isfinite(reference["u"][-1])
-        error = smooth.read()[-1, 0].numpy()[there] - reference["u"][-1][there]
+        finite = np.isfinite(reference["u"][-1])
+        error = smooth.read()[-1, 0].numpy()[finite] - reference["u"][-1][finite]
         # What a surface keeps of the flow: values at the corners of the cells.
-        assert np.sqrt(np.mean(error**2)) < 0.1 * reference["u"][-1][there].std()
-        assert (smooth.known()[-1].numpy() | ~there).all()
+        assert np.sqrt(np.mean(error**2)) < 0.1 * reference["u"][-1][finite].std()
+        assert (smooth.known()[-1].numpy() | ~finite).all()
     coarse = open_recordings(samples / f"{form}_false", hints=hints)
     assert any("interpolate true" in note for note in coarse.notes)
 
@@ -206,13 +204,13 @@ def test_blocks_series_and_single_files_of_foamtovtk(cases: Path) -> None:
         (frame,) = opened(path, "cylinder")
         np.testing.assert_allclose(frame.time, [12])
         reference = np.load(DATA / "cylinder.npz")["u"][-1]
-        there = np.isfinite(reference)
-        np.testing.assert_allclose(frame.read()[0, 0].numpy()[there], reference[there], atol=1e-5)
+        finite = np.isfinite(reference)
+        np.testing.assert_allclose(frame.read()[0, 0].numpy()[finite], reference[finite], atol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not is_installed(), reason="OpenFOAM is not installed")
-def test_openfoam_gives_the_stored_data_again(tmp_path: Path) -> None:
+def test_openfoam_reproduces_the_stored_data(tmp_path: Path) -> None:
     generate(tmp_path / "runs", tmp_path / "data")
     for name in CASES:
         old, new = (np.load(folder / f"{name}.npz") for folder in (DATA, tmp_path / "data"))

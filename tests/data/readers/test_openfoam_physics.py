@@ -106,7 +106,7 @@ def state(case: Path, name: str, text: str) -> None:
     (case / name).write_text(f"FoamFile {{ version 2.0; format ascii; class dictionary; }}\n{text}")
 
 
-def test_a_case_without_forces_is_taken_as_incompressible(case: Path) -> None:
+def test_a_case_without_forces_is_incompressible(case: Path) -> None:
     state(case, "system/fvSchemes", "ddtSchemes { default backward; }")
     state(case, "constant/g", "value (0 0 0);")
     state(case, "constant/fvOptions", "drag { type meanVelocityForce; active no; }")
@@ -162,7 +162,7 @@ def test_iterations_of_a_steady_solver_are_not_seconds(case: Path, scheme: str) 
     assert any("times count iterations" in remark for remark in recordings.notes)
 
 
-def test_turbulence_quantities_and_components_are_not_taken_for_flow_channels(case: Path) -> None:
+def test_turbulence_quantities_and_components_are_not_flow_channels(case: Path) -> None:
     for time in TIMES:
         for name in ("omega", "k", "Ux", "Uz"):
             write_field(case / time / name, VECTORS[:, 0], "0 0 -1 0 0 0 0")

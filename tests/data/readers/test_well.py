@@ -1,4 +1,4 @@
-"""The Well's HDF5 layout: x-first arrays, fields that vary along few axes, what is refused."""
+"""The Well's HDF5 layout: x-first arrays, fields that vary along few axes, damaged files."""
 
 import pickle
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def stored(components: int = 1) -> torch.Tensor:
     return torch.from_numpy(values(components)).permute(0, 1, 4, 3, 2)
 
 
-def test_every_field_is_turned_to_rows_of_y(path: Path) -> None:
+def test_every_field_is_transposed_to_rows_of_y(path: Path) -> None:
     assert recognise(path) and recognise(path.parent)
     recordings = open_recordings(path)
     assert recordings.names == ("shear-0", "shear-1")
@@ -67,7 +67,7 @@ def test_grid_time_parameters_and_sides(path: Path) -> None:
     assert trajectory.source["title"] == "The Well: shear_flow"
 
 
-def test_what_the_user_states_wins(path: Path) -> None:
+def test_hints_rename_channels_and_state_units(path: Path) -> None:
     hints = Hints(channels={"s": "tracer"}, unit="m/s", family="incompressible")
     trajectory = readers.open_recordings(path, "well", hints)[0]
     assert trajectory.spec.channels[0] == "s"
@@ -78,7 +78,7 @@ def test_what_the_user_states_wins(path: Path) -> None:
         open_recordings(path, Hints(channels={"u": "tracer"}))
 
 
-def test_it_goes_to_other_processes_and_to_the_native_format(path: Path, tmp_path: Path) -> None:
+def test_recordings_can_be_pickled_and_converted(path: Path, tmp_path: Path) -> None:
     recordings = open_recordings(path)
     copy = pickle.loads(pickle.dumps(recordings))[1]
     assert torch.equal(copy.read(), recordings[1].read())
@@ -107,16 +107,16 @@ def _replace(key: str, data: np.ndarray) -> Change:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (_set("n_spatial_dims", 3), "only two-dimensional sets"),
-        (_set("grid_type", "spherical"), "only Cartesian grids are read, found 'spherical'"),
-        (_replace("dimensions/x", np.arange(7.0) ** 2), "points of 'x' are not uniform"),
-        (_replace("dimensions/y", -np.arange(4.0)), "points of 'y' are not uniform and growing"),
+        (_set("n_spatial_dims", 3), "only two-dimensional Cartesian sets"),
+        (_set("grid_type", "spherical"), "found a spherical one"),
+        (_replace("dimensions/x", np.arange(7.0) ** 2), "points of x and y are not uniform"),
+        (_replace("dimensions/y", -np.arange(4.0)), "not uniform and growing"),
         (_replace("t1_fields/velocity", np.zeros((2, 6, 7, 5, 2))), "t1_fields/velocity: expected"),
         (_replace("t0_fields/tracer", np.zeros((2, 5, 7, 4))), "t0_fields/tracer: expected"),
         (lambda h5: h5.__delitem__("dimensions"), "the group dimensions"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_unsupported_and_damaged_sets_are_refused(
     path: Path, change: Callable[[h5py.File], None], words: str
 ) -> None:
     with h5py.File(path, "a") as h5:

@@ -4,8 +4,8 @@ A case folder is read from its cells, which is exact, unless its samples have mo
 give the case's ``.foam`` file (for the cells) or its ``postProcessing`` folder (for the samples).
 
 Surfaces are ``raw`` columns (``U_plane.raw``: ``x y z U_x U_y U_z``), ``.vtk`` or ``.vtp`` files;
-sets are ``.xy`` files with their points. Each surface is a flow of its own, with one folder per
-time. Its fields may be in several files.
+sets are ``.xy`` files with their points. Each surface is a separate flow, with one folder per time.
+Its fields may be in several files.
 """
 
 import re
@@ -24,7 +24,11 @@ from pibert.data.readers.shared.series import CellPlane, Plane, Series, join_ser
 from pibert.data.readers.shared.space import SpaceMesh, cut_plane
 from pibert.data.readers.vtk import read_plane
 
-COLUMNS = (".raw", ".xy")
+TITLE = "OpenFOAM (a plane case, whole or decomposed; sampled surfaces and sets)"
+HINTS = ("channels", "shape")
+
+_MARKS = (".foam", ".openfoam")
+_COLUMNS = (".raw", ".xy")
 _SURFACES = (".vtk", ".vtp")
 _FIELD = re.compile(r"#\s*(\S+)\s+(POINT|FACE)_DATA\s+\d+")
 _NOT_INTERPOLATED = (
@@ -33,41 +37,92 @@ _NOT_INTERPOLATED = (
 )
 
 
-def find_samples(folder: Path) -> dict[str, Series]:
+def recognise(path: Path) -> bool:
+    try:
+        if path.is_file():
+            if path.suffix.lower() not in _COLUMNS:
+                return path.suffix.lower() in _MARKS
+            with path.open("rb") as file:
+                head = file.read(200).split()
+            # A comment or a number: there are images called .raw, too.
+            return bool(head) and re.match(rb"#|[-+.\d]+(e[-+]?\d+)?$", head[0]) is not None
+        if (path / "postProcessing").is_dir() or (path / "system" / "controlDict").is_file():
+            return True
+        folders = [path, *path.iterdir()] if path.name == "postProcessing" else [path]
+        times = (time for folder in folders for _, time in time_folders(folder))
+        return any(map(_sample_files, times)) or has_results(path)
+    except SourceError:
+        return True  # opening it reports the problem
+    except OSError:
+        return False
+
+
+def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
+    if path.suffix.lower() in _MARKS:
+        return _open(path, {path.absolute().parent.name: open_case(path.parent, hints)}, hints)
+    if path.is_file():
+        return _open(path, {path.stem: Series(files=[path], read=_read_columns)}, hints)
+    folder = path / "postProcessing"
+    samples = _find_samples(folder if folder.is_dir() else path)
+    if samples and not has_results(path):
+        return _open(path, samples, hints)
+    name = path.resolve().name
+    try:
+        case = open_case(path, hints)
+    except SourceError as error:
+        if not samples:
+            raise
+        return _open(path, samples, hints, f"the cells of the case were not read: {error}")
+    most = max((len(series.files) for series in samples.values()), default=0)
+    if most > len(case.files):
+        note = (
+            f"read from the samples ({most} times), not from the cells ({len(case.files)} times); "
+            "for the cells, give a file in the case that ends with .foam (it may be empty)"
+        )
+        try:
+            return _open(path, samples, hints, note)
+        except SourceError as error:
+            return _open(path, {name: case}, hints, f"the samples were left out: {error}")
+    notes = [f"read from the cells; for the samples, give the folder {folder.name}"]
+    return _open(path, {name: case}, hints, *(notes if samples else []))
+
+
+def _open(path: Path, series: dict[str, Series], hints: Hints, *notes: str) -> Recordings:
+    found = join_series("openfoam", path, series, hints)
+    return replace(found, notes=(*found.notes, *notes))
+
+
+def _find_samples(folder: Path) -> dict[str, Series]:
     """The sampled surfaces and sets of a folder, by name."""
     found: dict[str, Series] = {}
     case = next((f for f in folder.absolute().parents[:2] if (f / "constant").is_dir()), None)
-    remarks: list[str] = []
-    facts = {} if case is None else case_facts(CaseDictionaries(case, remarks))
-    names = [folder] if any(time_folders(folder)) else sorted(folder.iterdir())
-    for name in names:
-        times = time_folders(name)
+    notes: list[str] = []
+    facts = {} if case is None else case_facts(CaseDictionaries(case, notes))
+    functions = [folder] if any(time_folders(folder)) else sorted(folder.iterdir())
+    for function in functions:
         surfaces: dict[str, list[tuple[float, Path]]] = {}
-        for time, place in times:
-            for surface in sorted({_surface(file) for file in _sample_files(place)}):
-                surfaces.setdefault(surface, []).append((time, place))
+        for time, path in time_folders(function):
+            for surface in sorted({_surface(file) for file in _sample_files(path)}):
+                surfaces.setdefault(surface, []).append((time, path))
         for surface, frames in surfaces.items():
-            title = surface if len(names) == 1 else f"{name.name}-{surface}"
+            title = surface if len(functions) == 1 else f"{function.name}-{surface}"
             found[title] = Series(
-                files=[place for _, place in frames],
+                files=[path for _, path in frames],
                 times=[time for time, _ in frames],
                 read=partial(_read_surface, surface),
                 facts=facts,
-                notes=tuple(remarks),
+                notes=tuple(notes),
             )
     return found
 
 
 def _sample_files(folder: Path) -> list[Path]:
-    return sorted(
-        file
-        for file in folder.iterdir()
-        if file.suffix.lower() in (*COLUMNS, *_SURFACES) and file.is_file()
-    )
+    suffixes = (*_COLUMNS, *_SURFACES)
+    return sorted(f for f in folder.iterdir() if f.suffix.lower() in suffixes and f.is_file())
 
 
 def _surface(file: Path) -> str:
-    """The name of the surface or set that a file samples, without that of the field."""
+    """The name of the surface or set that a file samples, without the name of the field."""
     if file.suffix.lower() == ".xy":
         return file.stem.split("_")[0]
     field = file.stem.split("_")[0] if "_" in file.stem else ""
@@ -79,57 +134,49 @@ def _surface(file: Path) -> str:
 
 
 def _read_surface(surface: str, folder: Path) -> Plane | CellPlane:
-    """All fields of a surface at one time."""
+    """Read all fields of a surface at one time."""
     files = [file for file in _sample_files(folder) if _surface(file) == surface]
     planes = [
-        read_plane(file) if file.suffix.lower() in _SURFACES else read_columns(file)
+        read_plane(file) if file.suffix.lower() in _SURFACES else _read_columns(file)
         for file in files
     ]
     joined = planes[0]
     for file, plane in zip(files[1:], planes[1:], strict=True):
+        same, fields = False, dict[str, Any]()
         if isinstance(joined, CellPlane) and isinstance(plane, CellPlane):
-            alike = plane.mesh.same_as(joined.mesh)
-            parts: dict[str, Any] = {
-                "cells": joined.cells | plane.cells,
-                "points": joined.points | plane.points,
-            }
+            same = plane.mesh.same_as(joined.mesh)
+            fields = {"cells": joined.cells | plane.cells, "points": joined.points | plane.points}
         elif isinstance(joined, Plane) and isinstance(plane, Plane):
-            alike = plane.x.shape == joined.x.shape and np.allclose(plane.x, joined.x)
-            parts = {"fields": joined.fields | plane.fields}
-        else:
-            alike, parts = False, {}
-        if not alike:
+            same = plane.x.shape == joined.x.shape and np.allclose(plane.x, joined.x)
+            fields = {"fields": joined.fields | plane.fields}
+        if not same:
             raise SourceError(
                 f"{file}: its points differ from those of {files[0].name}; sample them at once"
             )
         vectors = tuple(dict.fromkeys([*joined.vectors, *plane.vectors]))
-        joined = replace(joined, vectors=vectors, **parts)
+        joined = replace(joined, vectors=vectors, **fields)
     if isinstance(joined, CellPlane) and not joined.points:
         joined = replace(joined, notes=(*joined.notes, _NOT_INTERPOLATED))
     return replace(joined, time=None)
 
 
-def read_columns(path: Path) -> Plane:
-    """Columns x y z and the components of fields, named by a line that starts with ``#``."""
+def _read_columns(path: Path) -> Plane:
+    """Read columns x y z and the components of fields, named by a line that starts with ``#``."""
     try:
         lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{path}: it is not a text that can be read ({error})") from error
-    heads = [line for line in lines if line.startswith("#")]
-    rows = [line.split() for line in lines if line.strip() and not line.startswith("#")]
-    widths = {len(row) for row in rows}
-    if len(widths) != 1 or min(widths) < 4:
-        raise SourceError(
-            f"{path}: expected rows of x y z and values, found {sorted(widths) or 'no'} "
-            "columns; sample surfaces as raw or VTK, and sets with the axis xyz"
-        )
-    try:
+        heads = [line for line in lines if line.startswith("#")]
+        rows = [line.split() for line in lines if line.strip() and not line.startswith("#")]
         values = np.array(rows, dtype=np.float64)
-    except ValueError as error:
-        raise SourceError(f"{path}: a row holds something other than numbers ({error})") from error
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path}: expected columns of numbers as text ({error})") from error
+    if values.ndim != 2 or values.shape[1] < 4:
+        raise SourceError(
+            f"{path}: expected rows of x y z and values, found shape {values.shape}; sample "
+            "surfaces as raw or VTK, and sets with the axis xyz"
+        )
     names = heads[-1].lstrip("#").split() if heads else []
     fields = _split_columns(path, names, values.shape[1])
-    # A column alone is a scalar.
+    # A single column is a scalar.
     data = {n: values[:, c if len(c) > 1 else c[0]] for n, c in fields.items()}
     plane = cut_plane(SpaceMesh(points=values[:, :3], point_data=data), path)
     assert isinstance(plane, Plane)
@@ -156,64 +203,3 @@ def _split_columns(path: Path, names: list[str], width: int) -> dict[str, list[i
         )
     starts = [3 + sum(sizes[:index]) for index in range(len(sizes))]
     return {n: list(range(a, a + size)) for n, a, size in zip(found, starts, sizes, strict=True)}
-
-
-TITLE = "OpenFOAM (a plane case, whole or decomposed; sampled surfaces and sets)"
-HINTS = ("channels", "shape")
-
-_MARKS = (".foam", ".openfoam")
-
-
-def recognise(path: Path) -> bool:
-    try:
-        if path.is_file():
-            if path.suffix.lower() not in COLUMNS:
-                return path.suffix.lower() in _MARKS
-            with path.open("rb") as file:
-                head = file.read(200).split()
-            # A comment or a number: there are images called .raw, too.
-            return bool(head) and re.match(rb"#|[-+.\d]+(e[-+]?\d+)?$", head[0]) is not None
-        if (path / "postProcessing").is_dir() or (path / "system" / "controlDict").is_file():
-            return True
-        folders = [path, *path.iterdir()] if path.name == "postProcessing" else [path]
-        times = (place for folder in folders for _, place in time_folders(folder))
-        return any(map(_sample_files, times)) or has_results(path)
-    except SourceError:
-        return True  # opening it reports what is wrong
-    except OSError:
-        return False
-
-
-def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
-    if path.suffix.lower() in _MARKS:
-        return _open(path, {path.absolute().parent.name: open_case(path.parent, hints)}, hints)
-    if path.is_file():
-        return _open(path, {path.stem: Series(files=[path], read=read_columns)}, hints)
-    folder = path / "postProcessing"
-    samples = find_samples(folder if folder.is_dir() else path)
-    if samples and not has_results(path):
-        return _open(path, samples, hints)
-    name = path.resolve().name
-    try:
-        case = open_case(path, hints)
-    except SourceError as error:
-        if not samples:
-            raise
-        return _open(path, samples, hints, f"the cells of the case were not read: {error}")
-    most = max((len(series.files) for series in samples.values()), default=0)
-    if most > len(case.files):
-        remark = (
-            f"read from the samples ({most} times), not from the cells ({len(case.files)} times); "
-            "for the cells, give a file in the case that ends with .foam (it may be empty)"
-        )
-        try:
-            return _open(path, samples, hints, remark)
-        except SourceError as error:
-            return _open(path, {name: case}, hints, f"the samples were left out: {error}")
-    remarks = [f"read from the cells; for the samples, give the folder {folder.name}"]
-    return _open(path, {name: case}, hints, *(remarks if samples else []))
-
-
-def _open(path: Path, series: dict[str, Series], hints: Hints, *remarks: str) -> Recordings:
-    found = join_series("openfoam", path, series, hints)
-    return replace(found, notes=(*found.notes, *remarks))

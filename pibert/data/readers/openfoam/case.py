@@ -6,7 +6,6 @@ folders. The mesh may move.
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -34,9 +33,22 @@ _OUTLETS = (
     *("pressureInletOutletVelocity", "fluxCorrectedVelocity"),
 )
 _NEAR = 1e-4
-"""An edge lies on a side if its ends are within this share of the box's extent from it."""
+"""An edge lies on a side if its ends are within this fraction of the box's extent from it."""
 _WHOLE = 0.99
-"""A side has a kind if edges of this kind cover this share of it."""
+"""A side has a kind if edges of this kind cover this fraction of it."""
+
+VELOCITY = "U"
+_KNOWN = (VELOCITY, "p", "T", "rho")
+"""Fields that are read without being named. OpenFOAM's ``omega`` is a property of the turbulence,
+not the vorticity, and ``Ux``, ``Uy``, ``Uz`` repeat the velocity."""
+_OVERSET = "cellTypes"
+_RANKS = {0.0: 1, 1.0: 0}
+"""Rank of solved (0) and interpolated (1) cells of an overset mesh; other cells are holes."""
+_GEOMETRY = ("C", "Cx", "Cy", "Cz", "V", _OVERSET)
+_WEDGE = "a wedge, so the flow is axisymmetric: equations for plane flow do not hold"
+
+_Frames = list[tuple[Storage, str]]
+"""The storage of each frame, and the name of its time folder."""
 
 
 def find_sides(
@@ -44,18 +56,18 @@ def find_sides(
 ) -> tuple[Sides, str]:
     """The kind of each side of a box [[left, bottom], [right, top]], and a note with the patches.
 
-    The velocity's boundary conditions, and its cell values (n, 3), decide what a patch is.
+    The velocity's boundary conditions, and its cell values (n, 3), decide the kind of a patch.
     """
     (left, bottom), (right, top) = box
-    places = {"left": (0, left), "right": (0, right), "bottom": (1, bottom), "top": (1, top)}
+    positions = {"left": (0, left), "right": (0, right), "bottom": (1, bottom), "top": (1, top)}
     kinds, names = {}, {}
-    for side, (axis, place) in places.items():
+    for side, (axis, position) in positions.items():
         across, along = (box[1, a] - box[0, a] for a in (axis, 1 - axis))
         lengths: dict[Boundary, float] = {}
         on_side: dict[str, Boundary] = {}
         for patch in mesh.patches:
             ends = mesh.mesh.points[patch.edges]
-            near = (np.abs(ends[..., axis] - place) <= _NEAR * across).all(1)
+            near = (np.abs(ends[..., axis] - position) <= _NEAR * across).all(1)
             if near.any():
                 kind = on_side[patch.name] = _kind(patch, mesh, velocity, cells, near)
                 length = np.abs(np.diff(ends[near, :, 1 - axis], axis=1)).sum()
@@ -66,14 +78,14 @@ def find_sides(
     for one, other in (("left", "right"), ("bottom", "top")):
         if (kinds[one] is Boundary.PERIODIC) != (kinds[other] is Boundary.PERIODIC):
             kinds[one] = kinds[other] = Boundary.OPEN
-    listed = (f"{side} {kinds[side]} ({', '.join(names[side]) or 'no patch'})" for side in places)
+    listed = (f"{side} {kinds[side]} ({', '.join(names[side]) or 'no patch'})" for side in kinds)
     return Sides(**kinds), f"sides, from the patches: {'; '.join(listed)}"
 
 
 def _kind(
     patch: Patch, mesh: PolyMesh, velocity: FoamField, cells: np.ndarray, near: np.ndarray
 ) -> Boundary:
-    """What a patch is, by its type and the velocity's condition on some of its edges."""
+    """The kind of a patch, by its type and the velocity's condition on some of its edges."""
     if patch.kind.startswith("cyclic"):
         return Boundary.PERIODIC
     condition = velocity.condition(patch)
@@ -95,25 +107,11 @@ def _kind(
     return Boundary.INFLOW if through.mean() < 0 else Boundary.OUTFLOW
 
 
-VELOCITY = "U"
-_KNOWN = (VELOCITY, "p", "T", "rho")
-"""Fields that are read without being named. OpenFOAM's ``omega`` is no vorticity, but a property of
-the turbulence, and ``Ux``, ``Uy``, ``Uz`` repeat the velocity."""
-_OVERSET = "cellTypes"
-_RANKS = {0.0: 1, 1.0: 0}
-"""Rank of solved (0) and interpolated (1) cells of an overset mesh; other cells are holes."""
-_GEOMETRY = ("C", "Cx", "Cy", "Cz", "V", _OVERSET)
-_WEDGE = "a wedge, so the flow is axisymmetric: equations for plane flow do not hold"
-
-_Frames = list[tuple[Storage, str]]
-"""Where each frame is stored, and the name of its time folder."""
-
-
 class CaseReader:
     """Reads frames of a case, given as paths of their time folders. It can be pickled."""
 
     def __init__(
-        self, storages: list[Storage], fields: tuple[str, ...], *, has_seconds: bool = True
+        self, storages: list[Storage], fields: tuple[str, ...], *, has_seconds: bool
     ) -> None:
         self.fields, self.has_seconds = fields, has_seconds
         self.meshes = {storage.folders[0]: MeshReader(storage) for storage in storages}
@@ -151,19 +149,19 @@ class CaseReader:
 
 
 def open_case(path: Path, hints: Hints) -> Series:
-    """The frames of a case."""
-    case, remarks = path.absolute(), list[str]()
+    """Open the frames of a case."""
+    case, notes = path.absolute(), list[str]()
     storages = find_storages(case)
-    frames = _frames(storages)
+    frames = _find_frames(storages)
     for storage in storages:
         if incomplete := storage.incomplete_times():
-            listed = ", ".join(sorted(incomplete, key=float)[:8])
+            listed = ", ".join(incomplete[:8])
             if not any(where == storage and float(time) > 0 for where, time in frames):
                 raise SourceError(
                     f"{path}: the times {listed} are not in the folders of all processors; copy "
                     "all of them, or run reconstructPar"
                 )
-            remarks.append(f"left out, as not all processors have them: the times {listed}")
+            notes.append(f"left out, as not all processors have them: the times {listed}")
     if not frames:
         if regions := sorted(mesh.parent.name for mesh in (case / "constant").glob("*/polyMesh")):
             raise SourceError(
@@ -175,40 +173,44 @@ def open_case(path: Path, hints: Hints) -> Series:
             f"{path}: found no time folders with a field {VELOCITY}, and no sampled surfaces "
             "(postProcessing/NAME/TIME/*.raw, .xy, .vtk, .vtp); give the folder of a case"
         )
-    parts = max(storage.parts for storage, _ in frames)
-    if parts > 1:
-        remarks.append(f"the case is decomposed: read from {parts} processors")
-    fields = _fields(frames, hints, remarks)
-    is_overset = any(storage.has(f"{time}/{_OVERSET}") for storage, time in frames)
-    if is_overset:  # only frames that state the holes of its mesh
-        gone = [time for storage, time in frames if not storage.has(f"{time}/{_OVERSET}")]
-        frames = [(storage, time) for storage, time in frames if time not in gone]
-        if gone:
-            remarks.append(
+    processors = max(storage.processors for storage, _ in frames)
+    if processors > 1:
+        notes.append(f"the case is decomposed: read from {processors} processors")
+    fields = _choose_fields(frames, hints, notes)
+    with_holes = [frame for frame in frames if frame[0].has(f"{frame[1]}/{_OVERSET}")]
+    if with_holes:
+        if missing := [time for storage, time in frames if (storage, time) not in with_holes]:
+            notes.append(
                 f"left out, as {_OVERSET} (the holes of the overset mesh) is missing: the times "
-                f"{', '.join(gone)}"
+                f"{', '.join(missing)}"
             )
-    stated = CaseDictionaries(case, remarks)
+        frames = with_holes
+    stated = CaseDictionaries(case, notes)
     read = CaseReader(storages, fields, has_seconds=pseudo_time_scheme(stated) is None)
-    frames = _evaluated(frames, read, remarks)
+    frames = _skip_computed_start(frames, read, notes)
     box, moves = _extent(frames, read)
+    storage, time = frames[-1]
+    mesh = read.meshes[storage.folders[0]].read(time)
+    velocity = read_field(storage, f"{time}/{VELOCITY}")
+    sides, note = find_sides(mesh, velocity, velocity.cells(mesh.cells), box)
+    notes.append(note)
     return Series(
         files=[storage.folders[0] / time for storage, time in frames],
         read=read,
         times=[float(time) for _, time in frames],
-        facts=_facts(frames[-1], read, box, stated),
-        moves=moves or is_overset,
+        facts={"sides": sides, **case_facts(stated, is_wedge=mesh.is_wedge)},
+        moves=moves or bool(with_holes),
         box=box if moves else None,
-        notes=tuple(remarks),
+        notes=tuple(notes),
     )
 
 
 def has_results(path: Path) -> bool:
     """Whether a folder holds times with a velocity."""
-    return bool(_frames(find_storages(path)))
+    return bool(_find_frames(find_storages(path)))
 
 
-def _frames(storages: list[Storage]) -> _Frames:
+def _find_frames(storages: list[Storage]) -> _Frames:
     found: dict[float, tuple[Storage, str]] = {}
     for storage in storages:
         for name, time in storage.times().items():
@@ -217,43 +219,43 @@ def _frames(storages: list[Storage]) -> _Frames:
     return [found[time] for time in sorted(found)]
 
 
-def _fields(frames: _Frames, hints: Hints, remarks: list[str]) -> tuple[str, ...]:
+def _choose_fields(frames: _Frames, hints: Hints, notes: list[str]) -> tuple[str, ...]:
     """The fields to read: those that all times have, with a known or stated meaning."""
     names = [storage.names(time) for storage, time in frames]
-    named = {part for name in hints.channels.values() for part in (name, name[:-2])}
+    # The user may name a component, U_x.
+    known = {*_KNOWN, *hints.channels.values(), *(name[:-2] for name in hints.channels.values())}
     wanted: list[str] = []
     others: list[str] = []
     partial: list[str] = []
     for name in sorted(set.union(*names) - set(_GEOMETRY)):
-        storage, time = frames[next(i for i, there in enumerate(names) if name in there)]
+        storage, time = next(f for f, present in zip(frames, names, strict=True) if name in present)
         if storage.has(f"{time}/{name}") and is_field(storage, f"{time}/{name}"):
-            is_whole = all(name in there for there in names)
-            known = name in named or name in _KNOWN
-            (partial if not is_whole else wanted if known else others).append(name)
+            is_whole = all(name in present for present in names)
+            (partial if not is_whole else wanted if name in known else others).append(name)
     if partial:
-        lacking = [t for (_, t), there in zip(frames, names, strict=True) if set(partial) - there]
-        more = " ..." if len(lacking) > 8 else ""
-        remarks.append(
-            f"not read, because they are missing at the times {', '.join(lacking[:8])}{more}: "
+        times = [t for (_, t), present in zip(frames, names, strict=True) if set(partial) - present]
+        more = " ..." if len(times) > 8 else ""
+        notes.append(
+            f"not read, because they are missing at the times {', '.join(times[:8])}{more}: "
             f"{', '.join(partial)}"
         )
     if others:
-        remarks.append(
+        notes.append(
             f"not read: {', '.join(others)}; to keep one, name all channels, such as --channels "
             f"u={VELOCITY}_x,v={VELOCITY}_y,{others[0]}={others[0]}"
         )
     return tuple(wanted)
 
 
-def _evaluated(frames: _Frames, read: CaseReader, remarks: list[str]) -> _Frames:
-    """Without a start that OpenFOAM computes when it runs."""
-    for place, (storage, time) in enumerate(frames):
+def _skip_computed_start(frames: _Frames, read: CaseReader, notes: list[str]) -> _Frames:
+    """The frames without a start that OpenFOAM computes when it runs."""
+    for index, (storage, time) in enumerate(frames):
         try:
             read(storage.folders[0] / time)
-            return frames[place:]
+            return frames[index:]
         except NotEvaluated as error:
-            remarks.append(f"the time {time} was left out: {error}")
-    raise SourceError(f"{frames[0][0].folders[0]}: {remarks[-1]}, and there is no other time")
+            notes.append(f"the time {time} was left out: {error}")
+    raise SourceError(f"{frames[0][0].folders[0]}: {notes[-1]}, and there is no other time")
 
 
 def _extent(frames: _Frames, read: CaseReader) -> tuple[np.ndarray, bool]:
@@ -261,28 +263,16 @@ def _extent(frames: _Frames, read: CaseReader) -> tuple[np.ndarray, bool]:
     storage, time = frames[0]
     axes = list(read.meshes[storage.folders[0]].read(time).axes)
     low, high = np.full(2, np.inf), np.full(2, -np.inf)
-    seen: dict[tuple[Path, str], None] = {}
+    seen: set[tuple[Path, str]] = set()
     for storage, time in frames:
         reader = read.meshes[storage.folders[0]]
-        folder = reader.instance("points", time)
-        if (storage.folders[0], folder) not in seen:
-            seen[storage.folders[0], folder] = None
-            for points in reader.points(folder):
+        instance = storage.folders[0], reader.instance("points", time)
+        if instance not in seen:
+            seen.add(instance)
+            for points in reader.points(instance[1]):
                 low = np.minimum(low, points[:, axes].min(0, initial=np.inf))
                 high = np.maximum(high, points[:, axes].max(0, initial=-np.inf))
     return np.stack([low, high]), len({folder for _, folder in seen}) > 1
-
-
-def _facts(
-    frame: tuple[Storage, str], read: CaseReader, box: np.ndarray, stated: CaseDictionaries
-) -> dict[str, Any]:
-    """Sides and physics, as ``Series.facts``."""
-    storage, time = frame
-    mesh = read.meshes[storage.folders[0]].read(time)
-    velocity = read_field(storage, f"{time}/{VELOCITY}")
-    sides, note = find_sides(mesh, velocity, velocity.cells(mesh.cells), box)
-    stated.remarks.append(note)
-    return {"sides": sides, **case_facts(stated, is_wedge=mesh.is_wedge)}
 
 
 def _with_ranks(storage: Storage, time: str, mesh: PolyMesh) -> CellMesh:

@@ -2,7 +2,7 @@
 
 ``$name`` refers to an entry of the enclosing dictionaries; ``#include`` inserts another file of the
 case. Lists of numbers become arrays, from ASCII or binary. Code (``#calc``, ``#codeStream``) is not
-run: such a value is ``UNKNOWN``. Depth, and what macros and included files add, are limited.
+run: such a value is ``UNKNOWN``. Nesting, macros and included files are limited.
 """
 
 import os
@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from pibert.data.readers.openfoam.patterns import matches
 from pibert.data.readers.shared.files import parse_numbers
 
 UNKNOWN = "#unknown"
 """Value of an entry that only OpenFOAM can evaluate."""
 
-# What has no end goes to that of the file: it is looked for once, not at every later word.
+# An unterminated comment or code extends to the end of the file, so it is searched for once.
 _SPACE = re.compile(rb"(?:\s+|//[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
 _TOKEN = re.compile(
     rb'#\{.*?(?:#\}|\Z)|"(?:[^"\\]|\\.)*"|[{}()\[\];]|\$\{[^{}]*\}|[^\s{}()\[\];"]+', re.DOTALL
@@ -32,6 +31,27 @@ _MOST_VALUES = 1 << 40
 _DEEPEST = 100
 _MOST_FILES = 100
 _MOST_WORDS = 1_000_000
+_MOST_REPEATS = 4
+_LONGEST_NAME = 200
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a regular expression of a keyword, such as ``(upper|lower)Wall.*``, matches a name.
+
+    A malformed pattern matches nothing. Backtracking takes forever with some patterns, so those
+    with repeated groups or many repeats raise ValueError.
+    """
+    repeats, groups = len(re.findall(r"[*+?{]", pattern)), pattern.count("(")
+    is_slow = max(repeats, groups) > _MOST_REPEATS or re.search(r"\)[*+{]", pattern)
+    if is_slow or len(name) > _LONGEST_NAME:
+        raise ValueError(
+            f"the pattern {pattern[:40]!r} repeats a group, or has more than {_MOST_REPEATS} "
+            "repeats or groups; name the patches instead"
+        )
+    try:
+        return re.fullmatch(pattern, name) is not None
+    except (re.error, OverflowError):
+        return False
 
 
 class Dictionary(dict[str, Any]):
@@ -76,7 +96,7 @@ class Dictionary(dict[str, Any]):
 
 @dataclass
 class _Expansion:
-    """What the macros and included files of a file have added to it so far."""
+    """The macros and included files that a file has expanded so far."""
 
     open: list[Path] = field(default_factory=list)
     """The files being read, each included by the one before."""
@@ -112,27 +132,19 @@ class Parser:
         case: Path | None = None,
         expansion: _Expansion | None = None,
     ) -> None:
-        self.data, self.path, self.place = data, path, 0
+        self.data, self.path, self.position = data, path, 0
         self.case = case or path.absolute().parent.parent
         self._expansion = expansion or _Expansion([path.absolute()])
-        self.head = head or Dictionary()
-        self._skip()
-        if data.startswith(b"FoamFile", self.place):
-            self.place += len(b"FoamFile")
+        self.head, self.label, self.scalar = head or Dictionary(), "<i4", "<f8"
+        if data.startswith(b"FoamFile", self._skip()):
+            self.position += len(b"FoamFile")
             self._expect(b"{")
             self.head = self._entries(Dictionary(), b"}")
-
-    @property
-    def label(self) -> str:
-        return "<i8" if "label=64" in self._arch else "<i4"
-
-    @property
-    def scalar(self) -> str:
-        return "<f4" if "scalar=32" in self._arch else "<f8"
-
-    @property
-    def _arch(self) -> str:
-        return str((self.head.get("arch") or [""])[0])
+        arch = str((self.head.get("arch") or [""])[0])
+        if "label=64" in arch:
+            self.label = "<i8"
+        if "scalar=32" in arch:
+            self.scalar = "<f4"
 
     def entries(self) -> Dictionary:
         """The rest of the file as a dictionary."""
@@ -151,10 +163,10 @@ class Parser:
             found[name.decode()] = self._entries(Dictionary(), b"}")
         return found
 
-    def stored(self, dtype: str, width: int = 1) -> np.ndarray:
-        """The next list of numbers, as ``numbers``, of a file that is as long as its list.
+    def mesh_numbers(self, dtype: str, width: int = 1) -> np.ndarray:
+        """The next list, as ``numbers``, of at most as many values as the file has bytes.
 
-        A uniform list, ``1000{0}``, may be any number of values; nothing else vouches for it here.
+        A uniform list, ``1000{0}``, may declare any number; the cells limit it in fields alone.
         """
         values = self.numbers(dtype, width)
         if len(values) > len(self.data):
@@ -162,51 +174,58 @@ class Parser:
         return values
 
     def numbers(self, dtype: str, width: int = 1) -> np.ndarray:
-        """The next list of numbers, (n,) or (n, width); that of a uniform list takes no memory."""
-        found = _COUNT.match(self.data, self._skip())
-        if found is None:
-            raise ValueError("expected a list of numbers")
-        self.place = found.end()
-        kind = "f" if "f" in dtype else "i"
-        count = None if found[1] is None else int(found[1])
+        """The next list of numbers, (n,) or (n, width); a uniform list takes no memory."""
+        count, bracket = self._list_start()
+        kind = "f8" if "f" in dtype else "i8"
         if count is not None and count > _MOST_VALUES:
             raise ValueError(f"it declares a list of {count} values")
-        if (found[2] or found[3]) == b"{":
-            one = _shaped(_parse_numbers(self._until(rb"\}"), kind), 1, width)
+        if bracket == b"{":
+            one = _shaped(self._ascii_until(rb"\}", kind), 1, width)
             return np.broadcast_to(one, (count or 0, *one.shape[1:]))
         if count == 0:
             self._expect(b")")
-            return np.empty((0, width) if width > 1 else 0, kind + "8")
+            return np.empty((0, width) if width > 1 else 0, kind)
         if self.head.get("format") == ["binary"] and count is not None:
-            size = count * width * np.dtype(dtype).itemsize
-            end = self.place + size
+            end = self.position + count * width * np.dtype(dtype).itemsize
             if self.data[end : end + 1] != b")":
                 raise ValueError(f"it ends within a list of {count} values")
-            values = np.frombuffer(self.data, dtype, count * width, self.place)
-            self.place = end + 1
-            return _shaped(values.astype(kind + "8"), count, width)
-        text = self._until(rb"\)\s*\)" if width > 1 else rb"\)")
-        return _shaped(_parse_numbers(text, kind), count, width)
+            values = np.frombuffer(self.data, dtype, count * width, self.position)
+            self.position = end + 1
+            return _shaped(values.astype(kind), count, width)
+        return _shaped(self._ascii_until(rb"\)\s*\)" if width > 1 else rb"\)", kind), count, width)
 
     def counted_lists(self) -> tuple[np.ndarray, np.ndarray]:
         """A list of lists, such as ASCII faces: all their numbers, and where each list ends."""
-        found = _COUNT.match(self.data, self._skip())
-        if found is None or found[1] is None:
-            raise ValueError("expected a list of lists")
-        self.place = found.end()
-        flat = _parse_numbers(self.data[self.place : self.data.rfind(b")")], "i")
-        if int(found[1]) > len(flat):
-            raise ValueError(f"{len(flat)} numbers where {found[1].decode()} lists were announced")
+        count, _ = self._list_start()
+        flat = _parse_ascii(self.data[self.position : self.data.rfind(b")")], "i8")
+        if count is None or count > len(flat):
+            raise ValueError(f"{len(flat)} numbers where {count} lists were announced")
         heads = [0]
-        for _ in range(int(found[1])):
+        for _ in range(count):
             size = int(flat[heads[-1]]) if heads[-1] < len(flat) else -1
             if size < 0:
-                raise ValueError(f"list {len(heads)} of {found[1].decode()} has no length")
+                raise ValueError(f"list {len(heads)} of {count} has no length")
             heads.append(heads[-1] + 1 + size)
         if heads[-1] != len(flat):
             raise ValueError(f"{len(flat)} numbers where {heads[-1]} were announced")
         ends = np.array(heads[1:]) - np.arange(1, len(heads))
         return np.delete(flat, heads[:-1]), ends
+
+    def _list_start(self) -> tuple[int | None, bytes]:
+        """The declared length of the next list and its bracket, which is passed."""
+        found = _COUNT.match(self.data, self._skip())
+        if found is None:
+            raise ValueError("expected a list of numbers")
+        self.position = found.end()
+        return None if found[1] is None else int(found[1]), found[2] or found[3]
+
+    def _ascii_until(self, end: bytes, kind: str) -> np.ndarray:
+        """The numbers up to the next match of a regular expression, which is passed."""
+        found = re.compile(end).search(self.data, self.position)
+        if found is None:
+            raise ValueError("it ends within a list")
+        text, self.position = self.data[self.position : found.end()], found.end()
+        return _parse_ascii(text, kind)
 
     def _entries(self, scope: Dictionary, end: bytes) -> Dictionary:
         self._expansion.descend()
@@ -217,7 +236,7 @@ class Parser:
             if text.startswith("#"):
                 self._directive(text, scope)
             elif text.startswith("$"):
-                found = scope.resolve(_macro(text))
+                found = scope.resolve(text[1:].strip("{}"))
                 if isinstance(found, Dictionary):
                     self._expansion.add_words(len(found) + len(found.patterns))
                     scope.update(found)
@@ -230,7 +249,7 @@ class Parser:
     def _entry(self, scope: Dictionary, keyword: str) -> None:
         value: Any
         if self.data.startswith(b"{", self._skip()):
-            self.place += 1
+            self.position += 1
             value = self._entries(Dictionary(scope), b"}")
         else:
             value = self._value(scope, b";")
@@ -255,7 +274,7 @@ class Parser:
                 closing = {b"(": b")", b"[": b"]", b"{": b"}"}[word]
                 words.append(self._value(scope, closing))
             elif word.startswith(b"$"):
-                found = scope.resolve(_macro(word.decode("latin-1")))
+                found = scope.resolve(word.decode("latin-1")[1:].strip("{}"))
                 more = found if isinstance(found, list) else [found]
                 self._expansion.add_words(len(more))
                 words += more
@@ -274,34 +293,32 @@ class Parser:
             if path is not None:
                 self._include(path, scope)
             elif word == "#include":
-                raise ValueError(f"it includes {name!r}, which is not there")
+                raise ValueError(f"it includes {name!r}, which does not exist")
         elif word in ("#codeStream", "#calc", "#eval"):
             self._skip_code()
         else:  # such as '#includeEtc "..."', '#inputMode merge': skip the line
-            self.place = max(self.place, self.data.find(b"\n", self.place))
+            self.position = max(self.position, self.data.find(b"\n", self.position))
 
     def _find(self, name: str) -> Path | None:
         """The included file of this name, which must be in the case."""
         # "$FOAM_CASE/constant/a" and "<constant>/a" start in the case.
         plain = re.sub(r"^(\$FOAM_CASE|<case>)/|[<>]", "", name)
-        case, outside = os.path.normpath(self.case), False
-        for folder in (self.path.parent, self.path.parent.parent, self.case):
-            # Without "..", so that the place that is checked is the place that is read.
-            path = Path(os.path.normpath(folder.absolute() / plain))
-            try:
-                if not path.is_file():
-                    continue
-            except OSError as error:  # such as a name that is too long
-                raise ValueError(f"it includes {name[:80]!r}: {error.strerror}") from error
-            if path.is_relative_to(case):
-                return path
-            outside = True
-        if outside:
+        # Without "..", so that the path that is checked is the path that is read.
+        paths = [
+            Path(os.path.normpath(folder.absolute() / plain))
+            for folder in (self.path.parent, self.path.parent.parent, self.case)
+        ]
+        try:
+            found = [path for path in paths if path.is_file()]
+        except OSError as error:  # such as a name that is too long
+            raise ValueError(f"it includes {name[:80]!r}: {error.strerror}") from error
+        inside = [path for path in found if path.is_relative_to(os.path.normpath(self.case))]
+        if found and not inside:
             raise ValueError(
                 f"it includes {name!r}, which is outside the case and is not read; copy that file "
                 "into the case"
             )
-        return None
+        return inside[0] if inside else None
 
     def _include(self, path: Path, scope: Dictionary) -> None:
         expansion = self._expansion
@@ -321,26 +338,26 @@ class Parser:
     def _skip_code(self) -> None:
         """Skip the argument of a directive: a dictionary, code or a string."""
         if self.data.startswith(b"{", self._skip()):
-            self.place += 1
+            self.position += 1
             self._entries(Dictionary(), b"}")
-        elif self.data.startswith((b"#{", b'"'), self.place):
+        elif self.data.startswith((b"#{", b'"'), self.position):
             self._next()
 
     def _skip(self) -> int:
-        """Skip white space and comments."""
-        found = _SPACE.match(self.data, self.place)
+        """Skip white space and comments; return the position."""
+        found = _SPACE.match(self.data, self.position)
         assert found is not None
-        self.place = found.end()
-        return self.place
+        self.position = found.end()
+        return self.position
 
     def _next(self, may_end: bool = False) -> bytes:
         """The next word, string (with quotes) or bracket; empty at the end of the file."""
         found = _TOKEN.match(self.data, self._skip())
         if found is None:
-            if may_end and self.place >= len(self.data):
+            if may_end and self.position >= len(self.data):
                 return b""
             raise ValueError("it ends too early")
-        self.place = found.end()
+        self.position = found.end()
         return found[0]
 
     def _expect(self, mark: bytes) -> None:
@@ -348,21 +365,9 @@ class Parser:
         if word != mark:
             raise ValueError(f"expected {mark.decode()!r}, found {word[:20]!r}")
 
-    def _until(self, end: bytes) -> bytes:
-        """The text up to and with the next match of a regular expression."""
-        found = re.compile(end).search(self.data, self.place)
-        if found is None:
-            raise ValueError("it ends within a list")
-        text, self.place = self.data[self.place : found.end()], found.end()
-        return text
 
-
-def _macro(word: str) -> str:
-    return word[1:].strip("{}")
-
-
-def _parse_numbers(text: bytes, kind: str) -> np.ndarray:
-    return parse_numbers(text.translate(_WITHOUT_BRACKETS), kind + "8")
+def _parse_ascii(text: bytes, kind: str) -> np.ndarray:
+    return parse_numbers(text.translate(_WITHOUT_BRACKETS), kind)
 
 
 def _shaped(values: np.ndarray, count: int | None, width: int) -> np.ndarray:

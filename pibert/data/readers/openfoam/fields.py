@@ -1,9 +1,9 @@
 """The fields and the physics of a case, from its files.
 
 Fields have cell values, and values on the edges of the boundary; their dimensions are powers of kg,
-m, s, K, mol, A, cd. Dictionaries give viscosity, steady solvers, forces and phases, which decide
-which equations hold: what is not plane incompressible flow without forces is recorded as the reason
-for which no family of equations is assumed (``local["family"]``).
+m, s, K, mol, A, cd. Dictionaries state viscosity, steady solvers, forces and phases. If they show
+that the flow is not plane and incompressible without forces, no family of equations is assumed, and
+``local["family"]`` records the reason.
 """
 
 import contextlib
@@ -45,30 +45,31 @@ class NotEvaluated(SourceError):
 
 @dataclass(frozen=True, eq=False)
 class FoamField:
-    """One field in all parts of a case."""
+    """One field of all processors of a case."""
 
     path: Path
-    """Of the first part's file."""
+    """The first processor's file."""
     width: int
     """Components: 1 or 3."""
     unit: str | None
-    parts: tuple[Dictionary, ...]
+    pieces: tuple[Dictionary, ...]
+    """The file of every processor."""
 
     def cells(self, counts: tuple[int, ...]) -> np.ndarray:
-        """(n, width) values of the cells of all parts, given the number of cells of each."""
-        found = []
-        for part, count in zip(self.parts, counts, strict=True):
-            values = self._values(part.get("internalField"), count)
+        """(n, width) cell values, given the number of cells of every processor."""
+        arrays = []
+        for piece, count in zip(self.pieces, counts, strict=True):
+            values = self._values(piece.get("internalField"), count)
             if values is None:
                 raise NotEvaluated(
                     f"{self.path}: internalField is not given as numbers; OpenFOAM computes it"
                 )
-            found.append(values)
-        return np.concatenate(found)
+            arrays.append(values)
+        return np.concatenate(arrays)
 
     def condition(self, patch: Patch) -> Dictionary:
         """The boundary condition on a patch; empty if none is stated."""
-        boundary = self.parts[patch.part].get("boundaryField")
+        boundary = self.pieces[patch.processor].get("boundaryField")
         with parsing(self.path):
             found = boundary.find(*patch.keys) if isinstance(boundary, Dictionary) else None
         return found if isinstance(found, Dictionary) else Dictionary()
@@ -79,7 +80,7 @@ class FoamField:
         return np.concatenate([np.empty((0, self.width)), *found])
 
     def on_patch(self, patch: Patch, mesh: PolyMesh, cells: np.ndarray) -> np.ndarray:
-        """(k, width) values on a patch: those stated, else those of the cells beside it."""
+        """(k, width) values on a patch: as stated, else of the cells beside it."""
         condition, count = self.condition(patch), len(patch.edges)
         kind, beside = first_word(condition, "type"), cells[patch.owners]
         if kind == "noSlip":
@@ -94,8 +95,24 @@ class FoamField:
         return beside if stated is None else stated
 
     def _values(self, entry: object, count: int) -> np.ndarray | None:
+        """(count, width) from ``uniform VALUE`` or ``nonuniform LIST``; None if not stated."""
+        if not isinstance(entry, list) or len(entry) < 2:
+            return None
         with parsing(self.path):
-            return _values(entry, count, self.width)
+            values = next((word for word in entry if isinstance(word, np.ndarray)), None)
+            if values is not None:
+                if values.size != count * self.width:
+                    raise ValueError(
+                        f"found {values.size} numbers, expected {count} x {self.width}"
+                    )
+                return values.reshape(count, self.width)
+            words = entry[1] if isinstance(entry[1], list) else entry[1:2]
+            if entry[0] != "uniform" or UNKNOWN in words:
+                return None
+            if not all(isinstance(word, str) for word in words) or len(words) != self.width:
+                raise ValueError(f"expected a uniform value of {self.width} numbers")
+            numbers = np.array([float(word) for word in words])
+            return np.broadcast_to(numbers, (count, self.width))
 
 
 def read_field(storage: Storage, name: str) -> FoamField:
@@ -106,35 +123,15 @@ def read_field(storage: Storage, name: str) -> FoamField:
         kind = first_word(parsers[0].head, "class")
         if kind not in _WIDTHS:
             raise ValueError(f"its class is {kind!r}, expected one of {', '.join(_WIDTHS)}")
-        parts = tuple(parser.entries() for parser in parsers)
-        if any("internalField" not in part for part in parts):
+        pieces = tuple(parser.entries() for parser in parsers)
+        if any("internalField" not in piece for piece in pieces):
             raise ValueError("internalField is missing")
-        return FoamField(path, _WIDTHS[kind], _unit(parts[0]), parts)
+        return FoamField(path, _WIDTHS[kind], _unit(pieces[0]), pieces)
 
 
 def is_field(storage: Storage, name: str) -> bool:
     """Whether a file holds a scalar or vector field of the cells."""
     return first_word(storage.read(name)[0].head, "class") in _WIDTHS
-
-
-def _values(entry: object, count: int, width: int) -> np.ndarray | None:
-    """(count, width) from ``uniform VALUE`` or ``nonuniform LIST``; None if it is not stated."""
-    if not isinstance(entry, list) or len(entry) < 2:
-        return None
-    values = next((word for word in entry if isinstance(word, np.ndarray)), None)
-    if values is not None:
-        if values.size != count * width:
-            raise ValueError(f"found {values.size} numbers, expected {count} x {width}")
-        return values.reshape(count, width)
-    words = entry[1] if isinstance(entry[1], list) else entry[1:2]
-    if entry[0] != "uniform" or UNKNOWN in words:
-        return None
-    if not all(isinstance(word, str) for word in words):
-        raise ValueError("a uniform value holds something other than numbers")
-    numbers = np.array([float(word) for word in words])
-    if len(numbers) != width:
-        raise ValueError(f"a uniform value has {len(numbers)} numbers, expected {width}")
-    return np.broadcast_to(numbers, (count, width))
 
 
 def _unit(stated: Dictionary) -> str | None:
@@ -151,16 +148,17 @@ def _unit(stated: Dictionary) -> str | None:
 
 
 _PSEUDO_TIME = ("steadyState", "localEuler", "CoEuler", "SLTS")
-"""Time schemes whose times are not physical: iterations, or a time step of its own per cell."""
-_SOURCES = ("fvOptions", "fvModels")
+"""Time schemes without physical time: iterations, or a different time step in each cell."""
+_FLUID = ("constant/transportProperties", "constant/physicalProperties")
+_TURBULENCE = ("constant/turbulenceProperties", "constant/momentumTransport")
 _OFF = ("no", "off", "false", "n", "f", "none")
 
 
 class CaseDictionaries:
     """The dictionaries of a case. One that cannot be read counts as empty, with a note."""
 
-    def __init__(self, case: Path, remarks: list[str]) -> None:
-        self.remarks = remarks
+    def __init__(self, case: Path, notes: list[str]) -> None:
+        self.notes = notes
         self._storage = Storage(case, (case,))
         self._found: dict[str, Mapping[str, Any]] = {}
 
@@ -172,14 +170,14 @@ class CaseDictionaries:
                 try:
                     self._found[name] = self._storage.read(name)[0].entries()
                 except ValueError as error:
-                    self.remarks.append(f"{name} was not read: {error}")
+                    self.notes.append(f"{name} was not read: {error}")
             if name in self._found:
                 return self._found[name]
         return {}
 
 
 def case_facts(stated: CaseDictionaries, *, is_wedge: bool = False) -> dict[str, Any]:
-    """Viscosity, and why no family is assumed, as ``Series.facts``.
+    """Return viscosity, and why no family is assumed, as ``Series.facts``.
 
     The viscosity is also a parameter, which distinguishes cases when they are joined.
     """
@@ -187,9 +185,9 @@ def case_facts(stated: CaseDictionaries, *, is_wedge: bool = False) -> dict[str,
     if (viscosity := _viscosity(stated)) is not None:
         facts |= {"viscosity": viscosity, "parameters": {"viscosity": viscosity}}
     if (scheme := pseudo_time_scheme(stated)) is not None:
-        stated.remarks.append(
+        stated.notes.append(
             f"the time scheme is {scheme}: times count iterations of the solver and are not "
-            "seconds; frames on the way to a steady flow do not show how it changes in time"
+            "seconds; the frames converge to a steady flow and are not its evolution in time"
         )
     if reasons := [*["the flow is axisymmetric (wedge)"] * is_wedge, *_reasons(stated)]:
         facts["local"] = {"family": "; ".join(reasons)}
@@ -213,9 +211,9 @@ def _reasons(stated: CaseDictionaries) -> Iterator[str]:
     fluids = [stated.read(f"constant/{name}Properties") for name in ("transport", "phase")]
     if any("phases" in fluid for fluid in fluids):
         yield "the case has several phases"
-    if _is_nonzero(stated.read("constant/g").get("value")):
+    if _acts(stated.read("constant/g").get("value")):
         yield "gravity acts (constant/g)"
-    for name in _SOURCES:
+    for name in ("fvOptions", "fvModels"):
         for folder in ("constant", "system"):
             if active := _active(stated.read(f"{folder}/{name}")):
                 yield f"the case has source terms ({folder}/{name}: {', '.join(active)})"
@@ -236,7 +234,8 @@ def _active(stated: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _is_nonzero(value: Any) -> bool:
+def _acts(value: Any) -> bool:
+    """Whether a vector is not zero, or not given as numbers."""
     numbers = value[0] if isinstance(value, list) and value else []
     try:
         return any(float(number) != 0 for number in numbers)
@@ -246,39 +245,32 @@ def _is_nonzero(value: Any) -> bool:
 
 def _stress_model(stated: CaseDictionaries) -> str | None:
     """The model of a fluid whose stress is not that of a constant viscosity."""
-    fluid = stated.read("constant/transportProperties", "constant/physicalProperties")
-    model = first_word(fluid, "transportModel") or first_word(fluid, "viscosityModel")
-    if model not in ("", "Newtonian", "constant"):
-        return model
-    laminar = _turbulence(stated).get("laminar")
-    if isinstance(laminar, Dictionary):
-        model = first_word(laminar, "laminarModel") or first_word(laminar, "model")
-    return model if model not in ("", "Newtonian", "constant", "Stokes") else None
-
-
-def _turbulence(stated: CaseDictionaries) -> Mapping[str, Any]:
-    return stated.read("constant/turbulenceProperties", "constant/momentumTransport")
+    laminar = stated.read(*_TURBULENCE).get("laminar")
+    laminar = laminar if isinstance(laminar, Dictionary) else {}
+    for section, keys in (
+        (stated.read(*_FLUID), ("transportModel", "viscosityModel")),
+        (laminar, ("laminarModel", "model")),
+    ):
+        model = next(filter(None, (first_word(section, key) for key in keys)), "Newtonian")
+        if model not in ("Newtonian", "constant", "Stokes"):
+            return model
+    return None
 
 
 def _viscosity(stated: CaseDictionaries) -> float | None:
     """The kinematic viscosity of a Newtonian fluid in laminar flow; None in other cases."""
-    fluid = stated.read("constant/transportProperties", "constant/physicalProperties")
+    fluid = stated.read(*_FLUID)
+    turbulence = first_word(stated.read(*_TURBULENCE), "simulationType")
     if (model := _stress_model(stated)) is not None:
-        stated.remarks.append(f"the viscosity is not set, as the fluid is not Newtonian ({model})")
+        reason = f"the fluid is not Newtonian ({model})"
+    elif "nu" not in fluid:
         return None
-    if "nu" not in fluid:
-        return None
-    turbulence = first_word(_turbulence(stated), "simulationType")
-    if turbulence not in ("", "laminar"):
-        stated.remarks.append(
-            f"the viscosity is not set, as the case has a turbulence model ({turbulence})"
-        )
-        return None
-    with contextlib.suppress(TypeError, ValueError, LookupError):
-        if (value := float(fluid["nu"][-1])) > 0:
-            return value
-    stated.remarks.append(
-        "the viscosity is not set, as nu is not given as a positive number; state it with "
-        "--parameter viscosity=NUMBER"
-    )
+    elif turbulence not in ("", "laminar"):
+        reason = f"the case has a turbulence model ({turbulence})"
+    else:
+        with contextlib.suppress(TypeError, ValueError, LookupError):
+            if (value := float(fluid["nu"][-1])) > 0:
+                return value
+        reason = "nu is not a positive number; state it with --parameter viscosity=NUMBER"
+    stated.notes.append(f"the viscosity is not set, as {reason}")
     return None

@@ -6,7 +6,7 @@ the polygon of its face on the lower side. A boundary edge is the lower side of 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,162 +17,16 @@ from pibert.data.readers.openfoam.storage import Storage, parsing
 from pibert.data.readers.recordings import SourceError
 from pibert.data.readers.shared.cells import CellMesh, check_coordinates
 
-SHEETS = ("empty", "wedge")
+_SHEETS = ("empty", "wedge")
 """Types of the patches on either side of the layer."""
-
-
-@dataclass(frozen=True, eq=False)
-class PatchFaces:
-    """A patch of one part of the mesh."""
-
-    part: int
-    name: str
-    stated: Dictionary
-    faces: slice
-    """Among all boundary faces."""
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class BoundaryFaces:
-    """The boundary faces of all parts, with global numbers of points and cells."""
-
-    corners: np.ndarray
-    """Point numbers of all faces, one face after the other."""
-    ends: np.ndarray
-    """Where each face ends in ``corners``."""
-    owners: np.ndarray
-    """The cell behind each face."""
-    patches: list[PatchFaces]
-    cells: tuple[int, ...]
-    """Number of cells of every part."""
-    numbers: list[np.ndarray] | None
-    """Global numbers of the points of every part; None if there is one part."""
-
-    @property
-    def sizes(self) -> np.ndarray:
-        return np.diff(self.ends, prepend=0)
-
-    def points(self, parts: list[np.ndarray]) -> np.ndarray:
-        """One array (n, 3) of the points of all parts."""
-        points = parts[0]
-        if self.numbers is not None:
-            if [len(part) for part in parts] != [len(part) for part in self.numbers]:
-                raise ValueError("their number does not fit pointProcAddressing")
-            count = max(int(part.max(initial=-1)) for part in self.numbers) + 1
-            if count > sum(len(part) for part in parts):
-                raise ValueError(f"pointProcAddressing names point {count - 1}, of fewer points")
-            points = np.zeros((count, 3))
-            for number, part in zip(self.numbers, parts, strict=True):
-                points[number] = part
-        if self.corners.max(initial=-1) >= len(points):
-            raise ValueError(f"faces name point {self.corners.max()} of {len(points)}")
-        return points
-
-    def sheets(self) -> np.ndarray:
-        """Numbers of the faces on either side of the layer; all faces if no patch states them."""
-        found = [
-            np.arange(patch.faces.start, patch.faces.stop)
-            for patch in self.patches
-            if first_word(patch.stated, "type") in SHEETS
-        ]
-        faces = np.concatenate([np.empty(0, int), *found])
-        return faces if len(faces) else np.arange(len(self.ends))
-
-
-def read_boundary(storage: Storage, folder: str) -> BoundaryFaces:
-    """Read the boundary faces of a mesh in a time folder or ``constant``."""
-
-    def read(what: str, parse: Callable[[Parser], Any]) -> list[Any]:
-        name = f"{folder}/polyMesh/{what}"
-        with parsing(storage.folders[0] / name):
-            return [parse(parser) for parser in storage.read(name)]
-
-    patches, owners = read("boundary", Parser.named), read("owner", _whole)
-    numbers, addressing = None, f"{folder}/polyMesh/pointProcAddressing"
-    if storage.parts > 1:
-        try:
-            numbers = read("pointProcAddressing", _whole)
-        except SourceError as error:
-            if storage.has(addressing):
-                raise
-            raise SourceError(
-                f"{error} Without it the processors' meshes cannot be put together: run "
-                "reconstructPar in the case"
-            ) from error
-    faces = read("faces", _faces)
-    with parsing(storage.folders[0] / folder / "polyMesh/faces"):
-        return _join(storage.parts, patches, owners, faces, numbers)
-
-
-def _join(
-    count: int,
-    patches: list[dict[str, Dictionary]],
-    owners: list[np.ndarray],
-    faces: list[tuple[np.ndarray, np.ndarray]],
-    numbers: list[np.ndarray] | None,
-) -> BoundaryFaces:
-    corners: list[np.ndarray] = []
-    ends: list[np.ndarray] = []
-    behind: list[np.ndarray] = []
-    cells: list[int] = []
-    joined: list[PatchFaces] = []
-    for part, (named, owner) in enumerate(zip(patches, owners, strict=True)):
-        points, stops = faces[part]
-        spans = {name: _span(patch) for name, patch in named.items()}
-        first = min((span.start for span in spans.values()), default=0)
-        last = max((span.stop for span in spans.values()), default=0)
-        if not 0 <= first <= last <= len(stops) == len(owner):
-            raise ValueError(f"{len(stops)} faces, {len(owner)} owners, patches up to {last}")
-        if owner.max(initial=0) >= len(owner):
-            raise ValueError(f"owner names cell {owner.max()} of a mesh with {len(owner)} faces")
-        if sum(map(len, spans.values())) > last - first:
-            raise ValueError("its patches overlap")
-        if numbers is not None and points.max(initial=-1) >= len(numbers[part]):
-            raise ValueError(f"faces name point {points.max()} of {len(numbers[part])}")
-        start = int(stops[first - 1]) if first else 0
-        own = points[start:]
-        before = sum(len(array) for array in ends)
-        for name, patch in named.items():
-            if int(first_word(patch, "neighbProcNo") or -1) >= count:
-                raise ValueError(f"{name} leads to a processor that is missing")
-            place = slice(*(end - first + before for end in (spans[name].start, spans[name].stop)))
-            joined.append(PatchFaces(part, name, patch, place))
-        ends.append(stops[first:] - start + sum(len(array) for array in corners))
-        corners.append(own if numbers is None else numbers[part][own])
-        behind.append(owner[first:] + sum(cells))
-        cells.append(int(owner.max(initial=-1)) + 1)
-    return BoundaryFaces(
-        corners=np.concatenate(corners),
-        ends=np.concatenate(ends),
-        owners=np.concatenate(behind),
-        patches=joined,
-        cells=tuple(cells),
-        numbers=numbers,
-    )
-
-
-def _faces(parser: Parser) -> tuple[np.ndarray, np.ndarray]:
-    """Point numbers of all faces, and where each face ends among them."""
-    if parser.head.get("class") == ["faceCompactList"]:
-        ends = _whole(parser)
-        corners, ends = _whole(parser), ends[1:]
-    else:
-        corners, ends = parser.counted_lists()
-        _check_whole(corners)
-    if np.diff(ends, prepend=0).min(initial=0) < 0 or ends.max(initial=0) != len(corners):
-        raise ValueError(f"its faces end at {ends.max(initial=0)} of {len(corners)} points")
-    return corners, ends
-
-
-def _whole(parser: Parser) -> np.ndarray:
-    """The next list of numbers of points, faces or cells."""
-    return _check_whole(parser.stored(parser.label))
-
-
-def _check_whole(values: np.ndarray) -> np.ndarray:
-    if values.min(initial=0) < 0:
-        raise ValueError(f"it names number {values.min()}, but numbers start from 0")
-    return values
+_WITHOUT_VALUES = (*_SHEETS, "cyclic", "processor", "processorCyclic", "overset")
+"""Types of patches on which fields have no values, or those of cells beyond the patch."""
+_FLAT = 1e-6
+"""Points lie on one side of the layer within this fraction of the mesh's extent."""
+_SAMPLE_IT = (
+    "Sample a plane (function object 'surfaces' with 'interpolate true') and give the folder of "
+    "the samples"
+)
 
 
 def first_word(stated: Mapping[str, object], key: str) -> str:
@@ -182,28 +36,18 @@ def first_word(stated: Mapping[str, object], key: str) -> str:
     return word if isinstance(word, str) else ""
 
 
-def _span(stated: Mapping[str, object]) -> range:
-    start = int(first_word(stated, "startFace"))
-    return range(start, start + int(first_word(stated, "nFaces")))
-
-
-_WITHOUT_VALUES = (*SHEETS, "cyclic", "processor", "processorCyclic", "overset")
-"""Types of patches on which fields have no values, or those of cells beyond the patch."""
-_FLAT = 1e-6
-"""Points lie on one side of the layer within this share of the mesh's extent."""
-_SAMPLE_IT = (
-    "Sample a plane (function object 'surfaces' with 'interpolate true') and give the folder of "
-    "the samples"
-)
-
-
 @dataclass(frozen=True, eq=False)
-class Patch(PatchFaces):
-    """The same with its edges in the plane."""
+class Patch:
+    """A patch of one processor's mesh."""
 
-    edges: np.ndarray
-    """(k, 2) point numbers; none of the faces parallel to the plane."""
-    owners: np.ndarray
+    processor: int
+    name: str
+    stated: Dictionary
+    faces: slice
+    """Among all boundary faces."""
+    edges: np.ndarray = field(default_factory=lambda: np.empty((0, 2), int))
+    """(k, 2) point numbers; faces parallel to the plane have no edge."""
+    owners: np.ndarray = field(default_factory=lambda: np.empty(0, int))
     """(k,) the cells beside the edges."""
 
     @property
@@ -224,6 +68,138 @@ class Patch(PatchFaces):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class BoundaryFaces:
+    """The boundary faces of all processors, with global numbers of points and cells."""
+
+    corners: np.ndarray
+    """Point numbers of all faces, one face after the other."""
+    ends: np.ndarray
+    """The end of each face in ``corners``."""
+    owners: np.ndarray
+    """The cell behind each face."""
+    patches: list[Patch]
+    cells: tuple[int, ...]
+    """Number of cells of every processor."""
+    addressing: list[np.ndarray] | None
+    """Global numbers of the points of every processor; None if there is one processor."""
+
+    def points(self, pieces: list[np.ndarray]) -> np.ndarray:
+        """Join the points of all processors to one array (n, 3)."""
+        points = pieces[0]
+        if self.addressing is not None:
+            if [len(piece) for piece in pieces] != [len(numbers) for numbers in self.addressing]:
+                raise ValueError("their number does not fit pointProcAddressing")
+            count = max(int(numbers.max(initial=-1)) for numbers in self.addressing) + 1
+            if count > sum(len(piece) for piece in pieces):
+                raise ValueError(f"pointProcAddressing names point {count - 1}, of fewer points")
+            points = np.zeros((count, 3))
+            for numbers, piece in zip(self.addressing, pieces, strict=True):
+                points[numbers] = piece
+        return points
+
+    def sheets(self) -> np.ndarray:
+        """Numbers of the faces on either side of the layer; all faces if no patch states them."""
+        faces = np.arange(len(self.ends))
+        stated = [faces[patch.faces] for patch in self.patches if patch.kind in _SHEETS]
+        return np.concatenate(stated) if any(map(len, stated)) else faces
+
+
+def read_boundary(storage: Storage, folder: str) -> BoundaryFaces:
+    """Read the boundary faces of a mesh in a time folder or ``constant``."""
+
+    def read(what: str, parse: Callable[[Parser], Any]) -> list[Any]:
+        name = f"{folder}/polyMesh/{what}"
+        with parsing(storage.folders[0] / name):
+            return [parse(parser) for parser in storage.read(name)]
+
+    patches, owners = read("boundary", Parser.named), read("owner", _indices)
+    addressing = None
+    if storage.processors > 1:
+        if not storage.has(f"{folder}/polyMesh/pointProcAddressing"):
+            raise SourceError(
+                f"{storage.folders[0] / folder}: polyMesh/pointProcAddressing is missing; without "
+                "it the processors' meshes cannot be joined: run reconstructPar in the case"
+            )
+        addressing = read("pointProcAddressing", _indices)
+    faces = read("faces", _faces)
+    with parsing(storage.folders[0] / folder / "polyMesh/faces"):
+        return _join(patches, owners, faces, addressing)
+
+
+def _join(
+    patches: list[dict[str, Dictionary]],
+    owners: list[np.ndarray],
+    faces: list[tuple[np.ndarray, np.ndarray]],
+    addressing: list[np.ndarray] | None,
+) -> BoundaryFaces:
+    corners: list[np.ndarray] = []
+    ends: list[np.ndarray] = []
+    behind: list[np.ndarray] = []
+    cells: list[int] = []
+    joined: list[Patch] = []
+    for processor, (named, owner) in enumerate(zip(patches, owners, strict=True)):
+        points, stops = faces[processor]
+        spans = {name: _span(patch) for name, patch in named.items()}
+        first = min((span.start for span in spans.values()), default=0)
+        last = max((span.stop for span in spans.values()), default=0)
+        if not 0 <= first <= last <= len(stops) == len(owner):
+            raise ValueError(f"{len(stops)} faces, {len(owner)} owners, patches up to {last}")
+        if owner.max(initial=0) >= len(owner):
+            raise ValueError(f"owner names cell {owner.max()} of a mesh with {len(owner)} faces")
+        if sum(map(len, spans.values())) > last - first:
+            raise ValueError("its patches overlap")
+        start = int(stops[first - 1]) if first else 0
+        shift = sum(len(array) for array in ends) - first
+        for name, patch in named.items():
+            if int(first_word(patch, "neighbProcNo") or -1) >= len(patches):
+                raise ValueError(f"{name} leads to a processor that is missing")
+            span = slice(spans[name].start + shift, spans[name].stop + shift)
+            joined.append(Patch(processor, name, patch, span))
+        ends.append(stops[first:] - start + sum(len(array) for array in corners))
+        points = points[start:]
+        corners.append(points if addressing is None else addressing[processor][points])
+        behind.append(owner[first:] + sum(cells))
+        cells.append(int(owner.max(initial=-1)) + 1)
+    return BoundaryFaces(
+        corners=np.concatenate(corners),
+        ends=np.concatenate(ends),
+        owners=np.concatenate(behind),
+        patches=joined,
+        cells=tuple(cells),
+        addressing=addressing,
+    )
+
+
+def _faces(parser: Parser) -> tuple[np.ndarray, np.ndarray]:
+    """Point numbers of all faces, and where each face ends among them."""
+    if parser.head.get("class") == ["faceCompactList"]:
+        ends = _indices(parser)[1:]
+        corners = _indices(parser)
+    else:
+        corners, ends = parser.counted_lists()
+        _check_indices(corners)
+    if np.diff(ends, prepend=0).min(initial=0) < 0 or ends.max(initial=0) != len(corners):
+        raise ValueError(f"its faces end at {ends.max(initial=0)} of {len(corners)} points")
+    return corners, ends
+
+
+def _indices(parser: Parser) -> np.ndarray:
+    """The next list of numbers of points, faces or cells."""
+    return _check_indices(parser.mesh_numbers(parser.label))
+
+
+def _check_indices(values: np.ndarray) -> np.ndarray:
+    if values.min(initial=0) < 0:
+        raise ValueError(f"it names number {values.min()}, but numbers start from 0")
+    return values
+
+
+def _span(stated: Mapping[str, object]) -> range:
+    start = int(first_word(stated, "startFace"))
+    return range(start, start + int(first_word(stated, "nFaces")))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PolyMesh:
     """A mesh in its plane."""
 
@@ -231,7 +207,7 @@ class PolyMesh:
     """Its edges are those of ``valued``, one patch after the other."""
     patches: tuple[Patch, ...]
     cells: tuple[int, ...]
-    """Number of cells of every part."""
+    """Number of cells of every processor."""
     normal: int
     """The axis normal to the plane."""
     position: float
@@ -270,7 +246,7 @@ class PolyMesh:
 
 
 class MeshReader:
-    """Reads the mesh of each time; what does not change is read once. It can be pickled."""
+    """Reads the mesh of each time, and again only what changes. It can be pickled."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -309,19 +285,19 @@ class MeshReader:
         return until[-1] if until else "constant"
 
     def points(self, folder: str) -> list[np.ndarray]:
-        """The points (n, 3) of every part."""
+        """The points (n, 3) of every processor."""
         name = f"{folder}/polyMesh/points"
         with parsing(self.storage.folders[0] / name):
-            parts = [parser.stored(parser.scalar, 3) for parser in self.storage.read(name)]
-            for part in parts:
-                check_coordinates(part)
-            return parts
+            pieces = [parser.mesh_numbers(parser.scalar, 3) for parser in self.storage.read(name)]
+            for piece in pieces:
+                check_coordinates(piece)
+            return pieces
 
 
-def _assemble(folder: Path, boundary: BoundaryFaces, parts: list[np.ndarray]) -> PolyMesh:
-    points = boundary.points(parts)
+def _assemble(folder: Path, boundary: BoundaryFaces, pieces: list[np.ndarray]) -> PolyMesh:
+    points = boundary.points(pieces)
     corners, ends, owners = boundary.corners, boundary.ends, boundary.owners
-    sizes, sheets = boundary.sizes, boundary.sheets()
+    sizes, sheets = np.diff(ends, prepend=0), boundary.sheets()
     normal = _normal(folder, points, corners[(ends - sizes)[sheets][:, None] + [0, 1, 2]])
     across = points[:, normal]
     position = (float(across.min()) + float(across.max())) / 2
@@ -341,9 +317,9 @@ def _assemble(folder: Path, boundary: BoundaryFaces, parts: list[np.ndarray]) ->
     edges[num_low == 2] = corners[low & (num_low == 2)[of_corner]].reshape(-1, 2)
     patches = []
     for patch in boundary.patches:
-        upright = edges[patch.faces, 0] >= 0
-        own = edges[patch.faces][upright], owners[patch.faces][upright]
-        patches.append(Patch(patch.part, patch.name, patch.stated, patch.faces, *own))
+        sides, behind = edges[patch.faces], owners[patch.faces]
+        upright = sides[:, 0] >= 0
+        patches.append(replace(patch, edges=sides[upright], owners=behind[upright]))
     valued = [patch for patch in patches if patch.has_values]
     plane = np.delete(points, normal, axis=1)
     return PolyMesh(
@@ -382,17 +358,17 @@ def _normal(folder: Path, points: np.ndarray, sheets: np.ndarray) -> int:
 
 def _twins(points: np.ndarray, patches: list[Patch]) -> tuple[np.ndarray, ...]:
     """The points that periodic patches with matching faces connect, for each pair of patches."""
-    found = []
-    matching = {(p.part, p.name): p for p in patches if p.kind == "cyclic" and len(p.edges)}
-    for (part, name), patch in matching.items():
-        other = matching.get((part, first_word(patch.stated, "neighbourPatch")))
+    twins = []
+    cyclic = {(p.processor, p.name): p for p in patches if p.kind == "cyclic" and len(p.edges)}
+    for (processor, name), patch in cyclic.items():
+        other = cyclic.get((processor, first_word(patch.stated, "neighbourPatch")))
         if other is None or name > other.name or len(patch.edges) != len(other.edges):
             continue
-        here, there = points[patch.edges], points[other.edges]
-        moved = here + (there.mean(1) - here.mean(1)).mean(0)
-        same = np.abs(moved - there).sum((1, 2)) <= np.abs(moved - there[:, ::-1]).sum((1, 2))
+        near, far = points[patch.edges], points[other.edges]
+        moved = near + (far.mean(1) - near.mean(1)).mean(0)
+        same = np.abs(moved - far).sum((1, 2)) <= np.abs(moved - far[:, ::-1]).sum((1, 2))
         partners = np.where(same[:, None], other.edges, other.edges[:, ::-1])
         twin = np.full(len(points), -1)
         twin[patch.edges], twin[partners] = partners, patch.edges
-        found.append(twin)
-    return tuple(found)
+        twins.append(twin)
+    return tuple(twins)

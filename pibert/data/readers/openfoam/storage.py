@@ -1,4 +1,4 @@
-"""Where a case stores its files: in the case folder, or in parts, one per processor.
+"""Where a case stores its files: in the case folder, or in one piece per processor.
 
 A decomposed case has folders ``processor0``, ``processor1`` ... or, in the collated format, one
 folder ``processorsN`` whose files hold one block per processor. Any file may be compressed
@@ -22,54 +22,74 @@ _BLOCK = re.compile(rb"\s*(?://[^\n]*\n\s*)*(\d+)\s*\(")
 
 @dataclass(frozen=True)
 class Storage:
-    """The folders of a case or of its parts."""
+    """The folders of a case, or of its processors."""
 
     case: Path
     """Files outside this folder are not read."""
     folders: tuple[Path, ...]
     collated: int = 0
-    """Number of parts in the only folder, in the collated format; 0 otherwise."""
+    """Number of processors in the only folder, in the collated format; 0 otherwise."""
 
     @property
-    def parts(self) -> int:
+    def processors(self) -> int:
         return self.collated or len(self.folders)
 
     def has(self, name: str) -> bool:
         return all(_find(folder / name) is not None for folder in self.folders)
 
     def names(self, folder: str) -> set[str]:
-        """Names in a folder that every part has."""
-        places = [part / folder for part in self.folders]
-        if not all(place.is_dir() for place in places):
+        """Names in a folder that every processor has."""
+        paths = [processor / folder for processor in self.folders]
+        if not all(path.is_dir() for path in paths):
             return set()
-        found = [{e.name.removesuffix(".gz") for e in place.iterdir()} for place in places]
-        return set.intersection(*found)
-
-    def incomplete_times(self) -> set[str]:
-        """Time folders that some parts have and others lack."""
-        found = {e.name for part in self.folders if part.is_dir() for e in part.iterdir()}
-        return {name for name in found - self.names("") if _TIME.fullmatch(name)}
+        return set.intersection(*({e.name.removesuffix(".gz") for e in p.iterdir()} for p in paths))
 
     def times(self) -> dict[str, float]:
-        """Time folders that every part has."""
+        """Time folders that every processor has."""
         return {name: float(name) for name in self.names("") if _TIME.fullmatch(name)}
 
+    def incomplete_times(self) -> list[str]:
+        """Time folders that only some processors have, in order."""
+        found = {entry.name for p in self.folders if p.is_dir() for entry in p.iterdir()}
+        return sorted((n for n in found - self.names("") if _TIME.fullmatch(n)), key=float)
+
     def read(self, name: str) -> list[Parser]:
-        """The file of every part, with its header parsed."""
-        paths = [(folder / name, _load(folder / name)) for folder in self.folders]
+        """The file of every processor, with its header parsed."""
+        files = [(folder / name, _load(folder / name)) for folder in self.folders]
         with parsing(self.folders[0] / name):
             if not self.collated:
-                return [Parser(data, path, case=self.case) for path, data in paths]
-            ((path, data),) = paths
-            return _blocks(data, path, self.collated, self.case)
+                return [Parser(data, path, case=self.case) for path, data in files]
+            ((path, data),) = files
+            return self._blocks(data, path)
+
+    def _blocks(self, data: bytes, path: Path) -> list[Parser]:
+        """The blocks of a collated file; only the first has a header."""
+        outer = Parser(data, path, case=self.case)
+        if outer.head.get("class") != ["decomposedBlockData"]:
+            raise ValueError("it is not in the collated format, unlike its folder")
+        parsers: list[Parser] = []
+        head: Dictionary | None = None
+        position = outer.position
+        while (found := _BLOCK.match(data, position)) is not None:
+            end = found.end() + int(found[1])
+            if data[end : end + 1] != b")":
+                raise ValueError("it ends within a processor's block")
+            parsers.append(Parser(data[found.end() : end], path, head, case=self.case))
+            head, position = parsers[0].head, end + 1
+        if len(parsers) != self.collated:
+            raise ValueError(
+                f"found the blocks of {len(parsers)} processors, expected {self.collated}"
+            )
+        return parsers
 
 
 def find_storages(case: Path) -> list[Storage]:
-    """The case itself and, if it is decomposed, its parts."""
+    """The case itself and, if it is decomposed, its processors."""
     found = [Storage(case, (case,))]
-    parts = [folder for folder in case.glob("processor[0-9]*") if folder.name[9:].isdecimal()]
-    if parts:
-        found.append(Storage(case, tuple(sorted(parts, key=lambda folder: int(folder.name[9:])))))
+    processors = [folder for folder in case.glob("processor[0-9]*") if folder.name[9:].isdecimal()]
+    if processors:
+        ordered = sorted(processors, key=lambda folder: int(folder.name[9:]))
+        found.append(Storage(case, tuple(ordered)))
     for folder in sorted(case.glob("processors[0-9]*")):
         if not folder.name[10:].isdecimal():
             raise SourceError(
@@ -90,7 +110,7 @@ def time_folders(folder: Path) -> list[tuple[float, Path]]:
 
 @contextmanager
 def parsing(path: Path) -> Iterator[None]:
-    """Errors about the content of a file become a ``SourceError`` that names it."""
+    """Turn errors about the content of a file into a ``SourceError`` that names it."""
     try:
         yield
     except SourceError:
@@ -113,22 +133,3 @@ def _load(path: Path) -> bytes:
         raise SourceError(f"{path}: this file of the case is missing; copy it too.")
     with parsing(found):
         return unpack_gzip(found) if found.suffix == ".gz" else found.read_bytes()
-
-
-def _blocks(data: bytes, path: Path, count: int, case: Path) -> list[Parser]:
-    """The parts of a collated file; only the first has a header."""
-    outer = Parser(data, path, case=case)
-    if outer.head.get("class") != ["decomposedBlockData"]:
-        raise ValueError("it is not in the collated format, unlike its folder")
-    parts: list[Parser] = []
-    head: Dictionary | None = None
-    place = outer.place
-    while (found := _BLOCK.match(data, place)) is not None:
-        end = found.end() + int(found[1])
-        if data[end : end + 1] != b")":
-            raise ValueError("it ends within a processor's block")
-        parts.append(Parser(data[found.end() : end], path, head, case=case))
-        head, place = parts[0].head, end + 1
-    if len(parts) != count:
-        raise ValueError(f"found the blocks of {len(parts)} processors, expected {count}")
-    return parts

@@ -3,87 +3,77 @@
     {root}/{scenario}/hf_dataset/{real|numerical}/data-*.arrow     one row, one trajectory
     {root}/{scenario}/{real|numerical}/{name}.h5                   one file, one trajectory
 
-Opening reads names, shapes and coordinates, never a field; a trajectory reads the frames and fields
-that it is asked for. Channels are u and v, and p where the row has it (the simulations); the stored
-vorticity comes only on request, as ``omega``.
+Opening reads names, shapes and coordinates, never a field; a trajectory reads the requested frames
+and fields. Channels are u and v, and p where the row has it (the simulations); the stored vorticity
+is read only on request (``--channels omega=vo``).
 
-What the files state is little: fields, shapes, and sometimes x, y and t without units. Frame
-interval and body geometry come from the publishers' code, the parameters from the names. Where x
-and y are missing or not uniform the grid is that of the pixels. Measured points that are not finite
-are not valid. Reference: https://huggingface.co/datasets/AI4Science-WestlakeU/RealPDEBench
+The files state fields, shapes, and sometimes x, y and t without units. Frame interval and body
+geometry come from the publishers' code, the parameters from the names. Where x and y are missing or
+not uniform the grid counts pixels. Measured points that are not finite are not valid. Reference:
+https://huggingface.co/datasets/AI4Science-WestlakeU/RealPDEBench
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pibert.data.hdf5 import DAMAGED, open_hdf5
 from pibert.data.readers.realpdebench.facts import SCENARIOS, STORED_AS, describe
-from pibert.data.readers.realpdebench.rows import ArrowRow, ArrowRows, RawRow, Row, shard_paths
+from pibert.data.readers.realpdebench.rows import ArrowRow, RawRow, Row, Shard, shard_paths
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, check_channels
 from pibert.fields import Trajectory
 from pibert.regular_files import require_regular
+from pibert.textfiles import parse_json, read_text
 
 TITLE = "RealPDEBench (Arrow or raw HDF5)"
 ISOLATED = False
 KINDS = ("real", "numerical")
+_SUFFIXES = {".arrow": "data-*.arrow", ".h5": "*.h5"}
 
 
-class Part(NamedTuple):
-    """The trajectories of one scenario and kind in one form."""
+class Subset(NamedTuple):
+    """The trajectories of one scenario and kind, as a folder or a single file."""
 
     path: Path
-    form: Literal["arrow", "hdf5"]
+    suffix: str
     scenario: str | None
     kind: str | None
 
     def __str__(self) -> str:
-        return f"{self.scenario or '?'} {self.kind or '?'} ({self.form}): {self.path}"
+        return f"{self.scenario or '?'} {self.kind or '?'} ({self.suffix}): {self.path}"
 
 
 def recognise(path: Path) -> bool:
     try:
-        return any(_looks_right(part) for part in find_parts(path)[:1])
+        subset = next(iter(find_subsets(path)), None)
+        if subset is None:
+            return False
+        first = min(subset.path.glob(_SUFFIXES[subset.suffix]), default=subset.path)
+        require_regular(first)
+        if subset.suffix == ".arrow":
+            with first.open("rb") as file:
+                head = file.read(1 << 16)
+            return all(name in head for name in (b"sim_id", b"shape_t", b"shape_h"))
+        with open_hdf5(first) as h5:
+            return "measured_data/u" in h5 and "measured_data/v" in h5
     except DAMAGED:
         return False
 
 
-def _looks_right(part: Part) -> bool:
-    if part.form == "arrow":
-        shards = [part.path] if part.path.is_file() else sorted(part.path.glob("data-*.arrow"))
-        require_regular(shards[0])
-        with shards[0].open("rb") as file:
-            head = file.read(1 << 16)
-        return all(name in head for name in (b"sim_id", b"shape_t", b"shape_h"))
-    path = part.path if part.path.is_file() else sorted(part.path.glob("*.h5"))[0]
-    with open_hdf5(path) as h5:
-        return "measured_data/u" in h5 and "measured_data/v" in h5
-
-
-def find_parts(path: Path) -> list[Part]:
-    """What a root, a scenario's folder, a folder of trajectories or a single file holds."""
+def find_subsets(path: Path) -> list[Subset]:
+    """Find the subsets of a root, a scenario's folder, a folder of trajectories or a file."""
     path = path.absolute()
-    if path.is_file():
-        forms: dict[str, Literal["arrow", "hdf5"]] = {".arrow": "arrow", ".h5": "hdf5"}
-        form = forms.get(path.suffix)
-        return [_part(path, form)] if form else []
-    if path.is_dir():
-        if next(path.glob("data-*.arrow"), None):
-            return [_part(path, "arrow")]
-        if next(path.glob("*.h5"), None):
-            return [_part(path, "hdf5")]
+    for suffix, pattern in _SUFFIXES.items():
+        if (path.is_file() and path.suffix == suffix) or any(path.glob(pattern)):
+            near = [folder.name for folder in (path, *path.parents)][:4]
+            scenario = next((name for name in near if name in SCENARIOS), None)
+            kind = next((name for name in near[:2] if name in KINDS), None)
+            return [Subset(path, suffix, scenario, kind)]
     below = [path / kind for kind in KINDS] + [path / "hf_dataset" / kind for kind in KINDS]
     if path.name not in SCENARIOS:
         below += [path / scenario for scenario in SCENARIOS]
-    return [part for folder in below if folder.is_dir() for part in find_parts(folder)]
-
-
-def _part(path: Path, form: Literal["arrow", "hdf5"]) -> Part:
-    near = [folder.name for folder in (path, *path.parents)][:4]
-    scenario = next((name for name in near if name in SCENARIOS), None)
-    return Part(path, form, scenario, next((name for name in near[:2] if name in KINDS), None))
+    return [subset for folder in below if folder.is_dir() for subset in find_subsets(folder)]
 
 
 def open_recordings(
@@ -92,108 +82,92 @@ def open_recordings(
     *,
     scenario: str | None = None,
     kind: Literal["real", "numerical"] | None = None,
-    channels: Sequence[str] | None = None,
 ) -> Recordings:
-    """The trajectories of one scenario and kind, below the root of the data or a folder in it.
+    """Open the trajectories of one scenario and kind, below the root of the data or a folder in it.
 
-    State ``scenario`` and ``kind`` where the path holds several or its name does not say.
-    ``channels`` are among u, v, p and omega; default: u, v, and p where the row has it.
+    State ``scenario`` and ``kind`` where the path holds several or does not name them.
     """
     check_channels(path, hints, STORED_AS)
-    if channels is None and "omega" in hints.channels:  # the one that is left out otherwise
-        channels = ("u", "v", "omega")
-    unknown = sorted(set(channels or ()) - set(STORED_AS))
-    if unknown:
-        raise ValueError(f"unknown channels {unknown}; choose from: {', '.join(STORED_AS)}")
     if scenario is not None and scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {scenario!r}; choose from: {', '.join(SCENARIOS)}")
-    part = _choose(path, scenario, kind)
-    rows: dict[str, Row] = {}
-    remarks: list[str] = []
-    if part.form == "arrow":
-        rows, remarks = _arrow_rows(part)
-    else:
-        paths = [part.path] if part.path.is_file() else sorted(part.path.glob("*.h5"))
-        rows = {bare_name(path.name): RawRow.of(path) for path in paths}
-    if not rows:
-        raise SourceError(f"{part.path}: it holds no trajectory; resume the download")
+    subset = _choose(path, scenario, kind)
+    rows, notes = _rows(subset)
     options: dict[str, Any] = {
-        "scenario": part.scenario,
-        "kind": part.kind,
-        "channels": None if channels is None else tuple(channels),
+        "scenario": subset.scenario,
+        "kind": subset.kind,
         "hints": hints,
-        "source": {"data_version": _version(part)},
+        "source": {"data_version": _version(subset)},
     }
-    names = tuple(rows)
+    first = next(iter(rows))
     return Recordings(
         kind="realpdebench",
-        path=part.path,
-        names=names,
+        path=subset.path,
+        names=tuple(rows),
         load=partial(_load, rows=rows, options=options),
-        notes=(*remarks, *describe(names[0], rows[names[0]], **options)[1]),
+        notes=(*notes, *describe(first, rows[first], **options)[1]),
     )
 
 
-def _choose(path: Path, scenario: str | None, kind: str | None) -> Part:
+def _choose(path: Path, scenario: str | None, kind: str | None) -> Subset:
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file or folder")
-    parts = find_parts(path)
-    if not parts:
+    subsets = find_subsets(path)
+    if not subsets:
         raise SourceError(
             f"{path}: found no RealPDEBench data; expected SCENARIO/hf_dataset/real/data-*.arrow "
             f"or SCENARIO/real/*.h5 with a scenario among {', '.join(SCENARIOS)}"
         )
     fitting = [
-        part._replace(scenario=part.scenario or scenario, kind=part.kind or kind)
-        for part in parts
-        if scenario in (None, part.scenario) or part.scenario is None
-        if kind in (None, part.kind) or part.kind is None
+        subset._replace(scenario=subset.scenario or scenario, kind=subset.kind or kind)
+        for subset in subsets
+        if scenario is None or subset.scenario in (None, scenario)
+        if kind is None or subset.kind in (None, kind)
     ]
     if len(fitting) != 1:
-        wanted = "more than one set" if fitting else f"no {scenario or ''} {kind or ''}".rstrip()
-        listing = "; ".join(str(part) for part in parts)
+        problem = "more than one set" if fitting else f"no {scenario or ''} {kind or ''}".rstrip()
         raise SourceError(
-            f"{path}: {wanted}; say which (--scenario, --type real or numerical), or name its "
-            f"folder. There are: {listing}"
+            f"{path}: {problem}; choose one (--scenario, --type real or numerical), or give its "
+            f"folder. There are: {'; '.join(map(str, subsets))}"
         )
     return fitting[0]
 
 
-def _arrow_rows(part: Part) -> tuple[dict[str, Row], list[str]]:
-    shards = (part.path,) if part.path.is_file() else shard_paths(part.path)
-    data = ArrowRows(shards)
+def _rows(subset: Subset) -> tuple[dict[str, Row], list[str]]:
+    """The stored trajectories by name, and notes."""
+    path, notes = subset.path, list[str]()
+    files, stored = [path] if path.is_file() else [], list[Row]()
+    if subset.suffix == ".arrow":
+        shards = [Shard(file) for file in files or shard_paths(path)]
+        stored = [ArrowRow(shard, row) for shard in shards for row in range(shard.table.num_rows)]
+        if cut := [shard.path.name for shard in shards if not shard.is_complete()]:
+            notes = [f"{cut} lack the mark that ends an Arrow stream: trajectories may be missing"]
+    else:
+        stored = [
+            RawRow(file) for file in ([path] if path.is_file() else sorted(path.glob("*.h5")))
+        ]
     rows: dict[str, Row] = {}
-    for place in data.places():
-        name = data.value(place, "sim_id")
-        if not isinstance(name, str) or not name:
-            raise SourceError(
-                f"{data.where(place, 'sim_id')}: expected the name of a trajectory, found "
-                f"{name!r}; this is not the layout of RealPDEBench"
-            )
-        row = ArrowRow.at(data, place)
-        name = bare_name(name)
+    for row in stored:
+        name = bare_name(row.name)
         if name in rows:
-            raise SourceError(
-                f"{row.where}: there is a trajectory {name!r} in {rows[name].where} too"
-            )
+            raise SourceError(f"{row.where}: {rows[name].where} has a trajectory {name!r} too")
         rows[name] = row
-    cut = [path.name for i, path in enumerate(shards) if not data.ends_well(i)]
-    remark = f"{cut} lack the mark that ends an Arrow stream: trajectories may be missing"
-    return rows, [remark] if cut else []
+    if not rows:
+        raise SourceError(f"{path}: it holds no trajectory; resume the download")
+    return rows, notes
 
 
 def bare_name(name: str) -> str:
-    """The files call a trajectory ``1800.h5`` and ``1800``."""
+    """The name of a trajectory without ``.h5``, which some files add."""
     return name.removesuffix(".h5")
 
 
-def _version(part: Part) -> str | None:
+def _version(subset: Subset) -> str | None:
     """The version in the root's version.json, if there is one."""
-    for path in (folder / "version.json" for folder in list(part.path.parents)[:4]):
-        if path.is_file():
+    for folder in list(subset.path.parents)[:4]:
+        if (folder / "version.json").is_file():
             try:
-                return str(json.loads(path.read_text())["data_version"])
-            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+                return str(parse_json(read_text(folder / "version.json"))["data_version"])
+            except (OSError, ValueError, KeyError, TypeError):
                 return None
     return None
 

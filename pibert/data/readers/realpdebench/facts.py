@@ -1,8 +1,8 @@
-"""What is known about RealPDEBench's flows beside their fields, and a trajectory made of both.
+"""Published facts about RealPDEBench's flows, and trajectories made of rows and these facts.
 
 The files state neither units nor geometry nor parameters. The publishers' code and pages give the
 frame interval, the body in pixels and, for the cylinder, its diameter; the trajectories' names hold
-the parameters. ``Trajectory.local`` records what was taken from where.
+the parameters. ``Trajectory.local`` records the origin of each.
 """
 
 import re
@@ -36,15 +36,20 @@ class Disc(NamedTuple):
 
     shape: tuple[int, int]
     centre: tuple[float, float]
+    """Of a moving body: the position at rest."""
     diameter: float
     moves: bool = False
-    """The centre is then the position at rest."""
     metres: float | None = None
     """The diameter in metres, where it is published."""
 
+    def scale(self, shape: tuple[int, ...]) -> float | None:
+        """Grid points per pixel of the measured view; None for another view."""
+        same = shape[0] * self.shape[1] == shape[1] * self.shape[0]
+        return shape[1] / self.shape[1] if same else None
+
 
 class Scenario(NamedTuple):
-    """What is published about a scenario beside its files."""
+    """Published facts about a scenario."""
 
     dt: float | None = None
     """Seconds between frames."""
@@ -73,40 +78,41 @@ def describe(
     *,
     scenario: str | None,
     kind: str | None,
-    channels: tuple[str, ...] | None,
     hints: Hints,
     source: Mapping[str, Any],
 ) -> tuple[Trajectory, tuple[str, ...]]:
-    """The trajectory of a row and notes on what was assumed; no field is read."""
+    """Return the trajectory of a row, and notes on assumptions; no field is read."""
     facts = SCENARIOS[scenario] if scenario else Scenario(family=None)
-    names = _channels(row, channels)
-    time = _Time(row, facts)
-    place = _Place(row, facts, hints)
-    body, body_note = _body(row.shape[1:], facts.body)
-    found = re.fullmatch(facts.name, name) if facts.name else None
-    stated = {key: float(text) for key, text in found.groupdict().items()} if found else {}
-    repeat = stated.pop("repeat", None)
+    channels = ("u", "v", *(["p"] if row.has("p") else []), *set(hints.channels) & {"omega"})
+    for channel in channels:
+        if not row.has(STORED_AS[channel]):
+            raise SourceError(f"{row.where}: the field {STORED_AS[channel]!r} is missing or null")
+    time = _find_time(row, facts.dt)
+    space = _find_space(row, facts.body, hints)
+    body, body_note = _find_body(row.shape[1:], facts.body)
+    match = re.fullmatch(facts.name, name) if facts.name else None
+    parameters = {key: float(text) for key, text in match.groupdict().items()} if match else {}
+    repeat = parameters.pop("repeat", None)
     fields = ArraySource(
         row,
-        [Piece(STORED_AS[n], "tyx") for n in names],
+        [Piece(STORED_AS[n], "tyx") for n in channels],
         row.shape,
-        flip_y=place.flip_y,
-        flip_x=place.flip_x,
-    )
-    spec = FieldSpec(
-        channels=names,
-        units=(UNKNOWN_UNIT,) * len(names),
-        parameters=tuple(map(describe_parameter, stated)),
-        dt=time.dt,
-        grid=Grid(row.shape[1:], place.dx, place.dy, origin=place.origin),
-        family=facts.family,
+        flip_y=space.flip_y,
+        flip_x=space.flip_x,
     )
     trajectory = Trajectory(
         name=name,
         states=fields,
         time=torch.from_numpy(time.values),
-        spec=spec,
-        parameters=stated,
+        spec=FieldSpec(
+            channels=channels,
+            units=(UNKNOWN_UNIT,) * len(channels),
+            parameters=tuple(map(describe_parameter, parameters)),
+            dt=time.dt,
+            grid=Grid(row.shape[1:], space.dx, space.dy, origin=space.origin),
+            family=facts.family,
+        ),
+        parameters=parameters,
         body=None if body is None else body.flip(fields.flips),
         valid=finite_points(fields) if kind == "real" else None,
         source=_SOURCE
@@ -123,139 +129,118 @@ def describe(
         },
         local={
             "stride": 1,
-            "channels": list(names),
+            "channels": list(channels),
             "time": time.note,
-            "coordinates": place.note,
+            "coordinates": space.note,
             "body": body_note,
             **({"family": "none: a gas that burns"} if scenario == "combustion" else {}),
         },
-        length_unit=place.unit,
+        length_unit=space.unit,
         time_unit=time.unit,
     )
-    remarks = [time.note, place.note, body_note]
-    remarks += ["the data do not state the unit of the velocity (its size fits m/s)"]
-    if "omega" not in names and row.has("vo"):
-        remarks.append("the stored vorticity is left out; ask for channel 'omega' to have it")
-    return trajectory, tuple(note for note in remarks if note)
+    notes = [time.note, space.note, body_note]
+    notes.append("the data do not state the unit of the velocity (its size fits m/s)")
+    if "omega" not in channels and row.has("vo"):
+        notes.append("the stored vorticity is left out; read it with --channels omega=vo")
+    return trajectory, tuple(note for note in notes if note)
 
 
-def _channels(row: Row, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-    names = wanted or ("u", "v", *(("p",) if row.has("p") else ()))
-    for name in names:
-        if not row.has(STORED_AS[name]):
-            raise SourceError(
-                f"{row.where}: there is no field {STORED_AS[name]!r} for channel {name!r}, or it "
-                "is null; ask for other channels"
-            )
-    return names
+class _Time(NamedTuple):
+    values: np.ndarray
+    dt: float | None
+    unit: str | None
+    note: str = ""
 
 
-class _Time:
-    """When the frames were taken: as the row states, or as published."""
-
-    def __init__(self, row: Row, facts: Scenario) -> None:
-        count, stored = row.shape[0], row.axis("t")
-        self.unit: str | None = None
-        self.note = ""
-        usable = stored is not None and stored.shape == (count,) and np.isfinite(stored).all()
-        if stored is not None and usable and (np.diff(stored) > 0).all():
-            self.values, self.dt = smooth_time(stored)
-            if facts.dt is not None and self.dt is not None:
-                if abs(self.dt / facts.dt - 1) < 0.01:
-                    self.unit = "s"
-                else:
-                    self.note = (
-                        f"t grows by {self.dt:g} per frame, but the published interval is "
-                        f"{facts.dt:g} s: its unit is not known"
-                    )
-            return
-        if facts.dt is not None:
-            self.dt, self.unit = facts.dt, "s"
-            missing = "no t" if stored is None else "t is of no use (wrong length or not growing)"
-            self.note = f"{missing}: the published interval of {facts.dt:g} s was taken"
-        else:
-            self.dt = None
-            self.note = "neither t nor a published interval: time counts frames"
-        self.values = np.arange(count) * (self.dt or 1.0)
+def _find_time(row: Row, published: float | None) -> _Time:
+    """The times of the frames: as stored, or from the published interval, or counted."""
+    count, stored = row.shape[0], row.axis("t")
+    usable = stored is not None and stored.shape == (count,) and np.isfinite(stored).all()
+    if stored is not None and usable and (np.diff(stored) > 0).all():
+        values, dt = smooth_time(stored)
+        if published is None or dt is None:
+            return _Time(values, dt, None)
+        if abs(dt / published - 1) < 0.01:
+            return _Time(values, dt, "s")
+        return _Time(
+            values,
+            dt,
+            None,
+            f"t grows by {dt:g} per frame, but the published interval is {published:g} s: its unit "
+            "is not known",
+        )
+    if published is None:
+        note = "neither t nor a published interval: time counts frames"
+        return _Time(np.arange(count, dtype=np.float64), None, None, note)
+    problem = "no t" if stored is None else "t has the wrong length or does not grow"
+    note = f"{problem}: the published interval of {published:g} s is used"
+    return _Time(np.arange(count) * published, published, "s", note)
 
 
-class _Place:
-    """Where the points are: from x and y, from the size of the body, or counted in pixels."""
+class _Space(NamedTuple):
+    dx: float
+    dy: float
+    unit: str | None
+    note: str
+    origin: tuple[float, float] = (0.0, 0.0)
+    flip_x: bool = False
+    flip_y: bool = False
 
-    def __init__(self, row: Row, facts: Scenario, hints: Hints) -> None:
-        self.origin = (0.0, 0.0)
-        self.unit: str | None = None
-        self.flip_x = self.flip_y = False
-        axes = _axes(row.axis("x"), row.axis("y"), row.shape[1:])
-        if isinstance(axes, str):
-            self.dx = self.dy = 1.0
-            self.note = f"{axes}: the grid counts pixels"
-            scale = _scale(row.shape[1:], facts.body)
-            if facts.body and facts.body.metres and scale:
-                self.dx = self.dy = facts.body.metres / (facts.body.diameter * scale)
-                self.unit = "m"
-                self.note = f"{axes}: the spacing is that of a body of {facts.body.metres:g} m"
-            elif hints.dx is None:
-                self.unit = "px"
-        else:
-            (x, dx), (y, dy) = axes
-            self.flip_x, self.flip_y = dx < 0, dy < 0
-            self.dx, self.dy = abs(dx), abs(dy)
-            self.origin = (float(x.min()), float(y.min()))
-            turned = [what for what, step in (("rows", dy), ("columns", dx)) if step < 0]
-            self.note = "".join(
-                f"the {what} were reversed, because their coordinate descends; " for what in turned
-            ) + _unit_note(self.dx, row.shape[1:], facts.body)
+
+def _find_space(row: Row, body: Disc | None, hints: Hints) -> _Space:
+    """The coordinates: from x and y, from the size of the body, or counted in pixels."""
+    axes, shape = _axes(row.axis("x"), row.axis("y"), row.shape[1:]), row.shape[1:]
+    scale = None if body is None else body.scale(shape)
+    size = None if body is None else body.metres
+    pixel = None if body is None or not size or not scale else size / (body.diameter * scale)
+    if isinstance(axes, str):
+        if pixel is not None:
+            note = f"{axes}: the spacing follows from the diameter of the body, {size:g} m"
+            return _Space(pixel, pixel, "m", note)
+        unit = "px" if hints.dx is None else None
+        return _Space(1.0, 1.0, unit, f"{axes}: the grid counts pixels")
+    (x, dx), (y, dy) = axes
+    flipped = [what for what, step in (("rows", dy), ("columns", dx)) if step < 0]
+    note = "".join(
+        f"the {what} were reversed, because their coordinate descends; " for what in flipped
+    )
+    note += f"x grows by {abs(dx):g} in a unit that is not stated"
+    if pixel is not None:
+        units = (("m", 1.0), ("mm", 1e3))
+        fits = [unit for unit, factor in units if abs(abs(dx) / (pixel * factor) - 1) < 0.1]
+        note += f" (that fits {fits[0] if fits else 'neither m nor mm'}: the body is {size:g} m)"
+    origin = (float(x.min()), float(y.min()))
+    return _Space(abs(dx), abs(dy), None, note, origin, dx < 0, dy < 0)
 
 
 def _axes(
     x: np.ndarray | None, y: np.ndarray | None, shape: tuple[int, int]
 ) -> tuple[tuple[np.ndarray, float], tuple[np.ndarray, float]] | str:
-    """The axes of columns and rows with their steps, or why there are none."""
+    """The axes of columns and rows with their steps, or the reason why there are none."""
     if x is None or y is None:
         return "no x and y"
-    if x.ndim == 2 and y.ndim == 2:
-        if x.shape != shape or y.shape != shape:
-            return f"x and y have shapes {x.shape} and {y.shape}, not that of the fields"
+    spread = 0.0
+    if x.shape == y.shape == shape:
         spread = max(np.ptp(x, axis=0).max(), np.ptp(y, axis=1).max())
         if np.ptp(x, axis=0).max() > np.ptp(x, axis=1).max():
             return "x varies from row to row and not from column to column (swapped axes?)"
         x, y = x[0], y[:, 0]
-    else:
-        spread = 0.0
     if x.shape != shape[1:] or y.shape != shape[:1]:
-        return f"x and y have lengths {len(x)} and {len(y)}, not those of columns and rows"
+        return f"x and y have shapes {x.shape} and {y.shape}, unlike the fields"
     dx, dy = uniform_step(x), uniform_step(y)
     if dx is None or dy is None or not spread <= 1e-2 * min(abs(dx), abs(dy)):
         return "x and y are not uniform"
     return (x, dx), (y, dy)
 
 
-def _scale(shape: tuple[int, ...], body: Disc | None) -> float | None:
-    """Points per pixel of the measured view; None where the view is another."""
-    if body is None or shape[0] * body.shape[1] != shape[1] * body.shape[0]:
-        return None
-    return shape[1] / body.shape[1]
-
-
-def _unit_note(dx: float, shape: tuple[int, ...], body: Disc | None) -> str:
-    scale = _scale(shape, body)
-    if body is None or body.metres is None or scale is None:
-        return f"x grows by {dx:g} in a unit that is not stated"
-    pixel = body.metres / (body.diameter * scale)
-    fits = [unit for unit, size in (("m", 1.0), ("mm", 1e3)) if abs(dx / (pixel * size) - 1) < 0.1]
-    guess = f"that fits {fits[0] if fits else 'neither m nor mm'}: the body is {body.metres:g} m"
-    return f"x grows by {dx:g} in a unit that is not stated ({guess})"
-
-
-def _body(shape: tuple[int, ...], body: Disc | None) -> tuple[Tensor | None, str]:
+def _find_body(shape: tuple[int, ...], body: Disc | None) -> tuple[Tensor | None, str]:
     if body is None:
         return None, ""
-    scale = _scale(shape, body)
+    scale = body.scale(shape)
     if scale is None:
         return None, (
-            f"no body: its published place is for views of {body.shape[0]} x {body.shape[1]} and "
-            f"the like, found {shape[0]} x {shape[1]}"
+            f"no body: its published position is for views with the aspect ratio of "
+            f"{body.shape[0]} x {body.shape[1]}, found {shape[0]} x {shape[1]}"
         )
     x, y = (scale * c for c in body.centre)
     radius = scale * body.diameter / 2

@@ -6,11 +6,10 @@ for every time; its block ``internal`` is the flow, the others are patches.
 """
 
 import contextlib
-import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pibert.data.provenance import own_facts
@@ -18,30 +17,59 @@ from pibert.data.readers.recordings import Hints, Recordings, SourceError
 from pibert.data.readers.shared.series import CellPlane, Plane, Series, open_series
 from pibert.data.readers.shared.space import cut_plane
 from pibert.data.readers.vtk.legacy import HEAD, read_legacy
-from pibert.data.readers.vtk.xml import Document, parse
+from pibert.data.readers.vtk.xml import parse, read_xml
+from pibert.textfiles import parse_json, read_text
 
+TITLE = "VTK (.vtk, .vti, .vtr, .vts, .vtu, .vtp, .vtm, .pvd, .series)"
+HINTS = ("channels", "shape")
+
+_FRAMES = (".vtk", ".vti", ".vtr", ".vts", ".vtu", ".vtp", ".vtm")
+_SERIES = (".pvd", ".series")
+# Parallel files name the files of their pieces; opening them reports what to do.
+_PARALLEL = (".pvti", ".pvtr", ".pvts", ".pvtu", ".pvtp")
 _FLOW = ("internal", "internalMesh")
+_HEAD = 1 << 14
+_OWN = re.compile(rb"<!-- PIBERT (\{.*?\}) -->")
+"""In the head of a file that this package wrote."""
 
 
-def read_collection(path: Path) -> list[tuple[float, Path]]:
-    """The files of a .pvd or .series, by time."""
-    named = _named_in_series(path) if path.suffix.lower() == ".series" else _named_in_pvd(path)
-    times: dict[float, Path] = {}
-    for time, file in named:
-        if not math.isfinite(time):
-            raise SourceError(f"{path}: the time of {file!r} is {time}; write it again")
-        if time in times:
-            raise SourceError(
-                f"{path}: two files for time {time:g}; a flow in several parts is not read: merge "
-                "the parts into one file per time"
-            )
-        times[time] = _existing(path, file)
-    if not times:
-        raise SourceError(f"{path}: this collection names no data sets; save it again")
-    return sorted(times.items())
+def recognise(path: Path) -> bool:
+    if path.is_dir():
+        try:
+            return any(_files(path, *_FRAMES, *_SERIES))
+        except OSError:
+            return False
+    return path.suffix.lower() in (*_FRAMES, *_PARALLEL, *_SERIES) and path.is_file()
 
 
-def find_flow(path: Path) -> Path:
+def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
+    if path.is_dir():
+        collections = list(_files(path, *_SERIES))
+        # A case may have series of its patches, too: that of the blocks holds the flow.
+        blocks = [entry for entry in collections if entry.name.lower().endswith(".vtm.series")]
+        for found in (collections, blocks):
+            if len(found) == 1:
+                return _open_collection(found[0], hints)
+        return _open_folder(path, hints)
+    if path.suffix.lower() in _SERIES:
+        return _open_collection(path, hints)
+    return _open([path], path, hints, path.stem)
+
+
+def read_plane(path: Path) -> Plane | CellPlane:
+    """Read the plane in one file."""
+    try:
+        if path.suffix.lower() == ".vtm":
+            path = _find_flow(path)
+        with path.open("rb") as file:
+            is_legacy = file.read(len(HEAD)) == HEAD or path.suffix.lower() == ".vtk"
+        mesh = read_legacy(path) if is_legacy else read_xml(path)
+    except OSError as error:
+        raise SourceError(f"{path}: it cannot be read ({error.strerror})") from error
+    return cut_plane(mesh, path)
+
+
+def _find_flow(path: Path) -> Path:
     """The file of a .vtm that holds the flow: the block ``internal``, or the only one."""
     entries = list(parse(path, path.read_bytes()).iter("DataSet"))
     chosen = [entry for entry in entries if entry.get("name") in _FLOW] or entries
@@ -54,29 +82,10 @@ def find_flow(path: Path) -> Path:
     return _existing(path, chosen[0].get("file"))
 
 
-def _named_in_pvd(path: Path) -> Iterable[tuple[float, str | None]]:
-    entries = parse(path, path.read_bytes()).findall("Collection/DataSet")
-    try:
-        return [(float(e.get("timestep", i)), e.get("file")) for i, e in enumerate(entries)]
-    except ValueError as error:
-        raise SourceError(f"{path}: a time step that is no number ({error})") from error
-
-
-def _named_in_series(path: Path) -> Iterable[tuple[float, str | None]]:
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))["files"]
-        return [(float(entry["time"]), str(entry["name"])) for entry in entries]
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise SourceError(
-            f"{path}: expected JSON with the name and time of every file ({type(error).__name__}: "
-            f"{error}); write it again"
-        ) from error
-
-
 def _existing(path: Path, file: str | None) -> Path:
     """The file of an entry, which lies in the folder of the list or below it."""
     folder = path.absolute().parent
-    # Without "..", so that the place that is checked is the place that is read.
+    # Without "..", so that the path that is checked is the path that is read.
     found = Path(os.path.normpath(folder / (file or "")))
     if not found.is_relative_to(os.path.normpath(folder)):
         raise SourceError(
@@ -84,61 +93,12 @@ def _existing(path: Path, file: str | None) -> Path:
             "data into the folder, and name it relative to the list"
         )
     if not file or not found.is_file():
-        raise SourceError(f"{path}: it names {file!r}, which is not there; copy it too")
+        raise SourceError(f"{path}: it names {file!r}, which does not exist; copy it too")
     return found
 
 
-TITLE = "VTK (.vtk, .vti, .vtr, .vts, .vtu, .vtp, .vtm, .pvd, .series)"
-HINTS = ("channels", "shape")
-
-_FRAMES = (".vtk", ".vti", ".vtr", ".vts", ".vtu", ".vtp", ".vtm")
-_SERIES = (".pvd", ".series")
-_HEAD = 1 << 14
-_OWN = re.compile(rb"<!-- PIBERT (\{.*?\}) -->")
-"""In the head of a file that this package wrote."""
-# They name the files of their parts: taken for VTK, so that opening them reports what to do.
-_PARTS = (".pvti", ".pvtr", ".pvts", ".pvtu", ".pvtp")
-
-
-def recognise(path: Path) -> bool:
-    if path.is_dir():
-        try:
-            return any(_files(path, *_FRAMES, *_SERIES))
-        except OSError:
-            return False
-    return path.suffix.lower() in (*_FRAMES, *_PARTS, *_SERIES) and path.is_file()
-
-
-def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
-    if path.is_dir():
-        collections = list(_files(path, *_SERIES))
-        # Of a case there may be series of its patches, too: that of the blocks holds the flow.
-        blocks = [entry for entry in collections if entry.name.lower().endswith(".vtm.series")]
-        for found in (collections, blocks):
-            if len(found) == 1:
-                return _open_collection(found[0], hints)
-        return _open_folder(path, hints)
-    if path.suffix.lower() in _SERIES:
-        return _open_collection(path, hints)
-    return _open([path], path, hints, path.stem)
-
-
-def read_plane(path: Path) -> Plane | CellPlane:
-    """The plane in one file."""
-    try:
-        if path.suffix.lower() == ".vtm":
-            path = find_flow(path)
-        with path.open("rb") as file:
-            legacy = file.read(len(HEAD)) == HEAD
-        is_legacy = legacy or path.suffix.lower() == ".vtk"
-        mesh = read_legacy(path) if is_legacy else Document(path, path.read_bytes()).mesh()
-    except OSError as error:
-        raise SourceError(f"{path}: it cannot be read ({error.strerror})") from error
-    return cut_plane(mesh, path)
-
-
 def _files(folder: Path, *suffixes: str) -> Iterator[Path]:
-    """The files of a folder with these suffixes; no pipes, whose reading might never end."""
+    """The regular files of a folder with these suffixes; reading a pipe might never end."""
     for entry in folder.iterdir():
         if entry.suffix.lower() in suffixes and entry.is_file():
             yield entry
@@ -146,10 +106,42 @@ def _files(folder: Path, *suffixes: str) -> Iterator[Path]:
 
 def _open_collection(path: Path, hints: Hints) -> Recordings:
     try:
-        times, files = zip(*read_collection(path), strict=True)
+        files = _read_collection(path)
     except OSError as error:
         raise SourceError(f"{path}: it cannot be read ({error.strerror})") from error
-    return _open(files, path, hints, path.name.partition(".")[0], times)
+    times = sorted(files)
+    name = path.name.partition(".")[0]
+    return _open([files[time] for time in times], path, hints, name, times)
+
+
+def _read_collection(path: Path) -> dict[float, Path]:
+    """The files of a .pvd or .series by time."""
+    entries: list[tuple[float, str | None]]
+    try:
+        if path.suffix.lower() == ".series":
+            listed = parse_json(read_text(path))["files"]
+            entries = [(float(entry["time"]), str(entry["name"])) for entry in listed]
+        else:
+            found = parse(path, path.read_bytes()).findall("Collection/DataSet")
+            entries = [(float(e.get("timestep", i)), e.get("file")) for i, e in enumerate(found)]
+    except SourceError:
+        raise
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise SourceError(
+            f"{path}: expected the name and time of every file ({type(error).__name__}: {error}); "
+            "write it again"
+        ) from error
+    files: dict[float, Path] = {}
+    for time, file in entries:
+        if not math.isfinite(time) or time in files:
+            raise SourceError(
+                f"{path}: expected one file for each time, found {file!r} for time {time:g} too; "
+                "merge the pieces of a flow into one file per time"
+            )
+        files[time] = _existing(path, file)
+    if not files:
+        raise SourceError(f"{path}: this collection names no data sets; save it again")
+    return files
 
 
 def _open_folder(path: Path, hints: Hints) -> Recordings:

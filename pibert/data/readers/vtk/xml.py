@@ -1,11 +1,11 @@
 """VTK's XML files: .vti, .vtr, .vts, and .vtu and .vtp in one piece or several.
 
-An array is text, base64 after a header of its length, or lies in one appended block (raw or base64)
-at an offset. A compressed array is a header (number of blocks, size of a block, size of the last
-one or 0, compressed sizes) and the blocks; in base64 the header is encoded apart from them. Format:
+An array is text, base64 after a header with its length, or stored in one appended block (raw or
+base64) at an offset. A compressed array is a header (number of blocks, size of a block, size of the
+last one or 0, compressed sizes) and the blocks; in base64 the header is encoded separately. Format:
 "VTK XML formats" of the VTK documentation.
 
-Declared sizes are compared with what the file holds before anything of that size is allocated.
+Declared sizes are compared with the content of the file before memory is allocated.
 """
 
 import base64
@@ -13,8 +13,9 @@ import lzma
 import math
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -22,29 +23,6 @@ import numpy as np
 from pibert.data.readers.recordings import SourceError
 from pibert.data.readers.shared.files import parse_numbers, unpack_lzma, unpack_zlib, unpacked_limit
 from pibert.data.readers.shared.space import SpaceMesh
-
-Dims = tuple[int, int, int]
-
-
-def check_dims(
-    dims: Dims, point_data: Mapping[str, np.ndarray], cell_data: Mapping[str, np.ndarray]
-) -> None:
-    """Raise ValueError unless every array has one value per point, or per cell, of the grid."""
-    size = " x ".join(str(count) for count in dims)
-    if min(dims) < 1:
-        raise ValueError(f"its grid of {size} points is empty")
-    cells = [max(1, count - 1) for count in dims]
-    for data, what, count in (
-        (point_data, "points", math.prod(dims)),
-        (cell_data, "cells", math.prod(cells)),
-    ):
-        for name, values in data.items():
-            if len(values) != count:
-                raise ValueError(
-                    f"{name!r} has {len(values)} values, but its grid of {size} points has "
-                    f"{count} {what}"
-                )
-
 
 KINDS = ("ImageData", "RectilinearGrid", "StructuredGrid", "UnstructuredGrid", "PolyData")
 
@@ -60,8 +38,45 @@ _MOST_TAGS = 500_000
 """An element takes about 100 bytes of memory, and four bytes of a file."""
 
 
+def structured_mesh(
+    dims: tuple[int, int, int],
+    point_data: dict[str, np.ndarray],
+    cell_data: dict[str, np.ndarray],
+    *,
+    image: tuple[np.ndarray, np.ndarray] | None = None,
+    axes: Sequence[np.ndarray] | None = None,
+    points: np.ndarray | None = None,
+    time: float | None = None,
+) -> SpaceMesh:
+    """A grid with the origin and spacing of an image, or with axes, or with points (n, 3).
+
+    Raises ValueError unless every array has one value per point, or per cell, of the grid. Axes are
+    made only where data confirm the size.
+    """
+    count, cells = math.prod(dims), math.prod(max(1, n - 1) for n in dims)
+    wrong = [name for name, values in point_data.items() if len(values) != count]
+    wrong += [name for name, values in cell_data.items() if len(values) != cells]
+    if min(dims) < 1 or wrong:
+        raise ValueError(
+            f"a grid of {' x '.join(map(str, dims))} points; arrays that do not fit: {wrong}"
+        )
+    if image is not None and (point_data or cell_data):
+        axes = [o + step * np.arange(n) for o, step, n in zip(*image, dims, strict=True)]
+    lengths = None if axes is None else tuple(map(len, axes))
+    if lengths not in (None, dims) or (points is not None and len(points) != count):
+        raise ValueError(f"a grid of {dims} points does not fit its coordinates")
+    return SpaceMesh(
+        dims=dims,
+        axes=None if axes is None else (axes[0], axes[1], axes[2]),
+        points=points,
+        point_data=point_data,
+        cell_data=cell_data,
+        time=time,
+    )
+
+
 def parse(path: Path, text: bytes) -> ElementTree.Element:
-    # A text in UTF-16, where entities would be spelt in another way, has zero bytes.
+    # UTF-16, in which entities are spelt differently, has zero bytes.
     if b"<!DOCTYPE" in text or b"<!ENTITY" in text or b"\0" in text:
         raise SourceError(
             f"{path}: VTK files are UTF-8 text without a document type or entities, but this one "
@@ -82,8 +97,21 @@ def parse(path: Path, text: bytes) -> ElementTree.Element:
     return root
 
 
-class Document:
-    """One file: its XML, and the block of appended data where it has one."""
+def read_xml(path: Path) -> SpaceMesh:
+    data = path.read_bytes()
+    try:
+        return _Document(path, data).mesh()
+    except SourceError:
+        raise
+    except (KeyError, zlib.error, lzma.LZMAError, ValueError, ArithmeticError) as error:
+        problem = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise SourceError(
+            f"{path}: this VTK file cannot be read ({problem}); export it again"
+        ) from error
+
+
+class _Document:
+    """One file: its XML, and the block of appended data if it has one."""
 
     def __init__(self, path: Path, data: bytes) -> None:
         self.path, self.appended = path, memoryview(b"")
@@ -93,18 +121,17 @@ class Document:
             # Raw bytes are no XML: they are cut out before it is parsed.
             end = data.rfind(b"</AppendedData>")
             if end < found.end():
-                raise self.fail("it ends within its appended data")
+                raise ValueError("it ends within its appended data")
             self.appended = memoryview(data)[found.end() : end]
             data = data[: found.end()] + data[end:]
         self.root = parse(path, data)
         head = self.root.find("AppendedData")
         self.encoding = "raw" if head is None else head.get("encoding", "raw")
-        order = "<" if self.root.get("byte_order", "LittleEndian") == "LittleEndian" else ">"
-        self.order = order
+        self.order = "<" if self.root.get("byte_order", "LittleEndian") == "LittleEndian" else ">"
         header = self.root.get("header_type", "UInt32")
         if header not in ("UInt32", "UInt64"):
-            raise self.fail(f"header_type must be UInt32 or UInt64, found {header}")
-        self.header = np.dtype(order + _TYPES[header])
+            raise ValueError(f"header_type must be UInt32 or UInt64, found {header}")
+        self.header = np.dtype(self.order + _TYPES[header])
         compressor = self.root.get("compressor")
         if compressor is not None and compressor not in _DECOMPRESS:
             raise SourceError(
@@ -113,13 +140,8 @@ class Document:
             )
         self.decompress = None if compressor is None else _DECOMPRESS[compressor]
 
-    def fail(self, problem: str) -> SourceError:
-        return SourceError(
-            f"{self.path}: this VTK file cannot be read ({problem}); export it again"
-        )
-
     def mesh(self) -> SpaceMesh:
-        kind = self.root.get("type")
+        kind = self.root.get("type", "")
         if kind not in KINDS:
             raise SourceError(
                 f"{self.path}: a VTK file of type {kind}; read are {', '.join(KINDS)}: merge "
@@ -128,21 +150,14 @@ class Document:
         body = self.root.find(kind)
         pieces = [] if body is None else body.findall("Piece")
         if body is None or not pieces:
-            raise self.fail(f"{kind} has no piece")
-        try:
-            if kind in ("UnstructuredGrid", "PolyData"):
-                return self.unstructured(pieces, "Polys" if kind == "PolyData" else "Cells")
-            if len(pieces) > 1:
-                raise SourceError(
-                    f"{self.path}: a grid in {len(pieces)} pieces is not read; merge them first"
-                )
-            return self.structured(kind, body, pieces[0])
-        except SourceError:
-            raise
-        except KeyError as error:
-            raise self.fail(f"{error} is missing") from error
-        except (zlib.error, lzma.LZMAError, ValueError, ArithmeticError) as error:
-            raise self.fail(str(error)) from error
+            raise ValueError(f"{kind} has no piece")
+        if kind in ("UnstructuredGrid", "PolyData"):
+            return self.unstructured(pieces, "Polys" if kind == "PolyData" else "Cells")
+        if len(pieces) > 1:
+            raise SourceError(
+                f"{self.path}: a grid in {len(pieces)} pieces is not read; merge them first"
+            )
+        return self.structured(kind, body, pieces[0])
 
     def structured(
         self, kind: str, body: ElementTree.Element, piece: ElementTree.Element
@@ -152,30 +167,24 @@ class Document:
             raise ValueError(f"an extent of {len(extent)} numbers, expected 6")
         low, high = extent[::2], extent[1::2]
         dims = (high[0] - low[0] + 1, high[1] - low[1] + 1, high[2] - low[2] + 1)
-        point_data = self.arrays(piece.find("PointData"))
-        cell_data = self.arrays(piece.find("CellData"))
-        check_dims(dims, point_data, cell_data)
-        axes, points = None, None
-        if not point_data and not cell_data:
-            pass  # nothing vouches for the extent
-        elif kind == "ImageData":
-            axes, points = _image_points(body, (low[0], low[1], low[2]), dims)
+        geometry: dict[str, Any] = {}
+        if kind == "ImageData":
+            origin, spacing = _floats(body, "Origin", 0, 0, 0), _floats(body, "Spacing", 1, 1, 1)
+            geometry["image"] = origin + spacing * low, spacing
+            upright = (1, 0, 0, 0, 1, 0, 0, 0, 1)
+            if (_floats(body, "Direction", *upright) != upright).any():
+                raise ValueError("a rotated image; resample it to axes along x, y and z")
         elif kind == "RectilinearGrid":
             arrays = [self.array(entry) for entry in piece.findall("Coordinates/DataArray")]
-            axes = tuple(array.reshape(-1).astype(np.float64) for array in arrays)
-            if tuple(len(axis) for axis in axes) != dims:
-                raise self.fail(f"its extent {dims} does not fit its coordinates")
+            geometry["axes"] = [array.reshape(-1).astype(np.float64) for array in arrays]
         else:
-            points = self.points(piece)
-            if len(points) != math.prod(dims):
-                raise self.fail(f"its extent {dims} does not fit {len(points)} points")
-        return SpaceMesh(
-            dims=dims,
-            axes=axes,  # type: ignore[arg-type]
-            points=points,
-            point_data=point_data,
-            cell_data=cell_data,
+            geometry["points"] = self.points(piece)
+        return structured_mesh(
+            dims,
+            self.arrays(piece.find("PointData")),
+            self.arrays(piece.find("CellData")),
             time=self.time(),
+            **geometry,
         )
 
     def unstructured(self, pieces: list[ElementTree.Element], cells_in: str) -> SpaceMesh:
@@ -187,7 +196,7 @@ class Document:
             cells = self.arrays(piece.find(cells_in))
             corners, stops = cells["connectivity"], cells["offsets"]
             if corners.dtype.kind not in "iu" or stops.dtype.kind not in "iu":
-                raise self.fail("its cells are not given as whole numbers")
+                raise ValueError("its cells are not given as whole numbers")
             connectivity.append(corners.reshape(-1).astype(np.int64) + points_before)
             ends.append(stops.reshape(-1).astype(np.int64) + links_before)
             points_before += len(points[-1])
@@ -196,9 +205,9 @@ class Document:
                 found.append(self.arrays(piece.find(where)))
         joined = {
             where: {
-                name: np.concatenate([part[name] for part in found])
+                name: np.concatenate([arrays[name] for arrays in found])
                 for name in found[0]
-                if all(name in part for part in found)
+                if all(name in arrays for arrays in found)
             }
             for where, found in data.items()
         }
@@ -221,7 +230,7 @@ class Document:
     def points(self, piece: ElementTree.Element) -> np.ndarray:
         entry = piece.find("Points/DataArray")
         if entry is None:
-            raise self.fail("its points are missing")
+            raise ValueError("its points are missing")
         return self.array(entry).reshape(-1, 3).astype(np.float64)
 
     def arrays(self, group: ElementTree.Element | None) -> dict[str, np.ndarray]:
@@ -263,7 +272,7 @@ class Document:
             if encoded and b"=" not in bytes(stored[: _encoded(word)]):
                 # Header and data are one text, unless the header ends with padding.
                 if len(stored) == _encoded(word + size // item):
-                    # OpenFOAM v1912 states the corners of sampled surfaces so many times too large.
+                    # OpenFOAM v1912 states the size of the corners of surfaces ``item`` times.
                     size //= item
                 values = _take(stored, word + size, True)[0][word:]
             else:
@@ -285,7 +294,7 @@ class Document:
         return b"".join(blocks)
 
     def spend(self, size: int) -> None:
-        """Take so many bytes off what the arrays of the file may unpack to."""
+        """Count bytes that the arrays of the file unpack to, and refuse too many."""
         self.left -= size
         if self.left < 0:
             raise ValueError(
@@ -294,37 +303,23 @@ class Document:
             )
 
 
-def _image_points(
-    body: ElementTree.Element, low: Dims, dims: Dims
-) -> tuple[tuple[np.ndarray, ...] | None, np.ndarray | None]:
-    """The axes of an image or, if it is turned in space, its points (n, 3)."""
-
-    def floats(key: str, default: str) -> np.ndarray:
-        text, count = body.get(key, default), len(default.split())
-        values = parse_numbers(text.encode(), "f8")
-        if len(values) != count or not np.isfinite(values).all():
-            raise ValueError(f"expected {count} finite numbers, found {text[:60]!r}")
-        return values
-
-    origin, spacing = floats("Origin", "0 0 0"), floats("Spacing", "1 1 1")
-    turn = floats("Direction", "1 0 0 0 1 0 0 0 1")
-    steps = [spacing[i] * np.arange(low[i], low[i] + dims[i]) for i in range(3)]
-    if (turn == np.eye(3).ravel()).all():
-        return tuple(origin[i] + steps[i] for i in range(3)), None
-    along = np.meshgrid(*steps, indexing="ij")
-    places = np.stack([part.ravel("F") for part in along], -1)
-    return None, origin + places @ turn.reshape(3, 3).T
+def _floats(body: ElementTree.Element, key: str, *default: int) -> np.ndarray:
+    text = body.get(key)
+    values = np.array(default, float) if text is None else parse_numbers(text.encode(), "f8")
+    if len(values) != len(default) or not np.isfinite(values).all():
+        raise ValueError(f"expected {len(default)} finite numbers as {key}, found {text!r:.60}")
+    return values
 
 
 def _encoded(size: int) -> int:
-    """Length of so many bytes in base64."""
+    """Length of ``size`` bytes in base64."""
     return (size + 2) // 3 * 4
 
 
 def _take(stored: memoryview, size: int, encoded: bool) -> tuple[bytes, memoryview]:
-    """So many bytes from the start, and what is stored after them."""
+    """The first ``size`` bytes, and the rest."""
     length = _encoded(size) if encoded else size
     if len(stored) < length:
         raise ValueError(f"an array ends {length - len(stored)} bytes too early")
-    part = bytes(stored[:length])
-    return (base64.b64decode(part, validate=True)[:size] if encoded else part), stored[length:]
+    data = bytes(stored[:length])
+    return (base64.b64decode(data, validate=True)[:size] if encoded else data), stored[length:]

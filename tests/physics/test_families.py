@@ -1,8 +1,7 @@
 """Every family: its residual vanishes on exact solutions at its order, and on no others."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
@@ -16,7 +15,7 @@ from pibert.physics import FAMILIES, Family, exact, find_family, magnitude, mask
 from pibert.physics.derivatives import Order, ddx, laplacian, vorticity
 from pibert.physics.families import ReactionDiffusion
 from pibert.physics.families.family import midpoint
-from pibert.physics.families.reaction_diffusion import EXCHANGE
+from pibert.physics.families.reaction_diffusion import Reaction
 from pibert.pretraining.negatives import Negatives, NegativesConfig
 from tests.helpers import refused
 from tests.physics.helpers import measured_order, noise
@@ -30,6 +29,14 @@ class Case(NamedTuple):
     family: Family
     make: Callable[[Grid, Tensor], Fields]
     coefficients: Mapping[str, Any]
+
+
+def exchange(species: Sequence[Tensor], k: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    conversion = k["forward"] * species[0] - k["backward"] * species[1]
+    return -conversion, conversion
+
+
+EXCHANGE = Reaction(species=("a", "b"), coefficients=("forward", "backward"), production=exchange)
 
 
 def exchange_mode(grid: Grid, t: Tensor) -> Fields:
@@ -71,7 +78,7 @@ CASES = {
         {"speed": 0.8},
     ),
     "exchange": Case(
-        ReactionDiffusion(name="exchange", reaction=EXCHANGE),
+        ReactionDiffusion("exchange", EXCHANGE),
         exchange_mode,
         {"diffusivity_a": 0.1, "diffusivity_b": 0.1, "forward": 0.5, "backward": 1.5},
     ),
@@ -349,7 +356,7 @@ def test_the_magnitude_is_the_norm_over_components_with_a_finite_gradient_at_zer
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_family_says_whether_it_is_a_flow_and_free_of_divergence(name: str) -> None:
+def test_velocity_and_divergence_attributes_agree_with_channels_and_terms(name: str) -> None:
     family = FAMILIES[name]
     assert (family.velocity is not None) is ({"u", "v"} <= set(family.channels))
     spec = FieldSpec(channels=("v", "u"), family=name)
@@ -360,9 +367,8 @@ def test_a_family_says_whether_it_is_a_flow_and_free_of_divergence(name: str) ->
     assert family.is_reversible(family.channels) is (name == "wave")
 
 
-@dataclass(frozen=True)
 class Advection(Family):
-    """q_t + q_x = 0: a family of a user's own, with nothing but what every family must have."""
+    """q_t + q_x = 0, with the required attributes alone."""
 
     name = "advection"
     channels = ("q",)

@@ -1,4 +1,4 @@
-"""Every experiment in configs/ loads, names a model that can be built, and has a comment on its purpose."""
+"""Every experiment in configs/ loads, names a model that can be built, and states its purpose."""
 
 from pathlib import Path
 

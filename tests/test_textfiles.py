@@ -19,7 +19,7 @@ def test_json_is_refused_from_65_levels_on(levels: int) -> None:
     if levels <= textfiles.DEEPEST:
         parse_json(text)
     else:
-        with pytest.raises(ValueError, match="more than 64 levels"):
+        with pytest.raises(ValueError, match="more than 64 nested levels"):
             parse_json(text)
 
 
@@ -29,7 +29,7 @@ def test_json_is_refused_from_65_levels_on(levels: int) -> None:
 def test_toml_is_refused_where_it_is_nested_too_deeply(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.toml"
     path.write_text(text)
-    with pytest.raises(ValueError, match="a.toml: not valid TOML: more than 64 levels"):
+    with pytest.raises(ValueError, match="a.toml: not valid TOML: more than 64 nested levels"):
         read_toml(path)
 
 

@@ -138,7 +138,7 @@ def test_convert_cuts_frames_and_a_region_and_joins_its_own_files(tmp_path: Path
         ("convert shear.flow.npz out.h5 --crop x=a:1", "--crop takes a range"),
         ("convert shear.flow.npz out.h5 --crop x=9:", "0 of 24 points along x"),
         ("convert shear.flow.npz out.h5 --scenario fsi", "this is of kind 'arrays'"),
-        ("convert shear.flow.npz shear.flow.npz", "is the input or a part of it"),
+        ("convert shear.flow.npz shear.flow.npz", "is the input or a file of it"),
         ("convert shear.flow.npz notes.md", "notes.md exists; add --overwrite"),
         ("convert shear.flow.npz . --overwrite", "is a folder"),
         ("convert shear.flow.npz /proc/x.h5", "/proc/x.h5: cannot write"),

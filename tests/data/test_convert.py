@@ -67,7 +67,7 @@ def test_values_that_are_not_finite_become_missing_points_frame_by_frame(tmp_pat
     valid[3, 3] = False
     original = lazy_trajectory(states, body=disc(), valid=valid)
     said: list[str] = []
-    out = convert(recorded(original), tmp_path / "out.h5", on_remark=said.append)
+    out = convert(recorded(original), tmp_path / "out.h5", on_note=said.append)
     check(out)
     (copy,) = Reader(out)
     expected = valid.repeat(4, 1, 1)
@@ -128,7 +128,7 @@ def test_the_input_is_never_overwritten(tmp_path: Path) -> None:
     link.symlink_to(file)
     pattern = tmp_path / "?.h5"
     for source, target in ((file, file), (file, link), (tmp_path, link), (pattern, file)):
-        with pytest.raises(ValueError, match="is the input or a part of it"):
+        with pytest.raises(ValueError, match="is the input or a file of it"):
             convert(open_recordings(source), target)
     assert file.read_bytes() == before
 
@@ -142,7 +142,7 @@ def in_millimetres(name: str = "a") -> Trajectory:
 def test_units_are_brought_together_and_reported_once(tmp_path: Path) -> None:
     original, said = in_millimetres(), list[str]()
     recordings, shares = recorded(original, in_millimetres("b")), list[float]()
-    out = convert(recordings, tmp_path / "out.h5", on_remark=said.append, on_progress=shares.append)
+    out = convert(recordings, tmp_path / "out.h5", on_note=said.append, on_progress=shares.append)
     check(out)
     assert shares == sorted(shares) and shares[-1] == 1.0
     copy = Reader(out)["b"]
@@ -153,7 +153,7 @@ def test_units_are_brought_together_and_reported_once(tmp_path: Path) -> None:
     assert copy.local["units"] == changes
     (note,) = said
     assert all(f"{name} {text}" in note for name, text in changes.items())
-    convert(recordings, out, units="keep", on_remark=said.append)
+    convert(recordings, out, units="keep", on_note=said.append)
     kept = Reader(out)["b"]
     torch.testing.assert_close(kept.read(), original.read(), rtol=0, atol=0)
     assert kept.length_unit == "mm" and kept.spec.units == ("mm/s", "mm/s") and said == [note]
@@ -183,5 +183,5 @@ def test_a_velocity_without_units_is_reported_as_dimensionless(
     np.savez(tmp_path / "a.npz", u=u, v=v, **axes)
     notes: list[str] = []
     recordings = open_recordings(tmp_path / "a.npz", hints=Hints(**hints))
-    convert(recordings, tmp_path / "a.h5", on_remark=notes.append)
-    assert any("taken as dimensionless" in note for note in notes) is told
+    convert(recordings, tmp_path / "a.h5", on_note=notes.append)
+    assert any("treated as dimensionless" in note for note in notes) is told

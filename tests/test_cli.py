@@ -193,7 +193,7 @@ def test_generate_writes_once(tmp_path: Path) -> None:
     )
     check(out)
     assert "holds this recipe already" in run("generate", "cavity", *TINY, "--out", out).output
-    assert "holds something else" in refusal("generate", "heat", "--out", out)
+    assert "is not of this recipe" in refusal("generate", "heat", "--out", out)
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
 
 

@@ -68,7 +68,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("module", "function"),
     [
-        ("pibert.data.generate", "_make_group"),  # while flows are simulated
+        ("pibert.data.generate", "_simulate_group"),  # while flows are simulated
         ("pibert.experiments.run", "assemble"),  # while the model is built
         ("pibert.experiments.run", "draw_curves"),  # after the training
     ],

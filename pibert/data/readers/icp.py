@@ -14,10 +14,9 @@ so their file and keys are arguments.
 
 Fields by name: operating conditions, ne, Te, potential, species densities and T. This is the form
 in which the PIBERT paper's authors used an inductively coupled plasma: all fields are of the same
-time, and T is mapped from the others (``Window(horizon=0, targets=("T",))``). Their data are not
-public; ``AUTHORS`` has the keys of their published converter, which expects one HDF5 file per run
-with fields (1, t, n) at scattered nodes. Other ``.npz``, HDF5 and MATLAB files are read with other
-keys.
+time, and T is mapped from the others. Their data are not public; ``AUTHORS`` has the keys of their
+published converter, which expects one HDF5 file per run with fields (1, t, n) at scattered nodes.
+Other ``.npz``, HDF5 and MATLAB files are read with other keys.
 
 With a key for the time a file is one trajectory; without one it is a table, and every row a
 trajectory of one frame. Fields are (t, n) at positions (n, 2) and are brought to a uniform grid, or

@@ -201,7 +201,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
     for trajectory, found in (
         (make_trajectory(channels=("T",)), r"\['u', 'v'\]; choose from: T"),
         (box, "'box': it has no reference velocity; give"),
-        (measure(box, Measurement(velocity=2.0)), "'box': it has been measured already"),
+        (measure(box, Measurement(velocity=2.0)), "'box': it is a measurement already"),
     ):
         with pytest.raises(ValueError, match=found):
             measure(trajectory, Measurement())

@@ -71,13 +71,11 @@ def test_a_split_in_time_by_hand() -> None:
 def test_a_trajectory_too_short_for_its_gaps_is_named() -> None:
     with pytest.raises(ValueError, match="1 has 12 frames: too few .*'valid'.*data.guard"):
         split_in_time([100, 12], Shares(), guard=3)
-    with pytest.raises(ValueError, match="trajectory 0 has 1 frame: a single frame has no next"):
-        split_in_time([1], Shares(), guard=3)
     with pytest.raises(ValueError, match="guard must be zero or positive, found -1"):
         split_in_time([100], Shares(), guard=-1)
 
 
-def test_a_segment_is_parted_where_the_time_has_a_gap() -> None:
+def test_a_segment_is_split_at_gaps_in_time() -> None:
     """Pairs every ten frames, and a step of just under and of just 1.5 dt at the end."""
     steps = torch.tensor([1, 9, 1, 9, 1, 1.49, 1.5], dtype=torch.float64)
     time = torch.cat((torch.tensor([3.0]), 3 + 0.2 * steps.cumsum(0)))

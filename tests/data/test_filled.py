@@ -99,7 +99,7 @@ def test_filled_points_are_written_read_and_checked(tmp_path: Path) -> None:
         assert torch.equal(a.measured(slice(2, 4)), ~moving[2:4])
     with h5py.File(path, "r+") as file:
         file["trajectories/a/filled"][3, 0, 0] = 2
-    with pytest.raises(FormatError, match="'filled' must hold 0 and 1 alone, found 2"):
+    with pytest.raises(FormatError, match="'filled' must contain 0 and 1 alone, found 2"):
         check(path)
 
 

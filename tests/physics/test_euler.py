@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from pibert.fields import Grid
-from pibert.physics import exact, find_family
+from pibert.physics import find_family
 from pibert.physics.derivatives import Order
 from pibert.physics.families.euler import Euler, conserved_variables, shock_sensor
+from tests.physics import exact
 
 GAMMA = 1.4
 Fields = dict[str, Tensor]

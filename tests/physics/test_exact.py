@@ -1,39 +1,16 @@
-"""Analytic solutions: what they must be besides solving their equations (test_families)."""
+"""Analytic flows: properties beyond their equations, which test_families checks."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
 
 from pibert.fields import Boundary, Grid, Sides
-from pibert.physics import exact, find_family
 from pibert.physics.derivatives import divergence, vorticity
+from tests.physics import exact
 from tests.physics.helpers import measured_order
 
 BOX = Grid.periodic((24, 16), 2 / 16, 3 / 24)
-
-FLOWS: dict[str, Callable[[Grid, float | Tensor], tuple[Tensor, ...]]] = {
-    "taylor_green": lambda g, t: exact.taylor_green(g, t, 0.1),
-    "travelling_wave": lambda g, t: exact.travelling_wave(g, t, 0.8),
-    "standing_wave": lambda g, t: exact.standing_wave(g, t, 0.8),
-    "heat_mode": lambda g, t: (exact.heat_mode(g, t, 0.1),),
-    "heat_kernel": lambda g, t: (exact.heat_kernel(g, t, 0.1),),
-    "fisher_front": lambda g, t: (exact.fisher_front(g, t, 0.1, 2.0),),
-    "isentropic_vortex": exact.isentropic_vortex,
-    "vortex_street": lambda g, t: exact.vortex_street(g, t, spacing=2.0),
-}
-
-
-@pytest.mark.parametrize("name", FLOWS)
-def test_many_times_at_once_equal_single_times(name: str) -> None:
-    times = torch.tensor([0.2, 0.7], dtype=torch.float64)
-    many = FLOWS[name](BOX, times)
-    for k, field in enumerate(many):
-        assert field.shape == (2, 24, 16) and field.dtype == torch.float64
-        for i, t in enumerate(times.tolist()):
-            torch.testing.assert_close(field[i], FLOWS[name](BOX, t)[k])
 
 
 def test_taylor_green_decays_and_moves_with_the_stream() -> None:
@@ -45,42 +22,6 @@ def test_taylor_green_decays_and_moves_with_the_stream() -> None:
     torch.testing.assert_close(v + 6 * BOX.dy, math.exp(-rate * 0.5) * carried[1])
     torch.testing.assert_close(p, math.exp(-2 * rate * 0.5) * carried[2])
     assert p0.mean().abs() < 1e-15
-
-
-def test_the_heat_kernel_spreads_a_unit_of_heat() -> None:
-    grid = Grid((121, 81), 0.1, 0.1, origin=(-4.0, -6.0))
-    x, y = grid.coordinates(torch.float64)
-    centre = (0.5, -1.0)
-    heat = exact.heat_kernel(grid, 1.5, 0.1, centre=centre) * grid.dx * grid.dy
-    assert heat.sum().item() == pytest.approx(1)
-    spread = (heat * ((x - centre[0]) ** 2 + (y - centre[1]) ** 2)).sum()
-    assert spread.item() == pytest.approx(4 * 0.1 * 1.5)
-    frames = exact.heat_kernel(grid, torch.tensor([1.49, 1.5], dtype=torch.float64), 0.1)
-    residual = find_family("heat").residuals({"u": frames}, grid, dt=0.01, order=4, diffusivity=0.1)
-    assert residual["heat"].abs().max() < 2e-3 * (frames[1] - frames[0]).abs().max() / 0.01
-
-
-def test_the_fisher_front_runs_into_the_empty_side_with_its_speed() -> None:
-    grid = Grid((3, 401), 0.05, 1.0, origin=(-10.0, 0.0))
-    speed = 5 * math.sqrt(0.5 * 2.0 / 6)
-    front = exact.fisher_front(grid, 0.0, 0.5, 2.0)
-    later = exact.fisher_front(grid, 10 * grid.dx / speed, 0.5, 2.0)
-    torch.testing.assert_close(later[:, 10:], front[:, :-10])
-    assert front[0, 0] > 0.999 and front[0, -1] < 1e-3 and front[0, 200] == 0.25
-
-
-def test_the_isentropic_vortex_keeps_its_entropy_and_comes_back() -> None:
-    start = exact.isentropic_vortex(BOX, 0.0, stream=(1.0, 1.5))
-    rho, u, v, p = start
-    torch.testing.assert_close(p, rho**1.4)
-    for before, after in zip(
-        start, exact.isentropic_vortex(BOX, 2.0, stream=(1.0, 1.5)), strict=True
-    ):
-        torch.testing.assert_close(after, before)
-    carried = exact.isentropic_vortex(BOX, 4 * BOX.dx, stream=(1.0, 0.0))[0]
-    torch.testing.assert_close(carried, exact.isentropic_vortex(BOX, 0.0)[0].roll(4, 1))
-    assert vorticity(u, v, BOX)[12, 8] > 1
-    assert rho[12, 8] < 0.9 and (rho[0] - 1).abs().max() < 1e-6
 
 
 def street_grid(n: int) -> Grid:

@@ -11,13 +11,14 @@ from torch import Tensor
 from pibert.fields import Boundary, FieldSpec, Grid, Normalizer, Sides, is_solenoidal
 from pibert.models.attention import PhysicsBias
 from pibert.models.baselines.pitt import EquationText
-from pibert.physics import FAMILIES, Family, exact, find_family, magnitude, masked_residuals
+from pibert.physics import FAMILIES, Family, find_family, magnitude, masked_residuals
 from pibert.physics.derivatives import Order, ddx, laplacian, vorticity
 from pibert.physics.families import ReactionDiffusion
 from pibert.physics.families.family import midpoint
 from pibert.physics.families.reaction_diffusion import Reaction
 from pibert.pretraining.negatives import Negatives, NegativesConfig
 from tests.helpers import refused
+from tests.physics import exact
 from tests.physics.helpers import measured_order, noise
 
 Fields = dict[str, Tensor]

@@ -12,10 +12,10 @@ from pibert.data.splits import Segment
 from pibert.fields import FieldSpec, Grid, Normalizer, Parameter, Trajectory
 from pibert.models import build_model
 from pibert.models.pibert import PIBERT
-from pibert.physics import exact
 from pibert.pretraining.negatives import Negatives, NegativesConfig
 from pibert.solver.presets import find_preset
 from tests.helpers import TINY, randomise
+from tests.physics import exact
 
 CASES = {
     "incompressible": ("turbulence", "demo"),

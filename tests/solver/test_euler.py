@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from pibert.fields import Grid, Trajectory
-from pibert.physics import exact
 from pibert.physics.families.euler import conserved_variables
 from pibert.solver import euler
 from pibert.solver.euler import CompressibleEuler, advance, hllc
 from pibert.solver.recipes import Diverged
 from tests.helpers import refused
+from tests.physics import exact
 from tests.physics.helpers import measured_order
 
 AIR = torch.tensor([1.4], dtype=torch.float64)

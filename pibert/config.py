@@ -95,7 +95,7 @@ Positive = Annotated[float, Bounds(above=0, below=math.inf)]
 
 def check(config: Any) -> None:
     """Raise ``ValueError`` for a field whose value does not fit its annotation."""
-    hints = _hints(type(config))
+    hints = _hints(cast(Any, type(config)))
     for field in _settings(config):
         as_kind(getattr(config, field.name), hints[field.name], field.name)
 

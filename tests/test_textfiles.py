@@ -1,4 +1,4 @@
-"""Small text files: what is no ordinary file, too large or nested too deeply is refused."""
+"""Small text files must be regular, small and not deeply nested."""
 
 import os
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_a_large_file_is_refused(tmp_path: Path) -> None:
     ],
     ids=lambda words: words[0],
 )
-def test_commands_refuse_a_run_whose_record_is_no_record(
+def test_commands_refuse_a_run_with_an_unreadable_config(
     tmp_path: Path, kind: str, words: tuple[str, ...]
 ) -> None:
     path = tmp_path / "config.json"

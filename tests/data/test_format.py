@@ -1,6 +1,5 @@
 """The native format: round trips, atomic writing, damage, worker processes."""
 
-import errno
 import fcntl
 import math
 import os
@@ -22,7 +21,6 @@ import torch
 
 from pibert.data import format as native
 from pibert.data.format import FormatError, Reader, Writer, check, write
-from pibert.data.partial import PartialFile
 from pibert.data.resample import represent
 from pibert.fields import FieldSpec, Grid, Trajectory
 from tests.data.helpers import disc, make_trajectory, random_states
@@ -126,7 +124,6 @@ def test_a_slice_is_that_of_the_whole(path: Path, frames: slice, channels: Any) 
     ("trajectory", "message"),
     [
         (lambda: spoilt(math.nan), r"'v' is nan .*frame 3, row 4, column 6"),
-        (lambda: spoilt(math.inf), r"'v' is inf .*frame 3, row 4, column 6"),
         (lambda: make_trajectory("ok"), "'ok' already"),
         (lambda: make_trajectory("a/b"), "'a/b'"),
         (lambda: make_trajectory(states=random_states(3, 2, 5, 7).double()), "float32"),
@@ -292,28 +289,6 @@ def test_a_file_is_on_the_disk_before_it_gets_its_name(
     assert partial == same and partial.endswith(".partial") and folder == str(tmp_path)
 
 
-def test_after_a_failed_write_the_partial_file_goes_on_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pwrite = os.pwrite
-    with PartialFile(tmp_path / "sink") as sink:
-        sink.write(b"0123456789")
-
-        def nearly_full(descriptor: int, data: Any, place: int) -> int:
-            if place >= 6:
-                raise OSError(errno.ENOSPC, "full")
-            return pwrite(descriptor, data[: 6 - place], place)
-
-        monkeypatch.setattr(os, "pwrite", nearly_full)
-        sink.seek(4)
-        assert sink.write(b"abcdefgh") == 8
-        assert sink.error is not None and sink.error.errno == errno.ENOSPC
-        assert (tmp_path / "sink").read_bytes() == b"0123ab6789"
-        sink.seek(2)
-        assert sink.read(20) == b"23abcdefgh"
-        assert sink.seek(0, os.SEEK_END) == 12
-
-
 # Damage: what is wrong, and where
 
 FIRST = "trajectories/Re 1800, süd"
@@ -352,7 +327,6 @@ BROKEN: list[tuple[Change, str]] = [
     (lambda file: file["trajectories"].create_dataset("d", data=1), "'d' is not a group"),
     (remove("fields"), "'Re 1800, süd': .*'fields' is missing"),
     (swap("fields", np.zeros((6, 2, 5), np.float32)), "'fields' .*6, 2, 5"),
-    (swap("fields", np.zeros((6, 2, 5, 7))), "'fields' .*float64"),
     (swap("fields", np.zeros((6, 3, 5, 7), np.float32)), "'fields' has 3 channels"),
     (swap("fields", np.full((6, 2, 5, 7), np.nan, np.float32)), "'u' is nan at a known point"),
     (swap("time", np.arange(5.0)), "'time' has 5 entries"),
@@ -361,16 +335,13 @@ BROKEN: list[tuple[Change, str]] = [
     (swap("time", np.array([0, 0.05, 0.1, np.nan, 0.2, 0.25])), "'time' has values"),
     (swap("x", np.geomspace(0.1, 1, 7)), "'x' are not uniformly dx = 0.1 apart; resample"),
     (swap("body", np.zeros((7, 5), np.uint8)), r"'body' .*\(5, 7\) or \(6, 5, 7\)"),
-    (swap("body", np.full((5, 7), 3, np.uint8)), "'body' .*found 3"),
     (swap("body", np.full((6, 5, 7), 3, np.uint8)), "'body' .*found 3"),
     (state("dx", None), "'dx' is missing"),
     (state("channels", "u, v"), "'channels' is not JSON"),
-    (state("channels", '{"u": 1}'), "'channels' must be a JSON list"),
     (state("units", '["m/s"]'), "2 units"),
     (state("family", "magic"), "'magic'; choose from: incompressible"),
     (state("sides", '{"left": "door"}'), "'door'"),
     (state("parameters", '{"Re": {"value": 3}}'), "'scaling'"),
-    (state("source", None), "'source' is missing"),
 ]
 
 

@@ -326,15 +326,21 @@ BROKEN: list[tuple[Change, str]] = [
     (lambda file: file["trajectories"].clear(), "no trajectory"),
     (lambda file: file["trajectories"].create_dataset("d", data=1), "'d' is not a group"),
     (remove("fields"), "'Re 1800, süd': .*'fields' is missing"),
-    (swap("fields", np.zeros((6, 2, 5), np.float32)), "'fields' .*6, 2, 5"),
-    (swap("fields", np.zeros((6, 3, 5, 7), np.float32)), "'fields' has 3 channels"),
+    (
+        swap("fields", np.zeros((6, 2, 5), np.float32)),
+        r"found \(6, 2, 5\)",
+    ),
+    (swap("fields", np.zeros((6, 3, 5, 7), np.float32)), r"found \(6, 3, 5, 7\)"),
     (swap("fields", np.full((6, 2, 5, 7), np.nan, np.float32)), "'u' is nan at a known point"),
-    (swap("time", np.arange(5.0)), "'time' has 5 entries"),
-    (swap("time", np.array([0, 0.05, 0.1, 0.1, 0.2, 0.3])), "must increase.*frame 3"),
+    (swap("time", np.arange(5.0)), r"= \(5, 2, 5, 7\) from its time"),
+    (swap("time", np.array([0, 0.05, 0.1, 0.1, 0.2, 0.3])), "time must increase"),
     (swap("time", np.array([0, 0.05, 0.1, 0.15, 0.2, 0.26])), "'time' are not dt = 0.05"),
-    (swap("time", np.array([0, 0.05, 0.1, np.nan, 0.2, 0.25])), "'time' has values"),
+    (
+        swap("time", np.array([0, 0.05, 0.1, np.nan, 0.2, 0.25])),
+        "'time' must be a list of finite values",
+    ),
     (swap("x", np.geomspace(0.1, 1, 7)), "'x' are not uniformly dx = 0.1 apart; resample"),
-    (swap("body", np.zeros((7, 5), np.uint8)), r"'body' .*\(5, 7\) or \(6, 5, 7\)"),
+    (swap("body", np.zeros((7, 5), np.uint8)), r"body mask .*\(5, 7\) or \(6, 5, 7\)"),
     (swap("body", np.full((6, 5, 7), 3, np.uint8)), "'body' .*found 3"),
     (state("dx", None), "'dx' is missing"),
     (state("channels", "u, v"), "'channels' is not JSON"),
@@ -453,7 +459,7 @@ def test_series_go_with_the_frames(tmp_path: Path) -> None:
     with h5py.File(path, "r+") as file:
         del file["trajectories/a/series/lift"]
         file["trajectories/a/series/lift"] = np.zeros(4)
-    with pytest.raises(FormatError, match="'series/lift' has 4 entries"):
+    with pytest.raises(FormatError, match=r"'lift' per frame, \(6,\), found shape \(4,\)"):
         check(path)
     with pytest.raises(ValueError, match=r"'lift' per frame, \(6,\), found shape \(5,\)"):
         make_trajectory(series={"lift": torch.zeros(5)})

@@ -201,45 +201,34 @@ class Parser:
         self.storage, self.name, self.group = storage, name, storage.group(name)
 
     def trajectory(self) -> Trajectory:
-        channels = tuple(self.json("channels", list))
-        states = self.dataset("fields", 4, np.float32)
-        t, c, ny, nx = states.shape
-        if c != len(channels):
-            raise self.fail(f"'fields' has {c} channels, but 'channels' names {channels}")
-        time, x, y = (self.axis(key, count) for key, count in (("time", t), ("x", nx), ("y", ny)))
+        """Grid, spec and trajectory check that their sizes agree."""
+        states = self.dataset("fields", np.float32)
+        time, x, y = (self.axis(key) for key in ("time", "x", "y"))
         dx, dy = self.uniform_step("dx", "x", x), self.uniform_step("dy", "y", y)
         numbers = {key: self.number(key) for key in NUMBERS}
-        if (back := np.diff(time) <= 0).any():
-            raise self.fail(f"'time' must increase, but does not at frame {int(back.argmax()) + 1}")
-        if numbers["dt"] is not None and not keeps_step(time, numbers["dt"]):
-            raise self.fail(
-                f"the frames of 'time' are not dt = {numbers['dt']:g} apart ({GAPS}; without the "
-                "attribute dt any increasing time is right)"
-            )
-        masks = {key: self.mask(key, states.shape) for key in MASKS}
+        masks: dict[str, Any] = {key: self.mask(key) for key in MASKS}
         parameters = self.json("parameters", dict)
-        series = {key: torch.from_numpy(self.axis(f"series/{key}", t)) for key in self.series()}
+        series = self.group.get("series", {})
+        read = partial(_read_fields, self.storage, self.name, states.shape[1])
         with self.naming():
             family = self.text("family") if "family" in self.group.attrs else None
             if family is not None:
                 find_family(family)
-            sides = Sides(**self.json("sides", dict))
+            sides, origin = Sides(**self.json("sides", dict)), (float(x[0]), float(y[0]))
             spec = FieldSpec(
-                channels=channels,
+                channels=tuple(self.json("channels", list)),
                 units=tuple(self.json("units", list)),
                 parameters=tuple(
                     Parameter(name=key, scaling=entry["scaling"])
                     for key, entry in parameters.items()
                 ),
-                grid=Grid((ny, nx), dx, dy, sides, origin=(float(x[0]), float(y[0]))),
+                grid=Grid((len(y), len(x)), dx, dy, sides, origin=origin),
                 family=family,
                 **numbers,
             )
-            return Trajectory(
+            trajectory = Trajectory(
                 name=self.name,
-                states=MappedFrames(
-                    states.shape, partial(_read_fields, self.storage, self.name, c)
-                ),
+                states=MappedFrames(states.shape, read),
                 time=torch.from_numpy(time),
                 spec=spec,
                 parameters={
@@ -247,13 +236,19 @@ class Parser:
                     for key, entry in parameters.items()
                     if entry["value"] is not None
                 },
-                series=series,
+                series={key: torch.from_numpy(self.axis(f"series/{key}")) for key in series},
                 source=self.json("source", dict),
                 local=self.json("local", dict),
                 length_unit=self.unit("x"),
                 time_unit=self.unit("time"),
                 **masks,
             )
+        if spec.dt is not None and not keeps_step(time, spec.dt):
+            raise self.fail(
+                f"the frames of 'time' are not dt = {spec.dt:g} apart ({GAPS}; without the "
+                "attribute dt any increasing time is right)"
+            )
+        return trajectory
 
     def fail(self, problem: str, remedy: str = REWRITE) -> FormatError:
         return FormatError(f"{self.storage.path}: trajectory {self.name!r}: {problem}; {remedy}")
@@ -268,33 +263,21 @@ class Parser:
         except (ValueError, TypeError, KeyError) as error:
             raise self.fail(str(error)) from error
 
-    def dataset(self, key: str, ndim: int, dtype: type) -> h5py.Dataset:
+    def dataset(self, key: str, dtype: type) -> h5py.Dataset:
         # HDF5 reports a link without a readable object as damage.
         if self.group.get(key, getlink=True) is None:
             raise self.fail(f"dataset {key!r} is missing")
         dataset = self.group[key]
-        if not isinstance(dataset, h5py.Dataset):
-            raise self.fail(f"{key!r} must be a dataset, found a group")
-        if dataset.ndim != ndim:
-            raise self.fail(f"{key!r} must have {ndim} axes, found shape {dataset.shape}")
-        if dataset.dtype != dtype:
-            raise self.fail(f"{key!r} must be {np.dtype(dtype).name}, found {dataset.dtype.name}")
+        if not isinstance(dataset, h5py.Dataset) or dataset.dtype != dtype:
+            found = getattr(dataset, "dtype", "a group")
+            raise self.fail(f"{key!r} must be a dataset of {np.dtype(dtype).name}, found {found}")
         return dataset
 
-    def axis(self, key: str, count: int) -> np.ndarray:
-        values: np.ndarray = self.dataset(key, 1, np.float64)[...]
-        if len(values) != count:
-            raise self.fail(f"{key!r} has {len(values)} entries, but 'fields' needs {count}")
-        if not np.isfinite(values).all():
-            raise self.fail(f"{key!r} has values that are not finite")
+    def axis(self, key: str) -> np.ndarray:
+        values: np.ndarray = self.dataset(key, np.float64)[...]
+        if values.ndim != 1 or not values.size or not np.isfinite(values).all():
+            raise self.fail(f"{key!r} must be a list of finite values, found shape {values.shape}")
         return values
-
-    def series(self) -> list[str]:
-        if self.group.get("series", getlink=True) is None:
-            return []
-        if not isinstance(self.group["series"], h5py.Group):
-            raise self.fail("'series' must be a group of datasets")
-        return list(self.group["series"])
 
     def uniform_step(self, name: str, key: str, axis: np.ndarray) -> float:
         step = self.number(name)
@@ -308,17 +291,11 @@ class Parser:
             )
         return step
 
-    def mask(self, key: str, shape: tuple[int, ...]) -> Tensor | FrameSource | None:
+    def mask(self, key: str) -> Tensor | FrameSource | None:
         if self.group.get(key, getlink=True) is None:
             return None
-        ndim = getattr(self.group[key], "ndim", 0)
-        dataset = self.dataset(key, 2 if ndim == 2 else 3, np.uint8)
-        if dataset.shape not in (shape[2:], (shape[0], *shape[2:])):
-            raise self.fail(
-                f"{key!r} must have shape {shape[2:]} or {(shape[0], *shape[2:])}, "
-                f"found {dataset.shape}"
-            )
-        if ndim == 2:
+        dataset = self.dataset(key, np.uint8)
+        if dataset.ndim == 2:
             return _to_mask(dataset[...], self.storage, self.name, key)
         return MappedFrames(dataset.shape, partial(_read_mask, self.storage, self.name, key))
 

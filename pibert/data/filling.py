@@ -36,8 +36,6 @@ Repair = Callable[[Tensor, Tensor, Mapping[str, float]], Tensor]
 
 _BLOCK = 256
 """Frames of masks read at a time."""
-THRESHOLD = 4.0
-"""Threshold of the median test: twice the usual one, so that resolved shear layers pass."""
 
 
 def count_filled(trajectory: Trajectory, frames: slice = slice(None)) -> tuple[int, int]:
@@ -115,7 +113,7 @@ class Filler:
         flagged = torch.zeros_like(usable)
         if noise is not None and spec.velocity is not None:
             vectors = fields[:, list(spec.velocity)]
-            flagged = flag_outliers(vectors, noise=noise, known=usable, threshold=THRESHOLD)
+            flagged = flag_outliers(vectors, noise=noise, known=usable)
         sound, missing = usable & ~flagged, fluid & ~usable
         replaced = (missing | flagged) & sound.any(2).any(1)[:, None, None]
         lost = outside & ~(known | replaced)

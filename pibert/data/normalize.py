@@ -17,18 +17,16 @@ from pibert.data.views import frame_blocks
 from pibert.fields import Normalizer, Parameter, Trajectory
 
 _MIN_NEIGHBOURS = 3
+OUTLIER_THRESHOLD = 4.0
+"""Threshold of the median test: twice the usual one, so that resolved shear layers pass."""
 
 
 def fit_normalizer(
-    trajectories: Sequence[Trajectory],
-    segments: Sequence[Segment] | None = None,
-    *,
-    noise: float | None = None,
+    trajectories: Sequence[Trajectory], segments: Sequence[Segment] | None = None
 ) -> Normalizer:
     """Return mean and population std of every channel over the measured points of segments.
 
-    The trajectories have one common spec; the default segments are whole trajectories. With a noise
-    level, vectors that ``flag_outliers`` flags do not count.
+    The trajectories have one common spec; the default segments are whole trajectories.
     """
     spec = common_spec(trajectories)
     if segments is None:
@@ -40,8 +38,6 @@ def fit_normalizer(
         trajectory = trajectories[index]
         for frames in frame_blocks(trajectory, first, stop):
             fields, known = trajectory.read(frames), trajectory.measured(frames)
-            if noise is not None:
-                known = known & ~flag_outliers(fields, noise=noise, known=known)
             values = fields.movedim(1, 0)[:, known].to("cpu", torch.float64)  # (c, points)
             if not values.shape[1]:
                 continue
@@ -101,30 +97,28 @@ def flag_outliers(
     fields: Float[Tensor, "*batch c y x"],
     *,
     noise: float,
-    known: Bool[Tensor, "*batch y x"] | None = None,
-    threshold: float = 2.0,
+    known: Bool[Tensor, "*batch y x"],
 ) -> Bool[Tensor, "*batch y x"]:
     """Flag vectors that do not fit their neighbours: the normalised median test.
 
     A component U with the median Um of its (up to eight) known neighbours has the residual
-    |U - Um| / (median |Ui - Um| + noise); a vector is flagged where the Euclidean norm of its
-    components' residuals is above the threshold. Westerweel, Scarano, Exp. Fluids 39 (2005).
+    |U - Um| / (median |Ui - Um| + noise); a vector is flagged if the Euclidean norm of its
+    components' residuals exceeds ``OUTLIER_THRESHOLD``. Westerweel, Scarano, Exp. Fluids 39 (2005).
 
     ``fields`` are the components in physical units, ``noise`` is the accepted fluctuation of the
-    measurement in the same units (the authors take a displacement of 0.1 pixel). Only ``known``
-    points are tested and used as neighbours (default: all finite ones); a point with fewer than
-    three known neighbours is never flagged.
+    measurement in the same units (the authors use a displacement of 0.1 pixel). Only ``known``
+    finite points are tested and used as neighbours; a point with fewer than three known neighbours
+    is never flagged.
     """
-    if not noise > 0 or not threshold > 0:
-        raise ValueError(f"noise and threshold must be positive, found {noise} and {threshold}")
-    usable = fields.isfinite().all(-3)
-    usable = usable if known is None else usable & known
+    if not noise > 0:
+        raise ValueError(f"noise must be positive, found {noise}")
+    usable = fields.isfinite().all(-3) & known
     values = torch.where(usable[..., None, :, :], fields, torch.nan)
     neighbours = _neighbours(values)  # (8, *batch, c, y, x)
     median, count = _median(neighbours)
     spread, _ = _median((neighbours - median).abs())
     residual = torch.linalg.vector_norm((values - median) / (spread + noise), dim=-3)
-    return usable & (count >= _MIN_NEIGHBOURS).all(-3) & (residual > threshold)
+    return usable & (count >= _MIN_NEIGHBOURS).all(-3) & (residual > OUTLIER_THRESHOLD)
 
 
 def _neighbours(values: Tensor) -> Tensor:

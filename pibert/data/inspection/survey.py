@@ -46,8 +46,6 @@ _NOT_SMALL = 0.1
 """Least speed of moving fluid, in deviations of the channel."""
 _OUTLIER_NOISE = 0.1
 """Accepted fluctuation in the median test, as a share of the velocity's deviation."""
-_OUTLIER_THRESHOLD = 4.0
-"""Twice the usual threshold, so that resolved shear layers pass."""
 _TRAJECTORIES = 16
 _PAIRS = 32
 """Most pairs of frames in all."""
@@ -236,7 +234,7 @@ class Tally:
             inner = (..., slice(1, -1), slice(1, -1))
             self.counts["tested"] += int(known[inner].sum())
             noise = _OUTLIER_NOISE * deviation
-            wrong = flag_outliers(vectors, noise=noise, known=known, threshold=_OUTLIER_THRESHOLD)
+            wrong = flag_outliers(vectors, noise=noise, known=known)
             self.counts["outliers"] += int(wrong[inner].sum())
 
     def facts(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from pibert.physics.derivatives import evaluate_known
 from pibert.physics.families.burgers import Burgers
 from pibert.physics.families.euler import Euler
-from pibert.physics.families.family import Coefficient, Family, Frames, Omission, Residuals
+from pibert.physics.families.family import Family, Frames, Residuals
 from pibert.physics.families.heat import Heat
 from pibert.physics.families.incompressible import Incompressible, IncompressibleMomentum
 from pibert.physics.families.reaction_diffusion import (
@@ -91,22 +91,3 @@ def magnitude(
     if residual.shape[-3] == 1:
         return residual.squeeze(-3).abs()
     return torch.linalg.vector_norm(residual, dim=-3)
-
-
-__all__ = [
-    "FAMILIES",
-    "Burgers",
-    "Coefficient",
-    "Euler",
-    "Family",
-    "Frames",
-    "Heat",
-    "Incompressible",
-    "Omission",
-    "ReactionDiffusion",
-    "Residuals",
-    "Wave",
-    "find_family",
-    "magnitude",
-    "masked_residuals",
-]

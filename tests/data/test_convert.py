@@ -159,7 +159,7 @@ def test_units_are_converted_and_noted_once(tmp_path: Path) -> None:
     assert kept.length_unit == "mm" and kept.spec.units == ("mm/s", "mm/s") and notes == [note]
 
 
-def test_the_jet_comes_out_in_metres_once_its_velocity_has_a_unit(tmp_path: Path) -> None:
+def test_the_jet_is_converted_to_metres_if_its_velocity_has_a_unit(tmp_path: Path) -> None:
     path = SHARED / "jet_piv_train.npz"
     if not path.is_file():
         pytest.skip("no ../shared/data/jet_piv_train.npz in this checkout")

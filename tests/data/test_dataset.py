@@ -52,9 +52,9 @@ def test_the_cylinder_split_of_the_paper() -> None:
         for i in range(92)
     ]
     split = split_trajectories(range(92), Shares(train=0.8, valid=0.1), seed=42)
-    parts = [split.train, split.valid, split.test]
-    assert [len(part) for part in parts] == [73, 9, 10]
-    pairs = [len(Samples(data, part, window=Window(), normalizer=PLAIN)) for part in parts]
+    splits = [split.train, split.valid, split.test]
+    assert [len(segments) for segments in splits] == [73, 9, 10]
+    pairs = [len(Samples(data, s, window=Window(), normalizer=PLAIN)) for s in splits]
     assert pairs == [14_527, 1_791, 1_990]
 
 
@@ -196,7 +196,7 @@ def test_worker_processes_give_the_same_batches_from_a_file(tmp_path: Path) -> N
 # The common spec
 
 
-def test_the_common_spec_keeps_what_all_share() -> None:
+def test_the_common_spec_keeps_shared_values() -> None:
     a = make_trajectory("a", body=disc())
     b = make_trajectory("b", body=disc())
     assert common_spec([a, b]) == a.spec

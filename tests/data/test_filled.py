@@ -71,7 +71,7 @@ def test_views_keep_filled_points(moves: bool) -> None:
     assert isinstance(loaded.filled, Tensor) and torch.equal(found(loaded), every[1:6:2])
 
 
-def test_a_resized_point_is_filled_where_half_of_what_is_known_is() -> None:
+def test_a_resized_point_is_filled_if_half_of_its_known_points_are() -> None:
     filled, valid = torch.zeros(2, 4, 4, dtype=torch.bool), torch.ones(4, 4, dtype=torch.bool)
     filled[0, :2, 0] = True  # two of four
     filled[0, 0, 2] = True  # one of four
@@ -133,7 +133,7 @@ def test_filled_points_are_input_but_never_targets() -> None:
             assert torch.equal(getattr(held, name), getattr(read, name)), name
 
 
-def test_statistics_leave_filled_points_out() -> None:
+def test_statistics_exclude_filled_points() -> None:
     states, filled = random_states(FRAMES, 2, *SHAPE), marked()
     wild = torch.where(filled[:, None], 1e6, states)
     found = fit_normalizer([make_trajectory(states=wild, filled=filled)])
@@ -142,7 +142,7 @@ def test_statistics_leave_filled_points_out() -> None:
     assert found.std == pytest.approx(values.std(1, correction=0).tolist())
 
 
-def test_inspection_tells_the_share_of_filled_points(tmp_path: Path) -> None:
+def test_inspection_reports_the_share_of_filled_points(tmp_path: Path) -> None:
     filled = torch.zeros(FRAMES, *SHAPE, dtype=torch.bool)
     filled[:, 0, 0], filled[:, 1, 2] = True, True  # the second lies in the body
     write(tmp_path / "a.h5", [make_trajectory(filled=filled, body=disc())])

@@ -1,4 +1,4 @@
-"""Recordings with gaps into files without: what is filled, what stays, and what is told."""
+"""Filling of recordings: filled and unchanged values, notes and refusals."""
 
 import math
 from collections.abc import Mapping
@@ -92,8 +92,8 @@ def test_points_inside_bodies_are_not_filled(tmp_path: Path) -> None:
     states, body = smooth(), disc(SHAPE)
     states[:, :, body] = math.nan
     states[0, 0, 9, 9] = math.nan
-    own = make_trajectory(states=states, body=body)
-    report, written = fill(own, tmp_path / "own.h5")
+    recording = make_trajectory(states=states, body=body)
+    report, written = fill(recording, tmp_path / "a.h5")
     assert (report.missing, report.filled) == (1, 1)
     assert bool(written.read()[:, :, body].isnan().all())
     assert not bool(report.example.missing[body].any()) and torch.equal(report.example.body, body)

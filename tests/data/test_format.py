@@ -89,7 +89,7 @@ def path(tmp_path: Path) -> Path:
 # Round trips
 
 
-def test_what_was_written_is_read_back_to_the_bit(path: Path) -> None:
+def test_round_trip_is_bit_identical(path: Path) -> None:
     check(path)
     assert files_in(path.parent) == [path.name]
     with Reader(path) as reader:
@@ -109,7 +109,7 @@ def test_what_was_written_is_read_back_to_the_bit(path: Path) -> None:
         (slice(4, 4), [0]),
     ],
 )
-def test_a_slice_is_that_of_the_whole(path: Path, frames: slice, channels: Any) -> None:
+def test_slices_equal_slices_of_the_whole(path: Path, frames: slice, channels: Any) -> None:
     wanted = varied()[1]
     with Reader(path) as reader:
         found = reader["moving"]
@@ -172,7 +172,7 @@ def test_the_target_changes_with_the_end_of_the_block(tmp_path: Path) -> None:
     assert target.read_bytes() == before and files_in(tmp_path) == ["flow.h5"]
 
 
-def test_a_target_that_cannot_be_is_named(tmp_path: Path) -> None:
+def test_an_unusable_target_is_named(tmp_path: Path) -> None:
     locked = tmp_path / "locked.h5"
     locked.touch(mode=0o444)
     for target, error, remedy in (
@@ -352,7 +352,7 @@ BROKEN: list[tuple[Change, str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), BROKEN)
-def test_the_first_broken_thing_is_named(path: Path, change: Change, message: str) -> None:
+def test_the_first_problem_is_named(path: Path, change: Change, message: str) -> None:
     with h5py.File(path, "r+") as file:
         change(file)
     with pytest.raises(FormatError, match=message) as caught:
@@ -360,7 +360,7 @@ def test_the_first_broken_thing_is_named(path: Path, change: Change, message: st
     assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_truncated_and_foreign_files_are_called_so(path: Path) -> None:
+def test_truncated_and_foreign_files_are_named(path: Path) -> None:
     data = path.read_bytes()
     for content, problem in (
         (data[: len(data) * 2 // 3], "truncated: get a new copy"),
@@ -375,7 +375,7 @@ def test_truncated_and_foreign_files_are_called_so(path: Path) -> None:
         check(path)
 
 
-def test_no_damaged_byte_goes_unnoticed(path: Path) -> None:
+def test_every_damaged_byte_is_detected(path: Path) -> None:
     """Flipped bits anywhere: an error that names the file, or the data are still the same."""
     data, wanted, caught = path.read_bytes(), varied(), 0
     for place in range(0, len(data), len(data) // 70):
@@ -409,7 +409,7 @@ def test_a_reader_and_its_trajectories_survive_pickling(path: Path) -> None:
         copy[3]
 
 
-def test_a_file_that_changed_under_a_reader_is_not_mixed_up(path: Path) -> None:
+def test_a_file_replaced_under_a_reader_is_detected(path: Path) -> None:
     reader = Reader(path)
     old = reader[0].read()
     time.sleep(0.01)
@@ -446,7 +446,7 @@ def test_the_example_of_the_specification_runs(
     assert names["window"].shape == (10, 1, 5, 7) and bool(names["known"].all())
 
 
-def test_series_go_with_the_frames(tmp_path: Path) -> None:
+def test_series_are_stored_with_the_frames(tmp_path: Path) -> None:
     displacement = torch.tensor([0.0, 0.1, 0.3, -0.2, 1 / 3, 5.0], dtype=torch.float64)
     trajectory = make_trajectory(series={"displacement": displacement, "lift": 2 * displacement})
     path = tmp_path / "a.h5"

@@ -93,7 +93,7 @@ def test_a_converted_or_incomplete_set_does_not_pass_for_the_recipe(tmp_path: Pa
         generate(Noise(), copy)
 
 
-def test_groups_of_another_or_unknown_state_are_made_anew(tmp_path: Path) -> None:
+def test_groups_of_unknown_state_are_simulated_again(tmp_path: Path) -> None:
     path, parts = tmp_path / "noise.h5", tmp_path / "noise.h5.parts"
     with pytest.raises(Interrupted, match="2 of 5 .*noise.h5.parts"):
         generate(Noise(), path, on_progress=impatient)
@@ -113,7 +113,7 @@ def test_groups_of_another_or_unknown_state_are_made_anew(tmp_path: Path) -> Non
     assert {t.local["recipe"]["seed"] for t in Reader(path)} == {8}
 
 
-def test_an_interrupt_keeps_what_is_complete_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_generation_resumes_with_identical_results(tmp_path: Path) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Impatient(Noise):
         def simulate(self, indices, *, device="cpu", progress=None):
@@ -146,7 +146,7 @@ def test_diverged_samples_are_counted_and_never_saved(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["noise.h5"]
 
 
-def test_a_failure_before_the_first_group_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+def test_a_failure_before_the_first_group_leaves_no_files(tmp_path: Path) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Huge(Noise):
         def simulate(self, indices, *, device="cpu", progress=None):
@@ -213,7 +213,7 @@ def test_two_processes_do_not_work_on_one_file(tmp_path: Path) -> None:
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["noise.h5"]
 
 
-def test_a_process_that_waits_goes_on_to_the_same_bits_where_another_is_killed(
+def test_a_waiting_process_resumes_a_killed_one_with_identical_results(
     tmp_path: Path,
 ) -> None:
     code = (

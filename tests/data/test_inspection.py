@@ -130,7 +130,7 @@ def test_the_divergence_of_a_linear_flow_is_exact_away_from_unknown_points() -> 
         {"length_unit": "D", "time_unit": "D/U", "units": ("1", "1")},
     ],
 )
-def test_a_right_flow_has_no_findings(changes: dict[str, Any]) -> None:
+def test_a_consistent_flow_has_no_findings(changes: dict[str, Any]) -> None:
     assert inspect(recorded(flow(**changes))).problems == ()
 
 
@@ -368,7 +368,7 @@ def replace_units(trajectory: Trajectory, unit: str) -> Trajectory:
 
 
 @needs_shared
-def test_the_measured_jet_is_right_as_it_is_and_wrong_when_turned(tmp_path: Path) -> None:
+def test_the_measured_jet_passes_and_its_turned_copies_do_not(tmp_path: Path) -> None:
     with np.load(SHARED / "jet_piv_train.npz") as data:
         uv = torch.from_numpy(data["uv"][::100].astype(np.float32))
     step = 1 / 3000

@@ -192,7 +192,7 @@ def test_invalid_settings_are_named(changes: dict[str, Any], message: str) -> No
         Measurement(**changes)
 
 
-def test_what_cannot_be_measured_is_refused() -> None:
+def test_trajectories_that_cannot_be_measured_are_refused() -> None:
     box = periodic(torch.zeros(1, 2, 3, 4))
     for trajectory, found in (
         (make_trajectory(channels=("T",)), r"\['u', 'v'\]; choose from: T"),

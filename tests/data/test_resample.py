@@ -1,4 +1,4 @@
-"""Other representations of a trajectory: frames, channels, resolution, part of the grid."""
+"""Views of a trajectory: frames, channels, resolution, region."""
 
 import math
 from dataclasses import replace

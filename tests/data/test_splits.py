@@ -30,7 +30,7 @@ def test_a_group_stays_together() -> None:
     assert abs(sizes["train"] - 30) <= 2 and abs(sizes["valid"] - 12) <= 2
 
 
-def test_an_empty_part_is_an_error() -> None:
+def test_an_empty_split_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"for each of train, valid, test, found 2 traj.* time"):
         split_trajectories(range(2), Shares(), seed=0)
     with pytest.raises(ValueError, match=r"6 trajectories in 1 group: nothing is left for valid"):
@@ -50,7 +50,7 @@ def test_an_empty_part_is_an_error() -> None:
         (100, Shares(train=0.29, valid=0.57), [29, 57, 0, 14]),  # which floats cannot hold
     ],
 )
-def test_no_part_of_a_small_set_is_empty(total: int, shares: Shares, sizes: list[int]) -> None:
+def test_no_split_of_a_small_set_is_empty(total: int, shares: Shares, sizes: list[int]) -> None:
     parts = indices(split_trajectories(range(total), shares, seed=0))
     assert [len(parts[part]) for part in SPLITS] == sizes
     assert sorted(sum(parts.values(), [])) == list(range(total))

@@ -39,7 +39,7 @@ SHAPE = (5, 7)
         ("1/mph", 1 / 0.44704, "s/m"),
     ],
 )
-def test_what_a_unit_means(text: str, factor: float, name: str) -> None:
+def test_units_are_parsed(text: str, factor: float, name: str) -> None:
     unit = parse_unit(text)
     assert unit is not None
     assert unit.factor == pytest.approx(factor, rel=1e-12) and unit.si_name == name
@@ -79,7 +79,7 @@ def test_an_unknown_unit_is_doubted(quantity: str, text: str, expected: str) -> 
 @pytest.mark.parametrize(
     "text", [None, "", "1", "px", "px/frame", "m/frame", "D/U", "Pa", "K", "unknown", "kg/m^3", "%"]
 )
-def test_what_is_not_made_of_lengths_and_times(text: str | None) -> None:
+def test_other_units_are_not_parsed(text: str | None) -> None:
     assert parse_unit(text) is None
 
 
@@ -101,7 +101,7 @@ def recording(
     return replace(plain, spec=spec, time=time, length_unit=length_unit, time_unit=time_unit)
 
 
-def test_lengths_in_millimetres_and_velocities_in_metres_per_second_come_together() -> None:
+def test_millimetres_and_metres_per_second_are_made_consistent() -> None:
     valid = torch.ones(SHAPE, dtype=torch.bool)
     valid[4, 6] = False
     series = {"lift": torch.arange(4.0)}
@@ -174,7 +174,7 @@ def test_the_reynolds_number_and_the_equations_do_not_change() -> None:
         {"length_unit": "m"},
     ],
 )
-def test_unknown_units_and_those_of_the_system_are_left_alone(changes: dict[str, Any]) -> None:
+def test_unknown_units_and_si_units_are_not_changed(changes: dict[str, Any]) -> None:
     original = recording(**changes)
     assert in_consistent_units(original) is original
 

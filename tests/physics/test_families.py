@@ -237,7 +237,7 @@ def test_one_frame_and_no_time_step_give_the_same_steady_proxy(name: str) -> Non
     assert (full[term] - proxy[term]).abs().max() > 1e-2
 
 
-def test_a_missing_coefficient_leaves_out_its_term() -> None:
+def test_a_missing_coefficient_omits_its_term() -> None:
     grid, fields = periodic_box(16), {"u": noise(2, 20, 16), "v": noise(2, 20, 16, seed=1)}
     for name in ("incompressible", "incompressible-momentum"):
         family = find_family(name)
@@ -287,7 +287,7 @@ def grid_with_a_point_body() -> Grid:
     return Grid((11, 12), 0.5, 0.3, Sides(*[Boundary.PERIODIC] * 4), body)
 
 
-def test_masked_residuals_leave_out_every_stencil_that_touches_the_body() -> None:
+def test_masked_residuals_exclude_every_stencil_that_touches_the_body() -> None:
     grid, family = grid_with_a_point_body(), find_family("incompressible")
     clean = {"u": noise(3, 2, 11, 12), "v": noise(3, 2, 11, 12, seed=1)}
     spoilt = {k: f.clone() for k, f in clean.items()}

@@ -171,7 +171,7 @@ def test_an_error_or_no_frame_leaves_nothing(tmp_path: Path, suffix: str) -> Non
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
-def test_an_older_output_is_replaced_only_if_so_asked(tmp_path: Path, suffix: str) -> None:
+def test_an_older_output_is_replaced_only_with_overwrite(tmp_path: Path, suffix: str) -> None:
     path, kind = tmp_path / f"a{suffix}", WRITERS[suffix]
     written(path)
     before = left_in(tmp_path)
@@ -184,7 +184,7 @@ def test_an_older_output_is_replaced_only_if_so_asked(tmp_path: Path, suffix: st
         assert left_in(tmp_path / "a_frames") == ["frame_000000.vti"]
 
 
-def test_a_folder_with_other_things_is_never_replaced(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "a_frames").mkdir()
     (tmp_path / "a_frames" / "notes.txt").touch()
     with pytest.raises(FileExistsError, match="notes.txt"):

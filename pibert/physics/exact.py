@@ -38,19 +38,20 @@ def taylor_green(
     t: Times,
     viscosity: float,
     *,
+    amplitude: float = 1.0,
     modes: tuple[int, int] = (1, 1),
     stream: Pair = (0.0, 0.0),
     density: float = 1.0,
 ) -> tuple[Field, Field, Field]:
     """(u, v, p) of decaying vortices in a periodic box, carried by a uniform stream.
 
-    With the stream function -(1 / ky) cos(kx X) cos(ky Y) exp(-nu k^2 t), X = x - stream t, an
+    With the stream function -(A / ky) cos(kx X) cos(ky Y) exp(-nu k^2 t), X = x - stream t, an
     exact Navier-Stokes solution for any kx and ky.
     """
     x, y, time = points(grid, t)
     kx, ky = wave_vector(grid, modes)
     x, y = kx * (x - stream[0] * time), ky * (y - stream[1] * time)
-    decay = torch.exp(-viscosity * (kx**2 + ky**2) * time)
+    decay = amplitude * torch.exp(-viscosity * (kx**2 + ky**2) * time)
     u = stream[0] + decay * torch.cos(x) * torch.sin(y)
     v = stream[1] - decay * kx / ky * torch.sin(x) * torch.cos(y)
     p = -density * decay**2 / 4 * (torch.cos(2 * x) + (kx / ky) ** 2 * torch.cos(2 * y))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -356,7 +356,7 @@ class Advection(Family):
 
     name = "advection"
     channels = ("q",)
-    coefficients: ClassVar[dict[str, float]] = {}
+    coefficients = {}
     terms = ("advection",)
 
     def _residuals(self, fields, grid, dt, order, coefficients):

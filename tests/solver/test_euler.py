@@ -102,7 +102,8 @@ def test_mass_momentum_and_energy_are_conserved_to_rounding() -> None:
         frames.append(advance(frames[-1], RECIPE.grid, gamma, 0.1))
     states = torch.stack(frames, 1)
     assert (states[:, -1] - states[:, 0]).abs().flatten(1).amax(1).min() > 0.05
-    totals = torch.stack(conserved_variables(*states.unbind(2), gamma[:, None])).sum((-2, -1))
+    rho, u, v, p = states.unbind(2)
+    totals = torch.stack(conserved_variables(rho, u, v, p, gamma[:, None])).sum((-2, -1))
     mass, energy = totals[0], totals[3]
     momentum = (mass * energy).sqrt()
     drift = (totals - totals[..., :1]) / torch.stack((mass, momentum, momentum, energy))

@@ -11,8 +11,8 @@ import torch
 
 
 def compile_if_possible(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """The compiled function, or the function itself with a note on a machine without a compiler."""
-    # What the precision is was decided elsewhere, and the solver multiplies no matrices.
+    """Compile a function; without a C++ compiler, warn and return the function itself."""
+    # The precision is set elsewhere, and the solver multiplies no matrices.
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
     named = shlex.split(os.environ.get("CXX", ""))[:1]
     if any(map(shutil.which, named or ("c++", "g++", "clang++"))):

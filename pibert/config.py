@@ -1,4 +1,4 @@
-"""Settings: plain data (TOML, JSON, ``--set a.b=value``) to nested frozen dataclasses, strictly.
+"""Settings: nested frozen dataclasses from TOML, JSON and ``--set a.b=value``.
 
 A setting is a field of a dataclass, named by its dotted path (``training.batch_size``) and typed by
 its annotation: bool, int, float, str, ``Literal``, tuples of those, ``X | None``, another dataclass
@@ -6,11 +6,11 @@ its annotation: bool, int, float, str, ``Literal``, tuples of those, ``X | None`
 name the path. Three conversions are made: int to float, list to tuple, and the word ``"none"`` to
 None where None is allowed, since TOML has no null.
 
-A section takes the settings it lacks from the default of its field:
-``pretraining: Fit = Fit(epochs=50)`` keeps its 50 epochs when a file sets only the batch size.
+A section takes missing settings from the default of its field: ``pretraining: Fit =
+Fit(epochs=50)`` keeps its 50 epochs when a file sets only the batch size.
 
-Limits are part of the annotation: ``epochs: Count``, ``Annotated[float, Bounds(above=0, most=1)]``.
-A dataclass whose ``__post_init__`` calls ``check`` refuses bad values from Python code as well.
+Annotations also set limits: ``epochs: Count``, ``Annotated[float, Bounds(above=0, most=1)]``. A
+dataclass whose ``__post_init__`` calls ``check`` refuses bad values from Python code as well.
 """
 
 import ast
@@ -44,7 +44,7 @@ from pibert.textfiles import read_toml
 
 T = TypeVar("T")
 NONE_WORD = "none"
-"""How None is written in a file or after ``--set``."""
+"""None in a file or after ``--set``."""
 
 
 class WrongSetting(ValueError):
@@ -95,23 +95,18 @@ Positive = Annotated[float, Bounds(above=0, below=math.inf)]
 
 def check(config: Any) -> None:
     """Raise ``ValueError`` for a field whose value does not fit its annotation."""
-    for name, kind in _hints(cast(Any, type(config))).items():
-        if name in (field.name for field in _settings(config)):
-            _converted(getattr(config, name), kind, name, MISSING)
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
+    hints = _hints(cast(Any, type(config)))
+    for field in _settings(config):
+        as_kind(getattr(config, field.name), hints[field.name], field.name)
 
 
 def parse(kind: type[T], data: Mapping[str, Any], where: str = "") -> T:
-    """A dataclass from nested plain values; ``where`` is the path in front of those in errors."""
+    """Build a dataclass from nested plain values; errors prefix paths with ``where``."""
     return cast(T, _section(kind, data, where, MISSING))
 
 
 def as_plain(config: Any) -> Any:
-    """All settings as plain JSON values; ``parse`` turns them back into an equal config."""
+    """Return all settings as plain JSON values; ``parse`` restores an equal config."""
     if is_dataclass(config) and not isinstance(config, type):
         return {field.name: as_plain(getattr(config, field.name)) for field in _settings(config)}
     if isinstance(config, Mapping):
@@ -128,9 +123,9 @@ def read(
     overrides: Sequence[str] = (),
     upgrade: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> T:
-    """A dataclass from a TOML file; of overrides such as ``training.epochs=3`` the last wins.
+    """Read a dataclass from a TOML file; the last of several overrides of a setting wins.
 
-    ``upgrade`` brings the data of files of earlier versions into today's form.
+    ``upgrade`` converts the data of files of earlier versions.
     """
     data = read_toml(path)
     try:
@@ -140,7 +135,7 @@ def read(
 
 
 def with_overrides(config: T, overrides: Sequence[str]) -> T:
-    """The config with settings changed, each written as ``a.b=value``."""
+    """Return the config with changes, each written as ``a.b=value``."""
     try:
         return parse(type(config), overridden(as_plain(config), overrides))
     except ValueError as error:
@@ -148,7 +143,7 @@ def with_overrides(config: T, overrides: Sequence[str]) -> T:
 
 
 def _with_override(error: ValueError, overrides: Sequence[str]) -> str | None:
-    """The error with the override whose setting it names; None if it names none."""
+    """Append the override whose setting an error names; None if it names none."""
     if "(--set " in str(error):
         return str(error)
     keys = {assignment(text)[0]: text for text in overrides}
@@ -157,41 +152,41 @@ def _with_override(error: ValueError, overrides: Sequence[str]) -> str | None:
 
 
 def overridden(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The data with overrides applied; ``parse`` checks their names and values."""
+    """Apply overrides to plain data; ``parse`` checks their names and values."""
     merged = deepcopy(dict(data))
     for text in overrides:
         key, value = assignment(text)
         *path, last = key.split(".")
-        place = merged
+        table = merged
         for depth, name in enumerate(path, start=1):
-            inside = place.get(name)
-            if inside in (None, NONE_WORD):
-                inside = place[name] = {}
-            if not isinstance(inside, dict):
+            if table.get(name) in (None, NONE_WORD):
+                table[name] = {}
+            table = table[name]
+            if not isinstance(table, dict):
                 raise WrongSetting(
-                    f"{'.'.join(path[:depth])}: expected a section, found {inside!r} (--set {text})"
+                    f"{'.'.join(path[:depth])}: expected a section, found {table!r} (--set {text})"
                 )
-            place = inside
-        place[last] = value
+        table[last] = value
     return merged
 
 
 def identity(config: Any) -> str:
-    """A hash of all settings, the same in every process."""
-    # Read back once: an int that was given for a float counts as the float.
+    """Return a hash of all settings that is the same in every process."""
+    # Parsed once: an int that was given for a float counts as the float.
     return fingerprint(as_plain(parse(type(config), as_plain(config))))
 
 
 def fingerprint(plain: Mapping[str, Any]) -> str:
-    """Hash of plain values that does not depend on the order of keys."""
+    """Return a hash of plain values that does not depend on the order of keys."""
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def differences(a: Any, b: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two plain values differ: dotted paths, each with both values.
+    """Yield the dotted paths at which two plain values differ, each with both values.
 
-    A place in a list of lists is a path too, ``split.test.0``; a list of numbers is one value.
+    An index into a list of lists is part of the path, ``split.test.0``; a list of numbers is one
+    value.
     """
     if a == b:
         return
@@ -201,8 +196,8 @@ def differences(a: Any, b: Any, where: str = "") -> Iterator[tuple[str, Any, Any
     elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         if all(isinstance(value, dict | list) for value in (*a, *b)):
             pairs = list(zip(range(len(a)), a, b, strict=True))
-    found = [d for key, mine, theirs in pairs for d in differences(mine, theirs, _join(where, key))]
-    yield from found or [(where, a, b)]
+    inner = [d for key, mine, theirs in pairs for d in differences(mine, theirs, _join(where, key))]
+    yield from inner or [(where, a, b)]
 
 
 def first_difference(a: Any, b: Any, where: str = "") -> tuple[str, Any, Any]:
@@ -211,101 +206,11 @@ def first_difference(a: Any, b: Any, where: str = "") -> tuple[str, Any, Any]:
 
 
 def assignment(text: str) -> tuple[str, Any]:
-    """Key and value of ``a.b=value``; the value is JSON, TOML, a list of these, or a word."""
+    """Split ``a.b=value`` into key and value; the value is JSON, TOML, a list of these, a word."""
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
         raise ValueError(f"expected KEY=VALUE after --set, found {text!r}")
     return key.strip(), _value(value.strip())
-
-
-def schema(kind: type) -> tuple[Setting, ...]:
-    """All settings of a dataclass and its sections, in the order of declaration."""
-    return tuple(_rows(kind, "", MISSING))
-
-
-def as_kind(value: Any, kind: Any, where: str = "") -> Any:
-    """A plain value converted to an annotation; ``WrongSetting`` if it has another type."""
-    return _converted(value, kind, where, MISSING)
-
-
-def _section(kind: type, data: Any, where: str, base: Any) -> Any:
-    """A dataclass from a mapping; what is missing comes from ``base``, then from the defaults."""
-    if isinstance(data, kind):
-        return data
-    if not isinstance(data, Mapping):
-        raise _wrong(data, kind, where)
-    base = base if isinstance(base, kind) else MISSING
-    known, hints = {field.name: field for field in _settings(kind)}, _hints(kind)
-    for key in data:
-        if key not in known:
-            raise _unknown(where, str(key), kind)
-    values = {}
-    for name, field in known.items():
-        path, default = _join(where, name), _default(field, base)
-        if name in data:
-            values[name] = _converted(data[name], hints[name], path, default)
-        elif default is MISSING:
-            raise WrongSetting(f"{path} is missing: expected {_in_words(hints[name])}")
-        else:
-            values[name] = default
-    try:
-        return kind(**values)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}" if where else str(error)) from None
-
-
-def _converted(value: Any, kind: Any, where: str, base: Any) -> Any:
-    form, inner = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return value
-    if form is Annotated:
-        found = _converted(value, inner[0], where, base)
-        if not all(found in bounds for bounds in inner[1:]):
-            raise _wrong(value, kind, where)
-        return found
-    if form in (Union, UnionType):
-        return _either(value, kind, where, base)
-    if is_dataclass(kind) and isinstance(kind, type):
-        return _section(kind, value, where, base)
-    if form is Literal:
-        if any(type(value) is type(choice) and value == choice for choice in inner):
-            return value
-    elif form is tuple and isinstance(value, list | tuple):
-        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
-        if len(kinds) == len(value):
-            pairs = enumerate(zip(value, kinds, strict=True))
-            return tuple(_converted(v, k, f"{where}[{i}]", MISSING) for i, (v, k) in pairs)
-    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not math.isnan(value):
-            return float(value)
-    elif kind is dict or form is dict:
-        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-            inside = inner[1] if inner else Any
-            return {k: _converted(v, inside, _join(where, k), MISSING) for k, v in value.items()}
-    elif isinstance(kind, type) and kind is not float and type(value) is kind:
-        return value
-    raise _wrong(value, kind, where)
-
-
-def _either(value: Any, kind: Any, where: str, base: Any) -> Any:
-    """A value of a union."""
-    choices = [choice for choice in get_args(kind) if choice is not NoneType]
-    if len(choices) < len(get_args(kind)) and value in (None, NONE_WORD):
-        return None
-    if len(choices) == 1 and (value is not None and is_dataclass(choices[0])):
-        return _converted(value, choices[0], where, base)  # its error says more
-    for choice in sorted(choices, key=lambda choice: choice is not type(value)):
-        try:
-            return _converted(value, choice, where, base)
-        except WrongSetting:
-            continue
-    raise _wrong(value, kind, where)
-
-
-def _section_of(kind: Any) -> type | None:
-    """The dataclass of a section, also of one that may be None."""
-    choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    return next((c for c in choices if isinstance(c, type) and is_dataclass(c)), None)
 
 
 def _value(text: str) -> Any:
@@ -319,9 +224,85 @@ def _value(text: str) -> Any:
         value = None
     if isinstance(value, bool | int | float | str | list | dict):
         return value
-    if text.startswith("[") and text.endswith("]"):  # [u,v]: a shell eats the quotes
+    if text.startswith("[") and text.endswith("]"):  # [u,v]: a shell removes the quotes
         return [_value(word.strip()) for word in text[1:-1].split(",") if word.strip()]
     return text
+
+
+def as_kind(value: Any, kind: Any, where: str = "", base: Any = MISSING) -> Any:
+    """Convert a plain value to an annotation; ``WrongSetting`` if it has another type.
+
+    A section takes missing settings from ``base``.
+    """
+    form, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if form is Annotated:
+        number = as_kind(value, inner[0], where)
+        if all(number in bounds for bounds in inner[1:]):
+            return number
+    elif form in (Union, UnionType):
+        choices = [choice for choice in inner if choice is not NoneType]
+        if len(choices) < len(inner) and value in (None, NONE_WORD):
+            return None
+        if len(choices) == 1 and value is not None and is_dataclass(choices[0]):
+            return as_kind(value, choices[0], where, base)  # its error names the setting inside
+        for choice in sorted(choices, key=lambda choice: choice is not type(value)):
+            try:
+                return as_kind(value, choice, where, base)
+            except WrongSetting:
+                continue
+    elif is_dataclass(kind) and isinstance(kind, type):
+        return _section(kind, value, where, base)
+    elif form is Literal:
+        if any(type(value) is type(choice) and value == choice for choice in inner):
+            return value
+    elif form is tuple and isinstance(value, list | tuple):
+        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        if len(kinds) == len(value):
+            pairs = enumerate(zip(value, kinds, strict=True))
+            return tuple(as_kind(v, k, f"{where}[{i}]") for i, (v, k) in pairs)
+    elif kind is float:
+        if type(value) in (int, float) and not math.isnan(value):
+            return float(value)
+    elif kind is dict or form is dict:
+        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+            inside = inner[1] if inner else Any
+            return {k: as_kind(v, inside, _join(where, k)) for k, v in value.items()}
+    elif type(value) is kind:
+        return value
+    raise _wrong(value, kind, where)
+
+
+def _section(kind: type, data: Any, where: str, base: Any) -> Any:
+    """Build a dataclass from a mapping; ``base`` and then the defaults fill what is missing."""
+    if isinstance(data, kind):
+        return data
+    if not isinstance(data, Mapping):
+        raise _wrong(data, kind, where)
+    base = base if isinstance(base, kind) else MISSING
+    known, hints = {field.name: field for field in _settings(kind)}, _hints(kind)
+    for key in data:
+        if key not in known:
+            raise _unknown(where, str(key), kind)
+    values = {}
+    for name, field in known.items():
+        path, default = _join(where, name), _default(field, base)
+        if name in data:
+            values[name] = as_kind(data[name], hints[name], path, default)
+        elif default is MISSING:
+            raise WrongSetting(f"{path} is missing: expected {_in_words(hints[name])}")
+        else:
+            values[name] = default
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}" if where else str(error)) from None
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
 
 
 def _settings(kind: Any) -> list[Field[Any]]:
@@ -334,45 +315,43 @@ def _default(field: Field[Any], base: Any) -> Any:
     return field.default_factory() if field.default_factory is not MISSING else field.default
 
 
+def schema(kind: type) -> tuple[Setting, ...]:
+    """All settings of a dataclass and its sections, in the order of declaration."""
+    return tuple(_rows(kind, "", MISSING))
+
+
 def _rows(kind: type, where: str, base: Any) -> Iterator[Setting]:
     hints, meanings = _hints(kind), _meanings(kind)
     for field in _settings(kind):
-        path, default = _join(where, field.name), _default(field, base)
-        hint = hints[field.name]
-        section = _section_of(hint)
+        path, default, hint = _join(where, field.name), _default(field, base), hints[field.name]
+        choices = (c for c in (hint, *get_args(hint)) if isinstance(c, type) and is_dataclass(c))
+        section = next(choices, None)
         if section is None or section is not hint:
-            as_written = NONE_WORD if default is None else json.dumps(_or_empty(default))
-            yield Setting(
-                name=path,
-                kind=_in_words(hint),
-                default="" if default is MISSING else as_written,
-                meaning=meanings.get(field.name, ""),
-            )
+            written = "" if default is MISSING else NONE_WORD
+            if default not in (MISSING, None):
+                written = "{}" if is_dataclass(default) else json.dumps(as_plain(default))
+            meaning = meanings.get(field.name, "")
+            yield Setting(name=path, kind=_in_words(hint), default=written, meaning=meaning)
         if section is not None:
             yield from _rows(section, path, default)
 
 
-def _or_empty(default: Any) -> Any:
-    """A default as plain values; of a section only that there is one."""
-    return {} if default is MISSING or is_dataclass(default) else as_plain(default)
-
-
 def _meanings(kind: type) -> dict[str, str]:
     """The docstring under each attribute of a class and of its bases, on one line."""
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for owner in reversed(kind.__mro__[:-1]):
         try:
             (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
         except (OSError, TypeError, SyntaxError):
-            continue  # made without a source file
+            continue  # a class without a source file
         body = cast(ast.ClassDef, tree).body
         for first, second in zip(body, body[1:], strict=False):
             if not (isinstance(first, ast.AnnAssign) and isinstance(first.target, ast.Name)):
                 continue
             if isinstance(second, ast.Expr) and isinstance(second.value, ast.Constant):
                 text = str(second.value.value).replace("``", "")
-                found[first.target.id] = " ".join(text.split())
-    return found
+                meanings[first.target.id] = " ".join(text.split())
+    return meanings
 
 
 def _join(where: str, name: str | int) -> str:
@@ -381,14 +360,14 @@ def _join(where: str, name: str | int) -> str:
 
 def _wrong(value: Any, kind: Any, where: str) -> WrongSetting:
     found = NONE_WORD if value is None else textwrap.shorten(repr(value), 60, placeholder=" ...")
-    place = f"{where}: " if where else ""
-    return WrongSetting(f"{place}expected {_in_words(kind)}, found {found}")
+    prefix = f"{where}: " if where else ""
+    return WrongSetting(f"{prefix}expected {_in_words(kind)}, found {found}")
 
 
 def _unknown(where: str, name: str, kind: type) -> WrongSetting:
     known = [field.name for field in _settings(kind)]
     near = [_join(where, key) for key in difflib.get_close_matches(name, known, n=1)]
-    if not near:  # it may be there, but in a section
+    if not near:  # a setting of a section
         near = [_join(where, s.name) for s in schema(kind) if s.name.endswith(f".{name}")][:3]
     meant = " or ".join(repr(setting) for setting in near)
     advice = f"did you mean {meant}?" if near else f"choose from: {', '.join(known)}"
@@ -400,15 +379,13 @@ def _in_words(kind: Any) -> str:
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
     words |= {NoneType: NONE_WORD, dict: "a table", Any: "a value"}
     if form in (Union, UnionType):
-        return " or ".join(_in_words(choice) for choice in inner)
+        return " or ".join(map(_in_words, inner))
     if form is Annotated:
         return " ".join([_in_words(inner[0]), *map(str, inner[1:])])
     if form is Literal:
-        return "one of " + ", ".join(json.dumps(choice) for choice in inner)
+        return "one of " + ", ".join(map(json.dumps, inner))
     if form is tuple and inner[-1] is Ellipsis:
         return f"a list, each {_in_words(inner[0])}"
     if form is tuple:
-        return f"a list of {len(inner)} ({', '.join(_in_words(choice) for choice in inner)})"
-    if form is dict:
-        return "a table"
-    return "a section" if is_dataclass(kind) else words.get(kind, str(kind))
+        return f"a list of {len(inner)} ({', '.join(map(_in_words, inner))})"
+    return "a section" if is_dataclass(kind) else words.get(form or kind, str(kind))

@@ -1,8 +1,8 @@
-"""Notes to the user: an input that can be used, but may not be what was meant.
+"""Notes to the user: an input is usable, but may not be what was meant.
 
-Results of inference carry their notes (``Prediction.notes``). What returns no result that could
-carry them (arrays, files, readers) delivers them with ``warn``: to the ``collecting`` block around
-the call, if there is one, else as a Python warning of the category ``InputWarning``.
+Results of inference carry their notes (``Prediction.notes``). Functions whose result cannot carry
+notes (arrays, files, readers) deliver them with ``warn``: to the enclosing ``collecting`` block, if
+any, else as a Python warning of the category ``InputWarning``.
 """
 
 import contextlib
@@ -18,17 +18,17 @@ Severity = Literal["info", "warning"]
 
 @dataclass(frozen=True)
 class Note:
-    """One note; the same code and subject tell that two notes are about the same thing."""
+    """One note; notes with equal code and subject are about the same thing."""
 
     code: str
-    """Stable name of this kind of note, such as ``far-values``; to select or silence it."""
+    """Stable name of this kind of note, such as ``far-values``, to select or silence it."""
     text: str
-    """What was found, and what follows from it."""
+    """The finding and its consequence."""
     remedy: str = ""
-    """What to do if it is not intended."""
+    """The action to take if it is not intended."""
     severity: Severity = "warning"
     subject: str = field(default="", repr=False)
-    """What it is about where a code can occur several times: a channel, a parameter."""
+    """The channel or parameter, if a code can occur several times."""
 
     def __str__(self) -> str:
         return f"{self.text}; {self.remedy}" if self.remedy else self.text
@@ -47,48 +47,44 @@ class InputWarning(UserWarning):
 
 
 class Notes:
-    """Collects notes, each code and subject once.
-
-    Args:
-        on_new: Called with every new note.
-    """
+    """Collects notes, each code and subject once; calls ``on_new`` with every new note."""
 
     def __init__(self, on_new: Callable[[Note], None] | None = None) -> None:
-        self._found: dict[tuple[str, str], Note] = {}
+        self._notes: dict[tuple[str, str], Note] = {}
         self._on_new = on_new
 
     def add(self, note: Note | str) -> bool:
-        """Take a note; returns whether it is new."""
+        """Add a note; return whether it is new."""
         note = as_note(note)
         key = (note.code, note.subject or (note.text if note.code == "input" else ""))
-        if key in self._found:
+        if key in self._notes:
             return False
-        self._found[key] = note
+        self._notes[key] = note
         if self._on_new is not None:
             self._on_new(note)
         return True
 
     def extend(self, notes: Iterable[Note]) -> list[Note]:
-        """Take some notes; returns the new ones."""
+        """Add notes; return the new ones."""
         return [note for note in notes if self.add(note)]
 
     def __iter__(self) -> Iterator[Note]:
-        return iter(tuple(self._found.values()))
+        return iter(tuple(self._notes.values()))
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._notes)
 
 
 _collected: ContextVar[Notes | None] = ContextVar("collected", default=None)
 
 
 def as_note(note: Note | str) -> Note:
-    """A note; a text alone gets the code ``input``."""
+    """Return a note; a plain text gets the code ``input``."""
     return note if isinstance(note, Note) else Note("input", note)
 
 
 def warn(note: Note | str) -> None:
-    """Deliver a note; as a Python warning it names the line outside this package."""
+    """Deliver a note; a Python warning names the calling line outside this package."""
     collected = _collected.get()
     if collected is not None:
         collected.add(note)
@@ -101,7 +97,7 @@ def warn(note: Note | str) -> None:
 
 @contextlib.contextmanager
 def collecting(into: Notes | None = None) -> Iterator[Notes]:
-    """Collect what ``warn`` delivers inside the block, in this thread alone."""
+    """Collect the notes that ``warn`` delivers inside the block, in this thread alone."""
     notes = Notes() if into is None else into
     token = _collected.set(notes)
     try:

@@ -3,10 +3,10 @@
     while not rollout.is_done:
         frames = rollout.advance(model(rollout.x, parameters, rollout.known))
 
-A model takes ``history`` frames folded into channels and returns ``horizon`` frames. These are
-appended to the frames that went in, and the newest ``history`` of all are the next input. Points
-that are unknown in the first input are set to zero in every later one and stay unknown to the
-model. For a moving body this is an approximation: its future position is not an input.
+A model takes ``history`` frames folded into channels and returns ``horizon`` frames. The newest
+``history`` of all frames are the next input. Points that are unknown in the first input are zero in
+every later one and stay unknown to the model. For a moving body this is an approximation: its
+future position is not an input.
 """
 
 import torch
@@ -21,7 +21,7 @@ class Rollout:
         x: The first input, history times channels in one axis.
         known: Points that the model sees.
         channels: Channels of one predicted frame.
-        steps: Frames to predict. None: without an end.
+        steps: Frames to predict; None: unlimited.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Rollout:
         return self._x
 
     def advance(self, output: Float[Tensor, "b sc y x"]) -> Float[Tensor, "b s c y x"]:
-        """Take the model's output for ``x``; returns its frames, without those beyond ``steps``."""
+        """Take the model's output for ``x``; return its frames up to ``steps``."""
         if output.shape[1] % self.channels:
             raise ValueError(
                 f"expected a prediction whose channels are a multiple of {self.channels}, found "

@@ -1,9 +1,8 @@
-"""Random numbers of a sample: hashes of its seed, of a purpose and of a place, without a state.
+"""Counter-based random numbers of training samples: hashes of seed, purpose and index.
 
-What is random about a sample in training (masks, noise, reflections ...) is drawn from here. A
-number depends on nothing but its sample's seed, so a sample meets the same chances whatever batch,
-process or device it is on, and a run that resumes needs no generator restored. Numbers of different
-purposes are unrelated.
+Everything random about a sample (masks, noise, reflections ...) comes from here. A number depends
+on the sample's seed and its purpose alone, so it does not depend on batch, process or device, and a
+resumed run needs no generator state.
 
 The hash is the finaliser of splitmix64 (Steele, Lea, Flood, 2014) on a counter, in the wrapping
 arithmetic of int64.
@@ -20,23 +19,23 @@ Seeds = Int[Tensor, " b"]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-_BITS = 24  # what a float32 holds exactly
+_BITS = 24  # exact in float32
 _WITHOUT_DOUBLE = ("mps",)
 
 
 def sample_seeds(seed: int, epoch: int, samples: Seeds) -> Seeds:
-    """The seeds of samples, by their number, in an epoch of a run."""
+    """Return the seeds of samples, by their index, in an epoch of a run."""
     base = _hash_text(f"{seed} {epoch}")
     return _mix(samples.to(torch.int64) * _signed(_GOLDEN) + base)
 
 
 def uniform(seeds: Seeds, purpose: str, *shape: int) -> Float[Tensor, " b *shape"]:
-    """Numbers of each sample, 0 <= number < 1."""
+    """Return uniform numbers, 0 <= number < 1."""
     return _integers(seeds, purpose, shape).to(torch.float32) * 2.0**-_BITS
 
 
 def normal(seeds: Seeds, purpose: str, *shape: int) -> Float[Tensor, " b *shape"]:
-    """Numbers of each sample with mean 0 and variance 1."""
+    """Return normal numbers with mean 0 and variance 1."""
     numbers = _integers(seeds, purpose, shape)
     if seeds.device.type in _WITHOUT_DOUBLE:
         # In single precision the ends of the range would round to infinity.
@@ -46,18 +45,18 @@ def normal(seeds: Seeds, purpose: str, *shape: int) -> Float[Tensor, " b *shape"
 
 
 def integer(seeds: Seeds, purpose: str, high: int) -> Seeds:
-    """A whole number of each sample, 0 <= number < high."""
+    """Return one integer per sample, 0 <= number < high."""
     if high < 1:
         raise ValueError(f"expected at least one choice, found {high}")
     return (_integers(seeds, purpose, ()) * high) >> _BITS
 
 
 def _integers(seeds: Tensor, purpose: str, shape: tuple[int, ...]) -> Tensor:
-    """Whole numbers below 2^24, (b, *shape)."""
+    """Integers below 2^24, (b, *shape)."""
     base = _mix(seeds.to(torch.int64) + _hash_text(purpose))
-    places = torch.arange(1, 1 + math.prod(shape), device=seeds.device)
-    # The last step of the hash leaves the highest 31 bits alone, and only 24 are wanted.
-    mixed = _mix_most(torch.add(base[:, None], places, alpha=_signed(_GOLDEN)))
+    counter = torch.arange(1, 1 + math.prod(shape), device=seeds.device)
+    # The last step of the hash leaves the highest 31 bits unchanged, and only 24 are used.
+    mixed = _mix_most(torch.add(base[:, None], counter, alpha=_signed(_GOLDEN)))
     return _shifted(mixed, 64 - _BITS).view(len(seeds), *shape)
 
 
@@ -67,13 +66,13 @@ def _mix(z: Tensor) -> Tensor:
 
 
 def _mix_most(z: Tensor) -> Tensor:
-    """All but the last step."""
+    """All but the last step of the hash."""
     z = (z ^ _shifted(z, 30)) * _signed(_FIRST)
     return (z ^ _shifted(z, 27)) * _signed(_SECOND)
 
 
 def _shifted(z: Tensor, by: int) -> Tensor:
-    """To the right, zeros moving in: the shift of int64 would repeat the sign."""
+    """Logical right shift; that of int64 would repeat the sign."""
     return (z >> by) & ((1 << (64 - by)) - 1)
 
 

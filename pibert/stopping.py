@@ -1,8 +1,7 @@
 """Signals that ask the program to stop: Ctrl-C (SIGINT) and SIGTERM.
 
-Both raise ``KeyboardInterrupt`` if the command line has asked for it, so that one code path cleans
-up. The exit code of the command is 130 or 143, as that of a program that the signal ends. The
-training loop has its own handlers.
+The command line turns both into ``KeyboardInterrupt``, so that one code path cleans up, and exits
+with 130 or 143, like a program that the signal ends. The training loop has its own handlers.
 """
 
 import contextlib
@@ -19,7 +18,7 @@ _received: list[int] = []
 
 
 def note(number: int) -> None:
-    """Remember a signal that asks the program to stop."""
+    """Record a signal that asks the program to stop."""
     _received.append(number)
 
 
@@ -29,21 +28,21 @@ def is_asked() -> bool:
 
 
 def is_terminated() -> bool:
-    """Whether it was SIGTERM, which, unlike Ctrl-C, child processes do not get by themselves."""
+    """Whether SIGTERM was received. Unlike Ctrl-C, it does not reach child processes."""
     return signal.SIGTERM in _received
 
 
 def exit_code() -> int:
-    """Of a program that stops because it was asked to: 143 after SIGTERM, else 130."""
-    # An interrupt that passed through exec() of a text, as dataclasses do it, makes Python end
-    # itself with SIGINT whatever the exit code is, unless another text was executed after it.
+    """Return the exit code of a stopped program: 143 after SIGTERM, else 130."""
+    # After an interrupt inside exec() of a text, as dataclasses use it, Python ends itself with
+    # SIGINT whatever the exit code is, unless another text is executed later.
     exec("")
     return 128 + (_received[-1] if _received else signal.SIGINT)
 
 
 @contextlib.contextmanager
 def signals_raise() -> Iterator[None]:
-    """SIGINT and SIGTERM raise ``KeyboardInterrupt`` in the main thread meanwhile."""
+    """Make SIGINT and SIGTERM raise ``KeyboardInterrupt`` in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return
@@ -51,21 +50,21 @@ def signals_raise() -> Iterator[None]:
     owner, former_hook = os.getpid(), sys.unraisablehook
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != owner:  # a forked child: as if nobody had set a handler
+        if os.getpid() != owner:  # a forked child uses the default handler
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         note(number)
         raise KeyboardInterrupt
 
     def repeat_if_lost(raised: Any) -> None:
-        """Send an interrupt again that was raised in a callback of C code, where it gets lost."""
+        """Repeat an interrupt that was raised, and lost, in a callback of C code."""
         if _received and issubclass(raised.exc_type, KeyboardInterrupt):
             threading.Timer(0.05, os.kill, (owner, _received[-1])).start()
         else:
             former_hook(raised)
 
     former = {number: signal.getsignal(number) for number in STOPPING}
-    # A program that was started to ignore a signal (nohup, a background job) goes on doing so.
+    # A program that was started to ignore a signal (nohup, a background job) still ignores it.
     for number in (n for n in STOPPING if former[n] is not signal.SIG_IGN):
         signal.signal(number, stop)
     sys.unraisablehook = repeat_if_lost

@@ -1,7 +1,7 @@
 """Safetensors files, read whole into memory.
 
-The ``safetensors`` package maps a file into memory instead: the process is killed (SIGBUS) if the
-file is truncated while its tensors are in use, and it waits forever for a named pipe.
+The ``safetensors`` package would map a file into memory: the process is killed (SIGBUS) if the file
+is truncated while its tensors are in use, and it waits forever for a named pipe.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from pibert.textfiles import parse_json
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a file and the metadata in its header.
+    """Return the tensors of a file and the metadata in its header.
 
     Raises:
         ValueError: It is not a complete safetensors file; the caller names the file.

@@ -1,8 +1,8 @@
 """Small text files of runs, models and settings: JSON and TOML, read within limits.
 
-Such a file may be damaged or hostile. It is read only if it is a regular file of moderate size:
-opening a named pipe would wait forever, and a device never ends. Values that are nested too deeply
-are refused, since code that walks through them calls itself once per level.
+Such a file may be damaged or hostile. It must be a regular file of moderate size: opening a named
+pipe would wait forever, and a device never ends. Deeply nested values are refused, since code that
+walks through them recurses once per level.
 """
 
 import json
@@ -14,15 +14,16 @@ from typing import Any
 from pibert.regular_files import require_regular
 
 LARGEST = 64 << 20
-"""Bytes of the largest file that is read."""
+"""Largest file in bytes."""
 LARGEST_TOML = 128 << 10
-"""The same of settings: the time to read TOML can grow with the square of its length."""
+"""Largest TOML file: the time to parse one can grow with the square of its length."""
 DEEPEST = 64
-"""Levels of lists and tables inside each other."""
+"""Nested levels of lists and tables."""
+_TOO_DEEP = f"more than {DEEPEST} nested levels of lists and tables"
 
 
 def read_text(path: Path | str, largest: int = LARGEST, errors: str = "strict") -> str:
-    """The text of an ordinary file, UTF-8; ``errors`` as for ``bytes.decode``.
+    """Read the UTF-8 text of a regular file; ``errors`` as for ``bytes.decode``.
 
     Raises:
         ValueError: It is a pipe or a device, has more bytes than ``largest``, or is not UTF-8.
@@ -44,7 +45,7 @@ def read_text(path: Path | str, largest: int = LARGEST, errors: str = "strict") 
 
 
 def read_json(path: Path | str) -> Any:
-    """The value in a JSON file; ``ValueError`` names the file."""
+    """Read a JSON file; ``ValueError`` names the file."""
     text = read_text(path)
     try:
         return parse_json(text)
@@ -53,36 +54,30 @@ def read_json(path: Path | str) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text; ``ValueError`` also where it is nested too deeply."""
+    """Parse a JSON text; ``ValueError`` also for deep nesting."""
     try:
         value = json.loads(text)
     except RecursionError:
-        raise ValueError(_too_deep()) from None
+        raise ValueError(_TOO_DEEP) from None
     return _shallow(value)
 
 
 def read_toml(path: Path | str) -> dict[str, Any]:
-    """The tables of a TOML file; ``ValueError`` names the file."""
+    """Read a TOML file; ``ValueError`` names the file."""
     text = read_text(path, LARGEST_TOML)
     try:
-        value = tomllib.loads(text)
-        _shallow(value)
-    except RecursionError:
-        raise ValueError(f"{path}: not valid TOML: {_too_deep()}") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: not valid TOML: {error}") from None
+        value: dict[str, Any] = _shallow(tomllib.loads(text))
+    except (RecursionError, ValueError) as error:
+        reason = _TOO_DEEP if isinstance(error, RecursionError) else error
+        raise ValueError(f"{path}: not valid TOML: {reason}") from None
     return value
 
 
 def _shallow(value: Any, level: int = 0) -> Any:
     if level > DEEPEST:
-        raise ValueError(_too_deep())
+        raise ValueError(_TOO_DEEP)
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for entry in inside:
         if isinstance(entry, dict | list):
             _shallow(entry, level + 1)
     return value
-
-
-def _too_deep() -> str:
-    return f"more than {DEEPEST} levels of lists and tables inside each other"

@@ -138,7 +138,7 @@ def test_convert_cuts_frames_and_a_region_and_joins_its_own_files(tmp_path: Path
         ("convert shear.flow.npz out.h5 --crop x=a:1", "--crop takes a range"),
         ("convert shear.flow.npz out.h5 --crop x=9:", "0 of 24 points along x"),
         ("convert shear.flow.npz out.h5 --scenario fsi", "this is of kind 'arrays'"),
-        ("convert shear.flow.npz shear.flow.npz", "is the input or a part of it"),
+        ("convert shear.flow.npz shear.flow.npz", "is the input or a file of it"),
         ("convert shear.flow.npz notes.md", "notes.md exists; add --overwrite"),
         ("convert shear.flow.npz . --overwrite", "is a folder"),
         ("convert shear.flow.npz /proc/x.h5", "/proc/x.h5: cannot write"),
@@ -193,7 +193,7 @@ def test_generate_writes_once(tmp_path: Path) -> None:
     )
     check(out)
     assert "holds this recipe already" in run("generate", "cavity", *TINY, "--out", out).output
-    assert "holds something else" in refusal("generate", "heat", "--out", out)
+    assert "is not of this recipe" in refusal("generate", "heat", "--out", out)
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
 
 

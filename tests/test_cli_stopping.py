@@ -68,7 +68,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("module", "function"),
     [
-        ("pibert.data.generate", "_make_group"),  # while flows are simulated
+        ("pibert.data.generate", "_simulate_group"),  # while flows are simulated
         ("pibert.experiments.run", "assemble"),  # while the model is built
         ("pibert.experiments.run", "draw_curves"),  # after the training
     ],
@@ -171,7 +171,7 @@ def test_a_generation_in_a_process_of_its_own_ends_with_143(tmp_path: Path) -> N
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 143
-    assert "Traceback" not in said and "interrupted: " in said and "continues from there" in said
+    assert "Traceback" not in said and "interrupted: " in said and "rerun the command" in said
     assert not out.exists()
 
 

@@ -1,4 +1,4 @@
-"""Every experiment in configs/ loads, names a model that can be built, and tells what it is for."""
+"""Every experiment in configs/ loads, names a model that can be built, and states its purpose."""
 
 from pathlib import Path
 
@@ -17,9 +17,9 @@ def test_there_are_experiments():
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_an_experiment_loads_and_its_parts_exist(path: Path):
+def test_an_experiment_loads_and_its_model_and_recipe_exist(path: Path):
     experiment = load_experiment(path)
-    assert path.read_text().startswith("# "), "say in a comment what the experiment is for"
+    assert path.read_text().startswith("# "), "state the purpose of the experiment in a comment"
     model = experiment.model
     assert model.name in MODELS and (model.preset or "base") in PRESETS[model.name]
     build_model(model.name, preset=model.preset, **model.options)

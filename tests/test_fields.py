@@ -60,36 +60,28 @@ def full_spec() -> FieldSpec:
     [
         (lambda: Grid((0, 4)), ("(y, x)", (0, 4))),
         (lambda: Grid((4, 4), dx=0.0), ("dx", 0.0)),
-        (lambda: Grid((4, 4), dy=math.inf), ("dy", "inf")),
         (lambda: Grid((4, 4), sides=Sides(left=Boundary.PERIODIC)), ("left", "right", "periodic")),
-        (lambda: Grid((4, 4), sides=Sides(top=Boundary.PERIODIC)), ("bottom", "top", "periodic")),
         (lambda: Grid.from_dict(Grid((4, 4)).to_dict() | {"sides": ["opne"] * 4}), ("opne",)),
         (lambda: Grid((4, 6), body=torch.zeros(6, 4).bool()), ((4, 6), (6, 4))),
         (lambda: Parameter(name="re", std=0.0), ("'re'", 0.0)),
-        (lambda: Parameter(name="re", mean=math.inf), ("'re'", "inf")),
         (lambda: Parameter(name="re", lowest=3.0, highest=2.0), ("'re'", 3.0, 2.0)),
-        (lambda: Parameter(name="re", lowest=3.0), ("'re'", 3.0)),
         (
             lambda: Parameter(name="re", scaling="log").standardise(torch.tensor([5.0, -2.0])),
             ("'re'", "positive", -2),
         ),
-        (lambda: FieldSpec(channels=()), ("channel", ())),
         (lambda: FieldSpec(channels=("u", "u")), ("channel", ("u", "u"))),
         (lambda: FieldSpec(units=("m/s",)), ("unit", ("m/s",))),
         (lambda: FieldSpec(parameters=(Parameter(name="a"),) * 2), ("parameter", ("a", "a"))),
         (lambda: FieldSpec(parameters=tuple(Parameter(name=f"p{i}") for i in range(17))), (17,)),
         (lambda: FieldSpec(dt=0.0), ("dt", 0.0)),
-        (lambda: FieldSpec(viscosity=-1.0), ("viscosity", -1.0)),
         (lambda: FieldSpec(reference_length=math.nan), ("reference_length", "nan")),
         (lambda: full_spec().encode_parameters({"mach": 0.3}), ("['mach']", "'reynolds', 'angle'")),
-        (lambda: Normalizer((), ()), ("0 and 0",)),
         (lambda: Normalizer((0.0,), (1.0, 1.0)), ("1 and 2",)),
         (lambda: Normalizer((math.nan,), (1.0,)), ("nan",)),
-        (lambda: Normalizer((0.0,), (0.0,)), (0.0,)),
         (lambda: Normalizer.identity(2).invert(torch.zeros(3, 4, 4)), ("2 channels", 3)),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_value_found(
+def test_invalid_values_are_refused_and_named(
     make: Callable[[], object], named: tuple[object, ...]
 ) -> None:
     with refused(*named):
@@ -105,7 +97,7 @@ def test_coordinates_follow_rows_for_y_and_columns_for_x() -> None:
     assert (x == x[0]).all() and (y == y[:, :1]).all()
 
 
-def test_periodicity_is_told_per_axis() -> None:
+def test_periodicity_is_a_property_of_each_axis() -> None:
     box = Grid.periodic((4, 6), dx=0.1, dy=0.2)
     assert (box.periodic_x, box.periodic_y) == (True, True)
     assert (box.shape, box.dx, box.dy) == ((4, 6), 0.1, 0.2)
@@ -283,5 +275,5 @@ def test_a_wrong_trajectory_is_named(changes: dict[str, Any], named: tuple[objec
         (("u", "p"), None, None),
     ],
 )
-def test_velocity_is_told_by_the_family(channels, family, places):
+def test_the_family_names_the_velocity(channels, family, places):
     assert FieldSpec(channels=channels, family=family).velocity == places

@@ -8,7 +8,7 @@ import torch
 from pibert import sample_rng
 
 
-def reference(seed: int, purpose: str, place: int) -> int:
+def reference(seed: int, purpose: str, index: int) -> int:
     """splitmix64's finaliser on the same counter, in Python's whole numbers."""
 
     def mix(z: int) -> int:
@@ -17,19 +17,19 @@ def reference(seed: int, purpose: str, place: int) -> int:
         z = (z ^ (z >> 27)) * 0x94D049BB133111EB & (2**64 - 1)
         return z ^ (z >> 31)
 
-    return mix(mix(seed + sample_rng._hash_text(purpose)) + (place + 1) * 0x9E3779B97F4A7C15) >> 40
+    return mix(mix(seed + sample_rng._hash_text(purpose)) + (index + 1) * 0x9E3779B97F4A7C15) >> 40
 
 
 def test_numbers_are_those_of_the_published_hash():
     seeds = torch.tensor([0, 7, -3, 2**62])
     found = sample_rng.uniform(seeds, "masks", 2, 3)
     for row, seed in enumerate(seeds.tolist()):
-        for place in range(6):
-            expected = reference(seed, "masks", place) / 2**24
-            assert found[row].flatten()[place].item() == expected
+        for index in range(6):
+            expected = reference(seed, "masks", index) / 2**24
+            assert found[row].flatten()[index].item() == expected
 
 
-def test_a_sample_draws_the_same_in_any_company():
+def test_numbers_of_a_sample_do_not_depend_on_its_batch():
     seeds = sample_rng.sample_seeds(3, 5, torch.arange(6))
     together = sample_rng.normal(seeds, "noise", 4)
     for row in range(6):

@@ -1,4 +1,4 @@
-"""Small text files: what is no ordinary file, too large or nested too deeply is refused."""
+"""Small text files must be regular, small and not deeply nested."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ def test_json_is_refused_from_65_levels_on(levels: int) -> None:
     if levels <= textfiles.DEEPEST:
         parse_json(text)
     else:
-        with pytest.raises(ValueError, match="more than 64 levels"):
+        with pytest.raises(ValueError, match="more than 64 nested levels"):
             parse_json(text)
 
 
@@ -29,7 +29,7 @@ def test_json_is_refused_from_65_levels_on(levels: int) -> None:
 def test_toml_is_refused_where_it_is_nested_too_deeply(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.toml"
     path.write_text(text)
-    with pytest.raises(ValueError, match="a.toml: not valid TOML: more than 64 levels"):
+    with pytest.raises(ValueError, match="a.toml: not valid TOML: more than 64 nested levels"):
         read_toml(path)
 
 
@@ -60,7 +60,7 @@ def test_a_large_file_is_refused(tmp_path: Path) -> None:
     ],
     ids=lambda words: words[0],
 )
-def test_commands_refuse_a_run_whose_record_is_no_record(
+def test_commands_refuse_a_run_with_an_unreadable_config(
     tmp_path: Path, kind: str, words: tuple[str, ...]
 ) -> None:
     path = tmp_path / "config.json"

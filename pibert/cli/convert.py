@@ -137,7 +137,7 @@ def convert(
         if to == "native":
             from pibert.data.convert import convert as write
 
-            write(recordings, out, on_remark=lambda text: say(console, f"Note: {text}"), **how)
+            write(recordings, out, on_note=lambda text: say(console, f"Note: {text}"), **how)
         else:
             out = _write_cfdbench(recordings, out, problem, subset, **how)
     count = sum(file.stat().st_size for file in [out, *out.rglob("*")] if file.is_file())

@@ -81,7 +81,7 @@ def fill(
             out,
             settings,
             on_progress=lambda share: progress.update(task, completed=share),
-            on_remark=lambda text: say(console, f"Note: {text}"),
+            on_note=lambda text: say(console, f"Note: {text}"),
         )
     example = report.example
     picture = draw_filling(

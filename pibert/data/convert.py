@@ -1,8 +1,8 @@
-"""Recordings of any kind into the native format, block by block.
+"""Convert recordings of any kind to the native format, block by block.
 
-Values become float32. A value that is not finite at a point that counts as known makes the point
-missing in that frame; how many there were is recorded in the local representation. Units that are
-known are brought to metres and seconds (``pibert.data.units``).
+Values become float32. A known point with a value that is not finite becomes missing in that frame;
+``local`` records their number. Known units are converted to metres and seconds
+(``pibert.data.units``).
 """
 
 import os
@@ -40,22 +40,21 @@ def convert(
     size: tuple[int, int] | None = None,
     units: Literal["SI", "keep"] = "SI",
     on_progress: Callable[[float], None] | None = None,
-    on_remark: Callable[[str], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> Path:
     """Write a native file; it appears whole or not at all.
 
-    An older file is replaced, but never a part of the input. ``stride``, ``max_frames``,
-    ``frames``, ``channels`` and ``size`` are as for ``resample.represent``; ``region`` is the part
-    of the grid to keep, in the source's units. ``names`` are the trajectories to write (default:
-    all). ``units="keep"`` leaves lengths, times and velocities in the units of the source.
-    ``on_progress`` gets the share that is done, 0 to 1, ``on_remark`` notes on units and family,
-    once for all that are alike.
+    An older file is replaced, but never a file of the input. ``stride``, ``max_frames``,
+    ``frames``, ``channels`` and ``size`` are as for ``resample.represent``; ``region`` is the
+    region of the grid to keep, in the source's units. ``names`` are the trajectories to write
+    (default: all). ``units="keep"`` keeps the units of the source. ``on_progress`` gets the share
+    that is done, 0 to 1, ``on_note`` each note once.
     """
     out = Path(out)
     refuse_overwriting(recordings.path, out)
     names = recordings.names if names is None else tuple(names)
-    remark = on_remark or (lambda text: None)
-    reported: set[str | None] = {None}
+    add_note = on_note or (lambda text: None)
+    reported: set[str] = set()
     with Writer(out) as writer:
         for done, name in enumerate(names):
             report = share_of(on_progress, done, len(names))
@@ -69,17 +68,17 @@ def convert(
                 notes.append(describe_conversion(scaled))
             elif recordings.kind != "native":
                 notes.append(_missing_units(view))
-            for note in notes:
+            for note in filter(None, notes):
                 if note not in reported:
-                    remark(note or "")
+                    add_note(note)
                     reported.add(note)
             view = _with_finite_values(view, report)
             if "not_finite" in view.local:
                 broken = counted(view.local["not_finite"], "value")
-                remark(f"{name}: not finite: {broken}; such points are not valid")
+                add_note(f"{name}: not finite: {broken}; such points are not valid")
             view = represent(view, size=size)
             local = {"file": recordings.path.name, "kind": recordings.kind, **view.local}
-            for key in IDENTITY:  # a copy is not the set that the recipe stands for
+            for key in IDENTITY:  # a copy is not the complete set of its recipe
                 local.pop(key, None)
             writer.add(replace(view, local=local))
     if on_progress is not None:
@@ -88,24 +87,24 @@ def convert(
 
 
 def refuse_overwriting(path: Path, out: Path) -> None:
-    """Stop before a part of the input is replaced by the output."""
+    """Raise if the output would replace a file of the input."""
     if not out.exists():
         return
     inside = path.is_dir() and path.resolve() in out.resolve().parents
-    # A path that is not there is a pattern of several files.
+    # A path that does not exist is a pattern of several files.
     files = [path] if path.exists() else expand_pattern(path)
     if inside or any(os.path.samefile(file, out) for file in files):
-        raise ValueError(f"{out} is the input or a part of it; choose another name for the output")
+        raise ValueError(f"{out} is the input or a file of it; choose another name for the output")
 
 
 def _missing_units(trajectory: Trajectory) -> str | None:
-    """A note on a velocity field without any unit."""
+    """Return a note on a velocity field without any unit."""
     spec = trajectory.spec
-    units = (trajectory.length_unit, *(spec.units[place] for place in spec.velocity or ()))
+    units = (trajectory.length_unit, *(spec.units[i] for i in spec.velocity or ()))
     if spec.velocity is None or any(unit not in UNKNOWN for unit in units):
         return None
     return (
-        "coordinates and velocity have no unit and are taken as dimensionless; if they are not, "
+        "coordinates and velocity have no unit and are treated as dimensionless; if they are not, "
         "pass --unit and --length-unit"
     )
 
@@ -113,7 +112,7 @@ def _missing_units(trajectory: Trajectory) -> str | None:
 def share_of(
     on_progress: Callable[[float], None] | None, done: int, total: int
 ) -> Callable[[float], None]:
-    """Reports the progress of one of several items as that of all of them."""
+    """Return a function that reports the progress of one of several items as that of all."""
 
     def report(share: float) -> None:
         if on_progress is not None:
@@ -123,14 +122,14 @@ def share_of(
 
 
 def _with_finite_values(trajectory: Trajectory, report: Callable[[float], None]) -> Trajectory:
-    """The trajectory in float32, finite at every known point; marked as filled only if it is."""
+    """Return the trajectory in float32, finite at every known point."""
     broken, good, has_filled = _count_values(trajectory)
     local = dict(trajectory.local)
     valid = trajectory.valid
     if not good:
         raise ValueError(
-            f"trajectory {trajectory.name!r} holds no finite value at a known point; look at it "
-            "with pibert inspect and leave it out"
+            f"trajectory {trajectory.name!r} has no finite value at a known point; check it with "
+            "pibert inspect, or leave it out"
         )
     if broken:
         valid = MappedFrames(mask_shape(trajectory), partial(_read_finite, trajectory))
@@ -146,10 +145,9 @@ def _with_finite_values(trajectory: Trajectory, report: Callable[[float], None])
 
 
 def _count_values(trajectory: Trajectory) -> tuple[int, int, bool]:
-    """Values at known points that float32 cannot hold, those that it can, whether any is filled.
+    """Count values at known points that are not finite and that are; is any point filled?
 
-    This reads all fields once more than writing does; a mask has to be known before the fields are
-    written.
+    This reads all fields once more: masks are written before the fields.
     """
     wrong = right = 0
     has_filled = False
@@ -169,16 +167,16 @@ def _read_float32(
     frames: slice,
     channels: Sequence[int] | None,
 ) -> Tensor:
-    """Fields in single precision; reports how far reading has come."""
+    """Read fields in single precision and report the progress."""
     fields = trajectory.read(frames, channels).to(torch.float32)
     report(frames.stop / trajectory.num_frames)
     return fields
 
 
 def _read_finite(trajectory: Trajectory, frames: slice) -> Tensor:
-    """Valid where the trajectory is and every channel is finite."""
+    """Read the valid mask: valid in the trajectory, and finite in every channel."""
     valid = trajectory.read(frames).float().isfinite().all(1)
     if trajectory.body is not None:
-        # Values inside a body mean nothing; the body alone marks them.
+        # Values inside a body are undefined; the body mask alone marks them.
         valid |= ~replace(trajectory, valid=None).known(frames)
     return valid if trajectory.valid is None else valid & read_mask(trajectory.valid, frames)

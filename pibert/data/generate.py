@@ -1,11 +1,10 @@
-"""Data sets from the solver: a recipe in, a file in the native format out.
+"""Generate data sets with the solver: from a recipe to a file in the native format.
 
-Work is done in groups of samples that are simulated side by side. A finished group is a file of
-its own in the folder ``NAME.parts`` beside the target; when all are there they are merged and the
-folder goes. So an interrupt loses at most one group, what is complete can be used as it is (the
-parts are ordinary files), and the same call goes on where the last one stopped. A recipe is known
-by the hash of its content and of the version that runs it; parts of another recipe are never mixed
-in.
+Samples are simulated in groups. Each finished group is a file in the folder ``NAME.parts`` beside
+the target; when all are complete they are merged and the folder is removed. So an interrupt loses
+at most one group, the finished groups are ordinary files, and the same call resumes. A recipe is
+identified by the hash of its content and of the version that runs it; groups of different recipes
+are never mixed.
 """
 
 import contextlib
@@ -15,14 +14,14 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import Any, cast
 
 import torch
 
 from pibert import __version__
-from pibert.config import WrongSetting, as_kind, fingerprint
+from pibert.config import as_plain, fingerprint, overridden, parse
 from pibert.data.format import Reader, Writer, write
 from pibert.data.partial import make_folder, replace_file
 from pibert.fields import Trajectory
@@ -31,20 +30,20 @@ from pibert.solver.recipes import Diverged, Recipe
 from pibert.textfiles import read_json
 
 IDENTITY = ("recipe_hash", "recipe_outcome", "part_of")
-"""Provenance that marks a file as a recipe's complete set, or a part of it."""
+"""Provenance keys that mark a file as the complete set of a recipe, or as one of its groups."""
 
 PATIENCE = 12 * 3600.0
 """Seconds that a process waits for another one that generates the same file."""
 LOCK = "lock"
-"""The file in the folder of parts that the process at work holds."""
+"""The file in the folder of groups that the working process locks."""
 
 OnProgress = Callable[[float], None]
-"""Called with the number of samples done, not always whole."""
+"""Called with the number of samples done, which may be a fraction."""
 
 
 @dataclass(frozen=True)
 class Generated:
-    """What came of a recipe."""
+    """The result of a recipe."""
 
     path: Path
     recipe_hash: str
@@ -59,13 +58,13 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, parts: Path, completed: int, samples: int) -> None:
         super().__init__(
-            f"interrupted: {completed} of {samples} trajectories are complete in {parts}; the same "
-            "command continues from there, and `pibert convert` makes a file of what is there"
+            f"interrupted: {completed} of {samples} trajectories are complete in {parts}; rerun "
+            "the command to resume, or write them to a file with pibert convert"
         )
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as plain JSON: everything that decides the numbers."""
+    """Return a recipe as plain JSON: everything that determines the numbers."""
     content = json.loads(json.dumps(asdict(cast(Any, recipe))))
     return {"case": recipe.case, "version": __version__, **content}
 
@@ -75,26 +74,9 @@ def recipe_hash(recipe: Recipe) -> str:
 
 
 def change(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
-    """A recipe with other values, names and kinds checked; ``scales.diameter`` reaches inside."""
-    for key, value in changes.items():
-        recipe = _changed(recipe, key.split("."), value)
-    return recipe
-
-
-def _changed(target: Any, path: list[str], value: Any) -> Any:
-    kinds = get_type_hints(type(target))
-    names = [f.name for f in fields(target)]
-    if path[0] not in names:
-        raise ValueError(f"there is no setting {path[0]!r}; choose from: {', '.join(names)}")
-    present = getattr(target, path[0])
-    if is_dataclass(present) and len(path) > 1:
-        return replace(target, **{path[0]: _changed(present, path[1:], value)})
-    try:
-        if len(path) > 1:
-            raise WrongSetting
-        return replace(target, **{path[0]: as_kind(value, kinds[path[0]])})
-    except WrongSetting:
-        raise ValueError(f"{'.'.join(path)} must be like {present!r}, found {value!r}") from None
+    """Return a recipe with checked changes; ``scales.diameter`` reaches into a section."""
+    settings = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+    return parse(type(recipe), overridden(as_plain(recipe), settings))
 
 
 def generate(
@@ -106,11 +88,11 @@ def generate(
     on_progress: OnProgress | None = None,
     patience: float = PATIENCE,
 ) -> Generated:
-    """Simulate what a recipe asks for and write it to a file; goes on with what is begun.
+    """Simulate a recipe and write it to a file; resumes an interrupted call.
 
-    Waits for another process that is at work on the same file, for at most ``patience`` seconds,
-    and goes on where that one stops. ``overwrite`` replaces a file that holds something else.
-    Results differ in the last digits between kinds of hardware.
+    If another process generates the same file, wait for it at most ``patience`` seconds and
+    continue where it stops. ``overwrite`` replaces a file of another recipe. Results differ in the
+    last digits between kinds of hardware.
     """
     path = Path(path)
     if recipe.samples < 1 or recipe.group < 1:
@@ -120,12 +102,12 @@ def generate(
         )
     code = recipe_hash(recipe)
     parts = path.with_name(f"{path.name}.parts")
-    done = _look_at(path, code, overwrite)
+    done = _find_complete(path, code, overwrite)
     if done is None or parts.exists():
         make_folder(path)
         with _claimed(parts, recipe, code, overwrite, patience):
-            # Another process may have completed it, or been stopped just before it cleared up.
-            done = _look_at(path, code, overwrite)
+            # Another process may have completed it meanwhile.
+            done = _find_complete(path, code, overwrite)
             if done is None:
                 report = on_progress or (lambda done: None)
                 done = _simulate(recipe, code, path, parts, device, report)
@@ -133,8 +115,8 @@ def generate(
     return done
 
 
-def _look_at(path: Path, code: str, overwrite: bool) -> Generated | None:
-    """What is there, if it is this recipe's complete set; an error if it is something else."""
+def _find_complete(path: Path, code: str, overwrite: bool) -> Generated | None:
+    """Return the complete set of this recipe; raise if the file is something else."""
     if not path.exists():
         return None
     try:
@@ -148,8 +130,8 @@ def _look_at(path: Path, code: str, overwrite: bool) -> Generated | None:
         found = None
     if not overwrite:
         raise FileExistsError(
-            f"{path} exists and holds something else (recipe {found or 'none'}, this one is "
-            f"{code}); remove it, choose another name or overwrite it (--overwrite)"
+            f"{path} exists and is not of this recipe ({code}), but of {found or 'none'}; remove "
+            "it, choose another name or overwrite it (--overwrite)"
         )
     return None
 
@@ -157,20 +139,20 @@ def _look_at(path: Path, code: str, overwrite: bool) -> Generated | None:
 def _simulate(
     recipe: Recipe, code: str, path: Path, parts: Path, device: str, on_progress: OnProgress
 ) -> Generated:
-    """Make the groups that are missing, and merge them all."""
+    """Simulate the missing groups, and merge them all."""
     try:
         for number, first in enumerate(range(0, recipe.samples, recipe.group)):
             indices = range(first, min(first + recipe.group, recipe.samples))
             marker = parts / f"group-{number:06d}.json"
             if not marker.exists():
-                _make_group(recipe, code, indices, marker, device, on_progress)
+                _simulate_group(recipe, code, indices, marker, device, on_progress)
             on_progress(float(indices.stop))
         return _merge(path, parts, code)
     except KeyboardInterrupt:
         raise Interrupted(parts, _count(parts), recipe.samples) from None
 
 
-def _make_group(
+def _simulate_group(
     recipe: Recipe, code: str, indices: range, marker: Path, device: str, on_progress: OnProgress
 ) -> None:
     def progress(share: float) -> None:
@@ -191,7 +173,7 @@ def _make_group(
     done = [replace(o, local={**o.local, **facts}) for o in outcomes if isinstance(o, Trajectory)]
     if done:
         write(marker.with_suffix(".h5"), done)
-    # The marker comes last: without it the group is made anew.
+    # The marker comes last: a group without it is simulated again.
     lost = [asdict(o) for o in outcomes if isinstance(o, Diverged)]
     replace_file(marker, json.dumps(lost).encode())
 
@@ -202,11 +184,11 @@ def _merge(path: Path, parts: Path, code: str) -> Generated:
     files = [marker.with_suffix(".h5") for marker in markers if marker.with_suffix(".h5").exists()]
     if not files:
         reasons = "; ".join(f"{d['name']}: {d['reason']}" for d in diverged[:3])
-        for marker in markers:  # nothing to go on from
+        for marker in markers:  # nothing to resume from
             marker.unlink()
         raise FloatingPointError(
-            f"every sample diverged, nothing is written ({reasons}). More cells, a lower speed, "
-            "the regularised scheme or a Smagorinsky term help"
+            f"every sample diverged, nothing is written ({reasons}); use more cells, a lower "
+            "speed, the regularised scheme or a Smagorinsky term"
         )
     completed = sum(_length(file) for file in files)
     outcome = {"completed": completed, "diverged": diverged}
@@ -225,7 +207,7 @@ def _merge(path: Path, parts: Path, code: str) -> Generated:
 def _claimed(
     parts: Path, recipe: Recipe, code: str, overwrite: bool, patience: float
 ) -> Iterator[None]:
-    """The folder of parts, of this recipe and for this process alone."""
+    """Reserve the folder of groups for this recipe and this process."""
     note = parts / "recipe.json"
     lock = _locked(parts, patience)
     try:
@@ -235,7 +217,7 @@ def _claimed(
             found = str(content.get("hash")) if isinstance(content, dict) else ""
         if found not in (code, None) and not overwrite:
             raise FileExistsError(
-                f"{parts} holds parts of another recipe ({found}, this one is {code}); remove it, "
+                f"{parts} has groups of another recipe ({found}, this one is {code}); remove it, "
                 "choose another name or overwrite it (--overwrite)"
             )
         if found != code:
@@ -245,55 +227,54 @@ def _claimed(
         try:
             yield
         finally:
-            is_mine = os.fstat(lock).st_nlink > 0  # not cleared away yet
-            if is_mine and not any(parts.glob("group-*.json")):  # nothing to go on from
+            exists = os.fstat(lock).st_nlink > 0
+            if exists and not any(parts.glob("group-*.json")):  # nothing to resume from
                 _clear(parts)
     finally:
         os.close(lock)
 
 
 def _locked(parts: Path, patience: float) -> int:
-    """The descriptor of the folder's lock, which the system gives up when its process ends."""
-    end, was_told = time.monotonic() + patience, False
+    """Lock the folder; the system releases the lock when the process ends."""
+    end, has_warned = time.monotonic() + patience, False
     while True:
         parts.mkdir(exist_ok=True)
         try:
             lock = os.open(parts / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except FileNotFoundError:
-            continue  # another process has just cleared the folder away
+            continue  # another process has just removed the folder
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(lock).st_nlink:
                 return lock
-            os.close(lock)  # of a folder that was cleared away meanwhile: look again
+            os.close(lock)  # the folder was removed meanwhile
             continue
-        except BlockingIOError:
+        except BaseException as error:
             os.close(lock)
-        except BaseException:
-            os.close(lock)
-            raise
+            if not isinstance(error, BlockingIOError):
+                raise
         if time.monotonic() >= end:
             raise BlockingIOError(
-                f"{parts}: another process has been at work on it for {patience / 3600:.3g} hours; "
+                f"{parts}: another process has been working on it for {patience / 3600:.3g} hours; "
                 "wait for it, or choose another name"
             )
-        if not was_told:
+        if not has_warned:
             warn(
-                f"{parts}: another process is at work on these flows; waiting for it, at most "
+                f"{parts}: another process is working on these flows; waiting for it, at most "
                 f"{patience / 3600:.3g} hours"
             )
-            was_told = True
+            has_warned = True
         time.sleep(0.2)
 
 
 def _clear(parts: Path) -> None:
-    """Remove the folder, the lock last: until then no other process is at work in it."""
+    """Remove the folder, the lock last: until then no other process works in it."""
     for entry in parts.iterdir():
         if entry.name != LOCK:
             entry.unlink()
     (parts / LOCK).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
-        parts.rmdir()  # unless another process has begun in it
+        parts.rmdir()  # unless another process has started in it
 
 
 def _count(parts: Path) -> int:

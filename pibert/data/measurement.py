@@ -1,19 +1,18 @@
-"""A measurement model: what particle image velocimetry would make of a clean flow.
+"""A model of particle image velocimetry (PIV) that measures a clean flow.
 
-A vector is the mean velocity over a square interrogation window (a top hat, w points of the grid
-wide), taken over the fluid in it. It damps a wave of wave number k along an axis of spacing h to
-sin(w k h / 2) / (w sin(k h / 2)) for odd w, which is the sinc of a continuous window for long
-waves; the outer points of an even window count half. Then come
+A vector is the mean velocity of the fluid in a square interrogation window (a top hat, w grid
+points wide). It damps a wave of wave number k along an axis of spacing h to sin(w k h / 2) / (w
+sin(k h / 2)) for odd w, the sinc of a continuous window for long waves; the outer points of an even
+window count half. Then the model adds
 
 - noise: Gaussian, each component with a standard deviation given as a share of a velocity scale.
-  Windows that overlap see some of the same particles, so it is the mean of w x w independent
-  values: the correlation of two vectors is the share of the window that they have in common;
-- outliers: vectors replaced by ones drawn uniformly from a square range. They are not marked, as
-  nobody marks them in a recording;
-- missing vectors: NaN and not valid, more often, if so asked, where the window touches a body.
+  Overlapping windows share particles, so it is the mean of w x w independent values: the
+  correlation of two vectors is the share of the window that they have in common;
+- outliers: unmarked vectors with uniform random components;
+- missing vectors: NaN and not valid, more often near a body if so configured.
 
-What happens to a frame depends on the model's seed, the trajectory's name and the frame's number
-alone. On such errors: Raffel et al., Particle Image Velocimetry, 3rd edition (2018).
+The errors of a frame depend on the model's seed, the trajectory's name and the frame number alone.
+Reference: Raffel et al., Particle Image Velocimetry, 3rd edition (2018).
 """
 
 import hashlib
@@ -32,12 +31,12 @@ from pibert.fields import Grid, Trajectory, read_mask
 from pibert.physics import find_family
 
 MEASURED = ("u", "v")
-"""The channels that a camera sees."""
+"""The measured channels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """How a flow is measured."""
+    """Settings of the measurement."""
 
     window: int = 3
     """Width of the interrogation window in grid points; 1 leaves the field as it is."""
@@ -46,13 +45,13 @@ class Measurement:
     outliers: float = 0.01
     """Share of the vectors that are spurious."""
     outlier_range: float = 2.0
-    """Spurious components lie between plus and minus so many velocity scales."""
+    """Limit of spurious components, in velocity scales."""
     missing: float = 0.01
     """Share of the vectors that are missing."""
     missing_near_body: float | None = None
-    """The same where the window, or a neighbour, lies in a body; as elsewhere if not given."""
+    """The share where the window or a neighbour lies in a body; None: as elsewhere."""
     velocity: float | None = None
-    """The velocity scale; the spec's reference velocity if not given."""
+    """The velocity scale; None: the spec's reference velocity."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -74,13 +73,12 @@ class Measurement:
 
 
 def measure(trajectory: Trajectory, model: Measurement) -> Trajectory:
-    """The trajectory as it would be measured; frames are made when they are read.
+    """Return a lazy view of the trajectory as measured; ``local`` records the settings.
 
-    Only u and v are left. Body, parameters, series and source facts stay; the local representation
-    records the model.
+    Only u and v remain. Body, parameters, series and source facts stay.
     """
     if "measurement" in trajectory.local:
-        raise ValueError(f"trajectory {trajectory.name!r}: it has been measured already")
+        raise ValueError(f"trajectory {trajectory.name!r}: it is a measurement already")
     spec = trajectory.spec
     picked = channel_indices(spec.channels, MEASURED)
     if spec.family is not None and not set(find_family(spec.family).channels) <= set(MEASURED):
@@ -88,8 +86,8 @@ def measure(trajectory: Trajectory, model: Measurement) -> Trajectory:
     scale = model.velocity or spec.reference_velocity
     if scale is None and (model.noise or model.outliers):
         raise ValueError(
-            f"trajectory {trajectory.name!r}: it has no reference velocity; give the measurement a "
-            "velocity that noise and outliers are shares of"
+            f"trajectory {trajectory.name!r}: it has no reference velocity; give the measurement "
+            "the velocity scale of noise and outliers"
         )
     model = replace(model, velocity=scale)
     local = {"channels": list(MEASURED), "measurement": asdict(model)}
@@ -108,43 +106,43 @@ def measure(trajectory: Trajectory, model: Measurement) -> Trajectory:
 def spurious(
     trajectory: Trajectory, model: Measurement, frames: slice = slice(None)
 ) -> Bool[Tensor, "t y x"]:
-    """Where ``measure`` puts outliers into some frames, which the measured trajectory hides."""
+    """Return the outliers that ``measure`` adds to frames; the measured trajectory hides them."""
     seen = trajectory.known(frames) & ~_missing(trajectory, model, frames)
-    lots = _draw(trajectory, model, frames, "outliers", *trajectory.spec.grid.shape)
-    return seen & (lots < model.outliers).to(seen.device)
+    numbers = _random(trajectory, model, frames, "outliers", *trajectory.spec.grid.shape)
+    return seen & (numbers < model.outliers).to(seen.device)
 
 
 def _read_measured(
     base: Trajectory, model: Measurement, frames: slice, channels: Sequence[int] | None
 ) -> Tensor:
-    """The velocity of some frames as it would be measured."""
+    """Return the measured velocity of frames."""
     chosen = pick(range(len(MEASURED)), channels)
     stored = channel_indices(base.spec.channels, MEASURED)
     fields, known = base.read(frames, pick(stored, chosen)), base.known(frames)
     average = _window_average(fields, known, base.spec.grid, model.window)
     scale, w, (ny, nx) = model.velocity or 0.0, model.window, base.spec.grid.shape
     # Noise of unit variance, correlated as windows overlap.
-    white = _draw(base, model, frames, "noise", 2, ny + w - 1, nx + w - 1)
+    white = _random(base, model, frames, "noise", 2, ny + w - 1, nx + w - 1)
     noise = w * torch.nn.functional.avg_pool2d(white, w, stride=1)
-    share = _draw(base, model, frames, "values", 2, ny, nx)
+    share = _random(base, model, frames, "values", 2, ny, nx)
     wild = model.outlier_range * (2 * share - 1)
     noisy = average + scale * model.noise * noise[:, chosen].to(average)
     wrong = spurious(base, model, frames)[:, None]
     noisy = torch.where(wrong, scale * wild[:, chosen].to(average), noisy)
     noisy = torch.where(_missing(base, model, frames)[:, None], torch.nan, noisy)
-    # Unknown points stay what they are.
+    # Unknown points keep their values.
     return torch.where(known[:, None], noisy, fields)
 
 
 def _read_valid(base: Trajectory, model: Measurement, frames: slice) -> Tensor:
-    there = ~_missing(base, model, frames)
-    return there if base.valid is None else there & read_mask(base.valid, frames).to(there.device)
+    valid = ~_missing(base, model, frames)
+    return valid if base.valid is None else valid & read_mask(base.valid, frames).to(valid.device)
 
 
 def _window_average(fields: Tensor, known: Tensor, grid: Grid, window: int) -> Tensor:
-    """Mean over the known points of the window around each point; NaN where there are none.
+    """Mean over the known points of the window around each point; NaN without any.
 
-    Sums of shifted fields, so that a frame gives the same bits whatever it is read with.
+    Sums of shifted fields, so that the bits of a frame do not depend on the frames read with it.
     """
     if window == 1:
         return fields
@@ -158,36 +156,36 @@ def _window_sum(values: Tensor, grid: Grid, window: int) -> Tensor:
     for axis, periodic in ((-2, grid.periodic_y), (-1, grid.periodic_x)):
         n, total = values.shape[axis], torch.zeros_like(values)
         for offset in range(-half, half + 1):
-            there = torch.arange(n, device=values.device) + offset
-            share = ((there >= 0) & (there < n) | periodic).to(values)
+            index = torch.arange(n, device=values.device) + offset
+            share = ((index >= 0) & (index < n) | periodic).to(values)
             if 2 * abs(offset) == window:
                 share = share / 2
             share = share if axis == -1 else share[:, None]
-            total += share * values.index_select(axis, there % n)
+            total += share * values.index_select(axis, index % n)
         values = total
     return values
 
 
 def _missing(trajectory: Trajectory, model: Measurement, frames: slice) -> Tensor:
-    lots = _draw(trajectory, model, frames, "missing", *trajectory.spec.grid.shape)
+    numbers = _random(trajectory, model, frames, "missing", *trajectory.spec.grid.shape)
     known = trajectory.known(frames)
-    share = torch.full_like(lots, model.missing)
+    share = torch.full_like(numbers, model.missing)
     if model.missing_near_body is not None and trajectory.body is not None:
-        body = read_mask(trajectory.body, frames).to(lots).expand(lots.shape)
+        body = read_mask(trajectory.body, frames).to(numbers).expand(numbers.shape)
         reach = max(model.window // 2, 1)
         near = _window_sum(body, trajectory.spec.grid, 2 * reach + 1) > 0
         share = torch.where(near, model.missing_near_body, share)
-    return (lots < share).to(known.device) & known
+    return (numbers < share).to(known.device) & known
 
 
-def _draw(
+def _random(
     trajectory: Trajectory, model: Measurement, frames: slice, purpose: str, *shape: int
 ) -> Tensor:
-    """Independent numbers (t, *shape): normal ones for noise, else uniform from 0 to 1."""
+    """Independent random numbers (t, *shape): normal for noise, else uniform from 0 to 1."""
     label = hashlib.sha256(f"{purpose} {trajectory.name}".encode()).digest()[:8]
     chosen = range(*frames.indices(trajectory.num_frames))
     numbers = np.empty((len(chosen), *shape))
-    for place, frame in enumerate(chosen):
+    for i, frame in enumerate(chosen):
         rng = np.random.default_rng([model.seed, int.from_bytes(label), frame])
-        numbers[place] = rng.standard_normal(shape) if purpose == "noise" else rng.random(shape)
+        numbers[i] = rng.standard_normal(shape) if purpose == "noise" else rng.random(shape)
     return torch.from_numpy(numbers)

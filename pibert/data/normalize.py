@@ -1,8 +1,7 @@
 """Statistics of the training split, over measured points, and a test for spurious vectors.
 
 Means and variances are streamed: every block of frames gives its count, mean and sum of squared
-deviations, and two such triples merge exactly (Chan, Golub, LeVeque 1983), in float64. Nothing is
-held but one block.
+deviations, and two such triples merge exactly (Chan, Golub, LeVeque 1983), in float64.
 """
 
 from collections.abc import Sequence
@@ -18,18 +17,16 @@ from pibert.data.views import frame_blocks
 from pibert.fields import Normalizer, Parameter, Trajectory
 
 _MIN_NEIGHBOURS = 3
+OUTLIER_THRESHOLD = 4.0
+"""Threshold of the median test: twice the usual one, so that resolved shear layers pass."""
 
 
 def fit_normalizer(
-    trajectories: Sequence[Trajectory],
-    segments: Sequence[Segment] | None = None,
-    *,
-    noise: float | None = None,
+    trajectories: Sequence[Trajectory], segments: Sequence[Segment] | None = None
 ) -> Normalizer:
-    """Mean and std (of the population) of every channel over the measured points of some segments.
+    """Return mean and population std of every channel over the measured points of segments.
 
-    The trajectories have one common spec; without segments, the training split, all of them counts.
-    With a noise level, vectors that ``flag_outliers`` flags do not count.
+    The trajectories have one common spec; the default segments are whole trajectories.
     """
     spec = common_spec(trajectories)
     if segments is None:
@@ -41,8 +38,6 @@ def fit_normalizer(
         trajectory = trajectories[index]
         for frames in frame_blocks(trajectory, first, stop):
             fields, known = trajectory.read(frames), trajectory.measured(frames)
-            if noise is not None:
-                known = known & ~flag_outliers(fields, noise=noise, known=known)
             values = fields.movedim(1, 0)[:, known].to("cpu", torch.float64)  # (c, points)
             if not values.shape[1]:
                 continue
@@ -60,23 +55,23 @@ def fit_normalizer(
             count = total
     if not count:
         raise ValueError(
-            "the training part has no measured point to take statistics from: all of its points "
-            "are missing, filled or inside a body"
+            "the training split has no measured point: all of its points are missing, filled or "
+            "inside a body; check the masks with pibert inspect"
         )
     std = (squares / count).sqrt()
     constant = [name for name, s in zip(spec.channels, std, strict=True) if not s > 0]
     if constant:
-        raise ValueError(f"channels {constant} are constant in the training part; leave them out")
+        raise ValueError(f"channels {constant} are constant in the training split; leave them out")
     return Normalizer(tuple(mean.tolist()), tuple(std.tolist()))
 
 
 def fit_parameters(
     trajectories: Sequence[Trajectory], segments: Sequence[Segment] | None = None
 ) -> tuple[Parameter, ...]:
-    """The declared parameters with statistics and range over the training trajectories.
+    """Return the declared parameters with statistics and range over the training trajectories.
 
-    Every trajectory counts once, in the scaling that it declares (log for a Reynolds number). A
-    parameter that has a single value, or none, in the training part gets the std 1.
+    Every trajectory counts once, in the declared scaling (log for a Reynolds number). A parameter
+    with a single value, or none, in the training split gets the std 1.
     """
     indices = range(len(trajectories)) if segments is None else sorted({s[0] for s in segments})
     fitted = []
@@ -102,30 +97,28 @@ def flag_outliers(
     fields: Float[Tensor, "*batch c y x"],
     *,
     noise: float,
-    known: Bool[Tensor, "*batch y x"] | None = None,
-    threshold: float = 2.0,
+    known: Bool[Tensor, "*batch y x"],
 ) -> Bool[Tensor, "*batch y x"]:
-    """Vectors that do not fit their neighbours: the normalised median test.
+    """Flag vectors that do not fit their neighbours: the normalised median test.
 
     A component U with the median Um of its (up to eight) known neighbours has the residual
-    |U - Um| / (median |Ui - Um| + noise); a vector is flagged where the Euclidean norm of its
-    components' residuals is above the threshold. Westerweel, Scarano, Exp. Fluids 39 (2005).
+    |U - Um| / (median |Ui - Um| + noise); a vector is flagged if the Euclidean norm of its
+    components' residuals exceeds ``OUTLIER_THRESHOLD``. Westerweel, Scarano, Exp. Fluids 39 (2005).
 
     ``fields`` are the components in physical units, ``noise`` is the accepted fluctuation of the
-    measurement in the same units (the authors take a displacement of 0.1 pixel). Only ``known``
-    points are tested and used as neighbours (default: all finite ones); a point with fewer than
-    three known neighbours is never flagged.
+    measurement in the same units (the authors use a displacement of 0.1 pixel). Only ``known``
+    finite points are tested and used as neighbours; a point with fewer than three known neighbours
+    is never flagged.
     """
-    if not noise > 0 or not threshold > 0:
-        raise ValueError(f"noise and threshold must be positive, found {noise} and {threshold}")
-    usable = fields.isfinite().all(-3)
-    usable = usable if known is None else usable & known
+    if not noise > 0:
+        raise ValueError(f"noise must be positive, found {noise}")
+    usable = fields.isfinite().all(-3) & known
     values = torch.where(usable[..., None, :, :], fields, torch.nan)
     neighbours = _neighbours(values)  # (8, *batch, c, y, x)
     median, count = _median(neighbours)
     spread, _ = _median((neighbours - median).abs())
     residual = torch.linalg.vector_norm((values - median) / (spread + noise), dim=-3)
-    return usable & (count >= _MIN_NEIGHBOURS).all(-3) & (residual > threshold)
+    return usable & (count >= _MIN_NEIGHBOURS).all(-3) & (residual > OUTLIER_THRESHOLD)
 
 
 def _neighbours(values: Tensor) -> Tensor:
@@ -143,10 +136,10 @@ def _neighbours(values: Tensor) -> Tensor:
 
 
 def _median(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Median over the first axis of what is not NaN (the middle of two), and how many there are."""
+    """Return the median over the first axis without NaN, and the number of values."""
     count = values.isfinite().sum(0)
     ordered = values.sort(0).values  # NaN last
     middle = [((count - 1) // 2).clamp(min=0), count // 2]
     middle[1] = middle[1].clamp(max=len(values) - 1)
-    low, high = (ordered.gather(0, place[None]).squeeze(0) for place in middle)
+    low, high = (ordered.gather(0, index[None]).squeeze(0) for index in middle)
     return (low + high) / 2, count

@@ -1,4 +1,4 @@
-"""Files that are not complete yet: written beside their target, and cleared away if left over."""
+"""Incomplete files: written beside their target, renamed when complete, removed if left over."""
 
 import contextlib
 import fcntl
@@ -22,10 +22,10 @@ def check_writable(path: Path) -> None:
         raise IsADirectoryError(f"{path} is a folder; name a file in it")
     folder = next(folder for folder in path.absolute().parents if folder.exists())
     if not folder.is_dir():
-        raise NotADirectoryError(f"{path}: {folder} is a file, not a folder; choose another place")
+        raise NotADirectoryError(f"{path}: {folder} is a file, not a folder; choose another path")
     if not os.access(folder, os.W_OK):
         raise PermissionError(
-            f"{path}: the folder {folder} cannot be written; choose another or change its rights"
+            f"{path}: the folder {folder} is not writable; choose another or change its permissions"
         )
 
 
@@ -37,7 +37,7 @@ def make_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What the system refuses is raised with the file and what to do."""
+    """Raise errors of the system with the file and the remedy."""
     try:
         yield
     except OSError as error:
@@ -46,20 +46,20 @@ def writing(path: Path) -> Iterator[None]:
         raise OSError(
             error.errno,
             f"{path}: cannot write: {os.strerror(error.errno)}; nothing was changed; check the "
-            "space and the rights of the folder",
+            "space and the permissions of the folder",
         ) from error
 
 
 class PartialFile(io.RawIOBase):
-    """A file on its way to its name, as HDF5 sees it: writes never fail.
+    """An incomplete file for HDF5, whose writes never fail.
 
     HDF5 2.0 crashes the process when it closes a file that it cannot write. So the first error is
-    kept for the writer to raise, and what would follow it stays in memory until the file is closed.
+    kept for the writer to raise, and later data stays in memory until the file is closed.
     """
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        # Tells other writers that this one lives; some file systems have no locks.
+        # The lock shows other writers that this one lives; some file systems have no locks.
         with contextlib.suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.error: OSError | None = None
@@ -78,30 +78,29 @@ class PartialFile(io.RawIOBase):
         return self._position
 
     def write(self, data: Any) -> int:
-        todo, place = memoryview(data).cast("B"), self._position
+        todo, offset = memoryview(data).cast("B"), self._position
         self._position += len(todo)
         self._size = max(self._size, self._position)
         length = len(todo)
         while todo and self.error is None:
             try:
-                done = os.pwrite(self._descriptor, todo, place)
+                done = os.pwrite(self._descriptor, todo, offset)
             except OSError as error:
                 self.error = error
             else:
-                todo, place = todo[done:], place + done
+                todo, offset = todo[done:], offset + done
         if todo:
-            self._rest.append((place, bytes(todo)))
+            self._rest.append((offset, bytes(todo)))
         return length
 
     def readinto(self, buffer: Any) -> int:
         view, start = memoryview(buffer).cast("B"), self._position
         count = max(0, min(len(view), self._size - start))
-        found = os.pread(self._descriptor, count, start)
-        view[:count] = found.ljust(count, b"\0")
-        for place, data in self._rest:
-            first, last = max(place, start), min(place + len(data), start + count)
+        view[:count] = os.pread(self._descriptor, count, start).ljust(count, b"\0")
+        for offset, data in self._rest:
+            first, last = max(offset, start), min(offset + len(data), start + count)
             if first < last:
-                view[first - start : last - start] = data[first - place : last - place]
+                view[first - start : last - start] = data[first - offset : last - offset]
         self._position += count
         return count
 
@@ -121,7 +120,7 @@ class PartialFile(io.RawIOBase):
 
 
 class GrowingFile:
-    """What an HDF5 library (``open_with``) writes into, and the way to its final name."""
+    """An HDF5 file, opened by ``open_with``, with a temporary name until it is published."""
 
     def __init__(self, path: Path, open_with: Callable[[PartialFile], Any]) -> None:
         self._path, self._partial = path, partial_path(path)
@@ -136,7 +135,7 @@ class GrowingFile:
 
     @contextlib.contextmanager
     def changed(self) -> Iterator[Any]:
-        """The library's file, to be written to; what the disk refused is raised at the end."""
+        """Yield the HDF5 file to write to; raise an error of the disk at the end."""
         with interrupts_held():
             yield self.file
             self.raise_error()
@@ -154,7 +153,7 @@ class GrowingFile:
         flush_folder(self._path.parent)
 
     def discard(self) -> None:
-        """Close and remove; nothing is left to do after ``publish``."""
+        """Close and remove the temporary file; does nothing after ``publish``."""
         with interrupts_held():
             if self.file is not None:
                 file, self.file = self.file, None
@@ -170,40 +169,40 @@ class GrowingFile:
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[Callable[[], None]]:
-    """Ctrl-C and SIGTERM wait while HDF5 is at work: raised inside its callbacks they are lost.
+    """Delay Ctrl-C and SIGTERM while HDF5 works: raised inside its callbacks they would be lost.
 
-    Gives a function to call where nothing is half done: it handles what has come so far, usually by
-    raising it. What comes later is handled at the end.
+    Yields a function that handles signals received so far, usually by raising; call it where
+    nothing is half done. Later signals are handled at the end.
     """
-    # Signals that are ignored, or end the process, stay as they are.
-    found = {number: signal.getsignal(number) for number in STOPPING}
-    handlers = {number: handler for number, handler in found.items() if callable(handler)}
+    # Signals that are ignored, or end the process, keep their handlers.
+    current = {number: signal.getsignal(number) for number in STOPPING}
+    handlers = {number: handler for number, handler in current.items() if callable(handler)}
     if threading.current_thread() is not threading.main_thread() or not handlers:
-        yield lambda: None  # they reach another thread
+        yield lambda: None  # signals reach the main thread alone
         return
-    came: list[int] = []
+    received: list[int] = []
 
-    def let_through() -> None:
-        if came:
-            number = came[0]
-            came.clear()
+    def handle_received() -> None:
+        if received:
+            number = received[0]
+            received.clear()
             handlers[signal.Signals(number)](number, None)
 
     for number in handlers:
-        signal.signal(number, lambda number, frame: came.append(number))
+        signal.signal(number, lambda number, frame: received.append(number))
     try:
-        yield let_through
+        yield handle_received
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        let_through()
+        handle_received()
 
 
 def replace_file(path: Path, content: bytes, *, former: Path | None = None) -> None:
-    """Put a whole file in the place of an old one: written beside it, flushed, renamed.
+    """Replace a file atomically: write the new one beside it, flush and rename it.
 
-    A reader finds the old file or the new one. Where writing fails the old one stays. With
-    ``former``, the old file gets that name in the same folder; a stop between the two renames
+    A reader finds the old file or the new one; if writing fails, the old one stays. With
+    ``former``, the old file gets that name in the same folder; an interrupt between the two renames
     leaves the old file under it and none under ``path``.
     """
     partial = partial_path(path)
@@ -223,7 +222,7 @@ def replace_file(path: Path, content: bytes, *, former: Path | None = None) -> N
 
 
 def flush_folder(folder: Path) -> None:
-    """Make the new name of a file survive a power cut; some file systems cannot."""
+    """Flush a folder to the disk, so that a rename survives a power cut, if supported."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -233,7 +232,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def partial_path(path: Path) -> Path:
-    """A name beside the target that contains the id of the writing process."""
+    """Return a name beside the target that contains the id of this process."""
     return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
 
 
@@ -250,7 +249,7 @@ def remove_leftovers(path: Path) -> None:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a process, perhaps on another machine, holds the lock of a file it writes."""
+    """Return whether a process, perhaps on another machine, holds the lock of the file."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
 """Provenance: whether a model predicted the fields, and whether coordinates and times are stated.
 
-Files of predictions have the kind ``predicted``, the model's name, the fingerprint of its weights
-and, with prediction intervals, their level. They are not ground truth to learn or to score from.
+Predictions have the kind ``predicted``, the model's name, the fingerprint of its weights and the
+level of prediction intervals. They are not ground truth for training or scores.
 """
 
 import json
@@ -18,14 +18,13 @@ PREDICTED = "predicted"
 def predicted_source(
     source: Mapping[str, Any], model: str, weights_sha256: str | None, level: float | None
 ) -> dict[str, Any]:
-    """Source facts of a prediction; ``level`` is that of its prediction intervals, if any."""
-    made = {"model": model, "weights_sha256": weights_sha256, "bars_level": level}
-    kept = {key: value for key, value in source.items() if key not in made}
-    return {**kept, "kind": PREDICTED, "predicted_from": source.get("kind"), **made}
+    """Return source facts of a prediction; ``level`` is that of its prediction intervals."""
+    facts = {"model": model, "weights_sha256": weights_sha256, "bars_level": level}
+    return {**source, "kind": PREDICTED, "predicted_from": source.get("kind"), **facts}
 
 
 def predicted_by(source: Mapping[str, Any]) -> str | None:
-    """The model that source facts name, in words; None where the fields were not predicted."""
+    """Describe the model that predicted the fields; None if they were not predicted."""
     if source.get("kind") != PREDICTED:
         return None
     weights, level = source.get("weights_sha256"), source.get("bars_level")
@@ -35,7 +34,7 @@ def predicted_by(source: Mapping[str, Any]) -> str | None:
 
 
 def own_facts(stated: Any) -> dict[str, Any]:
-    """Source facts in the JSON that files of other formats carry if this package wrote them."""
+    """Parse the source facts that this package writes as JSON into files of other formats."""
     try:
         found = json.loads(str(stated)).get("source", {})
     except (ValueError, AttributeError, RecursionError):
@@ -44,16 +43,16 @@ def own_facts(stated: Any) -> dict[str, Any]:
 
 
 FRAMES = ("frame", "frames")
-"""Units of times that count frames in a file's own words."""
+"""Units of time in files that count frames."""
 
 
 def counts_points(trajectory: "Trajectory") -> bool:
-    """Whether its coordinates are the numbers of the points."""
+    """Return whether the coordinates are the indices of the points."""
     grid = trajectory.spec.grid
     return trajectory.length_unit is None and (grid.dx, grid.dy, *grid.origin) == (1, 1, 0, 0)
 
 
 def counts_frames(trajectory: "Trajectory") -> bool:
-    """Whether its times are the numbers of the frames."""
+    """Return whether the times are frame numbers."""
     stated = trajectory.spec.dt is not None or trajectory.time_unit is not None
     return not stated and bool((trajectory.time == trajectory.time.round()).all())

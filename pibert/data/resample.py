@@ -1,21 +1,21 @@
-"""Other representations of a trajectory: fewer frames, some channels, a region, another resolution.
+"""Views of a trajectory: fewer frames, some channels, a region, another resolution.
 
-A grid point stands for the cell around it, so a grid of n points spaced dx covers n dx, and a
-resized grid covers the same extent. Shrinking takes the average over each new cell of the piecewise
-linear function through the old ones (slopes by central differences): means are conserved and affine
-fields are exact for any ratio; for a whole ratio it is the plain block average. Growing is
-(bi)linear, continued linearly over the outer half cell. The two axes are independent.
+A grid point stands for the cell around it, so n points spaced dx cover n dx, and a resized grid
+covers the same extent. Shrinking averages over each new cell the piecewise linear function through
+the old ones (slopes by central differences): it conserves means and is exact for affine fields; for
+a whole ratio it is the block average. Growing is bilinear, continued linearly over the outer half
+cell. The two axes are independent.
 
-Where the support of a new point holds body or missing points, its value is made of the known ones
-alone: each is moved to the new point along its slope (the central difference of known neighbours,
-one-sided beside a gap, zero between two), and the results are averaged with the weights of overlap
-or interpolation, normalised (normalised convolution; Knutsson, Westin, CVPR 1993). Constant fields
-stay constant around any gap, and affine ones where slopes can be had. Without any known point the
-value is NaN. A new point is body, or missing, where half of its cell is: half of the fluid, for the
-missing. So scattered gaps do not spread. It is filled where half of what is known of its cell is.
+Near body or missing points, a new value uses the known ones alone: each is extrapolated to the new
+point along its slope (central differences of known neighbours, one-sided beside a gap, zero between
+two), and the results are averaged with the weights of overlap or interpolation, normalised
+(normalised convolution; Knutsson, Westin, CVPR 1993). Constant fields stay constant around any gap,
+and affine ones where slopes exist. Without any known point the value is NaN. A new point is body if
+half of its cell is, missing if half of its fluid is, and filled if half of its known points are. So
+scattered gaps do not spread.
 
-A side that is cut is open; of a periodic axis both are. Rows and columns are counted from 0 and cut
-as Python cuts lists: ``slice(2, -2)`` drops two at either end.
+A side that is cut becomes open; of a periodic axis both do. Rows and columns are counted from 0 and
+cut as Python lists: ``slice(2, -2)`` drops two at either end.
 """
 
 import math
@@ -36,7 +36,7 @@ from pibert.fields import MASKS, Boundary, FrameSource, Grid, Sides, Trajectory,
 from pibert.physics import find_family
 
 _TOGETHER = 1 << 19
-"""Values that are resized around unknown points at once: few enough to stay in the cache."""
+"""Values that are resized around unknown points at once, so that they stay in the cache."""
 
 
 def represent(
@@ -48,11 +48,11 @@ def represent(
     channels: Sequence[str] | None = None,
     size: tuple[int, int] | None = None,
 ) -> Trajectory:
-    """A view with time step, grid and masks to match, and a record of it in ``local``.
+    """Return a lazy view with matching time step, grid and masks; ``local`` records it.
 
-    Nothing is read before the view is. ``frames``, without a step, are chosen first, then every
-    Nth of them (``stride``, 1 where the time has gaps), then the first ``max_frames``. ``channels``
-    names those to keep, in this order; ``size`` is rows and columns of the view's grid.
+    ``frames``, without a step, are chosen first, then every Nth of them (``stride``, 1 if the time
+    has gaps), then the first ``max_frames``. ``channels`` names those to keep, in this order;
+    ``size`` is rows and columns of the view's grid.
     """
     if stride < 1 or (max_frames is not None and max_frames < 1):
         raise ValueError(
@@ -65,8 +65,8 @@ def represent(
     pieces = split_at_gaps(Segment(0, stretch.start, stretch.stop), trajectory.time, spec.dt)
     if stride > 1 and len(pieces) > 1:
         raise ValueError(
-            f"trajectory {trajectory.name!r}: a stride of {stride} would lead across "
-            f"{counted(len(pieces) - 1, 'gap')} in its time; take every frame"
+            f"trajectory {trajectory.name!r}: a stride of {stride} would cross "
+            f"{counted(len(pieces) - 1, 'gap')} in its time; use a stride of 1"
         )
     names = spec.channels if channels is None else tuple(channels)
     picked = tuple(channel_indices(spec.channels, names))
@@ -86,7 +86,7 @@ def represent(
         local["max_frames"] = max_frames
     if spec.family is not None and "family" in local:
         if not set(find_family(spec.family).channels) <= set(names):
-            # It was inferred from channels that are left out.
+            # It was inferred from channels that are dropped.
             spec = replace(spec, family=None)
             del local["family"]
     resizer = None
@@ -123,7 +123,7 @@ def channel_indices(available: Sequence[str], wanted: Sequence[str]) -> list[int
 
 
 class Resizer:
-    """Brings fields and masks of a grid to another number of points."""
+    """Resizes fields and masks of a grid to another number of points."""
 
     def __init__(self, grid: Grid, size: tuple[int, int]) -> None:
         if min(size) < 1:
@@ -139,21 +139,21 @@ class Resizer:
     def resize(
         self, fields: Float[Tensor, "t c y x"], known: Bool[Tensor, "t y x"] | None = None
     ) -> Float[Tensor, "t c y2 x2"]:
-        """Fields on the new grid; only known points enter."""
+        """Return fields on the new grid, from known points alone."""
         if known is None or bool(known.all()):
             return self._apply("exact", fields)
-        # Channel by channel: around gaps a large field takes many times its own memory.
+        # Channel by channel: around gaps a large field takes many times its memory.
         single = fields.flatten(0, 1)[:, None]
         marks = known.repeat_interleave(fields.shape[1], 0)[:, None]
         step = max(1, _TOGETHER // single[:1].numel())
-        parts = zip(single.split(step), marks.split(step), strict=True)
-        found = torch.cat([self._around_gaps(*part) for part in parts])
-        return found[:, 0].unflatten(0, fields.shape[:2])
+        chunks = zip(single.split(step), marks.split(step), strict=True)
+        resized = torch.cat([self._around_gaps(*chunk) for chunk in chunks])
+        return resized[:, 0].unflatten(0, fields.shape[:2])
 
     def average(
         self, fields: Float[Tensor, "t c y x"], known: Bool[Tensor, "t y x"]
     ) -> Float[Tensor, "t c y2 x2"]:
-        """Fields on the new grid within the range of the known points; of first order."""
+        """Return fields on the new grid within the range of the known points (first order)."""
         here = known[:, None]
         total = self._apply("plain", torch.where(here, fields, 0.0).double())
         return _shared(total, self._apply("plain", here.double())).to(fields)
@@ -162,8 +162,8 @@ class Resizer:
         values = torch.where(known, fields, 0.0).double()
         along_y, along_x = self._periodic
         total = self._apply("plain", values)
-        total += self._apply("plain", _known_slopes(values, known, -2, along_y), y="way")
-        total += self._apply("plain", _known_slopes(values, known, -1, along_x), x="way")
+        total += self._apply("plain", _known_slopes(values, known, -2, along_y), y="moment")
+        total += self._apply("plain", _known_slopes(values, known, -1, along_x), x="moment")
         moved = _shared(total, self._apply("plain", known.double())).to(fields)
         touched = self._apply("support", (~known).double()) > 0
         return torch.where(touched, moved, self._apply("exact", values).to(fields))
@@ -187,45 +187,45 @@ class Resizer:
     def _apply(
         self, kind: str, field: Tensor, *, y: str | None = None, x: str | None = None
     ) -> Tensor:
-        """The field by the weights of a kind, along one axis of another one."""
+        """Apply weights of a kind; ``y`` and ``x`` override the kind along an axis."""
         along_y, along_x = self._y[y or kind].to(field.device), self._x[x or kind].to(field.device)
         return (along_y @ field.double() @ along_x.T).to(field.dtype)
 
 
 def _axis_weights(n: int, m: int, periodic: bool) -> dict[str, Tensor]:
-    """Matrices (m, n).
+    """Return weight matrices (m, n).
 
     - exact: for affine fields;
     - plain: without negative weights;
     - support: 1 where one of them is not zero;
-    - way: the plain weights times the way from an old point to the new one, in old cells.
+    - moment: the plain weights times the distance from an old point to the new one, in old cells.
     """
     exact, plain = _shrink(n, m) if m <= n else _grow(n, m, periodic)
     old, new = (torch.arange(count, dtype=torch.float64) + 0.5 for count in (n, m))
-    way = new[:, None] * (n / m) - old
+    distance = new[:, None] * (n / m) - old
     if periodic:
-        way = (way + n / 2) % n - n / 2
+        distance = (distance + n / 2) % n - n / 2
     support = ((exact != 0) | (plain != 0)).double()
-    return {"exact": exact, "plain": plain, "support": support, "way": plain * way}
+    return {"exact": exact, "plain": plain, "support": support, "moment": plain * distance}
 
 
 def _known_slopes(values: Tensor, known: Tensor, axis: int, periodic: bool) -> Tensor:
-    """Differences per cell between known neighbours along an axis; 0 where there are none."""
+    """Return differences between known neighbours along an axis; 0 without any."""
     n = values.shape[axis]
     total, count = torch.zeros_like(values), torch.zeros_like(known, dtype=values.dtype)
     for shift in (1, -1):
-        there = known & known.roll(shift, axis)
+        both = known & known.roll(shift, axis)
         if not periodic:
-            there.select(axis, 0 if shift == 1 else n - 1).fill_(False)
+            both.select(axis, 0 if shift == 1 else n - 1).fill_(False)
         step = (values - values.roll(shift, axis)).mul_(shift)
-        total += torch.where(there, step, 0.0)
-        count += there
+        total += torch.where(both, step, 0.0)
+        count += both
     return total / count.clamp(min=1)
 
 
 def _shared(total: Tensor, share: Tensor) -> Tensor:
-    """Sums over known points by their share of the weight; NaN where nothing is known."""
-    # Never a division by zero, whose gradient is NaN.
+    """Divide sums over known points by their share of the weight; NaN where nothing is known."""
+    # Avoids a division by zero, whose gradient is NaN.
     return torch.where(share > 0, total / torch.where(share > 0, share, 1.0), torch.nan)
 
 
@@ -238,8 +238,8 @@ def _shrink(n: int, m: int) -> tuple[Tensor, Tensor]:
     plain = overlap / n
     # Twice the distance from the centre of the old cell to the middle of the overlap.
     lever = torch.where(overlap > 0, (low + high) - (2 * old + m), 0).double()
-    # Central differences. The first and the last old cell lie whole in one new cell each, where
-    # their slopes have no weight; so it does not matter here whether the axis is periodic.
+    # Central differences. The first and the last old cell lie inside one new cell each, where their
+    # slopes have no weight; so the result is the same for a periodic axis.
     tilt = (plain * lever / (4 * m))[:, 1 : n - 1]
     exact = plain.clone()
     exact[:, 2:] += tilt
@@ -258,10 +258,10 @@ def _grow(n: int, m: int, periodic: bool) -> tuple[Tensor, Tensor]:
         weight, cell = weight + (cell - inside), inside
 
     def between(share: Tensor) -> Tensor:
-        found = torch.zeros(m, n, dtype=torch.float64)
-        for column, part in ((cell % n, 1 - share), ((cell + 1) % n, share)):
-            found.index_put_((rows, column), part, accumulate=True)
-        return found
+        weights = torch.zeros(m, n, dtype=torch.float64)
+        for column, value in ((cell % n, 1 - share), ((cell + 1) % n, share)):
+            weights.index_put_((rows, column), value, accumulate=True)
+        return weights
 
     return between(weight), between(weight.clamp(0, 1))
 
@@ -295,12 +295,12 @@ def _view_mask(trajectory: Trajectory, kind: str, frames: range, resizer: Resize
     mask: Tensor | FrameSource | None = getattr(trajectory, kind)
     if mask is None:
         return None
-    # Resizing what is valid looks at the body too, resizing what is filled at both.
+    # Resizing the valid mask uses the body, resizing the filled mask uses both.
     involved = MASKS[: MASKS.index(kind)] if resizer is not None else ()
     masks = [mask, *(getattr(trajectory, other) for other in involved)]
     if all(m is None or len(m.shape) == 2 for m in masks):
-        found = _resized_mask(trajectory, kind, slice(0, 1), resizer)
-        return found if found.ndim == 2 else found[0]
+        static = _resized_mask(trajectory, kind, slice(0, 1), resizer)
+        return static if static.ndim == 2 else static[0]
     grid = trajectory.spec.grid if resizer is None else resizer.new_grid
     compute = partial(_read_mask, trajectory, kind, frames, resizer)
     return MappedFrames((len(frames), *grid.shape), compute)
@@ -326,15 +326,15 @@ def _as_slice(frames: range) -> slice:
 
 
 _ROUNDING = 1e-6
-"""In steps of the grid: an end on a point includes it."""
+"""Tolerance in steps of the grid: an end on a point includes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Region:
-    """What to keep; None keeps all. Ends of a range may be None too."""
+    """The region to keep; None keeps all. Ends of a range may be None too."""
 
     x: tuple[float | None, float | None] | None = None
-    """Least and largest coordinate, in the trajectory's own unit."""
+    """Least and largest coordinate, in the trajectory's unit."""
     y: tuple[float | None, float | None] | None = None
     rows: slice | None = None
     columns: slice | None = None
@@ -343,21 +343,20 @@ class Region:
         for a, b in (("x", "columns"), ("y", "rows")):
             if getattr(self, a) is not None and getattr(self, b) is not None:
                 raise ValueError(f"crop by {a} or by {b}, not by both")
-        for name in ("rows", "columns"):
-            numbers = getattr(self, name)
-            if numbers is not None and numbers.step not in (None, 1):
+        for indices in (self.rows, self.columns):
+            if indices is not None and indices.step not in (None, 1):
                 raise ValueError(
-                    f"expected {name} without a step, found one of {numbers.step}; resize the "
-                    "region to have fewer points"
+                    f"expected rows and columns without a step, found one of {indices.step}; "
+                    "resize the region to have fewer points"
                 )
 
 
 def crop(trajectory: Trajectory, region: Region) -> Trajectory:
-    """A lazy view of the points in a region; where it lies stands in ``local["crop"]``."""
+    """Return a lazy view of a region; ``local["crop"]`` records its rows and columns."""
     grid, local = trajectory.spec.grid, dict(trajectory.local)
     if local.get("crop") and local.get("resize"):
         raise ValueError(
-            f"trajectory {trajectory.name!r} was cropped and resized before; crop the original file"
+            f"trajectory {trajectory.name!r} is already cropped and resized; crop the original file"
         )
     (ny, nx), (x0, y0) = grid.shape, grid.origin
     kept_x = _points(trajectory.name, "x", nx, x0, grid.dx, region.x, region.columns)
@@ -380,7 +379,7 @@ def crop(trajectory: Trajectory, region: Region) -> Trajectory:
     shape = (*trajectory.states.shape[:2], *new.shape)
     return replace(
         trajectory,
-        states=MappedFrames(shape, partial(_read_part, trajectory, where)),
+        states=MappedFrames(shape, partial(_read_region, trajectory, where)),
         spec=replace(trajectory.spec, grid=new),
         local=local,
         **masks,
@@ -394,19 +393,19 @@ def _points(
     origin: float,
     step: float,
     ends: tuple[float | None, float | None] | None,
-    numbers: slice | None,
+    indices: slice | None,
 ) -> range:
-    """The numbers of the points to keep."""
-    kept = range(count)[numbers or slice(None)]
+    """Return the indices of the points to keep."""
+    kept = range(count)[indices or slice(None)]
     if ends is not None:
         low = -math.inf if ends[0] is None else ends[0] - _ROUNDING * step
         high = math.inf if ends[1] is None else ends[1] + _ROUNDING * step
-        inside = [number for number in kept if low <= origin + number * step <= high]
+        inside = [index for index in kept if low <= origin + index * step <= high]
         kept = range(inside[0], inside[-1] + 1) if inside else range(0)
     if len(kept) < 2 <= count or not kept:
         raise ValueError(
             f"trajectory {name!r}: the region keeps {len(kept)} of {count} points along {axis}, "
-            f"which has them from {origin:g} to {origin + (count - 1) * step:g}; choose a wider one"
+            f"which extends from {origin:g} to {origin + (count - 1) * step:g}; choose a wider one"
         )
     return kept
 
@@ -418,7 +417,7 @@ def _sides(first: Boundary, last: Boundary, kept: range, count: int) -> tuple[Bo
     return Boundary.OPEN if cut_first else first, Boundary.OPEN if cut_last else last
 
 
-def _read_part(
+def _read_region(
     fields: Trajectory, where: tuple[Any, ...], frames: slice, channels: Sequence[int] | None
 ) -> Tensor:
     return fields.read(frames, channels)[where]

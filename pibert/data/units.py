@@ -1,15 +1,14 @@
-"""Units that fit together: metres, seconds, metres per second.
+"""Conversion of units to one system: metres, seconds, metres per second.
 
-Derivatives and residuals of a trajectory mean something only if its coordinates, times and
-velocities are in units of one system; measured fields often have coordinates in mm and velocities
-in m/s. Where these units are known, ``in_consistent_units`` brings lengths, times and every channel
-that is a product of powers of length and time (velocity, vorticity, kinematic pressure) to metres
-and seconds. The rest is left alone: diameters, channels in Pa or K or without a unit. Pixels need a
-calibration (``readers.shared.calibration``): the size of a pixel and, for displacements, the time
-between the two images of a pair.
+Derivatives and residuals have a meaning only if coordinates, times and velocities are in units of
+one system; measured fields often have coordinates in mm and velocities in m/s. If these units are
+known, ``in_consistent_units`` converts lengths, times and every channel that is a product of powers
+of length and time (velocity, vorticity, kinematic pressure) to metres and seconds. Channels in Pa
+or K, in diameters or without a unit keep theirs. Pixels need a calibration
+(``readers.shared.calibration``): the size of a pixel and, for displacements, the time between the
+two images of a pair.
 """
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +35,7 @@ _SCALE = re.compile(
     r"[A-Z]\w*|[^\W\dms]|[a-z]_\w+|px|pix(?:els?)?|vox(?:els?)?|frames?|steps?|cells?|degrees"
     r"|unknown|d[txy]|lu|ts|chords?|diameters?|delta|eta|lambda|nu|tau|theta"
 )
-"""A word that may stand for a scale: of the flow (``D``, ``U_inf``, ``u_tau``), of a recording."""
+"""A word for a scale of the flow (``D``, ``U_inf``, ``u_tau``) or of the recording."""
 _FACTOR = re.compile(r"\s*([*·.]|/|)\s*(?:1|([a-z]+)(?:\^?(-?\d+))?)\s*", re.IGNORECASE)
 PIXEL = re.compile(r"\b(?:px|pix|pixels?)\b", re.IGNORECASE)
 
@@ -47,9 +46,9 @@ class Unit(NamedTuple):
     length: int
     time: int
     of_length: float = 1.0
-    """What the units of length bring to the factor ..."""
+    """Factor of the units of length."""
     of_time: float = 1.0
-    """... and those of time."""
+    """Factor of the units of time."""
 
     @property
     def factor(self) -> float:
@@ -78,9 +77,9 @@ _UNITS = {
 
 
 def parse_unit(text: str | None, more: Mapping[str, Unit] = {}) -> Unit | None:
-    """``mm/s``, ``m s-1``, ``m²/s²``, ``1/ms``; None for what is not made of lengths and times.
+    """Parse ``mm/s``, ``m s-1``, ``m²/s²``, ``1/ms``; None if not made of lengths and times.
 
-    ``more`` adds names of units, such as ``px`` where the size of a pixel is known.
+    ``more`` adds names of units, such as ``px`` if the size of a pixel is known.
     """
     rest = (text or "").strip().translate(_PLAIN)
     known = {**_UNITS, **more}
@@ -93,12 +92,12 @@ def parse_unit(text: str | None, more: Mapping[str, Unit] = {}) -> Unit | None:
         mark, name = found[1], found[2]
         power = int(found[3] or 1) * (-1 if mark == "/" else 1)
         if name in known:
-            own = known[name]
+            factor = known[name]
             unit = Unit(
-                unit.length + power * own.length,
-                unit.time + power * own.time,
-                unit.of_length * own.of_length**power,
-                unit.of_time * own.of_time**power,
+                unit.length + power * factor.length,
+                unit.time + power * factor.time,
+                unit.of_length * factor.of_length**power,
+                unit.of_time * factor.of_time**power,
             )
         elif name is not None:
             return None
@@ -106,17 +105,17 @@ def parse_unit(text: str | None, more: Mapping[str, Unit] = {}) -> Unit | None:
 
 
 def names_pixels(unit: str | None) -> bool:
-    """Whether a unit is made of pixels: ``px``, ``px/frame``, ``pixel/s``."""
+    """Return whether a unit contains pixels: ``px``, ``px/frame``, ``pixel/s``."""
     return PIXEL.search(unit or "") is not None
 
 
 def looks_like_pixels(steps: Sequence[float], origin: Sequence[float], least: int = 2) -> bool:
-    """Whether coordinates are whole or half numbers in whole steps, as windows of an image are.
+    """Return whether coordinates have integer steps from a half-integer origin, like windows.
 
     Steps and origin are numbers of the source; ``least`` is the smallest spacing that counts.
     """
     spaced = all(step > least - 0.5 and _is_whole(step) for step in steps)
-    return spaced and all(_is_whole(2 * place) for place in origin)
+    return spaced and all(_is_whole(2 * start) for start in origin)
 
 
 def _is_whole(value: float) -> bool:
@@ -124,7 +123,7 @@ def _is_whole(value: float) -> bool:
 
 
 def same_unit(first: str, second: str) -> bool:
-    """Whether two texts name one unit: ``m/s`` and ``m s-1``."""
+    """Return whether two texts name the same unit, such as ``m/s`` and ``m s-1``."""
     one, other = parse_unit(first), parse_unit(second)
     if one is None or other is None:
         return first == second
@@ -132,7 +131,7 @@ def same_unit(first: str, second: str) -> bool:
 
 
 class Quantity(NamedTuple):
-    """What a unit is of, and units of it that are often meant."""
+    """Powers of length and time of a quantity, and its usual units."""
 
     powers: tuple[int, int]
     usual: tuple[str, ...]
@@ -146,35 +145,30 @@ QUANTITIES = {
 
 
 def doubt_unit(text: str | None, quantity: str) -> str | None:
-    """What is odd about the unit of a quantity of ``QUANTITIES``; None if nothing is.
+    """Return a message on an unknown unit of a quantity of ``QUANTITIES``; None if it is known.
 
-    Scales of a flow (``D``, ``U``, ``D/U``), pixels, frames and ``1`` are as good as metres.
+    Scales of a flow (``D``, ``U``, ``D/U``), pixels, frames and ``1`` are known too.
     """
     powers, usual = QUANTITIES[quantity]
     text = text or "1"
 
-    def fits(unit: Unit | None) -> bool:
+    def fits(name: str) -> bool:
+        unit = parse_unit(name)
         return unit is not None and unit.is_like(*powers)
 
-    if fits(parse_unit(text)):
+    strange = {word for word in _WORD.findall(text) if _SCALE.fullmatch(word) is None}
+    if fits(text):
         return None
-    words = _WORD.findall(text)
-    strange = [word for word in words if _SCALE.fullmatch(word) is None]
-    if fits(parse_unit(text.lower())):
-        meant = [text.lower()]
-    elif not strange or (parse_unit(text) is None and set(strange) <= {*_UNITS}):
+    if fits(text.lower()):
+        return f"{text!r} is not a known unit of {quantity} (did you mean {text.lower()}?)"
+    if not strange or (parse_unit(text) is None and strange <= {*_UNITS}):
         return None
-    else:
-        below = text.lower().partition("/")[2].strip()[:1]
-        alike = [unit for unit in usual if not below or unit.partition("/")[2].startswith(below)]
-        meant = difflib.get_close_matches(text.lower(), alike, n=1)
-    guess = f"did you mean {meant[0]}?" if meant else f"expected one such as {usual[0]}"
-    return f"{text!r} is no known unit of {quantity} ({guess})"
+    return f"{text!r} is not a known unit of {quantity} (expected one such as {usual[0]})"
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """What brings a trajectory to metres and seconds."""
+    """Factors that convert a trajectory to metres and seconds."""
 
     length: float
     time: float
@@ -182,26 +176,26 @@ class Conversion:
     velocity: float
     """The factor of the first velocity channel."""
     units: tuple[str, ...]
-    """Of the channels, afterwards."""
+    """Units of the channels afterwards."""
     changes: Mapping[str, str]
-    """In words: ``{"length": "mm -> m", "u": "mm/s -> m/s"}``; empty where all is SI already."""
+    """``{"length": "mm -> m", "u": "mm/s -> m/s"}``; empty if all is SI already."""
 
     @property
     def mismatch(self) -> float:
-        """By what factor velocity gradients would be wrong; 1 where the units fit together."""
+        """The factor by which velocity gradients would be wrong; 1 if the units are consistent."""
         return self.velocity * self.time / self.length
 
 
 def find_conversion(
     length_unit: str | None, time_unit: str | None, channels: Sequence[str], units: Sequence[str]
 ) -> Conversion | None:
-    """None where the units of lengths, times or velocities are not known.
+    """Return the conversion; None if the unit of lengths, times or velocities is unknown.
 
-    Times without a unit may stay as they are where velocities are per second.
+    Times without a unit count as seconds if velocities are per second.
     """
     length, clock = parse_unit(length_unit), parse_unit(time_unit)
-    found = {name: parse_unit(unit) for name, unit in zip(channels, units, strict=True)}
-    speeds = [found[name] for name in VELOCITY if name in found]
+    parsed = {name: parse_unit(unit) for name, unit in zip(channels, units, strict=True)}
+    speeds = [parsed[name] for name in VELOCITY if name in parsed]
     if length is None or not length.is_like(1, 0) or not speeds:
         return None
     if any(speed is None or not speed.is_like(1, -1) for speed in speeds):
@@ -211,15 +205,15 @@ def find_conversion(
     if clock is None or not clock.is_like(0, 1):
         return None
     stated = {"length": length_unit, "time": time_unit, **dict(zip(channels, units, strict=True))}
-    known = {"length": length, "time": clock, **found}
+    known = {"length": length, "time": clock, **parsed}
     return Conversion(
         length.factor,
         clock.factor,
-        tuple(unit.factor if unit else 1.0 for unit in found.values()),
+        tuple(unit.factor if unit else 1.0 for unit in parsed.values()),
         next(speed.factor for speed in speeds if speed),
         tuple(
             text if unit is None or unit.factor == 1 else unit.si_name
-            for unit, text in zip(found.values(), units, strict=True)
+            for unit, text in zip(parsed.values(), units, strict=True)
         ),
         {
             name: f"{stated[name]} -> {unit.si_name}"
@@ -230,36 +224,35 @@ def find_conversion(
 
 
 def assume_units(
-    trajectory: Trajectory, units: Sequence[str], remark: Callable[[str], None]
+    trajectory: Trajectory, units: Sequence[str], add_note: Callable[[str], None]
 ) -> Trajectory:
-    """Channels that state no unit in these, with a remark; a flow that states all, as it is.
+    """Give channels without a unit these units, with a note.
 
     Data without units whose positions look like pixels are refused.
     """
-    spec = trajectory.spec
+    spec, grid = trajectory.spec, trajectory.spec.grid
     named = list(zip(spec.channels, spec.units, units, strict=True))
-    missing = {name: unit for name, own, unit in named if own == "1" != unit}
+    missing = {name: unit for name, stated, unit in named if stated == "1" != unit}
     if not missing:
         return trajectory
-    grid, unknown = spec.grid, trajectory.length_unit in UNKNOWN
-    if unknown and looks_like_pixels((grid.dx, grid.dy), grid.origin):
+    if trajectory.length_unit in UNKNOWN and looks_like_pixels((grid.dx, grid.dy), grid.origin):
         raise ValueError(
             f"trajectory {trajectory.name!r}: no unit is stated, and its positions, whole numbers "
             f"{grid.dx:g} x {grid.dy:g} apart, look like pixels; give --scale and --pulse-delay if "
             "they are, else their units (--unit, --length-unit)"
         )
-    assumed_units = ", ".join(f"{name} in {unit}" for name, unit in missing.items())
-    remark(f"no unit is stated: assuming the model's, {assumed_units} (--unit)")
-    assumed = tuple(missing.get(name, own) for name, own, _ in named)
+    listed = ", ".join(f"{name} in {unit}" for name, unit in missing.items())
+    add_note(f"no unit is stated: assuming the model's, {listed} (--unit)")
+    assumed = tuple(missing.get(name, stated) for name, stated, _ in named)
     return replace(trajectory, spec=replace(spec, units=assumed))
 
 
 def in_consistent_units(trajectory: Trajectory) -> Trajectory:
-    """The trajectory in metres and seconds, or as it is where its units are not known; lazy.
+    """Return a lazy view in metres and seconds; the trajectory itself if its units are unknown.
 
-    The reference length is taken to be in the unit of the coordinates, the reference velocity in
-    that of u, and the viscosity in the product of both, as Re = U D / nu has it. Parameters and
-    series keep their numbers: they state no units. What was changed is in ``local["units"]``.
+    The reference length has the unit of the coordinates, the reference velocity that of u, and the
+    viscosity that of their product, as in Re = U D / nu. Parameters and series keep their numbers:
+    they state no units. ``local["units"]`` records the changes.
     """
     spec = trajectory.spec
     found = find_conversion(trajectory.length_unit, trajectory.time_unit, spec.channels, spec.units)
@@ -284,7 +277,7 @@ def in_consistent_units(trajectory: Trajectory) -> Trajectory:
 
 
 def describe_conversion(trajectory: Trajectory) -> str:
-    """What ``in_consistent_units`` did to a trajectory that it changed, in words."""
+    """Describe the changes that ``in_consistent_units`` made to a trajectory."""
     changes = ", ".join(f"{what} {change}" for what, change in trajectory.local["units"].items())
     kept = [what for what in ("parameters", "series") if getattr(trajectory, what)]
     return f"units: {changes}" + (f"; {' and '.join(kept)} keep their numbers" if kept else "")
@@ -299,7 +292,7 @@ def rescale(
     units: tuple[str, ...],
     time: float = 1.0,
 ) -> Trajectory:
-    """The trajectory with its numbers multiplied; lazy.
+    """Return a lazy view with scaled numbers.
 
     ``length`` has the factors of the coordinates along x and y, ``channels`` that of each channel,
     ``velocity`` that of the reference velocity; ``units`` are those of the channels afterwards.
@@ -330,11 +323,11 @@ def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else factor * value
 
 
-_AMOUNT = re.compile(r"\s*([\d.]+(?:[eE][-+]?\d+)?)\s*([^\s\d].*)")
+_AMOUNT = re.compile(r"\s*(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)\s*([^\s\d.].*)")
 
 
 def parse_scale(text: str) -> float:
-    """Metres per pixel of a scale such as ``0.05 mm/px``, ``50um/px`` or ``20px/mm``."""
+    """Return metres per pixel of a scale such as ``0.05 mm/px``, ``50um/px`` or ``20px/mm``."""
     value, name = _amount(text)
     above, _, below = name.partition("/")
     inverse = PIXEL.fullmatch(above.strip()) is not None
@@ -349,7 +342,7 @@ def parse_scale(text: str) -> float:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a time such as ``27ms`` or ``500 us``."""
+    """Return seconds of a time such as ``27ms`` or ``500 us``."""
     value, name = _amount(text)
     unit = parse_unit(name)
     if value is None or unit is None or not unit.is_like(0, 1):
@@ -360,10 +353,7 @@ def parse_duration(text: str) -> float:
 
 
 def _amount(text: str) -> tuple[float | None, str]:
-    """A positive number and its unit; None where there is none."""
-    found = _AMOUNT.fullmatch(text)
-    try:
-        value = float(found[1]) if found else math.nan
-    except ValueError:  # such as 1.2.3
-        value = math.nan
-    return value if 0 < value < math.inf else None, found[2] if found else ""
+    """Return a positive number and its unit; None and an empty text if it is not one."""
+    match = _AMOUNT.fullmatch(text)
+    value = float(match[1]) if match else math.nan
+    return (value, match[2]) if match and 0 < value < math.inf else (None, "")

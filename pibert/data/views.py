@@ -1,7 +1,7 @@
-"""Trajectories by name, and frames that are computed when they are read: the one view class.
+"""Trajectories by name, and views: frames that a function computes when they are read.
 
-A view is made of a function. Bind its arguments with ``functools.partial`` to a module-level
-function: such views can be pickled for worker processes.
+Bind the arguments of a module-level function with ``functools.partial``: such views can be pickled
+for worker processes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +18,11 @@ from pibert.fields import FrameSource, Trajectory, read_mask
 
 Mask = Tensor | FrameSource | None
 BLOCK_VALUES = 1 << 22
-"""Values that are read at once where a whole trajectory is read."""
+"""Values of a block when a whole trajectory is read."""
 
 
 class ByName:
-    """Trajectories that ``load`` makes, by position or name."""
+    """Trajectories by index or name."""
 
     path: Path
     names: tuple[str, ...]
@@ -49,7 +49,7 @@ class MappedFrames:
     shape: tuple[int, ...]
     """(t, c, y, x) of fields, (t, y, x) of masks."""
     compute: Callable[..., Tensor]
-    """Of fields ``(frames, channels)``, channels None for all; of masks ``(frames)``."""
+    """Takes ``(frames, channels)`` for fields, channels None for all; ``(frames)`` for masks."""
 
     def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
         frames = slice(*frames.indices(self.shape[0]))
@@ -57,13 +57,13 @@ class MappedFrames:
 
 
 def mask_shape(fields: Trajectory | FrameSource) -> tuple[int, ...]:
-    """(t, y, x) of a mask with a frame for each frame of the fields."""
+    """Return the shape (t, y, x) of a mask for each frame."""
     t, _, ny, nx = (fields.states if isinstance(fields, Trajectory) else fields).shape
     return t, ny, nx
 
 
 def finite_points(fields: Trajectory | FrameSource, valid: Mask = None) -> MappedFrames:
-    """True where all channels are finite and, where a mask is given, a point is valid."""
+    """Return a mask: all channels are finite and, if a mask is given, the point is valid."""
     return MappedFrames(mask_shape(fields), partial(_finite, fields, valid))
 
 
@@ -75,7 +75,7 @@ def _finite(fields: Trajectory | FrameSource, valid: Mask, frames: slice) -> Boo
 def map_mask(
     mask: Mask, change: Callable[[Tensor], Tensor], shape: tuple[int, int] | None = None
 ) -> Mask:
-    """A mask after a change of its points (last two axes): at once in memory, else when it is read.
+    """Map the points (last two axes) of a mask, lazily if it is not in memory.
 
     ``shape`` gives the rows and columns of the result, if they change.
     """
@@ -91,12 +91,12 @@ def _changed(mask: FrameSource, change: Callable[[Tensor], Tensor], frames: slic
 
 
 def pick(values: Sequence[Any], channels: Sequence[int] | None) -> list[Any]:
-    """The values that belong to some channels; all of them if none are named."""
+    """Return the values of the channels; all if ``channels`` is None."""
     return list(values) if channels is None else [values[channel] for channel in channels]
 
 
 def frame_blocks(fields: Trajectory, first: int = 0, stop: int | None = None) -> Iterator[slice]:
-    """Slices of frames of a trajectory that fit the memory together with their channels."""
+    """Yield slices of frames that fit in memory."""
     t, c, ny, nx = fields.states.shape
     step, stop = max(1, BLOCK_VALUES // (c * ny * nx)), t if stop is None else stop
     return (slice(start, min(start + step, stop)) for start in range(first, stop, step))
@@ -105,7 +105,7 @@ def frame_blocks(fields: Trajectory, first: int = 0, stop: int | None = None) ->
 def scale_channels(
     fields: Trajectory, factors: Sequence[float], frames: slice, channels: Sequence[int] | None
 ) -> Tensor:
-    """Fields times one factor per channel, in single precision at least."""
+    """Return fields times one factor per channel, in single precision at least."""
     values = fields.read(frames, channels)
     values = values.to(torch.promote_types(values.dtype, torch.float32))
     return values * values.new_tensor(pick(factors, channels))[:, None, None]

@@ -1,4 +1,4 @@
-"""Words of messages, and the error that names a missing extra."""
+"""Text of messages, and imports of optional packages."""
 
 import importlib
 from typing import Any
@@ -12,7 +12,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def import_extra(name: str, purpose: str, extra: str = "io") -> Any:
-    """A module of an extra; an ImportError that names the extra where it is missing."""
+    """Import a module of an extra; the ImportError names the extra."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -173,12 +173,7 @@ def alignment(
         device: Where the model is, if not on the CPU.
     """
     chosen, folds = two_folds(samples, gap=gap, most=most)
-    names = [samples.spec.channels[samples.channels[place]] for place in samples.inputs]
-    spec = replace(samples.spec, channels=tuple(names), units=())
-    normalizer = Normalizer(
-        tuple(samples.normalizer.mean[place] for place in samples.inputs),
-        tuple(samples.normalizer.std[place] for place in samples.inputs),
-    )
+    spec, normalizer = samples.spec, samples.normalizer
 
     def batches() -> Iterator[tuple[Batch, Tensor]]:
         for start in range(0, len(chosen), batch_size):

@@ -126,7 +126,7 @@ def _mean_window(samples: Samples) -> Tensor | None:
             trajectory, begin = samples.trajectories[number], first + samples.window.history
             for start in range(begin, begin + len(piece) - SHORTEST + 1, SHORTEST):
                 frames = slice(start, start + SHORTEST)
-                fields = trajectory.read(frames, samples.channels)
+                fields = trajectory.read(frames)
                 known = trajectory.measured(frames).to(fields.device)
                 yield parted(torch.where(known[:, None], fields, 0.0), SHORTEST)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pibert.data.dataset import Samples, Window, common_spec
-from pibert.data.filling import THRESHOLD, count_filled
+from pibert.data.filling import count_filled
 from pibert.data.generate import OnProgress, change, generate, recipe_hash
 from pibert.data.measurement import measure
 from pibert.data.normalize import fit_normalizer, fit_parameters, flag_outliers
@@ -277,9 +277,7 @@ def _without_outliers(trajectory: Trajectory, noise: float) -> Trajectory:
             f"{list(trajectory.spec.channels)}"
         )
     known = trajectory.known()
-    flagged = flag_outliers(
-        trajectory.read(channels=places), noise=noise, known=known, threshold=THRESHOLD
-    )
+    flagged = flag_outliers(trajectory.read(channels=places), noise=noise, known=known)
     valid = torch.ones_like(known) if trajectory.valid is None else known
     return replace(trajectory, valid=valid & ~flagged)
 

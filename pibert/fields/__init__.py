@@ -1,9 +1,8 @@
-"""The vocabulary: what a flow is made of, on which grid it lives, how it is scaled and recorded.
+"""Data types of flow fields: channels and units, grid, standardisation, recordings, batches.
 
-Layout everywhere: ``(batch, time, channel, y, x)``, C-contiguous, the row index is y and grows
-with y (row 0 is the bottom side), ``u`` points along x and ``v`` along y. Everything here is
-immutable and checked when it is made; what describes a field turns into plain JSON and back without
-loss.
+Layout everywhere: ``(batch, time, channel, y, x)``, C-contiguous. The row index grows with y (row 0
+is the bottom side), ``u`` points along x and ``v`` along y. Objects are immutable and checked on
+construction; descriptions convert to plain JSON and back without loss.
 """
 
 from pibert.fields.equations import is_solenoidal, known_coefficients

@@ -15,7 +15,7 @@ REYNOLDS = "Re"
 
 
 def is_solenoidal(spec: FieldSpec) -> bool | None:
-    """Whether the fields are a velocity without divergence; None where no family is stated."""
+    """Return whether the velocity is free of divergence; None if the spec names no family."""
     if spec.velocity is None:
         return False
     return None if spec.family is None else find_family(spec.family).is_solenoidal
@@ -24,33 +24,26 @@ def is_solenoidal(spec: FieldSpec) -> bool | None:
 def known_coefficients(
     family: Family, spec: FieldSpec, parameters: Float[Tensor, "b q"] | None
 ) -> dict[str, Any]:
-    """The family's coefficients as far as they are known: numbers, or tensors (b,).
+    """Return the family's known coefficients: numbers, or tensors (b,).
 
-    A sample whose parameter is unknown (NaN) gets what the family takes for an unknown one.
+    Samples whose parameter is unknown (NaN) get the family's value of an unknown coefficient.
 
     Args:
         family: The governing equation.
-        spec: Its viscosity comes before a viscosity from the Reynolds number.
-        parameters: As ``FieldSpec.encode_parameters`` makes them; None: nothing is known.
+        spec: Its viscosity overrides one from the Reynolds number.
+        parameters: As ``FieldSpec.encode_parameters`` returns them; None: nothing is known.
     """
-    found: dict[str, Any] = {}
-    reynolds = _parameter(REYNOLDS, spec, parameters)
-    for name in family.coefficients:
-        if name == "viscosity" and spec.viscosity is not None:
-            found[name] = spec.viscosity
-        elif (
-            name == "viscosity"
-            and spec.reference_velocity
-            and spec.reference_length
-            and reynolds is not None
-        ):
-            found[name] = spec.reference_velocity * spec.reference_length / reynolds
-        elif (value := _parameter(name, spec, parameters)) is not None:
-            found[name] = value
-    for name, value in found.items():
+    known: dict[str, Any] = {n: _parameter(n, spec, parameters) for n in family.coefficients}
+    if "viscosity" in known:
+        reynolds = _parameter(REYNOLDS, spec, parameters)
+        if spec.viscosity is not None:
+            known["viscosity"] = spec.viscosity
+        elif spec.reference_velocity and spec.reference_length and reynolds is not None:
+            known["viscosity"] = spec.reference_velocity * spec.reference_length / reynolds
+    for name, value in known.items():
         if isinstance(value, Tensor):
-            found[name] = torch.where(value.isnan(), family.coefficients[name], value)
-    return found
+            known[name] = torch.where(value.isnan(), family.coefficients[name], value)
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _parameter(name: str, spec: FieldSpec, parameters: Tensor | None) -> Tensor | None:
@@ -63,18 +56,18 @@ def _parameter(name: str, spec: FieldSpec, parameters: Tensor | None) -> Tensor 
 
 
 def channel_places(family: Family, channels: Sequence[str]) -> dict[str, int]:
-    """Where the fields that a family uses are among the channels, as far as they are there."""
+    """Return the index of each channel that the family uses and the data has."""
     wanted = (*family.channels, *family.optional_channels)
     return {name: channels.index(name) for name in wanted if name in channels}
 
 
 def has_equations(spec: FieldSpec) -> bool:
-    """Whether the spec names equations and has the fields that they are about."""
+    """Return whether the spec names a family and has the channels it needs."""
     return spec.family is not None and set(find_family(spec.family).channels) <= set(spec.channels)
 
 
 def terms_of(spec: FieldSpec) -> tuple[str, ...]:
-    """The names of the residuals."""
+    """Return the names of the residuals; empty without equations."""
     return find_family(spec.family).terms if spec.family and has_equations(spec) else ()
 
 
@@ -84,12 +77,12 @@ def residual_sizes(
     parameters: Float[Tensor, "b 16"],
     seen: Bool[Tensor, "b y x"],
 ) -> dict[str, Float[Tensor, "b y x"]]:
-    """Magnitude of every residual term of the newest frames; NaN where it is not defined.
+    """Return the magnitude of each residual term of the newest frames; NaN where undefined.
 
     Args:
-        frames: In physical units, the newest last; with one frame the time derivative is left out.
-        spec: Names a family whose channels it has.
-        parameters: As ``FieldSpec.encode_parameters`` makes them.
+        frames: In physical units, the newest last; one frame gives the steady proxy.
+        spec: Names a family and has its channels.
+        parameters: As ``FieldSpec.encode_parameters`` returns them.
         seen: Where the frames are known.
     """
     assert spec.family is not None

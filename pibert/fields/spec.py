@@ -1,10 +1,10 @@
-"""What a flow is made of and how it is scaled: channels, units, parameters, mean and deviation."""
+"""Channels, units and parameters of a data set, and their standardisation."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 import torch
 from jaxtyping import Float
@@ -19,7 +19,7 @@ PARAMETER_WIDTH = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """A physical parameter of a flow and how its value is standardised for a model.
+    """A physical parameter of a flow and its standardisation.
 
     A model sees ``(f(value) - mean) / std`` with f the identity or log10; mean and std are those
     of the training set, in the scaled variable.
@@ -30,7 +30,7 @@ class Parameter:
     mean: float = 0.0
     std: float = 1.0
     lowest: float | None = None
-    """Value in the training set, not scaled; None where that was not recorded."""
+    """Range in the training set, not scaled; None if not recorded."""
     highest: float | None = None
 
     def __post_init__(self) -> None:
@@ -44,13 +44,11 @@ class Parameter:
                 f"parameter {self.name!r} needs a finite mean and a positive std, "
                 f"found {self.mean} and {self.std}"
             )
-        ends = (self.lowest, self.highest)
-        if ends != (None, None) and not (
-            None not in ends and -math.inf < cast(float, ends[0]) <= cast(float, ends[1]) < math.inf
-        ):
+        low, high = self.lowest, self.highest
+        is_range = low is not None and high is not None and -math.inf < low <= high < math.inf
+        if not is_range and (low, high) != (None, None):
             raise ValueError(
-                f"parameter {self.name!r} needs a finite lowest and a highest value that is not "
-                f"below it, or neither, found {ends[0]} and {ends[1]}"
+                f"range of parameter {self.name!r} must be finite or None, found {low} to {high}"
             )
 
     def standardise(self, value: Tensor) -> Tensor:
@@ -64,21 +62,21 @@ class Parameter:
         return (value - self.mean) / self.std
 
     def restore(self, scaled: Tensor) -> Tensor:
-        """The physical value again."""
+        """Return the physical value."""
         value = scaled * self.std + self.mean
         return 10.0**value if self.scaling == "log" else value
 
 
 @dataclass(frozen=True, kw_only=True)
 class FieldSpec:
-    """What a data set's numbers mean: channels, units, parameters, time step and grid."""
+    """Channels, units, parameters, time step and grid of a data set."""
 
     channels: tuple[str, ...] = ("u", "v")
     units: tuple[str, ...] = ()
-    """One per channel; empty stands for dimensionless."""
+    """One per channel; empty: all dimensionless."""
     parameters: tuple[Parameter, ...] = ()
     dt: float | None = None
-    """Time between two frames; None where it is not known."""
+    """Time between two frames; None if unknown."""
     grid: Grid = field(default_factory=lambda: Grid((64, 64)))
     family: str | None = None
     """The PDE family that governs the flow, a key of ``pibert.physics.FAMILIES``; None: unknown."""
@@ -86,7 +84,7 @@ class FieldSpec:
     """U in Re = U D / nu; with ``reference_length`` it turns a Reynolds number into a viscosity."""
     reference_length: float | None = None
     viscosity: float | None = None
-    """Kinematic viscosity where it is the same for all samples; overrides the Reynolds number."""
+    """Kinematic viscosity if it is the same for all samples; overrides the Reynolds number."""
 
     def __post_init__(self) -> None:
         for name in ("channels", "units", "parameters"):
@@ -120,10 +118,10 @@ class FieldSpec:
 
     @property
     def velocity(self) -> tuple[int, int] | None:
-        """Places of the velocity along x and y among the channels; None where there is none.
+        """Channel indices of the velocity along x and y; None if there is no velocity.
 
-        The family says which channels they are: other families use u and v for something else, such
-        as concentrations. Where no family is stated, u and v are taken as a velocity.
+        The family names these channels, because u and v may also be concentrations. Without a
+        family, u and v are the velocity.
         """
         family = FAMILIES.get(self.family or "")
         names = ("u", "v") if self.family is None else family.velocity if family else None
@@ -134,10 +132,9 @@ class FieldSpec:
     def encode_parameters(
         self, values: Mapping[str, float | Float[Tensor, " b"]]
     ) -> Float[Tensor, "b 16"]:
-        """The vector a model sees: standardised, in the order of this spec, padded with zeros.
+        """Return the standardised vector that models take, in the order of this spec, zero-padded.
 
-        A declared parameter without a value becomes NaN: the model reads that as unknown (zero in
-        its parameter token) and can tell it from a value that happens to equal the mean.
+        A parameter without a value becomes NaN, so that models can tell it from the mean.
         """
         unknown = sorted(set(values) - set(self.parameter_names))
         if unknown:
@@ -173,7 +170,7 @@ class FieldSpec:
 
 @dataclass(frozen=True)
 class Normalizer:
-    """Per-channel standardisation: models see z-scores, physics sees physical units."""
+    """Per-channel standardisation: models use z-scores, residuals use physical units."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -185,10 +182,11 @@ class Normalizer:
             raise ValueError(
                 f"expected a mean and a std per channel, found {len(self.mean)} and {len(self.std)}"
             )
-        if not all(math.isfinite(m) for m in self.mean):
-            raise ValueError(f"means must be finite, found {self.mean}")
-        if not all(math.isfinite(s) and s > 0 for s in self.std):
-            raise ValueError(f"every std must be positive and finite, found {self.std}")
+        if not all(map(math.isfinite, self.mean)) or not all(0 < s < math.inf for s in self.std):
+            raise ValueError(
+                f"means must be finite and every std finite and positive, found {self.mean} and "
+                f"{self.std}"
+            )
 
     @classmethod
     def identity(cls, channels: int) -> Self:
@@ -205,9 +203,9 @@ class Normalizer:
     def _columns(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if x.shape[-3] != len(self.mean):
             raise ValueError(f"expected {len(self.mean)} channels, found {x.shape[-3]}")
-        # Kept: making them anew would wait for the device. A traced one would not be a real tensor.
-        make = _columns.__wrapped__ if torch.compiler.is_compiling() else _columns
-        return make(self.mean, self.std, x.dtype, x.device)
+        # Cached: a copy to the device would wait for it. A traced tensor must not be cached.
+        columns = _columns.__wrapped__ if torch.compiler.is_compiling() else _columns
+        return columns(self.mean, self.std, x.dtype, x.device)
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""Recorded flows: trajectories, in memory or read when asked for, and batches of their windows."""
+"""Recorded flows, in memory or read on request, and batches of training windows."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +13,12 @@ from pibert import sample_rng
 from pibert.fields.spec import FieldSpec
 
 MASKS = ("body", "valid", "filled")
-"""The marked points of a trajectory, by the names of its fields."""
+"""Attributes of a trajectory that are masks."""
 
 
 @runtime_checkable
 class FrameSource(Protocol):
-    """Frames that are read when they are asked for: from a file, or as a view of other frames."""
+    """Frames that are read on request, from a file or as a view of other frames."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -34,31 +34,31 @@ class FrameSource(Protocol):
 class Trajectory:
     """One recorded or simulated flow in physical units.
 
-    A point is known where it lies outside the body and is valid. Values elsewhere mean nothing and
-    may be NaN. A known point is measured (or simulated) unless it was filled: a model may see
-    filled values as input, but they are not ground truth.
+    A point is known if it lies outside the body and is valid. Values elsewhere are undefined and
+    may be NaN. A known point is measured (or simulated) unless it was filled: filled values may be
+    model input, but they are not ground truth.
     """
 
     name: str
     states: Float[Tensor, "t c y x"] | FrameSource
     time: Float[Tensor, " t"]
-    """Strictly increasing; the frame number where the source states no time."""
+    """Strictly increasing; the frame number if the source states no time."""
     spec: FieldSpec
     """A static body is also the body of its grid."""
     parameters: Mapping[str, float] = field(default_factory=dict)
-    """Values of the parameters that the spec declares; one that is not here is unknown."""
+    """Values of the parameters of the spec; a missing one is unknown."""
     body: Bool[Tensor, "... y x"] | FrameSource | None = None
-    """True inside a solid body: (y, x), or (t, y, x) where the body moves."""
+    """True inside a solid body: (y, x), or (t, y, x) if the body moves."""
     valid: Bool[Tensor, "... y x"] | FrameSource | None = None
     """False where a measurement is missing or an outlier: (y, x) or (t, y, x)."""
     filled: Bool[Tensor, "... y x"] | FrameSource | None = None
-    """True where a program or a model filled in a value, not measured: (y, x) or (t, y, x)."""
+    """True where a program or a model filled in the value: (y, x) or (t, y, x)."""
     series: Mapping[str, Float[Tensor, " n"]] = field(default_factory=dict)
-    """Numbers that go with the frames, such as the displacement of a body or the lift on it."""
+    """Values per frame, such as the displacement of a body or the lift on it."""
     source: Mapping[str, Any] = field(default_factory=dict)
-    """Source facts: what the source states, as plain JSON; None stands for unknown."""
+    """Facts that the source states, as plain JSON; None: unknown."""
     local: Mapping[str, Any] = field(default_factory=dict)
-    """Local representation: what was done to the source's data here (stride, crop, resize ...)."""
+    """Processing steps applied to the source's data (stride, crop, resize ...)."""
     length_unit: str | None = None
     time_unit: str | None = None
 
@@ -76,7 +76,7 @@ class Trajectory:
             )
         object.__setattr__(self, "time", self.time.to(torch.float64))
         if not bool(self.time.isfinite().all()) or bool((self.time.diff() <= 0).any()):
-            raise ValueError(f"trajectory {self.name!r}: time must grow from frame to frame")
+            raise ValueError(f"trajectory {self.name!r}: time must increase from frame to frame")
         for mask_name in MASKS:
             mask = getattr(self, mask_name)
             if mask is not None and tuple(mask.shape) not in (shape[2:], (shape[0], *shape[2:])):
@@ -90,11 +90,10 @@ class Trajectory:
                     f"trajectory {self.name!r}: expected one value of {name!r} per frame, "
                     f"({shape[0]},), found shape {tuple(values.shape)}"
                 )
-        unknown = sorted(set(self.parameters) - set(self.spec.parameter_names))
-        if unknown:
+        declared = self.spec.parameter_names
+        if unknown := sorted(set(self.parameters) - set(declared)):
             raise ValueError(
-                f"trajectory {self.name!r}: parameters {unknown} are not among those that its spec "
-                f"declares: {list(self.spec.parameter_names)}"
+                f"trajectory {self.name!r}: expected parameters {list(declared)}, found {unknown}"
             )
         for name, value in self.parameters.items():
             if not math.isfinite(value):
@@ -105,7 +104,7 @@ class Trajectory:
         self._reconcile_bodies()
 
     def _reconcile_bodies(self) -> None:
-        """One static body, whether it was given with the grid or with the trajectory."""
+        """Use one static body, whether the grid or the trajectory has it."""
         grid = self.spec.grid
         if self.body is None:
             object.__setattr__(self, "body", grid.body)
@@ -126,14 +125,14 @@ class Trajectory:
     def read(
         self, frames: slice = slice(None), channels: Sequence[int] | None = None
     ) -> Float[Tensor, "t c y x"]:
-        """The states of some frames and channels; the rest is not read."""
+        """Read frames and channels; the rest stays on disk."""
         if isinstance(self.states, Tensor):
             states = self.states[frames]
             return states if channels is None else states[:, list(channels)]
         return self.states.read(frames, channels)
 
     def known(self, frames: slice = slice(None)) -> Bool[Tensor, "t y x"]:
-        """The points of some frames that are fluid and valid."""
+        """Return where frames are fluid and valid."""
         count = len(range(*frames.indices(self.num_frames)))
         device = self.states.device if isinstance(self.states, Tensor) else None
         known = torch.ones(count, *self.spec.grid.shape, dtype=torch.bool, device=device)
@@ -144,14 +143,14 @@ class Trajectory:
         return known
 
     def measured(self, frames: slice = slice(None)) -> Bool[Tensor, "t y x"]:
-        """The known points of some frames that were not filled: those that are ground truth."""
+        """Return the known points that were not filled: the ground truth."""
         known = self.known(frames)
         if self.filled is None:
             return known
         return known & ~read_mask(self.filled, frames).to(known.device)
 
     def load(self, device: torch.device | str | None = None) -> Self:
-        """The same trajectory with its states and masks in memory, on a device if one is named."""
+        """Return the trajectory with states and masks in memory, on a device if given."""
 
         def loaded(mask: Tensor | FrameSource | None) -> Tensor | None:
             if mask is None or (isinstance(mask, Tensor) and mask.ndim == 2):
@@ -163,7 +162,7 @@ class Trajectory:
 
 
 def read_mask(mask: Tensor | FrameSource, frames: slice) -> Bool[Tensor, "*t y x"]:
-    """Some frames of a mask; a static one as it is."""
+    """Read frames of a mask; a static mask is returned unchanged."""
     if isinstance(mask, Tensor):
         return mask if mask.ndim == 2 else mask[frames]
     return mask.read(frames)
@@ -171,26 +170,26 @@ def read_mask(mask: Tensor | FrameSource, frames: slice) -> Bool[Tensor, "*t y x
 
 @dataclass(frozen=True)
 class Batch:
-    """What a model sees and what it should answer, standardised; unknown points are zero."""
+    """Standardised inputs and targets of a model; unknown points are zero."""
 
     x: Float[Tensor, "b hc y x"]
     """The input frames folded into channels, the newest last."""
     y: Float[Tensor, "b s c2 y x"]
     """The frames to predict."""
     parameters: Float[Tensor, "b 16"]
-    """As ``FieldSpec.encode_parameters`` makes them."""
+    """As ``FieldSpec.encode_parameters`` returns them."""
     mask: Bool[Tensor, "b y x"]
     """True where every input frame is known."""
     target_mask: Bool[Tensor, "b s y x"]
     """True where the frame to predict was measured: known and not filled."""
     sample: Int[Tensor, " b"]
-    """Number of each sample in its data set."""
+    """Index of each sample in its data set."""
     seeds: Int[Tensor, " b"]
-    """What is random about a sample is drawn from its seed (``pibert.sample_rng``)."""
+    """Seeds of the random numbers of each sample (``pibert.sample_rng``)."""
     place: int = 0
-    """Place of the first sample in the order of the epoch; the others follow it."""
+    """Position of the first sample in the order of the epoch; the others follow it."""
     filled: Bool[Tensor, "b y x"] | None = None
-    """True where an input frame is known but was filled: such points are not targets."""
+    """True where an input frame was filled: such points are not targets."""
 
     def __len__(self) -> int:
         return len(self.x)
@@ -202,10 +201,10 @@ class Batch:
         return self.map(lambda tensor: tensor.pin_memory())
 
     def reseeded(self, seed: int, epoch: int, place: int = 0) -> Self:
-        """The same samples with the chances and the place that they have in an epoch of a run."""
+        """Return the samples with their seeds and position in an epoch of a run."""
         return replace(self, seeds=sample_rng.sample_seeds(seed, epoch, self.sample), place=place)
 
     def map(self, move: Callable[[Tensor], Tensor]) -> Self:
-        """The batch with something done to every tensor."""
+        """Apply a function to every tensor."""
         tensors = {n: move(v) for n, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **cast(Any, tensors))

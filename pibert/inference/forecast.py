@@ -245,7 +245,7 @@ class Forecaster:
             time_unit=trajectory.time_unit,
             vorticity_unit=vorticity_unit,
             counted=counted,
-            bars=level,
+            interval_level=level,
         )
 
 

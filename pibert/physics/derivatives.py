@@ -1,14 +1,13 @@
-"""Derivatives of fields on a uniform grid: the only home of derivatives in the repository.
+"""Derivatives of fields on a uniform grid; all other modules use these.
 
-A field is a tensor ``(*batch, y, x)`` that may have a mean and any number of leading axes. Sizes
-are read from the tensor, spacing and sides from the ``Grid``, so one grid serves every resolution
-with the same spacing and sides.
+A field is a tensor ``(*batch, y, x)``. Its size is that of the tensor; spacing and sides come from
+the ``Grid``, so one grid serves every resolution with the same spacing and sides.
 
 Discretisation, chosen by ``order``:
 
 - ``2`` and ``4``: central differences inside. Periodic sides wrap; every other side uses a
   one-sided stencil of the same order, so the whole field is differentiated with that order.
-  Weights are derivatives of the interpolating polynomial, found once in rational arithmetic.
+  Weights are derivatives of the interpolating polynomial, in rational arithmetic.
 - ``"spectral"``: multiplication by (ik)^m in Fourier space, periodic directions only. Odd
   derivatives drop the Nyquist mode of an even size, whose derivative is not a real field.
 
@@ -99,7 +98,7 @@ def _differentiate(
 
 
 def _differentiate_inside(f: Tensor, dim: int, derivative: int, pairs: tuple[float, ...]) -> Tensor:
-    """By central differences in the stencil's unit, as far as they reach."""
+    """Central differences in the stencil's unit, where the stencil fits."""
     radius = len(pairs)
     size = f.shape[dim] - 2 * radius
     # Neighbours are paired before they are weighted: a constant has exactly zero derivative.
@@ -117,7 +116,7 @@ def _differentiate_inside(f: Tensor, dim: int, derivative: int, pairs: tuple[flo
 
 
 def _differentiate_ends(f: Tensor, dim: int, stencil: _Stencil) -> tuple[Tensor, Tensor]:
-    """By one-sided differences in the stencil's unit, at the low and at the high end."""
+    """One-sided differences in the stencil's unit, at the low and at the high end."""
     width = stencil.width
     strips = (f.narrow(dim, 0, width), f.narrow(dim, f.shape[dim] - width, width))
     if torch.compiler.is_compiling():
@@ -140,7 +139,7 @@ def _differentiate_ends(f: Tensor, dim: int, stencil: _Stencil) -> tuple[Tensor,
 
 
 def _by_numbers(strip: Tensor, dim: int, weights: tuple[tuple[float, ...], ...]) -> Tensor:
-    """The weighted sums of the points of a strip, one row for each tuple of weights."""
+    """Weighted sums of the points of a strip, one row for each tuple of weights."""
     points = strip.split(1, dim)
     rows = []
     for row in weights:
@@ -235,12 +234,11 @@ def where_defined(
     known: Bool[Tensor, "..."] | Float[Tensor, "..."],
     linear: bool = False,
 ) -> tuple[Any, Any]:
-    """Apply an operator to fields with unknown points, and tell where its result is defined.
+    """Apply an operator to fields with unknown points, and return where its result is defined.
 
-    A result is defined where no stencil behind it touches an unknown point. This is found exactly
-    by evaluation on fields that hold NaN at the unknown points, so the operator must hand NaN on,
-    as arithmetic does and comparisons do not. What the fields hold at unknown points enters neither
-    the values nor the gradients.
+    A result is defined where no stencil touches an unknown point. The fields are evaluated with NaN
+    at the unknown points, so the operator must propagate NaN, as arithmetic does and comparisons do
+    not. Values at unknown points enter neither the result nor the gradients.
 
     Args:
         operator: Takes the fields and returns a tensor, or a tuple or dict of tensors.
@@ -261,17 +259,17 @@ def evaluate_known(
     known: Bool[Tensor, "..."] | Float[Tensor, "..."],
     linear: bool = False,
 ) -> tuple[Any, Any]:
-    """Like ``where_defined``, with anything, NaN included, in the result where it is not defined.
+    """Like ``where_defined``, with arbitrary values, NaN included, where it is not defined.
 
-    To be used with ``torch.where``, by which gradients are as those of ``where_defined``.
+    Use ``torch.where`` on the result; its gradients then equal those of ``where_defined``.
     """
     known = known.to(torch.bool)
     twice = not linear and torch.is_grad_enabled() and any(f.requires_grad for f in fields)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not twice):
         value = operator(*(torch.where(known, f, math.nan) for f in fields))
     defined = _map(lambda v: v.detach().abs() < math.inf, value)
-    # The gradient of a product has its factors in it, and zero times NaN is NaN. Beside the fields
-    # the operator may hold coefficients that want a gradient.
+    # The gradient of a product contains its factors, and zero times NaN is NaN. Coefficients of the
+    # operator may require a gradient too.
     if twice or (not linear and any(v.requires_grad for v in _leaves(value))):
         value = operator(*(torch.where(known, f, 0.0) for f in fields))
     return value, defined

@@ -1,4 +1,4 @@
-"""Where a flow lives: a uniform grid, what bounds its sides, and the body in it."""
+"""A uniform grid, the boundary conditions of its sides, and a body in it."""
 
 import base64
 import math
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 
 class Boundary(StrEnum):
-    """What bounds one side of the grid."""
+    """The boundary condition of one side of the grid."""
 
     PERIODIC = "periodic"
     WALL = "wall"
@@ -27,7 +28,7 @@ class Boundary(StrEnum):
 
 
 class Sides(NamedTuple):
-    """The boundary kind on each side of the grid."""
+    """The boundary condition of each side of the grid."""
 
     left: Boundary = Boundary.OPEN
     right: Boundary = Boundary.OPEN
@@ -59,7 +60,9 @@ class Grid:
             step = getattr(self, name)
             if not (math.isfinite(step) and step > 0):
                 raise ValueError(f"grid {name} must be positive and finite, found {step}")
-        sides = Sides(*(_boundary(kind) for kind in self.sides))
+        if unknown := [str(kind) for kind in self.sides if kind not in set(Boundary)]:
+            raise ValueError(f"unknown boundary kind {unknown[0]!r}; choose {', '.join(Boundary)}")
+        sides = Sides(*map(Boundary, self.sides))
         for a, b in (("left", "right"), ("bottom", "top")):
             kinds = {getattr(sides, a), getattr(sides, b)}
             if Boundary.PERIODIC in kinds and len(kinds) > 1:
@@ -93,14 +96,14 @@ class Grid:
         return self.sides.bottom is Boundary.PERIODIC
 
     def body_on(self, device: torch.device | str) -> Bool[Tensor, "y x"]:
-        """The body, brought to a device once; it must be there."""
+        """The body on a device; raises if the grid has none."""
         if self.body is None:
             raise ValueError("the grid has no body")
         return on_device(self.body, device)
 
     @property
     def cell_length(self) -> float:
-        """The length h = sqrt(dx dy) that makes dimensionless derivatives."""
+        """The length h = sqrt(dx dy) that makes derivatives dimensionless."""
         return math.sqrt(self.dx * self.dy)
 
     def coordinates(
@@ -131,14 +134,14 @@ class Grid:
             (ny, nx),
             data["dx"],
             data["dy"],
-            Sides(*(Boundary(kind) for kind in data["sides"])),
+            Sides(*data["sides"]),
             None if body is None else _unpack_bits(body, (ny, nx)),
             (data["origin"][0], data["origin"][1]),
         )
 
 
 def on_device(constant: Tensor, device: torch.device | str) -> Tensor:
-    """A constant on a device. It is brought there once: a copy would wait for the device.
+    """Return a constant on a device. It is copied once, since a copy waits for the device.
 
     Copies live as long as the constant, which must not be changed.
     """
@@ -156,22 +159,11 @@ def on_device(constant: Tensor, device: torch.device | str) -> Tensor:
 _COPIES: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
-def _boundary(kind: str) -> Boundary:
-    try:
-        return Boundary(kind)
-    except ValueError:
-        choices = ", ".join(Boundary)
-        raise ValueError(f"unknown boundary kind {kind!r}; choose from: {choices}") from None
-
-
 def _pack_bits(mask: Tensor) -> str:
-    bits = mask.flatten().to(torch.uint8)
-    bits = torch.nn.functional.pad(bits, (0, -len(bits) % 8)).reshape(-1, 8)
-    weights = 2 ** torch.arange(8, dtype=torch.uint8)
-    return base64.b64encode(bytes((bits * weights).sum(1).tolist())).decode()
+    return base64.b64encode(np.packbits(mask.numpy(), bitorder="little").tobytes()).decode()
 
 
 def _unpack_bits(text: str, shape: tuple[int, int]) -> Tensor:
-    packed = torch.tensor(list(base64.b64decode(text)), dtype=torch.int32)
-    bits = (packed[:, None] >> torch.arange(8)) & 1
-    return bits.flatten()[: shape[0] * shape[1]].reshape(shape).to(torch.bool)
+    packed = np.frombuffer(base64.b64decode(text), np.uint8)
+    bits = np.unpackbits(packed, count=shape[0] * shape[1], bitorder="little")
+    return torch.from_numpy(bits.reshape(shape).astype(bool))

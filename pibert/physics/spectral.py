@@ -1,4 +1,4 @@
-"""Pseudo-spectral tools on a periodic box, and the stepping of two-dimensional vorticity.
+"""Pseudo-spectral tools on a periodic box, and time steps of two-dimensional vorticity.
 
 A field is a sum of waves exp(i (kx x + ky y)); spectra are laid out as ``torch.fft.rfft2`` gives
 them. With the vorticity w = v_x - u_y and the stream function psi, lap psi = -w, the velocity is
@@ -26,18 +26,18 @@ from pibert.physics.grid import Grid
 COURANT = 0.5
 """Largest share of a cell that the flow crosses in a time step; 1.35 is the limit of stability."""
 MOST_STEPS = 10_000
-"""A sample that would need more steps between two frames has diverged."""
+"""A sample that needs more steps between two frames has diverged."""
 
 
 @dataclass(frozen=True, eq=False)
 class Modes:
-    """The waves of a grid."""
+    """The Fourier modes of a grid."""
 
     shape: tuple[int, int]
     kx: Float[Tensor, " kx"]
     ky: Float[Tensor, "ky 1"]
     keep: Bool[Tensor, "ky kx"]
-    """False for the third of the waves that would catch aliases of products."""
+    """False for the upper third of the modes, which products would alias."""
 
     @property
     def squared(self) -> Float[Tensor, "ky kx"]:
@@ -61,13 +61,9 @@ def random_field(
     generator: torch.Generator,
     power: Callable[[Float[Tensor, "ky kx"]], Float[Tensor, "ky kx"]],
 ) -> Float[Tensor, "y x"]:
-    """A field with mean 0 and mean square 1 whose waves have random phases.
+    """Return a field with mean 0 and mean square 1 whose modes have random phases.
 
-    Args:
-        grid: The box.
-        generator: Of the phases, on the CPU.
-        power: The expected square of a wave's amplitude as a function of |k|, up to a factor; it
-            is met exactly. It is not asked at k = 0.
+    ``power`` gives the square of a mode's amplitude as a function of |k| > 0, up to a factor.
     """
     modes = modes_of(grid)
     phases = torch.fft.rfft2(torch.randn(grid.shape, dtype=torch.float64, generator=generator))
@@ -84,10 +80,10 @@ def random_velocity(
     generator: torch.Generator,
     spectrum: Callable[[Float[Tensor, "ky kx"]], Float[Tensor, "ky kx"]],
 ) -> Float[Tensor, "2 y x"]:
-    """A velocity free of divergence, root mean square speed 1, with a kinetic energy spectrum.
+    """Return a divergence-free velocity of rms speed 1 with a given kinetic energy spectrum.
 
-    ``spectrum`` is the energy per |k|, up to a factor. A ring of the wave plane has 2 pi k times
-    the energy of its waves, and a wave's vorticity is k times its velocity.
+    ``spectrum`` is the energy per |k|, up to a factor. A ring in the wave plane has 2 pi k times
+    the energy of one mode, and a mode's vorticity is k times its velocity.
     """
     modes = modes_of(grid)
     vorticity = random_field(grid, generator, lambda k: k * spectrum(k))
@@ -98,7 +94,7 @@ def random_velocity(
 def velocity_of(
     vorticity: Complex[Tensor, "*batch ky kx"], modes: Modes
 ) -> Float[Tensor, "*batch 2 y x"]:
-    """(u, v) without a mean."""
+    """Return (u, v) with zero mean."""
     squared = modes.squared
     squared[0, 0] = 1.0
     stream = 1j * vorticity / squared
@@ -108,7 +104,7 @@ def velocity_of(
 def vorticity_of(
     velocity: Float[Tensor, "*batch 2 y x"], modes: Modes
 ) -> Complex[Tensor, "*batch ky kx"]:
-    """The spectrum of v_x - u_y, less the waves that would catch aliases."""
+    """Return the dealiased spectrum of v_x - u_y."""
     u, v = torch.fft.rfft2(velocity).unbind(-3)
     return 1j * modes.keep * (modes.kx * v - modes.ky * u)
 
@@ -116,7 +112,7 @@ def vorticity_of(
 def transport(
     vorticity: Complex[Tensor, "*batch ky kx"], modes: Modes
 ) -> Complex[Tensor, "*batch ky kx"]:
-    """The spectrum of -(u w_x + v w_y)."""
+    """Return the spectrum of -(u w_x + v w_y)."""
     u, v = velocity_of(vorticity, modes).unbind(-3)
     stress, difference = torch.fft.rfft2(torch.stack((u * v, u * u - v * v))).unbind(0)
     kx, ky = modes.kx, modes.ky
@@ -126,7 +122,7 @@ def transport(
 def runge_kutta_step(
     state: Tensor, rate: Callable[[Tensor], Tensor], half: Tensor, step: float
 ) -> Tensor:
-    """One step of dq/dt = L q + rate(q), exact in L; ``half`` is exp(L step / 2)."""
+    """Advance dq/dt = L q + rate(q) by one step, exact in L; ``half`` is exp(L step / 2)."""
     first = rate(state)
     damped = half * state
     second = rate(damped + (step / 2) * half * first)
@@ -146,7 +142,7 @@ def advance_vorticity(
     drag: float = 0.0,
     force: Complex[Tensor, "ky kx"] | None = None,
 ) -> Complex[Tensor, "b ky kx"]:
-    """The vorticity a time later, in equal steps; ``force`` is the spectrum of curl f."""
+    """Advance the vorticity by a time in equal steps; ``force`` is the spectrum of curl f."""
     step = time / steps
     half = torch.exp(-step / 2 * (viscosity[:, None, None] * modes.squared + drag))
 
@@ -162,10 +158,10 @@ def advance_vorticity(
 def steps_needed(
     velocity: Float[Tensor, "b 2 y x"], grid: Grid, time: float, gain: float = 0.0
 ) -> list[int]:
-    """Steps that keep each sample within the Courant number; 0 where no number would do.
+    """Return the steps that keep each sample within the Courant number; 0 if it diverged.
 
     ``gain`` is the speed that a force may add meanwhile. The numbers are 1, 2, 3, 4, 6, 8, 12, ...
-    so that samples which need about the same go together.
+    so that samples of similar speed advance together.
     """
     u, v = (velocity.abs() + gain).unbind(1)
     crossed = time * (u / grid.dx + v / grid.dy).flatten(1).amax(1)  # NaN spreads through amax
@@ -177,7 +173,7 @@ def in_groups(
     steps: list[int],
     advance: Callable[[list[int], int], Tensor],
 ) -> Complex[Tensor, "b *modes ky kx"]:
-    """Advance together the samples that take as many steps; NaN for those of 0 steps."""
+    """Advance samples of equal step count together; NaN for those of 0 steps."""
     later = torch.full_like(states, math.nan)
     for count in sorted(set(steps) - {0}):
         members = [i for i, n in enumerate(steps) if n == count]

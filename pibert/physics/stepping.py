@@ -1,10 +1,10 @@
-"""Explicit steps from one frame to the next under a rate of change that leaves something out.
+"""Explicit steps from one frame to the next under an equation that lacks a term.
 
-Time goes by the classical Runge-Kutta method. The number of sub-steps is fixed beforehand, by the
-statistics of the training data, so that a step never waits for the device. Points without a full
-stencil (next to unknown points, and the rim of a grid that is not periodic) go straight from the
-first frame to the true second one; they are the boundary values of the others. Values are kept
-within bounds, by which a step cannot blow up.
+The method is the classical Runge-Kutta method of order 4. The number of sub-steps is fixed
+beforehand, from statistics of the training data, so that a step never waits for the device. Points
+without a full stencil (next to unknown points, and the rim of a grid that is not periodic) are
+interpolated linearly between the first frame and the true second one; they are the boundary values
+of the others. Values are clamped, so a step cannot blow up.
 """
 
 import math
@@ -35,7 +35,7 @@ COURANT, DIFFUSION = 1.5, 0.4
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """How a frame is stepped to the next."""
+    """Grid, time and number of sub-steps from a frame to the next."""
 
     grid: Grid
     dt: float
@@ -51,7 +51,7 @@ class StepPlan:
         return replace(self.grid, sides=Sides(*[Boundary.PERIODIC] * 4), body=None)
 
     def at_least(self, steps: int) -> Self:
-        """The same with no fewer sub-steps than these."""
+        """The same plan with at least this many sub-steps."""
         return replace(self, steps=max(steps, self.steps))
 
 
@@ -73,13 +73,13 @@ def step(
     plan: StepPlan,
     slack: float = 0.0,
 ) -> State:
-    """The frame that the rate makes of the one before.
+    """Advance a frame by the rate of change.
 
     Args:
         before: The first frame.
         now: The true second frame.
         known: Where both are known.
-        rate: Of change; made of stencils of ``ORDER`` on ``plan.wrapped``.
+        rate: The rate of change, with stencils of ``ORDER`` on ``plan.wrapped``.
         plan: Sub-steps and time.
         slack: How far values may leave the range of both frames, in units of that range. Zero
             suits what obeys a maximum principle, as advection and diffusion do.
@@ -128,10 +128,9 @@ def step_in_box(
 
 
 def framed(grid: Grid, width: int, like: Tensor) -> Bool[Tensor, "y x"]:
-    """False in a frame of this many points beside the sides that are not periodic."""
-    ny, nx = like.shape[-2:]
-    row = torch.arange(ny, device=like.device)[:, None]
-    column = torch.arange(nx, device=like.device)
-    rows = (row >= 0) if grid.periodic_y else (row >= width) & (row < ny - width)
-    columns = (column >= 0) if grid.periodic_x else (column >= width) & (column < nx - width)
-    return rows & columns
+    """Return False in the outermost points, this many, at sides that are not periodic."""
+    inside = torch.zeros(like.shape[-2:], dtype=torch.bool, device=like.device)
+    rows = slice(None) if grid.periodic_y else slice(width, -width)
+    columns = slice(None) if grid.periodic_x else slice(width, -width)
+    inside[rows, columns] = True
+    return inside

@@ -16,7 +16,8 @@ from torch import Tensor
 from pibert import sample_rng
 from pibert.fields import PARAMETER_WIDTH, FieldSpec, Normalizer, known_coefficients
 from pibert.fields.equations import channel_places
-from pibert.physics import families, find_family
+from pibert.physics import find_family
+from pibert.physics.families.family import Omission
 from pibert.physics.stepping import StepPlan, plan_steps
 
 
@@ -81,7 +82,7 @@ class OmittedTerms:
         mean, std = self.normalizer.mean, self.normalizer.std
         places = channel_places(self.family, self.spec.channels)
         lot = sample_rng.integer(seeds, "omitted", len(self.terms))
-        omission = families.Omission(
+        omission = Omission(
             fields={name: frames[:, :, i] * std[i] + mean[i] for name, i in places.items()},
             known=known,
             coefficients=known_coefficients(self.family, self.spec, parameters),

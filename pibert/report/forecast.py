@@ -107,7 +107,9 @@ class StripWriter(FrameWriter):
         scale = Scale(self.about)
         for moment in self._kept:
             scale.add(moment)
-        rows = rows_of(any(moment.has_truth for moment in self._kept), self.about.bars is not None)
+        rows = rows_of(
+            any(moment.has_truth for moment in self._kept), self.about.interval_level is not None
+        )
         length = self.about.length_unit
         height = min(max(1.7 * height_over_width(self.about.spec.grid), 0.5), 2.6)
         figure = blank(len(self._kept) * 1.7 + 2.1, len(rows) * (height + 0.24) + 0.85)
@@ -236,9 +238,10 @@ def quantity_name(about: Description) -> str:
         unit = velocity_unit(spec)
         shown = with_unit("vorticity", gradient_unit(unit, about.length_unit))
         interval = with_unit("the wider of u and v", unit)
-    if about.bars is None:
+    level = about.interval_level
+    if level is None:
         return shown
-    return f"{shown}; half-width of {100 * about.bars:g} % prediction intervals of {interval}"
+    return f"{shown}; half-width of {100 * level:g} % prediction intervals of {interval}"
 
 
 def rows_of(has_truth: bool, has_intervals: bool) -> tuple[str, ...]:
@@ -317,7 +320,7 @@ class FilmWriter(FrameWriter):
         os.replace(self._partial, self.path)
 
     def _film(self, path: Path) -> None:
-        rows = rows_of(self._has_truth, self.about.bars is not None)
+        rows = rows_of(self._has_truth, self.about.interval_level is not None)
         grid = self.about.spec.grid
         height = min(max(PANEL * height_over_width(grid), 0.9), 4.0)
         figure = blank(len(rows) * (PANEL + 0.6) + 0.2, height + 0.95)

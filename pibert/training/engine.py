@@ -329,7 +329,7 @@ class Run:
         epoch, whole = self.progress.epoch, self.order.size(step)
         own = torch.zeros((), device=self.device)
         pieces: list[Batch] = []
-        for number, (start, stop) in enumerate(self.order.places(step)):
+        for number, (start, stop) in enumerate(self.order.ranges(step)):
             with self.clock("data"):
                 batch = next(batches).to(self.device).reseeded(self.seed, epoch, start)
             seed_generators(self.device, self.seed, epoch, step, number, self.processes.rank)
@@ -429,7 +429,7 @@ class Run:
         order, batches = self.validation
         self.model.eval()
         logs = LogSums(self.device)
-        places = (place for step in range(order.steps_per_epoch) for place in order.places(step))
+        places = (place for step in range(order.steps_per_epoch) for place in order.ranges(step))
         for batch, (start, stop) in zip(batches, places, strict=True):
             batch = batch.to(self.device).reseeded(self.seed, 0, start)
             loss, values = self.graphs.evaluate(objective, batch)

@@ -66,8 +66,8 @@ def test_values_that_are_not_finite_become_missing_points_frame_by_frame(tmp_pat
     valid = torch.ones(SHAPE, dtype=torch.bool)
     valid[3, 3] = False
     original = lazy_trajectory(states, body=disc(), valid=valid)
-    said: list[str] = []
-    out = convert(recorded(original), tmp_path / "out.h5", on_remark=said.append)
+    notes: list[str] = []
+    out = convert(recorded(original), tmp_path / "out.h5", on_note=notes.append)
     check(out)
     (copy,) = Reader(out)
     expected = valid.repeat(4, 1, 1)
@@ -75,7 +75,7 @@ def test_values_that_are_not_finite_become_missing_points_frame_by_frame(tmp_pat
         expected[frame, row, column] = False
     assert copy.valid is not None
     assert torch.equal(read_mask(copy.valid, slice(None)), expected)
-    assert copy.local["not_finite"] == 3 and any("not finite: 3 values" in note for note in said)
+    assert copy.local["not_finite"] == 3 and any("not finite: 3 values" in note for note in notes)
     with pytest.raises(ValueError, match="no finite value"):
         nothing = lazy_trajectory(torch.full((3, 2, *SHAPE), math.nan))
         convert(recorded(nothing), tmp_path / "nothing.h5")
@@ -128,7 +128,7 @@ def test_the_input_is_never_overwritten(tmp_path: Path) -> None:
     link.symlink_to(file)
     pattern = tmp_path / "?.h5"
     for source, target in ((file, file), (file, link), (tmp_path, link), (pattern, file)):
-        with pytest.raises(ValueError, match="is the input or a part of it"):
+        with pytest.raises(ValueError, match="is the input or a file of it"):
             convert(open_recordings(source), target)
     assert file.read_bytes() == before
 
@@ -139,10 +139,10 @@ def in_millimetres(name: str = "a") -> Trajectory:
     return replace(original, spec=spec, length_unit="mm")
 
 
-def test_units_are_brought_together_and_reported_once(tmp_path: Path) -> None:
-    original, said = in_millimetres(), list[str]()
+def test_units_are_converted_and_noted_once(tmp_path: Path) -> None:
+    original, notes = in_millimetres(), list[str]()
     recordings, shares = recorded(original, in_millimetres("b")), list[float]()
-    out = convert(recordings, tmp_path / "out.h5", on_remark=said.append, on_progress=shares.append)
+    out = convert(recordings, tmp_path / "out.h5", on_note=notes.append, on_progress=shares.append)
     check(out)
     assert shares == sorted(shares) and shares[-1] == 1.0
     copy = Reader(out)["b"]
@@ -151,37 +151,37 @@ def test_units_are_brought_together_and_reported_once(tmp_path: Path) -> None:
     assert copy.spec.grid.dx == pytest.approx(1e-4) and copy.spec.dt == original.spec.dt
     changes = {"length": "mm -> m", "u": "mm/s -> m/s", "v": "mm/s -> m/s"}
     assert copy.local["units"] == changes
-    (note,) = said
+    (note,) = notes
     assert all(f"{name} {text}" in note for name, text in changes.items())
-    convert(recordings, out, units="keep", on_remark=said.append)
+    convert(recordings, out, units="keep", on_note=notes.append)
     kept = Reader(out)["b"]
     torch.testing.assert_close(kept.read(), original.read(), rtol=0, atol=0)
-    assert kept.length_unit == "mm" and kept.spec.units == ("mm/s", "mm/s") and said == [note]
+    assert kept.length_unit == "mm" and kept.spec.units == ("mm/s", "mm/s") and notes == [note]
 
 
-def test_the_jet_comes_out_in_metres_once_its_velocity_has_a_unit(tmp_path: Path) -> None:
+def test_the_jet_is_converted_to_metres_if_its_velocity_has_a_unit(tmp_path: Path) -> None:
     path = SHARED / "jet_piv_train.npz"
     if not path.is_file():
         pytest.skip("no ../shared/data/jet_piv_train.npz in this checkout")
-    told = open_recordings(path, hints=Hints(unit="m/s"))
-    (copy,) = Reader(convert(told, tmp_path / "a.h5", max_frames=2))
+    stated = open_recordings(path, hints=Hints(unit="m/s"))
+    (copy,) = Reader(convert(stated, tmp_path / "a.h5", max_frames=2))
     assert copy.length_unit == "m" and copy.spec.grid.dx == pytest.approx(1e-3 / 3, rel=1e-3)
     assert copy.spec.grid.origin == pytest.approx((-0.000992, 0.009792), abs=1e-6)
-    torch.testing.assert_close(copy.read(), told[0].read(slice(0, 2)).float())
+    torch.testing.assert_close(copy.read(), stated[0].read(slice(0, 2)).float())
     (copy,) = Reader(convert(open_recordings(path), tmp_path / "b.h5", max_frames=2))
     assert copy.length_unit == "mm" and copy.spec.grid.dx == pytest.approx(1 / 3, rel=1e-3)
 
 
 @pytest.mark.parametrize(
-    ("hints", "told"), [({}, True), ({"unit": "m/s", "length_unit": "m"}, False)]
+    ("hints", "expected"), [({}, True), ({"unit": "m/s", "length_unit": "m"}, False)]
 )
-def test_a_velocity_without_units_is_reported_as_dimensionless(
-    tmp_path: Path, hints: dict[str, Any], told: bool
+def test_a_velocity_without_units_is_noted_as_dimensionless(
+    tmp_path: Path, hints: dict[str, Any], expected: bool
 ) -> None:
     axes: dict[str, Any] = {"x": 0.1 * np.arange(7), "y": 0.1 * np.arange(5), "t": np.arange(3.0)}
     u, v = random_states(3, 2, *SHAPE).unbind(1)
     np.savez(tmp_path / "a.npz", u=u, v=v, **axes)
     notes: list[str] = []
     recordings = open_recordings(tmp_path / "a.npz", hints=Hints(**hints))
-    convert(recordings, tmp_path / "a.h5", on_remark=notes.append)
-    assert any("taken as dimensionless" in note for note in notes) is told
+    convert(recordings, tmp_path / "a.h5", on_note=notes.append)
+    assert any("treated as dimensionless" in note for note in notes) is expected

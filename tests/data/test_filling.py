@@ -1,4 +1,4 @@
-"""Recordings with gaps into files without: what is filled, what stays, and what is told."""
+"""Filling of recordings: filled and unchanged values, notes and refusals."""
 
 import math
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def smooth(frames: int = 5) -> Tensor:
 
 
 class Sevens:
-    """Puts 7 wherever nothing is known, and keeps what it was given."""
+    """Returns 7 at unknown points and the input elsewhere."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Tensor, Tensor, Mapping[str, float]]] = []
@@ -83,17 +83,17 @@ def test_spurious_vectors_are_replaced_and_the_change_is_reported(tmp_path: Path
     assert report.change == pytest.approx({"u": 2.0, "v": 11.0})
     assert report.largest == pytest.approx({"u": 2.0, "v": 11.0})
     assert written.local["filling"]["model"] == "wakes"
-    # The repair was told not to trust the vector.
+    # The flagged vector is unknown to the repair.
     assert isinstance(how.repair, Sevens)
     assert not bool(how.repair.calls[0][1][0, 0, 6, 9])
 
 
-def test_bodies_stay_as_they_are(tmp_path: Path) -> None:
+def test_points_inside_bodies_are_not_filled(tmp_path: Path) -> None:
     states, body = smooth(), disc(SHAPE)
     states[:, :, body] = math.nan
     states[0, 0, 9, 9] = math.nan
-    own = make_trajectory(states=states, body=body)
-    report, written = fill(own, tmp_path / "own.h5")
+    recording = make_trajectory(states=states, body=body)
+    report, written = fill(recording, tmp_path / "a.h5")
     assert (report.missing, report.filled) == (1, 1)
     assert bool(written.read()[:, :, body].isnan().all())
     assert not bool(report.example.missing[body].any()) and torch.equal(report.example.body, body)
@@ -131,7 +131,7 @@ def test_a_window_ends_at_the_frame_that_is_filled(tmp_path: Path, history: int)
     assert parameters == {"Re": 1800.0}
 
 
-def test_units_are_brought_to_those_of_the_model(tmp_path: Path) -> None:
+def test_units_are_converted_to_those_of_the_model(tmp_path: Path) -> None:
     states, valid = smooth(), torch.ones(SHAPE, dtype=torch.bool)
     valid[2, 2] = False
     trajectory = make_trajectory(states=states, valid=valid)
@@ -143,30 +143,30 @@ def test_units_are_brought_to_those_of_the_model(tmp_path: Path) -> None:
         ),
         length_unit="mm",
     )
-    remarks: list[str] = []
+    notes: list[str] = []
     how = settings(trajectory)
-    fill_recordings(recorded(millimetres), tmp_path / "a.h5", how, on_remark=remarks.append)
+    fill_recordings(recorded(millimetres), tmp_path / "a.h5", how, on_note=notes.append)
     written = Reader(tmp_path / "a.h5")["a"]
     assert written.spec.grid.dx == pytest.approx(0.1) and written.length_unit == "m"
     assert torch.equal(written.read()[..., valid], states[..., valid])
-    assert remarks == ["a: converted to metres and seconds: length mm -> m"]
+    assert notes == ["a: converted to metres and seconds: length mm -> m"]
     other = replace(
         trajectory, spec=replace(trajectory.spec, grid=replace(trajectory.spec.grid, dx=0.2))
     )
-    remarks.clear()
-    fill_recordings(recorded(other), tmp_path / "b.h5", how, on_remark=remarks.append)
-    assert remarks == ["a: points are (0.2, 0.3) apart, those of the model (0.1, 0.3)"]
+    notes.clear()
+    fill_recordings(recorded(other), tmp_path / "b.h5", how, on_note=notes.append)
+    assert notes == ["a: points are (0.2, 0.3) apart, those of the model (0.1, 0.3)"]
 
 
-def test_units_that_are_not_stated_are_noted_and_pixels_refused(tmp_path: Path) -> None:
+def test_missing_units_are_noted_and_pixels_refused(tmp_path: Path) -> None:
     valid = torch.ones(SHAPE, dtype=torch.bool)
     valid[2, 2] = False
     known = make_trajectory(states=smooth(), valid=valid)
-    spec, remarks = replace(known.spec, units=("1", "1")), list[str]()
+    spec, notes = replace(known.spec, units=("1", "1")), list[str]()
     bare = replace(known, spec=spec, length_unit=None)
     how = settings(known)
-    fill_recordings(recorded(bare), tmp_path / "a.h5", how, on_remark=remarks.append)
-    (note,) = remarks
+    fill_recordings(recorded(bare), tmp_path / "a.h5", how, on_note=notes.append)
+    (note,) = notes
     assert "u in m/s" in note
     assert Reader(tmp_path / "a.h5")["a"].spec.units == ("1", "1")
     grid = replace(spec.grid, dx=16.0, dy=16.0, origin=(8.0, 8.0))
@@ -176,7 +176,7 @@ def test_units_that_are_not_stated_are_noted_and_pixels_refused(tmp_path: Path) 
     assert not (tmp_path / "b.h5").exists()
 
 
-def test_what_does_not_fit_the_model_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def test_recordings_that_do_not_fit_the_model_are_refused(tmp_path: Path) -> None:
     valid, out = torch.ones(SHAPE, dtype=torch.bool), tmp_path / "out.h5"
     valid[2, 2] = False
     trajectory = make_trajectory(states=smooth(), valid=valid)
@@ -189,8 +189,8 @@ def test_what_does_not_fit_the_model_is_refused_and_nothing_is_written(tmp_path:
         "'u' in cm/s": (trajectory, {"spec": replace(spec, units=("cm/s", "cm/s"))}),
         "at least 6 frames": (trajectory, {"history": 6}),
         "positive noise": (trajectory, {"noise": 0.0}),
-        "among the vectors": (trajectory, {"noise": 0.1, "spec": scalar}),
-        "nothing to fill.*outliers were not": (make_trajectory(states=smooth()), {}),
+        "needs a velocity": (trajectory, {"noise": 0.1, "spec": scalar}),
+        "nothing to fill.*outliers were not tested": (make_trajectory(states=smooth()), {}),
         "nothing to fill from": (make_trajectory(states=smooth(), valid=empty), {}),
     }
     for words, (given, changes) in wrong.items():

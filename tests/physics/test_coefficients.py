@@ -33,17 +33,17 @@ def test_the_viscosity_comes_from_the_spec_or_the_parameters(
     torch.testing.assert_close(torch.as_tensor(found["viscosity"]), torch.tensor(expected))
 
 
-def test_what_is_unknown_is_left_out_or_becomes_what_stands_for_unknown() -> None:
+def test_unknown_coefficients_are_omitted_or_get_the_default_of_the_family() -> None:
     family = find_family("euler")
     spec = FieldSpec(channels=("rho", "u", "v", "p"), family="euler")
     assert known_coefficients(family, spec, torch.zeros(2, 16)) == {}
-    told = FieldSpec(
+    declared = FieldSpec(
         family="incompressible",
         channels=("rho", "u", "v", "p"),
         parameters=(Parameter(name="gamma"),),
     )
-    assert known_coefficients(family, told, None) == {}
+    assert known_coefficients(family, declared, None) == {}
     parameters = torch.zeros(2, 16)
     parameters[:, 0] = torch.tensor([1.6, math.nan])
-    found = known_coefficients(family, told, parameters)
+    found = known_coefficients(family, declared, parameters)
     torch.testing.assert_close(found["gamma"], torch.tensor([1.6, 1.4]))

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from pibert import sample_rng
 from pibert.fields import FieldSpec, Grid, Normalizer, Parameter
-from pibert.physics import exact
 from pibert.physics.derivatives import gradient, laplacian
 from pibert.pretraining.omission import OmittedTerms
 from pibert.sample_rng import sample_seeds
 from tests.helpers import refused
+from tests.physics import exact
 
 BOX = Grid.periodic((40, 64), dx=2 * math.pi / 64, dy=2 * math.pi / 40)
 SEEDS = sample_seeds(0, 0, torch.arange(9))

@@ -12,10 +12,10 @@ from pibert.data.splits import Segment
 from pibert.fields import FieldSpec, Grid, Normalizer, Parameter, Trajectory
 from pibert.models import build_model
 from pibert.models.pibert import PIBERT
-from pibert.physics import exact
 from pibert.pretraining.negatives import Negatives, NegativesConfig
 from pibert.solver.presets import find_preset
 from tests.helpers import TINY, randomise
+from tests.physics import exact
 
 CASES = {
     "incompressible": ("turbulence", "demo"),
@@ -101,9 +101,7 @@ def street_set(history: int = 1, count: int = 8, frames: int = 16) -> WindowSet:
     for index in range(count):
         strength = 0.8 + 0.15 * index
         time = torch.arange(frames, dtype=torch.float64) * 0.2 + 0.37 * index
-        u, v = exact.vortex_street(
-            grid, time, spacing=1.9 + 0.05 * index, circulation=strength, dtype=torch.float64
-        )
+        u, v = exact.vortex_street(grid, time, spacing=1.9 + 0.05 * index, circulation=strength)
         made.append(
             Trajectory(
                 name=f"street {index}",

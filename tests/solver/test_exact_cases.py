@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from pibert.fields import Grid, Trajectory
-from pibert.physics import exact
 from pibert.physics.derivatives import gradient
 from pibert.physics.families.reaction_diffusion import FISHER_KPP, GRAY_SCOTT
 from pibert.solver.burgers import PRESETS, Burgers
@@ -15,6 +14,7 @@ from pibert.solver.heat import diffuse
 from pibert.solver.periodic import bump
 from pibert.solver.reaction_diffusion import react_and_diffuse
 from pibert.solver.wave import propagate
+from tests.physics import exact
 from tests.physics.helpers import measured_order, noise
 
 GRID = Grid.periodic((18, 25), dx=0.07, dy=0.11)

@@ -1,7 +1,7 @@
-"""Reading the native format: only the frames and channels that are needed are taken from the file.
+"""Reading the native format: only the requested frames and channels are read.
 
-Everything is checked, and the first thing that is wrong is named. Every dataset and header carries
-a checksum, so damaged bytes are found when they are read. Every process opens the file for itself.
+Everything is checked; an error names the first problem. Every dataset and header has a checksum, so
+damaged bytes are found when they are read. Every process opens the file itself.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ VERSION = 1
 SPACING_TOLERANCE = 1e-3
 """Largest deviation from a uniform step, as a share of the step."""
 NUMBERS = ("dt", "reference_velocity", "reference_length", "viscosity")
-"""Attributes that are numbers, and left out where they are not known."""
+"""Attributes that are numbers; unknown ones are left out."""
 _CHUNK_BYTES = 1 << 16
 _BLOCK_BYTES = 1 << 20
 GAPS = f"a step of {GAP:g} dt or more is a gap, but not all of them can be"
@@ -45,13 +45,13 @@ _DAMAGED = "the file is damaged: get a new copy or write it again"
 
 
 class FormatError(ValueError):
-    """A file that does not hold what the format promises; the message gives the remedy."""
+    """A file that violates the format; the message gives the remedy."""
 
 
 def find_not_finite(trajectory: Trajectory, frames: slice, block: Tensor) -> str | None:
-    """A message that names the first known point that is not finite; None if all are."""
+    """Describe the first known point that is not finite; None if all are."""
     wrong = ~block.isfinite()
-    if bool(wrong.any()):  # masks are read only then
+    if bool(wrong.any()):  # only then read the masks
         wrong &= trajectory.known(frames)[:, None].to(wrong.device)
     if not bool(wrong.any()):
         return None
@@ -63,7 +63,7 @@ def find_not_finite(trajectory: Trajectory, frames: slice, block: Tensor) -> str
 
 
 def blocks(trajectory: Trajectory) -> Iterator[slice]:
-    """Slices of frames small enough to hold in memory, on the borders of chunks."""
+    """Yield slices of frames that fit in memory, aligned with chunks."""
     t, c, ny, nx = trajectory.states.shape
     chunk = frames_in_chunk(4 * ny * nx, t)
     step = max(chunk, frames_in_chunk(4 * c * ny * nx, t, _BLOCK_BYTES) // chunk * chunk)
@@ -71,13 +71,13 @@ def blocks(trajectory: Trajectory) -> Iterator[slice]:
 
 
 def frames_in_chunk(frame_bytes: int, count: int | None = None, most: int | None = None) -> int:
-    """Frames in ``most`` bytes (default: those of a chunk), one at least and ``count`` at most."""
+    """Return the frames in ``most`` bytes (default: a chunk), at least 1, at most ``count``."""
     within = (most or _CHUNK_BYTES) // frame_bytes
     return max(1, within if count is None else min(count, within))
 
 
 def keeps_step(time: np.ndarray, dt: float) -> bool:
-    """Whether neighbouring frames are dt apart. A dt that no two frames keep is wrong."""
+    """Return whether neighbouring frames are dt apart; a dt that no two frames keep is wrong."""
     gaps = find_gaps(torch.from_numpy(time), dt).numpy()
     if len(gaps) and gaps.all():
         return False
@@ -86,7 +86,7 @@ def keeps_step(time: np.ndarray, dt: float) -> bool:
 
 
 def fixed_text(text: str) -> Any:
-    """A string of fixed length: those of variable length lie outside HDF5's checksums."""
+    """Return a fixed-length string: HDF5's checksums do not cover variable-length ones."""
     data = text.encode()
     return np.array(data, dtype=h5py.string_dtype("utf-8", max(1, len(data))))
 
@@ -116,7 +116,7 @@ class Storage(hdf5.PerProcess):
         return _open_checked(self.path)
 
     def group(self, name: str) -> h5py.Group:
-        """The group of a trajectory, once it is known to lie in this file with all it holds."""
+        """Return the group of a trajectory; all of its content must be in this file."""
         parent = self.open()["trajectories"]
         if not isinstance(parent.get(name, getlink=True), h5py.HardLink):
             raise FormatError(f"{self.path}: trajectory {name!r} is a link; {REWRITE}")
@@ -127,9 +127,9 @@ class Storage(hdf5.PerProcess):
         return group
 
     def read(self, name: str, key: str, frames: slice, channels: Any = None) -> np.ndarray:
-        """Frames of a dataset of a trajectory, of some of its channels; all if not given."""
-        self.open()  # which forgets the datasets of another process
-        with self.blamed(f"trajectory {name!r}: {key!r}"):
+        """Read frames of a dataset of a trajectory; ``channels`` None reads all."""
+        self.open()  # forgets the datasets of another process
+        with self.naming(f"trajectory {name!r}: {key!r}"):
             if (name, key) not in self._datasets:
                 self._datasets[name, key] = self.group(name)[key]
             dataset = self._datasets[name, key]
@@ -138,8 +138,8 @@ class Storage(hdf5.PerProcess):
         return array
 
     @contextlib.contextmanager
-    def blamed(self, where: str) -> Iterator[None]:
-        """Errors of HDF5 about damaged bytes, with the file and the place."""
+    def naming(self, where: str) -> Iterator[None]:
+        """Raise errors of HDF5 about damaged bytes with the file and the object."""
         try:
             yield
         except FormatError:
@@ -156,8 +156,8 @@ def _open_checked(path: Path) -> h5py.File:
     """Open a file whose header has the name and a known version of this format."""
     if not hdf5.is_hdf5(path):
         raise FormatError(
-            f"{path}: this is not an HDF5 file, or its head is damaged; bring data of other kinds "
-            f"into the format with: pibert convert {path.name} OUT.h5 (docs/data-format.md)"
+            f"{path}: this is not an HDF5 file, or its header is damaged; convert data of other "
+            f"kinds with: pibert convert {path.name} OUT.h5 (docs/data-format.md)"
         )
     try:
         file = hdf5.open_hdf5(path, deep=False)
@@ -175,13 +175,13 @@ def _open_checked(path: Path) -> h5py.File:
                 f"{path}: format version {version}, but this PIBERT reads up to {VERSION}; "
                 "install a newer PIBERT"
             )
-        # Not a data set, whose values would pass for names: nobody has checked where it is stored.
+        # The values of a dataset, which may be stored in another file, would pass for names.
         if file.get("trajectories", getclass=True) is not h5py.Group:
             raise FormatError(f"{path}: the group 'trajectories' is missing; {REWRITE}")
     except FormatError:
         file.close()
         raise
-    except (*hdf5.DAMAGED, OverflowError) as error:  # a version may be infinite
+    except (*hdf5.DAMAGED, OverflowError) as error:  # OverflowError: an infinite version
         file.close()
         raise FormatError(f"{path}: its header cannot be read ({error}); {_DAMAGED}") from error
     return file
@@ -195,51 +195,40 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 class Parser:
-    """Makes a trajectory of a group, and names the first thing in it that is wrong."""
+    """Builds a trajectory from a group; errors name the first problem."""
 
     def __init__(self, storage: Storage, name: str) -> None:
         self.storage, self.name, self.group = storage, name, storage.group(name)
 
     def trajectory(self) -> Trajectory:
-        channels = tuple(self.json("channels", list))
-        states = self.dataset("fields", 4, np.float32)
-        t, c, ny, nx = states.shape
-        if c != len(channels):
-            raise self.fail(f"'fields' has {c} channels, but 'channels' names {channels}")
-        time, x, y = (self.axis(key, count) for key, count in (("time", t), ("x", nx), ("y", ny)))
+        """Grid, spec and trajectory check that their sizes agree."""
+        states = self.dataset("fields", np.float32)
+        time, x, y = (self.axis(key) for key in ("time", "x", "y"))
         dx, dy = self.uniform_step("dx", "x", x), self.uniform_step("dy", "y", y)
         numbers = {key: self.number(key) for key in NUMBERS}
-        if (back := np.diff(time) <= 0).any():
-            raise self.fail(f"'time' must grow, but does not at frame {int(back.argmax()) + 1}")
-        if numbers["dt"] is not None and not keeps_step(time, numbers["dt"]):
-            raise self.fail(
-                f"the frames of 'time' are not dt = {numbers['dt']:g} apart ({GAPS}; without the "
-                "attribute dt any increasing time is right)"
-            )
-        masks = {key: self.mask(key, states.shape) for key in MASKS}
+        masks: dict[str, Any] = {key: self.mask(key) for key in MASKS}
         parameters = self.json("parameters", dict)
-        series = {key: torch.from_numpy(self.axis(f"series/{key}", t)) for key in self.series()}
-        with self.stated():
+        series = self.group.get("series", {})
+        read = partial(_read_fields, self.storage, self.name, states.shape[1])
+        with self.naming():
             family = self.text("family") if "family" in self.group.attrs else None
             if family is not None:
                 find_family(family)
-            sides = Sides(**self.json("sides", dict))
+            sides, origin = Sides(**self.json("sides", dict)), (float(x[0]), float(y[0]))
             spec = FieldSpec(
-                channels=channels,
+                channels=tuple(self.json("channels", list)),
                 units=tuple(self.json("units", list)),
                 parameters=tuple(
                     Parameter(name=key, scaling=entry["scaling"])
                     for key, entry in parameters.items()
                 ),
-                grid=Grid((ny, nx), dx, dy, sides, origin=(float(x[0]), float(y[0]))),
+                grid=Grid((len(y), len(x)), dx, dy, sides, origin=origin),
                 family=family,
                 **numbers,
             )
-            return Trajectory(
+            trajectory = Trajectory(
                 name=self.name,
-                states=MappedFrames(
-                    states.shape, partial(_read_fields, self.storage, self.name, c)
-                ),
+                states=MappedFrames(states.shape, read),
                 time=torch.from_numpy(time),
                 spec=spec,
                 parameters={
@@ -247,20 +236,26 @@ class Parser:
                     for key, entry in parameters.items()
                     if entry["value"] is not None
                 },
-                series=series,
+                series={key: torch.from_numpy(self.axis(f"series/{key}")) for key in series},
                 source=self.json("source", dict),
                 local=self.json("local", dict),
                 length_unit=self.unit("x"),
                 time_unit=self.unit("time"),
                 **masks,
             )
+        if spec.dt is not None and not keeps_step(time, spec.dt):
+            raise self.fail(
+                f"the frames of 'time' are not dt = {spec.dt:g} apart ({GAPS}; without the "
+                "attribute dt any increasing time is right)"
+            )
+        return trajectory
 
     def fail(self, problem: str, remedy: str = REWRITE) -> FormatError:
         return FormatError(f"{self.storage.path}: trajectory {self.name!r}: {problem}; {remedy}")
 
     @contextlib.contextmanager
-    def stated(self) -> Iterator[None]:
-        """Errors about what the file states name the file."""
+    def naming(self) -> Iterator[None]:
+        """Raise errors about the content of the file with its name."""
         try:
             yield
         except FormatError:
@@ -268,33 +263,21 @@ class Parser:
         except (ValueError, TypeError, KeyError) as error:
             raise self.fail(str(error)) from error
 
-    def dataset(self, key: str, ndim: int, dtype: type) -> h5py.Dataset:
-        # A link without a readable object is damage, which HDF5 reports.
+    def dataset(self, key: str, dtype: type) -> h5py.Dataset:
+        # HDF5 reports a link without a readable object as damage.
         if self.group.get(key, getlink=True) is None:
             raise self.fail(f"dataset {key!r} is missing")
         dataset = self.group[key]
-        if not isinstance(dataset, h5py.Dataset):
-            raise self.fail(f"{key!r} must be a dataset, found a group")
-        if dataset.ndim != ndim:
-            raise self.fail(f"{key!r} must have {ndim} axes, found shape {dataset.shape}")
-        if dataset.dtype != dtype:
-            raise self.fail(f"{key!r} must be {np.dtype(dtype).name}, found {dataset.dtype.name}")
+        if not isinstance(dataset, h5py.Dataset) or dataset.dtype != dtype:
+            found = getattr(dataset, "dtype", "a group")
+            raise self.fail(f"{key!r} must be a dataset of {np.dtype(dtype).name}, found {found}")
         return dataset
 
-    def axis(self, key: str, count: int) -> np.ndarray:
-        values: np.ndarray = self.dataset(key, 1, np.float64)[...]
-        if len(values) != count:
-            raise self.fail(f"{key!r} has {len(values)} entries, but 'fields' needs {count}")
-        if not np.isfinite(values).all():
-            raise self.fail(f"{key!r} holds values that are not finite")
+    def axis(self, key: str) -> np.ndarray:
+        values: np.ndarray = self.dataset(key, np.float64)[...]
+        if values.ndim != 1 or not values.size or not np.isfinite(values).all():
+            raise self.fail(f"{key!r} must be a list of finite values, found shape {values.shape}")
         return values
-
-    def series(self) -> list[str]:
-        if self.group.get("series", getlink=True) is None:
-            return []
-        if not isinstance(self.group["series"], h5py.Group):
-            raise self.fail("'series' must be a group of datasets")
-        return list(self.group["series"])
 
     def uniform_step(self, name: str, key: str, axis: np.ndarray) -> float:
         step = self.number(name)
@@ -308,17 +291,11 @@ class Parser:
             )
         return step
 
-    def mask(self, key: str, shape: tuple[int, ...]) -> Tensor | FrameSource | None:
+    def mask(self, key: str) -> Tensor | FrameSource | None:
         if self.group.get(key, getlink=True) is None:
             return None
-        ndim = getattr(self.group[key], "ndim", 0)
-        dataset = self.dataset(key, 2 if ndim == 2 else 3, np.uint8)
-        if dataset.shape not in (shape[2:], (shape[0], *shape[2:])):
-            raise self.fail(
-                f"{key!r} must have shape {shape[2:]} or {(shape[0], *shape[2:])}, "
-                f"found {dataset.shape}"
-            )
-        if ndim == 2:
+        dataset = self.dataset(key, np.uint8)
+        if dataset.ndim == 2:
             return _to_mask(dataset[...], self.storage, self.name, key)
         return MappedFrames(dataset.shape, partial(_read_mask, self.storage, self.name, key))
 
@@ -349,11 +326,11 @@ def _read_fields(
 ) -> Tensor:
     if channels is None:
         return torch.from_numpy(storage.read(name, "fields", frames))
-    # HDF5 wants indices that grow; any order and repetition is made from those.
+    # HDF5 needs increasing indices without repetition.
     wanted = sorted({range(count)[channel] for channel in channels})
-    places = [wanted.index(range(count)[channel]) for channel in channels]
+    order = [wanted.index(range(count)[channel]) for channel in channels]
     fields = torch.from_numpy(storage.read(name, "fields", frames, wanted))
-    return fields if places == list(range(len(wanted))) else fields[:, places]
+    return fields if order == list(range(len(wanted))) else fields[:, order]
 
 
 def _read_mask(storage: Storage, name: str, key: str, frames: slice) -> Tensor:
@@ -363,14 +340,14 @@ def _read_mask(storage: Storage, name: str, key: str, frames: slice) -> Tensor:
 def _to_mask(values: np.ndarray, storage: Storage, name: str, key: str) -> Tensor:
     if values.max(initial=0) > 1:
         raise FormatError(
-            f"{storage.path}: trajectory {name!r}: {key!r} must hold 0 and 1 alone, found "
+            f"{storage.path}: trajectory {name!r}: {key!r} must contain 0 and 1 alone, found "
             f"{values.max()}; {REWRITE}"
         )
     return torch.from_numpy(values).to(torch.bool)
 
 
 def check(path: Path | str) -> None:
-    """Read a whole file and raise a ``FormatError`` that names the first broken thing."""
+    """Read a whole file; raise a ``FormatError`` that names the first problem."""
     with Reader(path) as reader:
         for trajectory in reader:
             for key in MASKS:
@@ -388,21 +365,21 @@ def check(path: Path | str) -> None:
 
 
 class Reader(ByName):
-    """The trajectories of a file; fields are read when asked for.
+    """The trajectories of a file; fields are read on request.
 
-    It may be pickled and used after a fork: every process opens the file once, for itself.
+    It can be pickled and used after a fork: every process opens the file itself.
     """
 
     def __init__(self, path: Path | str) -> None:
         self._storage = Storage(path)
         self.path = self._storage.path
-        with self._storage.blamed("its header"):
+        with self._storage.naming("its header"):
             self.names = tuple(self._storage.open()["trajectories"])
         if not self.names:
-            raise FormatError(f"{self.path}: it holds no trajectory; {REWRITE}")
+            raise FormatError(f"{self.path}: it has no trajectory; {REWRITE}")
 
     def load(self, name: str) -> Trajectory:
-        with self._storage.blamed(f"trajectory {name!r}"):
+        with self._storage.naming(f"trajectory {name!r}"):
             return Parser(self._storage, name).trajectory()
 
     def __enter__(self) -> Self:

@@ -1,7 +1,6 @@
-"""Writing: a file appears whole or not at all.
+"""Writing the native format: a file appears whole or not at all.
 
-It is written under a temporary name in the same folder and renamed when it is complete and on the
-disk.
+It has a temporary name in the same folder until it is complete and on the disk.
 """
 
 import json
@@ -50,8 +49,8 @@ def write(path: Path | str, trajectories: Sequence[Trajectory]) -> None:
 class Writer:
     """Writes a file trajectory by trajectory.
 
-    The target appears when the ``with`` block ends well, and replaces an older one only then. A
-    trajectory that is refused leaves no trace: the caller may go on with the next.
+    The target appears, and replaces an older one, when the ``with`` block ends without an error. A
+    trajectory that is refused leaves no trace: the caller may add the next.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -75,11 +74,13 @@ class Writer:
             raise ValueError(f"{self.path}: the writer is closed; use it in a with block")
         group, name = self._output.file["trajectories"], _checked_name(trajectory.name)
         if name in group:
-            raise ValueError(f"{self.path}: there is a trajectory {name!r} already; names differ")
+            raise ValueError(
+                f"{self.path}: there is a trajectory {name!r} already; choose another name"
+            )
         attributes = _describe(trajectory)
-        with interrupts_held() as let_through:
+        with interrupts_held() as handle_signals:
             try:
-                self._write(group.create_group(name), trajectory, attributes, let_through)
+                self._write(group.create_group(name), trajectory, attributes, handle_signals)
                 self._stop_at_error()
             except BaseException:
                 del group[name]
@@ -90,7 +91,7 @@ class Writer:
         group: h5py.Group,
         trajectory: Trajectory,
         attributes: Mapping[str, Any],
-        let_through: Callable[[], None],
+        handle_signals: Callable[[], None],
     ) -> None:
         for key, value in attributes.items():
             group.attrs[key] = fixed_text(value) if isinstance(value, str) else value
@@ -135,7 +136,7 @@ class Writer:
                 )
             fields[frames] = block.cpu().numpy()
             self._stop_at_error()
-            let_through()
+            handle_signals()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with interrupts_held():
@@ -166,7 +167,7 @@ def _create(sink: PartialFile) -> h5py.File:
 
 
 def _describe(trajectory: Trajectory) -> dict[str, Any]:
-    """The attributes of a trajectory's group; what is unknown is left out."""
+    """Return the attributes of a trajectory's group, without unknown ones."""
     spec = trajectory.spec
     if spec.family is not None:
         find_family(spec.family)
@@ -222,5 +223,5 @@ def _write_mask(
 
 def _checked_name(name: str) -> str:
     if not name or "/" in name or "\0" in name or name in (".", ".."):
-        raise ValueError(f"a name must be a word without '/', found {name!r}")
+        raise ValueError(f"a name must not be empty or contain '/', found {name!r}")
     return name

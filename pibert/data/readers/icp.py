@@ -12,7 +12,7 @@ settings, so the caller passes them.
 
 The runs are HDF5 files in the layout of the converter that the PIBERT paper's authors published:
 ``state/t``, fields (1, t, n) at scattered nodes ``node/node_pos`` (n, 2), and ``conditions``. The
-paper maps T from the other fields of the same time (``Window(horizon=0, targets=("T",))``). Its
+paper maps T from the other fields of the same time. Its
 data are not public.
 """
 

@@ -1,17 +1,16 @@
-"""Trajectories written in CFDBench's layout, for those who compare with its loaders.
+"""Writer of CFDBench's layout, to compare with its loaders.
 
     <folder>/<problem>/<subset>/caseNNNN/{u.npy, v.npy, case.json}
 
-Numbers are written as they are, though CFDBench's are in SI units. Only a dam without units is
+Numbers are written unchanged, though CFDBench's are in SI units. Only a dam without units is
 scaled, because its barrier must stand at x = 0.5: lengths, times and viscosity by one factor, which
-keeps velocities and the Reynolds number. A key ``dt`` is added where the frames are not as far
-apart as the publishers' loaders take for granted; the reader here heeds it, theirs do not. Points
-inside the body become zero; missing points are refused. Sides, pressure and series have no place in
-the layout: whoever reads it takes the sides to be those of the problem.
+keeps velocities and the Reynolds number. A key ``dt`` is added if the frames have another time step
+than the publishers' loaders assume; our reader uses it, theirs do not. Points inside the body
+become zero; missing points are refused. The layout has no sides, pressure and series.
 """
 
+import io
 import json
-import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor
 
 from pibert.data.filling import count_filled
-from pibert.data.partial import partial_path
+from pibert.data.partial import partial_path, writing
 from pibert.data.readers.cfdbench import BARRIER_START, PROBLEMS, body_of
 from pibert.data.resample import represent
 from pibert.fields import Trajectory
@@ -38,26 +37,26 @@ def write_cfdbench(
     subset: Literal["prop", "bc", "geo"],
     trajectories: Iterable[Trajectory],
 ) -> tuple[Path, ...]:
-    """Write trajectories as cases 0, 1, ...; each case folder appears whole or not at all.
+    """Write trajectories as cases 0, 1, ..., each whole or not at all; return the case folders.
 
     Fields on another grid than 64 x 64 are resized. Speed, density and viscosity are the parameters
-    ``velocity``, ``density`` (default 1) and ``viscosity`` (kinematic), or else follow from the
-    spec: its reference scales, its viscosity, the Reynolds number. Lengths are those of the grid
-    and its body. Returns the case folders.
+    ``velocity``, ``density`` (default 1) and ``viscosity`` (kinematic), or follow from the spec:
+    its reference scales, its viscosity, the Reynolds number. Lengths are those of the grid and its
+    body.
     """
     written = []
     for number, trajectory in enumerate(trajectories):
         target = Path(folder) / problem / subset / f"case{number:04d}"
         if target.exists():
             raise FileExistsError(f"{target} exists; remove it or choose another folder")
-        case = json.dumps(describe_case(trajectory, problem), indent=2, allow_nan=False)
+        case = json.dumps(_describe_case(trajectory, problem), indent=2, allow_nan=False)
         _write_whole(target, *_velocities(trajectory), case)
         written.append(target)
     return tuple(written)
 
 
-def describe_case(trajectory: Trajectory, problem: str) -> dict[str, float]:
-    """What ``case.json`` states about a trajectory."""
+def _describe_case(trajectory: Trajectory, problem: str) -> dict[str, float]:
+    """Return the content of ``case.json``."""
     spec, grid = trajectory.spec, trajectory.spec.grid
     if spec.dt is None:
         raise ValueError(
@@ -75,7 +74,7 @@ def describe_case(trajectory: Trajectory, problem: str) -> dict[str, float]:
     }
     if problem == "cylinder":
         x, y, radius = _find_disc(trajectory)
-        # Their loaders take the cylinder to be at the origin.
+        # Their loaders assume the cylinder at the origin.
         left, bottom = grid.origin[0] - grid.dx / 2 - x, grid.origin[1] - grid.dy / 2 - y
         case |= {"radius": radius, "x_min": left, "x_max": left + width}
         case |= {"y_min": bottom, "y_max": bottom + height}
@@ -132,7 +131,7 @@ def _find_disc(trajectory: Trajectory) -> tuple[float, float, float]:
 
 
 def _find_barrier(trajectory: Trajectory) -> tuple[float, dict[str, float]]:
-    """The factor on lengths that puts the barrier where CFDBench has it; its height and width."""
+    """Return the factor that moves the barrier to CFDBench's position; its height and width."""
     body, grid, values = _static_body(trajectory), trajectory.spec.grid, trajectory.parameters
     rows, columns = body.any(1).nonzero().flatten(), body.any(0).nonzero().flatten()
     distance = float(columns[0]) * grid.dx
@@ -158,12 +157,12 @@ def _velocities(trajectory: Trajectory) -> tuple[np.ndarray, np.ndarray]:
     if missing:
         raise ValueError(
             f"trajectory {trajectory.name!r}: {missing} values are missing or not finite, which "
-            "CFDBench's layout cannot say; fill them or leave the trajectory out"
+            "CFDBench's layout cannot mark; fill them or leave the trajectory out"
         )
     if filled := count_filled(view)[0]:
         warn(
             f"trajectory {trajectory.name!r}: {filled} of its vectors were filled, not measured, "
-            "which CFDBench's layout cannot say: readers will take them for simulated or measured"
+            "which CFDBench's layout cannot mark: readers will count them as ground truth"
         )
     u, v = torch.where(solid, 0.0, fields).unbind(1)
     return u.numpy(), v.numpy()
@@ -172,22 +171,13 @@ def _velocities(trajectory: Trajectory) -> tuple[np.ndarray, np.ndarray]:
 def _write_whole(target: Path, u: np.ndarray, v: np.ndarray, case: str) -> None:
     unfinished = partial_path(target)
     try:
-        unfinished.mkdir(parents=True)
-        for name, content in (("u.npy", u), ("v.npy", v), ("case.json", case)):
-            with (unfinished / name).open("xb") as file:
-                if isinstance(content, str):
-                    file.write(content.encode())
-                else:
-                    np.save(file, content, allow_pickle=False)
-                file.flush()
-                os.fsync(file.fileno())
-        unfinished.rename(target)
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else error
-        raise OSError(
-            error.errno,
-            f"{target}: cannot write: {reason}; the case was not written; check the space and the "
-            "rights of the folder",
-        ) from error
+        with writing(target):
+            unfinished.mkdir(parents=True)
+            for name, array in (("u.npy", u), ("v.npy", v)):
+                content = io.BytesIO()  # np.save to a file hides the reason of an error
+                np.save(content, array, allow_pickle=False)
+                (unfinished / name).write_bytes(content.getvalue())
+            (unfinished / "case.json").write_text(case)
+            unfinished.rename(target)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""What writers of frames share: the description, blocks of frames, and the base class.
+"""Description, blocks of frames and base class of the writers.
 
-A writer is used in a ``with`` block and takes frames one block at a time, so its memory does not
-grow with their number. It writes under a temporary name until the block ends well; an error, or no
-frame at all, leaves nothing behind.
+A writer is used in a ``with`` block and takes one block of frames at a time, so its memory does not
+grow with their number. It writes under a temporary name until the ``with`` block ends without an
+error; an error, or no frame at all, leaves nothing behind.
 """
 
 from abc import ABC, abstractmethod
@@ -28,19 +28,19 @@ from pibert.fields import FieldSpec, Trajectory, read_mask
 from pibert.physics import derivatives
 
 ENDS = ("low", "high")
-"""Suffixes of the ends of prediction intervals, behind the name of their channel."""
+"""Suffixes of the channels that hold the ends of prediction intervals."""
 
 
 class Placement(NamedTuple):
-    """Where a plane lies in space."""
+    """The position of a plane in space."""
 
     normal: int = 2
-    """The axis across it; the other two, in their order, are x and y of the plane."""
+    """The axis normal to it; the other two, in their order, are x and y of the plane."""
     position: float = 0.0
-    """Along that axis."""
+    """The coordinate along that axis."""
 
     def along_axes(self, x: Any, y: Any, across: Any) -> tuple[Any, Any, Any]:
-        """What belongs to the axes of the plane, and across it, in the order of space."""
+        """Return values for the plane's axes and its normal in the order of space."""
         values = [x, y]
         values.insert(self.normal, across)
         return values[0], values[1], values[2]
@@ -48,38 +48,38 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Description:
-    """What is known before the first frame."""
+    """Everything known before the first frame."""
 
     name: str
     spec: FieldSpec
     """Channels, units and grid of the frames; the grid's body is part of the file."""
     parameters: Mapping[str, float] = field(default_factory=dict)
     source: Mapping[str, Any] = field(default_factory=dict)
-    """As of a ``Trajectory``: facts of the source, and what was done here."""
+    """As of a ``Trajectory``."""
     local: Mapping[str, Any] = field(default_factory=dict)
     length_unit: str | None = None
     time_unit: str | None = None
     vorticity_unit: str | None = None
-    """None: formats for other programs get no vorticity."""
+    """None: no vorticity in formats for other programs."""
     counted: str = "step"
-    """What ``Block.number`` counts: steps of a rollout, or frames of the source."""
-    bars: float | None = None
-    """Level of the prediction intervals of the fields; None: there are none."""
+    """The meaning of ``Block.number``: steps of a rollout, or frames of the source."""
+    interval_level: float | None = None
+    """Level of the prediction intervals; None: there are none."""
     marks_filled: bool = False
-    """Whether blocks say which values were filled, not measured."""
+    """Whether blocks have a mask of filled values."""
 
     @property
     def placement(self) -> Placement:
-        """Where the source had its plane; z = 0 where it does not say."""
+        """The source's plane; z = 0 if it states none."""
         plane = self.local.get("plane")
         if not isinstance(plane, Mapping):
             return Placement()
         return Placement("xyz".index(plane["normal"]), float(plane["position"]))
 
     @property
-    def bar_units(self) -> dict[str, str]:
+    def interval_units(self) -> dict[str, str]:
         """Units of the ends of intervals by name: ``u_low``, ``u_high`` ...; may be empty."""
-        if self.bars is None:
+        if self.interval_level is None:
             return {}
         pairs = zip(self.spec.channels, self.spec.units, strict=True)
         return {f"{name}_{end}": unit for name, unit in pairs for end in ENDS}
@@ -98,30 +98,30 @@ class Block:
     time: Float[Tensor, " t"]
     number: Int[Tensor, " t"]
     known: Bool[Tensor, "t y x"]
-    """Where the fields mean something: outside bodies, and where the input was known."""
+    """Points outside bodies whose input was known; elsewhere the fields are undefined."""
     truth: Float[Tensor, "t c y x"] | None = None
-    """What they should be; NaN where that is not known. Data files do not hold it."""
+    """Ground truth, NaN where unknown; not written to data files."""
     low: Float[Tensor, "t c y x"] | None = None
-    """Ends of the prediction intervals, if there are any; NaN where there is none."""
+    """Ends of the prediction intervals; NaN where there is none."""
     high: Float[Tensor, "t c y x"] | None = None
     filled: Bool[Tensor, "t y x"] | None = None
-    """Known points whose value was filled, not measured, where ``Description.marks_filled``."""
+    """Known points whose value was filled, with ``Description.marks_filled``."""
 
     @property
-    def bars(self) -> Float[Tensor, "t c2 y x"]:
-        """In the order of ``Description.bar_units``, NaN where the fields mean nothing."""
+    def intervals(self) -> Float[Tensor, "t c2 y x"]:
+        """The ends in the order of ``Description.interval_units``, NaN where not known."""
         assert self.low is not None and self.high is not None
         ends = torch.stack((self.low, self.high), dim=2).flatten(1, 2)
         return torch.where(self.known[:, None], ends, torch.nan)
 
     @property
     def masked(self) -> Float[Tensor, "t c y x"]:
-        """The fields with NaN where they mean nothing."""
+        """The fields with NaN where they are not known."""
         return torch.where(self.known[:, None], self.fields, torch.nan)
 
 
 class FrameWriter(ABC):
-    """Writes frames in the order of time (see the module) to a file."""
+    """Writes frames, in the order of time, to a file."""
 
     def __init__(self, path: Path | str, about: Description, *, overwrite: bool = False) -> None:
         self.path, self.about, self.overwrite = Path(path), about, overwrite
@@ -130,11 +130,11 @@ class FrameWriter(ABC):
 
     @property
     def targets(self) -> tuple[Path, ...]:
-        """Files and folders that come to be, ``path`` first."""
+        """Files and folders that are written, ``path`` first."""
         return (self.path,)
 
     def check(self) -> None:
-        """Refuse a place that cannot be written, before any work is done."""
+        """Raise if the targets cannot be written, before any work is done."""
         check_writable(self.path)
         for target in self.targets:
             if target.exists() and not self.overwrite:
@@ -154,7 +154,7 @@ class FrameWriter(ABC):
         return self
 
     def append(self, block: Block) -> None:
-        """Write some more frames."""
+        """Write a block of frames."""
         with writing(self.path):
             self._append(block)
         self.count += len(block.time)
@@ -162,7 +162,7 @@ class FrameWriter(ABC):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None and not self.count:
-                raise ValueError(f"{self.path}: there is no frame, so nothing is written")
+                raise ValueError(f"{self.path}: no frame was given, so nothing is written")
             if kind is None:
                 with writing(self.path):
                     self._finish()
@@ -171,23 +171,23 @@ class FrameWriter(ABC):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Open what is written to."""
+        """Open the temporary output."""
 
     @abstractmethod
     def _append(self, block: Block) -> None:
-        """Write a block."""
+        """Write a block to it."""
 
     @abstractmethod
     def _finish(self) -> None:
-        """Complete what was written and give it its name."""
+        """Complete the output and rename it."""
 
     @abstractmethod
     def _discard(self) -> None:
-        """Close and remove what is temporary; after any end, perhaps before all is open."""
+        """Close and remove temporary files; always called last, even if ``_begin`` failed."""
 
 
 class GrowingWriter(FrameWriter):
-    """Writes into one HDF5 file that grows."""
+    """Writes to one HDF5 file that grows."""
 
     _output: GrowingFile | None = None
 
@@ -202,7 +202,7 @@ class GrowingWriter(FrameWriter):
 
 
 def describe(trajectory: Trajectory) -> Description:
-    """What is known of a trajectory before its frames are read."""
+    """Describe a trajectory without reading its frames."""
     return Description(
         name=trajectory.name,
         spec=trajectory.spec,
@@ -217,7 +217,7 @@ def describe(trajectory: Trajectory) -> Description:
 
 
 def blocks_of(trajectory: Trajectory) -> Iterator[Block]:
-    """The frames of a trajectory, a few at a time."""
+    """Yield the frames of a trajectory in blocks."""
     for frames in frame_blocks(trajectory):
         known = trajectory.known(frames).cpu()
         filled = None
@@ -233,46 +233,40 @@ def blocks_of(trajectory: Trajectory) -> Iterator[Block]:
 
 
 def point_arrays(block: Block, about: Description) -> dict[str, np.ndarray]:
-    """By name, (t, y, x) of scalars or (t, y, x, 3) of vectors."""
+    """Return scalars (t, y, x) and vectors (t, y, x, 3) by name."""
     fields, spec = block.masked, about.spec
-    found: dict[str, np.ndarray] = {}
-    used: set[int] = set()
-    if spec.velocity is not None:
-        places = list(spec.velocity)
+    arrays: dict[str, Tensor] = {}
+    velocity = list(spec.velocity or ())
+    if velocity:
         if "w" in spec.channels:
-            places.append(spec.channels.index("w"))
+            velocity.append(spec.channels.index("w"))
         vectors = torch.zeros(*fields[:, 0].shape, 3)
-        vectors[..., : len(places)] = fields[:, places].movedim(1, -1)
+        vectors[..., : len(velocity)] = fields[:, velocity].movedim(1, -1)
         vectors[~block.known] = torch.nan
-        found["velocity"] = vectors[..., list(about.placement.along_axes(0, 1, 2))].numpy()
-        used = set(places)
-    for place, name in enumerate(spec.channels):
-        if place not in used:
-            found[name] = fields[:, place].contiguous().numpy()
+        arrays["velocity"] = vectors[..., list(about.placement.along_axes(0, 1, 2))]
+    scalars = {name: i for i, name in enumerate(spec.channels) if i not in velocity}
+    arrays |= {name: fields[:, i] for name, i in scalars.items()}
     if about.vorticity_unit is not None:
-        found["vorticity"] = vorticity(block, about).numpy()
-    if about.bars is not None:
-        ends = block.bars
-        for place, name in enumerate(about.bar_units):
-            found[name] = ends[:, place].contiguous().numpy()
-    found["valid"] = block.known.to(torch.uint8).numpy()
+        arrays["vorticity"] = vorticity(block, about)
+    if about.interval_level is not None:
+        arrays.update(zip(about.interval_units, block.intervals.unbind(1), strict=True))
+    arrays["valid"] = block.known.to(torch.uint8)
     if about.marks_filled:
         assert block.filled is not None
-        found["filled"] = block.filled.to(torch.uint8).numpy()
+        arrays["filled"] = block.filled.to(torch.uint8)
     if spec.grid.body is not None:
-        found["body"] = about.body.to(torch.uint8).expand_as(block.known).contiguous().numpy()
-    return found
+        arrays["body"] = about.body.to(torch.uint8).expand_as(block.known)
+    return {name: array.contiguous().numpy() for name, array in arrays.items()}
 
 
 def vorticity(block: Block, about: Description) -> Float[Tensor, "t y x"]:
-    """NaN where it is not defined."""
+    """Return the vorticity, NaN where it is not defined."""
     spec = about.spec
     if spec.velocity is None:
         raise ValueError(
-            f"expected a velocity, channels u and v of a flow, for the vorticity, found "
-            f"{list(spec.channels)}; do not ask for it"
+            f"the vorticity needs a velocity, found channels {list(spec.channels)}; leave it out"
         )
-    u, v = (block.fields[:, place].double() for place in spec.velocity)
+    u, v = (block.fields[:, channel].double() for channel in spec.velocity)
     spin, defined = derivatives.where_defined(
         lambda u, v: derivatives.vorticity(u, v, spec.grid), u, v, known=block.known
     )

@@ -1,11 +1,10 @@
-"""The package's own format (docs/data-format.md).
+"""Writer of the native format (docs/data-format.md).
 
-That format holds the number of frames in front of them, so they wait in a spool until it is known:
-while the file is written it takes its space on the disk twice.
+The format needs the number of frames first, so frames are spooled to a temporary file: writing
+takes the space on the disk twice.
 
 Unknown values, also inside a body, are NaN, as in the other formats. The ends of prediction
-intervals are further channels. Points without intervals are then not valid: valid points are finite
-in all channels.
+intervals are further channels; points without intervals are then not valid.
 """
 
 import tempfile
@@ -25,15 +24,15 @@ _TYPES = {torch.float32: np.float32, torch.bool: np.bool_}
 
 
 class Spool:
-    """A ``FrameSource`` of float32 fields or bool masks that grows, on the disk of a folder.
+    """A growing ``FrameSource`` of float32 fields or bool masks in an unnamed temporary file.
 
-    ``shape`` is that of one frame. The file has no name: it goes with the process.
+    ``shape`` is that of one frame.
     """
 
     def __init__(
         self, folder: Path, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
     ) -> None:
-        # Unbuffered: an error of the disk then belongs to the write that met it.
+        # Unbuffered, so that the write that fails raises the error.
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)
         self._frame, self._type, self._count = shape, np.dtype(_TYPES[dtype]), 0
         self._bytes = int(np.prod(shape)) * self._type.itemsize
@@ -53,13 +52,9 @@ class Spool:
 
     def read(self, frames: slice, channels: Sequence[int] | None = None) -> Tensor:
         start, stop, step = frames.indices(self._count)
-        array = np.empty((max(0, stop - start), *self._frame), self._type)
-        view, place = array.data.cast("B"), 0
+        count, size = max(0, stop - start), self._bytes // self._type.itemsize
         self._file.seek(start * self._bytes)
-        while place < len(view):
-            found = self._file.readinto(view[place:])
-            assert found
-            place += found
+        array = np.fromfile(self._file, self._type, count * size).reshape(count, *self._frame)
         values = torch.from_numpy(array)[::step]
         return values if channels is None else values[:, list(channels)]
 
@@ -76,14 +71,14 @@ class NativeWriter(FrameWriter):
 
     @property
     def _spec(self) -> FieldSpec:
-        """Of all that is written."""
-        spec, bars = self.about.spec, self.about.bar_units
-        channels, units = (*spec.channels, *bars), (*spec.units, *bars.values())
+        """The spec of all channels in the file."""
+        spec, ends = self.about.spec, self.about.interval_units
+        channels, units = (*spec.channels, *ends), (*spec.units, *ends.values())
         return replace(spec, channels=channels, units=units)
 
     def _begin(self) -> None:
         spec, folder = self._spec, self.path.parent
-        # Not as tensors: thousands of small ones would keep the heap from being used again.
+        # A list, because thousands of small tensors would fragment the heap.
         self._times: list[float] = []
         self._gaps = False
         self._fields = Spool(folder, (len(spec.channels), *spec.grid.shape))
@@ -95,8 +90,8 @@ class NativeWriter(FrameWriter):
         assert self._fields is not None and self._valid is not None
         self._times.extend(block.time.tolist())
         fields, known = block.masked, block.known
-        if self.about.bars is not None:
-            ends = block.bars
+        if self.about.interval_level is not None:
+            ends = block.intervals
             fields = torch.cat((fields, ends), dim=1)
             known = known & ends.isfinite().all(1)
         self._fields.append(fields)

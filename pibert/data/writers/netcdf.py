@@ -1,8 +1,8 @@
-"""NetCDF 4 with the attributes of the CF conventions.
+"""Writer of NetCDF 4 with the attributes of the CF conventions.
 
 Channels are variables (t, y, x) in float32, NaN where unknown. The ends of prediction intervals,
-``u_low`` and ``u_high``, are their ancillary variables; so is the flag ``filled``, 1 where a value
-was filled, not measured. The attributes ``source`` and ``pibert`` (JSON) state the provenance.
+``u_low`` and ``u_high``, and the flag ``filled``, 1 for a filled value, are ancillary variables.
+The attributes ``source`` and ``pibert`` (JSON) state the provenance.
 """
 
 import json
@@ -41,8 +41,8 @@ class NetcdfWriter(GrowingWriter):
         (ny, nx), (left, bottom) = grid.shape, grid.origin
         file.dimensions = {"t": None, "y": ny, "x": nx}
         time = file.create_variable("t", ("t",), "f8", chunks=(1024,))
-        # PIVPy reads times under this name alone; CF knows them by their axis, whatever their name.
-        # A symbol: of "seconds", spelled out, older versions of xarray make time differences.
+        # PIVPy needs the name t; CF identifies times by their axis. The unit is a symbol, because
+        # older versions of xarray decode "seconds" to time differences.
         time.attrs.update({"units": about.time_unit or "1", "axis": "T", "long_name": "time"})
         stated = {} if about.length_unit is None else {"units": about.length_unit}
         points = {"x": left + grid.dx * np.arange(nx), "y": bottom + grid.dy * np.arange(ny)}
@@ -52,14 +52,14 @@ class NetcdfWriter(GrowingWriter):
         units = dict(zip(about.spec.channels, about.spec.units, strict=True))
         if about.vorticity_unit is not None:
             units["vorticity"] = about.vorticity_unit
-        units |= about.bar_units
+        units |= about.interval_units
         chunks = (frames_in_chunk(4 * ny * nx), ny, nx)
         for name, unit in units.items():
             variable = file.create_variable(
                 name, ("t", "y", "x"), "f4", chunks=chunks, fillvalue=np.float32(np.nan)
             )
             variable.attrs.update({"units": unit, "long_name": self._long_name(name)})
-            beside = [f"{name}_{end}" for end in ENDS] if about.bars is not None else []
+            beside = [f"{name}_{end}" for end in ENDS] if about.interval_level is not None else []
             beside += ["filled"] if about.marks_filled else []
             if beside and name in about.spec.channels:
                 variable.attrs["ancillary_variables"] = " ".join(beside)
@@ -73,18 +73,17 @@ class NetcdfWriter(GrowingWriter):
         facts["local"] = dict(about.local)
         file.attrs["Conventions"] = "CF-1.11"
         file.attrs["title"] = about.name
-        made = predicted_by(about.source)
-        what = made or ("with filled vectors" if about.marks_filled else "")
-        file.attrs["source"] = f"PIBERT, {what}" if what else "PIBERT"
+        origin = predicted_by(about.source)
+        origin = origin or ("with filled vectors" if about.marks_filled else None)
+        file.attrs["source"] = f"PIBERT, {origin}" if origin else "PIBERT"
         file.attrs["pibert"] = json.dumps(facts, ensure_ascii=False)
 
     def _long_name(self, name: str) -> str:
         channel, _, end = name.rpartition("_")
-        if name not in self.about.bar_units:
+        if name not in self.about.interval_units:
             return _LONG_NAMES.get(name, name)
-        assert self.about.bars is not None
-        which = "lower" if end == ENDS[0] else "upper"
-        return f"{which} end of the {100 * self.about.bars:g} % prediction interval of {channel}"
+        which, level = "lower" if end == ENDS[0] else "upper", self.about.interval_level or 0
+        return f"{which} end of the {100 * level:g} % prediction interval of {channel}"
 
     def _append(self, block: Block) -> None:
         old, new = self.count, self.count + len(block.time)
@@ -92,9 +91,9 @@ class NetcdfWriter(GrowingWriter):
         values = {name: fields[:, i] for i, name in enumerate(self.about.spec.channels)}
         if self.about.vorticity_unit is not None:
             values["vorticity"] = vorticity(block, self.about).numpy()
-        if self.about.bars is not None:
-            ends = block.bars.movedim(1, 0).numpy()
-            values.update(zip(self.about.bar_units, ends, strict=True))
+        if self.about.interval_level is not None:
+            ends = block.intervals.movedim(1, 0).numpy()
+            values.update(zip(self.about.interval_units, ends, strict=True))
         if self.about.marks_filled:
             assert block.filled is not None
             values["filled"] = block.filled.numpy().astype("u1")

@@ -1,11 +1,11 @@
-"""Files for ParaView and VisIt: VTK images (.pvd) and XDMF.
+"""Writers of files for ParaView and VisIt: VTK images (.pvd) and XDMF.
 
-Arrays are those of ``frames.point_arrays``; the layer lies where the source had its plane in space.
+Arrays are those of ``frames.point_arrays``, on one layer at the source's plane in space.
 
 VTK: ``flow.pvd`` names the times and a folder of .vti files, one image of one layer per frame, raw
 bytes after the XML (appended, little endian, each behind its length in 8 bytes), x fastest. Format:
-"VTK XML formats" of the VTK documentation. Source facts of predicted frames are in a comment of
-every file, which our own reader looks for.
+"VTK XML formats" of the VTK documentation. Every file of predicted frames has its source facts in a
+comment, which our VTK reader parses.
 
 XDMF: ``flow.xdmf`` describes the arrays of ``flow.xdmf.h5``: ``time``, ``x``, ``y``, ``z`` and
 fields (t, y, x) or (t, y, x, 3). A frame is a rectilinear grid of one layer (XDMF counts z, y, x)
@@ -51,7 +51,7 @@ class VtkWriter(FrameWriter):
         if others or (folder.exists() and not folder.is_dir()):
             what = others[0] if others else "a file"
             raise FileExistsError(
-                f"{folder} is not a folder of frames alone ({what}); choose another name"
+                f"{folder} has other content than frames ({what}); choose another name"
             )
 
     def _begin(self) -> None:
@@ -62,20 +62,20 @@ class VtkWriter(FrameWriter):
     def _append(self, block: Block) -> None:
         assert self._partial is not None
         arrays = point_arrays(block, self.about)
-        for place, time in enumerate(block.time.tolist()):
-            frame = {name: values[place] for name, values in arrays.items()}
-            path = self._partial / _FRAME.format(self.count + place)
+        for i, time in enumerate(block.time.tolist()):
+            frame = {name: values[i] for name, values in arrays.items()}
+            path = self._partial / _FRAME.format(self.count + i)
             with path.open("xb") as file:
                 file.writelines(self._image(frame, time))
         self._times += block.time.tolist()
 
     def _image(self, arrays: dict[str, np.ndarray], time: float) -> list[bytes]:
-        grid, place = self.about.spec.grid, self.about.placement
+        grid, plane = self.about.spec.grid, self.about.placement
         (ny, nx), (left, bottom) = grid.shape, grid.origin
-        # Points are counted x first, then y, then z: an axis with one point changes nothing.
-        extent = " ".join(f"0 {last}" for last in place.along_axes(nx - 1, ny - 1, 0))
-        origin = " ".join(map(repr, place.along_axes(left, bottom, place.position)))
-        steps = place.along_axes(grid.dx, grid.dy, min(grid.dx, grid.dy))
+        # Points are ordered x first, then y, then z; the axis with one point does not matter.
+        extent = " ".join(f"0 {last}" for last in plane.along_axes(nx - 1, ny - 1, 0))
+        origin = " ".join(map(repr, plane.along_axes(left, bottom, plane.position)))
+        steps = plane.along_axes(grid.dx, grid.dy, min(grid.dx, grid.dy))
         scalars = next((n for n, a in arrays.items() if a.ndim == 2), "")
         shown = f" Scalars={quoteattr(scalars)}"
         shown += ' Vectors="velocity"' if "velocity" in arrays else ""
@@ -159,7 +159,7 @@ class XdmfWriter(GrowingWriter):
         return self.path, self.path.with_name(self.path.name + ".h5")
 
     def _begin(self) -> None:
-        grid, place = self.about.spec.grid, self.about.placement
+        grid, plane = self.about.spec.grid, self.about.placement
         self._arrays: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._output = GrowingFile(
             self.targets[1], lambda sink: h5py.File(sink, "w", libver=("v110", "v110"))
@@ -167,7 +167,7 @@ class XdmfWriter(GrowingWriter):
         with self.output.changed() as file:
             x = grid.origin[0] + grid.dx * np.arange(grid.shape[1])
             y = grid.origin[1] + grid.dy * np.arange(grid.shape[0])
-            file["x"], file["y"], file["z"] = place.along_axes(x, y, np.array([place.position]))
+            file["x"], file["y"], file["z"] = plane.along_axes(x, y, np.array([plane.position]))
 
     def _append(self, block: Block) -> None:
         values = {"time": block.time.double().numpy(), **point_arrays(block, self.about)}
@@ -191,7 +191,7 @@ class XdmfWriter(GrowingWriter):
             text.writelines(f"{line}\n" for line in self._lines(times))
             text.flush()
             os.fsync(text.fileno())
-        # The arrays first: the XML is never there without them.
+        # The arrays first: the XML never exists without them.
         self.output.publish()
         os.replace(self._partial, self.path)
         flush_folder(self.path.parent)
@@ -204,9 +204,9 @@ class XdmfWriter(GrowingWriter):
         yield '<Xdmf Version="3.0">'
         yield "<Domain>"
         yield f'<Grid Name={name} GridType="Collection" CollectionType="Temporal">'
-        made = predicted_by(self.about.source)
-        if made is not None:
-            yield f'<Information Name="source" Value={quoteattr(f"PIBERT, {made}")}/>'
+        origin = predicted_by(self.about.source)
+        if origin is not None:
+            yield f'<Information Name="source" Value={quoteattr(f"PIBERT, {origin}")}/>'
         for number, time in enumerate(times.tolist()):
             yield f'<Grid Name="frame {number}" GridType="Uniform">'
             yield f'<Time Value="{time!r}"/>'
@@ -224,7 +224,7 @@ class XdmfWriter(GrowingWriter):
     def _attribute(
         self, key: str, code: str, frame: tuple[int, ...], number: int, count: int
     ) -> Iterator[str]:
-        """One frame out of an array of all of them."""
+        """Select one frame of an array of all frames."""
         kind = "Vector" if len(frame) == 3 else "Scalar"
         start = (number, *(0 for _ in frame))
         rows = (start, (1,) * len(start), (1, *frame))
@@ -241,10 +241,10 @@ class XdmfWriter(GrowingWriter):
 
     def _item(self, key: str, shape: tuple[int, ...], code: str) -> str:
         number, precision = _NUMBERS[code]
-        place = escape(f"{self.targets[1].name}:/{key}")
+        path = escape(f"{self.targets[1].name}:/{key}")
         return (
             f'<DataItem Dimensions="{_spaced(shape)}" Format="HDF" NumberType="{number}" '
-            f'Precision="{precision}">{place}</DataItem>'
+            f'Precision="{precision}">{path}</DataItem>'
         )
 
     def _discard(self) -> None:

@@ -1,4 +1,4 @@
-"""PDE families: each governing equation, in a file of its own, and the table of them all."""
+"""PDE families: one module for each governing equation, and the table of them all."""
 
 from typing import Any
 
@@ -9,23 +9,27 @@ from torch import Tensor
 from pibert.physics.derivatives import evaluate_known
 from pibert.physics.families.burgers import Burgers
 from pibert.physics.families.euler import Euler
-from pibert.physics.families.family import Coefficient, Family, Frames, Omission, Residuals
+from pibert.physics.families.family import Family, Frames, Residuals
 from pibert.physics.families.heat import Heat
-from pibert.physics.families.incompressible import Incompressible
-from pibert.physics.families.reaction_diffusion import GRAY_SCOTT, ReactionDiffusion
-from pibert.physics.families.wave import Wave
+from pibert.physics.families.incompressible import Incompressible, IncompressibleMomentum
+from pibert.physics.families.reaction_diffusion import (
+    FISHER_KPP,
+    GRAY_SCOTT,
+    ReactionDiffusion,
+)
+from pibert.physics.families.wave import FirstOrderWave, Wave
 from pibert.physics.grid import Grid
 
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         Incompressible(),
-        Incompressible(form="momentum"),
+        IncompressibleMomentum(),
         Heat(),
         Wave(),
-        Wave(form="first-order"),
-        ReactionDiffusion(),
-        ReactionDiffusion(name="gray-scott", reaction=GRAY_SCOTT),
+        FirstOrderWave(),
+        ReactionDiffusion("reaction-diffusion", FISHER_KPP),
+        ReactionDiffusion("gray-scott", GRAY_SCOTT),
         Euler(),
         Burgers(),
     )
@@ -58,8 +62,8 @@ def masked_residuals(
         The residuals, zero where not defined, and one boolean (*batch, y, x) per residual.
     """
     names = [n for n in (*family.channels, *family.optional_channels) if n in fields]
-    fluid = _fluid_points(grid, fields[names[0]])
-    if fluid is not None:
+    if grid.body is not None and grid.body.shape == fields[names[0]].shape[-2:]:
+        fluid = ~grid.body_on(fields[names[0]].device)
         known = fluid if known is None else known.to(torch.bool) & fluid
     if known is None:
         residuals = family.residuals(fields, grid, **arguments)
@@ -72,24 +76,12 @@ def masked_residuals(
         *(fields[name] for name in names),
         known=known,
     )
-    # A vector is defined where all of its components are. Central differences skip their own
-    # point, which may still be unknown or solid.
-    here = _all(known.expand(fields[names[0]].shape))
-    defined = {term: _all(flag) & here for term, flag in flags.items()}
+    # A vector is defined where all of its components are. Central differences skip the point
+    # itself, which may still be unknown or solid.
+    here = known.expand(fields[names[0]].shape).all(dim=-3)
+    defined = {term: flag.all(dim=-3) & here for term, flag in flags.items()}
     masks = {term: flag.unsqueeze(-3) for term, flag in defined.items()}
     return {term: torch.where(masks[term], r, 0.0) for term, r in values.items()}, defined
-
-
-def _all(flags: Tensor) -> Tensor:
-    """Over frames or components."""
-    return flags.squeeze(-3) if flags.shape[-3] == 1 else flags.all(dim=-3)
-
-
-def _fluid_points(grid: Grid, field: Tensor) -> Tensor | None:
-    """The points outside the body; None when there is no body of the field's resolution."""
-    if grid.body is None or grid.body.shape != field.shape[-2:]:
-        return None
-    return ~grid.body_on(field.device)
 
 
 def magnitude(
@@ -99,22 +91,3 @@ def magnitude(
     if residual.shape[-3] == 1:
         return residual.squeeze(-3).abs()
     return torch.linalg.vector_norm(residual, dim=-3)
-
-
-__all__ = [
-    "FAMILIES",
-    "Burgers",
-    "Coefficient",
-    "Euler",
-    "Family",
-    "Frames",
-    "Heat",
-    "Incompressible",
-    "Omission",
-    "ReactionDiffusion",
-    "Residuals",
-    "Wave",
-    "find_family",
-    "magnitude",
-    "masked_residuals",
-]

@@ -1,18 +1,13 @@
 """The viscous Burgers equation for a velocity (u, v) with viscosity nu.
 
-    momentum:  u_t + u u_x + v u_y - nu lap u = 0, and the same for v
-
-Evaluated midway between the last two frames, second order in dt and of the chosen order in space.
-With one frame, or without dt, the time derivative is left out.
+momentum:  u_t + u u_x + v u_y - nu lap u = 0, and the same for v
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from pibert.physics.derivatives import Order, gradient, laplacian
+from pibert.physics.derivatives import Order, laplacian
 from pibert.physics.families.family import (
     Coefficients,
     Family,
@@ -20,7 +15,7 @@ from pibert.physics.families.family import (
     Omission,
     Residuals,
     advection,
-    midpoint,
+    material_derivative,
     spread,
     stacked,
 )
@@ -28,13 +23,12 @@ from pibert.physics.grid import Grid
 from pibert.physics.stepping import ORDER, step
 
 
-@dataclass(frozen=True, kw_only=True)
 class Burgers(Family):
     """Term ``momentum`` (2 components); coefficient ``viscosity``."""
 
     name = "burgers"
     channels = ("u", "v")
-    velocity = ("u", "v")
+    velocity = channels
     coefficients = {"viscosity": 0.0}
     terms = ("momentum",)
     equation = "ddt u + u dot nabla u = nu Delta u"
@@ -43,15 +37,10 @@ class Burgers(Family):
     def _residuals(
         self, fields: Frames, grid: Grid, dt: float | None, order: Order, factors: Coefficients
     ) -> Residuals:
-        (u, u_t), (v, v_t) = (midpoint(fields[name], dt) for name in self.channels)
-        both = torch.stack((u, v), dim=-3)
-        along_x, along_y = gradient(both, grid, order)
-        residual = u.unsqueeze(-3) * along_x + v.unsqueeze(-3) * along_y
-        if u_t is not None and v_t is not None:
-            residual = residual + torch.stack((u_t, v_t), dim=-3)
+        velocity, residual = material_derivative(fields, grid, dt, order)
         if "viscosity" in factors:
             viscosity = spread(factors["viscosity"], axes=3)
-            residual = residual - viscosity * laplacian(both, grid, order)
+            residual = residual - viscosity * laplacian(velocity, grid, order)
         return {"momentum": residual}
 
     def omissible_terms(self, known: Collection[str], has_steps: bool) -> tuple[str, ...]:

@@ -4,14 +4,12 @@
     momentum:  (rho u)_t + (rho u u + p)_x + (rho u v)_y = 0, and the same for rho v
     energy:    E_t + ((E + p) u)_x + ((E + p) v)_y = 0,  E = p / (gamma - 1) + rho |u|^2 / 2
 
-Channels are the primitive variables, residuals are those of the conserved ones, midway between
-the last two frames (average of both fluxes, second order in dt; central differences of the
-chosen order in space). With one frame, or without dt, the time derivative is left out.
+Channels are the primitive variables, residuals are those of the conserved ones, with the average
+of the fluxes of both frames.
 
 The differential form does not hold across a shock, where the discrete residual grows like 1/h on
 the exact solution. Residuals are therefore weighted by 1 - s with a smooth sensor s that is near
-1 in shocks and near 0 elsewhere. What does hold across shocks is the integral form, measured by
-``conservation``.
+1 in shocks and near 0 elsewhere.
 """
 
 from collections.abc import Collection
@@ -43,8 +41,7 @@ AIR = 1.4
 class Euler(Family):
     """Terms ``mass`` (1 component), ``momentum`` (2) and ``energy`` (1).
 
-    Coefficient: ``gamma``, the ratio of specific heats; 1.4 without it, since no term of the
-    equations can go without.
+    Coefficient: ``gamma``, the ratio of specific heats; 1.4 if unknown.
     """
 
     shock_threshold: float | None = 0.05
@@ -158,26 +155,3 @@ def _largest_nearby(f: Tensor, dim: int, periodic: bool) -> Tensor:
     ahead = torch.cat((f.narrow(dim, 1, size - 1), first if periodic else final), dim)
     behind = torch.cat((final if periodic else first, f.narrow(dim, 0, size - 1)), dim)
     return torch.maximum(f, torch.maximum(ahead, behind))
-
-
-def conservation(
-    fields: Frames, grid: Grid, *, gamma: Coefficient = AIR
-) -> dict[str, Float[Tensor, "*batch component t"]]:
-    """Change of total mass, momentum and energy on a periodic box since the first frame.
-
-    Zero for every solution, with or without shocks. Mass and energy are relative to their totals
-    in the first frame, momentum to the square root of the product of both.
-    """
-    if not (grid.periodic_x and grid.periodic_y) or grid.body is not None:
-        raise ValueError("conservation holds on a doubly periodic grid without a body")
-    rho, u, v, p = (fields[name] for name in Euler.channels)
-    factor = gamma[..., None] if isinstance(gamma, Tensor) else gamma  # frames are a batch axis
-    totals = [q.sum((-2, -1)) for q in conserved_variables(rho, u, v, p, factor)]  # (*batch, t)
-    mass, energy = totals[0][..., :1], totals[3][..., :1]
-    inertia = (mass * energy).sqrt()
-    drifts = [
-        (total - total[..., :1]) / scale
-        for total, scale in zip(totals, (mass, inertia, inertia, energy), strict=True)
-    ]
-    stacked = torch.stack(drifts, dim=-2)
-    return dict(zip(Euler.terms, stacked.split((1, 2, 1), dim=-2), strict=True))

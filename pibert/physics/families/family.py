@@ -1,9 +1,10 @@
-"""What a PDE family is: everything in the package that depends on the governing equation.
+"""The interface of a PDE family: everything in the package that depends on the governing equation.
 
 A residual needs its spatial terms and its time derivative at the same instant. From two frames
 that instant is their midpoint: the average of both frames and their difference over dt are each
-second-order accurate there. With one frame, or without dt, the instant is the last frame and the
-time derivative is left out (the steady proxy).
+second-order accurate there. With fewer frames than the equation needs, or without dt, the instant
+is the last frame and the time derivative is left out (the steady proxy). The order in space is
+that of the stencils.
 """
 
 from abc import ABC, abstractmethod
@@ -35,74 +36,45 @@ class Omission:
     known: Bool[Tensor, "b y x"]
     coefficients: Mapping[str, Any]
     keep: Mapping[str, Float[Tensor, " b"]]
-    """For each term, 0 in the samples that go without it and 1 in the others."""
+    """For each term, 0 in the samples that omit it and 1 in the others."""
     grid: Grid
     plan: StepPlan | None
-    """How to step to the newest frame; None where there is one frame alone or no time step."""
+    """How to step to the newest frame; None for a single frame or an unknown time step."""
 
 
 class Family(ABC):
-    """One governing equation; a subclass is a frozen dataclass with the equation's options."""
+    """One governing equation. A subclass sets the attributes without a default."""
 
-    @property
-    @abstractmethod
-    def name(self) -> str: ...
+    name: str
+    channels: tuple[str, ...]
+    """Required fields."""
+    optional_channels: tuple[str, ...] = ()
+    """Fields that are used if the data has them."""
+    velocity: tuple[str, str] | None = None
+    """The channels that are the velocity along x and y; None if the equation is not of a flow."""
+    is_solenoidal: bool = False
+    """Whether the velocity is free of divergence."""
+    frames: int = 2
+    """Frames that the full residual takes."""
+    coefficients: Mapping[str, float]
+    """Names of the coefficients, with the value of an unknown one; 0 leaves out its term.
 
-    @property
-    @abstractmethod
-    def channels(self) -> tuple[str, ...]:
-        """Fields that must be there."""
-
-    @property
-    def optional_channels(self) -> tuple[str, ...]:
-        """Fields that are used when they are there."""
-        return ()
-
-    @property
-    def velocity(self) -> tuple[str, str] | None:
-        """The channels that are the velocity of a flow along x and y; None: this is not a flow."""
-        return None
-
-    @property
-    def is_solenoidal(self) -> bool:
-        """Whether it is a flow whose velocity has no divergence."""
-        return False
-
-    @property
-    def frames(self) -> int:
-        """Frames that the full residual takes."""
-        return 2
+    Diffusivities start with ``viscosity`` or ``diffusivity``: they limit explicit steps.
+    """
+    terms: tuple[str, ...]
+    """Names of the residuals."""
+    equation: str = "unknown"
+    """The equation in the words of ``pibert.models.baselines.pitt.VOCABULARY``."""
+    symbols: Mapping[str, str] = {}
+    """The words of every coefficient in the equation, in the order of the text."""
 
     def required_frames(self, channels: Sequence[str]) -> int:
-        """Frames of these channels that a window needs before it can violate the equation."""
+        """Return the number of frames a window needs before it can violate the equation."""
         return self.frames
 
     def is_reversible(self, channels: Sequence[str]) -> bool:
-        """Whether frames of these channels also obey the equation in reverse order."""
+        """Return whether frames of these channels also obey the equation in reverse order."""
         return False
-
-    @property
-    @abstractmethod
-    def coefficients(self) -> Mapping[str, float]:
-        """Names of the coefficients, and what stands for an unknown one: 0 leaves out its term.
-
-        Diffusivities start with ``viscosity`` or ``diffusivity``: they limit explicit steps.
-        """
-
-    @property
-    @abstractmethod
-    def terms(self) -> tuple[str, ...]:
-        """Names of the residuals."""
-
-    @property
-    def equation(self) -> str:
-        """The equation in the words of ``pibert.models.baselines.pitt.VOCABULARY``."""
-        return "unknown"
-
-    @property
-    def symbols(self) -> Mapping[str, str]:
-        """The words of every coefficient in the equation, in the order in which to tell them."""
-        return {}
 
     def residuals(
         self,
@@ -113,10 +85,9 @@ class Family(ABC):
         order: Order = 2,
         **coefficients: Coefficient,
     ) -> Residuals:
-        """Signed residuals (*batch, component, y, x) of fields (*batch, t, y, x).
+        """Return signed residuals (*batch, component, y, x) of fields (*batch, t, y, x).
 
-        The last frame is now. With fewer frames than the equation needs, or without dt, the time
-        derivative is left out (the steady proxy). Coefficients are numbers or tensors (*batch,).
+        The last frame is the newest. Coefficients are numbers or tensors (*batch,).
         """
         missing = [name for name in self.channels if name not in fields]
         if missing:
@@ -134,19 +105,19 @@ class Family(ABC):
     def _residuals(
         self, fields: Frames, grid: Grid, dt: float | None, order: Order, factors: Coefficients
     ) -> Residuals:
-        """The residuals of checked inputs, in the order of ``terms``."""
+        """Return the residuals of checked inputs, in the order of ``terms``."""
 
     def omissible_terms(self, known: Collection[str], has_steps: bool) -> tuple[str, ...]:
-        """Terms of the equation that a window can be made without.
+        """Return the terms of the equation that a window can be computed without.
 
         Args:
             known: Names of the coefficients that are known.
-            has_steps: Whether a window has two frames or more a known time apart.
+            has_steps: Whether a window has two frames or more at a known time step.
         """
         return ()
 
     def change_without(self, omission: Omission) -> dict[str, Float[Tensor, "b y x"]]:
-        """What to add to the newest frame of each channel to take out the terms not kept."""
+        """Return what to add to the newest frame of each channel to remove the omitted terms."""
         raise NotImplementedError
 
 
@@ -160,7 +131,7 @@ def midpoint(frames: Tensor, dt: float | None) -> tuple[Tensor, Tensor | None]:
 
 
 def spread(coefficient: Coefficient, axes: int = 2) -> Coefficient:
-    """A coefficient that multiplies fields with this many axes behind the batch."""
+    """Return a coefficient that multiplies fields with this many axes after the batch."""
     if isinstance(coefficient, Tensor):
         return coefficient.reshape(*coefficient.shape, *[1] * axes)
     return coefficient
@@ -169,11 +140,20 @@ def spread(coefficient: Coefficient, axes: int = 2) -> Coefficient:
 def stacked(
     fields: Mapping[str, Float[Tensor, "b t y x"]], names: Sequence[str], frame: int
 ) -> Float[Tensor, "b c y x"]:
-    """Some channels of one frame; indexing by a list would wait for the device."""
+    """Stack channels of one frame. Indexing by a list would synchronise with the device."""
     return torch.stack([fields[name][:, frame] for name in names], dim=1)
 
 
-def advection(velocity: Float[Tensor, "b 2 y x"], grid: Grid, order: Order) -> Tensor:
+def advection(velocity: Float[Tensor, "*batch 2 y x"], grid: Grid, order: Order) -> Tensor:
     """-(u . grad) u."""
     along_x, along_y = gradient(velocity, grid, order)
-    return -(velocity[:, :1] * along_x + velocity[:, 1:] * along_y)
+    return -(velocity[..., :1, :, :] * along_x + velocity[..., 1:, :, :] * along_y)
+
+
+def material_derivative(
+    fields: Frames, grid: Grid, dt: float | None, order: Order
+) -> tuple[Tensor, Tensor]:
+    """Velocity (*batch, 2, y, x) and its u_t + (u . grad) u, at the midpoint of two frames."""
+    velocity, rate = midpoint(torch.stack((fields["u"], fields["v"]), dim=-4), dt)
+    change = -advection(velocity, grid, order)
+    return velocity, change if rate is None else change + rate

@@ -1,13 +1,6 @@
-"""The heat equation for a scalar u with diffusivity alpha.
-
-    heat:  u_t - alpha lap u = 0
-
-Evaluated midway between the last two frames, second order in dt and of the chosen order in
-space (compact Laplacian). With one frame, or without dt, the time derivative is left out.
-"""
+"""The heat equation for a scalar u with diffusivity alpha: u_t - alpha lap u = 0."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,7 +18,6 @@ from pibert.physics.families.family import (
 from pibert.physics.grid import Grid
 
 
-@dataclass(frozen=True, kw_only=True)
 class Heat(Family):
     """Term ``heat`` (1 component); coefficient ``diffusivity``."""
 

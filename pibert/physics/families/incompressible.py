@@ -4,22 +4,17 @@
     vorticity:   w_t + u w_x + v w_y - nu lap w = 0,  w = v_x - u_y
     momentum:    u_t + u u_x + v u_y + p_x / rho - nu lap u = 0, and the same for v with p_y
 
-Pressure is not needed by the vorticity form, the default. The momentum form (the paper's)
-without a pressure channel is not small on an exact flow: the missing grad p is of the size of
-the acceleration itself, so the residual mostly marks the wake, not the error.
+The vorticity form, the default, needs no pressure. The momentum form (the paper's) without a
+pressure channel is not small on an exact flow: the missing grad p is of the size of the
+acceleration itself, so the residual mostly marks the wake, not the error.
 
-Signs are those above (left side minus zero). The divergence is that of the last frame, since it
-holds at every instant. The other terms are evaluated midway between the last two frames,
-second order in dt; with one frame, or without dt, they are the steady proxy on the last frame.
-
-Derivatives of the vorticity are taken from the velocity with stencils of full order
-(w_x = v_xx - u_xy, ...): differentiating a discrete vorticity again would lose up to two orders
-next to sides that are not periodic.
+The divergence is that of the last frame, since it holds at every instant. Derivatives of the
+vorticity are taken from the velocity with stencils of full order (w_x = v_xx - u_xy, ...):
+differentiating a discrete vorticity again would lose up to two orders next to sides that are not
+periodic.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -39,13 +34,13 @@ from pibert.physics.derivatives import (
     where_defined,
 )
 from pibert.physics.families.family import (
-    Coefficient,
     Coefficients,
     Family,
     Frames,
     Omission,
     Residuals,
     advection,
+    material_derivative,
     midpoint,
     spread,
     stacked,
@@ -54,45 +49,20 @@ from pibert.physics.grid import Grid
 from pibert.physics.stepping import ORDER, step
 
 
-@dataclass(frozen=True, kw_only=True)
 class Incompressible(Family):
-    """Terms ``divergence`` (1 component) and ``vorticity`` (1) or ``momentum`` (2).
+    """Terms ``divergence`` and ``vorticity`` (1 component each).
 
-    Coefficients: ``viscosity`` (kinematic; without it the viscous term is left out) and, in the
-    momentum form, ``density`` (without it the pressure is taken as divided by the density).
+    Coefficient: ``viscosity`` (kinematic); without it the viscous term is left out.
     """
 
-    form: Literal["vorticity", "momentum"] = "vorticity"
-
+    name = "incompressible"
     channels = ("u", "v")
     velocity = ("u", "v")
     is_solenoidal = True
+    coefficients = {"viscosity": 0.0}
+    terms: tuple[str, ...] = ("divergence", "vorticity")
     equation = "ddt u + u dot nabla u = - nabla p + nu Delta u & nabla dot u = 0"
-
-    def __post_init__(self) -> None:
-        if self.form not in ("vorticity", "momentum"):
-            raise ValueError(f"form must be 'vorticity' or 'momentum', found {self.form!r}")
-
-    @property
-    def name(self) -> str:
-        return "incompressible" if self.form == "vorticity" else "incompressible-momentum"
-
-    @property
-    def optional_channels(self) -> tuple[str, ...]:
-        return () if self.form == "vorticity" else ("p",)
-
-    @property
-    def coefficients(self) -> dict[str, float]:
-        density = {} if self.form == "vorticity" else {"density": 1.0}
-        return {"viscosity": 0.0} | density
-
-    @property
-    def symbols(self) -> dict[str, str]:
-        return {"viscosity": "nu"} | ({} if self.form == "vorticity" else {"density": "rho"})
-
-    @property
-    def terms(self) -> tuple[str, ...]:
-        return ("divergence", self.form)
+    symbols = {"viscosity": "nu"}
 
     def required_frames(self, channels: Sequence[str]) -> int:
         return 1  # continuity holds in every frame
@@ -100,9 +70,25 @@ class Incompressible(Family):
     def _residuals(
         self, fields: Frames, grid: Grid, dt: float | None, order: Order, factors: Coefficients
     ) -> Residuals:
-        transport = _vorticity if self.form == "vorticity" else _momentum
-        now, residual = transport(fields, grid, dt, order, **factors)
-        return {"divergence": now.unsqueeze(-3), self.form: residual}
+        # Fields that share a derivative are differentiated together.
+        last_u, last_v = fields["u"][..., -1, :, :], fields["v"][..., -1, :, :]
+        u, u_t = midpoint(fields["u"], dt)
+        v, v_t = midpoint(fields["v"], dt)
+        rates = () if u_t is None or v_t is None else (u_t, v_t)
+        u_y, v_y, last_v_y, *rates_y = together(ddy, grid, order, u, v, last_v, *rates[:1])
+        v_yy, u_yy = together(d2dy2, grid, order, v, u)
+        crossed = torch.stack((v, u_y, v_y, v_yy, last_u, *rates[1:]))
+        _, u_xy, v_xy, v_xyy, last_u_x, *rates_x = ddx(crossed, grid, order).unbind(0)
+        v_xx, u_xxy = d2dx2(crossed[:2], grid, order).unbind(0)
+        residual = torch.addcmul(u * (v_xx - u_xy), v, v_xy - u_yy)
+        if rates:
+            residual = residual + (rates_x[0] - rates_y[0])
+        if "viscosity" in factors:
+            of_v = d3dx3(v, grid, order) + v_xyy
+            of_u = u_xxy + d3dy3(u, grid, order)
+            residual = residual - spread(factors["viscosity"]) * (of_v - of_u)
+        now = last_u_x + last_v_y
+        return {"divergence": now.unsqueeze(-3), "vorticity": residual.unsqueeze(-3)}
 
     def omissible_terms(self, known: Collection[str], has_steps: bool) -> tuple[str, ...]:
         stepped = has_steps and "viscosity" in known
@@ -147,53 +133,27 @@ class Incompressible(Family):
         return dict(zip(self.velocity, change.unbind(1), strict=True))
 
 
-def _vorticity(
-    fields: Frames,
-    grid: Grid,
-    dt: float | None,
-    order: Order,
-    viscosity: Coefficient | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Divergence and residual; fields that share a derivative are differentiated together."""
-    last_u, last_v = fields["u"][..., -1, :, :], fields["v"][..., -1, :, :]
-    u, u_t = midpoint(fields["u"], dt)
-    v, v_t = midpoint(fields["v"], dt)
-    rates = () if u_t is None or v_t is None else (u_t, v_t)
-    u_y, v_y, last_v_y, *rates_y = together(ddy, grid, order, u, v, last_v, *rates[:1])
-    v_yy, u_yy = together(d2dy2, grid, order, v, u)
-    crossed = torch.stack((v, u_y, v_y, v_yy, last_u, *rates[1:]))
-    _, u_xy, v_xy, v_xyy, last_u_x, *rates_x = ddx(crossed, grid, order).unbind(0)
-    v_xx, u_xxy = d2dx2(crossed[:2], grid, order).unbind(0)
-    residual = torch.addcmul(u * (v_xx - u_xy), v, v_xy - u_yy)
-    if rates:
-        residual = residual + (rates_x[0] - rates_y[0])
-    if viscosity is not None:
-        of_v = d3dx3(v, grid, order) + v_xyy
-        of_u = u_xxy + d3dy3(u, grid, order)
-        residual = residual - spread(viscosity) * (of_v - of_u)
-    return last_u_x + last_v_y, residual.unsqueeze(-3)
+class IncompressibleMomentum(Incompressible):
+    """Terms ``divergence`` (1 component) and ``momentum`` (2); uses a pressure channel.
 
+    Coefficients: ``viscosity``, and ``density``, without which the pressure is one divided by it.
+    """
 
-def _momentum(
-    fields: Frames,
-    grid: Grid,
-    dt: float | None,
-    order: Order,
-    viscosity: Coefficient | None = None,
-    density: Coefficient = 1.0,
-) -> tuple[Tensor, Tensor]:
-    """Divergence and residual."""
-    now = divergence(fields["u"][..., -1, :, :], fields["v"][..., -1, :, :], grid, order)
-    u, u_t = midpoint(fields["u"], dt)
-    v, v_t = midpoint(fields["v"], dt)
-    velocity = torch.stack((u, v), dim=-3)
-    along_x, along_y = gradient(velocity, grid, order)
-    residual = u.unsqueeze(-3) * along_x + v.unsqueeze(-3) * along_y
-    if u_t is not None and v_t is not None:
-        residual = residual + torch.stack((u_t, v_t), dim=-3)
-    if "p" in fields:
-        force = torch.stack(gradient(midpoint(fields["p"], dt)[0], grid, order), dim=-3)
-        residual = residual + force / spread(density, axes=3)
-    if viscosity is not None:
-        residual = residual - spread(viscosity, axes=3) * laplacian(velocity, grid, order)
-    return now, residual
+    name = "incompressible-momentum"
+    optional_channels = ("p",)
+    coefficients = {"viscosity": 0.0, "density": 1.0}
+    terms = ("divergence", "momentum")
+    symbols = {"viscosity": "nu", "density": "rho"}
+
+    def _residuals(
+        self, fields: Frames, grid: Grid, dt: float | None, order: Order, factors: Coefficients
+    ) -> Residuals:
+        now = divergence(fields["u"][..., -1, :, :], fields["v"][..., -1, :, :], grid, order)
+        velocity, residual = material_derivative(fields, grid, dt, order)
+        if "p" in fields:
+            force = torch.stack(gradient(midpoint(fields["p"], dt)[0], grid, order), dim=-3)
+            residual = residual + force / spread(factors.get("density", 1.0), axes=3)
+        if "viscosity" in factors:
+            viscosity = spread(factors["viscosity"], axes=3)
+            residual = residual - viscosity * laplacian(velocity, grid, order)
+        return {"divergence": now.unsqueeze(-3), "momentum": residual}

@@ -1,21 +1,15 @@
 """Reaction-diffusion equations for one or more species c_i with diffusivities D_i.
 
-    reaction_diffusion:  dc_i/dt - D_i lap c_i - f_i(c) = 0, one component per species
+reaction_diffusion:  dc_i/dt - D_i lap c_i - f_i(c) = 0, one component per species
 
-    Fisher-KPP:   f = r u (1 - u)
-    Gray-Scott:   f_a = -a b^2 + F (1 - a),  f_b = a b^2 - (F + k) b
-    exchange:     f_a = -k1 a + k2 b,  f_b = k1 a - k2 b  (conserves a + b)
-
-Evaluated midway between the last two frames on their average, second order in dt and of the
-chosen order in space (compact Laplacian). With one frame, or without dt, the time derivative is
-left out.
+Fisher-KPP:   f = r u (1 - u)
+Gray-Scott:   f_a = -a b^2 + F (1 - a),  f_b = a b^2 - (F + k) b
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from pibert.physics.derivatives import Order, laplacian
@@ -44,12 +38,9 @@ class Reaction:
     species: tuple[str, ...]
     coefficients: tuple[str, ...]
     production: Callable[[Sequence[Tensor], Mapping[str, Coefficient]], tuple[Tensor, ...]]
-    """From the concentrations and the coefficients, which multiply fields as they are; a
-    missing coefficient counts as zero."""
-    conservative: bool = False
-    """Whether the productions of all species add up to zero."""
+    """Maps concentrations and coefficients that multiply fields; a missing one counts as zero."""
     equation: str = "unknown"
-    """Of reaction and diffusion, as ``Family.equation``."""
+    """As ``Family.equation``, with the diffusion."""
     symbols: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
@@ -63,12 +54,6 @@ def _gray_scott(species: Sequence[Tensor], k: Mapping[str, Coefficient]) -> tupl
     feed, kill = k.get("feed", 0.0), k.get("kill", 0.0)
     conversion = a * b**2
     return feed * (1 - a) - conversion, conversion - (feed + kill) * b
-
-
-def _exchange(species: Sequence[Tensor], k: Mapping[str, Coefficient]) -> tuple[Tensor, ...]:
-    a, b = species
-    conversion = k.get("forward", 0.0) * a - k.get("backward", 0.0) * b
-    return -conversion, conversion
 
 
 FISHER_KPP = Reaction(
@@ -86,15 +71,8 @@ GRAY_SCOTT = Reaction(
     "ddt b = D b Delta b + a b b - ( F + k ) b",
     symbols={"feed": "F", "kill": "k", "diffusivity_a": "D a", "diffusivity_b": "D b"},
 )
-EXCHANGE = Reaction(
-    species=("a", "b"),
-    coefficients=("forward", "backward"),
-    production=_exchange,
-    conservative=True,
-)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReactionDiffusion(Family):
     """Term ``reaction_diffusion`` (one component per species).
 
@@ -102,33 +80,16 @@ class ReactionDiffusion(Family):
     those of the reaction.
     """
 
-    name: str = "reaction-diffusion"
-    reaction: Reaction = FISHER_KPP
-
     terms = ("reaction_diffusion",)
 
-    @property
-    def channels(self) -> tuple[str, ...]:
-        return self.reaction.species
-
-    @property
-    def equation(self) -> str:
-        return self.reaction.equation
-
-    @property
-    def symbols(self) -> Mapping[str, str]:
-        return self.reaction.symbols
-
-    @property
-    def diffusivities(self) -> tuple[str, ...]:
-        """Name of the diffusivity of each species."""
-        if len(self.channels) == 1:
-            return ("diffusivity",)
-        return tuple(f"diffusivity_{name}" for name in self.channels)
-
-    @property
-    def coefficients(self) -> dict[str, float]:
-        return dict.fromkeys(self.diffusivities + self.reaction.coefficients, 0.0)
+    def __init__(self, name: str, reaction: Reaction) -> None:
+        self.name, self.reaction, self.channels = name, reaction, reaction.species
+        self.equation, self.symbols = reaction.equation, reaction.symbols
+        several = len(self.channels) > 1
+        self.diffusivities = tuple(
+            f"diffusivity_{species}" if several else "diffusivity" for species in self.channels
+        )
+        self.coefficients = dict.fromkeys(self.diffusivities + reaction.coefficients, 0.0)
 
     def _residuals(
         self, fields: Frames, grid: Grid, dt: float | None, order: Order, factors: Coefficients
@@ -137,8 +98,10 @@ class ReactionDiffusion(Family):
         values, rates = zip(*(midpoint(fields[name], dt) for name in self.channels), strict=True)
         components = []
         production = self.reaction.production(values, factors)
-        for c, rate, made, name in zip(values, rates, production, self.diffusivities, strict=True):
-            residual = -made if rate is None else rate - made
+        for c, rate, produced, name in zip(
+            values, rates, production, self.diffusivities, strict=True
+        ):
+            residual = -produced if rate is None else rate - produced
             if name in factors:
                 residual = residual - factors[name] * laplacian(c, grid, order)
             components.append(residual)
@@ -161,8 +124,8 @@ class ReactionDiffusion(Family):
         reacting = spread(omission.keep.get("reaction", 1.0), 3)
 
         def react(state: Tensor) -> Tensor:
-            made = self.reaction.production(state.unbind(1), local)
-            return reacting * torch.stack(made, dim=1)
+            produced = self.reaction.production(state.unbind(1), local)
+            return reacting * torch.stack(produced, dim=1)
 
         if grid.periodic_x and grid.periodic_y:
             later = step_in_box(before, react, spreading, grid, plan.dt, REACTION_STEPS)
@@ -177,29 +140,3 @@ class ReactionDiffusion(Family):
                 slack=1.0,
             )
         return dict(zip(self.channels, (later - now).unbind(1), strict=True))
-
-
-def positivity(concentration: Float[Tensor, "*batch y x"]) -> Float[Tensor, "*batch"]:
-    """Mean depth below zero, which is zero for a valid concentration.
-
-    Concentrations that start non-negative stay so under every reaction here, with any
-    boundaries that let no negative concentration in.
-    """
-    return (-concentration).clamp(min=0).mean((-2, -1))
-
-
-def conservation(
-    species: Sequence[Float[Tensor, "*batch t y x"]], grid: Grid
-) -> Float[Tensor, "*batch t"]:
-    """Change of the total amount of all species since the first frame, relative to that frame.
-
-    It is zero for periodic or no-flux sides together with a conservative reaction (diffusion
-    alone, or ``EXCHANGE``); with any other reaction or side the total changes rightly. Every
-    point stands for an equal cell; cells of the grid's body do not count.
-    """
-    total = sum(species[1:], start=species[0])
-    if grid.body is not None and grid.body.shape == total.shape[-2:]:
-        total = torch.where(grid.body_on(total.device), 0.0, total)
-    amount = total.sum((-2, -1))  # (*batch, t)
-    scale = total[..., :1, :, :].abs().sum((-2, -1))
-    return (amount - amount[..., :1]) / scale

@@ -169,12 +169,12 @@ def reopen(path: Path, **hints: Any) -> Trajectory:
 
 def test_an_inferred_family_is_dropped_with_its_channels(tmp_path: Path) -> None:
     path, notes = arrays(tmp_path / "a.npz", "u", "v", "p"), list[str]()
-    convert(open_recordings(path), tmp_path / "all.h5", on_remark=notes.append)
+    convert(open_recordings(path), tmp_path / "all.h5", on_note=notes.append)
     assert any("assuming incompressible" in note for note in notes)
     stored = Reader(tmp_path / "all.h5")[0]
     assert stored.spec.family == "incompressible" and "inferred" in stored.local["family"]
     assert reopen(tmp_path / "all.h5", family="heat").spec.family == "heat"
-    convert(open_recordings(path), tmp_path / "v.h5", channels=("v",), on_remark=notes.append)
+    convert(open_recordings(path), tmp_path / "v.h5", channels=("v",), on_note=notes.append)
     stored = Reader(tmp_path / "v.h5")[0]
     assert stored.spec.family is None and "family" not in stored.local
     assert any("no PDE family is stated" in note for note in notes)

@@ -138,7 +138,7 @@ def test_no_family_is_assumed_for_a_case_with_other_physics(
     (trajectory,) = open_recordings(case)
     assert trajectory.spec.family is None
     notes: list[str] = []
-    convert(open_recordings(case), tmp_path / "flow.h5", on_remark=notes.append)
+    convert(open_recordings(case), tmp_path / "flow.h5", on_note=notes.append)
     (stored,) = Reader(tmp_path / "flow.h5")
     assert stored.spec.family is None
     assert notes == [family_note(stored)]

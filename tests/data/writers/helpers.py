@@ -37,7 +37,7 @@ def description(**changes: Any) -> Description:
 
 
 def fields(count: int) -> Tensor:
-    """Frames in which every value tells its place: 100 c + 10 row + column + t / 16."""
+    """Frames with the values 100 c + 10 row + column + t / 16."""
     rows, columns = torch.meshgrid(*(torch.arange(n).float() for n in SHAPE), indexing="ij")
     channels = 100 * torch.arange(3.0)[:, None, None] + 10 * rows + columns
     return channels + torch.arange(count)[:, None, None, None] / 16

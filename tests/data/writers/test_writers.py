@@ -34,7 +34,7 @@ def left_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_native_file_is_sound_and_states_where_it_is_from(tmp_path: Path) -> None:
+def test_the_native_file_passes_the_check_and_has_its_provenance(tmp_path: Path) -> None:
     written(tmp_path / "flow.h5")
     check(tmp_path / "flow.h5")
     found = Reader(tmp_path / "flow.h5")["wake <1>"]
@@ -55,8 +55,8 @@ def test_xarray_finds_coordinates_units_and_gaps(tmp_path: Path) -> None:
         np.testing.assert_allclose(found.x, -1.0 + 0.1 * np.arange(SHAPE[1]))
         np.testing.assert_allclose(found.y, 2.0 + 0.3 * np.arange(SHAPE[0]))
         assert found.x.attrs["units"] == "m" and found.vorticity.attrs["units"] == "1/s"
-        for place, name in enumerate("uvp"):
-            expected = block(0, FRAMES, gap=True).masked[:, place].numpy()
+        for i, name in enumerate("uvp"):
+            expected = block(0, FRAMES, gap=True).masked[:, i].numpy()
             np.testing.assert_array_equal(found[name].values, expected)
         # u grows by 10 over dy, v by 1 over dx.
         assert float(found.vorticity[0, 3, 5]) == pytest.approx(1 / 0.1 - 10 / 0.3, rel=1e-5)
@@ -84,7 +84,7 @@ def test_vtk_images_hold_vectors_and_scalars_at_their_points(tmp_path: Path) -> 
         assert not arrays["valid"][4, 6] and arrays["valid"].sum() == KNOWN.sum() - 1
 
 
-def test_our_own_readers_take_the_files_of_others_formats_back(tmp_path: Path) -> None:
+def test_our_readers_read_the_files_back(tmp_path: Path) -> None:
     for name in ("flow.pvd", "flow.nc"):
         written(tmp_path / name, gap=True)
         found = open_recordings(tmp_path / name)[0]
@@ -100,7 +100,7 @@ def numbers(text: str | None) -> list[int]:
 
 
 @pytest.mark.parametrize("normal", "xyz")
-def test_planes_lie_where_their_source_had_them(tmp_path: Path, normal: str) -> None:
+def test_planes_keep_their_position_in_space(tmp_path: Path, normal: str) -> None:
     plane = {"normal": normal, "position": 0.7}
     about = description(local={"plane": plane})
     for suffix in (".pvd", ".xdmf"):
@@ -109,9 +109,9 @@ def test_planes_lie_where_their_source_had_them(tmp_path: Path, normal: str) -> 
     (read,) = open_recordings(tmp_path / "wake.pvd")
     assert read.local["plane"] == plane
     assert read.spec.grid.origin == pytest.approx((-1.0, 2.0))
-    places = [read.spec.channels.index(name) for name in ("u", "v", "p")]
+    indices = [read.spec.channels.index(name) for name in ("u", "v", "p")]
     known = block(0, 2).known
-    states = read.read()[:, places].movedim(1, 0)[:, known]
+    states = read.read()[:, indices].movedim(1, 0)[:, known]
     torch.testing.assert_close(states, fields(2).movedim(1, 0)[:, known])
     text = (tmp_path / "wake_frames" / "frame_000000.vti").read_text(errors="replace")
     origin = {"x": "0.7 -1.0 2.0", "y": "-1.0 0.7 2.0", "z": "-1.0 2.0 0.7"}[normal]
@@ -123,7 +123,7 @@ def test_planes_lie_where_their_source_had_them(tmp_path: Path, normal: str) -> 
         assert (np.nan_to_num(file["velocity"][..., across]) == 0).all()
 
 
-def test_xdmf_points_at_the_right_part_of_its_arrays(tmp_path: Path) -> None:
+def test_xdmf_selects_the_right_frame_of_its_arrays(tmp_path: Path) -> None:
     written(tmp_path / "flow.xdmf", gap=True, vorticity=True)
     collection = ElementTree.parse(tmp_path / "flow.xdmf").find("Domain/Grid")
     assert collection is not None and collection.get("CollectionType") == "Temporal"
@@ -171,7 +171,7 @@ def test_an_error_or_no_frame_leaves_nothing(tmp_path: Path, suffix: str) -> Non
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
-def test_an_older_output_is_replaced_only_if_so_asked(tmp_path: Path, suffix: str) -> None:
+def test_an_older_output_is_replaced_only_with_overwrite(tmp_path: Path, suffix: str) -> None:
     path, kind = tmp_path / f"a{suffix}", WRITERS[suffix]
     written(path)
     before = left_in(tmp_path)
@@ -184,7 +184,7 @@ def test_an_older_output_is_replaced_only_if_so_asked(tmp_path: Path, suffix: st
         assert left_in(tmp_path / "a_frames") == ["frame_000000.vti"]
 
 
-def test_a_folder_with_other_things_is_never_replaced(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "a_frames").mkdir()
     (tmp_path / "a_frames" / "notes.txt").touch()
     with pytest.raises(FileExistsError, match="notes.txt"):
@@ -213,18 +213,15 @@ def test_a_full_disk_is_reported_and_the_old_file_stays(tmp_path: Path, suffix: 
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
-def test_missing_folders_are_created(tmp_path: Path, suffix: str) -> None:
+def test_missing_folders_are_created_and_unusable_paths_refused(
+    tmp_path: Path, suffix: str
+) -> None:
     path = tmp_path / "no" / "such" / f"a{suffix}"
     with WRITERS[suffix](path, description()) as writer:
         writer.append(block(0, 2))
     assert path.is_file()
-
-
-@pytest.mark.parametrize("suffix", WRITERS)
-def test_a_place_that_cannot_be_written_is_refused_at_once(tmp_path: Path, suffix: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="file is a file"):
         WRITERS[suffix](tmp_path / "file" / "no" / f"a{suffix}", description()).check()
-    (tmp_path / f"b{suffix}").mkdir()
     with pytest.raises(IsADirectoryError, match="is a folder"):
-        WRITERS[suffix](tmp_path / f"b{suffix}", description(), overwrite=True).check()
+        WRITERS[suffix](tmp_path / "no", description(), overwrite=True).check()

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pibert.report.comparison import errors, fields, internals, spectra, time, training, wake
-from pibert.report.comparison.plots import Animated, Drawn
+from pibert.report.comparison.plots import Animation, Plot
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.figures import DPI
 
-Maker = Callable[[DatasetResults], Drawn | Animated | Sequence[Drawn] | None]
+Maker = Callable[[DatasetResults], Plot | Animation | Sequence[Plot] | None]
 FIGURES: tuple[tuple[str, Maker], ...] = (
     ("Flows", errors.flows),
     ("Components", errors.metrics),
@@ -75,16 +75,16 @@ def draw_figures(
         name = getattr(make, "__name__", type(make).__name__)
         try:
             made = make(data)
-            drawn = [made] if isinstance(made, Drawn | Animated) else list(made or ())
+            drawn = [made] if isinstance(made, Plot | Animation) else list(made or ())
             found += [encode(section, name, own) for own in drawn]
         except Exception as error:  # the tables are worth having, whatever went wrong
             found.append(Picture(section, name, error=f"{type(error).__name__}: {error}"))
     return found
 
 
-def encode(section: str, name: str, drawn: Drawn | Animated) -> Picture:
+def encode(section: str, name: str, drawn: Plot | Animation) -> Picture:
     """Encode a figure as lossless WebP, half the size of a PNG; animations are encoded already."""
-    if isinstance(drawn, Animated):
+    if isinstance(drawn, Animation):
         content, mime = drawn.data, "image/png"
         # Width and height follow the signature and the name of the first chunk of a PNG.
         width, height = struct.unpack(">II", content[16:24])

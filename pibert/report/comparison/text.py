@@ -199,9 +199,14 @@ def tuning_text(results: Mapping[str, Any]) -> str:
     return " ".join(said)
 
 
+def most_at_a_time(data: DatasetResults) -> int:
+    """The most runs that shared a device."""
+    return max((run.get("at_a_time") or 1 for run in data.runs), default=1)
+
+
 def shared_device_text(data: DatasetResults) -> str:
     """A warning about training times measured beside other runs; empty if all ran alone."""
-    most = max((run.get("at_a_time") or 1 for run in data.runs), default=1)
+    most = most_at_a_time(data)
     if most < 2:
         return ""
     return (

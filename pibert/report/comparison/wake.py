@@ -30,13 +30,13 @@ from pibert.report.comparison.fields import (
     quantities,
 )
 from pibert.report.comparison.plots import (
-    Drawn,
+    Plot,
     axis_label,
+    frame,
     interval_text,
     label_axes,
     legend,
     line_style,
-    tidy,
 )
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.figures import LARGE, NORMAL, SMALL, add_bar, blank, height_over_width, show
@@ -111,7 +111,7 @@ def style_of(data: DatasetResults, name: str) -> dict[str, Any]:
 
 def _line_legend(figure: Figure, data: DatasetResults, models: Sequence[str]) -> None:
     names = ("truth", *models)
-    legend(figure, [Line2D([], [], label=name, **style_of(data, name)) for name in names])
+    legend(figure, [Line2D([], [], **style_of(data, name)) for name in names])
 
 
 class _Cut:
@@ -130,15 +130,14 @@ class _Cut:
         """With NaN where nothing is known, which breaks a line."""
         return np.asarray(self.layers[name][quantity].values.filled(np.nan))
 
-    def profile(self, ax: Axes, own: Slice, quantity: str) -> None:
+    def profile(self, ax: Axes, own: Slice, quantity: str, title: str) -> None:
         for name in self.layers:
             values = self.values(name, quantity)[:, own.column]
             ax.plot(values, self.y, **style_of(self.data, name))
-        tidy(ax)
+        frame(ax, title, x=label_of(self.data, quantity), grid=False)
         ax.margins(y=0.01)
-        ax.set_xlabel(label_of(self.data, quantity), fontsize=NORMAL)
 
-    def along(self, ax: Axes, quantity: str) -> None:
+    def along(self, ax: Axes, quantity: str, title: str) -> None:
         """The line along the stream, with marks at the slices."""
         inside = slice(self.cuts.first, None)
         for name in self.layers:
@@ -146,9 +145,8 @@ class _Cut:
             ax.plot(self.x[inside], values, **style_of(self.data, name))
         for own in self.cuts.slices:
             ax.axvline(self.x[own.column], color="0.8", linewidth=0.8, zorder=0)
-        tidy(ax)
-        ax.set_xlabel(axis_label(self.data, "x"), fontsize=NORMAL)
-        ax.set_ylabel(label_of(self.data, quantity), fontsize=NORMAL)
+        x, y = axis_label(self.data, "x"), label_of(self.data, quantity)
+        frame(ax, title, x=x, y=y, grid=False)
 
     def map(self, ax: Axes, name: str, quantity: str, bar: Sequence[str] = ()) -> None:
         """The field of truth or a model on the scale of the truth, with the slices.
@@ -169,7 +167,7 @@ class _Cut:
         return f"{own.label}, x = {self.x[own.column]:.3g}" + (f" {unit}" if unit else "")
 
 
-def multiscale(data: DatasetResults) -> Drawn | None:
+def multiscale(data: DatasetResults) -> Plot | None:
     """Map with the lines, errors along them, profiles, and the wake line of the median frame."""
     picked = pick(data, "median")
     if picked is None:
@@ -189,13 +187,11 @@ def multiscale(data: DatasetResults) -> Drawn | None:
     _draw_errors(figure.add_subplot(top[1]), data, quantity, cut.cuts.slices)
     line = rows[1].subgridspec(1, 3).subplots(sharey=True, squeeze=False)[0]
     for letter, ax, own in zip("cde", line, cut.cuts.slices, strict=True):
-        cut.profile(ax, own, quantity)
-        ax.set_title(f"({letter}) {cut.where(own)}", fontsize=LARGE, loc="left")
+        cut.profile(ax, own, quantity, f"({letter}) {cut.where(own)}")
     line[0].set_ylabel(axis_label(data, "y"), fontsize=NORMAL)
     last = rows[2].subgridspec(1, len(along)).subplots(squeeze=False)[0]
     for letter, ax, name in zip("fg", last, along, strict=False):
-        cut.along(ax, name)
-        ax.set_title(f"({letter}) {name} on the {line_name}", fontsize=LARGE, loc="left")
+        cut.along(ax, name, f"({letter}) {name} on the {line_name}")
     _line_legend(figure, data, models)
     caption = (
         f"{frame_text(data, picked)} (a) {label} with three columns (white) and the {line_name} "
@@ -206,7 +202,7 @@ def multiscale(data: DatasetResults) -> Drawn | None:
     alt = (
         f"Profiles of {quantity} across the stream and along the wake: truth, {', '.join(models)}."
     )
-    return Drawn(figure, caption, alt)
+    return Plot(figure, caption, alt)
 
 
 def _draw_errors(ax: Axes, data: DatasetResults, quantity: str, slices: Sequence[Slice]) -> None:
@@ -222,7 +218,7 @@ def _draw_errors(ax: Axes, data: DatasetResults, quantity: str, slices: Sequence
     ax.legend(handles=handles, ncols=4, **style)
 
 
-def cross_sections(data: DatasetResults) -> Drawn | None:
+def cross_sections(data: DatasetResults) -> Plot | None:
     """Maps and profiles of all selected frames: truth, PIBERT and its best rival."""
     picks = {name: found for name in PICKS if (found := pick(data, name)) is not None}
     if not picks:
@@ -237,17 +233,17 @@ def cross_sections(data: DatasetResults) -> Drawn | None:
     note = ""
     for number, (name, picked) in enumerate(picks.items()):
         cut, lines = _Cut(data, picked, models), axes[2 * number : 2 * number + 2]
-        _draw_block(lines, cut, quantity, f"{name}: {picked.words}")
+        _draw_block(lines, cut, quantity, f"{name}: {picked.origin}")
         note = cut.cuts.note
     _line_legend(figure, data, models)
-    frames = "; ".join(f"{name}: {p.words}" for name, p in picks.items())
+    frames = "; ".join(f"{name}: {p.origin}" for name, p in picks.items())
     caption = (
         f"The {pick_rule(data)} ({frames}). Above: {label_of(data, quantity)} of the truth and of "
         f"{' and '.join(models)} on the scale of the truth; white: the columns of the profiles "
         f"below.{note}"
     )
     alt = f"Maps and profiles of {quantity} in {len(picks)} frames: truth, {', '.join(models)}."
-    return Drawn(figure, caption, alt)
+    return Plot(figure, caption, alt)
 
 
 def _draw_block(lines: np.ndarray, cut: _Cut, quantity: str, heading: str) -> None:
@@ -270,8 +266,7 @@ def _draw_block(lines: np.ndarray, cut: _Cut, quantity: str, heading: str) -> No
         fontweight="bold",
     ).set_in_layout(False)  # it may reach over the next map
     for ax, own in zip(lines[1], cut.cuts.slices, strict=True):
-        cut.profile(ax, own, quantity)
-        ax.set_title(cut.where(own), fontsize=NORMAL, loc="left", pad=3)
+        cut.profile(ax, own, quantity, cut.where(own))
     for line in lines:
         line[0].set_ylabel(axis_label(cut.data, "y"), fontsize=NORMAL)
         for ax in line[1:]:

@@ -11,7 +11,7 @@ import pytest
 from pibert.report.comparison import page as page_module
 from pibert.report.comparison.figures import FIGURES, draw_figures
 from pibert.report.comparison.page import SECTIONS, write_report
-from pibert.report.comparison.plots import Drawn
+from pibert.report.comparison.plots import Plot
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import Cell, Table
 from pibert.report.comparison.text import data_facts, protocol, split_text, verdict
@@ -26,13 +26,13 @@ Split = dict[str, list[list[int | None]]]
 ERRORS = {"unet": 0.02, "pibert": 0.01, "persistence": 0.04}
 
 
-def square(data: DatasetResults) -> Drawn:
+def square(data: DatasetResults) -> Plot:
     figure = blank(2, 1)
     figure.subplots().plot([0, 1])
-    return Drawn(figure, f"A line of {data.name}, 2.5e-3 wide.", 'A "line".')
+    return Plot(figure, f"A line of {data.name}, 2.5e-3 wide.", 'A "line".')
 
 
-def broken(data: DatasetResults) -> Drawn:
+def broken(data: DatasetResults) -> Plot:
     raise ZeroDivisionError("nothing < to divide")
 
 
@@ -40,7 +40,7 @@ def absent(data: DatasetResults) -> None:
     return None
 
 
-def pair(data: DatasetResults) -> list[Drawn]:
+def pair(data: DatasetResults) -> list[Plot]:
     return [square(data), square(data)]
 
 
@@ -261,8 +261,8 @@ def test_latex_tables_keep_their_columns_and_set_powers(rendered):
     assert plain.count("{") == plain.count("}") and plain.count("$") % 2 == 0
 
 
-def wide(data: DatasetResults) -> Drawn:
-    return Drawn(blank(960 / 96, 4), "A wide one.", "Nothing.")
+def wide(data: DatasetResults) -> Plot:
+    return Plot(blank(960 / 96, 4), "A wide one.", "Nothing.")
 
 
 def test_on_a_small_screen_a_figure_is_whole_and_a_tap_enlarges_it(

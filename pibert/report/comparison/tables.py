@@ -421,7 +421,8 @@ def _parameters(data: DatasetResults) -> Numbers:
 
 def batch_cost(run: Run, count: int, what: str = "ms_per_sample") -> int | float | None:
     """The cost of a batch of this size; None where it was not measured."""
-    return next((b[what] for b in run["cost"]["batches"] if b["batch"] == count), None)
+    batches = (run.get("cost") or {}).get("batches", ())
+    return next((b[what] for b in batches if b["batch"] == count), None)
 
 
 def training_seconds(run: Run) -> float | None:

@@ -41,7 +41,7 @@ def cost(data: DatasetResults) -> Plot | None:
         "a  One sample at a time": ("inference [ms per sample]", lambda run: batch_cost(run, 1)),
         "b  Batches of 128": ("inference [ms per sample]", lambda run: batch_cost(run, 128)),
         "c  Training": (time, training_seconds),
-        "d  Size": ("parameters", lambda run: run["cost"].get("parameters")),
+        "d  Size": ("parameters", lambda run: (run.get("cost") or {}).get("parameters")),
     }
     errors = {m: error for m in data.models if (error := data.value(m, "nmse") or 0.0) > 0}
     costs = {
@@ -61,7 +61,7 @@ def cost(data: DatasetResults) -> Plot | None:
     for ax in axes.flat[len(costs) :]:
         ax.set_axis_off()
     legend(figure, [Line2D([], [], **point_style(data, m)) for m in errors], 5)
-    devices = {str(data.first(m).card["cost"].get("device", "")) for m in errors} - {""}
+    devices = {str((data.first(m).card.get("cost") or {}).get("device", "")) for m in errors} - {""}
     where = f" Measured on {', '.join(sorted(devices))}." if devices else ""
     caption = (
         "NMSE of all components over the test split (physical units) against cost; lower left is "

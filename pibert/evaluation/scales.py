@@ -261,6 +261,17 @@ def _rings(ny: int, nx: int, dy: float, dx: float) -> tuple[Int[Tensor, " m"], T
     return ring.flatten(), weight
 
 
+def log_spectral_error(
+    predicted: Float[Tensor, "*n k"], truth: Float[Tensor, "*n k"]
+) -> Float[Tensor, "*n"]:
+    """Root mean square of log10(P / T) over the rings in which the truth is above the floor."""
+    floor = FLOOR * truth.sum(-1, keepdim=True)
+    resolved = truth > floor
+    squares = (torch.maximum(predicted, floor) / truth).log10().square()
+    total = torch.where(resolved, squares, 0.0).sum(-1)
+    return ratio(total, resolved.sum(-1).to(total)).sqrt()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spectra:
     """Errors of the spectrum of kinetic energy."""
@@ -323,14 +334,10 @@ class Spectra:
     def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
         _, truth, answer, error = self._spectra(sums)
         floor = FLOOR * truth.sum(-1, keepdim=True)
-        resolved = truth > floor
-        apart = (torch.maximum(answer, floor) / truth).log10().square()
-        total = torch.where(resolved, apart, 0.0).sum(-1)
-        log_error = ratio(total, resolved.sum(-1).to(total)).sqrt()
         slopes = [_slope(torch.maximum(part, floor)) for part in (answer, truth)]
         blind, counted = sums[..., -2 * len(BANDS) :].unflatten(-1, (2, -1)).unbind(-2)
         seen = [ratio(_band(error, band).sum(-1), _band(truth, band).sum(-1)) for band in BANDS]
-        found = (log_error, (slopes[0] - slopes[1]).abs(), *slopes)
+        found = (log_spectral_error(answer, truth), (slopes[0] - slopes[1]).abs(), *slopes)
         return torch.cat(
             (torch.stack(found, -1), ratio(blind, counted), torch.stack(seen, -1)), dim=-1
         )

@@ -75,7 +75,7 @@ def arrays_of(frames: Frames, measures: list[Measure]) -> dict[str, Tensor]:
         "strip/truth": frames.truth[20 : 20 + STRIP].half(),
         "strip/prediction": frames.prediction[20 : 20 + STRIP].half(),
         "strip/known": frames.known[20 : 20 + STRIP],
-        "probes/places": torch.tensor(series.places),
+        "probes/places": torch.tensor(series.probes),
         "probes/truth": series.truth,
         "probes/prediction": series.prediction,
     }
@@ -141,7 +141,10 @@ def invented(count: int = 3) -> DatasetResults:
     """A data of so many models, ranked as ``NAMES``."""
     own = spec()
     normalizer = Normalizer((1.0, 0.0), (0.3, 0.3))
-    measures = [*frame_measures(own, normalizer, length_unit="m"), Temporal(spec=own)]
+    measures = [
+        *frame_measures(own, normalizer, has_body=True, length_unit="m"),
+        Temporal(spec=own),
+    ]
     scores, runs, records, order = {}, [], [], []
     for place, name in enumerate(NAMES[:count]):
         arrays = arrays_of(scored_frames(place, own), measures)

@@ -105,9 +105,9 @@ def _bar_style(data: DatasetResults, model: str) -> dict[str, Any]:
 
 
 def _bar_figure(
-    data: DatasetResults, panels: Mapping[str, Sequence[Group]], caption: str, subject: str
+    data: DatasetResults, panels: Mapping[str, Sequence[Group]], caption: str
 ) -> Plot | None:
-    """The panels that have anything to show, two in a row; ``subject`` is for the alt text."""
+    """The panels that have anything to show, two in a row."""
     models = data.shown(MOST)
     filled = {
         title: [g for g in groups if any(bar_of(data, m, g) is not None for m in models)]
@@ -124,7 +124,7 @@ def _bar_figure(
     for ax in axes.flat[len(filled) :]:
         ax.set_axis_off()
     legend(figure, [Patch(label=data.ranked(m), **_bar_style(data, m)) for m in models], 5)
-    return Plot(figure, caption, f"Bars of {subject} of {', '.join(models)}.")
+    return Plot(figure, caption)
 
 
 def metrics(data: DatasetResults) -> Plot | None:
@@ -140,7 +140,7 @@ def metrics(data: DatasetResults) -> Plot | None:
         "better), LPCC and R² (higher is better) of every component; models by rank."
         f"{interval_text(data)}"
     )
-    return _bar_figure(data, panels, caption, "LMAE, LPCC, R² and NMSE")
+    return _bar_figure(data, panels, caption)
 
 
 def scales(data: DatasetResults) -> Plot | None:
@@ -160,7 +160,7 @@ def scales(data: DatasetResults) -> Plot | None:
         "error with that of the truth, the error of the spectrum compares both spectra and ignores "
         f"phase.{interval_text(data)}"
     )
-    return _bar_figure(data, panels, caption, "errors from coarse to fine")
+    return _bar_figure(data, panels, caption)
 
 
 def sequence_metrics(data: DatasetResults) -> Plot | None:
@@ -181,7 +181,7 @@ def sequence_metrics(data: DatasetResults) -> Plot | None:
         "the variance in time of the velocity, not of its energy. MVPE: error of the mean velocity "
         f"at probes behind the body.{interval_text(data)}"
     )
-    return _bar_figure(data, panels, caption, "sequence metrics")
+    return _bar_figure(data, panels, caption)
 
 
 def frame_errors_of(data: DatasetResults) -> dict[str, np.ndarray]:
@@ -216,9 +216,7 @@ def error_distribution(data: DatasetResults) -> Plot | None:
         "the logarithm, all of the same height; dot: median, thick line: quartiles, thin line: 5th "
         "to 95th percentile. Frames of a trajectory are not independent."
     )
-    best = min(errors, key=lambda model: float(np.median(errors[model])))
-    alt = f"Distributions of the errors of single frames of {', '.join(errors)}; {best} has the "
-    return Plot(figure, caption, alt + "lowest median.")
+    return Plot(figure, caption)
 
 
 def _draw_violin(ax: Axes, row: int, errors: np.ndarray, colour: str) -> None:
@@ -274,8 +272,7 @@ def flows(data: DatasetResults) -> Plot | None:
         f"error of the next frame of {model}, pooled over all test flows; dotted: an equal share. "
         "A missing point is a rollout that diverged, or a flow without a rollout."
     )
-    alt = f"Errors of {len(models)} models on {len(shown)} test flows of {data.name}."
-    return Plot(figure, caption, alt)
+    return Plot(figure, caption)
 
 
 def _flow_order(listed: Sequence[dict[str, Any]]) -> tuple[list[int], str | None]:
@@ -300,8 +297,8 @@ def _flow_label(flow: dict[str, Any], name: str | None) -> str:
 def _draw_points(
     ax: Axes, data: DatasetResults, models: Sequence[str], shown: Sequence[int], lead: int | None
 ) -> None:
-    errors = {m: values for m in models if (values := flow_errors(data, m, "nmse", lead))}
-    by_row = [[v for values in errors.values() if (v := values[n])] for n in shown]
+    errors = {m: found for m in models if (found := flow_errors(data, m, "nmse", lead))}
+    by_row = [[v for by_flow in errors.values() if (v := by_flow[n])] for n in shown]
     if any(by_row):
         logarithmic(ax, "x", [v for values in by_row for v in values])
     for row, values in enumerate(by_row):

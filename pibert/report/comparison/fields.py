@@ -156,17 +156,16 @@ def overview(data: DatasetResults, name: str = "median") -> Plot | None:
         f"over the models of the {100 * SHARE:g}th percentile of the absolute error; arrows: "
         f"larger values occur. NMSE is of {quantity} in this frame. Grey: body and unknown points."
     )
-    alt = f"Maps of {quantity}: truth, predictions and errors of {', '.join(models)}."
-    return Plot(figure, caption, alt)
+    return Plot(figure, caption)
 
 
 def easy_overview(data: DatasetResults) -> Plot | None:
-    """As ``overview``, of the frame at the 5th percentile."""
+    """An easy frame as every model predicts it, with signed errors."""
     return overview(data, "easy")
 
 
 def hard_overview(data: DatasetResults) -> Plot | None:
-    """As ``overview``, of the frame at the 95th percentile."""
+    """A hard frame as every model predicts it, with signed errors."""
     return overview(data, "hard")
 
 
@@ -204,7 +203,7 @@ def components(data: DatasetResults) -> Plot | None:
 
 
 def winner_components(data: DatasetResults) -> Plot | None:
-    """As ``components`` of the best model, on the same scales; None where that is PIBERT."""
+    """Every quantity of the median frame as the best model predicts it, unless that is PIBERT."""
     best = data.models[0]
     return None if best == "pibert" or "pibert" not in data.models else _of_model(data, best)
 
@@ -245,5 +244,4 @@ def _of_model(data: DatasetResults, model: str) -> Plot | None:
         f"ends at the {100 * SHARE:g}th percentile. Grey: body and unknown points, and vorticity "
         "whose stencil touches them."
     )
-    alt = f"Maps of {', '.join(truth)}: truth, prediction of {model} and its error."
-    return Plot(figure, caption, alt)
+    return Plot(figure, caption)

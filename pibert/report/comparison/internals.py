@@ -118,8 +118,7 @@ def tokens(data: DatasetResults) -> Plot | None:
         "residual measures how much a patch violates the equations; it reduces the attention that "
         "its token receives."
     )
-    alt = f"{len(panels)} panels on the tokens of {model}: {', '.join(panels)}."
-    return Plot(figure, caption, alt.replace("_", " "))
+    return Plot(figure, caption)
 
 
 def _token_frame(data: DatasetResults, model: str, picked: Picked) -> TokenFrame:
@@ -246,9 +245,7 @@ def embedding_alignment(data: DatasetResults) -> Plot | None:
     side_legend(ax)
     if untrained:
         _draw_means(axes[0, 1], data, curves, untrained, inputs)
-    best = max(curves, key=lambda m: float(np.nanmean(curves[m])))
-    alt = f"R² by scale of {len(curves)} models on {data.name}; {best} has the highest mean."
-    return Plot(figure, _alignment_caption(data, bool(untrained), bool(inputs)), alt)
+    return Plot(figure, _alignment_caption(data, bool(untrained), bool(inputs)))
 
 
 def _curves(data: DatasetResults, name: str) -> Curves:

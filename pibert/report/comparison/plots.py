@@ -20,8 +20,6 @@ class Plot(NamedTuple):
     figure: Figure
     caption: str
     """Units, sample and how it was chosen: one to three plain sentences."""
-    alt: str
-    """One sentence for readers who cannot see the figure."""
 
 
 class Animation(NamedTuple):
@@ -29,7 +27,6 @@ class Animation(NamedTuple):
 
     data: bytes
     caption: str
-    alt: str
 
 
 def sheet(

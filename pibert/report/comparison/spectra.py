@@ -11,6 +11,7 @@ predictions, in which persistence keeps the frequencies of the flow too.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -81,11 +82,7 @@ def spectra(data: DatasetResults) -> Plot | None:
         "includes phase: at 1 (dotted) a model knows only the energy of a scale. Shaded: thirds of "
         f"the resolved wavenumbers, the bands of the tables.{more}"
     )
-    alt = (
-        f"Energy spectra of the truth and {len(curves)} models on {data.name}, and spectra of "
-        "their errors, against wavenumber, both axes logarithmic."
-    )
-    return Plot(figure, caption, alt)
+    return Plot(figure, caption)
 
 
 def _mark_bands(ax: Axes, edges: Sequence[float]) -> None:
@@ -95,7 +92,7 @@ def _mark_bands(ax: Axes, edges: Sequence[float]) -> None:
     for name, low, high in zip(BANDS, edges[:-1], edges[1:], strict=True):
         middle = (low * high) ** 0.5 if is_log else (low + high) / 2
         above = ax.get_xaxis_transform()
-        style = {"ha": "center", "va": "top", "fontsize": SMALL, "color": "0.45"}
+        style: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": SMALL, "color": "0.45"}
         ax.text(middle, 0.985, name, transform=above, **style)
 
 
@@ -131,8 +128,7 @@ def power_spectra(data: DatasetResults) -> Plot | None:
         "it: persistence, which repeats the truth one step late, is correct by construction, and "
         "the frequencies of a rollout are not shown."
     )
-    alt = f"Power spectra in time of truth and {len(density) - 1} models on {data.name}."
-    return Plot(figure, caption, alt)
+    return Plot(figure, caption)
 
 
 def _inverse(unit: str) -> str:

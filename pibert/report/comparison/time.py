@@ -9,7 +9,7 @@ import math
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -149,11 +149,7 @@ def probe_traces(data: DatasetResults) -> Plot | None:
         "the geometry, not by the predictions; the map shows the frame with the median error of "
         f"persistence.{cut}"
     )
-    alt = (
-        f"Series of {series.label} at {len(chosen)} probes on {data.name}, truth and "
-        f"{len(series.models)} models, with their errors."
-    )
-    return Plot(figure, caption, alt)
+    return Plot(figure, caption)
 
 
 def _draw_probes(
@@ -167,8 +163,8 @@ def _draw_probes(
     rim = [withStroke(linewidth=2, foreground="white")]
     for number, point in enumerate(at, start=1):
         ax.plot(*point, "o", ms=4.5, mfc="white", mec="black", mew=0.8)
-        offset = {"xytext": (4, 3), "textcoords": "offset points"}
-        ax.annotate(f"P{number}", point, **offset, fontsize=NORMAL, path_effects=rim)
+        style: dict[str, Any] = {"textcoords": "offset points", "fontsize": NORMAL}
+        ax.annotate(f"P{number}", point, xytext=(4, 3), **style, path_effects=rim)
 
 
 class Strip(NamedTuple):
@@ -246,8 +242,7 @@ def timestep_strip(data: DatasetResults) -> Plot | None:
         "starting at the frame with the median error of persistence; next-frame predictions on the "
         "scale of the truth, with their rms errors below."
     )
-    alt = f"Strip of {len(columns)} frames of {strip.name}: truth and {len(strip.models)} models."
-    return Plot(figure, caption, alt)
+    return Plot(figure, caption)
 
 
 def animation(data: DatasetResults) -> Animation | None:
@@ -288,7 +283,7 @@ def animation(data: DatasetResults) -> Animation | None:
         f"the median error of persistence: truth, next-frame prediction of {model} on the same "
         "scale, and prediction minus truth."
     )
-    return Animation(content, caption, f"Animation of {strip.name}: truth, {model} and its error.")
+    return Animation(content, caption)
 
 
 def _moment(data: DatasetResults, number: int) -> str:
@@ -319,11 +314,7 @@ def rollout(data: DatasetResults) -> Plot | None:
         "the test split, all components together. Error 1 (dotted) is that of the mean in time, "
         f"skill 0 that of repeating the last known frame.{step}{lost}"
     )
-    alt = (
-        f"Error, skill and correlation of {len(shown)} models on {data.name} over "
-        f"{len(lead)} frames ahead."
-    )
-    return Plot(figure, caption, alt)
+    return Plot(figure, caption)
 
 
 def stable_horizon(data: DatasetResults) -> Plot | None:
@@ -358,8 +349,7 @@ def stable_horizon(data: DatasetResults) -> Plot | None:
         f"variance in time, mean over starts. Rollouts end after {steps} frames (line), so bars "
         f"near it are lower bounds.{known}"
     )
-    alt = f"Bars of the stable horizon on {data.name}; the longest, {summary[order[0]][0]:.3g} "
-    return Plot(figure, caption, alt + f"frames, is that of {order[0]}.")
+    return Plot(figure, caption)
 
 
 def _draw_curves(

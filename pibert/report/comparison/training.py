@@ -70,13 +70,7 @@ def cost(data: DatasetResults) -> Plot | None:
         "from c and d; other markers than circles are variants."
         f"{shared_device_text(data)}{where}"
     )
-    first = next(iter(costs.values()))
-    alt = (
-        f"Scatter of error against cost of {len(errors)} models on {data.name}; "
-        f"{min(errors, key=errors.__getitem__)} has the lowest error, "
-        f"{min(first, key=first.__getitem__)} costs least in the first panel."
-    )
-    return Plot(figure, caption, alt)
+    return Plot(figure, caption)
 
 
 def _draw_costs(
@@ -136,8 +130,7 @@ def tuning(data: DatasetResults) -> Plot | None:
         "learning rate, best epoch of each trial. Rings mark the settings used for training. "
         "Trials that diverged are left out."
     )
-    alt = f"Validation error of {len(records)} models against {len(rates)} learning rates."
-    return Plot(figure, caption, alt)
+    return Plot(figure, caption)
 
 
 def _trials(record: Run, optimizer: str) -> dict[float, float]:
@@ -156,7 +149,7 @@ def _draw_line(
     """The line of a model, with a ring where its setting was chosen."""
     marker = "." if len(line) < 4 else ""
     ax.plot(list(line), list(line.values()), **line_style(data, model), marker=marker)
-    if ring in line:
+    if ring is not None and ring in line:
         style: dict[str, Any] = {"mfc": "white", "mec": data.colour(model), "ms": 5.5, "mew": 1.3}
         ax.plot(ring, line[ring], "o", **style, zorder=6, clip_on=False)
 
@@ -202,12 +195,7 @@ def convergence(data: DatasetResults) -> Plot | None:
         "seen, repetitions and pretraining included. Rings mark the chosen epoch, whose weights "
         "are scored on the test split."
     )
-    winner = min(curves, key=lambda model: min(curves[model].values()))
-    alt = (
-        f"Validation error of {len(curves)} models on {data.name} against samples seen; the "
-        f"lowest, {min(curves[winner].values()):.2g}, is that of {winner}."
-    )
-    return Plot(figure, caption, alt)
+    return Plot(figure, caption)
 
 
 def _samples_per_epoch(stages: Run, budget: int | float) -> float:

@@ -199,10 +199,7 @@ def multiscale(data: DatasetResults) -> Plot | None:
         f"{data.facts['test_frames']} test frames, models by rank; (c-e) profiles and (f, g) the "
         f"{line_name} of this frame, slices as grey lines.{cut.cuts.note}{interval_text(data)}"
     )
-    alt = (
-        f"Profiles of {quantity} across the stream and along the wake: truth, {', '.join(models)}."
-    )
-    return Plot(figure, caption, alt)
+    return Plot(figure, caption)
 
 
 def _draw_errors(ax: Axes, data: DatasetResults, quantity: str, slices: Sequence[Slice]) -> None:
@@ -242,8 +239,7 @@ def cross_sections(data: DatasetResults) -> Plot | None:
         f"{' and '.join(models)} on the scale of the truth; white: the columns of the profiles "
         f"below.{note}"
     )
-    alt = f"Maps and profiles of {quantity} in {len(picks)} frames: truth, {', '.join(models)}."
-    return Plot(figure, caption, alt)
+    return Plot(figure, caption)
 
 
 def _draw_block(lines: np.ndarray, cut: _Cut, quantity: str, heading: str) -> None:

@@ -204,7 +204,9 @@ def score_free_runs(predictor: RolloutPredictor, samples: Samples, frames: int) 
         samples: Their window has at least the predictor's history.
         frames: Most frames of a run; it ends with its stretch.
     """
-    stretches = [(samples.locate(own[0]), min(frames, len(own))) for own in sequences(samples)]
+    stretches = [
+        (samples.locate(piece[0]), min(frames, len(piece))) for piece in sequences(samples)
+    ]
     runs = [(start, count) for start, count in stretches if count >= LEAST_FRAMES]
     if not runs:
         raise ValueError(

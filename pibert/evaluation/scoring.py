@@ -77,10 +77,12 @@ def score_frames(predictor: Predictor, samples: Samples) -> FrameScores:
         _keep(kept, frames, samples, pieces, predictor.normalizer)
     arrays = {name: torch.cat(rows) for name, rows in (terms | kept).items()}
     named = {f"{space}/{m.name}": m for space, group in measures.items() for m in group}
-    entries = {name: [vars_of(entry) for entry in own.entries] for name, own in named.items()}
+    entries = {
+        name: [vars_of(entry) for entry in measure.entries] for name, measure in named.items()
+    }
     values = {
-        name: [v if math.isfinite(v) else None for v in own.values(sums).tolist()]
-        for name, own in named.items()
+        name: [v if math.isfinite(v) else None for v in measure.values(sums).tolist()]
+        for name, measure in named.items()
         for sums in (arrays[f"terms/{name}"].sum(0),)
     }
     arrays |= _pictures(predictor, samples, arrays["errors/last"])
@@ -233,13 +235,13 @@ def body_at(trajectory: Trajectory, frames: Tensor, device: torch.device) -> Ten
 
 def own_spec(common: FieldSpec, trajectory: Trajectory) -> FieldSpec:
     """The spec of the predicted fields with the time step and scales of a trajectory."""
-    own = trajectory.spec
+    source = trajectory.spec
     spec = replace(
         common,
-        dt=own.dt,
-        reference_velocity=own.reference_velocity,
-        reference_length=own.reference_length,
-        viscosity=own.viscosity,
+        dt=source.dt,
+        reference_velocity=source.reference_velocity,
+        reference_length=source.reference_length,
+        viscosity=source.viscosity,
     )
     reynolds = trajectory.parameters.get("Re")
     if spec.reference_velocity is None and reynolds and spec.viscosity and spec.reference_length:
@@ -258,7 +260,7 @@ def _keep(
     """Keep what figures and intervals need of a trajectory beside the terms."""
     trajectory, target = _targets(samples, [number for piece in pieces for number in piece])
     still = replace(frames, prediction=frames.last)
-    own = {
+    more = {
         "rows/trajectory": torch.full((len(target),), trajectory),
         "rows/frame": target,
         "sequences/trajectory": torch.full((len(pieces),), trajectory),
@@ -273,15 +275,15 @@ def _keep(
             continue
         series = probe_series(piece)
         time = correlation_time(series.truth.flatten(1)) if series.probes else None
-        own["correlation"][number] = torch.nan if time is None else time
-        first = frames.spec.velocity is not None and "probes/truth" not in {**kept, **own}
+        more["correlation"][number] = torch.nan if time is None else time
+        first = frames.spec.velocity is not None and "probes/truth" not in {**kept, **more}
         if first and not alone:
-            own |= {
+            more |= {
                 "probes/places": torch.as_tensor(series.probes).cpu(),
                 "probes/truth": series.truth.cpu(),
                 "probes/prediction": series.prediction.cpu(),
             }
-    for name, value in own.items():
+    for name, value in more.items():
         kept.setdefault(name, []).append(value)
 
 

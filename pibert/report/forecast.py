@@ -364,12 +364,12 @@ class _Ffmpeg(FFMpegWriter):
 
     @classmethod
     def bin_path(cls) -> str:
-        own = FFMpegWriter.bin_path()
-        if shutil.which(own) is None and importlib.util.find_spec("imageio_ffmpeg"):
+        path = FFMpegWriter.bin_path()
+        if shutil.which(path) is None and importlib.util.find_spec("imageio_ffmpeg"):
             from imageio_ffmpeg import get_ffmpeg_exe
 
             return str(get_ffmpeg_exe())
-        return own
+        return path
 
 
 class Mp4Writer(FilmWriter):

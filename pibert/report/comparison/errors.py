@@ -188,8 +188,8 @@ def frame_errors_of(data: DatasetResults) -> dict[str, np.ndarray]:
     """Positive errors of single frames over all seeds, by model, best first."""
     errors = {}
     for model in data.models:
-        seeds = [scores.arrays for (m, _), scores in data.scores.items() if m == model]
-        arrays = [own["errors/prediction"].numpy() for own in seeds if "errors/prediction" in own]
+        runs = [scores.arrays for (m, _), scores in data.scores.items() if m == model]
+        arrays = [run["errors/prediction"].numpy() for run in runs if "errors/prediction" in run]
         pooled = np.concatenate([np.empty(0), *arrays])
         positive = pooled[np.isfinite(pooled) & (pooled > 0)]
         if positive.size:

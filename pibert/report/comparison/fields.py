@@ -222,8 +222,8 @@ def _of_model(data: DatasetResults, model: str) -> Plot | None:
         low, high, colours = true.scale(signed=name == VORTICITY)
         if name == VORTICITY and low < 0 < true.robust_limit:  # not left to a few points at a wall
             low, high = -true.robust_limit, true.robust_limit
-        errors = {m: Layer(own[name].values - true.values) for m, own in answers.items()}
-        widest = max(error_limit([own], true) for own in errors.values())
+        errors = {m: Layer(layers[name].values - true.values) for m, layers in answers.items()}
+        widest = max(error_limit([error], true) for error in errors.values())
         answer, error = answers[model][name], errors[model]
         show(line[0], true, grid, low, high, colours)
         image = show(line[1], answer, grid, low, high, colours)

@@ -122,14 +122,14 @@ def tokens(data: DatasetResults) -> Plot | None:
 
 
 def _token_frame(data: DatasetResults, model: str, picked: Picked) -> TokenFrame:
-    arrays, rival = data.first(model).part("tokens"), data.rival(model)
+    arrays, rival = data.first(model).group("tokens"), data.rival(model)
     gain = None
     if rival in picked.predictions:
-        theirs, own = (
+        rival_errors, errors = (
             token_errors(picked.predictions[m], picked.truth, picked.shown, int(arrays["patch"]))
             for m in (rival, model)
         )
-        gain = theirs - own
+        gain = rival_errors - errors
     return TokenFrame(data, model, rival, picked, arrays, gain)
 
 
@@ -226,7 +226,9 @@ def embedding_alignment(data: DatasetResults) -> Plot | None:
     curves = _curves(data, "alignment")
     if not curves:
         return None
-    untrained = {m: own for m, own in _curves(data, "alignment_untrained").items() if m in curves}
+    untrained = {
+        m: values for m, values in _curves(data, "alignment_untrained").items() if m in curves
+    }
     inputs = {
         label: next(iter(found.values()))
         for name, label in _INPUT.items()
@@ -249,8 +251,8 @@ def embedding_alignment(data: DatasetResults) -> Plot | None:
 
 
 def _curves(data: DatasetResults, name: str) -> Curves:
-    curves = {m: own.double().numpy() for m, own in data.arrays_of(data.models, name).items()}
-    return {m: own.clip(_LOWEST) for m, own in curves.items() if np.isfinite(own).any()}
+    curves = {m: values.double().numpy() for m, values in data.arrays_of(data.models, name).items()}
+    return {m: values.clip(_LOWEST) for m, values in curves.items() if np.isfinite(values).any()}
 
 
 def _draw_means(

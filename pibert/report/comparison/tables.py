@@ -61,9 +61,9 @@ def overview(datasets: Sequence[DatasetResults]) -> Table | None:
     models = list(dict.fromkeys(m for data in datasets for m in data.models))
     # A model that has not run everywhere has no mean rank.
     means = {
-        m: sum(own[m] for own in ranks.values()) / len(ranks)
+        m: sum(ranking[m] for ranking in ranks.values()) / len(ranks)
         for m in models
-        if all(m in own for own in ranks.values())
+        if all(m in ranking for ranking in ranks.values())
     }
     models.sort(key=lambda m: means.get(m, math.inf))
     columns = [Numbers(label="mean rank ↓", values=means, better="lower")]
@@ -136,7 +136,7 @@ def seeds(data: DatasetResults) -> Table | None:
     if len(data.seeds) < 2:
         return None
     found = {m: {r["seed"]: r["value"] for r in data.find(m, "nmse")} for m in data.models}
-    known = {m: [v for v in own.values() if v is not None] for m, own in found.items()}
+    known = {m: [v for v in by_seed.values() if v is not None] for m, by_seed in found.items()}
     spread = {m: statistics.stdev(v) if len(v) > 1 else None for m, v in known.items()}
     for model in set(UNTRAINED) & set(found):  # one run holds for every seed
         found[model] = dict.fromkeys(data.seeds, data.value(model, "nmse"))
@@ -157,23 +157,23 @@ def flow_errors(
 ) -> list[float | None]:
     """A metric of every test flow, mean over seeds; empty where it was not measured."""
     runs = [
-        own["flows"]
-        for own in data.results.get("by_flow", ())
-        if (own["data"], own["model"]) == (data.name, model)
-        and (own["metric"], own["lead"]) == (metric, lead)
+        row["flows"]
+        for row in data.results.get("by_flow", ())
+        if (row["data"], row["model"]) == (data.name, model)
+        and (row["metric"], row["lead"]) == (metric, lead)
     ]
-    return [None if None in own else mean_of(own) for own in zip(*runs, strict=True)]
+    return [None if None in seeds else mean_of(seeds) for seeds in zip(*runs, strict=True)]
 
 
 def flows(data: DatasetResults) -> Table | None:
     """How the pooled error is spread over the test flows."""
-    errors = {m: own for m in data.models if (own := flow_errors(data, m, "nmse"))}
+    errors = {m: values for m in data.models if (values := flow_errors(data, m, "nmse"))}
     if not errors or len(next(iter(errors.values()))) < 2:
         return None
     names = [flow["name"] for flow in data.facts["flows"]]
-    known = {m: [v for v in own if v is not None] for m, own in errors.items()}
-    known = {m: own for m, own in known.items() if own}
-    worst: dict[str, float | None] = {m: max(own) for m, own in known.items()}
+    known = {m: [v for v in values if v is not None] for m, values in errors.items()}
+    known = {m: values for m, values in known.items() if values}
+    worst: dict[str, float | None] = {m: max(values) for m, values in known.items()}
     won = dict.fromkeys(errors, 0.0)
     for flow in range(len(names)):
         here = {m: v for m, values in errors.items() if (v := values[flow]) is not None}
@@ -182,7 +182,7 @@ def flows(data: DatasetResults) -> Table | None:
     columns = [
         measured(data, "NMSE, pooled", "nmse"),
         measured(data, "mean over flows", "nmse_flow_mean"),
-        _lower("median flow", {m: statistics.median(own) for m, own in known.items()}),
+        _lower("median flow", {m: statistics.median(values) for m, values in known.items()}),
         _lower("worst flow", worst, {m: names[errors[m].index(v)] for m, v in worst.items()}),
         measured(data, "share of the worst", "largest_flow_share", form=percent),
         Numbers(label="flows won ↑", values=won, better="higher", form=lambda n: f"{n:.0f}"),
@@ -351,7 +351,7 @@ def official(data: DatasetResults) -> Table | None:
 
 def ensembles(data: DatasetResults) -> Table | None:
     """Scores of single samples and of ensembles, for models that sample."""
-    facts = {m: own for m in data.models if (own := data.first(m).card.get("draws"))}
+    facts = {m: card for m in data.models if (card := data.first(m).card.get("draws"))}
     if not facts:
         return None
     components = (*data.spec.channels, "all")
@@ -507,7 +507,7 @@ def tuned_settings(records: Mapping[str, Run]) -> list[tuple[str, float]]:
     trials = [trial for record in records.values() for trial in record["trials"]]
     order = list(dict.fromkeys(trial["optimizer"] for trial in trials))
     found = {(trial["optimizer"], trial["learning_rate"]) for trial in trials}
-    return sorted(found, key=lambda own: (order.index(own[0]), own[1]))
+    return sorted(found, key=lambda setting: (order.index(setting[0]), setting[1]))
 
 
 def _tuned_row(
@@ -537,8 +537,8 @@ def _tuned_row(
 
 def rollout(data: DatasetResults) -> Table | None:
     """Errors at some lead times, and how long rollouts stay useful."""
-    curves = [own.arrays.get("rollout/curves") for own in data.scores.values()]
-    steps = min((0 if own is None else len(own) for own in curves), default=0)
+    curves = [scores.arrays.get("rollout/curves") for scores in data.scores.values()]
+    steps = min((0 if curve is None else len(curve) for curve in curves), default=0)
     if not steps:
         return None
     leads = sorted({1, max(1, round(steps / 4)), max(1, round(steps / 2)), steps})
@@ -579,7 +579,7 @@ def _rolled(
             curves, summary = (scores.arrays[f"rollout/{name}"] for name in ("curves", "summary"))
             values = curves[lead - 1] if lead else summary
             found[model].append(float(values[names.index((metric, "all"))]))
-    means = {m: mean_of(own) for m, own in found.items()}
+    means = {m: mean_of(values) for m, values in found.items()}
     return Numbers(label=label, values=means, better=better, form=form)
 
 

@@ -104,7 +104,9 @@ def tuning(data: DatasetResults) -> Plot | None:
     if len(rates) < 2:
         return None
     panels = {
-        optimizer: {m: line for m, own in records.items() if (line := _trials(own, optimizer))}
+        optimizer: {
+            m: line for m, record in records.items() if (line := _trials(record, optimizer))
+        }
         for optimizer in dict.fromkeys(name for name, _ in settings)
     }
     errors = [e for lines in panels.values() for line in lines.values() for e in line.values()]
@@ -159,10 +161,10 @@ def convergence(data: DatasetResults) -> Plot | None:
     stages = {m: dict(data.first(m).card.get("training") or {}) for m in data.models}
     budget = data.results.get("comparison", {}).get("samples")
     curves, best, starts = {}, {}, {}
-    for model, own in stages.items():
-        per_epoch = _samples_per_epoch(own, budget or 1.0)
-        starts[model] = per_epoch * own.get("pretraining", {}).get("epochs", 0)
-        recorded = own.get("training", {}).get("curve", ())
+    for model, own_stages in stages.items():
+        per_epoch = _samples_per_epoch(own_stages, budget or 1.0)
+        starts[model] = per_epoch * own_stages.get("pretraining", {}).get("epochs", 0)
+        recorded = own_stages.get("training", {}).get("curve", ())
         errors = {epoch: values.get(ERROR) for epoch, values in recorded}
         curve = {
             starts[model] + per_epoch * epoch: float(error)
@@ -171,7 +173,7 @@ def convergence(data: DatasetResults) -> Plot | None:
         }
         if curve:
             curves[model] = curve
-            best[model] = starts[model] + per_epoch * own["training"]["best_epoch"]
+            best[model] = starts[model] + per_epoch * own_stages["training"]["best_epoch"]
     if not curves:
         return None
     figure, axes = sheet(8.4, max(3.8, 0.16 * len(curves) + 1.2))

@@ -197,7 +197,9 @@ def cross_sections(data: DatasetResults) -> Plot | None:
     picks = {name: picked for name in PICKS if (picked := pick(data, name)) is not None}
     if not picks:
         return None
-    models = [m for m in drawn_models(data) if all(m in own.predictions for own in picks.values())]
+    models = [
+        m for m in drawn_models(data) if all(m in picked.predictions for picked in picks.values())
+    ]
     quantity = main_quantity(data)
     figure, axes = sheet(10, 2.2 * len(picks) + 0.4, len(picks), 3, sharey=True)
     for row, (name, picked) in zip(axes, picks.items(), strict=True):

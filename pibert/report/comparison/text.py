@@ -20,7 +20,7 @@ def title(datasets: Sequence[DatasetResults]) -> str:
 
 
 def verdict(data: DatasetResults, *, short: bool = False) -> str:
-    """The winner, its margin, and how certain the ranking is; short: without the other places."""
+    """The winner, its margin, and how certain the ranking is; short: without the other ranks."""
     models, best = data.models, data.models[0]
     frames = integer(data.facts["test_frames"])
     sentences = [
@@ -30,7 +30,7 @@ def verdict(data: DatasetResults, *, short: bool = False) -> str:
     if "persistence" in models:
         sentences.append(_persistence(data))
     if not short:
-        sentences += _places(data)
+        sentences += _other_ranks(data)
     sentences.append(_certainty(data))
     return " ".join(sentences)
 
@@ -59,7 +59,7 @@ def _persistence(data: DatasetResults) -> str:
     return f"Repeating the last frame (persistence) gives {error}, {times} times as much{lost}."
 
 
-def _places(data: DatasetResults) -> list[str]:
+def _other_ranks(data: DatasetResults) -> list[str]:
     """The second, the first trained network, and PIBERT."""
     models, sentences = data.models, []
     if len(models) > 1:
@@ -72,14 +72,14 @@ def _places(data: DatasetResults) -> list[str]:
     if models[0] in UNTRAINED and trained:
         sentences.append(
             "The winner is a reference predictor, not a trained network; the best network is "
-            f"{trained[0]}, in place {models.index(trained[0]) + 1} with "
+            f"{trained[0]}, ranked {models.index(trained[0]) + 1} with "
             f"{_error(data, trained[0])}."
         )
     elif not trained:
         sentences.append("No trained network was compared.")
     if "pibert" in models and "pibert" not in (*models[:2], *trained[:1]):
-        place = models.index("pibert") + 1
-        sentences.append(f"pibert is in place {place} with {_error(data, 'pibert')}.")
+        rank = models.index("pibert") + 1
+        sentences.append(f"pibert is ranked {rank} with {_error(data, 'pibert')}.")
     return sentences
 
 
@@ -91,10 +91,10 @@ def _certainty(data: DatasetResults) -> str:
         return f"There are too few test frames for intervals, so nothing here is certain. {seeds}"
     level = [model for model in data.models if is_level(data.find(model, "nmse"))]
     if level:
-        sentences = f"Not significantly different from {data.models[0]}: {_listed(level)}."
+        finding = f"Not significantly different from {data.models[0]}: {_listed(level)}."
     else:
-        sentences = f"All other models differ significantly from {data.models[0]}."
-    return f"{sentences} Intervals cover the choice of test frames only. {seeds}"
+        finding = f"All other models differ significantly from {data.models[0]}."
+    return f"{finding} Intervals cover the choice of test frames only. {seeds}"
 
 
 def _listed(names: Sequence[str]) -> str:

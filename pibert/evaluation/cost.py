@@ -1,18 +1,16 @@
 """The cost of a model: size, time, memory, arithmetic.
 
-Time is that of one call in evaluation mode without gradients, on standardised fields that lie on
-the device already: warm-up calls first, then calls timed one by one with the device waited for
-before and after each; the median counts, and over the batch it is the time of a sample. Sampling
-models make all their steps in one call.
+Time is the median over synchronised calls in evaluation mode without gradients, after warm-up, on
+standardised fields that are on the device already, divided by the batch size. Sampling models make
+all their steps in one call.
 
-Peak memory is that of the weights and of what a call adds at most on a CUDA device; the input and
-what else the process keeps there do not count. A CPU has no count of its own for a call, so there
-it is None.
+Peak memory is that of the weights and of what a call adds at most on a CUDA device, without the
+input and other data of the process. On a CPU it is not measured.
 
 FLOPs are those of matrix products, convolutions and attention in one call on one sample, a product
 and a sum counting two, as ``torch.utils.flop_counter`` counts them. Fourier transforms, gathers and
-all that works element by element are not counted: for spectral models it is a lower bound. Work in
-complex numbers counts as if it were real.
+elementwise operations are not counted: for spectral models it is a lower bound. Complex operations
+count as real ones.
 """
 
 import platform
@@ -41,7 +39,7 @@ MOST_REPEATS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class BatchCost:
-    """What a call on a batch of some size costs."""
+    """The cost of a call on a batch."""
 
     batch: int
     ms_per_sample: float | None
@@ -52,7 +50,7 @@ class BatchCost:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a model costs; plain numbers, so that ``dataclasses.asdict`` is JSON."""
+    """The cost of a model; plain numbers, so that ``dataclasses.asdict`` is JSON."""
 
     parameters: int
     """Real numbers in the weights; a complex one is two. Buffers do not count."""
@@ -88,10 +86,8 @@ def measure_cost(
         spec: Of the fields: gives their channels and grid.
         device: Where to measure.
         batches: Sizes to measure.
-        seconds: After so long a size has been measured enough.
+        seconds: Time to spend on each size.
     """
-    if not batches or min(batches) < 1:
-        raise ValueError(f"expected batch sizes of at least 1, found {tuple(batches)}")
     device = torch.device(device)
     model = model.to(device)
     config: Any = getattr(model, "config", None)
@@ -160,13 +156,13 @@ def _batch_cost(
 ) -> BatchCost:
     peak = None
     try:
-        given = _input(model, spec, device, size)
-        milliseconds = _timed(lambda: model(*given), device, seconds)
+        batch = _input(model, spec, device, size)
+        milliseconds = _timed(lambda: model(*batch), device, seconds)
         if device.type == "cuda":
             weights = sum(w.numel() * w.element_size() for w in model.state_dict().values())
             torch.cuda.reset_peak_memory_stats(device)
             held = torch.cuda.memory_allocated(device)
-            model(*given)
+            model(*batch)
             torch.cuda.synchronize(device)
             peak = torch.cuda.max_memory_allocated(device) - held + weights
     except torch.OutOfMemoryError:
@@ -179,15 +175,15 @@ def _timed(call: Callable[[], object], device: torch.device, seconds: float) -> 
     """The median time of a call in milliseconds."""
     for _ in range(WARM_UP):
         call()
-    taken: list[float] = []
+    times: list[float] = []
     end = time.perf_counter() + seconds
-    while len(taken) < LEAST_REPEATS or (len(taken) < MOST_REPEATS and time.perf_counter() < end):
+    while len(times) < LEAST_REPEATS or (len(times) < MOST_REPEATS and time.perf_counter() < end):
         _wait(device)
         start = time.perf_counter()
         call()
         _wait(device)
-        taken.append(time.perf_counter() - start)
-    return 1e3 * statistics.median(taken)
+        times.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(times)
 
 
 def _wait(device: torch.device) -> None:

@@ -59,23 +59,18 @@ def score_ensemble(
     Args:
         predictor: Of one or more frames ahead; its first one counts.
         samples: Test windows of one frame ahead.
-        frames: How many to take, evenly spread.
+        frames: Number of frames, evenly spread.
         members: Of each ensemble; 2 or more.
     """
-    model, spec = predictor.model, samples.spec
-    if not isinstance(model, Sampler):
-        raise ValueError(
-            f"expected a model that gives samples, found {type(model).__name__}; leave this out"
-        )
-    if members < 2:
-        raise ValueError(f"expected at least 2 ensemble members, found {members}")
+    model = predictor.model
+    assert isinstance(model, Sampler)
     total = sum(_terms_of_batches(predictor, model, samples, frames, members))
     values = values_of(torch.as_tensor(total), members)
-    return entries_of(spec), values.flatten().tolist()
+    return entries_of(samples.spec), values.flatten().tolist()
 
 
 def entries_of(spec: FieldSpec) -> list[Entry]:
-    """What ``score_ensemble`` gives the values of, in order."""
+    """The entries of the values of ``score_ensemble``, in order."""
     components = (*zip(spec.channels, spec.units, strict=True), (ALL, common_unit(spec)))
     return [
         Entry(
@@ -99,41 +94,35 @@ def _terms_of_batches(
         windows = [seen_by(predictor, samples, [row]) for row in rows[start : start + _BATCH]]
         x, parameters, mask, truth, known = (torch.cat(part) for part in zip(*windows, strict=True))
         with full_precision(predictor.device):  # as every prediction
-            found = model.samples(x, parameters, mask, members)[:, :, :channels]
-        drawn, truth = (predictor.normalizer.invert(own.double()) for own in (found, truth))
-        yield terms_of(drawn, truth, known, samples.spec, predictor.normalizer)
+            ensemble = model.samples(x, parameters, mask, members)[:, :, :channels]
+        ensemble, truth = (predictor.normalizer.invert(f.double()) for f in (ensemble, truth))
+        yield terms_of(ensemble, truth, known, samples.spec, predictor.normalizer)
 
 
 def terms_of(
-    drawn: Float[Tensor, "b m c y x"],
+    ensemble: Float[Tensor, "b m c y x"],
     truth: Float[Tensor, "b c y x"],
     known: Bool[Tensor, "b y x"],
     spec: FieldSpec,
     normalizer: Normalizer,
 ) -> Float[Tensor, "component 6"]:
-    """Sums over the known points of every channel and of all: what ``values_of`` reads.
+    """Sums over the known points of every channel and of all: the input of ``values_of``.
 
     Points, energy of the truth, squared error of a member, of the mean, variance, CRPS.
     """
-    scales = torch.tensor(channel_scales(spec, normalizer)).to(truth)[:, None, None]
-    drawn, truth = drawn.double(), truth.double()
-    mean = drawn.mean(1)
-    points = torch.stack(
-        (
-            torch.ones_like(truth),
-            truth.square(),
-            (drawn - truth[:, None]).square().mean(1),
-            (mean - truth).square(),
-            drawn.var(1),
-        )
+    ensemble, truth = ensemble.double(), truth.double()
+    points = (
+        torch.ones_like(truth),
+        truth.square(),
+        (ensemble - truth[:, None]).square().mean(1),
+        (ensemble.mean(1) - truth).square(),
+        ensemble.var(1),
+        crps(ensemble, truth),
     )
-    where = known[:, None]
-    ranked = crps(drawn, truth)
-    each = torch.where(where, points, 0.0).sum((1, 3, 4))
-    each = torch.cat((each, torch.where(where, ranked, 0.0).sum((0, 2, 3))[None]))
-    weight = scales.flatten()
+    each = torch.where(known[:, None], torch.stack(points), 0.0).sum((1, 3, 4))
+    scales = torch.tensor(channel_scales(spec, normalizer)).to(truth)
     powers = torch.tensor([0, 2, 2, 2, 2, 1], device=each.device)[:, None]
-    pooled = (each / weight**powers).sum(1, keepdim=True)
+    pooled = (each / scales**powers).sum(1, keepdim=True)
     return torch.cat((each, pooled), dim=1).mT
 
 
@@ -144,24 +133,24 @@ def values_of(
     count, energy, single, mean, variance, ranked = sums.unbind(-1)
     spread = ratio(variance, count).sqrt()
     skill = ratio(mean, count).sqrt()
-    found = {
+    values = {
         "draw_nmse": ratio(single, energy),
         "draws_mean_nmse": ratio(mean, energy),
         "draws_spread": spread,
         "spread_skill": (1 + 1 / members) ** 0.5 * ratio(spread, skill),
         "crps": ratio(ranked, count),
     }
-    return torch.stack([found[metric] for metric in METRICS])
+    return torch.stack([values[metric] for metric in METRICS])
 
 
 def crps(
-    drawn: Float[Tensor, "b m c y x"], truth: Float[Tensor, "b c y x"]
+    ensemble: Float[Tensor, "b m c y x"], truth: Float[Tensor, "b c y x"]
 ) -> Float[Tensor, "b c y x"]:
     """Continuous ranked probability score of two or more members at every point; fair."""
-    count = drawn.shape[1]
-    error = (drawn - truth[:, None]).abs().mean(1)
-    # Of sorted values x_1 <= ... <= x_K, the differences of all pairs add up to
+    count = ensemble.shape[1]
+    error = (ensemble - truth[:, None]).abs().mean(1)
+    # With sorted values x_1 <= ... <= x_K, the differences of all pairs add up to
     # sum_i (2 i - K - 1) x_i.
-    places = 2 * torch.arange(1, count + 1, device=drawn.device) - count - 1
-    apart = torch.einsum("bm...,m->b...", drawn.sort(dim=1).values, places.to(drawn))
-    return error - apart / (count * (count - 1))
+    weights = 2 * torch.arange(1, count + 1, device=ensemble.device) - count - 1
+    pairs = torch.einsum("bm...,m->b...", ensemble.sort(dim=1).values, weights.to(ensemble))
+    return error - pairs / (count * (count - 1))

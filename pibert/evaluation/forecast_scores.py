@@ -33,14 +33,14 @@ class ForecastScores:
         measured = block.truth.isfinite().all(1)
         known = measured & block.known
         self.unseen += int((measured & ~block.known).sum())
-        there = known.flatten(1).any(1)
-        if not bool(there.any()):
+        scored = known.flatten(1).any(1)
+        if not bool(scored.any()):
             return
         frames = Frames(
-            prediction=block.fields[there],
-            truth=torch.where(known[:, None], block.truth, 0.0)[there],
-            last=last[there],
-            known=known[there],
+            prediction=block.fields[scored],
+            truth=torch.where(known[:, None], block.truth, 0.0)[scored],
+            last=last[scored],
+            known=known[scored],
             body=None,
             spec=self.measure.spec,
         )
@@ -48,10 +48,10 @@ class ForecastScores:
         if block.low is not None and block.high is not None:
             counted = known[:, None] & block.low.isfinite()
             inside = counted & (block.low <= block.truth) & (block.truth <= block.high)
-            counts = [mask[there].flatten(2).sum(2) for mask in (inside, counted)]
+            counts = [mask[scored].flatten(2).sum(2) for mask in (inside, counted)]
             self._inside.append(torch.stack(counts, dim=1).double())
-        self.numbers += block.number[there].tolist()
-        self.times += block.time[there].tolist()
+        self.numbers += block.number[scored].tolist()
+        self.times += block.time[scored].tolist()
 
     @property
     def components(self) -> list[str]:

@@ -1,10 +1,10 @@
 """The location of a body, and the points at a boundary or near it, in each frame.
 
-Locations are in cells, column 0 and row 0 the first, so that they index fields. Of several bodies
-the one farthest downstream is located, since the wake is behind it; bodies are separate where a
-column has no point of any, so bodies side by side are one. The diameter is the extent across the
-stream, from the lowest to the highest row; the centre is that of the bounding box. A moving body is
-located in all frames at once, and nothing here waits for the device.
+Locations are in cells, so that they index fields. Of several bodies the one farthest downstream is
+located, since the wake is behind it; bodies are separate if a column without body points lies
+between them. The diameter is the extent across the stream, from the lowest to the highest row; the
+centre is that of the bounding box. A moving body is located in all frames at once, without waiting
+for the device.
 """
 
 from typing import NamedTuple
@@ -17,11 +17,11 @@ from pibert.evaluation.measure import Frames
 from pibert.fields import Grid
 
 
-class Place(NamedTuple):
-    """The bounding box of a body in each frame; of a body at rest, of one for all."""
+class BodyBox(NamedTuple):
+    """The bounding box of a body in each frame; a single one for a body at rest."""
 
     present: Bool[Tensor, " t"]
-    """Whether there is a body; the rest means something only where there is."""
+    """Whether there is a body; the other members are valid only where there is one."""
     centre_x: Float[Tensor, " t"]
     """In cells."""
     centre_y: Float[Tensor, " t"]
@@ -33,19 +33,19 @@ class Place(NamedTuple):
 
 
 def body_of(frames: Frames) -> Bool[Tensor, "#t y x"]:
-    """The body of each frame; one for all where it rests, and an empty one where there is none."""
+    """The body of each frame; a single mask for a body at rest, an empty one without a body."""
     if frames.body is None:
         return torch.zeros_like(frames.known[:1])
     # A mask that was expanded over the frames is the same in each of them.
     return frames.body[:1] if frames.body.stride(0) == 0 else frames.body
 
 
-def locate(body: Bool[Tensor, "t y x"], grid: Grid) -> Place:
-    """The place of the body farthest downstream in each frame."""
+def locate(body: Bool[Tensor, "t y x"], grid: Grid) -> BodyBox:
+    """The box of the body farthest downstream in each frame."""
     first, last = _last_run(body.any(-2))
     columns = torch.arange(body.shape[-1], device=body.device)
     lowest, highest = _extent((body & (columns >= first[:, None])[:, None]).any(-1))
-    return Place(
+    return BodyBox(
         present=body.flatten(1).any(-1),
         centre_x=(first + last).double() / 2,
         centre_y=(lowest + highest).double() / 2,
@@ -54,25 +54,25 @@ def locate(body: Bool[Tensor, "t y x"], grid: Grid) -> Place:
     )
 
 
-def _extent(here: Bool[Tensor, "t n"]) -> tuple[Int[Tensor, " t"], Int[Tensor, " t"]]:
-    """The first and the last place that is true."""
-    size = here.shape[-1]
-    places = torch.arange(size, device=here.device)
-    first = torch.where(here, places, size).amin(-1)
-    return first, torch.where(here, places, -1).amax(-1)
+def _extent(mask: Bool[Tensor, "t n"]) -> tuple[Int[Tensor, " t"], Int[Tensor, " t"]]:
+    """The first and the last index that is true."""
+    size = mask.shape[-1]
+    index = torch.arange(size, device=mask.device)
+    first = torch.where(mask, index, size).amin(-1)
+    return first, torch.where(mask, index, -1).amax(-1)
 
 
-def _last_run(here: Bool[Tensor, "t n"]) -> tuple[Int[Tensor, " t"], Int[Tensor, " t"]]:
-    """The first and the last place of the last run of true ones."""
-    last = _extent(here)[1]
-    places = torch.arange(here.shape[-1], device=here.device)
-    gap = ~here & (places < last[:, None])
+def _last_run(mask: Bool[Tensor, "t n"]) -> tuple[Int[Tensor, " t"], Int[Tensor, " t"]]:
+    """The first and the last index of the last run of true values."""
+    last = _extent(mask)[1]
+    index = torch.arange(mask.shape[-1], device=mask.device)
+    gap = ~mask & (index < last[:, None])
     return _extent(gap)[1] + 1, last
 
 
-def nearest_cell(place: Float[Tensor, " t"], size: int) -> Int[Tensor, " t"]:
-    """The cell that a place lies in, half-way ones the next, clipped to the grid."""
-    return (place + 0.5).floor().long().clamp(0, size - 1)
+def nearest_cell(position: Float[Tensor, " t"], size: int) -> Int[Tensor, " t"]:
+    """The index of the nearest cell, the next one half-way between two, clipped to the grid."""
+    return (position + 0.5).floor().long().clamp(0, size - 1)
 
 
 def boundary_points(body: Bool[Tensor, "t y x"], grid: Grid) -> Bool[Tensor, "t y x"]:
@@ -106,15 +106,15 @@ def distance(body: Bool[Tensor, "t y x"], grid: Grid) -> Float[Tensor, "t y x"]:
 
 
 def _nearest_along(squared: Tensor, dim: int, step: float, periodic: bool) -> Tensor:
-    """The least of the squared distances at other places of a line and of the way there."""
+    """The least of squared distance at another point of a line plus that to this point."""
     size = squared.shape[dim]
-    places = torch.arange(size, dtype=squared.dtype, device=squared.device)
+    index = torch.arange(size, dtype=squared.dtype, device=squared.device)
     shape = [-1 if axis == dim else 1 for axis in range(3)]
     nearest = torch.full_like(squared, torch.inf)
     for other in range(size):
-        gap = (places - other).abs()
+        gap = (index - other).abs()
         if periodic:
             gap = torch.minimum(gap, size - gap)
-        way = (gap * step).square().view(shape)
-        nearest = torch.minimum(nearest, squared.narrow(dim, other, 1) + way)
+        along = (gap * step).square().view(shape)
+        nearest = torch.minimum(nearest, squared.narrow(dim, other, 1) + along)
     return nearest

@@ -1,4 +1,4 @@
-"""Inside an evaluated model: tokens, what its embeddings know of the vorticity, its ensemble.
+"""Diagnostics of an evaluated model: its tokens, its embeddings, its ensemble.
 
 Embeddings of all models are evaluated on one lattice of tokens, that of PIBERT's default, beside
 three untrained ones: those of the same model with fresh weights, and the velocity itself, as all
@@ -49,8 +49,8 @@ def insight(predictor: Predictor, samples: Samples, own: Samples, row: int) -> I
         return card, arrays
     seen = seen_by(predictor, samples, [row])
     if isinstance(model, TokenModel):
-        found = token_diagnostics(model, seen.x, seen.parameters, seen.mask)
-        arrays |= {f"tokens/{name}": value for name, value in found.items()}
+        tokens = token_diagnostics(model, seen.x, seen.parameters, seen.mask)
+        arrays |= {f"tokens/{name}": value for name, value in tokens.items()}
     with torch.no_grad():
         embedded = model.embed(seen.x, seen.parameters, seen.mask)
     assert embedded is not None
@@ -67,15 +67,15 @@ def insight(predictor: Predictor, samples: Samples, own: Samples, row: int) -> I
         card["embedding"] = facts | {"entries": [], "values": [], "missing": str(error)}
         return card, arrays
     arrays |= {
-        name: torch.tensor(list(found.values()), dtype=torch.float64)
-        for name, found in curves.items()
+        name: torch.tensor(list(by_scale.values()), dtype=torch.float64)
+        for name, by_scale in curves.items()
     }
     entries = [
         Entry(metric=f"{name}_r2", component=f"scale {scale}", better="none")
-        for name, found in curves.items()
-        for scale in found
+        for name, by_scale in curves.items()
+        for scale in by_scale
     ]
-    values = [_plain(value) for found in curves.values() for value in found.values()]
+    values = [_plain(value) for by_scale in curves.values() for value in by_scale.values()]
     card["embedding"] = facts | {"entries": [vars_of(e) for e in entries], "values": values}
     return card, arrays
 

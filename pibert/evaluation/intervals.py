@@ -8,21 +8,21 @@ are its values. The interval lies between quantiles of the values over the resam
 bootstrap; Efron and Tibshirani, "An introduction to the bootstrap", 1993). It does not cover the
 variation between training runs: that takes several seeds.
 
-What is resampled must be nearly independent:
+The resampled units must be nearly independent:
 
 - whole trajectories (``resample_trajectories``): rows of one trajectory move together;
 - blocks of frames (``resample_blocks``) where there are few recordings, longer than the correlation
   time. A block may begin at any frame and wraps around the end of its recording (circular blocks;
   Politis and Romano, 1992), so every frame is taken equally often and the mean over resamples is
-  the value itself. Such an interval is about other times of the same recordings, not about other
+  the value itself. Such an interval covers other times of the same recordings, not other
   recordings.
 
 Percentile intervals of few trajectories are too narrow: of ten independent ones, a 95 % interval
-holds the truth in about 90 % of all cases. Below ten there is no interval. Nor is there one where
-the value itself lies outside (``holding``): a distance near its floor of zero, such as the spectral
+covers the truth in about 90 % of all cases. Below ten there is no interval. Nor is there one if the
+value itself lies outside (``holding``): a distance near its floor of zero, such as the spectral
 error of persistence, is larger in nearly every resample than over all frames.
 
-Two models are compared on the same resamples, so that what is hard for both cancels.
+Two models are compared on the same resamples, so that difficulties common to both cancel.
 """
 
 import math
@@ -64,59 +64,56 @@ class Interval(NamedTuple):
 def resample_trajectories(
     groups: Int[Tensor, " rows"], *, resamples: int = 1000, seed: int
 ) -> Float[Tensor, "resample rows"]:
-    """How often each row occurs when the trajectories are resampled.
+    """Occurrences of each row when the trajectories are resampled.
 
     Args:
         groups: The trajectory of every row, by any number.
-        resamples: How many.
-        seed: Models that are to be compared need the same one.
+        resamples: Their number.
+        seed: Models that are compared need the same one.
 
     Raises:
         TooFew: With fewer than ten trajectories.
     """
-    names, place = groups.cpu().unique(return_inverse=True)
+    names, index = groups.cpu().unique(return_inverse=True)
     if len(names) < LEAST:
         raise TooFew(
             f"expected at least {LEAST} trajectories for an interval, found {len(names)}; "
             "resample blocks of long recordings, or give the value without an interval"
         )
-    drawn = torch.randint(
-        len(names), (resamples, len(names)), generator=_generator(seed, resamples)
-    )
-    return _counts(drawn, len(names))[:, place]
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randint(len(names), (resamples, len(names)), generator=generator)
+    return _counts(chosen, len(names))[:, index]
 
 
 def resample_blocks(
     groups: Int[Tensor, " rows"], *, block: int, resamples: int = 1000, seed: int
 ) -> Float[Tensor, "resample rows"]:
-    """How often each row occurs when blocks of frames are resampled within every recording.
+    """Occurrences of each row when blocks of frames are resampled within every recording.
 
     Args:
         groups: The recording of every row; rows of one are in the order of time, without a gap.
         block: Frames of a block: longer than the correlation time.
-        resamples: How many.
+        resamples: Their number.
         seed: Of the random numbers.
 
     Raises:
         TooFew: With fewer than ten whole blocks in all recordings together.
     """
-    if block < 1:
-        raise ValueError(f"expected blocks of at least 1 frame, found {block}")
-    groups, generator = groups.cpu(), _generator(seed, resamples)
-    places = [(groups == name).nonzero()[:, 0] for name in groups.unique()]
-    whole = sum(len(place) // block for place in places)
+    groups, generator = groups.cpu(), torch.Generator().manual_seed(seed)
+    recordings = [(groups == name).nonzero()[:, 0] for name in groups.unique()]
+    whole = sum(len(rows) // block for rows in recordings)
     if whole < LEAST:
         raise TooFew(
             f"expected at least {LEAST} blocks of {block} frames for an interval, found {whole} in "
             f"{len(groups)} frames; give the value without an interval"
         )
     weights = torch.zeros(resamples, len(groups), dtype=torch.float64)
-    for place in places:
-        size = len(place)
+    for rows in recordings:
+        size = len(rows)
         starts = torch.randint(size, (resamples, math.ceil(size / block)), generator=generator)
         frames = (starts[:, :, None] + torch.arange(block)) % size
         # The last block is cut short: every resample has as many frames as the recording.
-        weights[:, place] = _counts(frames.flatten(1)[:, :size], size)
+        weights[:, rows] = _counts(frames.flatten(1)[:, :size], size)
     return weights
 
 
@@ -126,11 +123,11 @@ def interval(
     weights: Float[Tensor, "resample rows"],
     level: float = 0.95,
 ) -> Interval:
-    """The values of all rows, and the interval that holds this share of the resampled values.
+    """The values of all rows, and the interval of this share of the resampled values.
 
     Args:
         measure: Computes values from sums.
-        rows: Its terms; with more axes (such as lead times), values are of each place in them.
+        rows: Its terms; more axes (such as lead times) are kept.
         weights: Of ``resample_trajectories`` or ``resample_blocks``.
         level: Share of the resamples within the interval.
     """
@@ -143,15 +140,11 @@ def resampled_values(
     measure: Valued, rows: Float[Tensor, "rows *extra k"], weights: Float[Tensor, "resample rows"]
 ) -> Float[Tensor, "resample *extra entry"]:
     """The values of every resample."""
-    if weights.shape[1] != len(rows):
-        raise ValueError(f"expected weights of {len(rows)} rows, found {weights.shape[1]}")
     return measure.values((weights.to(rows) @ rows.flatten(1)).unflatten(1, rows.shape[1:]))
 
 
 def ends(values: Float[Tensor, "resample *extra entry"], level: float) -> tuple[Tensor, Tensor]:
     """The outer resamples of the level; NaN where too many of them have no value."""
-    if not 0 < level < 1:
-        raise ValueError(f"expected a level between 0 and 1, found {level}")
     tail = (1 - level) / 2
     # Resamples themselves, not points between two of them: a value may be infinite.
     low = values.nanquantile(tail, dim=0, interpolation="lower")
@@ -161,19 +154,13 @@ def ends(values: Float[Tensor, "resample *extra entry"], level: float) -> tuple[
 
 
 def holding(value: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """The ends where they hold the value up to round-off; NaN where they do not."""
+    """The ends where the value lies between them up to round-off; NaN where it does not."""
     # Where all rows are alike, sums over resamples differ from the value in the last digits.
     slack = ROUND_OFF * value.abs()
     outside = (value < low - slack) | (value > high + slack)
     return low.masked_fill(outside, math.nan), high.masked_fill(outside, math.nan)
 
 
-def _counts(drawn: Int[Tensor, "resample n"], size: int) -> Float[Tensor, "resample size"]:
-    ones = torch.ones(drawn.shape, dtype=torch.float64)
-    return torch.zeros(len(drawn), size, dtype=torch.float64).scatter_add_(1, drawn, ones)
-
-
-def _generator(seed: int, resamples: int) -> torch.Generator:
-    if resamples < 1:
-        raise ValueError(f"expected at least 1 resample, found {resamples}")
-    return torch.Generator().manual_seed(seed)
+def _counts(chosen: Int[Tensor, "resample n"], size: int) -> Float[Tensor, "resample size"]:
+    ones = torch.ones(chosen.shape, dtype=torch.float64)
+    return torch.zeros(len(chosen), size, dtype=torch.float64).scatter_add_(1, chosen, ones)

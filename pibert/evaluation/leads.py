@@ -13,8 +13,8 @@ mean and variance in time of the truth at each point of its trajectory:
     diverged          share of the starts whose rollout has diverged
 
 A rollout that diverged stays in all sums: from then on errors and drift are infinite, and it adds
-nothing to the correlation but its truth. ``all`` takes channels together, in units of their
-standard deviation where their units differ.
+only its truth to the correlation. ``all`` pools channels, in units of their standard deviation
+where their units differ.
 """
 
 import math
@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pibert.evaluation.measure import ALL, Entry, channel_scales, common_unit, ratio
-from pibert.evaluation.scales import FLOOR, num_rings, radial_spectrum
+from pibert.evaluation.scales import log_spectral_error, num_rings, radial_spectrum
 from pibert.evaluation.temporal import correlation_time
 from pibert.fields import FieldSpec, Normalizer, Trajectory
 
@@ -37,7 +37,7 @@ prediction squared, truth squared), expected square of the fluctuations."""
 _BLOCK = 256
 """Frames read at a time."""
 _LATTICE = 8
-"""Points along each axis whose memory counts."""
+"""Points along each axis at which the correlation time is measured."""
 
 Fields = Float[Tensor, "b t c y x"]
 
@@ -71,10 +71,10 @@ def climate_of(trajectory: Trajectory, scales: tuple[float, ...]) -> Climate:
     count = count.clamp(min=1)
     mean = total / count
     variance = (squares / count - mean.square()).clamp(min=0)
-    # What is not known does not fluctuate.
-    apart = torch.where(torch.cat(seen), torch.cat(watched) - mean[:, rows, columns], 0.0)
-    apart = apart / torch.tensor(scales, dtype=torch.float64)[:, None, None]
-    return Climate(mean=mean, variance=variance, memory=correlation_time(apart.flatten(1)))
+    # Unknown points do not fluctuate.
+    deviations = torch.where(torch.cat(seen), torch.cat(watched) - mean[:, rows, columns], 0.0)
+    deviations = deviations / torch.tensor(scales, dtype=torch.float64)[:, None, None]
+    return Climate(mean=mean, variance=variance, memory=correlation_time(deviations.flatten(1)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class LeadTimes:
 
     @property
     def scales(self) -> tuple[float, ...]:
-        """What channels are divided by where they count together."""
+        """What ``all`` divides each channel by."""
         return channel_scales(self.spec, self.normalizer)
 
     @property
@@ -124,19 +124,18 @@ class LeadTimes:
             known: Where the truth is known.
             climates: Of the trajectory of every start.
         """
-        here = known[:, :, None]
         mean, variance = (
             torch.stack([getattr(climate, name) for climate in climates]).to(truth.device)[:, None]
             for name in ("mean", "variance")
         )
 
         def total(values: Tensor) -> Tensor:
-            return torch.where(here, values, 0.0).sum((-2, -1))
+            return torch.where(known[:, :, None], values, 0.0).sum((-2, -1))
 
         y, start = truth.double(), last.double()[:, None]
-        # In place of what is gone the mean: it does not fluctuate. The mark makes errors infinite.
+        # The mean replaces a diverged prediction: it does not fluctuate. Errors become infinite.
         q = mean.expand_as(y) if prediction is None else prediction.double()
-        parts = (
+        sums = (
             total((q - y).square()),
             total(y.square()),
             total((start - y).square()),
@@ -149,13 +148,13 @@ class LeadTimes:
         marks = torch.ones(*y.shape[:2], _MARKS, dtype=torch.float64, device=y.device)
         marks[..., 1] = float(prediction is None)
         marks[..., 2] = known.sum((-2, -1))
-        return torch.cat((marks, torch.stack(parts, -1).flatten(2), *spectra), dim=-1)
+        return torch.cat((marks, torch.stack(sums, -1).flatten(2), *spectra), dim=-1)
 
     def _spectrum(self, fields: Tensor, known: Tensor) -> Float[Tensor, "b t ring"]:
         scales = torch.tensor(self.scales, dtype=fields.dtype, device=fields.device)
         plain = (fields / scales[:, None, None]).flatten(0, 1)
-        found = radial_spectrum(plain, known.flatten(0, 1), self.spec.grid)
-        return found.unflatten(0, fields.shape[:2])
+        spectrum = radial_spectrum(plain, known.flatten(0, 1), self.spec.grid)
+        return spectrum.unflatten(0, fields.shape[:2])
 
     def totals(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch component term"]:
         """The sums of every channel, and of all together."""
@@ -167,21 +166,16 @@ class LeadTimes:
     def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
         """See the module; NaN where undefined."""
         gone = sums[..., 1, None] > 0
-        error, energy, persistence, cross, own, true, spread = self.totals(sums).unbind(-1)
+        error, energy, persistence, cross, predicted, true, spread = self.totals(sums).unbind(-1)
         error = torch.where(gone, math.inf, error)
         errors = [ratio(error, energy), ratio(error, spread), 1 - ratio(error, persistence)]
-        correlation = ratio(cross, (own * true).sqrt())
+        correlation = ratio(cross, (predicted * true).sqrt())
         channels = len(self.spec.channels)
         weights = torch.tensor([1.0] * channels + [float(channels)]).to(sums)
         rmse = ratio(error, sums[..., 2:3] * weights).sqrt()
         rings = num_rings(self.spec.grid)
         predicted, truth = sums[..., -2 * rings :].unflatten(-1, (2, rings)).unbind(-2)
-        floor = FLOOR * truth.sum(-1, keepdim=True)
-        resolved = truth > floor
-        apart = (torch.maximum(predicted, floor) / truth).log10().square()
-        apart = torch.where(resolved, apart, 0.0).sum(-1, keepdim=True)
-        drift = ratio(apart, resolved.sum(-1, keepdim=True).to(apart)).sqrt()
-        drift = torch.where(gone, math.inf, drift)
+        drift = torch.where(gone, math.inf, log_spectral_error(predicted, truth)[..., None])
         diverged = ratio(sums[..., 1:2], sums[..., :1])
         return torch.cat((*errors, correlation, rmse, drift, diverged), dim=-1)
 
@@ -203,10 +197,6 @@ class Horizons:
 
     threshold: float = 0.5
 
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.threshold) and self.threshold > 0):
-            raise ValueError(f"expected a positive threshold, found {self.threshold}")
-
     @property
     def entries(self) -> tuple[Entry, ...]:
         return (
@@ -220,7 +210,7 @@ class Horizons:
     def stable_frames(
         self, measure: LeadTimes, terms: Float[Tensor, "start lead k"]
     ) -> Int[Tensor, " start"]:
-        """Frames of every start before the first that is of no use."""
+        """Frames of every start before the first bad one."""
         pooled = measure.totals(terms)[..., -1, :]  # (start, lead, term)
         bad = (pooled[..., 0] > self.threshold * pooled[..., -1]) | (terms[..., 1] > 0)
         return (bad.cumsum(1) == 0).sum(1)

@@ -1,4 +1,4 @@
-"""What a metric is, and what metrics share: frames, terms that add up, components, units, ratios.
+"""The interface of metrics, and what they share: frames, components, units, ratios.
 
     values(sum over frames of terms(frames))
 
@@ -12,9 +12,9 @@ values of all channels as one sample. Where units differ ``all`` takes each chan
 standard deviation in the training set.
 """
 
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Bool, Float
@@ -45,23 +45,16 @@ class Frames:
     spec: FieldSpec
     """Channels, units, spacing; ``spec.dt`` is the time between two frames."""
 
-
-def in_parts(frames: Frames, lengths: Iterable[int]) -> Iterator[Frames]:
-    """Consecutive frames in chunks of given lengths, until there are no more."""
-    start = 0
-    for length in lengths:
-        if start >= len(frames.truth):
-            return
-        part = slice(start, start + length)
-        yield replace(
-            frames,
-            prediction=frames.prediction[part],
-            truth=frames.truth[part],
-            last=frames.last[part],
-            known=frames.known[part],
-            body=None if frames.body is None else frames.body[part],
+    def __getitem__(self, which: slice) -> Self:
+        """Some of the frames."""
+        return replace(
+            self,
+            prediction=self.prediction[which],
+            truth=self.truth[which],
+            last=self.last[which],
+            known=self.known[which],
+            body=None if self.body is None else self.body[which],
         )
-        start += length
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,39 +64,35 @@ class Entry:
     metric: str
     """Such as ``nmse``; lower case, words joined by underscores."""
     component: str
-    """A channel, ``|u|``, or ``all``; or what else a metric is of."""
+    """A channel, ``|u|``, ``all``, or another quantity."""
     unit: str = "1"
     """As in ``FieldSpec.units``; 1 for what has none."""
     better: Literal["lower", "higher", "none"] = "lower"
     """Whether a lower or a higher value is better, or neither."""
 
 
-@runtime_checkable
-class Measure(Protocol):
-    """Terms that add up, and what numbers they give."""
+@dataclass(frozen=True, kw_only=True)
+class Measure(ABC):
+    """Terms that add up over frames, and the values of their sum."""
+
+    spec: FieldSpec
+    name: ClassVar[str]
+    """The name under which its terms are stored."""
+    of_sequences: ClassVar[bool] = False
+    """Whether all frames of a trajectory give one row of terms together."""
 
     @property
-    def name(self) -> str:
-        """The name under which its terms are stored."""
-        ...
-
-    @property
+    @abstractmethod
     def entries(self) -> tuple[Entry, ...]:
         """The entries of ``values``, in order."""
-        ...
 
-    @property
-    def of_sequences(self) -> bool:
-        """Whether all frames of a trajectory give one row of terms together."""
-        ...
-
+    @abstractmethod
     def terms(self, frames: Frames) -> Float[Tensor, "rows k"]:
         """Terms to be added up, float64: a row for each frame, or one for all of them."""
-        ...
 
+    @abstractmethod
     def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
         """The values that sums of terms give; NaN where undefined."""
-        ...
 
 
 def channel_scales(spec: FieldSpec, normalizer: Normalizer) -> tuple[float, ...]:
@@ -168,12 +157,12 @@ def with_speed(fields: Float[Tensor, "t c y x"], spec: FieldSpec) -> Float[Tenso
     """The channels, and the speed as one more where there is a velocity."""
     if spec.velocity is None:
         return fields
-    u, v = (fields[:, place] for place in spec.velocity)
+    u, v = (fields[:, channel] for channel in spec.velocity)
     return torch.cat((fields, torch.hypot(u, v)[:, None]), dim=1)
 
 
 def names_with_speed(spec: FieldSpec) -> tuple[str, ...]:
-    """The names of what ``with_speed`` gives."""
+    """The names of the channels of ``with_speed``."""
     return spec.channels if spec.velocity is None else (*spec.channels, SPEED)
 
 
@@ -183,14 +172,13 @@ def ratio(above: Float[Tensor, "*n"], below: Float[Tensor, "*n"]) -> Float[Tenso
 
 
 @dataclass(frozen=True, kw_only=True)
-class SquaredErrors:
-    """What metrics of squared errors share: errors over some points, and the energy there.
+class SquaredErrors(Measure):
+    """A metric of squared errors over some points, and of the energy there.
 
     Three terms for each channel: points, sum of squared errors, sum of squared true values. The
     sums of ``all`` follow from them.
     """
 
-    spec: FieldSpec
     normalizer: Normalizer
 
     @property
@@ -207,7 +195,7 @@ class SquaredErrors:
         truth: Float[Tensor, "t c y x"],
         where: Bool[Tensor, "t y x"],
     ) -> Float[Tensor, "t k"]:
-        """The terms of frames, over the points of a mask."""
+        """The terms of frames over the points of a mask."""
         truth = known_values(truth, where)
         error = known_values(prediction, where) - truth
         count = where.sum((1, 2)).double()[:, None].expand(truth.shape[:2])
@@ -216,13 +204,10 @@ class SquaredErrors:
 
     def totals(self, sums: Float[Tensor, "*batch k"]) -> tuple[Tensor, Tensor, Tensor]:
         """Points, squared errors and energy, each (*batch, component)."""
-        count, error, energy = sums.unflatten(-1, (len(self.spec.channels), 3)).unbind(-1)
+        each = sums.unflatten(-1, (len(self.spec.channels), 3))
         scales = channel_scales(self.spec, self.normalizer)
         weight = torch.tensor(scales, dtype=sums.dtype, device=sums.device) ** -2
-        pooled = (count.sum(-1), (weight * error).sum(-1), (weight * energy).sum(-1))
-        each = (count, error, energy)
-        count, error, energy = (
-            torch.cat((part, total[..., None]), dim=-1)
-            for part, total in zip(each, pooled, strict=True)
-        )
+        weights = torch.stack((torch.ones_like(weight), weight, weight), dim=-1)
+        pooled = (weights * each).sum(-2, keepdim=True)
+        count, error, energy = torch.cat((each, pooled), dim=-2).unbind(-1)
         return count, error, energy

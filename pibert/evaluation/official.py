@@ -1,13 +1,12 @@
 """RealPDEBench's metrics as its code computes them, and corrected variants.
 
-A sample is a window of t frames: y the truth, q the prediction, (t, h, w, c) in physical units, of
-the channels that are measured. ``official_`` marks what their code gives, including its
-peculiarities, for comparison with published numbers (RealPDEBench, AI4Science-WestlakeU, code of
-2026):
+A sample is a window of t frames: y the truth, q the prediction, (t, h, w, c) in physical units.
+``official_`` marks what their code gives, including its peculiarities, for comparison with
+published numbers (RealPDEBench, AI4Science-WestlakeU, code of 2026):
 
     rmse, mae   over all values of all samples
     rel_l2      mean over samples of |q - y| / |y|
-    r2          1 - sum (q - y)^2 / sum (y - ybar)^2, ybar the mean of all samples at each place of
+    r2          1 - sum (q - y)^2 / sum (y - ybar)^2, ybar the mean of all samples at each point of
                 the window: give it as ``mean`` (``mean_window``), or there is no r2
     ke          mean over samples and points of |e_q - e_y|, e = (var_t u + var_t v) / 2
     frmse       F(k) = sqrt(mean over samples of E(k)) / (t h w) of each channel, E(k) the sum of
@@ -17,9 +16,9 @@ peculiarities, for comparison with published numbers (RealPDEBench, AI4Science-W
     rel_frmse   mean over a third and channels of F of the error over F of the truth
     fe          mean over samples and frequencies of |FFT(s_q) - FFT(s_y)|, s(t) the sum over points
                 and channels: it grows with the number of points
-    mvpe        mean over samples, probes and all channels, measured or not, of the error of the
-                time mean; probes are behind the body (``body_probes``), and where they do not all
-                fit, as with their moving cylinder, there is no mvpe
+    mvpe        mean over samples, probes and channels of the error of the time mean; probes are
+                behind the body (``body_probes``), and where they do not all fit, as with their
+                moving cylinder, there is no mvpe
 
 The variance is that of the window, so ke is not a kinetic energy; only an eighth of the spectrum
 counts, without the size of a shell; and no point is left out. Points that are not known are taken
@@ -29,13 +28,13 @@ as zero in truth and prediction. The variants without the mark leave such points
     kinetic_energy_error   mean of | |q|^2 - |y|^2 | / 2, of the velocity itself
     frmse_shell_mean       F(k) with the mean over a shell of the whole spectrum
     fe_per_point           of s(t) the mean over points, in every channel, over the number of frames
-    mvpe_measured          of the measured channels, at stations that fit
+    mvpe_measured          at stations that fit
 """
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import ClassVar
 
 import torch
@@ -43,21 +42,22 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pibert.evaluation.measure import (
+    ALL,
     Entry,
     Frames,
+    Measure,
     common_unit,
     ratio,
     require_velocity,
     squared_unit,
 )
 from pibert.evaluation.temporal import BANDS, Probes, body_probes
-from pibert.fields import FieldSpec
 
 Windows = Float[Tensor, "sample t h w c"]
 _PLAIN = 17
 """Terms of a sample before its spectra."""
 _TOGETHER = 8
-"""Windows of a trajectory that are transformed at once."""
+"""Windows that are transformed at once."""
 
 
 @lru_cache(maxsize=8)
@@ -79,9 +79,9 @@ def shell_sums(
     i, j, l_ = shell.shape
     shells = min(power.shape[1:4]) // 2
     values = power[:, :i, :j, :l_].flatten(1, 3)
-    places = shell.flatten().to(power.device).clamp(max=shells)  # the last collects the corners
+    index = shell.flatten().to(power.device).clamp(max=shells)  # the last collects the corners
     sums = power.new_zeros(len(power), shells + 1, power.shape[-1])
-    return sums.index_add(1, places, values)[:, :shells]
+    return sums.index_add(1, index, values)[:, :shells]
 
 
 def band_means(spectrum: Float[Tensor, "*batch k c"]) -> list[Float[Tensor, "*batch"]]:
@@ -92,60 +92,38 @@ def band_means(spectrum: Float[Tensor, "*batch k c"]) -> list[Float[Tensor, "*ba
     return [part.mean((-2, -1)) for part in parts]
 
 
-def parted(fields: Float[Tensor, "n c h w"], frames: int) -> Windows:
-    """The whole windows of a trajectory, one after the other."""
+def in_windows(fields: Float[Tensor, "n c h w"], frames: int) -> Windows:
+    """The whole windows of a trajectory."""
     count = len(fields) // frames
     return fields[: count * frames].unflatten(0, (count, frames)).movedim(2, -1)
 
 
 def mean_window(targets: Iterable[Float[Tensor, "_ t h w c"]]) -> Float[Tensor, "t h w c"]:
-    """The mean of all samples at each place of the window."""
-    total, count = None, 0
-    for target in targets:
-        part = target.double().sum(0)
-        total, count = part if total is None else total + part, count + len(target)
-    if total is None or not count:
-        raise ValueError("expected at least one window, found none")
+    """The mean of all samples at each point of the window; there must be one."""
+    sums = ((target.double().sum(0), len(target)) for target in targets)
+    total, count = reduce(lambda a, b: (a[0] + b[0], a[1] + b[1]), sums)
     return total / count
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Official:
+class Official(Measure):
     """The metrics of a window length; frames of a trajectory are split into such windows."""
 
-    spec: FieldSpec
     frames: int
     """Of a window; what is left over at the end of a trajectory does not count."""
-    measured: tuple[str, ...] = ()
-    """Channels that count; empty: all. Theirs are those not zero everywhere in the first batch."""
-    mean: Float[Tensor, "t h w m"] | None = None
-    """Of the measured channels of all samples; without it there is no r2."""
-    probes: Probes = ()
-    """Of mvpe and of its variant; without any those of each trajectory's body, as coded and
-    corrected."""
+    mean: Float[Tensor, "t h w c"] | None = None
+    """Of all samples; without it there is no r2."""
     name: ClassVar[str] = "official"
     of_sequences: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_velocity(self.spec, "RealPDEBench's metrics")
-        unknown = set(self.measured) - set(self.spec.channels)
-        if unknown or (self.measured and not {"u", "v"} <= set(self.measured)):
-            raise ValueError(
-                f"expected measured channels among {self.spec.channels}, u and v included, found "
-                f"{self.measured}"
-            )
-        if self.frames < 1:
-            raise ValueError(f"expected windows of at least 1 frame, found {self.frames}")
-        expected = (self.frames, *self.spec.grid.shape, len(self._measured))
+        expected = (self.frames, *self.spec.grid.shape, len(self.spec.channels))
         if self.mean is not None and tuple(self.mean.shape) != expected:
             raise ValueError(
-                f"expected a mean of shape (t, h, w, measured) = {expected}, found "
+                f"expected a mean of shape (t, h, w, c) = {expected}, found "
                 f"{tuple(self.mean.shape)}"
             )
-
-    @property
-    def _measured(self) -> list[int]:
-        return [self.spec.channels.index(name) for name in self.measured or self.spec.channels]
 
     @property
     def _shells(self) -> int:
@@ -153,7 +131,6 @@ class Official:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        names = [self.spec.channels[place] for place in self._measured]
         unit = common_unit(self.spec)
         square = squared_unit(unit)
         kinds = {"official_rel_l2": "1", "official_r2": "1", "official_ke": square}
@@ -164,11 +141,10 @@ class Official:
         named += ["fluctuation_energy_error", "fluctuation_energy_rel_error"]
         named += ["kinetic_energy_error", "fe_per_point", "mvpe_measured", "frmse_shell_mean"]
         named += [f"frmse_shell_mean_{band}" for band in BANDS]
-        component = "all" if len(names) == len(self.spec.channels) else ",".join(names)
         return tuple(
             Entry(
                 metric=metric,
-                component=component,
+                component=ALL,
                 unit="1" if "_rel_" in metric else kinds.get(metric, unit),
                 better="higher" if metric == "official_r2" else "lower",
             )
@@ -176,19 +152,20 @@ class Official:
         )
 
     def terms(self, frames: Frames) -> Float[Tensor, "1 k"]:
-        """The sum over the windows of a trajectory, one after the other."""
+        """The sum over the windows of a trajectory."""
         count = len(frames.truth) // self.frames
-        width = _PLAIN + 3 * self._shells * len(self._measured)
+        width = _PLAIN + 3 * self._shells * len(self.spec.channels)
         total = frames.truth.new_zeros(1, width, dtype=torch.float64)
-        probes = [self.probes or body_probes(frames, corrected=c) for c in (False, True)]
+        probes = (body_probes(frames), body_probes(frames, corrected=True))
         for first in range(0, count, _TOGETHER):
             size = min(_TOGETHER, count - first)
-            part = slice(first * self.frames, (first + size) * self.frames)
+            which = slice(first * self.frames, (first + size) * self.frames)
             target, prediction = (
-                parted(fields[part], self.frames) for fields in (frames.truth, frames.prediction)
+                in_windows(fields[which], self.frames)
+                for fields in (frames.truth, frames.prediction)
             )
-            known = frames.known[part].unflatten(0, (size, self.frames))
-            rows = self.window_terms(target, prediction, known, (probes[0], probes[1]))
+            known = frames.known[which].unflatten(0, (size, self.frames))
+            rows = self.window_terms(target, prediction, known, probes)
             total += rows.sum(0, keepdim=True)
         return total
 
@@ -197,34 +174,27 @@ class Official:
         target: Windows,
         prediction: Windows,
         known: Bool[Tensor, "sample t h w"] | None = None,
-        probes: tuple[Probes, Probes] | None = None,
+        probes: tuple[Probes, Probes] = ((), ()),
     ) -> Float[Tensor, "sample k"]:
         """A row of terms for each window.
 
         Args:
-            target: With all channels of the spec.
+            target: Windows of the measure's length.
             prediction: As the target.
-            known: Where the target is; everywhere if not given.
-            probes: Of mvpe and of its variant; those of the measure if not given.
+            known: Where the target is known; everywhere if not given.
+            probes: Of mvpe and of its variant.
         """
-        if target.shape[1:4] != (self.frames, *self.spec.grid.shape):
-            raise ValueError(
-                f"expected windows of {self.frames} frames on a grid {self.spec.grid.shape}, found "
-                f"{tuple(target.shape[1:4])}"
-            )
         if known is None:
             known = torch.ones(target.shape[:4], dtype=torch.bool, device=target.device)
         y, q = (torch.where(known[..., None], f.double(), 0.0) for f in (target, prediction))
-        all_y, all_q = y, q
-        y, q = y[..., self._measured], q[..., self._measured]
         fixed = known.all(1)  # (sample, h, w): in all frames
         plain = torch.stack(
             [
                 torch.ones(len(y), dtype=torch.float64, device=y.device),
                 *_errors(y, q, self.mean),
-                *self._energies(all_y, all_q, known, fixed),
+                *self._energies(y, q, known, fixed),
                 *_frequency_errors(y, q, fixed),
-                *self._profile_errors(all_q - all_y, fixed, probes or (self.probes, self.probes)),
+                *_profile_errors(q - y, fixed, probes),
             ],
             dim=1,
         )
@@ -244,30 +214,16 @@ class Official:
         e_y, e_q = (
             0.5 * (f[..., u].var(1, correction=0) + f[..., v].var(1, correction=0)) for f in (y, q)
         )
-        wrong = (e_q - e_y).abs()
+        error = (e_q - e_y).abs()
         kinetic = (0.5 * (q[..., [u, v]].square() - y[..., [u, v]].square()).sum(-1)).abs()
         return (
-            wrong.mean((1, 2)),
-            torch.where(fixed, wrong, 0.0).sum((1, 2)),
+            error.mean((1, 2)),
+            torch.where(fixed, error, 0.0).sum((1, 2)),
             torch.where(fixed, e_y, 0.0).sum((1, 2)),
             fixed.sum((1, 2)).double(),
             kinetic.sum((1, 2, 3)),
             known.sum((1, 2, 3)).double(),
         )
-
-    def _profile_errors(
-        self, error: Tensor, fixed: Tensor, probes: tuple[Probes, Probes]
-    ) -> tuple[Tensor, ...]:
-        """Mean over probes and all channels, whether any; sum over known probes, their number."""
-        coded, inside = probes
-        wrong = _time_mean(error, coded).flatten(1).abs()
-        if coded:
-            whole, some = wrong.mean(1), torch.ones_like(wrong[:, 0])
-        else:
-            whole = some = error.new_zeros(len(error))
-        here = _time_mean(fixed[:, None, ..., None].double(), inside)[..., 0]  # (sample, probe)
-        measured = _time_mean(error, inside)[..., self._measured].abs().mean(-1)
-        return whole, some, (here * measured).sum(1), here.sum(1)
 
     def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
         """See the module; NaN where undefined."""
@@ -275,12 +231,12 @@ class Official:
         ke, wrong, energy, points, kinetic, known, fe, fe_point, *profiles = rest
         mvpe, probed, probe, probes = profiles
         size = self.frames * math.prod(self.spec.grid.shape)
-        values = count * size * len(self._measured)
-        shape = (3, self._shells, len(self._measured))
+        values = count * size * len(self.spec.channels)
+        shape = (3, self._shells, len(self.spec.channels))
         spectra = sums[..., _PLAIN:].unflatten(-1, shape)
         mean = ratio(spectra, count[..., None, None, None].expand_as(spectra)).sqrt() / size
         error, truth, shell = mean.unbind(-3)  # (*batch, k, c)
-        found = [
+        results = [
             ratio(square, values).sqrt(),
             ratio(absolute, values),
             ratio(rel_l2, count),
@@ -297,12 +253,24 @@ class Official:
             ratio(probe, probes),
             *band_means(shell),
         ]
-        return torch.stack(found, dim=-1)
+        return torch.stack(results, dim=-1)
 
 
 def _time_mean(fields: Windows, probes: Probes) -> Float[Tensor, "sample probe c"]:
     rows, columns = [row for row, _ in probes], [column for _, column in probes]
     return fields[:, :, rows, columns].mean(1)
+
+
+def _profile_errors(
+    error: Tensor, fixed: Tensor, probes: tuple[Probes, Probes]
+) -> tuple[Tensor, ...]:
+    """Mean over probes and channels, whether there is any; sum over known probes, their number."""
+    coded, inside = probes
+    errors = _time_mean(error, coded).flatten(1).abs()
+    mean = errors.mean(1) if coded else error.new_zeros(len(error))
+    known = _time_mean(fixed[:, None, ..., None].double(), inside)[..., 0]  # (sample, probe)
+    corrected = _time_mean(error, inside).abs().mean(-1)
+    return mean, torch.full_like(mean, bool(coded)), (known * corrected).sum(1), known.sum(1)
 
 
 def _errors(y: Tensor, q: Tensor, mean: Tensor | None) -> tuple[Tensor, ...]:
@@ -316,9 +284,9 @@ def _errors(y: Tensor, q: Tensor, mean: Tensor | None) -> tuple[Tensor, ...]:
 
 
 def _frequency_errors(y: Tensor, q: Tensor, fixed: Tensor) -> tuple[Tensor, Tensor]:
-    """Of sums over points and channels; of means over known points in every channel."""
+    """Errors of sums over points and channels; of means over known points in every channel."""
     summed = torch.fft.fft((q - y).sum((2, 3, 4)), dim=1).abs().mean(1)
-    here = fixed[:, None, :, :, None]
-    points = here.sum((2, 3)).clamp(min=1)
-    means = torch.where(here, q - y, 0.0).sum((2, 3)) / points  # (sample, t, c)
+    mask = fixed[:, None, :, :, None]
+    points = mask.sum((2, 3)).clamp(min=1)
+    means = torch.where(mask, q - y, 0.0).sum((2, 3)) / points  # (sample, t, c)
     return summed, torch.fft.fft(means, dim=1).abs().mean((1, 2)) / y.shape[1]

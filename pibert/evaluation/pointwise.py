@@ -30,6 +30,7 @@ from pibert.evaluation.measure import (
     SPEED,
     Entry,
     Frames,
+    Measure,
     channel_scales,
     common_unit,
     known_values,
@@ -37,7 +38,7 @@ from pibert.evaluation.measure import (
     velocity_unit,
     with_speed,
 )
-from pibert.fields import FieldSpec, Normalizer
+from pibert.fields import Normalizer
 
 LEAST_SPREAD = 1e-12
 """A variance below this share of the mean square about the shift is rounding: there is none."""
@@ -49,18 +50,16 @@ _METRICS = ("nmse", "rel_l2", *_WITH_UNIT, *_HIGHER)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pointwise:
+class Pointwise(Measure):
     """Pooled errors and correlations."""
 
-    spec: FieldSpec
     normalizer: Normalizer
     """Of the frames' units: its means are the shifts, its stds what ``all`` divides channels by
     where their units differ."""
     name: ClassVar[str] = "pointwise"
-    of_sequences: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        channel_scales(self.spec, self.normalizer)  # refuses what does not fit
+        channel_scales(self.spec, self.normalizer)  # checks that both fit
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -89,17 +88,17 @@ class Pointwise:
         channels = len(self.spec.channels)
         shifts = list(self.normalizer.mean)
         if self.spec.velocity is not None:
-            u, v = (shifts[place] for place in self.spec.velocity)
+            u, v = (shifts[channel] for channel in self.spec.velocity)
             shifts.append((u * u + v * v) ** 0.5)
-        parts = [
+        sums = [
             _sums([f[:, i : i + 1] for f in fields], frames.known, shift)
             for i, shift in enumerate(shifts)
         ]
         scales = channel_scales(self.spec, self.normalizer)
         pooled = [torch.stack([f[:, i] / s for i, s in enumerate(scales)], 1) for f in fields]
         centre = sum(m / s for m, s in zip(self.normalizer.mean, scales, strict=True)) / channels
-        parts.append(_sums(pooled, frames.known, centre))
-        return torch.cat(parts, dim=1)
+        sums.append(_sums(pooled, frames.known, centre))
+        return torch.cat(sums, dim=1)
 
     def squared_error(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch"]:
         """Sum of the squared errors of all channels together, as ``all`` counts them."""
@@ -112,7 +111,7 @@ class Pointwise:
         together = product - truth * answer / count
         spreads = truth_spread.sqrt() * _spread(answer2, answer, count).sqrt()
         nmse, mae = ratio(error2, energy), ratio(error, count)
-        found = {
+        values = {
             "nmse": nmse,
             "rel_l2": nmse.sqrt(),
             "rmse": ratio(error2, count).sqrt(),
@@ -122,7 +121,7 @@ class Pointwise:
             "r2": 1 - ratio(error2, truth_spread),
             "skill": 1 - ratio(error2, persisted),
         }
-        return torch.stack([found[metric] for metric in _METRICS], dim=-2).flatten(-2)
+        return torch.stack([values[metric] for metric in _METRICS], dim=-2).flatten(-2)
 
 
 def _sums(fields: list[Tensor], known: Bool[Tensor, "t y x"], shift: float) -> Float[Tensor, "t k"]:
@@ -142,29 +141,14 @@ def _spread(squares: Tensor, total: Tensor, count: Tensor) -> Tensor:
     return torch.where(spread > LEAST_SPREAD * squares, spread, 0.0)
 
 
-def frame_errors(frames: Frames, normalizer: Normalizer | None = None) -> Float[Tensor, " t"]:
+def frame_errors(frames: Frames, normalizer: Normalizer) -> Float[Tensor, " t"]:
     """Relative L2 error of each frame over all channels and known points; NaN without energy.
 
     Win rates are counted from it, and frames for figures are selected by it.
-
-    Args:
-        frames: Predictions and truth.
-        normalizer: Wanted where channels have different units, of which each counts in units of
-            its std.
-
-    Raises:
-        ValueError: If units differ and no normaliser is given.
     """
-    spec = frames.spec
-    if normalizer is None and len(set(spec.units)) > 1:
-        raise ValueError(
-            f"expected a normalizer for channels of different units, found {spec.units}"
-        )
-    scales = channel_scales(spec, normalizer or Normalizer.identity(len(spec.channels)))
+    scales = torch.tensor(channel_scales(frames.spec, normalizer), dtype=torch.float64)
+    scales = scales.to(frames.truth.device)[:, None, None]
     truth = known_values(frames.truth, frames.known)
     error = known_values(frames.prediction, frames.known) - truth
-    squares, energy = (
-        sum((f[:, i] / s).square().sum((1, 2)) for i, s in enumerate(scales))
-        for f in (error, truth)
-    )
-    return ratio(torch.as_tensor(squares), torch.as_tensor(energy)).sqrt()
+    squares, energy = ((f / scales).square().sum((1, 2, 3)) for f in (error, truth))
+    return ratio(squares, energy).sqrt()

@@ -6,10 +6,10 @@ not periodic. A derivative counts at known points with no unknown neighbour in t
 - vorticity: rmse, and nmse over the squared vorticity of the truth;
 - divergence: rmse of prediction against truth. Data on a grid are not free of divergence, and a
   model that only smooths would seem better if its own divergence counted. The mean squares of both
-  stand beside it;
+  are kept beside it;
 - boundary: mean square over the known boundary points (``geometry.boundary_points``: the border of
   the view and the points next to a body), divided by the number of frames, points and channels. The
-  published figure was divided by the points of one mask alone and grew with the test set;
+  published number was divided by the points of one mask alone and grew with the test set;
 - near body: the known points within half a diameter of the body;
 - slices: columns of the grid, relative L2 error over the known rows of a column in each frame, then
   the mean over frames. Three are 0.75, 2 and 4 diameters downstream of the body's centre, rounded
@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pibert.evaluation.geometry import (
-    Place,
+    BodyBox,
     body_of,
     boundary_points,
     distance,
@@ -40,17 +40,17 @@ from pibert.evaluation.geometry import (
 from pibert.evaluation.measure import (
     Entry,
     Frames,
+    Measure,
     SquaredErrors,
     gradient_unit,
     known_values,
     names_with_speed,
     ratio,
-    require_velocity,
     squared_unit,
     velocity_unit,
     with_speed,
 )
-from pibert.fields import FieldSpec, Grid
+from pibert.fields import Grid
 from pibert.physics import derivatives
 
 NEAR = 0.5
@@ -64,38 +64,33 @@ PAPER_WIDTH = 64
 
 
 def differentiate(
-    operator: Operator, frames: Frames, velocity: tuple[int, int]
+    operator: Operator, frames: Frames
 ) -> tuple[Float[Tensor, "t y x"], Float[Tensor, "t y x"], Bool[Tensor, "t y x"]]:
     """A derivative of prediction and truth, and where it is defined; zero elsewhere.
 
-    Where it is defined follows from the mask alone: a prediction that is not finite does not get
-    out of the way.
+    Where it is defined follows from the mask alone: a prediction that is not finite still counts.
     """
     grid, known = frames.spec.grid, frames.known
-    nothing = torch.zeros(known.shape, dtype=torch.float64, device=known.device)
+    assert frames.spec.velocity is not None
+    zeros = torch.zeros(known.shape, dtype=torch.float64, device=known.device)
     _, defined = derivatives.where_defined(
-        lambda u, v: operator(u, v, grid), nothing, nothing, known=known, linear=True
+        lambda u, v: operator(u, v, grid), zeros, zeros, known=known, linear=True
     )
     defined = defined & known  # a central difference does not touch the point itself
-    found = []
+    both = []
     for fields in (frames.prediction, frames.truth):
-        u, v = (known_values(fields, known)[:, place] for place in velocity)
-        found.append(torch.where(defined, operator(u, v, grid), 0.0))
-    return found[0], found[1], defined
+        u, v = (known_values(fields, known)[:, channel] for channel in frames.spec.velocity)
+        both.append(torch.where(defined, operator(u, v, grid), 0.0))
+    return both[0], both[1], defined
 
 
 @dataclass(frozen=True, kw_only=True)
-class VelocityGradients:
+class VelocityGradients(Measure):
     """Errors of vorticity and divergence."""
 
-    spec: FieldSpec
     length_unit: str | None = None
-    """Of the grid's spacing; see ``components.gradient_unit``."""
+    """Of the grid's spacing; see ``measure.gradient_unit``."""
     name: ClassVar[str] = "velocity_gradients"
-    of_sequences: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        require_velocity(self.spec, "vorticity and divergence")
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -111,19 +106,17 @@ class VelocityGradients:
         )
 
     def terms(self, frames: Frames) -> Float[Tensor, "rows k"]:
-        places = self.spec.velocity
-        assert places is not None
-        spun, spin, defined = differentiate(derivatives.vorticity, frames, places)
-        spread, source, _ = differentiate(derivatives.divergence, frames, places)
-        squares = (spun - spin, spin, spread - source, spread, source)
+        curl, true_curl, defined = differentiate(derivatives.vorticity, frames)
+        div, true_div, _ = differentiate(derivatives.divergence, frames)
+        squares = (curl - true_curl, true_curl, div - true_div, div, true_div)
         count = defined.sum((1, 2)).double()
         return torch.stack([count, *(f.square().sum((1, 2)) for f in squares)], dim=1)
 
     def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
         count, *squares = sums.unbind(-1)
-        vorticity, spin, divergence, spread, source = (ratio(part, count) for part in squares)
-        found = (vorticity.sqrt(), ratio(vorticity, spin), divergence.sqrt(), spread, source)
-        return torch.stack(found, dim=-1)
+        curl_error, true_curl, div_error, div, true_div = (ratio(part, count) for part in squares)
+        values = (curl_error.sqrt(), ratio(curl_error, true_curl), div_error.sqrt(), div, true_div)
+        return torch.stack(values, dim=-1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +124,6 @@ class BoundaryError(SquaredErrors):
     """Mean square and normalised errors over the boundary points."""
 
     name: ClassVar[str] = "boundary"
-    of_sequences: ClassVar[bool] = False
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -155,7 +147,6 @@ class NearBodyError(SquaredErrors):
     """Errors within half a diameter of the body."""
 
     name: ClassVar[str] = "near_body"
-    of_sequences: ClassVar[bool] = False
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -168,7 +159,7 @@ class NearBodyError(SquaredErrors):
     def terms(self, frames: Frames) -> Float[Tensor, "rows k"]:
         body, grid = body_of(frames), frames.spec.grid
         reach = NEAR * locate(body, grid).diameter[:, None, None]
-        # Distances are whole numbers of cells: one at the very edge must not hang on rounding.
+        # Distances are whole numbers of cells: rounding must not decide on one at the very edge.
         near = distance(body, grid) <= reach * (1 + 1e-9)
         return self.error_terms(frames.prediction, frames.truth, near & ~body & frames.known)
 
@@ -177,10 +168,10 @@ class NearBodyError(SquaredErrors):
         return torch.cat((ratio(error, count).sqrt(), ratio(error, energy)), dim=-1)
 
 
-def column_downstream(place: Place, region: str, grid: Grid) -> Int[Tensor, " t"]:
+def column_downstream(box: BodyBox, region: str, grid: Grid) -> Int[Tensor, " t"]:
     """The column of a region in each frame."""
-    ahead = DOWNSTREAM[region] * place.diameter / grid.dx
-    return nearest_cell(place.centre_x + ahead, grid.shape[1])
+    ahead = DOWNSTREAM[region] * box.diameter / grid.dx
+    return nearest_cell(box.centre_x + ahead, grid.shape[1])
 
 
 def paper_column(number: int, width: int) -> int:
@@ -192,8 +183,8 @@ def take_column(
     fields: Float[Tensor, "t *c y x"] | Bool[Tensor, "t *c y x"], column: Int[Tensor, " #t"]
 ) -> Float[Tensor, "t *c y"] | Bool[Tensor, "t *c y"]:
     """One column of each frame."""
-    places = column.view(-1, *[1] * (fields.ndim - 1)).expand(*fields.shape[:-1], 1)
-    return fields.gather(-1, places)[..., 0]
+    index = column.view(-1, *[1] * (fields.ndim - 1)).expand(*fields.shape[:-1], 1)
+    return fields.gather(-1, index)[..., 0]
 
 
 def _mean_terms(
@@ -212,52 +203,47 @@ def _mean_values(sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slices:
+class Slices(Measure):
     """Relative errors of every channel and of the speed along columns."""
 
-    spec: FieldSpec
     has_body: bool
-    """Whether frames have a body that columns can be tied to."""
+    """Whether frames have a body to which columns can be tied."""
     name: ClassVar[str] = "slices"
-    of_sequences: ClassVar[bool] = False
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        places = [f"slice_{region}" for region in DOWNSTREAM if self.has_body]
-        places += [f"slice_column_{number}" for number in PAPER_COLUMNS]
+        names = [f"slice_{region}" for region in DOWNSTREAM if self.has_body]
+        names += [f"slice_column_{number}" for number in PAPER_COLUMNS]
         return tuple(
-            Entry(metric=f"{place}_rel_l2", component=component)
-            for place in places
+            Entry(metric=f"{name}_rel_l2", component=component)
+            for name in names
             for component in names_with_speed(self.spec)
         )
 
     def terms(self, frames: Frames) -> Float[Tensor, "rows k"]:
-        truth, answer = (
+        truth, prediction = (
             with_speed(known_values(f, frames.known), self.spec)
             for f in (frames.truth, frames.prediction)
         )
-        found: list[Tensor] = []
+        terms: list[Tensor] = []
         for column, present in self._columns(frames):
-            there = take_column(truth, column)  # (t, component, y)
-            error = take_column(answer, column) - there
-            counts = present[:, None].expand(there.shape[:2])
-            found.extend(_mean_terms(error, there, counts))
-        return torch.stack(found, dim=-1).flatten(1)
+            line = take_column(truth, column)  # (t, component, y)
+            error = take_column(prediction, column) - line
+            terms += _mean_terms(error, line, present[:, None].expand(line.shape[:2]))
+        return torch.stack(terms, dim=-1).flatten(1)
 
     def _columns(self, frames: Frames) -> list[tuple[Tensor, Tensor]]:
-        """The columns, and in which frames there is such a one."""
+        """The columns, and in which frames each exists."""
         grid = frames.spec.grid
-        found = []
+        columns = []
         if self.has_body:
-            place = locate(body_of(frames), grid)
-            found = [(column_downstream(place, name, grid), place.present) for name in DOWNSTREAM]
-        anywhere = torch.ones(1, dtype=torch.bool, device=frames.known.device)
+            box = locate(body_of(frames), grid)
+            columns = [(column_downstream(box, name, grid), box.present) for name in DOWNSTREAM]
+        always = torch.ones(1, dtype=torch.bool, device=frames.known.device)
         for number in PAPER_COLUMNS:
-            column = torch.full_like(
-                anywhere, paper_column(number, grid.shape[1]), dtype=torch.long
-            )
-            found.append((column, anywhere))
-        return found
+            column = paper_column(number, grid.shape[1])
+            columns.append((torch.full_like(always, column, dtype=torch.long), always))
+        return columns
 
     def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
         # (component, slice and whether: total, count, total, count, ...)
@@ -266,15 +252,10 @@ class Slices:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WakeLine:
+class WakeLine(Measure):
     """Relative errors of u and of the vorticity along the wake's centre."""
 
-    spec: FieldSpec
     name: ClassVar[str] = "wake_line"
-    of_sequences: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        require_velocity(self.spec, "the wake line")
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -284,21 +265,22 @@ class WakeLine:
     def terms(self, frames: Frames) -> Float[Tensor, "rows k"]:
         assert self.spec.velocity is not None
         grid, known = frames.spec.grid, frames.known
-        place = locate(body_of(frames), grid)
-        row = nearest_cell(place.centre_y, grid.shape[0])
+        box = locate(body_of(frames), grid)
+        row = nearest_cell(box.centre_y, grid.shape[0])
         columns = torch.arange(grid.shape[1], device=known.device)
-        behind = (columns > place.last_column[:, None]) & place.present[:, None]
-        spun, spin, _ = differentiate(derivatives.vorticity, frames, self.spec.velocity)
-        u = self.spec.velocity[0]
-        answer, truth = (known_values(f, known)[:, u] for f in (frames.prediction, frames.truth))
-        found: list[Tensor] = []
-        for mine, other in ((answer, truth), (spun, spin)):
-            # A row is a column of the field on its side.
-            line = [take_column(f.transpose(1, 2), row) for f in (mine, other)]
-            mine, other = (torch.where(behind, f, 0.0) for f in line)
-            counts = place.present.expand(len(known))
-            found.extend(_mean_terms(mine - other, other, counts))
-        return torch.stack(found, dim=-1)
+        behind = (columns > box.last_column[:, None]) & box.present[:, None]
+        curl, true_curl, _ = differentiate(derivatives.vorticity, frames)
+        u, true_u = (
+            known_values(f, known)[:, self.spec.velocity[0]]
+            for f in (frames.prediction, frames.truth)
+        )
+        terms: list[Tensor] = []
+        for fields in ((u, true_u), (curl, true_curl)):
+            # A row is a column of the transposed field.
+            lines = [take_column(f.transpose(1, 2), row) for f in fields]
+            prediction, truth = (torch.where(behind, f, 0.0) for f in lines)
+            terms += _mean_terms(prediction - truth, truth, box.present.expand(len(known)))
+        return torch.stack(terms, dim=-1)
 
     def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
         return _mean_values(sums)

@@ -1,18 +1,18 @@
 """Rollouts, scored lead time by lead time from many starts, and by the statistics of long runs.
 
-A start is a window of true frames; from it the model is rolled out. Its frames are compared
-with the frames that followed, block by block as they are made: nothing is kept but terms
+A start is a window of true frames; from it the model is rolled out. Its frames are compared with
+the frames that followed, block by block as they are predicted: nothing is kept but terms
 (``evaluation/leads.py``), a few dozen numbers for each start and lead time.
 
-A rollout that diverges is recorded as such from the first frame that was not handed out, which is
-the first of a block of ``horizon`` frames.
+A rollout counts as diverged from the first frame of the block of ``horizon`` frames that is not
+finite.
 
-A free run begins once per test flow and goes on to its end. Pointwise errors say little there;
+A free run begins once per test flow and continues to its end. Pointwise errors mean little there;
 the statistics are compared (``evaluation/statistics.py``).
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -30,8 +30,8 @@ from pibert.notes import collecting
 
 
 @runtime_checkable
-class Iterates(Protocol):
-    """What is scored: a ``Predictor``, or what rolls out like one."""
+class RolloutPredictor(Protocol):
+    """The part of ``Predictor`` that rollouts use."""
 
     @property
     def spec(self) -> FieldSpec: ...
@@ -49,25 +49,29 @@ class Iterates(Protocol):
         ...
 
 
+Start = tuple[int, int]
+"""Trajectory and first frame of a window."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RolloutScores:
-    """Terms of all starts, and what they mean."""
+    """Terms of all starts."""
 
     measure: LeadTimes
     terms: Float[Tensor, "start lead k"]
     horizons: Horizons
     horizon_terms: Float[Tensor, "start k2"]
     trajectories: Int[Tensor, " start"]
-    """Which trajectory each start is from: what to draw anew for intervals."""
+    """The trajectory of each start: the unit to resample for intervals."""
     frames: Int[Tensor, " start"]
     """The first frame of each start's window."""
     stable: Int[Tensor, " start"]
-    """Frames of use; as many as there are lead times if none was bad."""
+    """Frames before the first bad one; all lead times if none is bad."""
     diverged: Int[Tensor, " start"]
-    """Lead time, counted from 1, from which there is nothing finite; 0: never."""
+    """Lead time, counted from 1, from which nothing is finite; 0: never."""
 
     def curves(self) -> Float[Tensor, "lead entry"]:
-        """The values of ``measure.entries`` at each lead time, 1 frame and on."""
+        """The values of ``measure.entries`` at each lead time, from 1 frame on."""
         return self.measure.values(self.terms.sum(0))
 
     def summary(self) -> Float[Tensor, " entry"]:
@@ -77,16 +81,14 @@ class RolloutScores:
 
 def spread_starts(samples: Samples, count: int) -> list[int]:
     """Numbers of samples, evenly spread over all of them; all if there are no more."""
-    if count < 1:
-        raise ValueError(f"expected at least 1 start, found {count}")
     count = min(count, len(samples))
-    return [place * len(samples) // count for place in range(count)]
+    return [number * len(samples) // count for number in range(count)]
 
 
 def score_rollouts(
-    predictor: Iterates,
+    predictor: RolloutPredictor,
     samples: Samples,
-    starts: Sequence[int],
+    numbers: Sequence[int],
     *,
     threshold: float = 0.5,
     batch_size: int = 16,
@@ -97,37 +99,88 @@ def score_rollouts(
         predictor: Of the channels of the samples.
         samples: Their window has at least the predictor's history, and as its horizon the frames to
             predict. With a longer history predictors of less begin at the same frames as others.
-        starts: Numbers of samples, such as ``spread_starts`` gives.
+        numbers: Samples to start from, such as ``spread_starts`` gives.
         threshold: Of the stable horizon: the squared error, over the variance of the truth in time.
         batch_size: Starts that are rolled out together.
     """
-    _check(predictor, samples, starts)
+    _check(predictor, samples)
     measure = LeadTimes(spec=predictor.spec, normalizer=predictor.normalizer)
     horizons = Horizons(threshold=threshold)
-    places = [samples.locate(start) for start in starts]
+    starts = [samples.locate(number) for number in numbers]
     climates = {
         index: climate_of(samples.trajectories[index], measure.scales)
-        for index in sorted({index for index, _ in places})
+        for index in sorted({index for index, _ in starts})
     }
-    rolls = _Rolls(predictor, samples, measure, climates)
-    parts = [
-        rolls.terms(places[first : first + batch_size])
-        for first in range(0, len(places), batch_size)
-    ]
-    terms = torch.cat(parts)
+    with collecting():  # notes on the input are not needed: the error is measured
+        rows = [
+            _lead_terms(predictor, samples, measure, climates, starts[first : first + batch_size])
+            for first in range(0, len(starts), batch_size)
+        ]
+    terms = torch.cat(rows)
     stable = horizons.stable_frames(measure, terms)
     gone = terms[..., 1] > 0
-    own = [climates[index] for index, _ in places]
     return RolloutScores(
         measure=measure,
         terms=terms,
         horizons=horizons,
-        horizon_terms=horizons.terms(measure, terms, own),
-        trajectories=torch.tensor([index for index, _ in places]),
-        frames=torch.tensor([frame for _, frame in places]),
+        horizon_terms=horizons.terms(measure, terms, [climates[index] for index, _ in starts]),
+        trajectories=torch.tensor([index for index, _ in starts]),
+        frames=torch.tensor([frame for _, frame in starts]),
         stable=stable,
         diverged=torch.where(gone.any(1), gone.int().argmax(1) + 1, 0),
     )
+
+
+def _lead_terms(
+    predictor: RolloutPredictor,
+    samples: Samples,
+    measure: LeadTimes,
+    climates: Mapping[int, Climate],
+    starts: Sequence[Start],
+) -> Float[Tensor, "b lead k"]:
+    """Terms of starts that are rolled out together; each alone, if one of them diverges."""
+    past, steps = samples.window.history, samples.window.horizon
+    chosen = [climates[index] for index, _ in starts]
+    newest, known = _read(samples, starts, past - 1, 1)
+    mean = torch.stack([climate.mean for climate in chosen]).to(newest)
+    # Persistence knows no more of a gap than its mean.
+    last = torch.where(known[:, 0, None], newest[:, 0], mean)
+
+    def scored(block: Tensor | None, done: int, size: int) -> Tensor:
+        truth, known = _read(samples, starts, past + done, size, truth=True)
+        truth = torch.where(known[:, :, None], truth, 0.0)
+        return measure.terms(block, truth, last, known, chosen).cpu()
+
+    rows, done = [], 0
+    try:
+        for block in _rolled_out(predictor, samples, starts, steps):
+            rows.append(scored(block, done, block.shape[1]))
+            done += block.shape[1]
+    except FloatingPointError:
+        if len(starts) > 1:
+            alone = [_lead_terms(predictor, samples, measure, climates, [s]) for s in starts]
+            return torch.cat(alone)
+        for first in range(done, steps, 64):
+            rows.append(scored(None, first, min(64, steps - first)))
+    return torch.cat(rows, dim=1)
+
+
+def _rolled_out(
+    predictor: RolloutPredictor, samples: Samples, starts: Sequence[Start], steps: int
+) -> Iterator[Float[Tensor, "b t c y x"]]:
+    """Blocks of predicted frames, all finite; FloatingPointError where one is not."""
+    history = predictor.history
+    fields, known = _read(samples, starts, samples.window.history - history, history)
+    given = [samples.trajectories[index].parameters for index, _ in starts]
+    parameters = {
+        name: torch.tensor([values.get(name, torch.nan) for values in given])
+        for name in predictor.spec.parameter_names
+    }
+    for block in predictor.iterate(fields, steps, parameters, known):
+        # A prediction may also leave the range of its type on the way to physical units.
+        if not bool(block.isfinite().all()):
+            raise FloatingPointError("expected finite predictions, found NaN or infinity")
+        yield block
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -143,7 +196,7 @@ class FreeRuns:
     """Length of each run."""
 
 
-def score_free_runs(predictor: Iterates, samples: Samples, frames: int) -> FreeRuns:
+def score_free_runs(predictor: RolloutPredictor, samples: Samples, frames: int) -> FreeRuns:
     """Run once from the start of every stretch of the samples, and compare the statistics.
 
     Args:
@@ -151,31 +204,34 @@ def score_free_runs(predictor: Iterates, samples: Samples, frames: int) -> FreeR
         samples: Their window has at least the predictor's history.
         frames: Most frames of a run; it ends with its stretch.
     """
-    pieces = [(samples.locate(piece[0]), min(frames, len(piece))) for piece in sequences(samples)]
-    runs = [(place, count) for place, count in pieces if count >= LEAST_FRAMES]
+    stretches = [
+        (samples.locate(piece[0]), min(frames, len(piece))) for piece in sequences(samples)
+    ]
+    runs = [(start, count) for start, count in stretches if count >= LEAST_FRAMES]
     if not runs:
         raise ValueError(
             f"expected {LEAST_FRAMES} frames or more for statistics, found runs of "
-            f"{max((count for _, count in pieces), default=0)}; use longer recordings, or ask for "
-            "longer runs"
+            f"{max((count for _, count in stretches), default=0)}; use longer recordings, or ask "
+            "for longer runs"
         )
-    _check(predictor, samples, [0])
+    _check(predictor, samples)
     measure = Statistics(spec=predictor.spec, normalizer=predictor.normalizer)
     terms, sampling = [], []
     for count, group in itertools.groupby(runs, lambda run: run[1]):
-        places = [place for place, _ in group]
+        starts = [start for start, _ in group]
         history = samples.window.history
-        truth, known = _read(samples, places, history, count, truth=True)
-        found = _run_free(predictor, samples, places, count)
-        for (index, first), own, true, here in zip(places, found, truth, known, strict=True):
+        truth, known = _read(samples, starts, history, count, truth=True)
+        with collecting():
+            predicted = _run_free(predictor, samples, starts, truth)
+        for n, (index, first) in enumerate(starts):
             trajectory, begin = samples.trajectories[index], first + history
             target = torch.arange(begin, begin + count)
             flow = Frames(
-                prediction=own.to(true),
-                truth=true,
-                last=true,
-                known=here,
-                body=body_at(trajectory, target, true.device),
+                prediction=predicted[n],
+                truth=truth[n],
+                last=truth[n],
+                known=known[n],
+                body=body_at(trajectory, target, truth.device),
                 spec=own_spec(samples.spec, trajectory),
             )
             terms.append(measure.terms(flow))
@@ -190,136 +246,40 @@ def score_free_runs(predictor: Iterates, samples: Samples, frames: int) -> FreeR
 
 
 def _run_free(
-    predictor: Iterates, samples: Samples, places: Sequence[tuple[int, int]], count: int
+    predictor: RolloutPredictor,
+    samples: Samples,
+    starts: Sequence[Start],
+    truth: Float[Tensor, "b t c y x"],
 ) -> Float[Tensor, "b t c y x"]:
-    """Predicted frames, NaN from where a run diverged; each alone, if one of them does."""
-    history = predictor.history
-    fields, known = _read(samples, places, samples.window.history - history, history)
-    blocks: list[Tensor] = []
-    with collecting():
-        stream = predictor.iterate(fields, count, _parameters(predictor, samples, places), known)
-        try:
-            blocks += (_finite(block) for block in stream)
-        except FloatingPointError:
-            if len(places) > 1:
-                alone = [_run_free(predictor, samples, [place], count) for place in places]
-                return torch.cat(alone)
-    done = sum(block.shape[1] for block in blocks)
-    rest = fields.new_full((len(places), count - done, *fields.shape[2:]), torch.nan)
-    return torch.cat([*(block.to(rest) for block in blocks), rest], dim=1)
-
-
-class _Rolls:
-    """Terms of some starts at a time."""
-
-    def __init__(
-        self,
-        predictor: Iterates,
-        samples: Samples,
-        measure: LeadTimes,
-        climates: dict[int, Climate],
-    ) -> None:
-        self.predictor, self.samples, self.measure = predictor, samples, measure
-        self.climates, self.steps = climates, samples.window.horizon
-
-    def terms(self, places: Sequence[tuple[int, int]]) -> Float[Tensor, "b lead k"]:
-        """Of starts that are rolled out together; each alone, if one of them diverges."""
-        try:
-            return self._together(places, mark=len(places) == 1)
-        except FloatingPointError:
-            if len(places) == 1:
-                raise
-            return torch.cat([self._together([place], mark=True) for place in places])
-
-    def _together(
-        self, places: Sequence[tuple[int, int]], *, mark: bool
-    ) -> Float[Tensor, "b lead k"]:
-        """With ``mark``, a rollout that diverges is marked instead of raised."""
-        own_past = self.predictor.history
-        fields, known = _read(
-            self.samples, places, self.samples.window.history - own_past, own_past
-        )
-        own = [self.climates[index] for index, _ in places]
-        mean = torch.stack([climate.mean for climate in own]).to(fields)
-        # Persistence knows no more of a gap than its mean.
-        last = torch.where(known[:, -1, None], fields[:, -1], mean)
-        with collecting():  # notes on the input: the error is measured
-            blocks = self.predictor.iterate(
-                fields, self.steps, _parameters(self.predictor, self.samples, places), known
-            )
-        found, done = [], 0
-        while done < self.steps:
-            try:
-                with collecting():
-                    block = _finite(next(blocks))
-            except FloatingPointError:
-                if not mark:
-                    raise
-                break
-            found.append(self._scored(places, block, done, block.shape[1], last, own))
+    """Predictions of the true frames, NaN from where a run diverged; each alone, if one does."""
+    predicted, done = torch.full_like(truth, torch.nan), 0
+    try:
+        for block in _rolled_out(predictor, samples, starts, truth.shape[1]):
+            predicted[:, done : done + block.shape[1]] = block
             done += block.shape[1]
-        while done < self.steps:  # what is left of one that diverged, without its predictions
-            size = min(64, self.steps - done)
-            found.append(self._scored(places, None, done, size, last, own))
-            done += size
-        return torch.cat(found, dim=1)
-
-    def _scored(
-        self,
-        places: Sequence[tuple[int, int]],
-        block: Tensor | None,
-        done: int,
-        size: int,
-        last: Tensor,
-        climates: list[Climate],
-    ) -> Float[Tensor, "b lead k"]:
-        truth, known = _read(
-            self.samples, places, self.samples.window.history + done, size, truth=True
-        )
-        truth = torch.where(known[:, :, None], truth, 0.0)
-        return self.measure.terms(block, truth, last, known, climates).cpu()
+    except FloatingPointError:
+        if len(starts) > 1:
+            pairs = zip(starts, truth.split(1), strict=True)
+            return torch.cat([_run_free(predictor, samples, [s], t) for s, t in pairs])
+    return predicted
 
 
 def _read(
-    samples: Samples,
-    places: Sequence[tuple[int, int]],
-    offset: int,
-    size: int,
-    *,
-    truth: bool = False,
+    samples: Samples, starts: Sequence[Start], offset: int, size: int, *, truth: bool = False
 ) -> tuple[Float[Tensor, "b t c y x"], Bool[Tensor, "b t y x"]]:
     """Fields, and where they are known; of the truth, where they were measured."""
     fields, known = [], []
-    for index, first in places:
+    for index, first in starts:
         frames = slice(first + offset, first + offset + size)
         trajectory = samples.trajectories[index]
         fields.append(trajectory.read(frames))
-        here = trajectory.measured(frames) if truth else trajectory.known(frames)
-        known.append(here.to(fields[-1].device))
+        mask = trajectory.measured(frames) if truth else trajectory.known(frames)
+        known.append(mask.to(fields[-1].device))
     whole = torch.stack(fields)
     return whole if whole.dtype == torch.float64 else whole.float(), torch.stack(known)
 
 
-def _parameters(
-    predictor: Iterates, samples: Samples, places: Sequence[tuple[int, int]]
-) -> dict[str, Tensor]:
-    given = [samples.trajectories[index].parameters for index, _ in places]
-    return {
-        name: torch.tensor([values.get(name, torch.nan) for values in given])
-        for name in predictor.spec.parameter_names
-    }
-
-
-def _finite(block: Tensor) -> Tensor:
-    """A prediction may leave the range of its type on the way to physical units."""
-    if not bool(block.isfinite().all()):
-        raise FloatingPointError("expected finite predictions, found NaN or infinity")
-    return block
-
-
-def _check(predictor: Iterates, samples: Samples, starts: Sequence[int]) -> None:
-    if not starts:
-        raise ValueError("expected at least one start, found none")
+def _check(predictor: RolloutPredictor, samples: Samples) -> None:
     if samples.window.history < predictor.history or samples.window.horizon < 1:
         raise ValueError(
             f"expected windows of at least {predictor.history} input frames and one to predict, "

@@ -50,12 +50,12 @@ from torch import Tensor
 from pibert.evaluation.measure import (
     Entry,
     Frames,
+    Measure,
     SquaredErrors,
     known_values,
     ratio,
-    require_velocity,
 )
-from pibert.fields import FieldSpec, Grid, on_device
+from pibert.fields import Grid, on_device
 
 SCALES = (1, 2, 4, 8)
 LEVELS = 3
@@ -109,7 +109,6 @@ class PooledScales(SquaredErrors):
     """NMSE after average pooling, of every channel and of all."""
 
     name: ClassVar[str] = "pooled_scales"
-    of_sequences: ClassVar[bool] = False
 
     @property
     def scales(self) -> tuple[int, ...]:
@@ -125,12 +124,12 @@ class PooledScales(SquaredErrors):
         )
 
     def terms(self, frames: Frames) -> Float[Tensor, "rows k"]:
-        found = []
+        terms = []
         for size in self.scales:
             prediction, where = pool(frames.prediction, frames.known, size)
             truth, _ = pool(frames.truth, frames.known, size)
-            found.append(self.error_terms(prediction, truth, where))
-        return torch.cat(found, dim=1)
+            terms.append(self.error_terms(prediction, truth, where))
+        return torch.cat(terms, dim=1)
 
     def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
         _, error, energy = self.totals(sums.unflatten(-1, (len(self.scales), -1)))
@@ -138,19 +137,10 @@ class PooledScales(SquaredErrors):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HaarBands:
+class HaarBands(Measure):
     """NMSE of every sub-band of every channel, and their groups."""
 
-    spec: FieldSpec
     name: ClassVar[str] = "haar_bands"
-    of_sequences: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if min(self.spec.grid.shape) < SMALLEST:
-            raise ValueError(
-                f"expected a grid of at least {SMALLEST} x {SMALLEST} points for {LEVELS} levels, "
-                f"found {self.spec.grid.shape}; leave this metric out"
-            )
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -163,29 +153,27 @@ class HaarBands:
         known = frames.known
         truth = known_values(frames.truth, known)
         both = torch.stack((known_values(frames.prediction, known) - truth, truth))
-        found = {}
+        bands = {}
         for level in range(1, LEVELS + 1):
             both, *details = haar(both)
             known = _blocks(known)
             for name, band in zip(("LL", "LH", "HL", "HH"), (both, *details), strict=True):
                 squares = torch.where(known[:, None], band.square(), 0.0)
-                found[f"{name}{level}"] = squares.sum((-2, -1))  # (2, t, c)
-        return torch.stack([found[band] for band in HAAR_BANDS]).permute(2, 3, 0, 1).flatten(1)
+                bands[f"{name}{level}"] = squares.sum((-2, -1))  # (2, t, c)
+        return torch.stack([bands[band] for band in HAAR_BANDS]).permute(2, 3, 0, 1).flatten(1)
 
     def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
         error, energy = sums.unflatten(-1, (len(self.spec.channels), len(HAAR_BANDS), 2)).unbind(-1)
         nmse = ratio(error, energy)  # (*batch, c, band)
         groups = [
-            torch.stack([nmse[..., HAAR_BANDS.index(band)] for band in bands], dim=-1).mean(
-                (-2, -1)
-            )
+            nmse[..., [HAAR_BANDS.index(band) for band in bands]].mean((-2, -1))
             for bands in GROUPS.values()
         ]
         return torch.cat((nmse.flatten(-2), torch.stack(groups, dim=-1)), dim=-1)
 
 
 def num_rings(grid: Grid) -> int:
-    """K, how many rings a grid resolves."""
+    """K, the number of rings that a grid resolves."""
     length = max(grid.shape[0] * grid.dy, grid.shape[1] * grid.dx)
     return int(length / (2 * max(grid.dx, grid.dy)) + 1e-9)
 
@@ -202,26 +190,14 @@ def wavenumbers(grid: Grid) -> Float[Tensor, " k"]:
 
 
 def radial_spectrum(
-    fields: Float[Tensor, "t c y x"],
-    known: Bool[Tensor, "t y x"],
-    grid: Grid,
-    *,
-    window: bool = True,
+    fields: Float[Tensor, "t c y x"], known: Bool[Tensor, "t y x"], grid: Grid
 ) -> Float[Tensor, "t k"]:
-    """Half the squared modulus of all channels in each ring.
-
-    Args:
-        fields: Velocities.
-        known: Where they are known.
-        grid: Of their shape.
-        window: Whether to use a Hann window along directions that are not periodic.
-    """
+    """Half the squared modulus of all channels in each ring, of the known points."""
     fields = known_values(fields, known)
     count = known.sum((1, 2)).clamp(min=1)[:, None, None, None]
     fields = known_values(fields - fields.sum((2, 3), keepdim=True) / count, known)
-    if window:
-        shape = _window(grid.shape, grid.periodic_y, grid.periodic_x)
-        fields = fields * on_device(shape, fields.device)
+    window = _window(grid.shape, grid.periodic_y, grid.periodic_x)
+    fields = fields * on_device(window, fields.device)
     ny, nx = grid.shape
     power = torch.fft.rfft2(fields).abs().square().sum(1) / (2 * (ny * nx) ** 2)
     ring, weight = (on_device(part, fields.device) for part in _rings(ny, nx, grid.dy, grid.dx))
@@ -261,24 +237,22 @@ def _rings(ny: int, nx: int, dy: float, dx: float) -> tuple[Int[Tensor, " m"], T
     return ring.flatten(), weight
 
 
+def log_spectral_error(
+    predicted: Float[Tensor, "*n k"], truth: Float[Tensor, "*n k"]
+) -> Float[Tensor, "*n"]:
+    """Root mean square of log10(P / T) over the rings in which the truth is above the floor."""
+    floor = FLOOR * truth.sum(-1, keepdim=True)
+    resolved = truth > floor
+    squares = (torch.maximum(predicted, floor) / truth).log10().square()
+    total = torch.where(resolved, squares, 0.0).sum(-1)
+    return ratio(total, resolved.sum(-1).to(total)).sqrt()
+
+
 @dataclass(frozen=True, kw_only=True)
-class Spectra:
+class Spectra(Measure):
     """Errors of the spectrum of kinetic energy."""
 
-    spec: FieldSpec
-    window: bool = True
-    """Whether to use a Hann window along directions that are not periodic."""
     name: ClassVar[str] = "spectra"
-    of_sequences: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        require_velocity(self.spec, "spectra of kinetic energy")
-        if not supports_spectra(self.spec.grid):
-            raise ValueError(
-                f"expected a grid that resolves at least {2 * len(BANDS)} wavenumbers, found "
-                f"{self.spec.grid.shape}, which resolves {num_rings(self.spec.grid)}; "
-                "leave this metric out"
-            )
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -293,58 +267,45 @@ class Spectra:
         )
 
     def terms(self, frames: Frames) -> Float[Tensor, "rows k"]:
-        self._check(frames.spec.grid)
-        places = self.spec.velocity
-        assert places is not None
-        truth, answer = (
-            known_values(torch.stack([f[:, place] for place in places], 1), frames.known)
+        assert self.spec.velocity is not None
+        truth, predicted = (
+            known_values(f[:, list(self.spec.velocity)], frames.known)
             for f in (frames.truth, frames.prediction)
         )
-        found = [
-            radial_spectrum(f, frames.known, frames.spec.grid, window=self.window)
-            for f in (truth, answer, answer - truth)
+        spectra = [
+            radial_spectrum(f, frames.known, frames.spec.grid)
+            for f in (truth, predicted, predicted - truth)
         ]
-        energy = [_band(found[0], band).square().sum(-1) for band in BANDS]
-        apart = [_band(found[1] - found[0], band).square().sum(-1) for band in BANDS]
-        counted = torch.stack(energy, dim=1) > 0
-        relative = (torch.stack(apart, dim=1) / torch.stack(energy, dim=1)).sqrt()
-        once = torch.ones_like(relative[:, :1])
-        blind = torch.where(counted, relative, 0.0)
-        return torch.cat((once, *found, blind, counted.double()), dim=1)
-
-    def _check(self, grid: Grid) -> None:
-        own = self.spec.grid
-        if grid.shape != own.shape or not math.isclose(grid.dx / grid.dy, own.dx / own.dy):
-            raise ValueError(
-                f"expected frames on a grid like {own.shape} with dx / dy = {own.dx / own.dy:g}, "
-                f"found {grid.shape} with {grid.dx / grid.dy:g}; spectra of both do not add up"
-            )
+        energy, error = (
+            torch.stack([_band(spectrum, band).square().sum(-1) for band in BANDS], dim=1)
+            for spectrum in (spectra[0], spectra[1] - spectra[0])
+        )
+        counted = energy > 0
+        relative = torch.where(counted, (error / energy).sqrt(), 0.0)
+        count = torch.ones_like(relative[:, :1])
+        return torch.cat((count, *spectra, relative, counted.double()), dim=1)
 
     def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
-        _, truth, answer, error = self._spectra(sums)
+        _, truth, predicted, error = self._spectra(sums)
         floor = FLOOR * truth.sum(-1, keepdim=True)
-        resolved = truth > floor
-        apart = (torch.maximum(answer, floor) / truth).log10().square()
-        total = torch.where(resolved, apart, 0.0).sum(-1)
-        log_error = ratio(total, resolved.sum(-1).to(total)).sqrt()
-        slopes = [_slope(torch.maximum(part, floor)) for part in (answer, truth)]
-        blind, counted = sums[..., -2 * len(BANDS) :].unflatten(-1, (2, -1)).unbind(-2)
-        seen = [ratio(_band(error, band).sum(-1), _band(truth, band).sum(-1)) for band in BANDS]
-        found = (log_error, (slopes[0] - slopes[1]).abs(), *slopes)
-        return torch.cat(
-            (torch.stack(found, -1), ratio(blind, counted), torch.stack(seen, -1)), dim=-1
-        )
+        slope, true_slope = (_slope(torch.maximum(part, floor)) for part in (predicted, truth))
+        log_error = log_spectral_error(predicted, truth)
+        relative, counted = sums[..., -2 * len(BANDS) :].unflatten(-1, (2, -1)).unbind(-2)
+        nmse = [ratio(_band(error, band).sum(-1), _band(truth, band).sum(-1)) for band in BANDS]
+        slopes = ((slope - true_slope).abs(), slope, true_slope)
+        single = torch.stack((log_error, *slopes), -1)
+        return torch.cat((single, ratio(relative, counted), torch.stack(nmse, -1)), dim=-1)
 
     def curves(self, sums: Float[Tensor, "*batch k"]) -> dict[str, Float[Tensor, "*batch ring"]]:
-        """Mean spectra of truth, prediction and error, over ``wavenumbers``, for pictures."""
+        """Mean spectra of truth, prediction and error, over ``wavenumbers``, for figures."""
         count, *spectra = self._spectra(sums)
         names = ("truth", "prediction", "error")
         return {name: part / count for name, part in zip(names, spectra, strict=True)}
 
     def _spectra(self, sums: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         rings = num_rings(self.spec.grid)
-        truth, answer, error = sums[..., 1 : 1 + 3 * rings].unflatten(-1, (3, rings)).unbind(-2)
-        return sums[..., :1], truth, answer, error
+        truth, predicted, error = sums[..., 1 : 1 + 3 * rings].unflatten(-1, (3, rings)).unbind(-2)
+        return sums[..., :1], truth, predicted, error
 
 
 def _band(spectrum: Float[Tensor, "*n k"], band: str) -> Float[Tensor, "*n j"]:
@@ -357,8 +318,7 @@ def _slope(spectrum: Float[Tensor, "*n k"]) -> Float[Tensor, "*n"]:
     """Of the straight line through the logarithms, over ``SLOPE_RANGE``; NaN without energy."""
     rings = spectrum.shape[-1]
     low, high = math.ceil(SLOPE_RANGE[0] * rings), math.floor(SLOPE_RANGE[1] * rings)
-    places = torch.arange(low, high + 1, dtype=spectrum.dtype, device=spectrum.device).log10()
-    places = places - places.mean()
-    heights = spectrum[..., low - 1 : high].log10()
-    slope = (heights * places).sum(-1) / places.square().sum()
+    x = torch.arange(low, high + 1, dtype=spectrum.dtype, device=spectrum.device).log10()
+    x = x - x.mean()
+    slope = (spectrum[..., low - 1 : high].log10() * x).sum(-1) / x.square().sum()
     return torch.where(slope.isfinite(), slope, torch.nan)

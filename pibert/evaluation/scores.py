@@ -39,7 +39,7 @@ class Scores:
     card: dict[str, Any]
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def part(self, prefix: str) -> dict[str, Tensor]:
+    def group(self, prefix: str) -> dict[str, Tensor]:
         """The arrays below a name, such as ``picks``."""
         start = f"{prefix}/"
         return {k.removeprefix(start): v for k, v in self.arrays.items() if k.startswith(start)}

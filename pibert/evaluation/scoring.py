@@ -8,16 +8,16 @@ persistence, which favours no model: those at its 5th, 50th and 95th percentile 
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pibert.data.dataset import Samples
-from pibert.evaluation.measure import Frames, Measure, in_parts
+from pibert.evaluation.measure import Entry, Frames, Measure
 from pibert.evaluation.measures import PHYSICAL, SHORTEST, STANDARDISED, measures_by_space
-from pibert.evaluation.official import mean_window, parted
+from pibert.evaluation.official import in_windows, mean_window
 from pibert.evaluation.pointwise import frame_errors
 from pibert.evaluation.temporal import correlation_time, probe_series
 from pibert.fields import FieldSpec, Normalizer, Trajectory, read_mask
@@ -26,7 +26,7 @@ from pibert.inference import Predictor
 QUANTILES = (0.05, 0.5, 0.95)
 PICK_RULE = "frames at the 5th, 50th and 95th percentile of the error of persistence"
 STRIP = 12
-"""Frames one after the other that are kept, beginning at the median pick."""
+"""Consecutive frames that are kept, beginning at the median pick."""
 CHUNK = 128
 """Frames that are scored at once."""
 
@@ -39,7 +39,7 @@ class FrameScores:
     entries: dict[str, list[dict[str, str]]]
     """Of every ``space/measure``, as plain JSON."""
     values: dict[str, list[float | None]]
-    """Of every ``space/measure``, in the order of its entries; None where nothing can be said."""
+    """Of every ``space/measure``, in the order of its entries; None where undefined."""
     correlation_frames: float | None
     """Correlation time of the true flow at the probes, in scored frames; None: longer than seen."""
 
@@ -52,10 +52,9 @@ def score_frames(predictor: Predictor, samples: Samples) -> FrameScores:
         samples: Test windows of one frame ahead. Their history may be longer than the predictor's,
             so that models with different histories are scored on the same frames.
     """
-    taken = predictor.history
-    if samples.window.history < taken or samples.window.horizon != 1:
+    if samples.window.history < predictor.history or samples.window.horizon != 1:
         raise ValueError(
-            f"expected windows of at least {taken} frames and one to predict, found "
+            f"expected windows of at least {predictor.history} frames and one to predict, found "
             f"{samples.window}"
         )
     measures = measures_by_space(
@@ -71,17 +70,19 @@ def score_frames(predictor: Predictor, samples: Samples) -> FrameScores:
     kept: dict[str, list[Tensor]] = {}
     for pieces in _by_trajectory(samples):
         frames, standard = _predicted(predictor, samples, [n for piece in pieces for n in piece])
-        for space, own in ((PHYSICAL, frames), (STANDARDISED, standard)):
+        for space, fields in ((PHYSICAL, frames), (STANDARDISED, standard)):
             for measure in measures[space]:
-                rows = _terms(measure, own, pieces)
+                rows = _terms(measure, fields, pieces)
                 terms.setdefault(f"terms/{space}/{measure.name}", []).append(rows)
         _keep(kept, frames, samples, pieces, predictor.normalizer)
     arrays = {name: torch.cat(rows) for name, rows in (terms | kept).items()}
     named = {f"{space}/{m.name}": m for space, group in measures.items() for m in group}
-    entries = {name: [vars_of(entry) for entry in own.entries] for name, own in named.items()}
+    entries = {
+        name: [vars_of(entry) for entry in measure.entries] for name, measure in named.items()
+    }
     values = {
-        name: [v if math.isfinite(v) else None for v in own.values(sums).tolist()]
-        for name, own in named.items()
+        name: [v if math.isfinite(v) else None for v in measure.values(sums).tolist()]
+        for name, measure in named.items()
         for sums in (arrays[f"terms/{name}"].sum(0),)
     }
     arrays |= _pictures(predictor, samples, arrays["errors/last"])
@@ -91,9 +92,9 @@ def score_frames(predictor: Predictor, samples: Samples) -> FrameScores:
     return FrameScores(arrays, entries, values, time)
 
 
-def vars_of(entry: Any) -> dict[str, str]:
+def vars_of(entry: Entry) -> dict[str, str]:
     """An entry as plain JSON."""
-    return {name: getattr(entry, name) for name in entry.__dataclass_fields__}
+    return asdict(entry)
 
 
 def sequences(samples: Samples) -> Iterator[list[int]]:
@@ -128,7 +129,7 @@ def _mean_window(samples: Samples) -> Tensor | None:
                 frames = slice(start, start + SHORTEST)
                 fields = trajectory.read(frames)
                 known = trajectory.measured(frames).to(fields.device)
-                yield parted(torch.where(known[:, None], fields, 0.0), SHORTEST)
+                yield in_windows(torch.where(known[:, None], fields, 0.0), SHORTEST)
 
     if samples.spec.velocity is None or max(map(len, sequences(samples))) < SHORTEST:
         return None
@@ -137,14 +138,23 @@ def _mean_window(samples: Samples) -> Tensor | None:
 
 def _terms(measure: Measure, frames: Frames, pieces: Sequence[Sequence[int]]) -> Tensor:
     if measure.of_sequences:
-        parts = in_parts(frames, map(len, pieces))
+        chunks = _split(frames, pieces)
     else:
-        parts = in_parts(frames, itertools.repeat(CHUNK))
-    return torch.cat([measure.terms(part).cpu() for part in parts])
+        starts = range(0, len(frames.truth), CHUNK)
+        chunks = (frames[start : start + CHUNK] for start in starts)
+    return torch.cat([measure.terms(chunk).cpu() for chunk in chunks])
+
+
+def _split(frames: Frames, pieces: Sequence[Sequence[int]]) -> Iterator[Frames]:
+    """The frames of each sequence."""
+    start = 0
+    for piece in pieces:
+        yield frames[start : start + len(piece)]
+        start += len(piece)
 
 
 class Seen(NamedTuple):
-    """What a model sees of some windows, and what follows; standardised."""
+    """The input of a model for some windows, and the frame that follows; standardised."""
 
     x: Tensor
     parameters: Tensor
@@ -155,12 +165,12 @@ class Seen(NamedTuple):
 
 
 def seen_by(predictor: Predictor, samples: Samples, numbers: Sequence[int]) -> Seen:
-    """What a predictor sees of windows of a trajectory: the last frames, as many as it takes.
+    """The input of a predictor for windows of a trajectory: their last frames.
 
-    Older frames of the windows are not its own, and neither is what was unknown in them.
+    Older frames of the windows, and what was unknown in them, do not reach it.
     """
     trajectory, target = _targets(samples, numbers)
-    # All of them at once: sequences of a frame or two would be read one by one.
+    # One read for all windows: sequences of a frame or two would be read one by one.
     begin = int(target.min()) - predictor.history
     fields, known, measured = samples.read(trajectory, slice(begin, int(target.max()) + 1))
     past = [(target - begin - ago).to(fields.device) for ago in range(predictor.history, 0, -1)]
@@ -177,8 +187,8 @@ def seen_by(predictor: Predictor, samples: Samples, numbers: Sequence[int]) -> S
 
 def _targets(samples: Samples, numbers: Sequence[int]) -> tuple[int, Tensor]:
     """The trajectory of some windows, and the frame of it that follows each."""
-    places = [samples.locate(number) for number in numbers]
-    return places[0][0], torch.tensor([first for _, first in places]) + samples.window.history
+    starts = [samples.locate(number) for number in numbers]
+    return starts[0][0], torch.tensor([first for _, first in starts]) + samples.window.history
 
 
 @torch.no_grad()
@@ -187,17 +197,17 @@ def _predicted(
 ) -> tuple[Frames, Frames]:
     """The frames after some windows of one trajectory, in physical and in standardised units."""
     channels = len(samples.spec.channels)
-    parts = []
+    chunks = []
     for start in range(0, len(numbers), CHUNK):
         seen = seen_by(predictor, samples, numbers[start : start + CHUNK])
-        found = predictor.run(predictor.model, seen.x, seen.parameters, seen.mask)[:, :channels]
-        if not bool(found.isfinite().all()):
+        output = predictor.run(predictor.model, seen.x, seen.parameters, seen.mask)[:, :channels]
+        if not bool(output.isfinite().all()):
             raise ValueError(
                 f"expected finite predictions, found others among samples "
-                f"{numbers[start]} to {numbers[start] + len(found) - 1}; train the model again"
+                f"{numbers[start]} to {numbers[start] + len(output) - 1}; train the model again"
             )
-        parts.append((found, seen.truth, seen.x[:, -channels:], seen.known))
-    prediction, truth, last, known = (torch.cat(group) for group in zip(*parts, strict=True))
+        chunks.append((output, seen.truth, seen.x[:, -channels:], seen.known))
+    prediction, truth, last, known = (torch.cat(group) for group in zip(*chunks, strict=True))
     home, target = _targets(samples, numbers)
     trajectory = samples.trajectories[home]
     body = body_at(trajectory, target, predictor.device)
@@ -224,14 +234,14 @@ def body_at(trajectory: Trajectory, frames: Tensor, device: torch.device) -> Ten
 
 
 def own_spec(common: FieldSpec, trajectory: Trajectory) -> FieldSpec:
-    """What is predicted, with the time step and the scales of the trajectory itself."""
-    own = trajectory.spec
+    """The spec of the predicted fields with the time step and scales of a trajectory."""
+    source = trajectory.spec
     spec = replace(
         common,
-        dt=own.dt,
-        reference_velocity=own.reference_velocity,
-        reference_length=own.reference_length,
-        viscosity=own.viscosity,
+        dt=source.dt,
+        reference_velocity=source.reference_velocity,
+        reference_length=source.reference_length,
+        viscosity=source.viscosity,
     )
     reynolds = trajectory.parameters.get("Re")
     if spec.reference_velocity is None and reynolds and spec.viscosity and spec.reference_length:
@@ -247,10 +257,10 @@ def _keep(
     pieces: Sequence[Sequence[int]],
     normalizer: Normalizer,
 ) -> None:
-    """What is remembered of the sequences of a trajectory beside their terms."""
+    """Keep what figures and intervals need of a trajectory beside the terms."""
     trajectory, target = _targets(samples, [number for piece in pieces for number in piece])
     still = replace(frames, prediction=frames.last)
-    own = {
+    more = {
         "rows/trajectory": torch.full((len(target),), trajectory),
         "rows/frame": target,
         "sequences/trajectory": torch.full((len(pieces),), trajectory),
@@ -260,32 +270,32 @@ def _keep(
     }
     # Frames that all stand alone, as in pairs, are one series, but not one a step apart to show.
     alone = len(pieces) == len(target)
-    for place, part in enumerate([frames] if alone else in_parts(frames, map(len, pieces))):
-        if len(part.truth) < 2:
+    for number, piece in enumerate([frames] if alone else _split(frames, pieces)):
+        if len(piece.truth) < 2:
             continue
-        series = probe_series(part)
-        time = correlation_time(series.truth.flatten(1)) if series.places else None
-        own["correlation"][place] = torch.nan if time is None else time
-        first = frames.spec.velocity is not None and "probes/truth" not in {**kept, **own}
+        series = probe_series(piece)
+        time = correlation_time(series.truth.flatten(1)) if series.probes else None
+        more["correlation"][number] = torch.nan if time is None else time
+        first = frames.spec.velocity is not None and "probes/truth" not in {**kept, **more}
         if first and not alone:
-            own |= {
-                "probes/places": torch.as_tensor(series.places).cpu(),
+            more |= {
+                "probes/places": torch.as_tensor(series.probes).cpu(),
                 "probes/truth": series.truth.cpu(),
                 "probes/prediction": series.prediction.cpu(),
             }
-    for name, value in own.items():
+    for name, value in more.items():
         kept.setdefault(name, []).append(value)
 
 
 def _pictures(predictor: Predictor, samples: Samples, errors: Tensor) -> dict[str, Tensor]:
-    """Frames to look at: picked ones, and some one after the other from the median one on."""
+    """Frames for figures: picked ones, and consecutive ones from the median one on."""
     order = errors.argsort()  # frames without energy, which have no error, come last
     order = order[: max(1, int(errors.isfinite().sum()))]
     rows = [int(order[round(share * (len(order) - 1))]) for share in QUANTILES]
-    found = [_predicted(predictor, samples, [row])[0] for row in rows]
+    picked = [_predicted(predictor, samples, [row])[0] for row in rows]
     arrays = {"picks/rows": torch.tensor(rows)}
     for name in ("truth", "prediction", "last", "known"):
-        arrays[f"picks/{name}"] = torch.cat([getattr(frames, name) for frames in found]).cpu()
+        arrays[f"picks/{name}"] = torch.cat([getattr(frames, name) for frames in picked]).cpu()
     piece = next(piece for piece in sequences(samples) if rows[1] in piece)
     begin = min(piece.index(rows[1]), max(0, len(piece) - STRIP))
     strip = piece[begin : begin + STRIP]

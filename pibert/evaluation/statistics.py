@@ -48,9 +48,9 @@ from pibert.evaluation.temporal import (
 from pibert.fields import FieldSpec, Normalizer
 
 LEAST_FRAMES = 20
-"""Below which a stretch has no statistics."""
+"""Fewer frames have no statistics."""
 LOST = 3.0
-"""A frame is lost that is farther from the mean flow than any true one, by this factor."""
+"""A frame farther from the mean flow than any true one by this factor is lost."""
 PEAK_SHARE = 0.2
 """Of the energy within a peak and its two neighbours on either side."""
 MOST_VALUES = 100_000
@@ -111,24 +111,24 @@ class Statistics:
 
     def values(self, sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch entry"]:
         """See the module; NaN where undefined."""
-        of = dict(zip(_TERMS, sums.unbind(-1), strict=True))
-        lost = of["diverged"] > 0
+        total = dict(zip(_TERMS, sums.unbind(-1), strict=True))
+        lost = total["diverged"] > 0
 
-        def wrong(value: Tensor) -> Tensor:
+        def unless_lost(value: Tensor) -> Tensor:
             return torch.where(lost, math.inf, value)
 
-        found = [
-            wrong(ratio(of["mean_error"], of["mean_energy"])),
-            wrong(ratio(of["stress_error"], of["stress_energy"]).sqrt()),
-            wrong(ratio(of["strouhal_error"], of["strouhal_flows"])),
-            wrong(ratio(of["distribution_error"], of["distribution_flows"])),
-            ratio(of["diverged"], of["flows"]),
-            wrong(ratio(of["energy"], of["true_energy"])),
-            *(wrong(ratio(of[band], of[f"true_{band}"])) for band in BANDS),
-            wrong(ratio(of["memory"], of["true_memory"])),
-            ratio(of["survived"], of["flows"]),
+        values = [
+            unless_lost(ratio(total["mean_error"], total["mean_energy"])),
+            unless_lost(ratio(total["stress_error"], total["stress_energy"]).sqrt()),
+            unless_lost(ratio(total["strouhal_error"], total["strouhal_flows"])),
+            unless_lost(ratio(total["distribution_error"], total["distribution_flows"])),
+            ratio(total["diverged"], total["flows"]),
+            unless_lost(ratio(total["energy"], total["true_energy"])),
+            *(unless_lost(ratio(total[band], total[f"true_{band}"])) for band in BANDS),
+            unless_lost(ratio(total["memory"], total["true_memory"])),
+            ratio(total["survived"], total["flows"]),
         ]
-        return torch.stack(found, dim=-1)
+        return torch.stack(values, dim=-1)
 
     def _scaled(self, fields: Float[Tensor, "t c y x"], frames: Frames) -> Tensor:
         scales = torch.tensor(channel_scales(self.spec, self.normalizer)).to(fields.device)
@@ -140,11 +140,11 @@ class Statistics:
             self._scaled(fields, frames) for fields in (frames.truth, frames.prediction)
         )
         mean = truth.sum(0) / frames.known.sum(0).clamp(min=1)
-        limit, own = (
+        limit, distance = (
             known_values(fields - mean, frames.known).square().sum((1, 2, 3)).sqrt()
             for fields in (truth, prediction)
         )
-        fine = own <= LOST * limit.max()  # false where it is not finite
+        fine = distance <= LOST * limit.max()  # false where it is not finite
         return int((~fine).cumsum(0).eq(0).sum())
 
     def _compared(self, frames: Frames) -> dict[str, float]:
@@ -152,24 +152,25 @@ class Statistics:
             self._scaled(fields, frames) for fields in (frames.truth, frames.prediction)
         )
         count = frames.known.sum(0).clamp(min=1)
-        mean, own_mean = truth.sum(0) / count, prediction.sum(0) / count
+        mean, predicted_mean = truth.sum(0) / count, prediction.sum(0) / count
         moving = known_values(truth - mean, frames.known)
-        own_moving = known_values(prediction - own_mean, frames.known)
-        stress, own_stress = (
-            torch.einsum("tcyx,tdyx->cdyx", part, part) / count for part in (moving, own_moving)
+        predicted_moving = known_values(prediction - predicted_mean, frames.known)
+        stress, predicted_stress = (
+            torch.einsum("tcyx,tdyx->cdyx", part, part) / count
+            for part in (moving, predicted_moving)
         )
         row: dict[str, float | Tensor] = {
-            "mean_error": (own_mean - mean).square().sum(),
+            "mean_error": (predicted_mean - mean).square().sum(),
             "mean_energy": mean.square().sum(),
-            "stress_error": (own_stress - stress).square().sum(),
+            "stress_error": (predicted_stress - stress).square().sum(),
             "stress_energy": stress.square().sum(),
-            "energy": torch.einsum("ccyx->", own_stress) / 2,
+            "energy": torch.einsum("ccyx->", predicted_stress) / 2,
             "true_energy": torch.einsum("ccyx->", stress) / 2,
             "distribution_error": self._distance(frames),
             "distribution_flows": 1.0,
         }
         if supports_spectra(self.spec.grid):
-            for prefix, part in (("", own_moving), ("true_", moving)):
+            for prefix, part in (("", predicted_moving), ("true_", moving)):
                 spectrum = radial_spectrum(part, frames.known, self.spec.grid).mean(0)
                 edges = [round(num_rings(self.spec.grid) * end) for _, end in BANDS.values()]
                 sums = [part.sum() for part in spectrum.tensor_split(edges[:-1])]
@@ -179,28 +180,28 @@ class Statistics:
     def _distance(self, frames: Frames) -> float:
         """Mean distance between the sorted values of each channel, in its standard deviations."""
         known, step = frames.known, max(1, int(frames.known.sum()) // MOST_VALUES)
-        found = []
-        for place, std in enumerate(self.normalizer.std):
-            own, true = (
-                fields[:, place][known][::step].double().sort().values
+        distances = []
+        for channel, std in enumerate(self.normalizer.std):
+            predicted, true = (
+                fields[:, channel][known][::step].double().sort().values
                 for fields in (frames.prediction, frames.truth)
             )
-            found.append(float((own - true).abs().mean()) / std)
-        return sum(found) / len(found)
+            distances.append(float((predicted - true).abs().mean()) / std)
+        return sum(distances) / len(distances)
 
     def _in_time(self, frames: Frames) -> dict[str, float]:
         """Frequency and memory at the probes."""
         series = probe_series(frames)
-        if not series.places:
+        if not series.probes:
             return {}
         row: dict[str, float] = {}
         frequency, power = power_density(series.truth, series.dt)
-        _, own = power_density(series.prediction, series.dt)
+        _, predicted = power_density(series.prediction, series.dt)
         true_peak = dominant_frequency(frequency, power.sum((1, 2)))
         if true_peak is not None:
-            moves = own.sum() > POWER_FLOOR * power.sum()
-            peak = dominant_frequency(frequency, own.sum((1, 2)), least=0.0) if moves else None
-            peak = peak or 0.0
+            moves = predicted.sum() > POWER_FLOOR * power.sum()
+            spectrum = predicted.sum((1, 2))
+            peak = (dominant_frequency(frequency, spectrum, least=0.0) if moves else None) or 0.0
             row |= {"strouhal_error": abs(peak / true_peak - 1), "strouhal_flows": 1.0}
         memories = [correlation_time(s.flatten(1)) for s in (series.prediction, series.truth)]
         if memories[1] is not None:
@@ -223,13 +224,13 @@ def dominant_frequency(
     whole = power[1:].sum()
     if len(power) < 4 or not whole > 0:
         return None
-    place = 1 + int(power[1:].argmax())
-    near = power[max(1, place - 2) : place + 3].sum()
+    top = 1 + int(power[1:].argmax())
+    near = power[max(1, top - 2) : top + 3].sum()
     if near < least * whole:
         return None
-    if not 1 < place < len(power) - 1:
-        return float(frequency[place])
-    left, middle, right = power[place - 1 : place + 2].clamp(min=1e-300).log().tolist()
+    if not 1 < top < len(power) - 1:
+        return float(frequency[top])
+    left, middle, right = power[top - 1 : top + 2].clamp(min=1e-300).log().tolist()
     bend = left - 2 * middle + right
     shift = 0.5 * (left - right) / bend if bend < 0 else 0.0
-    return float(frequency[1]) * (place + shift)
+    return float(frequency[1]) * (top + shift)

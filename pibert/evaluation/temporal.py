@@ -4,13 +4,13 @@ Probes are chosen without looking at a prediction:
 
 - wake: with a body, the points nearest to 1, 1.5, 2 and 3 D downstream (along x) of its centre and
   D/2 below, level with and D/2 above it. The body is what is solid in at least half of the frames,
-  of several the one that ``geometry.locate`` takes. D is its height;
+  of several the one that ``geometry.locate`` returns. D is its height;
 - lattice: without a body, or if no wake probe can be used, the middles of 4 x 4 equal parts of the
   grid.
 
 A probe outside the grid, or known in less than nine tenths of the frames, is left out. Missing
-values are interpolated linearly in time, in truth and prediction alike. RealPDEBench has probes of
-its own (``official_probes``), for its profiles of the mean velocity.
+values are interpolated linearly in time, in truth and prediction alike. RealPDEBench has other
+probes (``official_probes``), for its profiles of the mean velocity.
 
 The power spectral density of a series x at n times dt apart, its mean taken off, is that of one
 Hann window w over all of it, one-sided,
@@ -27,7 +27,7 @@ step adds or removes, not whether a model keeps the frequencies of the flow.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -35,8 +35,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert.evaluation.geometry import locate
-from pibert.evaluation.measure import ALL, Entry, Frames, ratio
-from pibert.fields import FieldSpec
+from pibert.evaluation.measure import ALL, Entry, Frames, Measure, ratio
 
 Probes = tuple[tuple[int, int], ...]
 """Row and column of each."""
@@ -57,11 +56,9 @@ BANDS = ("low", "mid", "high")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ProbeSeries:
-    """What truth and prediction do at some points."""
+    """Series of truth and prediction at some points."""
 
-    rule: Literal["wake", "lattice"]
-    places: Probes
-    channels: tuple[str, ...]
+    probes: Probes
     dt: float
     """1 where the time between frames is not known."""
     truth: Float[Tensor, "t probe c"]
@@ -70,21 +67,16 @@ class ProbeSeries:
 
 def probe_series(frames: Frames) -> ProbeSeries:
     """Series at the probes of a trajectory, of which there may be none."""
-    known, shape = frames.known, frames.spec.grid.shape
+    known = frames.known
     enough = known.double().mean(0) >= KNOWN_SHARE  # (y, x)
-    rule: Literal["wake", "lattice"] = "wake"
-    places = _usable(_wake_places(frames), enough)
-    if not places:
-        rule, places = "lattice", _usable(_lattice_places(shape), enough)
-    rows, columns = [row for row, _ in places], [column for _, column in places]
-    here = known[:, rows, columns].cpu().numpy()
+    probes = _usable(_wake_probes(frames), enough) or _usable(_lattice(enough.shape), enough)
+    rows, columns = [row for row, _ in probes], [column for _, column in probes]
+    mask = known[:, rows, columns].cpu().numpy()
     return ProbeSeries(
-        rule=rule,
-        places=tuple(places),
-        channels=frames.spec.channels,
+        probes=tuple(probes),
         dt=frames.spec.dt or 1.0,
-        truth=_bridged(frames.truth[:, :, rows, columns], here),
-        prediction=_bridged(frames.prediction[:, :, rows, columns], here),
+        truth=_bridged(frames.truth[:, :, rows, columns], mask),
+        prediction=_bridged(frames.prediction[:, :, rows, columns], mask),
     )
 
 
@@ -93,11 +85,11 @@ def body_extent(frames: Frames) -> tuple[float, float, float] | None:
     if frames.body is None:
         return None
     solid = frames.body.double().mean(0) >= 0.5
-    place = locate(solid[None], frames.spec.grid)
-    if not bool(place.present):
+    box = locate(solid[None], frames.spec.grid)
+    if not bool(box.present):
         return None
-    height = round(float(place.diameter) / frames.spec.grid.dy)
-    return float(place.centre_y), float(place.centre_x), float(height)
+    height = round(float(box.diameter) / frames.spec.grid.dy)
+    return float(box.centre_y), float(box.centre_x), float(height)
 
 
 def official_probes(
@@ -115,8 +107,8 @@ def official_probes(
         centre: Of the cylinder, (x, y) in points before striding; (32, 32) in their cylinder set.
         diameter: In points before striding; 18 there.
         stride: Of the fields.
-        corrected: Stations are 1, 2, 3 and 4 diameters off; where the farthest does not fit, 1,
-            1.5, 2 and 2.5. As coded it is the second that must fit: the fourth may lie outside.
+        corrected: Stations are 1, 2, 3 and 4 diameters downstream; where the farthest does not fit,
+            1, 1.5, 2 and 2.5. As coded the second must fit: the fourth may lie outside.
     """
     ny, nx = shape
     tested = centre[0] + (4 if corrected else 2) * diameter
@@ -147,7 +139,7 @@ def body_probes(frames: Frames, *, corrected: bool = False) -> Probes:
         return ()
 
 
-def _wake_places(frames: Frames) -> list[tuple[int, int]]:
+def _wake_probes(frames: Frames) -> list[tuple[int, int]]:
     body, grid = body_extent(frames), frames.spec.grid
     if body is None:
         return []
@@ -160,30 +152,30 @@ def _wake_places(frames: Frames) -> list[tuple[int, int]]:
     ]
 
 
-def _lattice_places(shape: tuple[int, int]) -> list[tuple[int, int]]:
+def _lattice(shape: tuple[int, ...]) -> list[tuple[int, int]]:
     middles = [[int((i + 0.5) * n / LATTICE) for i in range(LATTICE)] for n in shape]
     return [(row, column) for row in middles[0] for column in middles[1]]
 
 
-def _usable(places: list[tuple[int, int]], enough: Bool[Tensor, "y x"]) -> list[tuple[int, int]]:
+def _usable(probes: list[tuple[int, int]], enough: Bool[Tensor, "y x"]) -> list[tuple[int, int]]:
     (ny, nx), allowed = enough.shape, enough.cpu()
-    inside = (p for p in dict.fromkeys(places) if 0 <= p[0] < ny and 0 <= p[1] < nx)
-    return [place for place in inside if bool(allowed[place])]
+    inside = (p for p in dict.fromkeys(probes) if 0 <= p[0] < ny and 0 <= p[1] < nx)
+    return [probe for probe in inside if bool(allowed[probe])]
 
 
 def _bridged(
     values: Float[Tensor, "t c probe"], known: Bool[np.ndarray, "t probe"]
 ) -> Float[Tensor, "t probe c"]:
     """The series with unknown frames interpolated linearly in time."""
-    found = values.double().transpose(1, 2).contiguous()
+    series = values.double().transpose(1, 2).contiguous()
     times = np.arange(len(known))
     for probe in np.flatnonzero(~known.all(0)).tolist():
-        here = known[:, probe]
-        for channel in range(found.shape[2]):
-            series = found[:, probe, channel].cpu().numpy()
-            filled = np.interp(times, times[here], series[here])
-            found[:, probe, channel] = torch.from_numpy(filled).to(found)
-    return found
+        mask = known[:, probe]
+        for channel in range(series.shape[2]):
+            gappy = series[:, probe, channel].cpu().numpy()
+            filled = np.interp(times, times[mask], gappy[mask])
+            series[:, probe, channel] = torch.from_numpy(filled).to(series)
+    return series
 
 
 def power_density(
@@ -192,8 +184,9 @@ def power_density(
     """Frequencies and the one-sided power spectral density of every series."""
     count = len(series)
     window = torch.hann_window(count, periodic=True, dtype=torch.float64, device=series.device)
-    apart = series.double() - series.double().mean(0)
-    power = torch.fft.rfft(apart * window.view(-1, *[1] * (series.ndim - 1)), dim=0).abs().square()
+    deviations = series.double() - series.double().mean(0)
+    windowed = deviations * window.view(-1, *[1] * (series.ndim - 1))
+    power = torch.fft.rfft(windowed, dim=0).abs().square()
     power = power * (dt / window.square().sum())
     power[1 : (count + 1) // 2] *= 2
     frequency = torch.fft.rfftfreq(count, dt, dtype=torch.float64, device=series.device)
@@ -201,18 +194,18 @@ def power_density(
 
 
 def autocorrelation(series: Float[Tensor, "t n"]) -> Float[Tensor, " lag"]:
-    """Of the fluctuations of all series together, at lags up to half the record; 1 at lag zero.
+    """Autocorrelation of all series together, at lags up to half the record; 1 at lag zero.
 
-    Each series counts by its variance; a lag is averaged over the pairs that there are. NaN where
+    Each series counts by its variance; a lag is averaged over its pairs of frames. NaN where
     nothing fluctuates.
     """
-    apart = (series - series.mean(0)).double()
-    count = len(apart)
-    spectrum = torch.fft.rfft(apart, n=2 * count, dim=0).abs().square().sum(1)
+    deviations = (series - series.mean(0)).double()
+    count = len(deviations)
+    spectrum = torch.fft.rfft(deviations, n=2 * count, dim=0).abs().square().sum(1)
     sums = torch.fft.irfft(spectrum, n=2 * count)[: count // 2 + 1]
     pairs = torch.arange(count, count - len(sums), -1, device=sums.device)
     mean = sums / pairs
-    # A series that is constant leaves rounding alone.
+    # A constant series leaves only rounding.
     size = series.double().square().sum() / count
     return torch.where(mean[0] > 1e-24 * size, mean / mean[0], math.nan)
 
@@ -224,17 +217,17 @@ def correlation_time(series: Float[Tensor, "t n"]) -> float | None:
     """
     if len(series) < 2:
         return None
-    found = autocorrelation(series)
-    below = (found < math.exp(-1)).nonzero()
+    correlation = autocorrelation(series)
+    below = (correlation < math.exp(-1)).nonzero()
     if not len(below):
         return None
     lag = int(below[0])
-    before, after = float(found[lag - 1]), float(found[lag])
+    before, after = float(correlation[lag - 1]), float(correlation[lag])
     return lag - 1 + (before - math.exp(-1)) / (before - after)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Temporal:
+class Temporal(Measure):
     """Band ratios and error of the spectrum in time, of frames predicted one step ahead.
 
     - psd_ratio_low, _mid, _high: predicted over true energy of all trajectories in a band; 1 is
@@ -246,7 +239,6 @@ class Temporal:
     count.
     """
 
-    spec: FieldSpec
     name: ClassVar[str] = "temporal"
     of_sequences: ClassVar[bool] = True
 
@@ -266,14 +258,14 @@ class Temporal:
         c = len(self.spec.channels)
         row = torch.zeros(1, 7 * c + 1, dtype=torch.float64, device=frames.truth.device)
         series = probe_series(frames)
-        if len(series.truth) < LEAST_FRAMES or not series.places:
+        if len(series.truth) < LEAST_FRAMES or not series.probes:
             return row
         frequency, truth = power_density(series.truth, series.dt)
         _, predicted = power_density(series.prediction, series.dt)
         truth, predicted = truth.mean(1), predicted.mean(1)  # (f, c)
         bands = torch.stack([_banded(predicted), _banded(truth)])  # (2, band, c)
-        parts = [(bands * frequency[1]).permute(2, 0, 1).flatten(), _log_errors(predicted, truth)]
-        row[0, : 7 * c] = torch.cat(parts)
+        energies = (bands * frequency[1]).permute(2, 0, 1).flatten()
+        row[0, : 7 * c] = torch.cat((energies, _log_errors(predicted, truth)))
         row[0, 7 * c] = 1
         return row
 
@@ -283,20 +275,16 @@ class Temporal:
         energies = sums[..., : 6 * c].unflatten(-1, (c, 2, 3))
         bands = ratio(energies[..., 0, :], energies[..., 1, :]).mT  # (*batch, band, c)
         bands = torch.cat((bands, bands.mean(-1, keepdim=True)), -1).flatten(-2)
-        errors = _mean(sums[..., 6 * c : 7 * c + 1])
+        count = sums[..., 7 * c :].expand(*sums.shape[:-1], c)
+        errors = ratio(sums[..., 6 * c : 7 * c], count)
         errors = torch.cat((errors, errors.mean(-1, keepdim=True)), -1)
         return torch.cat((bands, errors), -1)
 
 
-def _mean(sums: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch n"]:
-    """Sums over the count that comes last."""
-    return ratio(sums[..., :-1], sums[..., -1:].expand_as(sums[..., :-1]))
-
-
 def _banded(power: Float[Tensor, "f c"]) -> Float[Tensor, "band c"]:
     """Sums over thirds of the frequencies, the first of which is zero."""
-    places = torch.arange(1, len(power), device=power.device)
-    band = (3 * places - 1) // (len(power) - 1)  # a third ends with its last frequency
+    number = torch.arange(1, len(power), device=power.device)
+    band = (3 * number - 1) // (len(power) - 1)  # a third ends with its last frequency
     sums = torch.zeros(3, power.shape[1], dtype=power.dtype, device=power.device)
     return sums.index_add(0, band, power[1:])
 

@@ -33,8 +33,6 @@ def token_diagnostics(
     x: Float[Tensor, "b c y x"],
     parameters: Float[Tensor, "b q"] | None = None,
     mask: Tensor | None = None,
-    *,
-    query: tuple[int, int] | None = None,
 ) -> dict[str, Tensor]:
     """The diagnostics of a few samples; the model is left as it was.
 
@@ -43,8 +41,6 @@ def token_diagnostics(
         x: Standardised fields, as the model takes them.
         parameters: As the model takes them.
         mask: Known points of x, as the model takes them.
-        query: Row and column of the token whose attention is shown. If not given: that of the
-            largest residual of each sample, or the middle one where the model has no physics bias.
 
     Returns:
         ``token_shape`` (2,) and ``patch`` ();
@@ -52,29 +48,31 @@ def token_diagnostics(
         of the published model ``gate`` (2,), shares of Fourier and wavelet branch, means where they
         vary, and then also ``gate_map`` (b, y, x), the share of the Fourier branch;
         ``residual`` (b, ty, tx), with a physics bias;
-        ``query`` (b, 2), ``attention`` and ``received`` (b, layer, ty, tx), and with a parameter
-        token ``parameter_attention`` and ``parameter_received`` (b, layer), its share of both,
-        and ``parameter_position_norm`` ().
+        ``query`` (b, 2), the token whose attention is shown: that of the largest residual, or the
+        middle one without a physics bias;
+        ``attention`` and ``received`` (b, layer, ty, tx), and with a parameter token
+        ``parameter_attention`` and ``parameter_received`` (b, layer), its share of both, and
+        ``parameter_position_norm`` ().
     """
     shape = (x.shape[-2], x.shape[-1])
     patch, token_shape = model.patch(shape), model.token_lattice(shape)
-    found = {"token_shape": torch.tensor(token_shape), "patch": torch.tensor(patch)}
+    maps = {"token_shape": torch.tensor(token_shape), "patch": torch.tensor(patch)}
     if isinstance(model, PIBERT) and model.encoder.fourier is not None:
         padded = (token_shape[0] * patch, token_shape[1] * patch)
         rms, ky, kx = fourier_weight_rms(model.encoder.fourier, padded)
-        found |= {"fourier_rms": rms, "fourier_ky": ky, "fourier_kx": kx}
+        maps |= {"fourier_rms": rms, "fourier_ky": ky, "fourier_kx": kx}
     if isinstance(model, PIBERT) and model.config.parameter_token:
-        found["parameter_position_norm"] = model.positions[-1].norm()
+        maps["parameter_position_norm"] = model.positions[-1].norm()
     with evaluating(model):
         clean = model.prepared(x, parameters, mask)
         if isinstance(model, PIBERT):
-            found |= gate_shares(model, clean)
+            maps |= gate_shares(model, clean)
         if model.physics_bias is not None:
             residual = model.physics_bias(clean, parameters, mask, patch)
-            found["residual"] = residual.unflatten(1, token_shape)
-        found["query"] = _query_tokens(query, found.get("residual"), len(x), token_shape)
-        found |= attention_maps(model, x, parameters, mask, found["query"])
-    return {name: value.detach().cpu() for name, value in found.items()}
+            maps["residual"] = residual.unflatten(1, token_shape)
+        maps["query"] = _query_tokens(maps.get("residual"), len(x), token_shape)
+        maps |= attention_maps(model, x, parameters, mask, maps["query"])
+    return {name: value.detach().cpu() for name, value in maps.items()}
 
 
 def token_errors(
@@ -87,15 +85,8 @@ def token_errors(
 
     NaN for tokens without a known point, or with nothing but zeros there.
     """
-    if patch < 1:
-        raise ValueError(f"expected a patch of at least 1 point, found {patch}")
     truth = torch.where(known[..., None, :, :], truth.double(), 0.0)
     error = torch.where(known[..., None, :, :], prediction.double(), 0.0) - truth
-    if not bool(error.isfinite().all()):
-        raise ValueError(
-            "expected finite predictions and truths at all known points, found NaN or inf; pass a "
-            "mask that is False at unknown points"
-        )
     above, below = (_sums(field.square().sum(-3), patch) for field in (error, truth))
     return ratio(above, below).sqrt()
 
@@ -121,9 +112,8 @@ def fourier_weight_rms(
     up, down = kept_rows(branch.modes, ny)
     rows = torch.cat((torch.arange(up), torch.arange(-down, 0))) % ny
     columns = torch.arange(kept_columns(branch.modes, nx))
-    place = (rows[:, None], columns[None])
     size = torch.full((ny, nx), torch.nan, dtype=torch.float64)
-    size[place] = weight.square().sum(-1).mean((-2, -1)).sqrt().cpu()
+    size[rows[:, None], columns[None]] = weight.square().sum(-1).mean((-2, -1)).sqrt().cpu()
     mirrored = size.flip(0, 1).roll((1, 1), (0, 1))  # the value at -k, modulo the grid
     # A column that is its own mirror image keeps a mode only with its partner.
     own_mirror = 2 * torch.arange(nx) % nx == 0
@@ -136,20 +126,11 @@ def fourier_weight_rms(
 
 
 def _query_tokens(
-    query: tuple[int, int] | None,
-    residual: Tensor | None,
-    count: int,
-    token_shape: tuple[int, int],
+    residual: Tensor | None, count: int, token_shape: tuple[int, int]
 ) -> Int[Tensor, "b 2"]:
     """Row and column of the query of every sample."""
     ty, tx = token_shape
-    if query is None and residual is not None:
-        places = residual.flatten(1).argmax(1)
-        return torch.stack((places // tx, places % tx), dim=1)
-    row, column = (ty // 2, tx // 2) if query is None else query
-    if not (0 <= row < ty and 0 <= column < tx):
-        raise ValueError(
-            f"expected a query token (row, column) on the lattice of {ty} x {tx} tokens, "
-            f"found {query}"
-        )
-    return torch.tensor([[row, column]]).expand(count, 2)
+    if residual is None:
+        return torch.tensor([[ty // 2, tx // 2]]).expand(count, 2)
+    largest = residual.flatten(1).argmax(1)
+    return torch.stack((largest // tx, largest % tx), dim=1)

@@ -1,15 +1,15 @@
-"""Learning curves of a run, drawn from its log.
+"""Learning curves of a run, plotted from its log.
 
-The log holds one JSON object per line. Those of kind ``epoch`` have ``epoch``, ``learning_rate``,
-the means ``train`` and ``valid`` by quantity, and ``best`` where the validation has improved.
-Quantities whose names share a part before a slash (``auc/noise``, ``auc/shuffled``) share a panel.
-After a resume an epoch may be in the log twice: the later one counts.
+The log has one JSON object per line. Those of kind ``epoch`` have ``epoch``, ``learning_rate``, the
+means ``train`` and ``valid`` by quantity, and ``best`` where the validation has improved.
+Quantities with the same name before a slash (``auc/noise``, ``auc/shuffled``) share a panel. After
+a resume an epoch may be in the log twice: the later one counts.
 """
 
 import itertools
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ _TRAIN, _VALID = "#8fa9c4", "#c1440e"
 _MANY = ("#c1440e", "#1f6f8b", "#5b8c2a", "#8a4f9e", "#b8860b", "#4a4a4a", "#d1739c", "#2aa198")
 _COLUMNS, _WIDTH, _HEIGHT = 3, 3.9, 2.5
 _DOTS_UP_TO = 30
-"""Epochs up to which each is marked by a dot: one alone would be no line."""
+"""Up to this many epochs each has a dot: a single one would not show as a line."""
 
 
 def draw_curves(log: str | os.PathLike[str], picture: str | os.PathLike[str]) -> Path:
@@ -54,17 +54,15 @@ def draw_curves(log: str | os.PathLike[str], picture: str | os.PathLike[str]) ->
 
 def read_epochs(log: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The records of the epochs in their order, the last one of each."""
-    found: dict[int, dict[str, Any]] = {}
-    for record in read_log(Path(log)):
-        if record.get("kind") == "epoch":
-            found[record["epoch"]] = record
-    return [found[epoch] for epoch in sorted(found)]
+    records = (record for record in read_log(Path(log)) if record.get("kind") == "epoch")
+    latest = {record["epoch"]: record for record in records}
+    return [latest[epoch] for epoch in sorted(latest)]
 
 
 def best_epoch(epochs: Sequence[dict[str, Any]]) -> int | None:
     """The epoch of the best validation: the last that was the best so far, None without any.
 
-    If the log does not say so, the epoch of the lowest validation loss.
+    Without such marks in the log, the epoch of the lowest validation loss.
     """
     stated = [e["epoch"] for e in epochs if e.get("best") and e.get("valid")]
     if stated:
@@ -77,10 +75,10 @@ def best_epoch(epochs: Sequence[dict[str, Any]]) -> int | None:
 def _panels(epochs: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
     """Quantities by panel; the loss comes first, then those that are validated.
 
-    What is the same as the loss throughout (its only part) is not drawn again, nor is the error of
+    Quantities that always equal the loss (its only term) have no panel, nor has the error of
     persistence, which does not change.
     """
-    means = [mean for part in ("valid", "train") for e in epochs if (mean := e.get(part))]
+    means = [mean for split in ("valid", "train") for e in epochs if (mean := e.get(split))]
     names = dict.fromkeys(name for mean in means for name in mean)
     panels: dict[str, list[str]] = {}
     for name in sorted(names, key=lambda name: name != "loss"):
@@ -93,55 +91,54 @@ def _panels(epochs: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
 def _draw_panel(
     ax: Axes, title: str, names: Sequence[str], epochs: Sequence[dict[str, Any]], best: int | None
 ) -> None:
-    marker = "o" if len(epochs) <= _DOTS_UP_TO else ""
     many = len(names) > 1
-    drawn: list[float] = []
+    values: list[float] = []
     for name, colour in zip(names, itertools.cycle(_MANY), strict=False):
-        for part, width in (("train", 1.0), ("valid", 1.4)):
+        for split, width in (("train", 1.0), ("valid", 1.4)):
             # Epochs without validation are left out; a value that is not finite leaves a gap.
-            measured = [record for record in epochs if name in (record.get(part) or {})]
+            measured = [record for record in epochs if name in (record.get(split) or {})]
             x = np.array([record["epoch"] for record in measured])
-            y = np.array([_number(record, part, name) for record in measured])
+            y = np.array([_number(record, split, name) for record in measured])
             if not np.isfinite(y).any():
                 continue
-            drawn.extend(y[np.isfinite(y)])
-            label = name.partition("/")[2] or name if many else part
-            if many and part == "train":
-                label = "_nolegend_"
-            shade = colour if many else {"train": _TRAIN, "valid": _VALID}[part]
-            dashes = "--" if many and part == "train" else "-"
-            ax.plot(x, y, dashes, color=shade, lw=width, marker=marker, ms=3, label=label)
-            if part == "valid" and best is not None and best in x:
+            values.extend(y[np.isfinite(y)])
+            label, dashes = split, "-"
+            shade = colour if many else {"train": _TRAIN, "valid": _VALID}[split]
+            if many:
+                is_train = split == "train"
+                label = "_nolegend_" if is_train else name.partition("/")[2] or name
+                dashes = "--" if is_train else "-"
+            _draw_line(ax, x, y, dashes, color=shade, lw=width, label=label)
+            if split == "valid" and best is not None and best in x:
                 ax.plot(best, y[x == best][0], "o", mfc="white", mec=shade, mew=1.4, ms=6, zorder=5)
-    if title != "skill":
-        _set_scale(ax, drawn)
-    _finish(ax, title, epochs)
+    _finish(ax, title, epochs, values)
     if best is not None:
         ax.axvline(best, color="0.6", lw=0.8, ls=":", zorder=0)
     if many or title == "loss":  # the colours are the same in the other panels
         ax.legend(fontsize=7, frameon=False, ncols=2 if len(names) > 4 else 1)
 
 
+def _draw_line(ax: Axes, x: np.ndarray, y: np.ndarray, dashes: str, **style: Any) -> None:
+    ax.plot(x, y, dashes, marker="o" if len(x) <= _DOTS_UP_TO else "", ms=3, **style)
+
+
 def _draw_rate(ax: Axes, epochs: Sequence[dict[str, Any]]) -> None:
     x = np.array([record["epoch"] for record in epochs])
     rate = np.array([_as_number(record.get("learning_rate")) for record in epochs])
-    ax.plot(x, rate, "-", color="0.35", lw=1.2, marker="o" if len(x) <= _DOTS_UP_TO else "", ms=3)
-    _set_scale(ax, rate[np.isfinite(rate)])
-    _finish(ax, "learning rate", epochs)
+    _draw_line(ax, x, rate, "-", color="0.35", lw=1.2)
+    _finish(ax, "learning rate", epochs, rate[np.isfinite(rate)].tolist())
 
 
-def _set_scale(ax: Axes, values: Iterable[float]) -> None:
-    """Logarithmic where all is positive and spans more than a factor of two."""
-    values = list(values)
-    if values and min(values) > 0 and max(values) > 2 * min(values):
+def _finish(
+    ax: Axes, title: str, epochs: Sequence[dict[str, Any]], values: Sequence[float]
+) -> None:
+    """Title, ticks and scale: logarithmic where all is positive and spans a factor of two."""
+    if title != "skill" and values and min(values) > 0 and max(values) > 2 * min(values):
         ax.set_yscale("log")
         few = max(values) < 300 * min(values)  # powers of ten alone would be too few labels
         ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
         ax.yaxis.set_minor_formatter(NullFormatter())
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:.4g}")
-
-
-def _finish(ax: Axes, title: str, epochs: Sequence[dict[str, Any]]) -> None:
     ax.set_title(title.replace("_", " "), fontsize=10, loc="left")
     ax.set_xlabel("epoch", fontsize=8)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -151,8 +148,7 @@ def _finish(ax: Axes, title: str, epochs: Sequence[dict[str, Any]]) -> None:
     ax.tick_params(labelsize=8, length=2)
     ax.grid(True, color="0.92", lw=0.6)
     ax.set_axisbelow(True)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def _headline(epochs: Sequence[dict[str, Any]], best: int | None) -> str:
@@ -165,8 +161,8 @@ def _headline(epochs: Sequence[dict[str, Any]], best: int | None) -> str:
     return text
 
 
-def _number(record: dict[str, Any], part: str, name: str) -> float:
-    return _as_number((record.get(part) or {}).get(name))
+def _number(record: dict[str, Any], split: str, name: str) -> float:
+    return _as_number((record.get(split) or {}).get(name))
 
 
 def _as_number(value: Any) -> float:

@@ -6,12 +6,14 @@ in inches.
 
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib
 import numpy as np
 from jaxtyping import Bool, Float
+from matplotlib.animation import AbstractMovieWriter
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -22,7 +24,7 @@ from pibert.data.partial import replace_file
 from pibert.fields import FieldSpec, Grid
 from pibert.physics import derivatives
 
-DPI = 150
+DPI, FILM_DPI = 150, 100
 PANEL = 2.6
 """Inches of the longer side of a panel."""
 SMALL, NORMAL, LARGE = 7.5, 8.5, 9.5
@@ -42,10 +44,9 @@ def with_unit(name: str, unit: str | None) -> str:
     return name if unit in (None, "", "1") else f"{name} [{unit}]"
 
 
-def blank(width: int | float, height: int | float, *, exact: bool = False) -> Figure:
-    """An empty figure; ``exact``: axes stay where they are put, else none overlap."""
-    layout: Literal["constrained"] | None = None if exact else "constrained"
-    figure = Figure(figsize=(width, height), dpi=DPI, layout=layout, facecolor="white")
+def blank(width: int | float, height: int | float) -> Figure:
+    """An empty figure."""
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 
@@ -180,6 +181,23 @@ def add_bar(ax: Axes, image: AxesImage, extend: str = "neither") -> None:
     bar = ax.figure.colorbar(image, cax=ax.inset_axes((1.03, 0.0, 0.045, 1.0)), extend=extend)
     bar.ax.tick_params(labelsize=8, length=2)
     bar.outline.set_linewidth(0.5)
+
+
+def write_film(
+    figure: Figure,
+    writer: AbstractMovieWriter,
+    path: Path,
+    update: Callable[[int], None],
+    count: int,
+) -> None:
+    """Write an animation; ``update`` draws a frame, and all have the layout of the first."""
+    update(0)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    with writer.saving(figure, str(path), FILM_DPI):
+        for number in range(count):
+            update(number)
+            writer.grab_frame()
 
 
 def write_figure(figure: Figure, path: Path) -> Path:

@@ -50,10 +50,10 @@ from pibert.report.figures import (
     vorticity_of,
     with_unit,
     write_figure,
+    write_film,
 )
 
 COLUMNS = 6
-_DPI = 100
 _RATE, _SLOWEST, _LASTS = 12, 2, 4
 """Frames per second, at most and at least, and the seconds that a film lasts in between."""
 _CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "color": "0.45", "fontsize": SMALL}
@@ -62,8 +62,8 @@ _CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "color": "0.45", "fo
 class StripWriter(FrameWriter):
     """A PNG with one column per frame: prediction, and truth and error where known.
 
-    ``expected`` is how many frames will come; without ``numbers`` (``Block.number`` of the frames
-    to draw) the columns are spread over them, including the last frame with truth.
+    ``expected`` is the number of frames to come; without ``numbers`` (``Block.number`` of the
+    frames to draw) the columns are spread over them, including the last frame with truth.
     """
 
     def __init__(
@@ -77,26 +77,27 @@ class StripWriter(FrameWriter):
     ) -> None:
         super().__init__(path, about, overwrite=overwrite)
         self._numbers = None if numbers is None else set(numbers)
-        self._places = set(np.linspace(0, expected - 1, COLUMNS).round().astype(int).tolist())
+        self._columns = set(np.linspace(0, expected - 1, COLUMNS).round().astype(int).tolist())
         self._kept: list[Moment] = []
-        self._spare: tuple[Block, int] | None = None
-        """The last frame with truth that has no column and follows all that have one."""
+        self._spare: Moment | None = None
+        """The last frame with truth since the last column."""
 
     def _begin(self) -> None:
         pass
 
     def _append(self, block: Block) -> None:
-        for place, number in enumerate(block.number.tolist()):
-            wanted = self.count + place in self._places
-            if not (number in self._numbers if self._numbers is not None else wanted):
-                if block.truth is not None and bool(block.truth[place].isfinite().any()):
-                    self._spare = block, place
-                continue
-            moment = _moment(block, self.about, place)
-            if self._numbers is None and self._spare is not None and not moment.has_truth:
-                moment = _moment(self._spare[0], self.about, self._spare[1])
-            self._kept.append(moment)
-            self._spare = None
+        for index, moment in enumerate(moments(block, self.about, slice(None))):
+            if self._numbers is not None:
+                wanted = moment.number in self._numbers
+            else:
+                wanted = self.count + index in self._columns
+            if wanted:
+                if self._numbers is None and self._spare is not None and not moment.has_truth:
+                    moment = self._spare
+                self._kept.append(moment)
+                self._spare = None
+            elif moment.has_truth:
+                self._spare = moment
 
     def _finish(self) -> None:
         if not self._kept:
@@ -164,7 +165,7 @@ class Moment(NamedTuple):
 
 
 class Scale:
-    """The common scales of values, errors and intervals, found frame by frame."""
+    """The common scales of values, errors and intervals, collected frame by frame."""
 
     def __init__(self, about: Description) -> None:
         self._is_vorticity = about.spec.velocity is not None
@@ -199,12 +200,8 @@ def _range(layer: Layer) -> tuple[float, float, float]:
     return *layer.inner, layer.robust_limit
 
 
-def _moment(block: Block, about: Description, place: int) -> Moment:
-    return moments(block, about, slice(place, place + 1))[0]
-
-
 def moments(block: Block, about: Description, frames: slice) -> list[Moment]:
-    """What is shown of some frames of a block."""
+    """The quantity shown, of some frames of a block."""
     values = _quantity(block.masked[frames], about)
     truth = torch.full_like(values, torch.nan)
     if block.truth is not None:
@@ -212,8 +209,8 @@ def moments(block: Block, about: Description, frames: slice) -> list[Moment]:
         truth = _quantity(torch.where(known, block.truth[frames], torch.nan), about)
     half = torch.full_like(values, torch.nan)
     if block.low is not None and block.high is not None:
-        places = list(about.spec.velocity or (0,))
-        half = (block.high[frames, places] - block.low[frames, places]).amax(1) / 2
+        channels = list(about.spec.velocity or (0,))
+        half = (block.high[frames, channels] - block.low[frames, channels]).amax(1) / 2
         half = torch.where(block.known[frames], half, torch.nan)
     times, numbers = block.time[frames].tolist(), block.number[frames].tolist()
     return [Moment(*each) for each in zip(values, truth, times, numbers, half, strict=True)]
@@ -333,26 +330,20 @@ class FilmWriter(FrameWriter):
             ax.set_xlabel(with_unit("x", self.about.length_unit), fontsize=NORMAL)
             images.append(image)
         axes[0].set_ylabel(with_unit("y", self.about.length_unit), fontsize=NORMAL)
-        clock = figure.suptitle(self._clock(self._moment(0)), fontsize=NORMAL, x=0.01, ha="left")
-        # The layout is that of the first frame: panels that move would be distracting.
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
-        movie: Any = self._movie()
-        with movie.saving(figure, str(path), _DPI):
-            for place in range(len(self._moments)):
-                moment = self._moment(place)
-                for image, row in zip(images, rows, strict=True):
-                    image.set_data(moment.layer(row).values)
-                clock.set_text(self._clock(moment))
-                movie.grab_frame()
+        clock = figure.suptitle("", fontsize=NORMAL, x=0.01, ha="left")
 
-    def _moment(self, place: int) -> Moment:
+        def update(number: int) -> None:
+            moment = self._moment(number)
+            for image, row in zip(images, rows, strict=True):
+                image.set_data(moment.layer(row).values)
+            clock.set_text(f"{quantity_name(self.about)}, {caption(moment, self.about)}")
+
+        write_film(figure, self._movie(), path, update, len(self._moments))
+
+    def _moment(self, number: int) -> Moment:
         assert self._spool is not None
-        prediction, truth, half = self._spool.read(slice(place, place + 1))[0]
-        return Moment(prediction, truth, *self._moments[place], half)
-
-    def _clock(self, moment: Moment) -> str:
-        return f"{quantity_name(self.about)}, {caption(moment, self.about)}"
+        prediction, truth, half = self._spool.read(slice(number, number + 1))[0]
+        return Moment(prediction, truth, *self._moments[number], half)
 
     def _discard(self) -> None:
         if self._spool is not None:
@@ -376,12 +367,12 @@ class _Ffmpeg(FFMpegWriter):
 
     @classmethod
     def bin_path(cls) -> str:
-        own = FFMpegWriter.bin_path()
-        if shutil.which(own) is None and importlib.util.find_spec("imageio_ffmpeg"):
+        path = FFMpegWriter.bin_path()
+        if shutil.which(path) is None and importlib.util.find_spec("imageio_ffmpeg"):
             from imageio_ffmpeg import get_ffmpeg_exe
 
             return str(get_ffmpeg_exe())
-        return own
+        return path
 
 
 class Mp4Writer(FilmWriter):

@@ -1,7 +1,5 @@
 """Frames for tests of measures: a non-square grid of unequal spacing with a body and gaps."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -27,7 +25,7 @@ def make_body(moving: bool, count: int = 5) -> Tensor:
 def make_frames(
     spec: FieldSpec = SPEC, *, body: Tensor | None = None, count: int = 5, seed: int = 0
 ) -> Frames:
-    """Random fields with a mean; a tenth of the points is unknown, and holds nonsense.
+    """Random fields with a mean; a tenth of the points is unknown, and has meaningless values.
 
     A block of 8 x 8 points has no gaps in every second frame.
     """
@@ -51,18 +49,6 @@ def make_frames(
         known=known,
         body=body,
         spec=spec,
-    )
-
-
-def part(frames: Frames, which: slice) -> Frames:
-    """Some of the frames."""
-    return replace(
-        frames,
-        prediction=frames.prediction[which],
-        truth=frames.truth[which],
-        last=frames.last[which],
-        known=frames.known[which],
-        body=None if frames.body is None else frames.body[which],
     )
 
 

@@ -1,17 +1,16 @@
-"""Alignment: planted relations, bait for leaks, targets and fits worked out by hand."""
+"""Alignment: planted relations, leaks between folds, targets and fits worked out by hand."""
 
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from pibert import FieldSpec, Grid, Normalizer, Trajectory
+from pibert import Normalizer, Trajectory
 from pibert.data.dataset import Samples, Window
 from pibert.evaluation.alignment import (
     Moments,
     alignment,
-    alignment_of_batches,
     held_out_r2,
     smoothed,
     two_folds,
@@ -59,14 +58,7 @@ def make_samples(count: int = 5, *, frames: int = 8, history: int = 1, **more: A
     return Samples(data, window=window, normalizer=NORMALIZER)
 
 
-def patch_values(x: Tensor, patch: int = 4) -> Tensor:
-    """All that a patch and its surroundings hold, (b, n, d): the vorticity is linear in it."""
-    ny, nx = -(-x.shape[-2] // patch) * patch, -(-x.shape[-1] // patch) * patch
-    padded = nn.functional.pad(x, (1, nx - x.shape[-1] + 1, 1, ny - x.shape[-2] + 1))
-    return nn.functional.unfold(padded, patch + 2, stride=patch).mT
-
-
-def test_a_linear_relation_is_found_on_trajectories_not_seen() -> None:
+def test_linear_relation_is_recovered_on_held_out_trajectories() -> None:
     """The embedding is a random linear map of scaled vorticity among other numbers."""
     samples = make_samples(4)
     generator = torch.Generator().manual_seed(0)
@@ -75,10 +67,9 @@ def test_a_linear_relation_is_found_on_trajectories_not_seen() -> None:
     def embed(x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
         assert mask is not None
         batch = make_batch(x, mask)
-        told, _ = vorticity_targets(batch, SPEC, NORMALIZER, (1, 2, 4, 8), 4)
-        noise = torch.randn(*told.shape[:3], 2, generator=generator, dtype=torch.float64)
-        tokens = (7.0 + torch.cat((told, noise), dim=-1) @ mix).flatten(1, 2)
-        return torch.cat((tokens, torch.full_like(tokens[:, :1], 1e9)), dim=1)
+        targets, _ = vorticity_targets(batch, SPEC, NORMALIZER, (1, 2, 4, 8), 4)
+        noise = torch.randn(*targets.shape[:3], 2, generator=generator, dtype=torch.float64)
+        return (7.0 + torch.cat((targets, noise), dim=-1) @ mix).permute(0, 3, 1, 2)
 
     found = alignment(embed, samples, patch=4)
     assert list(found) == [1, 2, 4, 8]
@@ -99,11 +90,13 @@ def make_batch(x: Tensor, mask: Tensor) -> Batch:
 
 
 @pytest.mark.parametrize(("count", "frames", "speed"), [(6, 12, 0.02), (1, 62, 0.1)])
-def test_an_embedding_of_its_origin_earns_nothing(count: int, frames: int, speed: float) -> None:
-    """A code for every trajectory, or stretch of a recording, and every place: bait for leaks.
+def test_embedding_that_only_identifies_its_sample_scores_nothing(
+    count: int, frames: int, speed: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A code for every trajectory, or piece of a recording, and every token.
 
-    The flow hardly changes within what has one code. With samples parted at random the code finds
-    the vorticity of its neighbours in time; with folds as they are it knows nothing.
+    The flow hardly changes while the code is the same. With samples split at random the code
+    predicts the vorticity of its neighbours in time; with whole trajectories it does not.
     """
     samples = make_samples(count, frames=frames, speed=speed)
     generator = torch.Generator().manual_seed(3)
@@ -115,28 +108,29 @@ def test_an_embedding_of_its_origin_earns_nothing(count: int, frames: int, speed
     }
 
     def embed(x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
-        return codes[[origin[row.numpy().tobytes()] for row in x]]
+        rows = codes[[origin[row.numpy().tobytes()] for row in x]]
+        return rows.mT.unflatten(-1, (4, 6))
 
-    leaky = alignment_of_batches(
-        embed, [(whole, torch.arange(len(samples)))], spec=SPEC, normalizer=NORMALIZER, patch=4
-    )
+    every = list(range(len(samples)))
+    with monkeypatch.context() as patched:
+        folds = (every, torch.arange(len(samples)))
+        patched.setattr("pibert.evaluation.alignment.two_folds", lambda *_: folds)
+        leaky = alignment(embed, samples, patch=4)
     assert all(value > 0.8 for value in leaky.values())
     found = alignment(embed, samples, patch=4)
     assert all(value < 0.02 for value in found.values())
 
 
-def test_a_single_recording_is_parted_in_time_with_a_gap() -> None:
+def test_a_single_recording_is_split_in_time_with_a_gap() -> None:
     samples = make_samples(1, frames=22, history=2)  # windows of inputs t, t + 1 with t = 0 ... 19
-    chosen, numbers = two_folds(samples, gap=5)
+    chosen, numbers = two_folds(samples)
+    # A tenth of 21 input frames are 2, frames 9 and 10: three windows contain one of them.
     early = [s for s, n in zip(chosen, numbers.tolist(), strict=True) if n % 2 == 0]
     late = [s for s, n in zip(chosen, numbers.tolist(), strict=True) if n % 2 == 1]
-    assert early == list(range(0, 7)) and late == list(range(13, 20))
-    assert late[0] - (early[-1] + 1) - 1 == 5  # frames between the last and the first input
-    assert numbers.tolist() == [0] * 4 + [2] * 3 + [1] * 4 + [3] * 3  # halves to choose by
-    # A tenth of 21 input frames are 2, frames 9 and 10: three windows hold one of them.
-    assert two_folds(samples)[0] == [*range(8), *range(11, 20)]
+    assert early == list(range(8)) and late == list(range(11, 20))
+    assert numbers.tolist() == [0] * 4 + [2] * 4 + [1] * 5 + [3] * 4
     with refused("both sides"):
-        two_folds(samples, gap=19)
+        two_folds(make_samples(1, frames=3, history=2))
 
 
 def test_targets_by_hand() -> None:
@@ -180,26 +174,14 @@ def test_smoothing_by_hand() -> None:
     assert torch.equal(smoothed(values, where, 1), values)
 
 
-def test_what_cannot_be_judged_is_refused() -> None:
+def test_unusable_embeddings_are_refused() -> None:
     samples = make_samples(2)
-    with refused("4 x 6 tokens"):
-        alignment(lambda x, p, m: patch_values(x)[:, :20], samples, patch=4)
-    with refused("patch="):
-        alignment(lambda x, p, m: patch_values(x), samples)
     with refused("DeepONet2d"):
-        alignment(tiny_model("deeponet2d", SPEC).double(), samples)
+        alignment(tiny_model("deeponet2d", SPEC).double(), samples, patch=4)
     with refused("divides"):
-        alignment(lambda x, p, m: x[..., :3, :3], samples)
+        alignment(lambda x, p, m: x[..., :3, :3], samples, patch=4)
     with refused("finite"):
-        alignment(lambda x, p, m: x * torch.nan, samples)
-    with refused("scales"):
-        alignment(lambda x, p, m: x, samples, scales=())
-    one = [(samples.batch([0]), torch.tensor([0]))]
-    with refused("both folds"):
-        alignment_of_batches(lambda x, p, m: x, one, spec=SPEC, normalizer=NORMALIZER)
-    heat = FieldSpec(channels=("T",), family="heat", grid=Grid(SHAPE))
-    with refused("velocity"):
-        alignment_of_batches(lambda x, p, m: x, one, spec=heat, normalizer=Normalizer.identity(1))
+        alignment(lambda x, p, m: x * torch.nan, samples, patch=4)
 
 
 def test_the_fit_from_sums_is_the_closed_form_on_rows() -> None:
@@ -224,7 +206,7 @@ def test_the_fit_from_sums_is_the_closed_form_on_rows() -> None:
     assert torch.allclose(Moments.of(x[held], y[held]).r2(moments, alpha), expected, rtol=1e-7)
 
 
-def test_the_strength_is_the_one_that_serves_the_halves_of_the_fitted_rows_best() -> None:
+def test_ridge_strength_is_chosen_on_the_fitted_rows_alone() -> None:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(120, 30, generator=generator, dtype=torch.float64)
     noise = torch.randn(120, 1, generator=generator, dtype=torch.float64)
@@ -235,9 +217,9 @@ def test_the_strength_is_the_one_that_serves_the_halves_of_the_fitted_rows_best(
     assert mutual.index(max(mutual)) == 1
     found = held_out_r2(parts[2:], parts[:2], choices)
     assert torch.allclose(found, parts[2].r2(parts[0].merged(parts[1]), 10.0))
-    # Rows that are judged have no say: whatever is best on them, the choice stays.
+    # Scored rows do not influence the choice.
     spoilt = Moments.of(x[80:], torch.randn(40, 1, generator=generator, dtype=torch.float64))
     found = held_out_r2([spoilt], parts[:2], choices)
     assert torch.allclose(found, spoilt.r2(parts[0].merged(parts[1]), 10.0))
-    # With one part there is nothing to choose by.
+    # With one half there is nothing to choose by.
     assert torch.allclose(held_out_r2(parts[2:], parts[:1], choices), parts[2].r2(parts[0], 1e-3))

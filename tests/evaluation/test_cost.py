@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pibert.evaluation.cost import measure_cost
-from tests.helpers import refused, tiny_spec
+from tests.helpers import tiny_spec
 
 SPEC = tiny_spec((6, 10))
 
@@ -89,13 +89,6 @@ def test_time_is_that_of_a_sample_after_warming_up() -> None:
     assert (single.ms_per_sample, several.ms_per_sample) == pytest.approx((20, 5))
     assert single.peak_bytes is None, "a CPU keeps no count"
     assert model.sizes.count(4) >= 8, "three calls to warm up and five that are timed"
-
-
-def test_wrong_batch_sizes_are_refused() -> None:
-    with refused((1, 0)):
-        measure_cost(Same(), SPEC, "cpu", (1, 0))
-    with refused("batch sizes"):
-        measure_cost(Same(), SPEC, "cpu", ())
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""Draws: CRPS by the closed form and brute force, reliable ensembles, sums over known points."""
+"""Ensembles: CRPS by brute force, and sums over known points by hand."""
 
 import math
 from itertools import permutations
@@ -22,7 +22,7 @@ from pibert.fields import FieldSpec, Grid, Normalizer
 from pibert.inference import Predictor
 from tests.comparison.setups import SHAPE as WAVES
 from tests.comparison.setups import wave
-from tests.helpers import randomise, refused, tiny_model
+from tests.helpers import randomise, tiny_model
 
 SHAPE = (3, 5)
 
@@ -33,9 +33,9 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_crps_is_the_fair_mean_over_pairs_of_draws(count: int) -> None:
+def test_crps_is_the_fair_estimate_over_pairs_of_members(count: int) -> None:
     drawn, truth = normal(2, count, 2, *SHAPE), normal(2, 2, *SHAPE, seed=1)
-    drawn[0, 1] = drawn[0, 0]  # draws that are level
+    drawn[0, 1] = drawn[0, 0]  # equal members
     found = crps(drawn, truth)
     for place in ((0, 0, 1, 2), (1, 1, 2, 4), (0, 1, 0, 0)):
         own = drawn[place[0], :, *place[1:]].tolist()
@@ -83,7 +83,7 @@ def make_predictor(name: str) -> tuple[Predictor, Samples]:
     return Predictor(model, normalizer), samples
 
 
-def test_a_model_is_scored_by_its_own_draws_in_physical_units() -> None:
+def test_ensemble_is_scored_in_physical_units() -> None:
     predictor, samples = make_predictor("fourierflow")
     entries, values = score_ensemble(predictor, samples, frames=6, members=3)
     assert (entries, values) == score_ensemble(predictor, samples, frames=6, members=3)
@@ -103,9 +103,3 @@ def test_a_model_is_scored_by_its_own_draws_in_physical_units() -> None:
     found = {(e.metric, e.component): v for e, v in zip(entries, values, strict=True)}
     assert found["draws_spread", "all"] == pytest.approx(math.sqrt(float(total.sum()) / points))
     assert found["draw_nmse", "all"] == pytest.approx(error / energy)
-
-
-def test_what_does_not_sample_is_refused() -> None:
-    predictor, samples = make_predictor("unet")
-    with refused("samples", "UNet"):
-        score_ensemble(predictor, samples)

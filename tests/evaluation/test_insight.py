@@ -1,4 +1,4 @@
-"""What is seen of a model beside its scores: embeddings on one lattice, draws, what lacks them."""
+"""Diagnostics beside the scores: embeddings on one lattice, ensembles, tokens."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def seen(name: str, count: int = 4, frames: int = 8, **options: Any) -> Any:
     return *insight(predictor, samples, own, 0), model, own
 
 
-def test_a_model_of_points_is_judged_on_tokens_beside_what_was_never_trained() -> None:
+def test_point_embeddings_are_scored_on_tokens_beside_untrained_ones() -> None:
     card, arrays, model, own = seen("fno2d")
     facts = card["embedding"]
     assert (facts["width"], facts["patch"], facts["samples"]) == (24, 4, 4 * 6)
@@ -48,7 +48,7 @@ def test_a_model_of_points_is_judged_on_tokens_beside_what_was_never_trained() -
     assert len(by_name) == 16
 
 
-def test_a_sampler_has_its_draws_in_the_records() -> None:
+def test_ensemble_scores_of_a_sampler_are_in_the_records() -> None:
     card, arrays, *_ = seen("fourierflow", count=2, frames=6)
     assert (card["draws"]["frames"], card["draws"]["draws"]) == (8, 8)
     records = list(_insights(Job(data="waves", candidate="f", seed=0), Scores(card, arrays)))
@@ -58,14 +58,14 @@ def test_a_sampler_has_its_draws_in_the_records() -> None:
         assert found["draws_spread", component]["unit"] == found["crps", component]["unit"]
 
 
-def test_models_without_a_map_have_nothing_and_a_test_part_too_short_says_so() -> None:
+def test_models_without_a_map_have_no_embedding_and_a_short_test_split_is_noted() -> None:
     card, arrays, *_ = seen("deeponet2d")
     assert not card and not arrays
     card, arrays, *_ = seen("unet", count=1, frames=3)
     assert "both sides of a gap" in card["embedding"]["missing"] and not arrays
 
 
-def test_pibert_shows_its_tokens_and_a_patch_of_its_own_is_said() -> None:
+def test_pibert_has_token_arrays_and_its_patch_is_recorded() -> None:
     card, arrays, *_ = seen("pibert", patch=6)
     assert card["embedding"]["patch"] == 6
     assert any(name.startswith("tokens/") for name in arrays)

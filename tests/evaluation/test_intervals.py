@@ -8,7 +8,6 @@ from torch import Tensor
 
 from pibert.evaluation.intervals import TooFew, interval, resample_blocks, resample_trajectories
 from tests.helpers import refused
-from tests.physics.helpers import unchecked
 
 
 class Ratio:
@@ -22,7 +21,7 @@ def terms(x: Tensor) -> Tensor:
     return torch.stack((x, torch.ones_like(x)), -1)
 
 
-def test_rows_of_a_trajectory_move_together_and_every_resample_has_as_many_trajectories() -> None:
+def test_trajectories_are_resampled_whole_and_in_the_same_number() -> None:
     groups = torch.tensor([7, 3, 7, 9, 3, *range(20, 30)])
     weights = resample_trajectories(groups, resamples=50, seed=1)
     assert weights.shape == (50, 15)
@@ -32,7 +31,7 @@ def test_rows_of_a_trajectory_move_together_and_every_resample_has_as_many_traje
     assert not torch.equal(weights[:, 0], weights[:, 1])
 
 
-def test_an_interval_of_ninety_percent_holds_the_truth_about_so_often() -> None:
+def test_ninety_percent_interval_covers_the_truth_about_ninety_percent_of_the_time() -> None:
     generator = torch.Generator().manual_seed(0)
     weights = resample_trajectories(torch.arange(60), resamples=400, seed=0)
     samples = torch.randn(500, 60, generator=generator, dtype=torch.float64).exp()
@@ -64,22 +63,9 @@ def test_too_little_data_is_refused_with_the_number_found() -> None:
     assert issubclass(TooFew, ValueError)
 
 
-def test_wrong_arguments_are_refused() -> None:
-    rows = torch.rand(12, 2, dtype=torch.float64)
-    weights = resample_trajectories(torch.arange(12), resamples=20, seed=0)
-    with unchecked(), refused(12, 11):
-        interval(Ratio(), rows, weights[:, :11])
-    with refused("level", 95):
-        interval(Ratio(), rows, weights, level=95.0)
-    with refused("frame", 0):
-        resample_blocks(torch.zeros(20, dtype=torch.long), block=0, seed=0)
-    with refused("resample"):
-        resample_trajectories(torch.arange(12), resamples=0, seed=0)
-
-
 def test_resamples_without_a_value_are_left_out_unless_they_are_many() -> None:
     rows = torch.rand(30, 2, dtype=torch.float64)
-    rows[1:, 1] = 0  # a single row counts: a third of all draws is without it
+    rows[1:, 1] = 0  # a single row counts: a third of all resamples lacks it
     rows[1:, 0] = 0
     weights = resample_trajectories(torch.arange(30), seed=0)
     found = interval(Ratio(), rows, weights)

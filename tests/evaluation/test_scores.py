@@ -1,4 +1,4 @@
-"""Scores in a folder: what is written comes back, and what is damaged is told."""
+"""Scores in a folder: round trip, and errors for damaged files."""
 
 from pathlib import Path
 from typing import Any
@@ -36,14 +36,14 @@ def test_what_was_saved_comes_back_to_the_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"format": 99}', "{}", '"text"', "null"])
-def test_what_is_no_card_is_told(content: str, tmp_path: Path) -> None:
+def test_invalid_card_is_refused_with_its_path(content: str, tmp_path: Path) -> None:
     save_scores(tmp_path, make())
     (tmp_path / "scores.json").write_text(content)
     with refused("scores.json", "evaluate again"):
         read_card(tmp_path)
 
 
-def test_damaged_tensors_are_told(tmp_path: Path) -> None:
+def test_damaged_tensors_are_refused_with_their_path(tmp_path: Path) -> None:
     save_scores(tmp_path, make())
     path = tmp_path / "scores.safetensors"
     path.write_bytes(path.read_bytes()[:-9])
@@ -60,7 +60,7 @@ def test_terms_of_single_precision_are_refused(tmp_path: Path) -> None:
         read_scores(tmp_path)
 
 
-def test_a_part_has_the_names_below_it() -> None:
-    found = make().part("picks")
+def test_a_group_has_the_names_below_its_prefix() -> None:
+    found = make().group("picks")
     assert set(found) == {"truth", "known"}
-    assert not make().part("pick")
+    assert not make().group("pick")

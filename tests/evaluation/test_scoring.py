@@ -21,7 +21,7 @@ from tests.helpers import randomise, refused, tiny_model
 
 SHAPE = (8, 12)
 NORMALIZER = Normalizer((0.4, -0.2), (1.5, 0.5))
-Judged = tuple[Predictor, Samples, FrameScores]
+Scored = tuple[Predictor, Samples, FrameScores]
 
 
 def flow(name: str, frames: int, seed: int, **changes: Any) -> Trajectory:
@@ -48,7 +48,7 @@ def with_gap(frames: int = 20, after: int = 8) -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def judged() -> Judged:
+def scored() -> Scored:
     valid = torch.ones(SHAPE, dtype=torch.bool)
     valid[3, 4:6] = False
     flows = [flow("a", 20, 0, valid=valid), flow("b", 7, 1, valid=valid)]
@@ -74,14 +74,14 @@ def answers(predictor: Predictor, samples: Samples) -> tuple[Tensor, Tensor, Ten
     return prediction.double(), truth.double(), last.double(), known
 
 
-def value(judged: FrameScores, measure: str, metric: str, component: str) -> float | None:
-    pairs = zip(judged.entries[measure], judged.values[measure], strict=True)
+def value(scored: FrameScores, measure: str, metric: str, component: str) -> float | None:
+    pairs = zip(scored.entries[measure], scored.values[measure], strict=True)
     (found,) = [v for e, v in pairs if (e["metric"], e["component"]) == (metric, component)]
     return found
 
 
-def test_values_are_pooled_over_all_known_points_of_all_frames(judged: Judged) -> None:
-    predictor, samples, found = judged
+def test_values_are_pooled_over_all_known_points_of_all_frames(scored: Scored) -> None:
+    predictor, samples, found = scored
     prediction, truth, last, known = answers(predictor, samples)
     assert len(truth) == 18 + 5
     error = torch.where(known[:, None], prediction - truth, 0.0).square()
@@ -134,8 +134,8 @@ def test_scores_agree_with_predictions_from_the_same_recording() -> None:
     assert tf32 and not any(tf32)
 
 
-def test_picks_are_at_the_quantiles_of_the_error_of_persistence(judged: Judged) -> None:
-    predictor, samples, found = judged
+def test_picks_are_at_the_quantiles_of_the_error_of_persistence(scored: Scored) -> None:
+    predictor, samples, found = scored
     prediction, truth, last, known = answers(predictor, samples)
     energy = torch.where(known[:, None], truth, 0.0).square().sum((1, 2, 3))
     error = torch.where(known[:, None], last - truth, 0.0).square().sum((1, 2, 3)) / energy
@@ -150,7 +150,7 @@ def test_picks_are_at_the_quantiles_of_the_error_of_persistence(judged: Judged) 
         assert torch.equal(found.arrays["picks/known"][place], here)
 
 
-def test_stretches_part_at_gaps_and_between_trajectories() -> None:
+def test_sequences_end_at_gaps_and_between_trajectories() -> None:
     flows = [flow("a", 20, 0, time=with_gap()), flow("b", 5, 1)]
     samples = samples_of(flows, 2)
     found = [[samples.locate(number) for number in piece] for piece in sequences(samples)]
@@ -175,7 +175,7 @@ def test_the_correlation_time_is_that_of_the_true_flow() -> None:
     assert score_frames(predictor_of(still, "persistence"), still).correlation_frames is None
 
 
-def test_fields_that_are_no_flow_are_judged_without_derivatives() -> None:
+def test_fields_without_velocity_are_scored_without_derivatives() -> None:
     spec = FieldSpec(channels=("T",), grid=make_trajectory().spec.grid, family="heat", dt=0.05)
     states = torch.randn(6, 1, 5, 7, generator=torch.Generator().manual_seed(0))
     one = Trajectory(name="a", states=states, time=0.05 * torch.arange(6).double(), spec=spec)
@@ -194,7 +194,7 @@ def test_a_frame_of_which_nothing_is_known_is_not_picked() -> None:
     assert 5 not in found.arrays["picks/rows"].tolist()
 
 
-def test_predictions_that_are_not_finite_are_told() -> None:
+def test_predictions_that_are_not_finite_are_refused() -> None:
     samples = samples_of([flow("a", 8, 0)])
     predictor = predictor_of(samples)
     with torch.no_grad():
@@ -261,7 +261,7 @@ def test_filled_points_are_input_but_not_scored() -> None:
     assert value(found, "physical/pointwise", "nmse", "all") == pytest.approx(nmse.item(), rel=1e-4)
 
 
-def test_frames_in_pairs_are_judged_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_in_pairs_are_scored_together(monkeypatch: pytest.MonkeyPatch) -> None:
     time = 0.05 * torch.arange(24, dtype=torch.float64)
     time += 0.5 * (torch.arange(24) // 2)
     rows, columns = torch.meshgrid(*map(torch.arange, SHAPE), indexing="ij")

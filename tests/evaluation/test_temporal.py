@@ -82,10 +82,9 @@ def test_the_density_is_that_of_the_definition() -> None:
 def test_probes_of_a_wake_are_tied_to_the_body() -> None:
     truth = waves(1.0, 30)
     series = probe_series(frames_of(truth, truth, spec(disc())))
-    assert series.rule == "wake" and series.channels == ("u", "v")
     # D = 5 rows of 0.2 = 10 columns of 0.1; the centre is row 10, column 7.
     rows, columns = (8, 10, 12), (17, 22, 27)  # 3 D is outside the grid; 2.5 rows round to even
-    assert series.places == tuple((row, column) for column in columns for row in rows)
+    assert series.probes == tuple((row, column) for column in columns for row in rows)
 
 
 def test_without_a_body_probes_are_a_lattice_of_points_that_are_mostly_known() -> None:
@@ -94,8 +93,8 @@ def test_without_a_body_probes_are_a_lattice_of_points_that_are_mostly_known() -
     known[:4, 2, 4] = False  # known in 26 of 30 frames: too few
     known[7, 7, 13] = False
     series = probe_series(frames_of(truth, truth, spec(), known))
-    assert series.rule == "lattice" and len(series.places) == 15
-    assert (2, 4) not in series.places and (7, 13) in series.places
+    assert len(series.probes) == 15
+    assert (2, 4) not in series.probes and (7, 13) in series.probes
 
 
 def test_what_is_missing_is_bridged_in_time() -> None:
@@ -106,12 +105,12 @@ def test_what_is_missing_is_bridged_in_time() -> None:
     known[10:12, 7, 13] = False
     spoiled[10:12, :, 7, 13] = 1e6
     series = probe_series(frames_of(spoiled, spoiled, spec(), known))
-    probe = series.places.index((7, 13))
+    probe = series.probes.index((7, 13))
     before, after = ramp[9, 0, 7, 13], ramp[12, 0, 7, 13]
     expected = torch.stack([before + (after - before) * k / 3 for k in (1, 2)])
     assert torch.allclose(series.truth[10:12, probe, 0], expected)
     assert torch.equal(series.truth, series.prediction)
-    other = series.places.index((2, 4))
+    other = series.probes.index((2, 4))
     assert torch.equal(series.truth[:, other, 1], ramp[:, 1, 2, 4])
 
 

@@ -8,17 +8,14 @@ are grey; everything is in physical units.
 import math
 from typing import NamedTuple
 
-import matplotlib
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
-from matplotlib.ticker import MaxNLocator, ScalarFormatter
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from pibert.evaluation.measure import SPEED, gradient_unit, velocity_unit
-from pibert.report.comparison.plots import Drawn, axis_label
+from pibert.report.comparison.plots import Plot, axis_label, sheet
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.table import digits
 from pibert.report.figures import (
@@ -29,7 +26,6 @@ from pibert.report.figures import (
     SMALL,
     Layer,
     add_bar,
-    blank,
     height_over_width,
     layer_of,
     panels,
@@ -41,11 +37,8 @@ from pibert.report.figures import (
 PICKS = {"easy": 0, "median": 1, "hard": 2}
 """Rows of the selected frames in the scores: 5th, 50th and 95th percentile."""
 VORTICITY = "vorticity"
-_LONGER, _WIDTH = 2.3, 10.7
-"""Longer side of a panel, and width of the sheet, in inches."""
-_TICK_MARGIN = 0.1
-"""Share of a panel at either end without a tick label."""
-_GAP, _BLOCK_GAP, _HEAD, _LEFT, _FOOT = 0.1, 0.38, 0.26, 0.74, 0.42
+_LONGER, _WIDTH = 2.3, 9.6
+"""Longer side of a panel, and width of all panels, in inches."""
 
 
 class Picked(NamedTuple):
@@ -56,24 +49,24 @@ class Picked(NamedTuple):
     """By model, best first."""
     shown: Bool[Tensor, "y x"]
     """Where the truth is known, outside the body."""
-    words: str
+    origin: str
     """Frame and trajectory."""
 
 
 def pick(data: DatasetResults, name: str) -> Picked | None:
     """The selected frame of a name in ``PICKS``; None where the scores have none."""
-    place, arrays = PICKS[name], data.reference.arrays
+    number, arrays = PICKS[name], data.reference.arrays
     rows = arrays.get("picks/rows")
-    if rows is None or place >= len(rows):
+    if rows is None or number >= len(rows):
         return None
-    shown = arrays["picks/known"][place]
+    shown = arrays["picks/known"][number]
     if data.spec.grid.body is not None:
         shown = shown & ~data.spec.grid.body
-    row = int(rows[place])
+    row = int(rows[number])
     predictions = data.arrays_of(data.models, "picks/prediction")
     return Picked(
-        arrays["picks/truth"][place].double(),
-        {model: fields[place].double() for model, fields in predictions.items()},
+        arrays["picks/truth"][number].double(),
+        {model: fields[number].double() for model, fields in predictions.items()},
         shown,
         f"frame {int(arrays['rows/frame'][row])} of {data.trajectory(row)}",
     )
@@ -84,12 +77,12 @@ def quantities(
 ) -> dict[str, Layer]:
     """Channels, and of a flow also speed and vorticity, by name."""
     spec = data.spec
-    found = {name: layer_of(field[place], shown) for place, name in enumerate(spec.channels)}
+    layers = {name: layer_of(field[n], shown) for n, name in enumerate(spec.channels)}
     if spec.velocity is not None:
-        u, v = (field[place] for place in spec.velocity)
-        found[SPEED] = layer_of(torch.hypot(u, v), shown)
-        found[VORTICITY] = layer_of(*vorticity_of(spec, field, shown))
-    return found
+        u, v = (field[channel] for channel in spec.velocity)
+        layers[SPEED] = layer_of(torch.hypot(u, v), shown)
+        layers[VORTICITY] = layer_of(*vorticity_of(spec, field, shown))
+    return layers
 
 
 def main_quantity(data: DatasetResults) -> str:
@@ -110,7 +103,7 @@ def label_of(data: DatasetResults, quantity: str) -> str:
 
 def frame_text(data: DatasetResults, picked: Picked) -> str:
     """Frame and rule of selection, for captions."""
-    return f"{picked.words[0].upper()}{picked.words[1:]}, one of the {pick_rule(data)}."
+    return f"{picked.origin[0].upper()}{picked.origin[1:]}, one of the {pick_rule(data)}."
 
 
 def pick_rule(data: DatasetResults) -> str:
@@ -119,11 +112,11 @@ def pick_rule(data: DatasetResults) -> str:
 
 def excess(layers: list[Layer], low: float, high: float) -> str:
     """Which ends of a scale some layer exceeds."""
-    found = {layer.excess(low, high) for layer in layers} - {"neither"}
-    return "neither" if not found else found.pop() if len(found) == 1 else "both"
+    ends = {layer.excess(low, high) for layer in layers} - {"neither"}
+    return "neither" if not ends else ends.pop() if len(ends) == 1 else "both"
 
 
-def overview(data: DatasetResults, name: str = "median") -> Drawn | None:
+def overview(data: DatasetResults, name: str = "median") -> Plot | None:
     """A selected frame as every model predicts it, with signed errors."""
     picked = pick(data, name)
     if picked is None:
@@ -135,39 +128,44 @@ def overview(data: DatasetResults, name: str = "median") -> Drawn | None:
     errors = {m: Layer(layer.values - truth.values) for m, layer in answers.items()}
     limit = error_limit(list(errors.values()), truth)
     low, high, colours = truth.scale()
-    sheet = _Sheet(data, len(models) + 1)
-    left, right = sheet.block(0, "truth")
-    show(left, truth, grid, low, high, colours)
-    right.set_axis_off()
     label = label_of(data, quantity)
-    sheet.bar(right, 0.72, label, low, high, colours, excess([*answers.values()], low, high))
-    error, beyond = "prediction \N{MINUS SIGN} truth", excess([*errors.values()], -limit, limit)
-    sheet.bar(right, 0.24, error, -limit, limit, ERRORS, beyond)
+    figure, axes = _pairs(data, len(models) + 1)
+    image = show(axes[0, 0], truth, grid, low, high, colours)
+    axes[0, 0].set_title("truth", fontsize=LARGE, loc="left", pad=3)
+    axes[0, 1].set_axis_off()
     energy = float(np.square(truth.shown).sum())
-    for number, model in enumerate(models, start=1):
-        left, right = sheet.block(number, data.ranked(model))
+    for (left, right), model in zip(axes[1:], models, strict=False):
         show(left, answers[model], grid, low, high, colours)
-        show(right, errors[model], grid, -limit, limit, ERRORS)
+        error_image = show(right, errors[model], grid, -limit, limit, ERRORS)
+        left.set_title(data.ranked(model), fontsize=LARGE, loc="left", pad=3)
         nmse = float(np.square(errors[model].shown).sum()) / energy if energy else math.nan
-        title = f"NMSE {digits(nmse, 2)}"
-        right.set_title(title, fontsize=SMALL, loc="right", pad=3, color="0.25")
+        right.set_title(f"NMSE {digits(nmse, 2)}", fontsize=SMALL, loc="right", pad=3)
+    bars = (
+        (image, label, excess([*answers.values()], low, high)),
+        (error_image, "prediction \N{MINUS SIGN} truth", excess([*errors.values()], -limit, limit)),
+    )
+    for bottom, (shown, title, extend) in zip((0.7, 0.2), bars, strict=True):
+        inside = axes[0, 1].inset_axes((0.06, bottom, 0.88, 0.09))
+        figure.colorbar(shown, cax=inside, orientation="horizontal", extend=extend)
+        inside.set_title(title, fontsize=NORMAL, pad=2)
+        inside.tick_params(labelsize=SMALL, length=2, pad=1)
+        inside.locator_params(nbins=5)
     caption = (
         f"{frame_text(data, picked)} {label} of the truth and of {len(models)} models by rank, "
         "with signed errors (prediction minus truth) on a common scale, which ends at the median "
         f"over the models of the {100 * SHARE:g}th percentile of the absolute error; arrows: "
         f"larger values occur. NMSE is of {quantity} in this frame. Grey: body and unknown points."
     )
-    alt = f"Maps of {quantity}: truth, predictions and errors of {', '.join(models)}."
-    return Drawn(sheet.figure, caption, alt)
+    return Plot(figure, caption)
 
 
-def easy_overview(data: DatasetResults) -> Drawn | None:
-    """As ``overview``, of the frame at the 5th percentile."""
+def easy_overview(data: DatasetResults) -> Plot | None:
+    """An easy frame as every model predicts it, with signed errors."""
     return overview(data, "easy")
 
 
-def hard_overview(data: DatasetResults) -> Drawn | None:
-    """As ``overview``, of the frame at the 95th percentile."""
+def hard_overview(data: DatasetResults) -> Plot | None:
+    """A hard frame as every model predicts it, with signed errors."""
     return overview(data, "hard")
 
 
@@ -177,82 +175,40 @@ def error_limit(errors: list[Layer], truth: Layer) -> float:
     return max(float(np.median(ends)) if ends else 0.0, 1e-6 * truth.limit, 1e-30)
 
 
-class _InnerTicks(MaxNLocator):
-    """Round numbers away from the ends, where labels would touch those of the next panel."""
-
-    def tick_values(self, vmin: float, vmax: float) -> list[float]:
-        margin = _TICK_MARGIN * (vmax - vmin)
-        return [t for t in super().tick_values(vmin, vmax) if vmin + margin < t < vmax - margin]
-
-
-class _Sheet:
-    """Blocks of two panels side by side, in rows, of exact sizes."""
-
-    def __init__(self, data: DatasetResults, blocks: int) -> None:
-        self.data, self.blocks = data, blocks
-        aspect = height_over_width(data.spec.grid)
-        size = _LONGER if aspect < 0.8 or aspect > 1.25 else 0.8 * _LONGER
-        self.wide = max(size * min(1.0, 1 / aspect), 0.9)
-        self.high = max(size * min(1.0, aspect), 0.6)
-        block = 2 * self.wide + _GAP + _BLOCK_GAP
-        self.columns = min(blocks, max(1, int((_WIDTH - _LEFT + _BLOCK_GAP) / block)))
-        self.size = (
-            _LEFT + self.columns * block - _BLOCK_GAP + 0.15,
-            -(-blocks // self.columns) * (self.high + _HEAD) + _FOOT + 0.05,
-        )
-        self.figure = blank(*self.size, exact=True)
-
-    def block(self, number: int, title: str) -> tuple[Axes, Axes]:
-        row, column = divmod(number, self.columns)
-        is_lowest = number + self.columns >= self.blocks
-        left = _LEFT + column * (2 * self.wide + _GAP + _BLOCK_GAP)
-        bottom = self.size[1] - 0.05 - (row + 1) * (self.high + _HEAD)
-        pair = (self._panel(left, bottom), self._panel(left + self.wide + _GAP, bottom))
-        for place, ax in enumerate(pair):
-            ax.tick_params(labelsize=SMALL, length=2, width=0.5, labelbottom=is_lowest)
-            ax.tick_params(labelleft=column == 0 and place == 0)
-            ax.xaxis.set_major_locator(_InnerTicks(5))
-            if is_lowest:
-                ax.set_xlabel(axis_label(self.data, "x"), fontsize=SMALL, labelpad=1)
-        if column == 0:
-            pair[0].set_ylabel(axis_label(self.data, "y"), fontsize=SMALL, labelpad=2)
-        pair[0].set_title(title, fontsize=LARGE, loc="left", pad=3)
-        return pair
-
-    def _panel(self, left: float, bottom: float) -> Axes:
-        width, height = self.size
-        box = (left / width, bottom / height, self.wide / width, self.high / height)
-        return self.figure.add_axes(box)
-
-    def bar(
-        self, slot: Axes, place: float, label: str, low: float, high: float, name: str, extend: str
-    ) -> None:
-        """A colour bar inside a panel."""
-        colours = matplotlib.cm.ScalarMappable(Normalize(low, high), matplotlib.colormaps[name])
-        inside = slot.inset_axes((0.08, place, 0.84, 0.09 / self.high))
-        bar = self.figure.colorbar(colours, cax=inside, orientation="horizontal", extend=extend)
-        inside.set_title(label, fontsize=NORMAL, pad=2)
-        inside.tick_params(labelsize=SMALL, length=2, pad=1)
-        inside.locator_params(nbins=5)
-        short = ScalarFormatter(useMathText=True)
-        short.set_powerlimits((-2, 3))  # long labels would touch
-        inside.xaxis.set_major_formatter(short)
-        inside.xaxis.get_offset_text().set_fontsize(SMALL)
-        bar.outline.set_linewidth(0.5)
+def _pairs(data: DatasetResults, count: int) -> tuple[Figure, np.ndarray]:
+    """Axes (pair, 2) for a field and its error side by side; pairs stand in rows."""
+    aspect = height_over_width(data.spec.grid)
+    wide = max(_LONGER * min(1.0, 1 / aspect), 0.9)
+    high = max(_LONGER * min(1.0, aspect), 0.6)
+    columns = min(count, max(1, int(_WIDTH / (2 * wide))))
+    rows = -(-count // columns)
+    size = (2 * columns * wide + 1.0, rows * (high + 0.26) + 0.5)
+    figure, axes = sheet(*size, rows, 2 * columns, sharex=True, sharey=True)
+    for line in axes:
+        line[0].set_ylabel(axis_label(data, "y"), fontsize=SMALL)
+    for number, ax in enumerate(axes.flat):
+        ax.tick_params(labelsize=SMALL, length=2, width=0.5)
+        ax.locator_params(nbins=5)  # labels of a narrow panel would touch
+        if number >= 2 * count:
+            ax.set_axis_off()
+        elif number + 2 * columns >= 2 * count:
+            ax.set_xlabel(axis_label(data, "x"), fontsize=SMALL)
+            ax.tick_params(labelbottom=True)
+    return figure, axes.reshape(-1, 2)
 
 
-def components(data: DatasetResults) -> Drawn | None:
+def components(data: DatasetResults) -> Plot | None:
     """Every quantity of the median frame as PIBERT predicts it; without it, as the best model."""
     return _of_model(data, "pibert" if "pibert" in data.models else data.models[0])
 
 
-def winner_components(data: DatasetResults) -> Drawn | None:
-    """As ``components`` of the best model, on the same scales; None where that is PIBERT."""
+def winner_components(data: DatasetResults) -> Plot | None:
+    """Every quantity of the median frame as the best model predicts it, unless that is PIBERT."""
     best = data.models[0]
     return None if best == "pibert" or "pibert" not in data.models else _of_model(data, best)
 
 
-def _of_model(data: DatasetResults, model: str) -> Drawn | None:
+def _of_model(data: DatasetResults, model: str) -> Plot | None:
     picked = pick(data, "median")
     if picked is None or model not in picked.predictions:
         return None
@@ -266,8 +222,8 @@ def _of_model(data: DatasetResults, model: str) -> Drawn | None:
         low, high, colours = true.scale(signed=name == VORTICITY)
         if name == VORTICITY and low < 0 < true.robust_limit:  # not left to a few points at a wall
             low, high = -true.robust_limit, true.robust_limit
-        errors = {m: Layer(own[name].values - true.values) for m, own in answers.items()}
-        widest = max(error_limit([own], true) for own in errors.values())
+        errors = {m: Layer(layers[name].values - true.values) for m, layers in answers.items()}
+        widest = max(error_limit([error], true) for error in errors.values())
         answer, error = answers[model][name], errors[model]
         show(line[0], true, grid, low, high, colours)
         image = show(line[1], answer, grid, low, high, colours)
@@ -288,5 +244,4 @@ def _of_model(data: DatasetResults, model: str) -> Drawn | None:
         f"ends at the {100 * SHARE:g}th percentile. Grey: body and unknown points, and vorticity "
         "whose stencil touches them."
     )
-    alt = f"Maps of {', '.join(truth)}: truth, prediction of {model} and its error."
-    return Drawn(figure, caption, alt)
+    return Plot(figure, caption)

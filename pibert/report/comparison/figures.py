@@ -1,7 +1,8 @@
 """All figures of a report: a figure is a function of ``DatasetResults`` and a line in ``FIGURES``.
 
-A function returns None where the data lack what the figure needs. If drawing a figure fails, its
-name and the reason take its place, and the report is still written.
+A function returns None where the data lack what the figure needs. The first line of its docstring
+is the text for readers who cannot see the figure. If drawing fails, the name of the figure and the
+reason are shown instead, and the report is still written.
 """
 
 import base64
@@ -11,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pibert.report.comparison import errors, fields, internals, spectra, time, training, wake
-from pibert.report.comparison.plots import Animated, Drawn
+from pibert.report.comparison.plots import Animation, Plot
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.figures import DPI
 
-Maker = Callable[[DatasetResults], Drawn | Animated | Sequence[Drawn] | None]
+Maker = Callable[[DatasetResults], Plot | Animation | None]
 FIGURES: tuple[tuple[str, Maker], ...] = (
     ("Flows", errors.flows),
     ("Components", errors.metrics),
@@ -70,28 +71,29 @@ def draw_figures(
     data: DatasetResults, figures: Sequence[tuple[str, Maker]] = FIGURES
 ) -> list[Picture]:
     """Draw every figure for which the data suffice, one at a time."""
-    found: list[Picture] = []
+    pictures: list[Picture] = []
     for section, make in figures:
         name = getattr(make, "__name__", type(make).__name__)
+        empty = Picture(section, name, alt=(make.__doc__ or "").partition("\n")[0])
         try:
-            made = make(data)
-            drawn = [made] if isinstance(made, Drawn | Animated) else list(made or ())
-            found += [encode(section, name, own) for own in drawn]
+            plot = make(data)
+            if plot is not None:
+                pictures.append(_encoded(plot, empty))
         except Exception as error:  # the tables are worth having, whatever went wrong
-            found.append(Picture(section, name, error=f"{type(error).__name__}: {error}"))
-    return found
+            pictures.append(empty._replace(error=f"{type(error).__name__}: {error}"))
+    return pictures
 
 
-def encode(section: str, name: str, drawn: Drawn | Animated) -> Picture:
-    """Encode a figure as lossless WebP, half the size of a PNG; animations are encoded already."""
-    if isinstance(drawn, Animated):
-        content, mime = drawn.data, "image/png"
+def _encoded(plot: Plot | Animation, empty: Picture) -> Picture:
+    """A figure as lossless WebP, half the size of a PNG; animations are encoded already."""
+    if isinstance(plot, Animation):
+        content, mime = plot.data, "image/png"
         # Width and height follow the signature and the name of the first chunk of a PNG.
         width, height = struct.unpack(">II", content[16:24])
     else:
         file = io.BytesIO()
         options = {"lossless": True}
-        drawn.figure.savefig(file, format="webp", dpi=DPI, facecolor="white", pil_kwargs=options)
+        plot.figure.savefig(file, format="webp", dpi=DPI, facecolor="white", pil_kwargs=options)
         content, mime = file.getvalue(), "image/webp"
-        width, height = (round(96 * inches) for inches in drawn.figure.get_size_inches())
-    return Picture(section, name, content, mime, width, height, drawn.caption, drawn.alt)
+        width, height = (round(96 * inches) for inches in plot.figure.get_size_inches())
+    return empty._replace(data=content, mime=mime, width=width, height=height, caption=plot.caption)

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.image import AxesImage
 from torch import Tensor
 
 from pibert.evaluation.scales import SCALES
@@ -29,13 +28,13 @@ from pibert.report.comparison.fields import (
     quantities,
 )
 from pibert.report.comparison.plots import (
-    Drawn,
-    Label,
+    Plot,
     frame,
     label_axes,
-    label_ends,
     line_style,
+    rows_of_models,
     sheet,
+    side_legend,
 )
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.figures import (
@@ -45,7 +44,6 @@ from pibert.report.figures import (
     SMALL,
     VALUES,
     add_bar,
-    blank,
     height_over_width,
     layer_of,
     show,
@@ -55,13 +53,13 @@ from pibert.report.figures import (
 _WIDTH = 2.9
 _PANELS = ("field", "gain", "fourier_rms", "gate_map", "residual", "attention", "received")
 _LOWEST = -0.25
-"""A lower R² only says that nothing is known."""
+"""Lower values of R² are shown at this one: nothing is known either way."""
 _INPUT = {"alignment_input": "input: values", "alignment_input_mean": "input: mean"}
-_GREY = "0.45"
+_GREY: dict[str, Any] = {"color": "0.45", "ls": "-.", "lw": 1.2}
 Curves = dict[str, np.ndarray]
 
 
-class Frame(NamedTuple):
+class TokenFrame(NamedTuple):
     """The frame whose tokens are shown."""
 
     data: DatasetResults
@@ -81,7 +79,7 @@ class Frame(NamedTuple):
     def grid(self) -> Grid:
         return self.data.spec.grid
 
-    def of(self, name: str) -> Tensor:
+    def array(self, name: str) -> Tensor:
         """An array of this frame, or the only one."""
         values = self.arrays[name]
         return values[min(PICKS["median"], len(values) - 1)]
@@ -93,231 +91,194 @@ class Frame(NamedTuple):
         return left + column * self.patch * grid.dx, bottom + row * self.patch * grid.dy
 
 
-def tokens(data: DatasetResults) -> Drawn | None:
+def tokens(data: DatasetResults) -> Plot | None:
     """Token diagnostics of PIBERT, or of the best model that has them."""
     names = sorted(data.models, key=lambda name: name != "pibert")
     model = next((m for m in names if "tokens/patch" in data.first(m).arrays), None)
     picked = pick(data, "median")
     if model is None or picked is None:
         return None
-    own = _frame(data, model, picked)
-    has = {"field": True, "gain": own.gain is not None}
-    panels = [name for name in _PANELS if has.get(name, name in own.arrays)]
+    shown = _token_frame(data, model, picked)
+    has = {"field": True, "gain": shown.gain is not None}
+    panels = [name for name in _PANELS if has.get(name, name in shown.arrays)]
     rows = -(-len(panels) // 3)
-    height = min(max(_WIDTH * height_over_width(own.grid), 1.3), 3.2) + 0.65
-    figure = blank(3 * (_WIDTH + 0.75), rows * height)
-    axes = figure.subplots(rows, 3, squeeze=False)
+    height = min(max(_WIDTH * height_over_width(shown.grid), 1.3), 3.2) + 0.65
+    figure, axes = sheet(3 * (_WIDTH + 0.75), rows * height, rows, 3)
     for letter, ax, panel in zip("abcdefg", axes.flat, panels, strict=False):
         label_axes(ax, data)
-        title = _draw_panel(ax, panel, own)
+        title = _draw_panel(ax, panel, shown)
         ax.set_title(f"{letter}  {title}", fontsize=LARGE, loc="left")
         ax.tick_params(labelsize=SMALL, length=2, width=0.6)
         ax.locator_params(axis="x", nbins=5)  # labels of a narrow panel would touch
-        for spine in ax.spines.values():
-            spine.set_linewidth(0.6)
     for ax in axes.flat[len(panels) :]:
         ax.set_axis_off()
     caption = (
-        f"Tokens of {model} on {picked.words}, the middle one of the {pick_rule(data)}."
-        f"{_gain_text(own)}{_gate_text(own)} Attention is the mean over heads and layers. The "
+        f"Tokens of {model} on {picked.origin}, the middle one of the {pick_rule(data)}."
+        f"{_gain_text(shown)}{_gate_text(shown)} Attention is the mean over heads and layers. The "
         "residual measures how much a patch violates the equations; it reduces the attention that "
         "its token receives."
     )
-    alt = f"{len(panels)} panels on the tokens of {model}: {', '.join(panels)}."
-    return Drawn(figure, caption, alt.replace("_", " "))
+    return Plot(figure, caption)
 
 
-def _frame(data: DatasetResults, model: str, picked: Picked) -> Frame:
-    arrays, rival = data.first(model).part("tokens"), data.rival(model)
+def _token_frame(data: DatasetResults, model: str, picked: Picked) -> TokenFrame:
+    arrays, rival = data.first(model).group("tokens"), data.rival(model)
     gain = None
     if rival in picked.predictions:
-        theirs, own = (
+        rival_errors, errors = (
             token_errors(picked.predictions[m], picked.truth, picked.shown, int(arrays["patch"]))
             for m in (rival, model)
         )
-        gain = theirs - own
-    return Frame(data, model, rival, picked, arrays, gain)
+        gain = rival_errors - errors
+    return TokenFrame(data, model, rival, picked, arrays, gain)
 
 
-def _draw_panel(ax: Axes, panel: str, own: Frame) -> str:
+def _draw_panel(ax: Axes, panel: str, shown: TokenFrame) -> str:
     """Draw one panel and return its title."""
     if panel == "field":
-        return _draw_field(ax, own)
+        return _draw_field(ax, shown)
     if panel == "fourier_rms":
-        return _draw_fourier(ax, own)
+        return _draw_fourier(ax, shown)
     if panel == "gain":
-        assert own.gain is not None
-        widest = max(float(np.nanquantile(own.gain.abs().numpy(), 0.98)), 1e-12)
-        extend = "both" if float(own.gain.nan_to_num().abs().max()) > widest else "neither"
-        add_bar(ax, _map(ax, own, own.gain, f"{ERRORS}_r", -widest, widest), extend)
-        return f"Token gain over {own.rival}"
-    values = own.of(panel)
+        assert shown.gain is not None
+        widest = max(float(np.nanquantile(shown.gain.abs().numpy(), 0.98)), 1e-12)
+        _draw_map(ax, shown, shown.gain, f"{ERRORS}_r", (-widest, widest))
+        return f"Token gain over {shown.rival}"
+    values = shown.array(panel)
     if panel == "gate_map":
-        add_bar(ax, show(ax, layer_of(values, own.picked.shown), own.grid, 0.0, 1.0, VALUES))
+        add_bar(ax, show(ax, layer_of(values, shown.picked.shown), shown.grid, 0.0, 1.0, VALUES))
         return "Gate: share of the Fourier branch"
     if panel == "residual":
-        add_bar(ax, _map(ax, own, values, VALUES))
+        _draw_map(ax, shown, values, VALUES)
         return "Residual of the equations"
-    add_bar(ax, _map(ax, own, 100 * values.mean(0), "magma"))  # mean over layers
+    _draw_map(ax, shown, 100 * values.mean(0), "magma")  # mean over layers
     if panel == "received":
         return "Attention received [%]"
-    row, column = (int(n) for n in own.of("query"))
-    ax.plot(*own.corner(row + 0.5, column + 0.5), "s", ms=7, mfc="none", mec="white", mew=1.4)
+    row, column = (int(n) for n in shown.array("query"))
+    ax.plot(*shown.corner(row + 0.5, column + 0.5), "s", ms=7, mfc="none", mec="white", mew=1.4)
     return "Attention of the marked token [%]"
 
 
-def _draw_field(ax: Axes, own: Frame) -> str:
+def _draw_field(ax: Axes, shown: TokenFrame) -> str:
     """The truth with the borders of the tokens."""
-    name = main_quantity(own.data)
-    layer = quantities(own.data, own.picked.truth, own.picked.shown)[name]
-    add_bar(ax, show(ax, layer, own.grid, *layer.scale()))
-    ny, nx = own.grid.shape
+    name = main_quantity(shown.data)
+    layer = quantities(shown.data, shown.picked.truth, shown.picked.shown)[name]
+    add_bar(ax, show(ax, layer, shown.grid, *layer.scale()))
+    ty, tx = (int(n) for n in shown.arrays["token_shape"])
     style: dict[str, Any] = {"color": "white", "lw": 0.4, "alpha": 0.7}
-    for column in range(1, -(-nx // own.patch)):
-        ax.axvline(own.corner(0, column)[0], **style)
-    for row in range(1, -(-ny // own.patch)):
-        ax.axhline(own.corner(row, 0)[1], **style)
-    ty, tx = (int(n) for n in own.arrays["token_shape"])
-    extra = " + 1" if "parameter_attention" in own.arrays else ""
-    return f"{label_of(own.data, name)}, {ty} × {tx}{extra} tokens"
+    for column in range(1, tx):
+        ax.axvline(shown.corner(0, column)[0], **style)
+    for row in range(1, ty):
+        ax.axhline(shown.corner(row, 0)[1], **style)
+    extra = " + 1" if "parameter_attention" in shown.arrays else ""
+    return f"{label_of(shown.data, name)}, {ty} × {tx}{extra} tokens"
 
 
-def _draw_fourier(ax: Axes, own: Frame) -> str:
-    rms, ky, kx = (own.arrays[f"fourier_{name}"].double().numpy() for name in ("rms", "ky", "kx"))
+def _draw_fourier(ax: Axes, shown: TokenFrame) -> str:
+    rms, ky, kx = (shown.arrays[f"fourier_{name}"].double().numpy() for name in ("rms", "ky", "kx"))
     colours = matplotlib.colormaps["magma"].with_extremes(bad="0.75")
     extent = (kx[0] - 0.5, kx[-1] + 0.5, ky[0] - 0.5, ky[-1] + 0.5)
     values = np.ma.masked_invalid(rms)
     add_bar(ax, ax.imshow(values, cmap=colours, origin="lower", extent=extent, aspect="auto"))
-    ax.set_box_aspect(height_over_width(own.grid))
+    ax.set_box_aspect(height_over_width(shown.grid))
     ax.set_xlabel("$k_x$ [cycles per domain]", fontsize=NORMAL)
     ax.set_ylabel("$k_y$ [cycles per domain]", fontsize=NORMAL)
     return "Fourier weights, rms"
 
 
-def _map(
+def _draw_map(
     ax: Axes,
-    own: Frame,
+    shown: TokenFrame,
     values: Float[Tensor, "ty tx"],
     colours: str,
-    low: float | None = None,
-    high: float | None = None,
-) -> AxesImage:
-    """A map of tokens at their places in the flow."""
-    points = values.double().repeat_interleave(own.patch, 0).repeat_interleave(own.patch, 1)
-    points = points[: own.grid.shape[0], : own.grid.shape[1]]
+    limits: tuple[float, float] | None = None,
+) -> None:
+    """A map of tokens over the flow, with a colour bar."""
+    points = values.double().repeat_interleave(shown.patch, 0).repeat_interleave(shown.patch, 1)
+    points = points[: shown.grid.shape[0], : shown.grid.shape[1]]
     finite = points.isfinite()
     layer = layer_of(torch.where(finite, points, 0.0), finite)
-    if low is None or high is None:
-        low, high = float(layer.shown.min()), float(layer.shown.max())
-        high = high if high > low else low + 1e-12
-    return show(ax, layer, own.grid, low, high, colours)
+    low, high = limits or (float(layer.shown.min()), float(layer.shown.max()))
+    image = show(ax, layer, shown.grid, low, max(high, low + 1e-12), colours)
+    add_bar(ax, image, layer.excess(low, high))
 
 
-def _gain_text(own: Frame) -> str:
-    if own.gain is None:
+def _gain_text(shown: TokenFrame) -> str:
+    if shown.gain is None:
         return ""
-    counted = own.gain[own.gain.isfinite()]
+    counted = shown.gain[shown.gain.isfinite()]
     share = float((counted > 0).double().mean()) if counted.numel() else 0.0
     return (
-        f" Gain: relative error of {own.rival} minus that of {own.model} over the points of a "
+        f" Gain: relative error of {shown.rival} minus that of {shown.model} over the points of a "
         f"token, positive (blue) in {share:.0%} of them."
     )
 
 
-def _gate_text(own: Frame) -> str:
-    if "gate" not in own.arrays:
+def _gate_text(shown: TokenFrame) -> str:
+    if "gate" not in shown.arrays:
         return ""
-    fourier, wavelet = own.arrays["gate"].double().tolist()
+    fourier, wavelet = shown.arrays["gate"].double().tolist()
     return f" The gate mixes {fourier:.2f} of the Fourier and {wavelet:.2f} of the wavelet branch."
 
 
-def embedding_alignment(data: DatasetResults) -> Drawn | None:
+def embedding_alignment(data: DatasetResults) -> Plot | None:
     """Held-out R² of the vorticity at four scales, with and without training."""
     curves = _curves(data, "alignment")
     if not curves:
         return None
-    fresh = {m: own for m, own in _curves(data, "alignment_untrained").items() if m in curves}
+    untrained = {
+        m: values for m, values in _curves(data, "alignment_untrained").items() if m in curves
+    }
     inputs = {
         label: next(iter(found.values()))
         for name, label in _INPUT.items()
         if (found := _curves(data, name))
     }
-    columns = 2 if fresh else 1
+    columns = 2 if untrained else 1
     tall = max(3.6, 0.18 * (len(curves) + len(inputs)) + 1.2)
     figure, axes = sheet(6.6 if columns == 1 else 10.6, tall, 1, columns)
-    everything = np.concatenate([*curves.values(), *fresh.values(), *inputs.values()])
-    everything = everything[np.isfinite(everything)]
-    low, high = max(_LOWEST, float(everything.min())), float(everything.max())
-    slack = 0.06 * (high - low) + 0.01
-    limits = (low - slack, max(high, low) + slack)
-    if fresh:
-        _draw_means(axes[0, 1], data, curves, fresh, inputs, limits)
-    _draw_scales(axes[0, 0], data, curves, inputs, limits)
-    best = max(curves, key=lambda m: float(np.nanmean(curves[m])))
-    alt = f"R² by scale of {len(curves)} models on {data.name}; {best} has the highest mean."
-    return Drawn(figure, _alignment_caption(data, bool(fresh), bool(inputs)), alt)
+    ax, scales = axes[0, 0], np.arange(len(SCALES))
+    frame(ax, "Vorticity from embeddings", x="scale [grid points]", y="held-out R²")
+    ax.set_xticks(scales, [f"{scale}" for scale in SCALES])
+    for label, values in inputs.items():
+        ax.plot(scales, values, **_GREY, zorder=2, label=label)
+    for model, values in curves.items():
+        ax.plot(scales, values, **line_style(data, model), marker="o", ms=4)
+    side_legend(ax)
+    if untrained:
+        _draw_means(axes[0, 1], data, curves, untrained, inputs)
+    return Plot(figure, _alignment_caption(data, bool(untrained), bool(inputs)))
 
 
 def _curves(data: DatasetResults, name: str) -> Curves:
-    found = {m: own.double().numpy() for m, own in data.arrays_of(data.models, name).items()}
-    return {m: own for m, own in found.items() if np.isfinite(own).any()}
-
-
-def _draw_scales(
-    ax: Axes, data: DatasetResults, curves: Curves, inputs: Curves, limits: tuple[float, float]
-) -> None:
-    places = np.arange(len(SCALES))
-    frame(ax, "Vorticity from embeddings", x="scale [grid points]", y="held-out R²")
-    ax.set_ylim(*limits)
-    ax.set_xlim(-0.15, len(SCALES) - 0.85)
-    ax.set_xticks(places, [f"{scale}" for scale in SCALES])
-    if limits[0] < 0:
-        ax.axhline(0.0, color="0.4", lw=0.8, ls=":", zorder=1)
-    for values in inputs.values():
-        ax.plot(places, values, color=_GREY, ls="-.", lw=1.2, zorder=2)
-    for model, values in curves.items():
-        ax.plot(places, values, **line_style(data, model), marker="o", ms=4)
-    colours = {label: _GREY for label in inputs} | {m: data.colour(m) for m in curves}
-    ends = [
-        Label(float(places[-1]), float(max(values[-1], limits[0])), name, colours[name])
-        for name, values in (inputs | curves).items()
-        if np.isfinite(values[-1])
-    ]
-    label_ends(ax, ends)
+    curves = {m: values.double().numpy() for m, values in data.arrays_of(data.models, name).items()}
+    return {m: values.clip(_LOWEST) for m, values in curves.items() if np.isfinite(values).any()}
 
 
 def _draw_means(
-    ax: Axes,
-    data: DatasetResults,
-    curves: Curves,
-    fresh: Curves,
-    inputs: Curves,
-    limits: tuple[float, float],
+    ax: Axes, data: DatasetResults, curves: Curves, untrained: Curves, inputs: Curves
 ) -> None:
     """Means over the scales, of trained models and of the same models before training."""
     frame(ax, "Mean over scales", x="held-out R²")
-    order = sorted(curves, key=lambda m: float(np.nanmean(curves[m])))
+    order = sorted(curves, key=lambda m: float(np.nanmean(curves[m])), reverse=True)
     for row, model in enumerate(order):
-        colour = data.colour(model)
-        trained = float(np.nanmean(curves[model]).clip(limits[0]))
-        if model in fresh:
-            began = float(np.nanmean(fresh[model]).clip(limits[0]))
-            ax.plot([began, trained], [row, row], color=colour, lw=1.0, alpha=0.6)
-            ax.plot([began], [row], color=colour, marker="o", ms=5, mfc="w", ls="")
-        ax.plot([trained], [row], color=colour, marker="o", ms=5, ls="")
+        dot: dict[str, Any] = {"color": data.colour(model), "marker": "o", "ms": 5, "ls": ""}
+        trained = float(np.nanmean(curves[model]))
+        if model in untrained:
+            before = float(np.nanmean(untrained[model]))
+            ax.plot([before, trained], [row, row], color=data.colour(model), lw=1.0, alpha=0.6)
+            ax.plot([before], [row], **dot, mfc="w")
+        ax.plot([trained], [row], **dot)
     for values in inputs.values():
-        ax.axvline(float(np.nanmean(values)), color=_GREY, ls="-.", lw=1.2, zorder=1)
-    ax.set_xlim(*limits)
-    ax.set_ylim(-0.6, len(order) - 0.4)
+        ax.axvline(float(np.nanmean(values)), **_GREY, zorder=1)
     widths = {m: data.first(m).card.get("embedding", {}).get("width") for m in order}
-    labels = [m if widths[m] is None else f"{m} ({widths[m]})" for m in order]
-    ax.set_yticks(range(len(order)), labels, fontsize=SMALL)
+    rows_of_models(ax, [m if widths[m] is None else f"{m} ({widths[m]})" for m in order])
 
 
-def _alignment_caption(data: DatasetResults, has_fresh: bool, has_inputs: bool) -> str:
+def _alignment_caption(data: DatasetResults, has_untrained: bool, has_inputs: bool) -> str:
     grid = data.spec.grid
     size = with_unit(f"{grid.dx:.3g} × {grid.dy:.3g}", data.facts.get("length_unit"))
-    said = [
+    sentences = [
         "R² of a ridge regression from the embeddings of test frames to their vorticity, averaged "
         "over cells of 1 to 8 points, on trajectories that the regression has not seen. A point is "
         f"{size}. All models see the velocity itself, so the values only mean something in "
@@ -326,12 +287,12 @@ def _alignment_caption(data: DatasetResults, has_fresh: bool, has_inputs: bool) 
     layers = {m: data.first(m).card.get("embedding", {}).get("layer") for m in data.models}
     if any(layers.values()):
         named = "; ".join(f"{model}: {layer}" for model, layer in layers.items() if layer)
-        said.append(f"Embeddings are averaged over the patch of a token. Layers: {named}.")
-    if has_fresh:
-        said.append(
+        sentences.append(f"Embeddings are averaged over the patch of a token. Layers: {named}.")
+    if has_untrained:
+        sentences.append(
             "Right: filled after training, open before training; the width of the embedding is in "
             "brackets."
         )
     if has_inputs:
-        said.append("Grey: the input itself, as all velocities of a patch and as their mean.")
-    return " ".join(said)
+        sentences.append("Grey: the input itself, as all velocities of a patch and as their mean.")
+    return " ".join(sentences)

@@ -5,6 +5,7 @@ anything. ``tables.md`` and ``tables.tex`` hold the tables alone. The markup is 
 ``report/templates``; everything comes from results, and no model is loaded.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -108,7 +109,7 @@ def write_report(
 
 def environment() -> Environment:
     """The templates with their filters."""
-    made = Environment(
+    templates = Environment(
         loader=PackageLoader("pibert.report"),
         autoescape=select_autoescape(),
         undefined=StrictUndefined,
@@ -116,7 +117,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {
+    templates.filters |= {
         "slug": slug,
         "prose": lambda value: html_number(value.replace(" %", "\N{NO-BREAK SPACE}%")),
         "number": html_number,
@@ -125,31 +126,29 @@ def environment() -> Environment:
         "latex": latex,
         "latex_row": latex_row,
     }
-    made.globals |= {
+    templates.globals |= {
         "verdict": text.verdict,
         "protocol": text.protocol,
         "data_facts": text.data_facts,
     }
-    return made
+    return templates
 
 
 def html_number(value: str) -> Markup:
     """A text with powers of ten as superscripts and real minus signs."""
-    found = _POWER.sub(
-        lambda m: f"{m[1]}×10<sup>{m[2].replace('-', '−')}</sup>", str(escape(value))
-    )
-    return Markup(_MINUS.sub("−", found))
+    powers = _POWER.sub(r"\1×10<sup>\2</sup>", str(escape(value)))
+    return Markup(_MINUS.sub("−", powers))
 
 
 def latex(value: str, is_number: bool = False) -> str:
-    """A text that LaTeX sets as it stands; powers of ten of numbers become formulas."""
+    """Escape a text for LaTeX; powers of ten of numbers become formulas."""
     if not is_number:
         return "".join(_LATEX.get(letter, letter) for letter in value)
-    found = ""
-    for place, piece in enumerate(_POWER.split(_MINUS.sub("−", value))):
-        kind = place % 3  # plain text, mantissa, exponent
-        found += (latex(piece), rf"${piece}\times", rf"10^{{{piece}}}$")[kind]
-    return found
+    text = ""
+    for number, piece in enumerate(_POWER.split(_MINUS.sub("−", value))):
+        kind = number % 3  # plain text, mantissa, exponent
+        text += (latex(piece), rf"${piece}\times", rf"10^{{{piece}}}$")[kind]
+    return text
 
 
 def latex_row(row: Sequence[Cell]) -> str:
@@ -168,12 +167,14 @@ def latex_row(row: Sequence[Cell]) -> str:
 
 def _numbered(drawn: Mapping[str, Sequence[Picture]]) -> dict[str, list[Picture]]:
     """Pictures in the order of the page, numbered over all datasets."""
-    order, count, found = list(SECTIONS), 0, {}
-    for name, pictures in drawn.items():
-        ordered = sorted(pictures, key=lambda own: order.index(own.section))
-        found[name] = [own._replace(number=count + n) for n, own in enumerate(ordered, 1)]
-        count += len(ordered)
-    return found
+    order, numbers = list(SECTIONS), itertools.count(1)
+    return {
+        name: [
+            picture._replace(number=next(numbers))
+            for picture in sorted(pictures, key=lambda picture: order.index(picture.section))
+        ]
+        for name, pictures in drawn.items()
+    }
 
 
 def _failures(results: Mapping[str, Any], datasets: Sequence[DatasetResults]) -> Table | None:

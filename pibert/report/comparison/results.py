@@ -100,7 +100,7 @@ class DatasetResults:
 
     def arrays_of(self, models: Sequence[str], name: str) -> dict[str, Tensor]:
         """An array of each model's first seed, of the models that have it."""
-        return {m: own[name] for m in models if name in (own := self.first(m).arrays)}
+        return {m: arrays[name] for m in models if name in (arrays := self.first(m).arrays)}
 
     @cached_property
     def reference(self) -> Scores:

@@ -10,43 +10,41 @@ Power spectra at probes are those of ``evaluation/temporal.py``, of one-step (te
 predictions, in which persistence keeps the frequencies of the flow too.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from pibert.evaluation.measure import velocity_unit
-from pibert.evaluation.scales import BANDS, FLOOR, Spectra, num_rings, wavenumbers
+from pibert.evaluation.scales import BANDS, FLOOR, Spectra, wavenumbers
 from pibert.evaluation.temporal import LEAST_FRAMES, power_density
 from pibert.report.comparison.plots import (
-    Drawn,
-    Label,
+    Plot,
     frame,
-    label_ends,
     line_style,
     logarithmic,
     sheet,
+    side_legend,
     time_unit,
 )
-from pibert.report.comparison.results import COLOURS, DatasetResults
+from pibert.report.comparison.results import DatasetResults
 from pibert.report.comparison.time import probe_series
-from pibert.report.figures import NORMAL, SMALL, with_unit
+from pibert.report.figures import SMALL, with_unit
 
 TERMS = "terms/physical/spectra"
 _MOST = 9
 _POWER_SHOWN = 1e-7
 """Power below this share of the maximum is rounding."""
-_TABLE_ROWS = 15
-"""Rows of a table that fills its panel."""
 
 
-def spectra(data: DatasetResults) -> Drawn | None:
+def spectra(data: DatasetResults) -> Plot | None:
     """Radial spectra of truth and models, and of the models' errors."""
     terms = data.arrays_of(data.shown(_MOST), TERMS)
     if not terms:
         return None
     measure = Spectra(spec=data.spec)
-    curves = {m: measure.curves(own.sum(0)) for m, own in terms.items()}
+    curves = {m: measure.curves(rows.sum(0)) for m, rows in terms.items()}
     truth = next(iter(curves.values()))["truth"].numpy()
     k = wavenumbers(data.spec.grid).numpy()
     floor = FLOOR * truth.sum()
@@ -56,7 +54,7 @@ def spectra(data: DatasetResults) -> Drawn | None:
     across = with_unit("wavenumber k", None if length is None else f"rad/{length}")
     frame(left, "a  Energy", x=across, y=with_unit("E(k)", None if unit == "1" else f"({unit})²"))
     frame(right, "b  Error over energy", x=across, y="error(k) / E(k)")
-    answers = {m: np.maximum(curve["prediction"].numpy(), floor) for m, curve in curves.items()}
+    predicted = {m: np.maximum(curve["prediction"].numpy(), floor) for m, curve in curves.items()}
     resolved = truth > floor
     errors = {
         m: np.maximum((c["error"].numpy() / truth)[resolved], 1e-8) for m, c in curves.items()
@@ -64,18 +62,18 @@ def spectra(data: DatasetResults) -> Drawn | None:
     for ax in (left, right):
         logarithmic(ax, "x", k.tolist())
         ax.set_xlim(k[0] / 1.05, k[-1] * 1.02)
-    logarithmic(left, "y", [max(truth.min(), floor), *np.concatenate([truth, *answers.values()])])
+    logarithmic(left, "y", [max(truth.min(), floor), *np.concatenate([truth, *predicted.values()])])
     logarithmic(right, "y", [1.0, *np.concatenate(list(errors.values()))])
     right.axhline(1.0, color="0.4", lw=0.8, ls=":", zorder=1)
     for model in curves:
-        left.plot(k, answers[model], **line_style(data, model))
+        left.plot(k, predicted[model], **line_style(data, model))
         right.plot(k[resolved], errors[model], **line_style(data, model))
-    left.plot(k, np.maximum(truth, floor), **line_style(data, "truth"), alpha=0.85)
+    (line,) = left.plot(k, np.maximum(truth, floor), **line_style(data, "truth"), alpha=0.85)
+    left.legend(handles=[line], fontsize=SMALL, frameon=False, loc="lower left")
     for ax in (left, right):
-        _mark_wavenumber_bands(ax, data, k)
-    label_ends(left, [Label(k[-1], float(max(truth[-1], floor)), "truth", COLOURS["truth"])])
-    last = float(k[resolved][-1])
-    label_ends(right, [Label(last, float(own[-1]), m, data.colour(m)) for m, own in errors.items()])
+        inner = [(int(high * len(k) + 1e-9) + 0.5) * k[0] for _, high in BANDS.values()][:-1]
+        _mark_bands(ax, [ax.get_xlim()[0], *inner, ax.get_xlim()[1]])
+    side_legend(right)
     rest = len(data.models) - len(curves)
     more = f" {rest} further models are in the tables." if rest > 0 else ""
     caption = (
@@ -84,102 +82,53 @@ def spectra(data: DatasetResults) -> Drawn | None:
         "includes phase: at 1 (dotted) a model knows only the energy of a scale. Shaded: thirds of "
         f"the resolved wavenumbers, the bands of the tables.{more}"
     )
-    alt = (
-        f"Energy spectra of the truth and {len(curves)} models on {data.name}, and spectra of "
-        "their errors, against wavenumber, both axes logarithmic."
-    )
-    return Drawn(figure, caption, alt)
+    return Plot(figure, caption)
 
 
-def _mark_wavenumber_bands(ax: Axes, data: DatasetResults, k: np.ndarray) -> None:
-    rings = num_rings(data.spec.grid)
-    low_end, high_end = ax.get_xlim()
-    for number, (name, (low, high)) in enumerate(BANDS.items()):
-        first, last = int(low * rings + 1e-9), int(high * rings + 1e-9) - 1
-        start = low_end if first == 0 else float((k[first - 1] + k[first]) / 2)
-        stop = high_end if last + 1 >= rings else float((k[last] + k[last + 1]) / 2)
-        _mark_band(ax, name, start, stop, (start * stop) ** 0.5, is_shaded=number % 2 == 1)
+def _mark_bands(ax: Axes, edges: Sequence[float]) -> None:
+    """Shade the middle one of three bands, and name all along the top."""
+    ax.axvspan(edges[1], edges[2], color="0.94", lw=0, zorder=0)
+    is_log = ax.get_xscale() == "log"
+    for name, low, high in zip(BANDS, edges[:-1], edges[1:], strict=True):
+        middle = (low * high) ** 0.5 if is_log else (low + high) / 2
+        above = ax.get_xaxis_transform()
+        style: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": SMALL, "color": "0.45"}
+        ax.text(middle, 0.985, name, transform=above, **style)
 
 
-def _mark_band(
-    ax: Axes, name: str, start: float, stop: float, middle: float, *, is_shaded: bool
-) -> None:
-    """Name a band along the top."""
-    if is_shaded:
-        ax.axvspan(start, stop, color="0.94", lw=0, zorder=0)
-    style: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": SMALL, "color": "0.45"}
-    ax.text(middle, 0.985, name, transform=ax.get_xaxis_transform(), **style)
-
-
-def power_spectra(data: DatasetResults) -> Drawn | None:
-    """Power spectral density at the probes, and a table of predicted over true energy by band."""
+def power_spectra(data: DatasetResults) -> Plot | None:
+    """Power spectral density at the probes."""
     series = probe_series(data, data.shown(8))
-    rows = [m for m in data.models if data.value(m, "psd_ratio_low") is not None]
-    if series is None or len(series.time) < LEAST_FRAMES or not rows:
+    if series is None or len(series.time) < LEAST_FRAMES:
         return None
     dt, clock = data.spec.dt or 1.0, time_unit(data)
     frequency, power = power_density(series.truth, dt)
     f, truth = frequency[1:].numpy(), power.mean(1)[1:].numpy()
     floor = _POWER_SHOWN * truth.max()
-    density = {
-        m: np.maximum(power_density(v, dt)[1].mean(1)[1:].numpy(), floor)
-        for m, v in series.models.items()
+    density = {"truth": truth} | {
+        m: power_density(values, dt)[1].mean(1)[1:].numpy() for m, values in series.models.items()
     }
-    truth = np.maximum(truth, floor)
-    figure, axes = sheet(10.4, max(3.9, 0.2 * len(rows) + 1.2), 1, 2, width_ratios=[1.35, 1])
-    left, right = axes[0]
+    figure, axes = sheet(8.4, 3.9)
+    ax = axes[0, 0]
     unit = None if series.unit == "1" else f"({series.unit})² {clock or ''}".strip()
-    frame(
-        left,
-        f"a  Power spectral density of {series.channel}, one-step predictions",
-        x=with_unit("frequency f", None if clock is None else _inverse(clock)),
-        y=with_unit("P(f)", unit),
-    )
-    logarithmic(left, "y", np.stack([truth, *density.values()]).flatten().tolist())
-    left.plot(f, truth, **line_style(data, "truth"), alpha=0.8)
-    for model, own in density.items():
-        left.plot(f, own, **line_style(data, model))
-    left.set_xlim(0, f[-1])
-    for place, band in enumerate(("low", "mid", "high")):
-        start, stop = place * f[-1] / 3, (place + 1) * f[-1] / 3
-        _mark_band(left, band, start, stop, (start + stop) / 2, is_shaded=place == 1)
-    ends = [Label(f[-1], float(own[-1]), m, data.colour(m)) for m, own in density.items()]
-    label_ends(left, [*ends, Label(f[-1], float(truth[-1]), "truth", COLOURS["truth"])])
-    _draw_ratios(right, data, rows)
+    title = f"Power spectral density of {series.label}, one-step predictions"
+    across = with_unit("frequency f", None if clock is None else _inverse(clock))
+    frame(ax, title, x=across, y=with_unit("P(f)", unit))
+    shown = {name: np.maximum(values, floor) for name, values in density.items()}
+    logarithmic(ax, "y", np.stack(list(shown.values())).flatten().tolist())
+    for name, values in shown.items():
+        ax.plot(f, values, **line_style(data, name))
+    ax.set_xlim(0, f[-1])
+    _mark_bands(ax, np.linspace(0, f[-1], 4).tolist())
+    side_legend(ax)
     caption = (
-        f"(a) Density of {series.channel} in {data.trajectory(0)}, mean over "
-        f"{len(series.places)} probes, Hann window; the bands are thirds of the frequencies. (b) "
-        "Predicted over true energy of all trajectories by band (1 is correct, below 1 energy is "
-        "missing), mean over components. Every frame is predicted from the true frame before it: "
-        "persistence, which repeats the truth one step late, is correct by construction, and the "
-        "frequencies of a rollout are not shown."
+        f"Density of {series.label} in {data.trajectory(0)}, mean over {len(series.probes)} "
+        "probes, Hann window; the bands are thirds of the frequencies. The table has the predicted "
+        "over the true energy in each band. Every frame is predicted from the true frame before "
+        "it: persistence, which repeats the truth one step late, is correct by construction, and "
+        "the frequencies of a rollout are not shown."
     )
-    alt = f"Power spectra in time of truth and {len(density)} models on {data.name}, with a table."
-    return Drawn(figure, caption, alt)
-
-
-def _draw_ratios(ax: Axes, data: DatasetResults, rows: list[str]) -> None:
-    """A table of models and bands, with rules above and below."""
-    ax.set_axis_off()
-    ax.set_title("b  Predicted / true energy", fontsize=NORMAL + 1, loc="left")
-    ax.set_xlim(0, 1)
-    ax.set_ylim(max(len(rows), _TABLE_ROWS) + 0.3, -1.2)
-    for y, width in ((-1.1, 1.0), (-0.1, 0.6), (len(rows) + 0.05, 1.0)):
-        ax.axhline(y, color="0.2", lw=width)
-    style: dict[str, Any] = {"va": "center", "fontsize": SMALL}
-    for row, model in enumerate(rows):
-        ax.text(0, row + 0.45, model, color=data.colour(model), **style)
-    for x, band in ((0.64, "low"), (0.82, "mid"), (1.0, "high")):
-        ax.text(x, -0.6, band, ha="right", **style)
-        for row, model in enumerate(rows):
-            number = _short(data.value(model, f"psd_ratio_{band}"))
-            ax.text(x, row + 0.45, number, ha="right", **style)
-
-
-def _short(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.3f}" if value < 10 else f"{value:.1f}" if value < 1e4 else f"{value:.1e}"
+    return Plot(figure, caption)
 
 
 def _inverse(unit: str) -> str:

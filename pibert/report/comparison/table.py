@@ -193,24 +193,24 @@ def measured(
     ``spread`` over seeds, its 95 % ``interval``, or nothing (``none``).
     """
     found = {m: data.find(m, metric, component, space) for m in data.models}
-    records = [record for own in found.values() for record in own]
+    records = [record for rows in found.values() for record in rows]
     if not any(record["value"] is not None for record in records):
         return None
     better = str(records[0]["better"])
     ranked = better != "none" and ideal is None
-    beside = {"spread": _spread, "interval": interval_of, "none": lambda own: ""}[note]
+    beside = {"spread": _spread, "interval": interval_of, "none": lambda rows: ""}[note]
     known = None
     if truth is not None:
         seen = (data.value(m, metric, truth, space) for m in data.models)
         known = next((value for value in seen if value is not None), None)
     return Numbers(
         label=with_unit(label, records[0]["unit"]) + _ARROWS.get(better, ""),
-        values={m: mean_of([record["value"] for record in own]) for m, own in found.items()},
+        values={m: mean_of([record["value"] for record in rows]) for m, rows in found.items()},
         better=better,
         ideal=ideal,
         form=form or (near_one if metric in _NEAR_ONE else digits),
-        notes={m: beside(own) for m, own in found.items()},
-        level=frozenset(m for m, own in found.items() if ranked and is_level(own)),
+        notes={m: beside(rows) for m, rows in found.items()},
+        level=frozenset(m for m, rows in found.items() if ranked and is_level(rows)),
         truth=known,
     )
 

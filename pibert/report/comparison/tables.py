@@ -6,11 +6,13 @@ first.
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from pibert.evaluation.regions import DOWNSTREAM, PAPER_COLUMNS
+from pibert.evaluation.scales import BANDS, GROUPS, SCALES
 from pibert.report.comparison.results import UNTRAINED, DatasetResults, mean_of
 from pibert.report.comparison.table import (
     UNKNOWN,
@@ -59,9 +61,9 @@ def overview(datasets: Sequence[DatasetResults]) -> Table | None:
     models = list(dict.fromkeys(m for data in datasets for m in data.models))
     # A model that has not run everywhere has no mean rank.
     means = {
-        m: sum(own[m] for own in ranks.values()) / len(ranks)
+        m: sum(ranking[m] for ranking in ranks.values()) / len(ranks)
         for m in models
-        if all(m in own for own in ranks.values())
+        if all(m in ranking for ranking in ranks.values())
     }
     models.sort(key=lambda m: means.get(m, math.inf))
     columns = [Numbers(label="mean rank ↓", values=means, better="lower")]
@@ -85,18 +87,28 @@ def _lower(
     return Numbers(label=f"{label} ↓", values=values, better="lower", notes=notes or {})
 
 
+def _metrics(
+    data: DatasetResults, name: str, title: str, caption: str, columns: Iterable[Sequence[str]]
+) -> Table | None:
+    """A table of columns (label, metric, component), the last one optional."""
+    numbers = [measured(data, *column) for column in columns]
+    return table_of(data, name, title, f"{caption} {marks(data)}", numbers)
+
+
 def summary(data: DatasetResults) -> Table | None:
     """Models ranked by NMSE, with accuracy and cost side by side."""
-    column = partial(measured, data, note="none")
+    metrics = {
+        "NMSE, mean over flows": "nmse_flow_mean",
+        "skill": "skill",
+        "R²": "r2",
+        "RMSE": "rmse",
+    }
     columns = [
         measured(data, "NMSE", "nmse", note="interval"),
-        column("NMSE, mean over flows", "nmse_flow_mean"),
-        column("skill", "skill"),
-        column("R²", "r2"),
-        column("RMSE", "rmse"),
-        column("win rate", "win_rate", form=percent),
-        _cost(data, "parameters", lambda run: run["cost"]["parameters"], integer),
-        _cost(data, f"ms at batch {BATCH}", lambda run: _batch(run, BATCH, "ms_per_sample")),
+        *(measured(data, label, metric, note="none") for label, metric in metrics.items()),
+        measured(data, "win rate", "win_rate", form=percent, note="none"),
+        _parameters(data),
+        _cost(data, f"ms at batch {BATCH}", lambda run: batch_cost(run, BATCH)),
         _training_time(data),
     ]
     certain = has_intervals(data)
@@ -124,7 +136,7 @@ def seeds(data: DatasetResults) -> Table | None:
     if len(data.seeds) < 2:
         return None
     found = {m: {r["seed"]: r["value"] for r in data.find(m, "nmse")} for m in data.models}
-    known = {m: [v for v in own.values() if v is not None] for m, own in found.items()}
+    known = {m: [v for v in by_seed.values() if v is not None] for m, by_seed in found.items()}
     spread = {m: statistics.stdev(v) if len(v) > 1 else None for m, v in known.items()}
     for model in set(UNTRAINED) & set(found):  # one run holds for every seed
         found[model] = dict.fromkeys(data.seeds, data.value(model, "nmse"))
@@ -145,23 +157,23 @@ def flow_errors(
 ) -> list[float | None]:
     """A metric of every test flow, mean over seeds; empty where it was not measured."""
     runs = [
-        own["flows"]
-        for own in data.results.get("by_flow", ())
-        if (own["data"], own["model"]) == (data.name, model)
-        and (own["metric"], own["lead"]) == (metric, lead)
+        row["flows"]
+        for row in data.results.get("by_flow", ())
+        if (row["data"], row["model"]) == (data.name, model)
+        and (row["metric"], row["lead"]) == (metric, lead)
     ]
-    return [None if None in own else mean_of(own) for own in zip(*runs, strict=True)]
+    return [None if None in seeds else mean_of(seeds) for seeds in zip(*runs, strict=True)]
 
 
 def flows(data: DatasetResults) -> Table | None:
     """How the pooled error is spread over the test flows."""
-    errors = {m: own for m in data.models if (own := flow_errors(data, m, "nmse"))}
+    errors = {m: values for m in data.models if (values := flow_errors(data, m, "nmse"))}
     if not errors or len(next(iter(errors.values()))) < 2:
         return None
     names = [flow["name"] for flow in data.facts["flows"]]
-    known = {m: [v for v in own if v is not None] for m, own in errors.items()}
-    known = {m: own for m, own in known.items() if own}
-    worst: dict[str, float | None] = {m: max(own) for m, own in known.items()}
+    known = {m: [v for v in values if v is not None] for m, values in errors.items()}
+    known = {m: values for m, values in known.items() if values}
+    worst: dict[str, float | None] = {m: max(values) for m, values in known.items()}
     won = dict.fromkeys(errors, 0.0)
     for flow in range(len(names)):
         here = {m: v for m, values in errors.items() if (v := values[flow]) is not None}
@@ -170,7 +182,7 @@ def flows(data: DatasetResults) -> Table | None:
     columns = [
         measured(data, "NMSE, pooled", "nmse"),
         measured(data, "mean over flows", "nmse_flow_mean"),
-        _lower("median flow", {m: statistics.median(own) for m, own in known.items()}),
+        _lower("median flow", {m: statistics.median(values) for m, values in known.items()}),
         _lower("worst flow", worst, {m: names[errors[m].index(v)] for m, v in worst.items()}),
         measured(data, "share of the worst", "largest_flow_share", form=percent),
         Numbers(label="flows won ↑", values=won, better="higher", form=lambda n: f"{n:.0f}"),
@@ -187,24 +199,27 @@ def flows(data: DatasetResults) -> Table | None:
 
 def components(data: DatasetResults) -> list[Table]:
     """A table for every channel, the speed, and all channels together."""
-    found = dict.fromkeys(r["component"] for r in data.records if r["metric"] == "nmse")
-    made = []
-    for name in found:
-        columns = [measured(data, label, metric, name) for metric, label in _POINTWISE.items()]
+    tables = []
+    for name in _components(data):
+        columns = [(label, metric, name) for metric, label in _POINTWISE.items()]
         short = {"|u|": "speed"}.get(name, name)
         title = {"|u|": "Speed |u|", "all": "All channels"}.get(name, f"Component {name}")
-        caption = f"Next frame, physical units, pooled over all known points. {marks(data)}"
-        made.append(table_of(data, f"component-{short}", title, caption, columns))
-    return [table for table in made if table is not None]
+        caption = "Next frame, physical units, pooled over all known points."
+        tables.append(_metrics(data, f"component-{short}", title, caption, columns))
+    return [table for table in tables if table is not None]
+
+
+def _components(data: DatasetResults, metric: str = "nmse") -> dict[str, None]:
+    """Components of a metric, in the order of the records."""
+    return dict.fromkeys(r["component"] for r in data.records if r["metric"] == metric)
 
 
 def standardised(data: DatasetResults) -> Table | None:
     """NMSE and R² in standardised units, for comparison with published tables."""
-    found = dict.fromkeys(r["component"] for r in data.records if r["metric"] == "nmse")
     columns = [
         measured(data, f"{label} {name}", metric, name, space="standardised")
         for metric, label in (("nmse", "NMSE"), ("r2", "R²"))
-        for name in found
+        for name in _components(data)
     ]
     caption = (
         "Each channel minus its training mean, divided by its training standard deviation: the "
@@ -216,50 +231,41 @@ def standardised(data: DatasetResults) -> Table | None:
 def scales(data: DatasetResults) -> Table | None:
     """Errors from large to small scales."""
     columns = [
-        *(measured(data, f"scale {k}", f"scale_{k}_nmse") for k in (1, 2, 4, 8)),
-        *(
-            measured(data, f"Haar {group}", "haar_nmse", group)
-            for group in ("coarse", "intermediate", "fine")
-        ),
+        *((f"scale {k}", f"scale_{k}_nmse") for k in SCALES),
+        *((f"Haar {group}", "haar_nmse", group) for group in GROUPS),
     ]
     caption = (
         "NMSE after averaging over k × k points (scale k), and of the sub-bands of a three-level "
-        "Haar transform, averaged over channels and bands: coarse is level 3, fine is level 1. "
-        f"{marks(data)}"
+        "Haar transform, averaged over channels and bands: coarse is level 3, fine is level 1."
     )
-    return table_of(data, "scales", "Errors by scale", caption, columns)
+    return _metrics(data, "scales", "Errors by scale", caption, columns)
 
 
 def haar(data: DatasetResults) -> list[Table]:
     """Errors of every Haar sub-band, a table for each channel."""
-    made = []
-    names = dict.fromkeys(r["component"] for r in data.records if r["metric"] == "haar_nmse")
+    caption = (
+        "NMSE of each sub-band. L is low, H is high, first along x, then along y; the number is "
+        "the level."
+    )
+    tables = []
     for channel in data.spec.channels:
         start = f"{channel}_"
-        columns = [
-            measured(data, name.removeprefix(start), "haar_nmse", name)
-            for name in names
-            if name.startswith(start)
-        ]
-        caption = (
-            "NMSE of each sub-band. L is low, H is high, first along x, then along y; the number "
-            f"is the level. {marks(data)}"
-        )
+        names = [name for name in _components(data, "haar_nmse") if name.startswith(start)]
+        columns = [(name.removeprefix(start), "haar_nmse", name) for name in names]
         title = f"Haar sub-bands of {channel}"
-        made.append(table_of(data, f"haar-{channel}", title, caption, columns))
-    return [replace(table, is_folded=True) for table in made if table is not None]
+        tables.append(_metrics(data, f"haar-{channel}", title, caption, columns))
+    return [replace(table, is_folded=True) for table in tables if table is not None]
 
 
 def spectra(data: DatasetResults) -> Table | None:
     """Errors by band of the radial spectrum."""
-    column, energy = partial(measured, data), "kinetic_energy"
-    bands = ("low", "mid", "high")
+    energy = "kinetic_energy"
     columns = [
-        *(column(f"NMSE, {band}", "band_nmse", band) for band in bands),
-        *(column(f"spectrum, {band}", "band_spectrum_error", band) for band in bands),
-        column("log spectrum", "spectral_log_error", energy),
-        column("slope", "spectral_slope", "prediction", truth="truth"),
-        column("slope error", "spectral_slope_error", energy),
+        *(measured(data, f"NMSE, {band}", "band_nmse", band) for band in BANDS),
+        *(measured(data, f"spectrum, {band}", "band_spectrum_error", band) for band in BANDS),
+        measured(data, "log spectrum", "spectral_log_error", energy),
+        measured(data, "slope", "spectral_slope", "prediction", truth="truth"),
+        measured(data, "slope error", "spectral_slope_error", energy),
     ]
     caption = (
         "Bands are thirds of the wavenumber range. NMSE of the band-passed field, which includes "
@@ -271,16 +277,16 @@ def spectra(data: DatasetResults) -> Table | None:
 
 def physics(data: DatasetResults) -> Table | None:
     """Vorticity, divergence, boundary and near-body errors."""
-    column = partial(measured, data)
+    square = "divergence_mean_square"
     columns = [
-        column("vorticity NMSE", "vorticity_nmse", "vorticity"),
-        column("vorticity RMSE", "vorticity_rmse", "vorticity"),
-        column("divergence RMSE", "divergence_rmse", "divergence"),
-        column("mean square divergence", "divergence_mean_square", "prediction", truth="truth"),
-        column("boundary NMSE", "boundary_nmse"),
-        column("boundary MSE", "boundary_mse"),
-        column("near-body NMSE", "near_body_nmse"),
-        column("near-body RMSE", "near_body_rmse"),
+        measured(data, "vorticity NMSE", "vorticity_nmse", "vorticity"),
+        measured(data, "vorticity RMSE", "vorticity_rmse", "vorticity"),
+        measured(data, "divergence RMSE", "divergence_rmse", "divergence"),
+        measured(data, "mean square divergence", square, "prediction", truth="truth"),
+        measured(data, "boundary NMSE", "boundary_nmse"),
+        measured(data, "boundary MSE", "boundary_mse"),
+        measured(data, "near-body NMSE", "near_body_nmse"),
+        measured(data, "near-body RMSE", "near_body_rmse"),
     ]
     caption = (
         "Compare the divergence with that of the data (last row), which is not zero on a grid; a "
@@ -293,22 +299,20 @@ def physics(data: DatasetResults) -> Table | None:
 def slices(data: DatasetResults) -> Table | None:
     """Errors along columns of the grid and along the wake line."""
     velocity = "|u|" if "v" in data.spec.channels else data.spec.channels[0]
-    keys = ("near_body", "wake_core", "far_wake", "column_11", "column_32", "column_52")
+    keys = [*DOWNSTREAM, *(f"column_{number}" for number in PAPER_COLUMNS)]
     columns = [
-        *(measured(data, key.replace("_", " "), f"slice_{key}_rel_l2", velocity) for key in keys),
-        measured(data, "wake line u", "wake_line_rel_l2", "u"),
-        measured(data, "wake line vorticity", "wake_line_rel_l2", "vorticity"),
+        *((key.replace("_", " "), f"slice_{key}_rel_l2", velocity) for key in keys),
+        ("wake line u", "wake_line_rel_l2", "u"),
+        ("wake line vorticity", "wake_line_rel_l2", "vorticity"),
     ]
-    fixed = "the paper's fixed columns 11, 32 and 52 of 64, scaled to the grid width"
-    if columns[2] is None:
-        where = fixed
-    else:
+    where = "the paper's fixed columns 11, 32 and 52 of 64, scaled to the grid width"
+    if data.info.get("has_body"):
         where = (
-            f"columns 0.75, 2 and 4 diameters downstream of the body's centre, along {fixed}, and "
+            f"columns 0.75, 2 and 4 diameters downstream of the body's centre, along {where}, and "
             "along the row through the body's centre, downstream of it"
         )
-    caption = f"Relative L2 error of {velocity} along {where}. {marks(data)}"
-    return table_of(data, "slices", "Slices and wake line", caption, columns)
+    caption = f"Relative L2 error of {velocity} along {where}."
+    return _metrics(data, "slices", "Slices and wake line", caption, columns)
 
 
 def temporal(data: DatasetResults) -> Table | None:
@@ -316,42 +320,38 @@ def temporal(data: DatasetResults) -> Table | None:
     columns = [
         *(
             measured(data, f"{band} band", f"psd_ratio_{band}", ideal=1.0, form=digits)
-            for band in ("low", "mid", "high")
+            for band in BANDS
         ),
         measured(data, "log PSD error", "psd_log_error"),
     ]
-    error = data.value("persistence", "psd_log_error")
-    known = "" if error is None else f" (log PSD error {digits(error)})"
     caption = (
         "Power at probes, predicted over true, in thirds of the frequency range: 1 is correct, "
         "bold is nearest to 1. One-step (teacher-forced) predictions: each frame is predicted from "
         "the true frame before it. Persistence repeats the truth one step late, so its spectra are "
-        f"correct by construction{known}. The numbers show how much energy one step adds or "
-        f"removes, not the dynamics of a rollout. {marks(data)}"
+        "correct by construction. The numbers show how much energy one step adds or removes, not "
+        f"the dynamics of a rollout. {marks(data)}"
     )
     return table_of(data, "temporal", "Energy in time, one-step predictions", caption, columns)
 
 
 def official(data: DatasetResults) -> Table | None:
     """RealPDEBench's own metrics."""
-    found = dict.fromkeys(
+    metrics = dict.fromkeys(
         (r["metric"], r["component"]) for r in data.records if r["metric"].startswith("official_")
     )
-    columns = [
-        measured(data, m.removeprefix("official_").replace("_", " "), m, c) for m, c in found
-    ]
+    columns = [(m.removeprefix("official_").replace("_", " "), m, c) for m, c in metrics]
     caption = (
         "Computed as in the benchmark's code, including its peculiarities, but for one-step "
         "(teacher-forced) predictions, in which persistence keeps every frequency. The benchmark's "
-        f"own tables are for 20 frames at once and are not comparable. {marks(data)}"
+        "own tables are for 20 frames at once and are not comparable."
     )
     title = "RealPDEBench metrics, one-step predictions"
-    return table_of(data, "official", title, caption, columns)
+    return _metrics(data, "official", title, caption, columns)
 
 
 def ensembles(data: DatasetResults) -> Table | None:
     """Scores of single samples and of ensembles, for models that sample."""
-    facts = {m: own for m in data.models if (own := data.first(m).card.get("draws"))}
+    facts = {m: card for m in data.models if (card := data.first(m).card.get("draws"))}
     if not facts:
         return None
     components = (*data.spec.channels, "all")
@@ -381,16 +381,15 @@ def ensembles(data: DatasetResults) -> Table | None:
 
 def cost(data: DatasetResults) -> Table | None:
     """Size, time and memory of each model."""
-    column = partial(_cost, data)
     columns = [
-        column("parameters", lambda run: run["cost"]["parameters"], integer),
-        column("checkpoint", lambda run: run["cost"]["checkpoint_bytes"], size),
+        _parameters(data),
+        _cost(data, "checkpoint", lambda run: run["cost"]["checkpoint_bytes"], size),
         _training_time(data),
-        column("ms at batch 1", lambda run: _batch(run, 1, "ms_per_sample")),
-        column(f"ms at batch {BATCH}", lambda run: _batch(run, BATCH, "ms_per_sample")),
-        column("peak memory", lambda run: _batch(run, BATCH, "peak_bytes"), size),
-        column("FLOPs", lambda run: run["cost"]["flops"], scaled),
-        column("sampler steps", lambda run: run["cost"].get("sampler_steps"), integer),
+        _cost(data, "ms at batch 1", lambda run: batch_cost(run, 1)),
+        _cost(data, f"ms at batch {BATCH}", lambda run: batch_cost(run, BATCH)),
+        _cost(data, "peak memory", lambda run: batch_cost(run, BATCH, "peak_bytes"), size),
+        _cost(data, "FLOPs", lambda run: run["cost"]["flops"], scaled),
+        _cost(data, "sampler steps", lambda run: run["cost"].get("sampler_steps"), integer),
     ]
     devices = dict.fromkeys(run["cost"]["device"] for run in data.runs if "cost" in run)
     caption = (
@@ -416,19 +415,25 @@ def _cost(
     return Numbers(label=label, values=values, form=form)
 
 
-def _batch(run: Run, count: int, what: str) -> int | float | None:
-    sizes = {batch["batch"]: batch[what] for batch in run["cost"]["batches"]}
-    return sizes.get(count)
+def _parameters(data: DatasetResults) -> Numbers:
+    return _cost(data, "parameters", lambda run: run["cost"]["parameters"], integer)
+
+
+def batch_cost(run: Run, count: int, what: str = "ms_per_sample") -> int | float | None:
+    """The cost of a batch of this size; None where it was not measured."""
+    batches = (run.get("cost") or {}).get("batches", ())
+    return next((b[what] for b in batches if b["batch"] == count), None)
+
+
+def training_seconds(run: Run) -> float | None:
+    """Training time of a run, pretraining included; None without training."""
+    stages = (run.get("training") or {}).values()
+    return sum(stage["seconds"] for stage in stages) if stages else None
 
 
 def _training_time(data: DatasetResults) -> Numbers:
-    """With a note where other runs used the device, or where nobody knows."""
-
-    def seconds(run: Run) -> float | None:
-        stages = run.get("training", {}).values()
-        return sum(stage["seconds"] for stage in stages) if stages else None
-
-    column = _cost(data, "training", seconds, duration)
+    """Training time, with a note where other runs used the device, or where that is unknown."""
+    column = _cost(data, "training", training_seconds, duration)
     notes = {}
     for run in data.runs:
         shared = run.get("shared_device", (run.get("at_a_time") or 1) > 1)
@@ -440,28 +445,29 @@ def _training_time(data: DatasetResults) -> Numbers:
 def training(data: DatasetResults) -> Table | None:
     """Budget and chosen epoch of each model."""
 
-    def stage(run: Run) -> Run:
-        return run.get("training", {}).get("training", {})
+    def stage(run: Run, name: str = "training") -> Run:
+        return run.get("training", {}).get(name, {})
 
     def reached(run: Run) -> int | float | None:
         monitor = data.results["comparison"]["training"]["monitor"]
-        own = {epoch: values.get(monitor) for epoch, values in stage(run).get("curve", [])}
-        return own.get(stage(run).get("best_epoch"))
+        losses = {epoch: values.get(monitor) for epoch, values in stage(run).get("curve", [])}
+        return losses.get(stage(run).get("best_epoch"))
 
     def pretrained(run: Run) -> int | float | None:
-        return run.get("training", {}).get("pretraining", {}).get("epochs")
+        return stage(run, "pretraining").get("epochs")
 
     def samples(run: Run) -> int | float | None:
-        found = [own.get("samples") for own in run.get("training", {}).values()]
-        return sum(found) if found and None not in found else None
+        seen = [stage.get("samples") for stage in run.get("training", {}).values()]
+        return sum(seen) if seen and None not in seen else None
 
-    column = partial(_cost, data)
     columns = [
-        column("samples seen", samples, integer),
-        column("pretraining epochs", pretrained, integer),
-        column("epochs", lambda run: stage(run).get("epochs"), integer),
-        column("best epoch", lambda run: stage(run).get("best_epoch"), integer),
-        column("validation loss there", reached),
+        _cost(data, "samples seen", samples, integer),
+        _cost(
+            data, "pretraining epochs", lambda run: stage(run, "pretraining").get("epochs"), integer
+        ),
+        _cost(data, "epochs", lambda run: stage(run).get("epochs"), integer),
+        _cost(data, "best epoch", lambda run: stage(run).get("best_epoch"), integer),
+        _cost(data, "validation loss there", reached),
         _training_time(data),
     ]
     external = [name for name in external_runs(data.results) if name in data.models]
@@ -501,7 +507,7 @@ def tuned_settings(records: Mapping[str, Run]) -> list[tuple[str, float]]:
     trials = [trial for record in records.values() for trial in record["trials"]]
     order = list(dict.fromkeys(trial["optimizer"] for trial in trials))
     found = {(trial["optimizer"], trial["learning_rate"]) for trial in trials}
-    return sorted(found, key=lambda own: (order.index(own[0]), own[1]))
+    return sorted(found, key=lambda setting: (order.index(setting[0]), setting[1]))
 
 
 def _tuned_row(
@@ -531,8 +537,8 @@ def _tuned_row(
 
 def rollout(data: DatasetResults) -> Table | None:
     """Errors at some lead times, and how long rollouts stay useful."""
-    curves = [own.arrays.get("rollout/curves") for own in data.scores.values()]
-    steps = min((0 if own is None else len(own) for own in curves), default=0)
+    curves = [scores.arrays.get("rollout/curves") for scores in data.scores.values()]
+    steps = min((0 if curve is None else len(curve) for curve in curves), default=0)
     if not steps:
         return None
     leads = sorted({1, max(1, round(steps / 4)), max(1, round(steps / 2)), steps})
@@ -573,7 +579,7 @@ def _rolled(
             curves, summary = (scores.arrays[f"rollout/{name}"] for name in ("curves", "summary"))
             values = curves[lead - 1] if lead else summary
             found[model].append(float(values[names.index((metric, "all"))]))
-    means = {m: mean_of(own) for m, own in found.items()}
+    means = {m: mean_of(values) for m, values in found.items()}
     return Numbers(label=label, values=means, better=better, form=form)
 
 
@@ -604,7 +610,7 @@ def tables_of(data: DatasetResults) -> list[tuple[str, Table]]:
     """All tables of a dataset with their sections."""
     found: list[tuple[str, Table]] = []
     for section, make in TABLES:
-        made = make(data)
-        tables = [made] if isinstance(made, Table) else list(made or ())
+        tables = make(data)
+        tables = [tables] if isinstance(tables, Table) else tables or ()
         found += [(section, table) for table in tables]
     return found

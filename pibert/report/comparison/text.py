@@ -20,19 +20,19 @@ def title(datasets: Sequence[DatasetResults]) -> str:
 
 
 def verdict(data: DatasetResults, *, short: bool = False) -> str:
-    """The winner, its margin, and how certain the ranking is; short: without the other places."""
+    """The winner, its margin, and how certain the ranking is; short: without the other ranks."""
     models, best = data.models, data.models[0]
     frames = integer(data.facts["test_frames"])
-    said = [
+    sentences = [
         f"On {data.name}, over {frames} test frames, {best} predicts the next frame most "
         f"accurately of {len(models)} models: NMSE {_error(data, best)}."
     ]
     if "persistence" in models:
-        said.append(_persistence(data))
+        sentences.append(_persistence(data))
     if not short:
-        said += _places(data)
-    said.append(_certainty(data))
-    return " ".join(said)
+        sentences += _other_ranks(data)
+    sentences.append(_certainty(data))
+    return " ".join(sentences)
 
 
 def _error(data: DatasetResults, model: str) -> str:
@@ -43,8 +43,8 @@ def _error(data: DatasetResults, model: str) -> str:
 
 def _times(data: DatasetResults, model: str, other: str) -> str:
     """The error of the other model over that of the first."""
-    own, theirs = data.value(model, "nmse"), data.value(other, "nmse")
-    return digits(theirs / own) if own and theirs else "∞"
+    error, other_error = data.value(model, "nmse"), data.value(other, "nmse")
+    return digits(other_error / error) if error and other_error else "∞"
 
 
 def _persistence(data: DatasetResults) -> str:
@@ -59,28 +59,28 @@ def _persistence(data: DatasetResults) -> str:
     return f"Repeating the last frame (persistence) gives {error}, {times} times as much{lost}."
 
 
-def _places(data: DatasetResults) -> list[str]:
+def _other_ranks(data: DatasetResults) -> list[str]:
     """The second, the first trained network, and PIBERT."""
-    models, said = data.models, []
+    models, sentences = data.models, []
     if len(models) > 1:
         best, second = models[:2]
-        said.append(
+        sentences.append(
             f"Second is {second} with {_error(data, second)}, {_times(data, best, second)} times "
             f"the error of {best}."
         )
     trained = [model for model in models if model not in UNTRAINED]
     if models[0] in UNTRAINED and trained:
-        said.append(
+        sentences.append(
             "The winner is a reference predictor, not a trained network; the best network is "
-            f"{trained[0]}, in place {models.index(trained[0]) + 1} with "
+            f"{trained[0]}, ranked {models.index(trained[0]) + 1} with "
             f"{_error(data, trained[0])}."
         )
     elif not trained:
-        said.append("No trained network was compared.")
+        sentences.append("No trained network was compared.")
     if "pibert" in models and "pibert" not in (*models[:2], *trained[:1]):
-        place = models.index("pibert") + 1
-        said.append(f"pibert is in place {place} with {_error(data, 'pibert')}.")
-    return said
+        rank = models.index("pibert") + 1
+        sentences.append(f"pibert is ranked {rank} with {_error(data, 'pibert')}.")
+    return sentences
 
 
 def _certainty(data: DatasetResults) -> str:
@@ -91,10 +91,10 @@ def _certainty(data: DatasetResults) -> str:
         return f"There are too few test frames for intervals, so nothing here is certain. {seeds}"
     level = [model for model in data.models if is_level(data.find(model, "nmse"))]
     if level:
-        said = f"Not significantly different from {data.models[0]}: {_listed(level)}."
+        finding = f"Not significantly different from {data.models[0]}: {_listed(level)}."
     else:
-        said = f"All other models differ significantly from {data.models[0]}."
-    return f"{said} Intervals cover the choice of test frames only. {seeds}"
+        finding = f"All other models differ significantly from {data.models[0]}."
+    return f"{finding} Intervals cover the choice of test frames only. {seeds}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -103,7 +103,9 @@ def _listed(names: Sequence[str]) -> str:
 
 def external_runs(results: Mapping[str, Any]) -> list[str]:
     """Models that were trained elsewhere, each with its own budget."""
-    return [name for name, own in _candidates(results).items() if own.get("run") is not None]
+    return [
+        name for name, settings in _candidates(results).items() if settings.get("run") is not None
+    ]
 
 
 def _candidates(results: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -159,14 +161,18 @@ def monitored(results: Mapping[str, Any]) -> str:
 def tuned_models(results: Mapping[str, Any], dataset: str) -> dict[str, Mapping[str, Any]]:
     """Tuning records of the models with a chosen setting on a dataset; empty without tuning."""
     records = results.get("tuning") or ()
-    return {own["model"]: own for own in records if own["data"] == dataset and own["chosen"]}
+    return {
+        record["model"]: record
+        for record in records
+        if record["data"] == dataset and record["chosen"]
+    }
 
 
 def trial_text(results: Mapping[str, Any]) -> str:
     """The tuning budget of every model."""
     plan = results["comparison"]
     tuning = plan["tuning"]
-    count = max((len(own["trials"]) for own in results["tuning"]), default=0)
+    count = max((len(record["trials"]) for record in results["tuning"]), default=0)
     samples = integer(max(1, round(tuning["budget"] * plan["samples"])))
     return (
         f"Every trained model gets {count} {'trial' if count == 1 else 'trials'} of {samples} "
@@ -180,28 +186,33 @@ def tuning_text(results: Mapping[str, Any]) -> str:
     plan, records = results["comparison"], results["tuning"]
     tuning = plan["tuning"]
     rates = ", ".join(f"{rate:g}" for rate in sorted(tuning["learning_rates"]))
-    said = [
+    sentences = [
         f"Learning rates {rates} with {_listed(tuning['optimizers'])}; the trial with the lowest "
         f"{monitored(results)} on the validation split is chosen, and no trial uses the test "
         f"split. {trial_text(results)}"
     ]
-    said += [f"{name} uses the choice of {own}." for name, own in tuning["reuse"].items()]
+    sentences += [f"{name} uses the choice of {own}." for name, own in tuning["reuse"].items()]
     edges = [f"{own['model']} on {own['data']} ({own['edge']})" for own in records if own["edge"]]
     if edges:
-        said.append(
+        sentences.append(
             "Chosen at the edge of the rates tried, so a better one may lie beyond: "
             f"{_listed(edges)}."
         )
-    tuned = {own["model"] for own in records}
+    tuned = {record["model"] for record in records}
     others = [name for name in _candidates(results) if name not in tuned]
     if others:
-        said.append(f"Not tuned: {_listed(others)}.")
-    return " ".join(said)
+        sentences.append(f"Not tuned: {_listed(others)}.")
+    return " ".join(sentences)
+
+
+def most_at_a_time(data: DatasetResults) -> int:
+    """The most runs that shared a device."""
+    return max((run.get("at_a_time") or 1 for run in data.runs), default=1)
 
 
 def shared_device_text(data: DatasetResults) -> str:
     """A warning about training times measured beside other runs; empty if all ran alone."""
-    most = max((run.get("at_a_time") or 1 for run in data.runs), default=1)
+    most = most_at_a_time(data)
     if most < 2:
         return ""
     return (
@@ -225,7 +236,7 @@ def data_facts(data: DatasetResults) -> Facts:
         ("Split", f"{split_text(info['split'])}; {integer(info['test_frames'])} test frames"),
         ("Fields", ", ".join(with_unit(name, unit) for name, unit in channels)),
         ("Grid", f"{ny} rows × {nx} columns, spacing (x × y) {spacing}{step}"),
-        ("Parameters", ", ".join(own.name for own in spec.parameters) or "none"),
+        ("Parameters", ", ".join(parameter.name for parameter in spec.parameters) or "none"),
         ("Intervals", _intervals(data)),
     ]
     if filled := info.get("filled_points"):
@@ -246,7 +257,7 @@ def _intervals(data: DatasetResults) -> str:
 
 def split_text(split: Mapping[str, Sequence[Sequence[int | None]]]) -> str:
     """``training 3 trajectories, validation 1 trajectory``, or frames of one trajectory."""
-    said = []
+    sentences = []
     for name, pieces in split.items():
         if not pieces:
             continue
@@ -259,5 +270,5 @@ def split_text(split: Mapping[str, Sequence[Sequence[int | None]]]) -> str:
             first, end = spans.pop()
             last = "the last" if end is None else str(end - 1)
             text = f"frames {first} to {last} of {text}"
-        said.append(f"{_SPLITS.get(name, name)} {text}")
-    return ", ".join(said)
+        sentences.append(f"{_SPLITS.get(name, name)} {text}")
+    return ", ".join(sentences)

@@ -7,38 +7,40 @@ other fields their first channel, on the scale of the truth.
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from matplotlib.animation import PillowWriter
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from pibert.evaluation.leads import Horizons
-from pibert.evaluation.measure import gradient_unit, velocity_unit
-from pibert.report.comparison.fields import Picked, label_of, main_quantity, pick, quantities
+from pibert.report.comparison.fields import (
+    VORTICITY,
+    Picked,
+    label_of,
+    main_quantity,
+    pick,
+    quantities,
+)
 from pibert.report.comparison.plots import (
-    Animated,
-    Drawn,
-    Label,
+    Animation,
+    Plot,
     bare,
     frame,
     label_axes,
-    label_ends,
     line_style,
     logarithmic,
     rows_of_models,
-    settle,
     sheet,
+    side_legend,
     time_unit,
-    write_beside,
 )
 from pibert.report.comparison.results import DatasetResults
 from pibert.report.figures import (
@@ -55,13 +57,14 @@ from pibert.report.figures import (
     show,
     vorticity_of,
     with_unit,
+    write_film,
 )
 
 _PROBES = 4
 _LONGEST = 160
-"""Frames of a series that are drawn: lines through more of them blur."""
+"""Frames of a series that are plotted: lines through more of them blur."""
 _COLUMNS, _ROWS = 6, 6
-_ANIMATION_DPI, _RATE = 100, 6
+_RATE = 6
 _MOST = 9
 ROLLOUT_PANELS = {
     "a  Error": ("fluctuation_nmse", "squared error / variance in time"),
@@ -75,10 +78,11 @@ _LOWEST_SKILL = -1.0
 class Series(NamedTuple):
     """One channel at the probes of a test trajectory."""
 
-    channel: str
+    label: str
     unit: str
     time: np.ndarray
-    places: list[tuple[int, int]]
+    probes: list[tuple[int, int]]
+    """Row and column of each."""
     truth: Tensor
     """(t, probe)."""
     models: dict[str, Tensor]
@@ -94,63 +98,58 @@ def probe_series(data: DatasetResults, shown: tuple[str, ...]) -> Series | None:
     frames = np.arange(first, first + len(arrays["probes/truth"]))
     models = data.arrays_of(shown, "probes/prediction")
     return Series(
-        channel=spec.channels[channel],
+        label=spec.channels[channel],
         unit=spec.units[channel],
         time=frames * (spec.dt or 1.0),
-        places=[(int(row), int(column)) for row, column in arrays["probes/places"]],
+        probes=[(int(row), int(column)) for row, column in arrays["probes/places"]],
         truth=arrays["probes/truth"][..., channel],
-        models={m: own[..., channel] for m, own in models.items()},
+        models={m: values[..., channel] for m, values in models.items()},
     )
 
 
-def probe_traces(data: DatasetResults) -> Drawn | None:
+def probe_traces(data: DatasetResults) -> Plot | None:
     """A map with probes; below, truth and models at each of them, and the models' errors."""
     series, picked = probe_series(data, data.shown(5)), pick(data, "median")
     if series is None or picked is None:
         return None
-    n, length = len(series.places), min(len(series.time), _LONGEST)
-    chosen = sorted({round(place) for place in np.linspace(0, n - 1, min(n, _PROBES))})
+    count, length = len(series.probes), min(len(series.time), _LONGEST)
+    chosen = sorted({round(n) for n in np.linspace(0, count - 1, min(count, _PROBES))})
     x, y = data.spec.grid.coordinates(torch.float64)
-    at = [(float(x[series.places[p]]), float(y[series.places[p]])) for p in chosen]
-    figure = blank(10.4, 2.5 + 1.35 * len(chosen))
-    grid = figure.add_gridspec(len(chosen) + 1, 2, height_ratios=[1.75, *[1.0] * len(chosen)])
-    _draw_probes(figure.add_subplot(grid[0, 0]), data, picked, at)
-    key = figure.add_subplot(grid[0, 1])
+    at = [(float(x[series.probes[n]]), float(y[series.probes[n]])) for n in chosen]
+    rows = len(chosen) + 1
+    heights = [1.75, *[1.0] * len(chosen)]
+    figure, axes = sheet(10.4, 1.15 + 1.35 * rows, rows, 2, height_ratios=heights)
+    _draw_probes(axes[0, 0], data, picked, at)
     for name in ("truth", *series.models):
-        key.plot([], [], **line_style(data, name), label=name)
-    key.legend(loc="center", fontsize=NORMAL, frameon=False, ncols=2, handlelength=3)
-    key.set_axis_off()
-    label, clock = with_unit(series.channel, series.unit), with_unit("time", time_unit(data))
+        axes[0, 1].plot([], [], **line_style(data, name))
+    axes[0, 1].legend(loc="center", fontsize=NORMAL, frameon=False, ncols=2, handlelength=3)
+    axes[0, 1].set_axis_off()
+    label, clock = with_unit(series.label, series.unit), with_unit("time", time_unit(data))
     time = series.time[:length]
-    for row, (probe, place) in enumerate(zip(chosen, at, strict=True), start=1):
-        left, right = (figure.add_subplot(grid[row, column]) for column in (0, 1))
+    for row, (probe, point) in enumerate(zip(chosen, at, strict=True), start=1):
+        left, right = axes[row]
         is_last = row == len(chosen)
         below = clock if is_last else ""
-        frame(left, f"P{row}  x = {place[0]:.3g}, y = {place[1]:.3g}", x=below, y=label)
-        frame(right, f"P{row}  error" if row == 1 else f"P{row}", x=below)
+        frame(left, f"P{row}  x = {point[0]:.3g}, y = {point[1]:.3g}", x=below, y=label)
+        frame(right, f"P{row}  error", x=below)
         truth = series.truth[:length, probe]
         left.plot(time, truth, **line_style(data, "truth"), alpha=0.8)
         right.axhline(0.0, color="0.5", lw=0.6)
         for model, values in series.models.items():
-            own = values[:length, probe]
-            left.plot(time, own, **line_style(data, model))
-            right.plot(time, own - truth, **line_style(data, model))
+            left.plot(time, values[:length, probe], **line_style(data, model))
+            right.plot(time, values[:length, probe] - truth, **line_style(data, model))
         for ax in (left, right):
             ax.set_xlim(time[0], time[-1])
             ax.tick_params(labelbottom=is_last)
     is_cut = length < len(series.time)
     cut = f" The first {length} of {len(series.time)} frames are shown." if is_cut else ""
     caption = (
-        f"{data.trajectory(0)}: {label} at {len(chosen)} of {n} probes, and the errors of "
+        f"{data.trajectory(0)}: {label} at {len(chosen)} of {count} probes, and the errors of "
         "one-step predictions. Each is made from the true frame before it. Probes are placed by "
         "the geometry, not by the predictions; the map shows the frame with the median error of "
         f"persistence.{cut}"
     )
-    alt = (
-        f"Series of {series.channel} at {len(chosen)} probes on {data.name}, truth and "
-        f"{len(series.models)} models, with their errors."
-    )
-    return Drawn(figure, caption, alt)
+    return Plot(figure, caption)
 
 
 def _draw_probes(
@@ -161,16 +160,11 @@ def _draw_probes(
     add_bar(ax, show(ax, layer, data.spec.grid, *layer.scale()))
     frame(ax, label_of(data, name), grid=False)
     label_axes(ax, data)
-    for number, place in enumerate(at, start=1):
-        ax.plot(*place, "o", ms=4.5, mfc="white", mec="black", mew=0.8)
-        ax.annotate(
-            f"P{number}",
-            place,
-            xytext=(4, 3),
-            textcoords="offset points",
-            fontsize=NORMAL,
-            path_effects=[withStroke(linewidth=2, foreground="white")],
-        )
+    rim = [withStroke(linewidth=2, foreground="white")]
+    for number, point in enumerate(at, start=1):
+        ax.plot(*point, "o", ms=4.5, mfc="white", mec="black", mew=0.8)
+        style: dict[str, Any] = {"textcoords": "offset points", "fontsize": NORMAL}
+        ax.annotate(f"P{number}", point, xytext=(4, 3), **style, path_effects=rim)
 
 
 class Strip(NamedTuple):
@@ -182,7 +176,7 @@ class Strip(NamedTuple):
     known: Bool[Tensor, "t y x"]
     frames: list[int]
     """Numbers of the frames in their trajectory."""
-    where: str
+    trajectory: str
     scale: tuple[float, float, str]
     """That of the truth."""
 
@@ -191,70 +185,67 @@ def _strip(data: DatasetResults, shown: tuple[str, ...]) -> Strip | None:
     arrays, spec = data.reference.arrays, data.spec
     if "strip/truth" not in arrays or len(arrays["strip/rows"]) < 2:
         return None  # frames in pairs do not follow each other
-    known = arrays.get("strip/known")
-    if known is None:
-        body = torch.zeros(spec.grid.shape, dtype=torch.bool)
-        body = body if spec.grid.body is None else spec.grid.body
-        known = (~body).expand(len(arrays["strip/truth"]), -1, -1)
-    where, name = known, with_unit(spec.channels[0], spec.units[0])
-    if spec.velocity is not None:
-        unit = gradient_unit(velocity_unit(spec), data.facts.get("length_unit"))
-        name = with_unit("vorticity", unit)
+    is_flow = spec.velocity is not None
 
     def quantity(fields: Tensor) -> tuple[Tensor, Tensor]:
-        if spec.velocity is None:
+        known = arrays["strip/known"]
+        if not is_flow:
             return fields[:, 0].double(), known
         return vorticity_of(spec, fields.double(), known, linear=True)
 
-    truth, where = quantity(arrays["strip/truth"])
+    truth, known = quantity(arrays["strip/truth"])
     predictions = data.arrays_of(shown, "strip/prediction")
-    models = {m: quantity(own)[0] for m, own in predictions.items()}
-    layer = layer_of(truth, where)
+    layer = layer_of(truth, known)
     low, high = layer.inner
     scale = (low, high if high > low else low + 1.0, VALUES)
-    if is_signed(low, high, always=spec.velocity is not None):
+    if is_signed(low, high, always=is_flow):
         scale = (-layer.robust_limit, layer.robust_limit, SIGNED)
     rows = arrays["strip/rows"].tolist()
-    frames = [int(arrays["rows/frame"][row]) for row in rows]
-    place = str(data.info["names"][int(arrays["rows/trajectory"][rows[0]])])
-    return Strip(name, truth, models, where, frames, place, scale)
+    return Strip(
+        name=label_of(data, VORTICITY if is_flow else spec.channels[0]),
+        truth=truth,
+        models={m: quantity(fields)[0] for m, fields in predictions.items()},
+        known=known,
+        frames=[int(arrays["rows/frame"][row]) for row in rows],
+        trajectory=str(data.info["names"][int(arrays["rows/trajectory"][rows[0]])]),
+        scale=scale,
+    )
 
 
-def timestep_strip(data: DatasetResults) -> Drawn | None:
+def timestep_strip(data: DatasetResults) -> Plot | None:
     """Truth and models, one row each, in frames spread evenly over the strip."""
     strip = _strip(data, data.shown(_ROWS))
     if strip is None:
         return None
     step = max(1, (len(strip.frames) - 1) // (_COLUMNS - 1))
-    places = list(range(0, len(strip.frames), step))[:_COLUMNS]
+    columns = list(range(0, len(strip.frames), step))[:_COLUMNS]
     rows = {"truth": strip.truth, **strip.models}
     height = min(max(1.55 * height_over_width(data.spec.grid), 0.5), 2.4)
-    figure = blank(len(places) * 1.55 + 1.6, len(rows) * (height + 0.24) + 0.4)
-    axes = figure.subplots(len(rows), len(places), squeeze=False)
+    figure = blank(len(columns) * 1.55 + 1.6, len(rows) * (height + 0.24) + 0.4)
+    axes = figure.subplots(len(rows), len(columns), squeeze=False)
     for line, (name, fields) in zip(axes, rows.items(), strict=True):
         colour = data.colour(name) if name in data.models else "black"
         style = {"rotation": 0, "ha": "right", "va": "center", "color": colour}
         line[0].set_ylabel(name, fontsize=NORMAL, **style)
-        for ax, place in zip(line, places, strict=True):
-            layer = layer_of(fields[place], strip.known[place])
+        for ax, column in zip(line, columns, strict=True):
+            layer = layer_of(fields[column], strip.known[column])
             image = show(ax, layer, data.spec.grid, *strip.scale)
             bare(ax)
             if name != "truth":
-                error = layer_of((fields - strip.truth)[place], strip.known[place])
+                error = layer_of((fields - strip.truth)[column], strip.known[column])
                 ax.set_xlabel(f"rms error {error.rms:.2g}", fontsize=SMALL)
-    for ax, place in zip(axes[0], places, strict=True):
-        ax.set_title(_moment(data, strip.frames[place]), fontsize=NORMAL)
+    for ax, column in zip(axes[0], columns, strict=True):
+        ax.set_title(_moment(data, strip.frames[column]), fontsize=NORMAL)
     add_bar(axes[0, -1], image, extend="both")
     caption = (
-        f"{strip.where}: {strip.name}, every {'frame' if step == 1 else f'{step} frames'}, "
+        f"{strip.trajectory}: {strip.name}, every {'frame' if step == 1 else f'{step} frames'}, "
         "starting at the frame with the median error of persistence; next-frame predictions on the "
         "scale of the truth, with their rms errors below."
     )
-    alt = f"Strip of {len(places)} frames of {strip.name}: truth and {len(strip.models)} models."
-    return Drawn(figure, caption, alt)
+    return Plot(figure, caption)
 
 
-def animation(data: DatasetResults) -> Animated | None:
+def animation(data: DatasetResults) -> Animation | None:
     """Truth, prediction and error of PIBERT, or of the best model, frame by frame."""
     model = "pibert" if "pibert" in data.models else data.models[0]
     strip = _strip(data, (model,))
@@ -278,32 +269,21 @@ def animation(data: DatasetResults) -> Animated | None:
         images.append(image)
     clock = figure.suptitle("", fontsize=NORMAL, x=0.01, ha="left")
 
-    def turn(place: int) -> None:
+    def update(number: int) -> None:
         for image, (_, fields, _) in zip(images, panels, strict=True):
-            image.set_data(layer_of(fields[place], strip.known[place]).values)
-        clock.set_text(f"{strip.name}, {_moment(data, strip.frames[place])}")
+            image.set_data(layer_of(fields[number], strip.known[number]).values)
+        clock.set_text(f"{strip.name}, {_moment(data, strip.frames[number])}")
 
-    caption = (
-        f"{strip.where}: {strip.name}, {len(strip.frames)} frames, starting at the one with the "
-        f"median error of persistence: truth, next-frame prediction of {model} on the same scale, "
-        "and prediction minus truth."
-    )
-    alt = f"Animation of {strip.name}: truth, {model} and its error."
-    return Animated(_filmed(figure, turn, len(strip.frames)), caption, alt)
-
-
-def _filmed(figure: Figure, turn: Callable[[int], None], count: int) -> bytes:
-    """The frames as an animated PNG, with the layout of the first."""
-    turn(0)
-    settle(figure)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "film.apng"
-        writer = PillowWriter(fps=_RATE)
-        with writer.saving(figure, str(path), _ANIMATION_DPI):
-            for place in range(count):
-                turn(place)
-                writer.grab_frame()
-        return path.read_bytes()
+        write_film(figure, PillowWriter(fps=_RATE), path, update, len(strip.frames))
+        content = path.read_bytes()
+    caption = (
+        f"{strip.trajectory}: {strip.name}, {len(strip.frames)} frames, starting at the one with "
+        f"the median error of persistence: truth, next-frame prediction of {model} on the same "
+        "scale, and prediction minus truth."
+    )
+    return Animation(content, caption)
 
 
 def _moment(data: DatasetResults, number: int) -> str:
@@ -313,7 +293,7 @@ def _moment(data: DatasetResults, number: int) -> str:
     return f"t = {number * dt:.4g} {time_unit(data) or ''}".rstrip()
 
 
-def rollout(data: DatasetResults) -> Drawn | None:
+def rollout(data: DatasetResults) -> Plot | None:
     """Error, skill and correlation of all components against lead time."""
     arrays = data.arrays_of(data.shown(_MOST), "rollout/curves")
     if not arrays:
@@ -322,58 +302,45 @@ def rollout(data: DatasetResults) -> Drawn | None:
     figure, axes = sheet(11.4, max(3.6, 0.16 * len(shown) + 1.4), 1, 3)
     lead = np.arange(1, len(arrays[shown[0]]) + 1)
     for ax, (title, (metric, name)) in zip(axes[0], ROLLOUT_PANELS.items(), strict=True):
-        curves = {model: _curve(data, model, metric) for model in shown}
         frame(ax, title, x="lead time [frames]", y=name)
-        _draw_curves(ax, data, metric, lead, curves)
-    names = []
-    for model, values in curves.items():
-        finite = np.flatnonzero(np.isfinite(values))
-        if finite.size:
-            end = finite[-1]
-            names.append(Label(float(lead[end]), float(values[end]), model, data.colour(model)))
-    label_ends(axes[0, -1], names)
+        _draw_curves(ax, data, metric, lead, {m: _curve(data, m, metric) for m in shown})
+    side_legend(axes[0, -1])
     dt = data.spec.dt
     step = f" A frame is {dt:.3g} {time_unit(data) or ''}".rstrip() + "." if dt else ""
-    gone = [m for m in shown if _last_finite(data, m) is not None]
-    lost = (
-        f" Crosses: last lead time that all rollouts of {', '.join(gone)} reached." if gone else ""
-    )
+    diverged = ", ".join(m for m in shown if _last_finite(data, m) is not None)
+    lost = f" Crosses: last lead time that all rollouts of {diverged} reached." if diverged else ""
     caption = (
         f"{data.first(shown[0]).card['rollout']['starts']} rollouts from starts spread evenly over "
         "the test split, all components together. Error 1 (dotted) is that of the mean in time, "
         f"skill 0 that of repeating the last known frame.{step}{lost}"
     )
-    alt = (
-        f"Error, skill and correlation of {len(shown)} models on {data.name} over "
-        f"{len(lead)} frames ahead."
-    )
-    return Drawn(figure, caption, alt)
+    return Plot(figure, caption)
 
 
-def stable_horizon(data: DatasetResults) -> Drawn | None:
+def stable_horizon(data: DatasetResults) -> Plot | None:
     """For how many frames rollouts are useful, as bars of all models."""
-    summary = data.arrays_of(data.models, "rollout/summary")
     # Stable horizon, share of rollouts stable to the end, correlation time.
-    found = {m: values.tolist() for m, values in summary.items()}
-    if not found:
+    summary = {m: v.tolist() for m, v in data.arrays_of(data.models, "rollout/summary").items()}
+    if not summary:
         return None
-    order = sorted(found, key=lambda m: (found[m][0], found[m][1]), reverse=True)
+    order = sorted(summary, key=lambda m: summary[m][:2], reverse=True)
     steps = int(data.first(order[0]).card["rollout"]["steps"])
     figure, axes = sheet(7.2, 0.24 * len(order) + 1.1)
     ax = axes[0, 0]
     frame(ax, "Stable horizon", x="frames")
-    for row, model in enumerate(order):
-        frames, to_end = found[model][:2]
-        ax.barh(row, frames, height=0.7, color=data.colour(model))
-        words = f"{frames:.3g}" + (f"  ({to_end:.0%} to the end)" if to_end > 0 else "")
-        words += "  × diverged" if _last_finite(data, model) is not None else ""
-        write_beside(ax, words, frames, row, 4)
+    bars = ax.barh(
+        range(len(order)), [summary[m][0] for m in order], color=[data.colour(m) for m in order]
+    )
+    labels = []
+    for model in order:
+        frames, to_end = summary[model][:2]
+        label = f"{frames:.3g}" + (f"  ({to_end:.0%} to the end)" if to_end > 0 else "")
+        labels.append(label + ("  × diverged" if _last_finite(data, model) is not None else ""))
+    ax.bar_label(bars, labels, padding=4, fontsize=SMALL)
     rows_of_models(ax, order)
     ax.set_xlim(0, 1.3 * steps)
-    ax.set_xticks([tick for tick in ax.get_xticks() if tick <= steps])
-    ax.spines["bottom"].set_bounds(0, steps)
     ax.axvline(steps, color="0.6", lw=0.8, zorder=0)
-    memory, known = found[order[0]][2], ""
+    memory, known = summary[order[0]][2], ""
     if math.isfinite(memory) and memory > 0:
         ax.axvline(memory, color="0.3", lw=0.9, ls=":", zorder=0)
         known = f" Dotted: correlation time of the flow, {memory:.3g} frames."
@@ -382,8 +349,7 @@ def stable_horizon(data: DatasetResults) -> Drawn | None:
         f"variance in time, mean over starts. Rollouts end after {steps} frames (line), so bars "
         f"near it are lower bounds.{known}"
     )
-    alt = f"Bars of the stable horizon on {data.name}; the longest, {found[order[0]][0]:.3g} "
-    return Drawn(figure, caption, alt + f"frames, is that of {order[0]}.")
+    return Plot(figure, caption)
 
 
 def _draw_curves(
@@ -391,13 +357,13 @@ def _draw_curves(
 ) -> None:
     for model, values in curves.items():
         style = line_style(data, model)
-        drawn = np.maximum(values, _LOWEST_SKILL * 1.5) if metric == "skill" else values
-        ax.plot(lead, drawn, **style)
+        shown = np.maximum(values, _LOWEST_SKILL * 1.5) if metric == "skill" else values
+        ax.plot(lead, shown, **style)
         last = _last_finite(data, model)
         if last is not None and last >= 1:
             cross = {"color": style["color"], "ms": 6, "mew": 1.6, "zorder": 6, "clip_on": False}
-            ax.plot(lead[last - 1], drawn[last - 1], "x", **cross)
-    finite = np.concatenate([v[np.isfinite(v)] for v in curves.values()] or [np.zeros(0)])
+            ax.plot(lead[last - 1], shown[last - 1], "x", **cross)
+    finite = np.concatenate([v[np.isfinite(v)] for v in curves.values()])
     lowest = float(finite.min()) if finite.size else 0.0
     if metric == "skill":
         ax.set_ylim(max(_LOWEST_SKILL, min(-0.05, lowest)) - 0.05, 1.02)
@@ -415,15 +381,15 @@ def _draw_curves(
 
 def _curve(data: DatasetResults, model: str, metric: str) -> np.ndarray:
     """Values by lead time; NaN where they are not finite."""
-    own = data.first(model)
-    names = [(entry["metric"], entry["component"]) for entry in own.card["rollout"]["entries"]]
-    values = own.arrays["rollout/curves"][:, names.index((metric, "all"))].double().numpy()
+    scores = data.first(model)
+    names = [(entry["metric"], entry["component"]) for entry in scores.card["rollout"]["entries"]]
+    values = scores.arrays["rollout/curves"][:, names.index((metric, "all"))].double().numpy()
     return np.where(np.isfinite(values), values, np.nan)
 
 
 def _last_finite(data: DatasetResults, model: str) -> int | None:
-    """The last lead time before any rollout of a model diverged; None: none did."""
-    marks = data.first(model).arrays.get("rollout/diverged")
-    if marks is None or not bool((marks > 0).any()):
+    """The last lead time before any rollout of a model diverged; None if none did."""
+    diverged = data.first(model).arrays.get("rollout/diverged")
+    if diverged is None or not bool((diverged > 0).any()):
         return None
-    return int(marks[marks > 0].min()) - 1
+    return int(diverged[diverged > 0].min()) - 1

@@ -5,125 +5,97 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from pibert.report.comparison.plots import (
-    Drawn,
-    Label,
+    Plot,
     frame,
-    label_ends,
-    label_points,
+    legend,
     line_style,
     logarithmic,
-    settle,
+    point_style,
     sheet,
+    side_legend,
 )
-from pibert.report.comparison.results import UNTRAINED, DatasetResults
-from pibert.report.comparison.tables import tuned_settings
-from pibert.report.comparison.text import monitored, shared_device_text, tuned_models
+from pibert.report.comparison.results import DatasetResults
+from pibert.report.comparison.tables import batch_cost, training_seconds, tuned_settings
+from pibert.report.comparison.text import (
+    monitored,
+    most_at_a_time,
+    shared_device_text,
+    tuned_models,
+)
 from pibert.report.figures import NORMAL
 
-_UPPER_BOUND = "upper bound"
 ERROR = "reconstruction"
 Run = Mapping[str, Any]
 
 
-def cost(data: DatasetResults) -> Drawn | None:
+def cost(data: DatasetResults) -> Plot | None:
     """NMSE against inference time at batches of 1 and 128, training time and parameters."""
-    panels: dict[str, tuple[str, Callable[[Run], float | None]]] = {
-        "a  One sample at a time": ("inference [ms per sample]", lambda run: _inference(run, 1)),
-        "b  Batches of 128": ("inference [ms per sample]", lambda run: _inference(run, 128)),
-        "c  Training": (_training_label(data), _training),
-        "d  Size": ("parameters", lambda run: _cost_of(run).get("parameters")),
+    most = most_at_a_time(data)
+    time = "training time [s], pretraining included"
+    if most > 1:
+        time = f"training time [s], upper bound: up to {most} runs shared the device"
+    panels: dict[str, tuple[str, Callable[[Run], int | float | None]]] = {
+        "a  One sample at a time": ("inference [ms per sample]", lambda run: batch_cost(run, 1)),
+        "b  Batches of 128": ("inference [ms per sample]", lambda run: batch_cost(run, 128)),
+        "c  Training": (time, training_seconds),
+        "d  Size": ("parameters", lambda run: (run.get("cost") or {}).get("parameters")),
     }
-    errors = {model: data.value(model, "nmse") for model in data.models}
-    known = {model: error for model, error in errors.items() if error and error > 0}
-    found = {}
-    for title, (name, read) in panels.items():
-        read_costs = {model: read(data.first(model).card) for model in known}
-        positive = {model: float(c) for model, c in read_costs.items() if c is not None and c > 0}
-        if positive:
-            found[title] = (name, positive)
-    if not found:
+    errors = {m: error for m in data.models if (error := data.value(m, "nmse") or 0.0) > 0}
+    costs = {
+        title: {m: float(value) for m in errors if (value := read(data.first(m).card) or 0) > 0}
+        for title, (_, read) in panels.items()
+    }
+    costs = {title: values for title, values in costs.items() if values}
+    if not costs:
         return None
-    rows, columns = -(-len(found) // 2), min(2, len(found))
-    tall = min(5.4, 2.7 + 0.12 * max(len(costs) for _, costs in found.values()))
-    figure, axes = sheet(5.2 * columns, tall * rows, rows, columns)
-    for ax, (title, (name, costs)) in zip(axes.flat, found.items(), strict=False):
-        frame(ax, title, x=name, y="NMSE of the next frame")
-        # Upper bounds do not tell which model is the best at a cost.
-        _draw_costs(ax, data, known, costs, with_front=_UPPER_BOUND not in name)
-    for ax in axes.flat[len(found) :]:
+    rows, columns = -(-len(costs) // 2), min(2, len(costs))
+    figure, axes = sheet(5.2 * columns, 3.2 * rows + 0.6, rows, columns)
+    for ax, (title, values) in zip(axes.flat, costs.items(), strict=False):
+        frame(ax, title, x=panels[title][0], y="NMSE of the next frame")
+        _draw_costs(ax, data, errors, values)
+        if title != "c  Training" or most == 1:  # upper bounds have no best model at a cost
+            _draw_front(ax, errors, values)
+    for ax in axes.flat[len(costs) :]:
         ax.set_axis_off()
-    settle(figure)
-    for ax, (_, costs) in zip(axes.flat, found.values(), strict=False):
-        label_points(ax, [Label(costs[m], known[m], m, data.colour(m)) for m in costs])
-    devices = {str(_cost_of(data.first(model).card).get("device", "")) for model in known} - {""}
+    legend(figure, [Line2D([], [], **point_style(data, m)) for m in errors], 5)
+    devices = {str((data.first(m).card.get("cost") or {}).get("device", "")) for m in errors} - {""}
     where = f" Measured on {', '.join(sorted(devices))}." if devices else ""
     caption = (
         "NMSE of all components over the test split (physical units) against cost; lower left is "
-        "better. The grey line joins the models that are most accurate at their cost. Hollow "
-        "points are predictors without training, which are absent from c and d; other markers than "
-        f"circles are variants.{shared_device_text(data)}{where}"
+        "better. The grey line joins the models that are most accurate at their cost; dotted: "
+        "error of persistence. Hollow points are predictors without training, which are absent "
+        "from c and d; other markers than circles are variants."
+        f"{shared_device_text(data)}{where}"
     )
-    fast = next(iter(found.values()))[1]
-    alt = (
-        f"Scatter of error against cost of {len(known)} models on {data.name}; "
-        f"{min(known, key=known.__getitem__)} has the lowest error, "
-        f"{min(fast, key=fast.__getitem__)} costs least in the first panel."
-    )
-    return Drawn(figure, caption, alt)
+    return Plot(figure, caption)
 
 
 def _draw_costs(
-    ax: Axes,
-    data: DatasetResults,
-    errors: Mapping[str, float],
-    costs: Mapping[str, float],
-    *,
-    with_front: bool,
+    ax: Axes, data: DatasetResults, errors: Mapping[str, float], costs: Mapping[str, float]
 ) -> None:
     logarithmic(ax, "y", [errors[model] for model in costs])
-    logarithmic(ax, "x", [*costs.values(), 1.6 * max(costs.values())])
-    if with_front:
-        front: list[str] = []
-        for model in sorted(costs, key=lambda m: (costs[m], errors[m])):
-            if not front or errors[model] < errors[front[-1]]:
-                front.append(model)
-        x, y = [costs[m] for m in front], [errors[m] for m in front]
-        style: dict[str, Any] = {"color": "0.75", "lw": 1.0, "drawstyle": "steps-post", "zorder": 1}
-        ax.plot([*x, ax.get_xlim()[1]], [*y, y[-1]], **style)
+    logarithmic(ax, "x", list(costs.values()))
     if "persistence" in errors:
         ax.axhline(errors["persistence"], color="0.6", lw=0.8, ls=":", zorder=1)
     for model, value in costs.items():
-        colour = data.colour(model)
-        # A white rim separates points that overlap.
-        fill, rim = ("white", colour) if model in UNTRAINED else (colour, "white")
-        width = 1.2 if model in UNTRAINED else 0.6
-        point: dict[str, Any] = {"mfc": fill, "mec": rim, "ms": 7.0, "mew": width, "zorder": 3}
-        ax.plot(value, errors[model], data.mark(model), **point)
+        ax.plot(value, errors[model], **point_style(data, model))
 
 
-def _cost_of(run: Run) -> Run:
-    return dict(run.get("cost") or {})
+def _draw_front(ax: Axes, errors: Mapping[str, float], costs: Mapping[str, float]) -> None:
+    """A line through the models that no cheaper one beats."""
+    front: list[str] = []
+    for model in sorted(costs, key=lambda m: (costs[m], errors[m])):
+        if not front or errors[model] < errors[front[-1]]:
+            front.append(model)
+    x, y = [costs[m] for m in front], [errors[m] for m in front]
+    style: dict[str, Any] = {"color": "0.75", "lw": 1.0, "drawstyle": "steps-post", "zorder": 1}
+    ax.plot([*x, ax.get_xlim()[1]], [*y, y[-1]], **style)
 
 
-def _inference(run: Run, size: int) -> float | None:
-    batches = _cost_of(run).get("batches", ())
-    return next((b["ms_per_sample"] for b in batches if b["batch"] == size), None)
-
-
-def _training_label(data: DatasetResults) -> str:
-    most = max((data.first(m).card.get("at_a_time") or 1 for m in data.models), default=1)
-    if most < 2:
-        return "training time [s], pretraining included"
-    return f"training time [s], {_UPPER_BOUND}: up to {most} runs shared the device"
-
-
-def _training(run: Run) -> float | None:
-    return sum(stage["seconds"] for stage in (run.get("training") or {}).values()) or None
-
-
-def tuning(data: DatasetResults) -> Drawn | None:
+def tuning(data: DatasetResults) -> Plot | None:
     """Validation error against learning rate, a panel for each optimiser; rings: chosen."""
     records = tuned_models(data.results, data.name)
     records = {model: records[model] for model in data.models if model in records}
@@ -132,7 +104,9 @@ def tuning(data: DatasetResults) -> Drawn | None:
     if len(rates) < 2:
         return None
     panels = {
-        optimizer: {m: line for m, own in records.items() if (line := _trials(own, optimizer))}
+        optimizer: {
+            m: line for m, record in records.items() if (line := _trials(record, optimizer))
+        }
         for optimizer in dict.fromkeys(name for name, _ in settings)
     }
     errors = [e for lines in panels.values() for line in lines.values() for e in line.values()]
@@ -149,20 +123,16 @@ def tuning(data: DatasetResults) -> Drawn | None:
         frame(ax, optimizer, x="learning rate", y=left)
         for model, line in lines.items():
             chosen = records[model]["chosen"]
-            ax.plot(list(line), list(line.values()), **line_style(data, model), marker=".")
-            if chosen["optimizer"] == optimizer:
-                rate = chosen["learning_rate"]
-                _draw_ring(ax, rate, line[rate], data.colour(model))
-    for ax, lines in zip(axes[0], panels.values(), strict=True):
-        _label_lines(ax, data, lines)
+            ring = chosen["learning_rate"] if chosen["optimizer"] == optimizer else None
+            _draw_line(ax, data, model, line, ring)
+        side_legend(ax)
     on = ", ".join(dict.fromkeys(record["tuned_on"] for record in records.values()))
     caption = (
         f"{monitored(data.results).capitalize()} on the validation split of {on} against the "
         "learning rate, best epoch of each trial. Rings mark the settings used for training. "
         "Trials that diverged are left out."
     )
-    alt = f"Validation error of {len(records)} models against {len(rates)} learning rates."
-    return Drawn(figure, caption, alt)
+    return Plot(figure, caption)
 
 
 def _trials(record: Run, optimizer: str) -> dict[float, float]:
@@ -175,28 +145,27 @@ def _trials(record: Run, optimizer: str) -> dict[float, float]:
     return {rate: error for rate, error in sorted(errors.items()) if error is not None}
 
 
-def _draw_ring(ax: Axes, x: float, y: float, colour: str) -> None:
-    ring: dict[str, Any] = {"mfc": "white", "mec": colour, "ms": 5.5, "mew": 1.3}
-    ax.plot(x, y, "o", **ring, zorder=6, clip_on=False)
-
-
-def _label_lines(
-    ax: Axes, data: DatasetResults, lines: Mapping[str, Mapping[float, float]]
+def _draw_line(
+    ax: Axes, data: DatasetResults, model: str, line: Mapping[float, float], ring: float | None
 ) -> None:
-    ends = [(*list(line.items())[-1], model) for model, line in lines.items()]
-    label_ends(ax, [Label(x, y, model, data.colour(model)) for x, y, model in ends])
+    """The line of a model, with a ring where its setting was chosen."""
+    marker = "." if len(line) < 4 else ""
+    ax.plot(list(line), list(line.values()), **line_style(data, model), marker=marker)
+    if ring is not None and ring in line:
+        style: dict[str, Any] = {"mfc": "white", "mec": data.colour(model), "ms": 5.5, "mew": 1.3}
+        ax.plot(ring, line[ring], "o", **style, zorder=6, clip_on=False)
 
 
-def convergence(data: DatasetResults) -> Drawn | None:
+def convergence(data: DatasetResults) -> Plot | None:
     """Validation error of every trained model against the samples seen; rings: chosen epoch."""
     stages = {m: dict(data.first(m).card.get("training") or {}) for m in data.models}
     budget = data.results.get("comparison", {}).get("samples")
     curves, best, starts = {}, {}, {}
-    for model, own in stages.items():
-        per_epoch = _samples_per_epoch(own, budget or 1.0)
-        starts[model] = per_epoch * own.get("pretraining", {}).get("epochs", 0)
-        found = own.get("training", {}).get("curve", ())
-        errors = {epoch: values.get(ERROR) for epoch, values in found}
+    for model, own_stages in stages.items():
+        per_epoch = _samples_per_epoch(own_stages, budget or 1.0)
+        starts[model] = per_epoch * own_stages.get("pretraining", {}).get("epochs", 0)
+        recorded = own_stages.get("training", {}).get("curve", ())
+        errors = {epoch: values.get(ERROR) for epoch, values in recorded}
         curve = {
             starts[model] + per_epoch * epoch: float(error)
             for epoch, error in sorted(errors.items())
@@ -204,7 +173,7 @@ def convergence(data: DatasetResults) -> Drawn | None:
         }
         if curve:
             curves[model] = curve
-            best[model] = starts[model] + per_epoch * own["training"]["best_epoch"]
+            best[model] = starts[model] + per_epoch * own_stages["training"]["best_epoch"]
     if not curves:
         return None
     figure, axes = sheet(8.4, max(3.8, 0.16 * len(curves) + 1.2))
@@ -214,40 +183,25 @@ def convergence(data: DatasetResults) -> Drawn | None:
     unit = "samples seen" if budget else "share of the epochs"
     frame(ax, "Validation error during training", x=unit, y="mean squared error (standardised)")
     for model, curve in curves.items():
-        mark = "." if len(curve) < 4 else ""
-        ax.plot(list(curve), list(curve.values()), **line_style(data, model), marker=mark)
-        if best[model] in curve:
-            _draw_ring(ax, best[model], curve[best[model]], data.colour(model))
+        _draw_line(ax, data, model, curve, best[model])
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if budget else f"{value:g}")
     if "pibert" in curves and starts["pibert"]:
         colour = data.colour("pibert")
         ax.axvline(starts["pibert"], color=colour, lw=0.7, ls=":", zorder=1)
-        ax.annotate(
-            "pretraining of pibert ends",
-            (starts["pibert"], 1.0),
-            xycoords=ax.get_xaxis_transform(),
-            xytext=(3, -3),
-            textcoords="offset points",
-            va="top",
-            fontsize=NORMAL - 1,
-            color=colour,
-        )
-    _label_lines(ax, data, curves)
+        words, above = " pretraining of pibert ends", ax.get_xaxis_transform()
+        style = {"va": "top", "fontsize": NORMAL - 1, "color": colour}
+        ax.text(starts["pibert"], 0.99, words, transform=above, **style)
+    side_legend(ax)
     caption = (
         "Mean squared error of standardised fields on the validation split against the samples "
         "seen, repetitions and pretraining included. Rings mark the chosen epoch, whose weights "
         "are scored on the test split."
     )
-    winner = min(curves, key=lambda model: min(curves[model].values()))
-    alt = (
-        f"Validation error of {len(curves)} models on {data.name} against samples seen; the "
-        f"lowest, {min(curves[winner].values()):.2g}, is that of {winner}."
-    )
-    return Drawn(figure, caption, alt)
+    return Plot(figure, caption)
 
 
 def _samples_per_epoch(stages: Run, budget: int | float) -> float:
-    """From the samples of a run; if it does not tell, from the budget."""
+    """From the samples of a run or, where it does not record them, from the budget."""
     epochs = sum(stage["epochs"] for stage in stages.values())
     seen = [stage.get("samples") for stage in stages.values()]
     return float((budget if None in seen else sum(seen)) / epochs) if epochs else 0.0

@@ -1,13 +1,11 @@
-"""Results of models that never were: a wavy wake, late and blurred by as much as each is worse."""
+"""Results of invented models: a wavy wake, later and noisier the lower the rank of a model."""
 
-import itertools
 import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import torch
-from matplotlib.text import Text
 from torch import Tensor
 
 from pibert.evaluation.leads import Horizons, LeadTimes
@@ -19,7 +17,7 @@ from pibert.evaluation.temporal import Temporal, probe_series
 from pibert.evaluation.tokens import token_diagnostics
 from pibert.fields import FieldSpec, Grid, Normalizer
 from pibert.models.pibert import PIBERT, PIBERTConfig
-from pibert.report.comparison.plots import Drawn
+from pibert.report.comparison.plots import Plot
 from pibert.report.comparison.results import UNTRAINED, DatasetResults
 
 NAMES = tuple(
@@ -52,7 +50,7 @@ def flow(times: Tensor, own: FieldSpec) -> Tensor:
     return torch.stack((u, v), 1)
 
 
-def judged(place: int, own: FieldSpec) -> Frames:
+def scored_frames(place: int, own: FieldSpec) -> Frames:
     """What the model of a rank predicts: the flow a little late, with noise."""
     assert own.dt is not None
     times = torch.arange(1, FRAMES + 1) * own.dt
@@ -76,7 +74,8 @@ def arrays_of(frames: Frames, measures: list[Measure]) -> dict[str, Tensor]:
         "strip/rows": torch.arange(20, 20 + STRIP),
         "strip/truth": frames.truth[20 : 20 + STRIP].half(),
         "strip/prediction": frames.prediction[20 : 20 + STRIP].half(),
-        "probes/places": torch.tensor(series.places),
+        "strip/known": frames.known[20 : 20 + STRIP],
+        "probes/places": torch.tensor(series.probes),
         "probes/truth": series.truth,
         "probes/prediction": series.prediction,
     }
@@ -131,7 +130,7 @@ def tokens() -> dict[str, Tensor]:
     own = spec()
     options = PIBERTConfig(width=8, heads=2, depth=2, patch=4, fourier_modes=4, refine_width=8)
     model = PIBERT(options, own)
-    frames = judged(0, own)
+    frames = scored_frames(0, own)
     x = frames.last[[3, 20, 36]].float()
     found = token_diagnostics(model, x, torch.zeros(3, 16), frames.known[[3, 20, 36]])
     return {f"tokens/{name}": value for name, value in found.items()}
@@ -142,10 +141,13 @@ def invented(count: int = 3) -> DatasetResults:
     """A data of so many models, ranked as ``NAMES``."""
     own = spec()
     normalizer = Normalizer((1.0, 0.0), (0.3, 0.3))
-    measures = [*frame_measures(own, normalizer, length_unit="m"), Temporal(spec=own)]
+    measures = [
+        *frame_measures(own, normalizer, has_body=True, length_unit="m"),
+        Temporal(spec=own),
+    ]
     scores, runs, records, order = {}, [], [], []
     for place, name in enumerate(NAMES[:count]):
-        arrays = arrays_of(judged(place, own), measures)
+        arrays = arrays_of(scored_frames(place, own), measures)
         roll, more = rollout_of(place, own)
         learned = name not in UNTRAINED
         card: dict[str, Any] = {
@@ -200,24 +202,22 @@ def invented(count: int = 3) -> DatasetResults:
 
 
 @lru_cache
-def once(make: Callable[[DatasetResults], Drawn | None], count: int) -> Drawn:
+def once(make: Callable[[DatasetResults], Plot | None], count: int) -> Plot:
     """The figure of a data of so many models, drawn once for all tests; it must be there."""
     drawn = make(invented(count))
     assert drawn is not None
     return drawn
 
 
-def axes_of(drawn: Drawn | None) -> list[Any]:
+def axes_of(drawn: Plot | None) -> list[Any]:
     """The panels of a figure that there must be."""
     assert drawn is not None
     return list(drawn.figure.axes)
 
 
-def overlapping(ax: Any) -> list[tuple[str, str]]:
-    """Pairs of texts of a drawn panel that cover each other, the lines to them aside."""
-    boxes = [(text.get_text(), Text.get_window_extent(text)) for text in ax.texts]
-    pairs = itertools.combinations(boxes, 2)
-    return [(a, b) for (a, one), (b, other) in pairs if one.overlaps(other)]
+def legend_of(ax: Any) -> list[str]:
+    """The entries of a panel's legend."""
+    return [text.get_text() for text in ax.get_legend().get_texts()]
 
 
 def without(data: DatasetResults, *prefixes: str) -> DatasetResults:

@@ -7,7 +7,7 @@ import torch
 from pibert.evaluation.scores import Scores
 from pibert.report.comparison.internals import embedding_alignment, tokens
 from pibert.report.comparison.results import DatasetResults
-from tests.report.comparison.invented_results import axes_of, invented, once, without
+from tests.report.comparison.invented_results import axes_of, invented, legend_of, once, without
 
 
 def panel(drawn, word):
@@ -55,7 +55,7 @@ def test_the_input_and_untrained_weights_stand_beside_the_models():
     lines = [line for line in left.lines if len(line.get_xdata()) == 4]
     # Two models, and the input twice.
     assert np.allclose(sorted(line.get_ydata()[0] for line in lines), [0.1, 0.46, 0.5, 0.9])
-    assert {"input: values", "input: mean"} <= {text.get_text() for text in left.texts}
-    assert [label.get_text() for label in right.get_yticklabels()] == ["unet (7)", "pibert (7)"]
+    assert {"input: values", "input: mean"} <= set(legend_of(left))
+    assert [label.get_text() for label in right.get_yticklabels()] == ["pibert (7)", "unet (7)"]
     dots = sorted(line.get_xdata()[0] for line in right.lines if line.get_marker() == "o")
     assert np.allclose(dots, [0.3, 0.3, 0.61, 0.65])

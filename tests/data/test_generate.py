@@ -176,14 +176,14 @@ def test_the_hash_depends_on_content_version_and_case(monkeypatch: pytest.Monkey
     ("key", "value", "problem"),
     [
         ("scales.diameter", "abc", "diameter .*'abc'"),
-        ("scales.viscosity", -1, "viscosity must be positive"),
+        ("scales.viscosity", -1, "viscosity: expected a number above 0"),
         ("scheme", "bgk", "'trt', found 'bgk'"),
         ("view", ["a", 3], "view must be like"),
         ("samples.x", 3, "samples.x must be like"),
         ("frames", True, "frames must be like 60"),
         ("frame", 3, "'frame'; choose from: samples, seed"),
         ("reynolds", [100.0], r"reynolds must be like \(60.0, 200.0\)"),
-        ("reynolds", [200.0, 100.0], "the lower first"),
+        ("reynolds", [200.0, 100.0], "lower number first"),
     ],
 )
 def test_a_wrong_setting_is_named(key: str, value: object, problem: str) -> None:

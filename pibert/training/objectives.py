@@ -15,10 +15,10 @@ prediction hides points of a field, and the model reconstructs them:
 
 with the reconstruction g of what ``pretraining.corruption`` leaves of x, in standardised units, and
 the divergence D g of the whole reconstruction in the units of ``training.losses``. Equation
-consistency prediction tells windows that obey their equation from windows that do not. With the
+consistency prediction separates windows that obey their equation from windows that do not. With the
 logits l of a valid window and l' of a negative made from it, a sample's loss is
 
-    L_ecp = (softplus(-l) + softplus(l')) / 2,  log 2 for a model that knows nothing.
+    L_ecp = (softplus(-l) + softplus(l')) / 2,  log 2 for an uninformed model.
 """
 
 import math
@@ -67,18 +67,16 @@ def supervised(
     first call. Target frames beyond the rollout are not used.
 
     Args:
-        scales: Of the channels to predict.
-        weights: Of the terms; one of weight zero is neither computed nor logged.
+        scales: Scales of the channels.
+        weights: Weights of the terms; one of weight zero is neither computed nor logged.
         rollout: How the model is called.
-        steps: Calls of the model, if a curriculum wants fewer than ``rollout.steps``.
+        steps: Calls of the model, if a curriculum uses fewer than ``rollout.steps``.
     """
     count = rollout.steps if steps is None else steps
     if not 1 <= count <= rollout.steps:
         raise ValueError(f"expected 1 to {rollout.steps} rollout steps, found {count}")
 
     def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        if count > 1:
-            _check_channels(model, scales)
         mode = rollout.mode if model.training else "full"
         if model.training and rollout.noise:
             batch = noisy(batch, rollout.noise)
@@ -86,7 +84,7 @@ def supervised(
         frames = slice(first, first + prediction.shape[1])
         target, known = batch.y[:, frames], batch.target_mask[:, frames]
         loss, logs = total_loss(prediction, target, scales=scales, weights=weights, known=known)
-        if not model.training and _takes_channels(model, scales):
+        if not model.training:
             logs["persistence"] = persistence(batch.x, target, known, scales).detach()
         if not model.training and count > 1:
             one = slice(0, prediction.shape[1] // count)
@@ -111,7 +109,7 @@ def weighted(objectives: Mapping[str, tuple[float, Objective]]) -> Objective:
     for name, (weight, _) in objectives.items():
         if not (math.isfinite(weight) and weight >= 0):
             raise ValueError(f"weight of objective {name!r} must be zero or positive: {weight}")
-    used = {name: own for name, own in objectives.items() if own[0]}
+    used = {name: entry for name, entry in objectives.items() if entry[0]}
     if not used:
         raise ValueError(
             f"expected an objective with a weight above zero, found {list(objectives)}"
@@ -120,8 +118,8 @@ def weighted(objectives: Mapping[str, tuple[float, Objective]]) -> Objective:
     def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         losses: list[Tensor] = []
         logs: dict[str, Tensor] = {}
-        for name, (weight, own) in used.items():
-            value, entries = own(model, batch)
+        for name, (weight, term) in used.items():
+            value, entries = term(model, batch)
             losses.append(weight * value)
             logs[name] = value.detach()
             for key, entry in entries.items():
@@ -130,11 +128,11 @@ def weighted(objectives: Mapping[str, tuple[float, Objective]]) -> Objective:
         loss = sum(losses[1:], start=losses[0])
         return loss, logs | {"loss": loss.detach()}
 
-    return in_turns(objective, math.lcm(*(period_of(own) for _, own in used.values())))
+    return in_turns(objective, math.lcm(*(period_of(term) for _, term in used.values())))
 
 
 def in_turns(objective: Objective, period: int) -> Objective:
-    """State that an objective treats a sample by its place in the batch, modulo the period."""
+    """Declare that an objective treats a sample by its position in the epoch, modulo a period."""
     cast(Any, objective).period = period
     return objective
 
@@ -144,32 +142,16 @@ def period_of(objective: Objective) -> int:
     return getattr(objective, "period", 1)
 
 
-def _check_channels(model: nn.Module, scales: LossScales) -> None:
-    """Check that predictions can be fed back: they are what the model takes."""
-    if not _takes_channels(model, scales):
-        taken = cast(Any, model).spec.channels
-        raise ValueError(
-            f"expected a rollout to predict the channels that the model takes, {taken}, found "
-            f"{scales.spec.channels}; set the rollout to one step"
-        )
-
-
-def _takes_channels(model: nn.Module, scales: LossScales) -> bool:
-    """Whether a model takes the channels that it predicts."""
-    spec = getattr(model, "spec", None)
-    return spec is None or spec.channels == scales.spec.channels
-
-
 def masked_physics(
     masking: Masking, spec: FieldSpec, normalizer: Normalizer, scales: LossScales
 ) -> Objective:
     """The objective of masked physics prediction; logs ``mpp`` and ``mpp_divergence``.
 
     Args:
-        masking: What is hidden, and the weight of the divergence.
-        spec: Of the input channels.
-        normalizer: Of the input channels.
-        scales: Of the input channels; used for the divergence alone.
+        masking: Which points to hide, and the weight of the divergence.
+        spec: Field specification of the model's input.
+        normalizer: Statistics of its channels.
+        scales: Scales of its channels; used for the divergence alone.
     """
     if masking.divergence:
         scales.refuse_divergence("the divergence of the reconstruction")
@@ -178,11 +160,11 @@ def masked_physics(
     def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         hidden = choose(batch, masking, spec, normalizer)
         seen = corrupt(batch, hidden, masking, spec, normalizer)
-        found = cast(Any, model).reconstruct(seen.x, batch.parameters, seen.mask)
-        loss = reconstruction(found, batch.x, seen.hidden)
+        restored = cast(Any, model).reconstruct(seen.x, batch.parameters, seen.mask)
+        loss = reconstruction(restored, batch.x, seen.hidden)
         logs = {"mpp": loss.detach()}
         if masking.divergence:
-            frames = found.unflatten(1, (-1, count))
+            frames = restored.unflatten(1, (-1, count))
             penalty = divergence(frames, scales, batch.mask[:, None])
             loss = loss + masking.divergence * penalty
             logs["mpp_divergence"] = penalty.detach()

@@ -1,4 +1,4 @@
-"""Rollouts of the supervised loss: how often a model is called, and what gives a gradient.
+"""Rollouts of the supervised loss: how often a model is called, and which calls give a gradient.
 
 mode "full"         every predicted frame counts; gradients flow through all calls
 mode "pushforward"  the frames of the last call count; the calls before it give no gradient
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pibert import sample_rng
+from pibert.config import Count, NonNegative, NonNegativeInt, check
 from pibert.fields import Batch
 from pibert.rollout import Rollout
 
@@ -26,35 +27,26 @@ Mode = Literal["full", "pushforward"]
 class RolloutConfig:
     """How a model is called for the supervised loss."""
 
-    steps: int = 1
+    steps: Count = 1
     """Calls of the model, each on the predictions of those before."""
     mode: Mode = "full"
     """Whether gradients flow through all calls or through the last alone."""
-    noise: float = 0.0
+    noise: NonNegative = 0.0
     """Standard deviation of the noise on known input points, in standardised units."""
-    first: int = 1
+    first: Count = 1
     """Steps at the start of the curriculum."""
-    curriculum_epochs: int = 0
+    curriculum_epochs: NonNegativeInt = 0
     """Epochs in which the steps double from ``first`` to ``steps``; 0: all from the start."""
     recompute: bool = False
     """Keep only the inputs of each call for the gradient and compute the rest again: the memory of
-    one call in place of that of all, for a third more time."""
+    one call instead of all, for a third more time."""
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"rollout steps must be 1 or more, found {self.steps}")
-        if self.mode not in ("full", "pushforward"):
-            raise ValueError(f"rollout mode must be 'full' or 'pushforward', found {self.mode!r}")
-        if not (math.isfinite(self.noise) and self.noise >= 0):
-            raise ValueError(f"input noise must be zero or positive, found {self.noise}")
-        if not 1 <= self.first <= self.steps:
+        check(self)
+        if self.first > self.steps:
             raise ValueError(
-                f"the first steps of a curriculum must be 1 to {self.steps} (rollout steps), found "
-                f"{self.first}"
-            )
-        if self.curriculum_epochs < 0:
-            raise ValueError(
-                f"curriculum epochs must be zero or more, found {self.curriculum_epochs}"
+                f"first: expected 1 to {self.steps} (rollout steps) at the start of the "
+                f"curriculum, found {self.first}"
             )
 
     def steps_at(self, epoch: int) -> int:
@@ -66,7 +58,7 @@ class RolloutConfig:
 
 
 def noisy(batch: Batch, std: float) -> Batch:
-    """The batch with noise on the known points of its input, drawn per sample."""
+    """The batch with noise on the known points of its input, from the seeds of the samples."""
     noise = sample_rng.normal(batch.seeds, "input noise", *batch.x.shape[1:]).to(batch.x.dtype)
     return replace(batch, x=torch.where(batch.mask[:, None], batch.x + std * noise, batch.x))
 
@@ -74,7 +66,7 @@ def noisy(batch: Batch, std: float) -> Batch:
 def roll_out(
     model: nn.Module, batch: Batch, steps: int, mode: Mode = "full", *, recompute: bool = False
 ) -> tuple[Float[Tensor, "b s c y x"], int]:
-    """Predicted frames that count, and the place of the first of them among the target frames."""
+    """The predicted frames that count, and the index of the first among the target frames."""
     call = partial(_recomputed, model) if recompute and steps > 1 else model
     rollout = Rollout(batch.x, batch.mask, channels=batch.y.shape[2])
     predictions: list[Tensor] = []
@@ -94,10 +86,10 @@ def roll_out(
 
 
 def _recomputed(model: nn.Module, *inputs: Tensor) -> Tensor:
-    """A call of the model whose activations are computed again for the gradient."""
+    """Call the model; its activations are computed again for the gradient."""
     if not torch.is_grad_enabled():
         return cast(Tensor, model(*inputs))
     # Reading the random generators, which dropout needs, cannot be captured in a CUDA graph.
-    draws = any(isinstance(part, nn.Dropout) and part.p for part in model.modules())
-    result = checkpoint(model, *inputs, use_reentrant=False, preserve_rng_state=draws)
+    has_dropout = any(isinstance(module, nn.Dropout) and module.p for module in model.modules())
+    result = checkpoint(model, *inputs, use_reentrant=False, preserve_rng_state=has_dropout)
     return cast(Tensor, result)

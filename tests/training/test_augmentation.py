@@ -156,22 +156,6 @@ def test_the_draw_of_a_sample_does_not_depend_on_its_batch() -> None:
     assert not torch.equal(other.x, change(batch.reseeded(0, 2)).x)
 
 
-def test_inputs_and_targets_may_be_some_of_the_channels() -> None:
-    spec = FieldSpec(family="incompressible", channels=CHANNELS, grid=BOX)
-    fields = draw(8, 3, 4, *BOX.shape)
-    whole = make_batch(fields, NORMALIZER)
-    some = replace(
-        whole, x=whole.x.unflatten(1, (2, 4))[:, :, [2, 1]].flatten(1, 2), y=whole.y[:, :, [3]]
-    )
-    change = augmenter(only("reflect_y"), spec, NORMALIZER, inputs=("u", "v"), targets=("omega",))
-    expected, found = augmenter(only("reflect_y"), spec, NORMALIZER)(whole), change(some)
-    assert torch.equal(found.x, expected.x.unflatten(1, (2, 4))[:, :, [2, 1]].flatten(1, 2))
-    assert torch.equal(found.y, expected.y[:, :, [3]])
-    square = FieldSpec(family="incompressible", channels=CHANNELS, grid=SQUARE)
-    with refused("both components", "found"):
-        augmenter(only("rotate"), square, NORMALIZER, inputs=("u",))
-
-
 def test_an_objective_is_augmented_in_training_alone() -> None:
     spec, change = setting("reflect_y", BOX)
     batch = make_batch(draw(8, 3, 4, *BOX.shape), NORMALIZER)

@@ -369,7 +369,7 @@ def test_a_run_waits_for_room_and_loses_nothing(
     model, fitted = train(tmp_path / "full", reporter=listener, checkpoint_minutes=0.0)
     trouble, end = listener.said
     assert "could not write the state" in trouble and "File too large; training waits" in trouble
-    assert "is written; training goes on" in end and "Errno" not in trouble
+    assert "is written; training continues" in end and "Errno" not in trouble
     assert not list((tmp_path / "full").glob(".*.partial"))
     assert fitted.steps == 12
     whole, _ = train(tmp_path / "whole")

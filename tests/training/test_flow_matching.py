@@ -177,5 +177,3 @@ def test_what_does_not_fit_is_refused() -> None:
         flow_matching(0.0)(make(horizon=2), batch)
     with refused("align"):
         flow_matching(-1.0)
-    with refused("member"):
-        flow_matching(0.0, members=0)

@@ -1,14 +1,15 @@
 """The smallest smooth change of a window that violates its equation and looks valid to a model.
 
-A change is a turn of Fourier modes (``phases``) whose angles are damped like exp(-(k / k_c)^2).
+A change is a rotation of Fourier modes (``phases``) by angles that are damped like
+exp(-(k / k_c)^2).
 
-1. From random angles, a few steps of equal length up the gradients of the model's validity logit
-   and of the logarithm of the residual, each brought to unit length.
-2. Along these angles, the smallest amplitude at which the excess is above kappa, or else the
-   largest amplitude. Amplitudes are tried side by side, a coarse row and a fine one.
+1. From random angles, take a few steps of equal length up the gradients of the model's validity
+   logit and of the logarithm of the residual, each of unit length.
+2. Along these angles, find the smallest amplitude at which the excess is above kappa, or use the
+   largest one. A coarse and a fine set of amplitudes are each tried in one batch.
 
 The excess is the mean over the terms of the equation of their mean squared residuals, each divided
-by that of the valid window: terms of different units count alike.
+by that of the valid window, so terms of different units count alike.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,13 +21,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from pibert.fields import Boundary, FieldSpec, Normalizer, Sides, known_coefficients
+from pibert.fields.equations import channel_places
 from pibert.physics import find_family, masked_residuals
 from pibert.physics.stepping import framed
 from pibert.pretraining import phases
 
 Windows = Float[Tensor, "b hc y x"]
 TRIALS = 8
-"""Amplitudes tried side by side."""
+"""Amplitudes tried in one batch."""
 FLOOR = 1e-6
 """Least residual of a window, as a share of that at the first trial, which is not zero."""
 
@@ -35,7 +37,7 @@ class WindowResidual:
     """Mean squares of the residual terms of standardised windows.
 
     Only inner points count, those whose stencils neither touch an unknown point nor leave the grid:
-    one-sided stencils take most of the time and are the least exact.
+    one-sided stencils take most of the time and are the least accurate.
     """
 
     def __init__(self, spec: FieldSpec, normalizer: Normalizer) -> None:
@@ -45,18 +47,9 @@ class WindowResidual:
         # A body is unknown in the mask of every window.
         self.grid = replace(spec.grid, sides=Sides(*[Boundary.PERIODIC] * 4), body=None)
 
-    def __call__(
-        self,
-        x: Windows,
-        parameters: Float[Tensor, "b q"] | None,
-        known: Bool[Tensor, "b y x"],
-    ) -> Float[Tensor, "b term"]:
-        """One number per window and term, in physical units."""
-        return self.mean_squares(x, parameters, self.counted(x, known))
-
     @torch.no_grad()
     def counted(self, x: Windows, known: Bool[Tensor, "b y x"]) -> dict[str, Bool[Tensor, "b y x"]]:
-        """Where each term counts; the values of the windows do not matter."""
+        """The points at which each term counts; the values of the windows do not matter."""
         inner = known & framed(self.spec.grid, 1, known)
         _, defined = masked_residuals(
             self.family, self._fields(x), self.grid, inner[:, None], dt=self.spec.dt
@@ -69,7 +62,7 @@ class WindowResidual:
         parameters: Float[Tensor, "b q"] | None,
         counted: Mapping[str, Bool[Tensor, "b y x"]],
     ) -> Float[Tensor, "b term"]:
-        """The same for points that ``counted`` gave."""
+        """One number per window and term, in physical units, over the points of ``counted``."""
         coefficients = known_coefficients(self.family, self.spec, parameters)
         residuals = self.family.residuals(
             self._fields(x), self.grid, dt=self.spec.dt, **coefficients
@@ -82,13 +75,11 @@ class WindowResidual:
         return torch.stack(means, dim=1)
 
     def _fields(self, x: Tensor) -> dict[str, Tensor]:
-        """The frames that the residual takes, in physical units."""
-        names = self.spec.channels
-        frames = x.unflatten(1, (-1, len(names)))[:, -self.family.frames :]
+        """The frames that the residual needs, in physical units."""
+        frames = x.unflatten(1, (-1, len(self.spec.channels)))[:, -self.family.frames :]
         return {
             name: frames[:, :, i] * self.normalizer.std[i] + self.normalizer.mean[i]
-            for i, name in enumerate(names)
-            if name in (*self.family.channels, *self.family.optional_channels)
+            for name, i in channel_places(self.family, self.spec.channels).items()
         }
 
 
@@ -111,29 +102,29 @@ class Attack:
         logit: Callable[[Windows], Float[Tensor, " b"]],
         residual: Callable[[Windows], Float[Tensor, "n term"]],
     ) -> Windows:
-        """The changed windows.
+        """Return changed windows.
 
         Args:
             x: Valid windows, zero where not known.
             known: Where they are known.
-            seeds: Of the random angles to start from.
-            logit: The model's, of windows like x.
-            residual: Mean squares per term, also of several copies of the batch in a row.
+            seeds: Seeds of the initial angles.
+            logit: Returns the model's logit of windows like x.
+            residual: Returns mean squares per term, also for several copies of the batch.
         """
         weight = phases.smooth_weight((x.shape[-2], x.shape[-1]), self.cutoff, x)
         start = phases.random_angles(seeds, "adversarial", x)
         low, high = self.amplitude
         energy = _shares(x)
         first = _unit(start * weight, energy, x) * (low * high) ** 0.5
-        own = residual(x)
-        scale = own + FLOOR * residual(phases.turned(x, first, known, rounds=0))
+        valid = residual(x)
+        scale = valid + FLOOR * residual(phases.turned(x, first, known, rounds=0))
         scale = scale.clamp(min=torch.finfo(x.dtype).tiny)
         angles = self._climb(x, known, first, weight, energy, logit, lambda y: residual(y) / scale)
 
         def excess(y: Tensor) -> Tensor:
             return (residual(y).view(-1, *scale.shape) / scale).mean(-1)
 
-        wanted = self.kappa * (own / scale).mean(-1)
+        wanted = self.kappa * (valid / scale).mean(-1)
         return self._smallest(x, known, _unit(angles, energy, x), excess, wanted)
 
     def _climb(
@@ -146,7 +137,7 @@ class Attack:
         logit: Callable[[Tensor], Tensor],
         residual: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """Angles of the same size that the model takes for valid and the equation does not."""
+        """Angles of the same size that look more valid to the model and violate the equation."""
         spectrum, (low, high) = torch.fft.rfft2(x), self.amplitude
         tiny = torch.finfo(x.dtype).tiny
         for _ in range(self.steps):
@@ -156,10 +147,10 @@ class Attack:
                 trial = torch.fft.irfft2(spectrum * turn, s=x.shape[-2:])
                 trial = torch.where(known[:, None], trial, 0.0)
                 (up,) = torch.autograd.grad(logit(trial).sum(), angles, retain_graph=True)
-                # A window at rest has no residual however it is turned.
+                # A window at rest has no residual, whatever the angles.
                 away = residual(trial).mean(-1).clamp(min=tiny).log().sum()
                 (out,) = torch.autograd.grad(away, angles)
-            # A step of two lengths of the angles, so that where they started matters little.
+            # Steps of twice the length of the angles, so that the start matters little.
             angles = angles.detach()
             ascent = _normalised(up * weight) + _normalised(out * weight)
             angles = angles + _length(angles) * ascent
@@ -174,8 +165,8 @@ class Attack:
         excess: Callable[[Tensor], Tensor],
         wanted: Tensor,
     ) -> Tensor:
+        """The windows at the smallest amplitude beyond the wanted excess."""
         low, high = self.amplitude
-        b = len(x)
         share = torch.arange(1, TRIALS + 1, dtype=x.dtype, device=x.device)[:, None] / TRIALS
         lower, upper = torch.full_like(wanted, low), torch.full_like(wanted, high)
         copies, repeated = x.repeat(TRIALS, 1, 1, 1), known.repeat(TRIALS, 1, 1)
@@ -185,24 +176,24 @@ class Attack:
             turns = (amplitude[..., None, None, None] * angles).flatten(0, 1)
             trials = phases.turned(copies, turns, repeated)
             beyond = excess(trials) > wanted
-            # argmax finds the first one beyond; where there is none, the last trial.
-            place = torch.where(beyond.any(0), beyond.int().argmax(0), TRIALS - 1)
-            upper = amplitude.gather(0, place[None])[0]
-            before = amplitude.gather(0, (place - 1).clamp(min=0)[None])[0]
-            lower = torch.where(place > 0, before, lower)
-            chosen = trials.view(TRIALS, *x.shape)[place, torch.arange(b, device=x.device)]
+            # argmax finds the first one beyond; if there is none, the last trial is used.
+            trial = torch.where(beyond.any(0), beyond.int().argmax(0), TRIALS - 1)
+            upper = amplitude.gather(0, trial[None])[0]
+            before = amplitude.gather(0, (trial - 1).clamp(min=0)[None])[0]
+            lower = torch.where(trial > 0, before, lower)
+            chosen = trials.view(TRIALS, *x.shape)[trial, torch.arange(len(x), device=x.device)]
         return chosen
 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """A model without dropout; afterwards every module has its own flag again."""
-    was = [(module, module.training) for module in model.modules()]
+    """Switch a model to evaluation in this context, then restore the flag of every module."""
+    former = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        for module, training in was:
+        for module, training in former:
             module.training = training
 
 

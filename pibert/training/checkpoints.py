@@ -146,12 +146,8 @@ class Checkpoints:
             return None
         return replace(progress, best_epoch=epoch, best_value=value, best_metrics=metrics)
 
-    def restore_best(
-        self, progress: Progress, exists: Callable[[], bool], *, has_validation: bool
-    ) -> None:
+    def restore_best(self, progress: Progress, exists: Callable[[], bool]) -> None:
         """Write the best weights of a resumed run again if they are missing.
-
-        Without validation every epoch is kept, so within one nothing is lost.
 
         Raises:
             ValueError: They are missing, and the state has others.
@@ -164,11 +160,8 @@ class Checkpoints:
             with self.best_applied():
                 problem = self._write_best(progress.best_metrics)
             if problem:
-                raise OSError(
-                    f"the best model in {self.folder} is missing and could not be written again: "
-                    f"{problem}"
-                )
-        elif has_validation:
+                raise OSError(f"could not write the best model in {self.folder} again: {problem}")
+        elif progress.best_value is not None:  # without validation the next epoch writes it
             raise ValueError(
                 f"the best model of the run in {self.folder}, of epoch {progress.best_epoch}, is "
                 f"missing, and the state is that after step {progress.total}; restore its files, "

@@ -256,8 +256,7 @@ class Run:
         if stored is None:
             self._check_monitor(validation)
         elif best_is_there is not None:
-            has_validation = self.validation is not None
-            self.checkpoints.restore_best(done, best_is_there, has_validation=has_validation)
+            self.checkpoints.restore_best(done, best_is_there)
         if self.config.warmup_epochs > self.config.epochs and not self.is_finished:
             self.reporter.say(
                 f"warmup_epochs = {self.config.warmup_epochs:g} is more than epochs = "

@@ -138,20 +138,10 @@ class Journal:
         self._board: Any = None
 
     def open(self, start: Mapping[str, Any], *, epochs: int, step: int) -> None:
-        """Keep the lines up to a number of epochs; start a new log if there are none.
-
-        Reports how many lines of finished epochs are missing.
-        """
+        """Keep the lines up to a number of epochs; start a new log if there are none."""
         remove_leftovers(self._path)
-        known = range(1, epochs + 1)
         lines = read_log(self._path) if step and self._path.exists() else []
-        kept = [line for line in lines if "epoch" not in line or line["epoch"] in known]
-        missing = len(known) - len({line["epoch"] for line in kept if "epoch" in line})
-        if missing:
-            self._say(
-                f"{self._path} was removed or truncated: the lines of {missing} of the {epochs} "
-                "finished epochs are missing, and the curves lack them"
-            )
+        kept = [line for line in lines if line.get("epoch", 0) in range(epochs + 1)]
         if not any(line.get("kind") == "start" for line in kept):
             kept = [{"kind": "start", **start}, *kept]
         try:

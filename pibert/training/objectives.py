@@ -8,8 +8,11 @@ pieces, weighted by their number of samples, add up to that of the whole.
 
     L = L_sup + lambda_mpp L_mpp + lambda_ecp L_ecp,  lambda_mpp = 1, lambda_ecp = 0.1
 
-L_sup is the loss of one call of the model or of a rollout (``training/rollout.py``). Masked physics
-prediction hides points of a field, and the model reconstructs them:
+L_sup is the loss of one call of the model or of a rollout. In a "full" rollout every predicted
+frame counts and gradients flow through all calls; with "pushforward" the frames of the last call
+count, and the calls before it give no gradient (Brandstetter, Worrall, Welling, "Message passing
+neural PDE solvers", 2022). Masked physics prediction hides points of a field, and the model
+reconstructs them:
 
     L_mpp = mean over hidden points and channels of (g - x)^2 + lambda mean over points of (D g)^2
 
@@ -23,16 +26,23 @@ logits l of a valid window and l' of a negative made from it, a sample's loss is
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from pibert import sample_rng
+from pibert.config import Count, NonNegative, NonNegativeInt, check
 from pibert.fields import Batch, FieldSpec, Normalizer
 from pibert.pretraining.corruption import corrupt
 from pibert.pretraining.masks import Masking, choose
 from pibert.pretraining.negatives import Negatives
+from pibert.rollout import Rollout
 from pibert.training.losses import (
     PAPER_WEIGHTS,
     LossScales,
@@ -42,14 +52,48 @@ from pibert.training.losses import (
     reconstruction,
     total_loss,
 )
-from pibert.training.rollout import RolloutConfig, noisy, roll_out
 
 Objective = Callable[[nn.Module, Batch], tuple[Tensor, dict[str, Tensor]]]
 """(model, batch) -> (loss, logs); logs are detached numbers by name, the loss under "loss"."""
 
-ONE_STEP = RolloutConfig()
+Mode = Literal["full", "pushforward"]
 
-__all__ = ["ONE_STEP", "Objective", "RolloutConfig", "supervised", "weighted"]
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """How a model is called for the supervised loss."""
+
+    steps: Count = 1
+    """Calls of the model, each on the predictions of those before."""
+    mode: Mode = "full"
+    """Whether gradients flow through all calls or through the last alone."""
+    noise: NonNegative = 0.0
+    """Standard deviation of the noise on known input points, in standardised units."""
+    first: Count = 1
+    """Steps at the start of the curriculum."""
+    curriculum_epochs: NonNegativeInt = 0
+    """Epochs in which the steps double from ``first`` to ``steps``; 0: all from the start."""
+    recompute: bool = False
+    """Keep only the inputs of each call for the gradient and compute the rest again: the memory of
+    one call instead of all, for a third more time."""
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.first > self.steps:
+            raise ValueError(
+                f"first: expected 1 to {self.steps} (rollout steps) at the start of the "
+                f"curriculum, found {self.first}"
+            )
+
+    def steps_at(self, epoch: int) -> int:
+        """Steps of an epoch, the first of which is 0."""
+        doublings = math.ceil(math.log2(self.steps / self.first))
+        if epoch >= self.curriculum_epochs or not doublings:
+            return self.steps
+        return self.first * 2 ** (doublings * epoch // self.curriculum_epochs)
+
+
+ONE_STEP = RolloutConfig()
 
 
 def supervised(
@@ -98,6 +142,44 @@ def supervised(
         return loss, logs
 
     return objective
+
+
+def noisy(batch: Batch, std: float) -> Batch:
+    """The batch with noise on the known points of its input, from the seeds of the samples."""
+    noise = sample_rng.normal(batch.seeds, "input noise", *batch.x.shape[1:]).to(batch.x.dtype)
+    return replace(batch, x=torch.where(batch.mask[:, None], batch.x + std * noise, batch.x))
+
+
+def roll_out(
+    model: nn.Module, batch: Batch, steps: int, mode: Mode = "full", *, recompute: bool = False
+) -> tuple[Float[Tensor, "b s c y x"], int]:
+    """The predicted frames that count, and the index of the first among the target frames."""
+    call = partial(_recomputed, model) if recompute and steps > 1 else model
+    rollout = Rollout(batch.x, batch.mask, channels=batch.y.shape[2])
+    predictions: list[Tensor] = []
+    for step in range(steps):
+        counts = mode == "full" or step == steps - 1
+        with torch.set_grad_enabled(counts and torch.is_grad_enabled()):
+            predictions.append(rollout.advance(call(rollout.x, batch.parameters, batch.mask)))
+    horizon = predictions[0].shape[1]
+    if horizon * steps > batch.y.shape[1]:
+        raise ValueError(
+            f"expected at least {horizon * steps} target frames for {steps} steps of {horizon} "
+            f"frames, found {batch.y.shape[1]}; give the window that horizon"
+        )
+    if mode == "full":
+        return torch.cat(predictions, 1), 0
+    return predictions[-1], horizon * (steps - 1)
+
+
+def _recomputed(model: nn.Module, *inputs: Tensor) -> Tensor:
+    """Call the model; its activations are computed again for the gradient."""
+    if not torch.is_grad_enabled():
+        return cast(Tensor, model(*inputs))
+    # Reading the random generators, which dropout needs, cannot be captured in a CUDA graph.
+    has_dropout = any(isinstance(module, nn.Dropout) and module.p for module in model.modules())
+    result = checkpoint(model, *inputs, use_reentrant=False, preserve_rng_state=has_dropout)
+    return cast(Tensor, result)
 
 
 def weighted(objectives: Mapping[str, tuple[float, Objective]]) -> Objective:

@@ -458,12 +458,3 @@ def test_a_warm_up_longer_than_the_run_is_reported(tmp_path: Path) -> None:
     listener = Listener()
     train(tmp_path, epochs=1, warmup_epochs=1.5, reporter=listener)
     assert "warmup_epochs = 1.5" in listener.said[0]
-
-
-def test_lost_best_weights_that_cannot_be_written_stop_the_run(tmp_path: Path) -> None:
-    def fail(model: nn.Module, metrics: Mapping[str, Any]) -> None:
-        raise OSError(28, "No space left on device")
-
-    train(tmp_path, epochs=1)
-    with refused("written again", "No space left", error=OSError):
-        train(tmp_path, epochs=1, save_best=fail, best_is_there=lambda: False)

@@ -54,25 +54,6 @@ def test_a_resumed_log_drops_what_its_state_does_not_know(tmp_path: Path) -> Non
     assert epochs == [None, 1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("lost", "missing"), [(slice(0, 4), 3), (slice(2, 3), 1), (slice(3, 4), 1), (slice(0, 1), 0)]
-)
-def test_lines_that_the_log_has_lost_are_counted(tmp_path: Path, lost: slice, missing: int) -> None:
-    write_run(tmp_path, 1, 2, 3)
-    log = tmp_path / "log.jsonl"
-    lines = log.read_text().splitlines(keepends=True)
-    left = [line for line in lines if line not in lines[lost]]
-    log.write_text("".join(left))
-    said = write_run(tmp_path, 4, step=12, kept=3)
-    assert len(said) == (missing > 0)
-    assert all(f"lines of {missing} of the 3" in text for text in said)
-    found = read_log(log)
-    assert found[0] == {"kind": "start", "total_steps": 12}
-    assert [line["epoch"] for line in found[1:]] == [
-        epoch for epoch in (1, 2, 3) if epoch not in range(4)[lost]
-    ] + [4]
-
-
 def test_values_that_are_not_finite_are_null(tmp_path: Path) -> None:
     journal = Journal(tmp_path, print)
     journal.open({}, epochs=0, step=0)

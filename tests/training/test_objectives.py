@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from pibert.fields import Batch, FieldSpec, Grid, Normalizer
 from pibert.training import losses
 from pibert.training.losses import LossScales, LossWeights
-from pibert.training.objectives import Objective, supervised, weighted
-from pibert.training.rollout import Mode, RolloutConfig
+from pibert.training.objectives import Mode, Objective, RolloutConfig, supervised, weighted
 from tests.helpers import randomise, refused, tiny_model, tiny_spec
 from tests.training.setups import assert_pieces_add_up, batch_of
 
@@ -174,15 +173,6 @@ def test_the_curriculum_doubles_the_steps() -> None:
         RolloutConfig(steps=2, first=3)
     with refused("1 to 4", "found 5"):
         supervised(SCALES, WEIGHTS, config, steps=5)
-
-
-def test_wrong_rollouts_are_named() -> None:
-    with refused("steps", 0):
-        RolloutConfig(steps=0)
-    with refused("noise", -1):
-        RolloutConfig(noise=-1.0)
-    with refused("curriculum", -1):
-        RolloutConfig(curriculum_epochs=-1)
 
 
 # Parts of a batch, noise

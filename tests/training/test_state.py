@@ -123,7 +123,6 @@ def test_the_state_before_a_damaged_one_is_taken(tmp_path: Path, kind: str) -> N
     ("header", "garbled"),
     [
         ({}, "progress"),
-        ({"progress": 3}, ""),
         ({"progress": {"epoch": "many"}}, "epoch"),
         ({"progress": {"logs": None}}, "logs"),
     ],

@@ -95,8 +95,6 @@ class Negatives:
         history: Frames of a window.
         parameter_table: Standardised parameters of the training trajectories.
         solid_unknown: Unknown points of a sample are its body, not gaps in a measurement.
-        unknown_parameters: Samples, such as those of the validation split, may lack parameters that
-            all rows of the table have.
 
     Raises:
         ValueError: The history is too short for the equation, or the data do not allow a kind in
@@ -112,7 +110,6 @@ class Negatives:
         parameter_table: Float[Tensor, "n 16"] | None = None,
         *,
         solid_unknown: bool = False,
-        unknown_parameters: bool = False,
     ) -> None:
         needed = required_history(spec)
         if history < needed:
@@ -123,9 +120,6 @@ class Negatives:
         self.config, self.spec, self.normalizer, self.history = config, spec, normalizer, history
         self.channels = len(spec.channels)
         self._table = None if parameter_table is None else parameter_table.detach().clone()
-        # A sample with all parameters differs from some row of a table that varies.
-        table_has_gaps = self._table is not None and bool(self._table.isnan().any())
-        self._parameters_may_lack = unknown_parameters or table_has_gaps
         self._boundaries = BrokenBoundaries(spec, normalizer, solid_unknown=solid_unknown)
         self._omission: OmittedTerms | None = None
         self._orders = wrong_orders(history, spec) if history > 1 else None
@@ -276,8 +270,6 @@ class Negatives:
         share = sample_rng.uniform(batch.seeds, "parameters")
         own, least = batch.parameters, self.config.parameter_distance
         other = other_parameters(own, self._table, share, least)
-        if not self._parameters_may_lack:
-            return batch.x, other
         alike = ((other == own) | own.isnan()).all(1)
         noise, _ = self._noise(batch, self._amplitude(batch, "noise", None))
         return torch.where(alike[:, None, None, None], noise, batch.x), other

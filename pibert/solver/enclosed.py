@@ -63,16 +63,9 @@ def dam(
 ) -> Case:
     """A channel with a barrier on its bottom; D is the height of the barrier.
 
-    Args:
-        reynolds: One per sample, with the speed of the stream that enters.
-        cells: D in cells.
-        height: Height of the channel, in D.
-        length: Length of the view, in D.
-        position: Distance from the inflow to the barrier, in D.
-        width: Width of the barrier along the stream, in D.
-        sponge: Length of the layer behind the view, in D.
-        scheme: See ``build_case``.
-        channel: Other arguments of ``_channel_flow``.
+    ``height`` is that of the channel, ``position`` the distance from the inflow to the barrier and
+    ``width`` that of the barrier along the stream, all in D. ``channel`` are other arguments of
+    ``_channel_flow``.
     """
     return _channel_flow(
         "dam",

@@ -94,17 +94,10 @@ class ImmersedCylinder:
         device: torch.device | str = "cpu",
         compiled: bool = False,
     ) -> None:
-        """A body at rest.
+        """A body at rest, in a domain of (rows, columns) cells without ghosts.
 
-        Args:
-            oscillator: The mounting of each sample.
-            centre: (x, y) of the centre at rest, in cells.
-            diameter: In cells.
-            travel: The largest displacement; the cost grows with it.
-            shape: Rows and columns of the domain, without ghosts.
-            dtype: Data type of the populations.
-            device: Device of the populations.
-            compiled: Compile ``advance``.
+        ``centre`` is (x, y) at rest. ``travel`` is the largest displacement; the cost grows with
+        it. ``dtype`` and ``device`` are those of the populations.
         """
         self._displaced = 0.25 * math.pi * diameter**2
         if not bool((oscillator.mass > self._displaced).all()):

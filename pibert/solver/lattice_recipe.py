@@ -226,26 +226,11 @@ def build_case(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Case:
-    """Put a case together.
+    """Put a case together; see ``Case`` and ``Fluid`` for the arguments.
 
-    Args:
-        name: Name of the case, for messages.
-        reynolds: One per sample.
-        box: The four sides.
-        start: Populations (b, 9, y, x) without ghosts.
-        cells: D in cells.
-        speed: U in cells per step.
-        origin: Coordinates (x, y) of the first cell, in cells.
-        body: A fixed body.
-        viscosity: (b, y or 1, x or 1); U D / Re if not given.
-        view: Rows and columns that frames show; all if not given.
-        coarsen: Cells along a point of a frame.
-        scheme: ``trt`` is more accurate; ``regularised`` stays stable with few cells and at high
-            Reynolds numbers.
-        smagorinsky: Constant of the subgrid term; 0 leaves it out.
-        force: Body force, see ``Fluid``.
-        dtype: Data type of all arrays.
-        device: Device of all arrays.
+    ``origin`` is (x, y) of the first cell, in cells. The viscosity is U D / Re if not given. The
+    scheme ``trt`` is more accurate; ``regularised`` stays stable with few cells and at high
+    Reynolds numbers.
     """
     rows, columns = shape = (start.shape[-2], start.shape[-1])
     view = view or (slice(0, rows), slice(0, columns))

@@ -189,9 +189,7 @@ class Checkpoints:
     def until_written(self, what: str, attempt: Callable[[], str]) -> bool:
         """Repeat an attempt until it succeeds; False if the run is asked to stop meanwhile.
 
-        Args:
-            what: The file, for messages.
-            attempt: Returns the error, or nothing; the same in all processes.
+        ``attempt`` returns the error, or nothing, the same in all processes.
 
         Raises:
             OSError: It could not be written for too long.

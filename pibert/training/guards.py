@@ -140,11 +140,8 @@ class StepResult:
 class LateCheck:
     """Checks the loss of every step one step late, and stops if it is not finite.
 
-    Args:
-        samples: The training samples, to name the trajectories of a batch.
-        path: Where to write the batch of a value that is not finite.
-        gather: Collects plain values of all processes.
-        report: Called with the number of finished steps and the loss.
+    It then writes the batch to ``path``. ``gather`` collects plain values of all processes;
+    ``report`` is called with the number of finished steps and the loss.
     """
 
     def __init__(

@@ -165,11 +165,7 @@ def persistence(
 ) -> Scalar:
     """The reconstruction error of the newest input frame as the prediction of every target frame.
 
-    Args:
-        x: Standardised input, with the channels of the target; the newest frame comes last.
-        target: Standardised.
-        known: True where the target is known.
-        scales: With these, points inside the body do not count.
+    The newest frame comes last in ``x``. With ``scales``, points inside the body do not count.
     """
     newest = x[:, None, -target.shape[2] :].expand_as(target)
     known = known if scales is None else scales.fluid(known, target.device)

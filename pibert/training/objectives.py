@@ -229,11 +229,7 @@ def masked_physics(
 ) -> Objective:
     """The objective of masked physics prediction; logs ``mpp`` and ``mpp_divergence``.
 
-    Args:
-        masking: Which points to hide, and the weight of the divergence.
-        spec: Field specification of the model's input.
-        normalizer: Statistics of its channels.
-        scales: Scales of its channels; used for the divergence alone.
+    The scales are used for the divergence alone.
     """
     if masking.divergence:
         scales.refuse_divergence("the divergence of the reconstruction")

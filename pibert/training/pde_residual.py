@@ -118,10 +118,7 @@ def continuity(found: FieldDerivatives, scales: LossScales, known: Known) -> Sca
 def vorticity_transport(frames: Frames, batch: Batch, scales: LossScales) -> Scalar:
     """Mean squared residual of vorticity transport between frames, in units of (U / h)^2.
 
-    Args:
-        frames: Predicted, standardised; the last input frame comes before them.
-        batch: Gives that frame, the parameters and the known points.
-        scales: Scales of the channels.
+    ``frames`` are predicted and standardised; the last input frame of the batch precedes them.
     """
     spec, h, speed = scales.spec, scales.spec.grid.cell_length, scales.reference_velocity
     count, steps = len(spec.channels), frames.shape[1]

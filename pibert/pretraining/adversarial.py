@@ -14,7 +14,7 @@ by that of the valid window, so terms of different units count alike.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -83,106 +83,79 @@ class WindowResidual:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attack:
-    """How far and how smoothly windows are changed."""
+def attack(
+    x: Windows,
+    known: Bool[Tensor, "b y x"],
+    seeds: Int[Tensor, " b"],
+    logit: Callable[[Windows], Float[Tensor, " b"]],
+    residual: Callable[[Windows], Float[Tensor, "n term"]],
+    *,
+    kappa: float,
+    steps: int,
+    amplitude: tuple[float, float],
+    cutoff: float,
+) -> Windows:
+    """Return changed windows.
 
-    kappa: float = 2.0
-    steps: int = 2
-    amplitude: tuple[float, float] = (0.003, 0.5)
-    """Smallest and largest relative change of a window."""
-    cutoff: float = 0.25
-    """k_c as a share of the highest wave number of the grid."""
+    Args:
+        x: Valid windows, zero where not known.
+        known: Where they are known.
+        seeds: Seeds of the initial angles.
+        logit: Returns the model's logit of windows like x.
+        residual: Returns mean squares per term, also for several copies of the batch.
+        kappa: Excess to reach.
+        steps: Steps up the gradients.
+        amplitude: Smallest and largest relative change of a window.
+        cutoff: k_c as a share of the highest wave number of the grid.
+    """
+    low, high = amplitude
+    middle, tiny = (low * high) ** 0.5, torch.finfo(x.dtype).tiny
+    weight = phases.smooth_weight((x.shape[-2], x.shape[-1]), cutoff, x)
+    energy, spectrum = _energy_shares(x), torch.fft.rfft2(x)
 
-    def __call__(
-        self,
-        x: Windows,
-        known: Bool[Tensor, "b y x"],
-        seeds: Int[Tensor, " b"],
-        logit: Callable[[Windows], Float[Tensor, " b"]],
-        residual: Callable[[Windows], Float[Tensor, "n term"]],
-    ) -> Windows:
-        """Return changed windows.
+    def unit(angles: Tensor) -> Tensor:
+        """Angles of a real field that change the window by 1 (for small angles)."""
+        angles = phases.antisymmetric(angles, x.shape[-1])
+        size = (energy * angles.square()).sum((1, 2, 3), keepdim=True).sqrt()
+        return torch.where(size > 0, angles / size, 0.0)
 
-        Args:
-            x: Valid windows, zero where not known.
-            known: Where they are known.
-            seeds: Seeds of the initial angles.
-            logit: Returns the model's logit of windows like x.
-            residual: Returns mean squares per term, also for several copies of the batch.
-        """
-        weight = phases.smooth_weight((x.shape[-2], x.shape[-1]), self.cutoff, x)
-        start = phases.random_angles(seeds, "adversarial", x)
-        low, high = self.amplitude
-        energy = _shares(x)
-        first = _unit(start * weight, energy, x) * (low * high) ** 0.5
-        valid = residual(x)
-        scale = valid + FLOOR * residual(phases.turned(x, first, known, rounds=0))
-        scale = scale.clamp(min=torch.finfo(x.dtype).tiny)
-        angles = self._climb(x, known, first, weight, energy, logit, lambda y: residual(y) / scale)
+    angles = unit(phases.random_angles(seeds, "adversarial", x) * weight) * middle
+    valid = residual(x)
+    scale = valid + FLOOR * residual(phases.turned(x, angles, known, rounds=0))
+    scale = scale.clamp(min=tiny)
+    for _ in range(steps):
+        with torch.enable_grad():
+            angles = angles.detach().requires_grad_()
+            turn = torch.polar(torch.ones_like(angles), angles)
+            trial = torch.fft.irfft2(spectrum * turn, s=x.shape[-2:])
+            trial = torch.where(known[:, None], trial, 0.0)
+            (up,) = torch.autograd.grad(logit(trial).sum(), angles, retain_graph=True)
+            # A window at rest has no residual, whatever the angles.
+            away = (residual(trial) / scale).mean(-1).clamp(min=tiny).log().sum()
+            (out,) = torch.autograd.grad(away, angles)
+        # Steps of twice the length of the angles, so that the start matters little.
+        angles = angles.detach()
+        ascent = _normalised(up * weight) + _normalised(out * weight)
+        angles = unit(angles + _length(angles) * ascent) * middle
 
-        def excess(y: Tensor) -> Tensor:
-            return (residual(y).view(-1, *scale.shape) / scale).mean(-1)
-
-        wanted = self.kappa * (valid / scale).mean(-1)
-        return self._smallest(x, known, _unit(angles, energy, x), excess, wanted)
-
-    def _climb(
-        self,
-        x: Tensor,
-        known: Tensor,
-        angles: Tensor,
-        weight: Tensor,
-        energy: Tensor,
-        logit: Callable[[Tensor], Tensor],
-        residual: Callable[[Tensor], Tensor],
-    ) -> Tensor:
-        """Angles of the same size that look more valid to the model and violate the equation."""
-        spectrum, (low, high) = torch.fft.rfft2(x), self.amplitude
-        tiny = torch.finfo(x.dtype).tiny
-        for _ in range(self.steps):
-            with torch.enable_grad():
-                angles = angles.detach().requires_grad_()
-                turn = torch.polar(torch.ones_like(angles), angles)
-                trial = torch.fft.irfft2(spectrum * turn, s=x.shape[-2:])
-                trial = torch.where(known[:, None], trial, 0.0)
-                (up,) = torch.autograd.grad(logit(trial).sum(), angles, retain_graph=True)
-                # A window at rest has no residual, whatever the angles.
-                away = residual(trial).mean(-1).clamp(min=tiny).log().sum()
-                (out,) = torch.autograd.grad(away, angles)
-            # Steps of twice the length of the angles, so that the start matters little.
-            angles = angles.detach()
-            ascent = _normalised(up * weight) + _normalised(out * weight)
-            angles = angles + _length(angles) * ascent
-            angles = _unit(angles, energy, x) * (low * high) ** 0.5
-        return angles
-
-    def _smallest(
-        self,
-        x: Tensor,
-        known: Tensor,
-        angles: Tensor,
-        excess: Callable[[Tensor], Tensor],
-        wanted: Tensor,
-    ) -> Tensor:
-        """The windows at the smallest amplitude beyond the wanted excess."""
-        low, high = self.amplitude
-        share = torch.arange(1, TRIALS + 1, dtype=x.dtype, device=x.device)[:, None] / TRIALS
-        lower, upper = torch.full_like(wanted, low), torch.full_like(wanted, high)
-        copies, repeated = x.repeat(TRIALS, 1, 1, 1), known.repeat(TRIALS, 1, 1)
-        chosen = x
-        for _ in range(2):
-            amplitude = lower * (upper / lower) ** share  # (trial, b), growing
-            turns = (amplitude[..., None, None, None] * angles).flatten(0, 1)
-            trials = phases.turned(copies, turns, repeated)
-            beyond = excess(trials) > wanted
-            # argmax finds the first one beyond; if there is none, the last trial is used.
-            trial = torch.where(beyond.any(0), beyond.int().argmax(0), TRIALS - 1)
-            upper = amplitude.gather(0, trial[None])[0]
-            before = amplitude.gather(0, (trial - 1).clamp(min=0)[None])[0]
-            lower = torch.where(trial > 0, before, lower)
-            chosen = trials.view(TRIALS, *x.shape)[trial, torch.arange(len(x), device=x.device)]
-        return chosen
+    angles = unit(angles)
+    wanted = kappa * (valid / scale).mean(-1)
+    share = torch.arange(1, TRIALS + 1, dtype=x.dtype, device=x.device)[:, None] / TRIALS
+    lower, upper = torch.full_like(wanted, low), torch.full_like(wanted, high)
+    copies, repeated = x.repeat(TRIALS, 1, 1, 1), known.repeat(TRIALS, 1, 1)
+    chosen = x
+    for _ in range(2):
+        sizes = lower * (upper / lower) ** share  # (trial, b), growing
+        turns = (sizes[..., None, None, None] * angles).flatten(0, 1)
+        trials = phases.turned(copies, turns, repeated)
+        beyond = (residual(trials).view(-1, *scale.shape) / scale).mean(-1) > wanted
+        # argmax finds the first one beyond; if there is none, the last trial is used.
+        first = torch.where(beyond.any(0), beyond.int().argmax(0), TRIALS - 1)
+        upper = sizes.gather(0, first[None])[0]
+        before = sizes.gather(0, (first - 1).clamp(min=0)[None])[0]
+        lower = torch.where(first > 0, before, lower)
+        chosen = trials.view(TRIALS, *x.shape)[first, torch.arange(len(x), device=x.device)]
+    return chosen
 
 
 @contextmanager
@@ -197,18 +170,11 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _shares(x: Windows) -> Tensor:
+def _energy_shares(x: Windows) -> Tensor:
     """Share of every mode of every field in the variance of the window."""
     variance = x.var((-2, -1), correction=0, keepdim=True)
     total = variance.sum(1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
     return phases.mode_energy(x) * (variance / total)
-
-
-def _unit(angles: Tensor, energy: Tensor, x: Tensor) -> Tensor:
-    """Angles of a real field, scaled to a relative change of the window by 1 (for small angles)."""
-    angles = phases.antisymmetric(angles, x.shape[-1])
-    size = (energy * angles.square()).sum((1, 2, 3), keepdim=True).sqrt()
-    return torch.where(size > 0, angles / size, 0.0)
 
 
 def _length(angles: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ from pibert.config import Bounds, NonNegative, NonNegativeInt, check
 from pibert.fields import Batch, FieldSpec, Normalizer
 from pibert.physics import find_family
 from pibert.pretraining import phases
-from pibert.pretraining.adversarial import Attack, WindowResidual, evaluation_mode
+from pibert.pretraining.adversarial import WindowResidual, attack, evaluation_mode
 from pibert.pretraining.boundaries import BrokenBoundaries
 from pibert.pretraining.omission import OmittedTerms
 
@@ -44,7 +44,7 @@ Kind = Literal["noise", "adversarial", "shuffled", "parameters", "boundary", "om
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Share = Annotated[float, Bounds(above=0, most=1)]
 
-Made = tuple[Float[Tensor, "b hc y x"], Float[Tensor, "b 16"]]
+Windows = tuple[Float[Tensor, "b hc y x"], Float[Tensor, "b 16"]]
 
 LARGEST_OMISSION = 1.0
 """Largest amplitude of the change that an omitted term may make."""
@@ -134,7 +134,7 @@ class Negatives:
         wanted = config.kinds or KINDS
         self.kinds: tuple[Kind, ...] = tuple(k for k in wanted if k not in self.unavailable)
         """The kinds that ``draw`` uses."""
-        self._makers: dict[Kind, Callable[..., Made]] = {
+        self._makers: dict[Kind, Callable[..., Windows]] = {
             "noise": self._noise,
             "adversarial": self._adversarial,
             "shuffled": self._shuffled,
@@ -175,7 +175,7 @@ class Negatives:
         batch: Batch,
         model: nn.Module | None = None,
         amplitude: float | None = None,
-    ) -> Made:
+    ) -> Windows:
         """Fields and parameters of one negative of each sample.
 
         Args:
@@ -197,7 +197,7 @@ class Negatives:
         return self._makers[kind](batch, self._amplitude(batch, kind, amplitude))
 
     @torch.no_grad()
-    def draw(self, batch: Batch, model: nn.Module | None = None) -> Made:
+    def draw(self, batch: Batch, model: nn.Module | None = None) -> Windows:
         """One negative of each sample. The kinds alternate along the order of the epoch.
 
         The order is shuffled in every epoch, so a sample meets all kinds in time. The rows of a
@@ -220,21 +220,14 @@ class Negatives:
         share = sample_rng.uniform(batch.seeds, f"amplitude of {kind}")
         return low * (high / low) ** share
 
-    def _noise(self, batch: Batch, amplitude: Tensor) -> Made:
+    def _noise(self, batch: Batch, amplitude: Tensor) -> Windows:
         raw = phases.random_angles(batch.seeds, "noise", batch.x)
         angles = phases.angles_of_size(batch.x, raw, amplitude.to(batch.x.dtype))
         return phases.turned(batch.x, angles, batch.mask), batch.parameters
 
-    def _adversarial(self, batch: Batch, model: Any) -> Made:
+    def _adversarial(self, batch: Batch, model: Any) -> Windows:
         if model is None:
             raise ValueError("adversarial negatives need the model that they should fool")
-        config = self.config
-        attack = Attack(
-            kappa=config.kappa,
-            steps=config.adversarial_steps,
-            amplitude=config.adversarial_amplitude,
-            cutoff=config.smoothness,
-        )
         terms = WindowResidual(self.spec, self.normalizer)
         counted = terms.counted(batch.x, batch.mask)
 
@@ -253,10 +246,14 @@ class Negatives:
                 batch.seeds,
                 lambda x: model.consistency(x, batch.parameters, batch.mask).float(),
                 residual,
+                kappa=self.config.kappa,
+                steps=self.config.adversarial_steps,
+                amplitude=self.config.adversarial_amplitude,
+                cutoff=self.config.smoothness,
             )
         return x, batch.parameters
 
-    def _shuffled(self, batch: Batch, amplitude: Tensor) -> Made:
+    def _shuffled(self, batch: Batch, amplitude: Tensor) -> Windows:
         assert self._orders is not None
         self._orders = self._orders.to(batch.x.device)
         orders = self._orders[sample_rng.integer(batch.seeds, "shuffled", len(self._orders))]
@@ -264,23 +261,23 @@ class Negatives:
         rows = torch.arange(len(frames), device=frames.device)[:, None]
         return frames[rows, orders].flatten(1, 2), batch.parameters
 
-    def _parameters(self, batch: Batch, amplitude: Tensor) -> Made:
+    def _parameters(self, batch: Batch, amplitude: Tensor) -> Windows:
         assert self._table is not None
         self._table = self._table.to(batch.x.device)
         share = sample_rng.uniform(batch.seeds, "parameters")
-        own, least = batch.parameters, self.config.parameter_distance
-        other = other_parameters(own, self._table, share, least)
-        alike = ((other == own) | own.isnan()).all(1)
+        true, least = batch.parameters, self.config.parameter_distance
+        other = other_parameters(true, self._table, share, least)
+        is_same = ((other == true) | true.isnan()).all(1)
         noise, _ = self._noise(batch, self._amplitude(batch, "noise", None))
-        return torch.where(alike[:, None, None, None], noise, batch.x), other
+        return torch.where(is_same[:, None, None, None], noise, batch.x), other
 
-    def _boundary(self, batch: Batch, amplitude: Tensor) -> Made:
+    def _boundary(self, batch: Batch, amplitude: Tensor) -> Windows:
         addition = self._boundaries.addition(batch.mask, batch.seeds).to(batch.x.dtype)
         frames = batch.x.unflatten(1, (self.history, self.channels))
         scale = phases.scale_to(addition, frames[:, -1], batch.mask, amplitude)
         return (frames + (addition * scale)[:, None]).flatten(1, 2), batch.parameters
 
-    def _omitted(self, batch: Batch, amplitude: Tensor) -> Made:
+    def _omitted(self, batch: Batch, amplitude: Tensor) -> Windows:
         assert self._omission is not None
         frames = batch.x.unflatten(1, (self.history, self.channels))
         change = self._omission.change(frames, batch.parameters, batch.mask, batch.seeds)
@@ -326,7 +323,7 @@ def parameters_differ(table: Float[Tensor, "n q"]) -> bool:
 
 
 def other_parameters(
-    own: Float[Tensor, "b q"],
+    true: Float[Tensor, "b q"],
     table: Float[Tensor, "n q"],
     share: Float[Tensor, " b"],
     least: float,
@@ -334,13 +331,13 @@ def other_parameters(
     """A row of the table for each sample that differs from its parameters, NaN where unknown.
 
     Unknown parameters stay unknown, and known ones known. A sample without a known parameter that
-    varies in the table keeps its own. ``share`` in [0, 1) selects among the rows at least ``least``
+    varies in the table keeps them. ``share`` in [0, 1) selects among the rows at least ``least``
     away (root of the sum of squares), or among the most distant ones.
     """
-    distance = (own[:, None] - table).square().nansum(-1).sqrt()  # (b, n)
+    distance = (true[:, None] - table).square().nansum(-1).sqrt()  # (b, n)
     bound = distance.amax(1, keepdim=True).clamp(max=least)
     far: Bool[Tensor, "b n"] = (distance >= bound) & (distance > 0)
     number = (share * far.sum(1)).long()
     row = (far.cumsum(1) <= number[:, None]).sum(1).clamp(max=len(table) - 1)
     other = table[row]
-    return torch.where(own.isnan() | other.isnan(), own, other)
+    return torch.where(true.isnan() | other.isnan(), true, other)

@@ -79,10 +79,10 @@ class OmittedTerms:
     ) -> Float[Tensor, "b c y x"]:
         """The change of the last standardised frame, zero where not known."""
         mean, std = self.normalizer.mean, self.normalizer.std
-        places = channel_places(self.family, self.spec.channels)
+        indices = channel_places(self.family, self.spec.channels)
         lot = sample_rng.integer(seeds, "omitted", len(self.terms))
         omission = families.Omission(
-            fields={name: frames[:, :, i] * std[i] + mean[i] for name, i in places.items()},
+            fields={name: frames[:, :, i] * std[i] + mean[i] for name, i in indices.items()},
             known=known,
             coefficients=known_coefficients(self.family, self.spec, parameters),
             keep={term: (lot != i).to(frames.dtype) for i, term in enumerate(self.terms)},
@@ -91,5 +91,5 @@ class OmittedTerms:
         )
         whole = torch.zeros_like(frames[:, -1])
         for name, change in self.family.change_without(omission).items():
-            whole[:, places[name]] = change / std[places[name]]
+            whole[:, indices[name]] = change / std[indices[name]]
         return torch.where(known[:, None], whole, 0.0)

@@ -249,7 +249,7 @@ def build_case(
         start=start.to(device, dtype),
         cells=cells,
         speed=speed,
-        grid=grid_of(shape, box, cells, origin, view, body, coarsen),
+        grid=_view_grid(shape, box, cells, origin, view, body, coarsen),
         view=view,
         coarsen=coarsen,
         solid=None if body is None else inside(shape, body).to(device),
@@ -289,7 +289,7 @@ def with_sponge(
     return thin + (thin.clamp(min=speed * cells / 10) - thin) * depth.clamp(0, 1) ** 2
 
 
-def grid_of(
+def _view_grid(
     shape: tuple[int, int],
     box: Box,
     cells: float,

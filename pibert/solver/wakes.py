@@ -11,17 +11,10 @@ from torch import Tensor
 
 from pibert.config import Count, NonNegative, Positive
 from pibert.fields import Boundary
-from pibert.solver.boundaries import Box, Shape, Side, inside, make_links
+from pibert.solver.boundaries import Box, Shape, Side
 from pibert.solver.immersed import ImmersedCylinder, Oscillator
 from pibert.solver.lattice import Scheme, equilibrium
-from pibert.solver.lattice_recipe import (
-    Drawn,
-    LatticeRecipe,
-    Scales,
-    build_case,
-    grid_of,
-    with_sponge,
-)
+from pibert.solver.lattice_recipe import Drawn, LatticeRecipe, Scales, build_case, with_sponge
 from pibert.solver.recipes import Range, Recipe, generator_of, uniform
 from pibert.solver.stepping import Case
 
@@ -41,6 +34,7 @@ def cylinder(
     perturbation: float | Sequence[float] = 0.0,
     sides: Literal["slip", "far"] = "far",
     sponge: float = 3.0,
+    fixed: float | None = 0.0,
     **options: Any,
 ) -> Case:
     """A circular cylinder in a uniform stream along x; D is its diameter.
@@ -63,11 +57,13 @@ def cylinder(
         sponge: Length of the layer in front of the outflow, in D, in which the viscosity rises to
             that of Re = 10, so that vortices fade before they leave. A layer of one D at the
             inflow suppresses disturbances that would grow at low viscosity.
+        fixed: Distance of the fixed cylinder upstream of the centre, in D; None leaves it out.
         options: ``scheme``, ``smagorinsky``, ``dtype`` and ``device`` of ``build_case``.
     """
     columns, rows = (round(length * cells) for length in domain)
     centre = (upstream * cells - 0.5, (rows - 1) / 2)
     left, right, bottom, top = (-1e6, 1e6, -1e6, 1e6) if view is None else view
+    body = None if fixed is None else circle(centre[0] - fixed * cells, centre[1], cells / 2)
     return build_case(
         "cylinder",
         reynolds,
@@ -76,7 +72,7 @@ def cylinder(
         cells=cells,
         speed=speed,
         origin=(-centre[0], -centre[1]),
-        body=circle(*centre, cells / 2),
+        body=body,
         viscosity=with_sponge(reynolds, columns, cells, speed, outflow=sponge, inflow=1.0),
         view=(
             _cells_between(bottom, top, centre[1], cells, rows, coarsen),
@@ -116,43 +112,32 @@ def tandem(
         view: As in ``cylinder``.
         stream: Other arguments of ``cylinder``.
     """
-    alone = cylinder(reynolds, cells=cells, domain=domain, upstream=upstream, view=view, **stream)
-    speed, dtype, device = alone.speed, alone.start.dtype, alone.start.device
-    shape = (alone.start.shape[2], alone.start.shape[3])
-    centre = (upstream * cells - 0.5, (shape[0] - 1) / 2)
-    origin = (-centre[0], -centre[1])
-    box = _stream_box(speed, "far")
-    body = None if gap is None else circle(centre[0] - gap * cells, centre[1], cells / 2)
-    solid = None if body is None else inside(shape, body).to(device)
+    stream |= {"cells": cells, "domain": domain, "upstream": upstream, "view": view}
+    case = cylinder(reynolds, fixed=gap, **stream)
+    start, solid = case.start, case.solid
+    rows, columns = start.shape[2:]
     mount = Oscillator.from_numbers(
         mass_ratio=torch.tensor(mass, dtype=torch.float64),
         reduced_velocity=torch.tensor(reduced_velocity, dtype=torch.float64),
         damping_ratio=torch.tensor(damping_ratio, dtype=torch.float64),
         diameter=cells,
-        speed=speed,
+        speed=case.speed,
     )
 
     def make_mover(compiled: bool) -> ImmersedCylinder:
         return ImmersedCylinder(
             mount,
-            centre=centre,
+            centre=(upstream * cells - 0.5, (rows - 1) / 2),
             diameter=cells,
             travel=travel * cells,
-            shape=shape,
-            dtype=dtype,
-            device=device,
+            shape=(rows, columns),
+            dtype=start.dtype,
+            device=start.device,
             compiled=compiled,
         )
 
-    return replace(
-        alone,
-        name="tandem",
-        links=make_links(shape, box, body, dtype, device),
-        start=alone.start if solid is None else alone.start.masked_fill(solid, 0.0),
-        grid=grid_of(shape, box, cells, origin, alone.view, body, alone.coarsen),
-        solid=solid,
-        mover=make_mover,
-    )
+    start = start if solid is None else start.masked_fill(solid, 0.0)
+    return replace(case, name="tandem", start=start, mover=make_mover)
 
 
 def _stream_box(speed: float, sides: str) -> Box:

@@ -72,7 +72,7 @@ def fit(
     hardware: Hardware = ONE_DEVICE,
     identity: str = "",
     save_best: SaveBest | None = None,
-    best_is_there: Callable[[], bool] | None = None,
+    best_exists: Callable[[], bool] | None = None,
     calls: Callable[[int], int] = lambda epoch: 1,
     reporter: Reporter | None = None,
     fabric: Any = None,
@@ -93,7 +93,7 @@ def fit(
         identity: A hash of all settings that must be the same when a run is resumed.
         save_best: Called in the first process when there are better weights, with the model that
             has them and their metrics; without validation, after every epoch.
-        best_is_there: Returns whether the result of ``save_best`` still exists, called in the first
+        best_exists: Returns whether the result of ``save_best`` still exists, called in the first
             process when a run is resumed. If not, it is written again, provided the state still
             has the weights.
         calls: Calls of the model for a sample in every epoch, for the log.
@@ -132,7 +132,7 @@ def fit(
         )
         validation = objectives(config.epochs - 1)
         try:
-            resumed_from = run.resume(validation, best_is_there)
+            resumed_from = run.resume(validation, best_exists)
             while not run.is_finished:
                 run.train_epoch(objectives(run.progress.epoch))
                 run.close_epoch(validation, calls(run.progress.epoch))
@@ -249,14 +249,14 @@ class Run:
 
     # The start
 
-    def resume(self, validation: Objective, best_is_there: Callable[[], bool] | None) -> int | None:
+    def resume(self, validation: Objective, best_exists: Callable[[], bool] | None) -> int | None:
         """Restore the state of the folder, if it has one; returns its step."""
         stored = self.checkpoints.load(self.logs)
         self.progress = done = stored or Progress()
         if stored is None:
             self._check_monitor(validation)
-        elif best_is_there is not None:
-            self.checkpoints.restore_best(done, best_is_there)
+        elif best_exists is not None:
+            self.checkpoints.restore_best(done, best_exists)
         if self.config.warmup_epochs > self.config.epochs and not self.is_finished:
             self.reporter.say(
                 f"warmup_epochs = {self.config.warmup_epochs:g} is more than epochs = "
@@ -435,8 +435,8 @@ class Run:
         order, batches = self.validation
         self.model.eval()
         logs = LogSums(self.device)
-        places = (place for step in range(order.steps_per_epoch) for place in order.places(step))
-        for batch, (start, stop) in zip(batches, places, strict=True):
+        spans = (span for step in range(order.steps_per_epoch) for span in order.places(step))
+        for batch, (start, stop) in zip(batches, spans, strict=True):
             batch = batch.to(self.device).reseeded(self.seed, 0, start)
             loss, values = self.graphs.evaluate(objective, batch)
             logs.add(loss, values, stop - start)

@@ -176,7 +176,7 @@ LEAST_SIDE = 8
 def orthogonalised(matrices: Tensor) -> Tensor:
     """Matrices (..., rows, columns) with their singular values moved close to 1."""
     a, b, c = _COEFFICIENTS
-    # Half precision is enough, and fast where there are units for it.
+    # Half precision is accurate enough, and fast on a GPU.
     x = matrices.to(torch.bfloat16 if matrices.is_cuda else torch.float32)
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x

@@ -83,10 +83,10 @@ def pde_residual(
                 f"{type(model).__name__}; train it by the supervised objective, whose divergence "
                 "term is the continuity residual on the grid"
             )
-        found = cast(Any, model).total_derivatives(batch.x, batch.parameters, batch.mask)
-        frames = found.field.unflatten(1, (-1, channels))
+        slopes = cast(Any, model).total_derivatives(batch.x, batch.parameters, batch.mask)
+        frames = slopes.field.unflatten(1, (-1, channels))
         known = batch.target_mask[:, : frames.shape[1]]
-        terms = {"continuity": continuity(found, scales, known & batch.mask[:, None])}
+        terms = {"continuity": continuity(slopes, scales, known & batch.mask[:, None])}
         if transport:
             terms["transport"] = vorticity_transport(frames, batch, scales)
         for name, term in terms.items():
@@ -100,17 +100,17 @@ def pde_residual(
     return objective
 
 
-def continuity(found: FieldDerivatives, scales: LossScales, known: Known) -> Scalar:
-    """Mean squared divergence by the model's own derivatives, in units of U / h."""
+def continuity(slopes: FieldDerivatives, scales: LossScales, known: Known) -> Scalar:
+    """Mean squared divergence by the derivatives of the model, in units of U / h."""
     spec = scales.spec
     assert spec.velocity is not None
     unit = spec.grid.cell_length / scales.reference_velocity
     u_x, v_y = (
         derivative.unflatten(1, (-1, len(spec.channels)))[:, :, i]
         * (unit * scales.normalizer.std[i])
-        for derivative, i in zip((found.along_x, found.along_y), spec.velocity, strict=True)
+        for derivative, i in zip((slopes.along_x, slopes.along_y), spec.velocity, strict=True)
     )
-    counted = scales.fluid(known & found.defined[:, None], u_x.device)
+    counted = scales.fluid(known & slopes.defined[:, None], u_x.device)
     assert counted is not None
     return _mean_square(u_x + v_y, counted)
 
@@ -126,11 +126,10 @@ def vorticity_transport(frames: Frames, batch: Batch, scales: LossScales) -> Sca
     u, v = scales.velocity(torch.cat((last, frames.to(last.dtype)), dim=1))
     known = torch.cat((batch.mask[:, None], batch.target_mask[:, :steps]), dim=1)
     family = Incompressible()
-    found = known_coefficients(family, spec, batch.parameters)
     coefficients = {
         name: (value[:, None].expand(-1, steps) if isinstance(value, Tensor) else value)
         / (speed * h)
-        for name, value in found.items()
+        for name, value in known_coefficients(family, spec, batch.parameters).items()
     }
     assert spec.dt is not None
     residuals, defined = masked_residuals(

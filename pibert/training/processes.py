@@ -1,6 +1,6 @@
 """One or several processes: launch, communication, and the sum of their gradients.
 
-Lightning Fabric starts or finds the processes (its own launcher, torchrun, SLURM), chooses devices
+Lightning Fabric starts or finds the processes (by itself, torchrun or SLURM), chooses devices
 and makes the process group. The model is not wrapped: when all pieces of a batch are done, each
 process copies its gradients into one buffer, with its share of the loss, and one call sums them.
 Pieces are weighted by their samples, so any objective works (several calls of the model, unused

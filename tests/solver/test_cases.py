@@ -103,7 +103,7 @@ def test_the_tube_becomes_poiseuille_flow() -> None:
     assert bottom == top == Boundary.WALL
 
 
-def test_the_dam_dams() -> None:
+def test_the_barrier_accelerates_and_separates_the_flow() -> None:
     case = dam([30.0], cells=6, height=4.0, length=10.0, position=3.0, speed=0.08)
     solution = run(case, 2, case.steps(20.0))
     u, v, _ = solution.fields[0, -1].double()

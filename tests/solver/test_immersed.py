@@ -228,7 +228,7 @@ def open_links(shape: tuple[int, int], speed: float) -> Links:
     return make_links(shape, Box(Side(Boundary.INFLOW, stream), out, out, out), None, DOUBLE)
 
 
-def test_a_body_beyond_its_travel_is_reported_and_the_others_go_on() -> None:
+def test_a_body_beyond_its_travel_is_reported_and_the_others_continue() -> None:
     mass = reals(200.0, 200.0, 200.0)
     body = small_body(Oscillator(mass, 0 * mass, 0 * mass), travel=3.0)
     body.velocity += reals(0.01, 0.2, 0.01)

@@ -58,7 +58,7 @@ def states_of(trajectory: Trajectory) -> Tensor:
 
 
 @every_case
-def test_a_sample_is_the_same_bit_for_bit_in_any_company(recipe: PeriodicRecipe) -> None:
+def test_a_sample_is_bit_identical_in_any_batch(recipe: PeriodicRecipe) -> None:
     together = completed(recipe, [0, 1, 2, 3, 4])
     pair = completed(recipe, [3, 1])
     assert [t.name for t in pair] == [together[3].name, together[1].name]
@@ -69,7 +69,7 @@ def test_a_sample_is_the_same_bit_for_bit_in_any_company(recipe: PeriodicRecipe)
 
 
 @every_case
-def test_a_trajectory_says_what_it_is(recipe: PeriodicRecipe) -> None:
+def test_a_trajectory_carries_its_metadata(recipe: PeriodicRecipe) -> None:
     told: list[float] = []
     (trajectory,) = recipe.simulate([2], progress=told.append)
     assert isinstance(trajectory, Trajectory)
@@ -121,7 +121,7 @@ def test_frames_obey_their_family_as_spacing_and_interval_shrink(name: str) -> N
         assert measured_order([sizes[term] for sizes in left]) > order, term
 
 
-def test_a_sample_that_blows_up_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diverged_sample_does_not_affect_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = RECIPES["gray-scott"]
     (calm,) = completed(recipe, [0])
     draw = recipe.draw

@@ -41,7 +41,7 @@ def test_a_warm_up_delays_the_first_frame() -> None:
     torch.testing.assert_close(late.fields, whole.fields[:, 2:], rtol=0, atol=0)
 
 
-def test_a_diverged_sample_is_flagged_while_the_others_go_on() -> None:
+def test_a_diverged_sample_is_flagged_while_the_others_continue() -> None:
     case = fragile_batch()
     solution = run(case, 4, 20, raise_on_divergence=False)
     assert solution.diverged == (False, True, False)
@@ -75,7 +75,7 @@ def test_the_view_is_cut_out_of_the_domain() -> None:
     assert x.min() >= -1 and x.max() < 2.5 and y.min() >= -1 and y.max() < 1.2
 
 
-def test_every_sample_is_looked_at_in_its_own_rhythm() -> None:
+def test_every_sample_has_its_own_frame_interval() -> None:
     case = taylor_green([50.0, 50.0], shape=(8, 12), dtype=DOUBLE)
     every_step = run(case, 12, 1).fields[0]
     solution = run(case, 4, [2, 3.25])

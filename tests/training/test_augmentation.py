@@ -146,7 +146,7 @@ def test_unknown_points_stay_zero_and_move_along(name: str, grid: Grid) -> None:
     assert not torch.equal(after.mask, batch.mask)
 
 
-def test_the_draw_of_a_sample_does_not_depend_on_its_batch() -> None:
+def test_the_augmentation_of_a_sample_does_not_depend_on_its_batch() -> None:
     batch = make_batch(draw(16, 3, 4, 8, 8), NORMALIZER)
     spec = FieldSpec(family="incompressible", channels=CHANNELS, grid=SQUARE)
     change = augmenter(Augmentation(reflect_x=True, rotate=True), spec, NORMALIZER)
@@ -197,7 +197,7 @@ def body(*points: tuple[int, int], shape: tuple[int, int] = (6, 9)) -> Tensor:
         (Grid((6, 9), sides=Sides(*[Boundary.WALL] * 4)), ()),
     ],
 )
-def test_what_a_set_up_has(grid: Grid, expected: tuple[str, ...]) -> None:
+def test_symmetries_of_a_configuration(grid: Grid, expected: tuple[str, ...]) -> None:
     spec = FieldSpec(family="incompressible", grid=grid)
     assert allowed(spec) == expected
     auto = Augmentation(reflect_x="auto", reflect_y="auto", rotate="auto")
@@ -221,13 +221,15 @@ def flow(grid: Grid, **changes: Any) -> FieldSpec:
         ("reflect_x", flow(BOX, channels=("p", "u")), "both components"),
     ],
 )
-def test_a_symmetry_that_is_not_there_is_refused(name: str, spec: FieldSpec, reason: str) -> None:
+def test_a_symmetry_that_the_grid_rules_out_is_refused(
+    name: str, spec: FieldSpec, reason: str
+) -> None:
     with refused(f"augmentation {name}", reason):
         only(name).chosen(spec)
     assert only(name, "auto").chosen(spec) == ()
 
 
-def test_a_user_may_vouch_for_what_the_grid_cannot_tell() -> None:
+def test_true_includes_symmetries_that_the_grid_leaves_open() -> None:
     for spec in (
         FieldSpec(family="incompressible", grid=Grid((6, 9))),
         FieldSpec(grid=BOX, family=None),

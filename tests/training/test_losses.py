@@ -54,14 +54,6 @@ def test_the_published_weights() -> None:
 # Values
 
 
-def test_scales_that_do_not_fit_the_fields_are_refused() -> None:
-    spec = FieldSpec(family="incompressible")
-    with refused("('u', 'v')", "found 3"):
-        LossScales.from_training(spec, Normalizer.identity(3))
-    with refused("reference velocity", "found 0"):
-        LossScales(spec=spec, normalizer=Normalizer.identity(2), reference_velocity=0.0)
-
-
 def test_derivative_terms_by_hand_on_unequal_spacing_and_a_non_square_grid() -> None:
     # Second-order stencils are exact for quadratics, at the sides too. By hand:
     # u_x + v_y = 6x + 4y - x = 5x + 4y, lap u = 6, lap v = 4; unit length h = sqrt(0.5 * 0.08).

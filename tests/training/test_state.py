@@ -56,13 +56,6 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
             assert torch.equal(wanted[name], read[name]), name
 
 
-@pytest.mark.parametrize(("identity", "seed", "named"), [("xyz", 7, "'abc'"), ("abc", 8, "seed 7")])
-def test_another_run_is_refused(tmp_path: Path, identity: str, seed: int, named: str) -> None:
-    save_state(tmp_path, some_state())
-    with refused(named, "another folder"):
-        load_state(tmp_path, identity=identity, seed=seed)
-
-
 def flip_a_bit(data: bytes, name: str) -> bytes:
     """In a tensor of a safetensors file."""
     size = int.from_bytes(data[:8], "little")
@@ -117,23 +110,6 @@ def test_the_state_before_a_damaged_one_is_taken(tmp_path: Path, kind: str) -> N
     (text,) = said
     assert str(tmp_path / FILE) in text and f"from {tmp_path / PREVIOUS}" in text
     assert "step 41" in text
-
-
-@pytest.mark.parametrize(
-    ("header", "garbled"),
-    [
-        ({}, "progress"),
-        ({"progress": {"epoch": "many"}}, "epoch"),
-        ({"progress": {"logs": None}}, "logs"),
-    ],
-)
-def test_a_state_needs_its_progress(
-    tmp_path: Path, header: dict[str, object], garbled: str
-) -> None:
-    known = {"format": "pibert-state", "version": 1, "identity": "abc", "seed": 7}
-    state_module.write_tensors(tmp_path / FILE, {"model/a": torch.ones(2)}, known | header)
-    with refused("damaged", garbled):
-        load_state(tmp_path, identity="abc", seed=7)
 
 
 def test_leftovers_of_a_dead_writer_are_cleared_away(tmp_path: Path) -> None:

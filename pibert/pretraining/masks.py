@@ -30,7 +30,7 @@ from torch import Tensor
 from pibert import sample_rng
 from pibert.config import Bounds, Count, NonNegative, check
 from pibert.fields import Batch, FieldSpec, Normalizer, known_coefficients
-from pibert.fields.equations import channel_places
+from pibert.fields.equations import channel_places, has_equations
 from pibert.physics import derivatives, find_family, magnitude, masked_residuals
 
 Kind = Literal["pixels", "blocks", "structured", "sensors", "regions"]
@@ -90,7 +90,16 @@ def choose(batch: Batch, masking: Masking, spec: FieldSpec, normalizer: Normaliz
             f"expected blocks that fit a field of {batch.x.shape[-2]} x {batch.x.shape[-1]} "
             f"points, found block = {masking.block}"
         )
-    drawn = [_hide(kind, batch, masking, spec, normalizer) for kind in kinds]
+    makers: dict[str, Callable[[], Hidden]] = {
+        "pixels": lambda: _pixels(batch, masking),
+        "blocks": lambda: _blocks(batch, masking, None),
+        "structured": lambda: _blocks(
+            batch, masking, GUIDES[masking.guide](batch, spec, normalizer)
+        ),
+        "sensors": lambda: _sensors(batch, masking),
+        "regions": lambda: _regions(batch, masking, spec),
+    }
+    drawn = [makers[kind]() for kind in kinds]
     points, lots = drawn[0]
     if len(drawn) > 1:
         which = sample_rng.integer(batch.seeds, "mask kind", len(masking.kinds))
@@ -99,21 +108,6 @@ def choose(batch: Batch, masking: Masking, spec: FieldSpec, normalizer: Normaliz
             mine = torch.stack([which == number for number in numbers]).any(0)[:, None, None]
             points, lots = torch.where(mine, one.points, points), torch.where(mine, one.lots, lots)
     return Hidden(points & batch.mask, lots)
-
-
-def _hide(
-    kind: str, batch: Batch, masking: Masking, spec: FieldSpec, normalizer: Normalizer
-) -> Hidden:
-    if kind == "pixels":
-        return _pixels(batch, masking)
-    if kind == "sensors":
-        return _sensors(batch, masking)
-    if kind == "regions":
-        return _regions(batch, masking, spec)
-    guide = None
-    if kind == "structured":
-        guide = GUIDES[masking.guide](batch, spec, normalizer)
-    return _blocks(batch, masking, guide)
 
 
 def _pixels(batch: Batch, masking: Masking) -> Hidden:
@@ -253,18 +247,13 @@ def vorticity_guide(
 @torch.no_grad()
 def residual_guide(batch: Batch, spec: FieldSpec, normalizer: Normalizer) -> Float[Tensor, "b y x"]:
     """The residuals of the PDE family, each divided by its mean over the sample, added up."""
-    if spec.family is None:
+    names = spec.channels
+    if spec.family is None or not has_equations(spec):
         raise ValueError(
-            "masks guided by the residual need a PDE family, and the field spec names none; set "
-            "guide to 'vorticity'"
+            "masks guided by the residual need a PDE family and all its channels, found channels "
+            f"{list(names)} of family {spec.family!r}; set guide to 'vorticity'"
         )
-    family, names = find_family(spec.family), spec.channels
-    missing = [name for name in family.channels if name not in names]
-    if missing:
-        raise ValueError(
-            f"the residual of {family.name!r} needs channels {list(family.channels)}, "
-            f"found {list(names)}; set guide to 'vorticity' or leave structured masks out"
-        )
+    family = find_family(spec.family)
     frames = batch.x.unflatten(1, (-1, len(names)))[:, -family.frames :]
     values, _ = masked_residuals(
         family,

@@ -112,12 +112,6 @@ def make_links(
     device: torch.device | str = "cpu",
 ) -> Links:
     """The links of a domain of (rows, columns) cells with at most one body shape in it."""
-    for a, b in (("left", "right"), ("bottom", "top")):
-        kinds = {getattr(box, a).kind, getattr(box, b).kind}
-        if Boundary.PERIODIC in kinds and len(kinds) > 1:
-            raise ValueError(f"{a} and {b} must both be periodic or neither, found {box}")
-    if any(side.kind is Boundary.OPEN for side in box):
-        raise ValueError(f"a side of the simulated domain cannot be open, found {box}")
     solid = inside(shape, body)
     _check_room(solid, box)
     on_body = _body_links(solid, body) if body is not None else []

@@ -80,11 +80,6 @@ class LossScales:
     """Results of ``masks`` by device, computed once."""
 
     def __post_init__(self) -> None:
-        if len(self.normalizer.mean) != len(self.spec.channels):
-            raise ValueError(
-                f"expected a mean and a std for each of {self.spec.channels}, "
-                f"found {len(self.normalizer.mean)}"
-            )
         if not (math.isfinite(self.reference_velocity) and self.reference_velocity > 0):
             raise ValueError(
                 f"reference velocity must be positive and finite, found {self.reference_velocity}"
@@ -96,7 +91,7 @@ class LossScales:
 
         Without velocity channels U is 1 and not used.
         """
-        stds = [normalizer.std[i] for i in spec.velocity or () if i < len(normalizer.std)]
+        stds = [normalizer.std[i] for i in spec.velocity or ()]
         velocity = math.sqrt(sum(s * s for s in stds) / len(stds)) if stds else 1.0
         return cls(spec=spec, normalizer=normalizer, reference_velocity=velocity)
 

@@ -188,9 +188,6 @@ def weighted(objectives: Mapping[str, tuple[float, Objective]]) -> Objective:
     The log has the loss of each objective, without its weight, under its name, and its own logs. If
     two objectives log the same name, the later one is prefixed by its objective.
     """
-    for name, (weight, _) in objectives.items():
-        if not (math.isfinite(weight) and weight >= 0):
-            raise ValueError(f"weight of objective {name!r} must be zero or positive: {weight}")
     used = {name: entry for name, entry in objectives.items() if entry[0]}
     if not used:
         raise ValueError(

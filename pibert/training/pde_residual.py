@@ -22,7 +22,6 @@ h / U. Means leave out unknown points, the body, and derivatives that touch them
 model is a pointwise MLP, not a PINN.
 """
 
-import math
 from typing import Any, cast
 
 import torch
@@ -62,8 +61,6 @@ def pde_residual(
         transport: Include the transport of vorticity in the residual.
         steps: See ``objectives.supervised``.
     """
-    if not (math.isfinite(weight) and weight >= 0):
-        raise ValueError(f"weight of the PDE residual must be zero or positive, found {weight}")
     if weight:
         scales.refuse_divergence("the PDE residual")
     if weight and transport and scales.spec.dt is None:

@@ -128,10 +128,6 @@ def test_the_force_is_what_the_fluid_loses() -> None:
         torch.testing.assert_close(momentum(step(f)) - start, -force[0], rtol=0, atol=1e-13)
 
 
-def test_impossible_boundaries_are_refused() -> None:
-    with refused("left and right"):
-        make_links((8, 8), Box(PERIODIC, WALL, WALL, WALL))
-    with refused("open"):
-        make_links((8, 8), Box(WALL, WALL, WALL, Side(Boundary.OPEN)))
+def test_a_body_too_close_to_a_side_is_refused() -> None:
     with refused("two cells"):
         make_links((8, 8), Box.periodic(), circle(3.0, 1.0, 2.0))

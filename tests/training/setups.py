@@ -298,6 +298,12 @@ def assert_equal_weights(a: nn.Module, b: nn.Module) -> None:
         assert torch.equal(value, b.state_dict()[name]), name
 
 
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    """Normal numbers in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
 def batch_of(x: Tensor, y: Tensor, mask: Tensor, target_mask: Tensor) -> Batch:
     """Inputs (b, hc, y, x) and targets (b, s, c, y, x), zero where they are unknown."""
     return Batch(

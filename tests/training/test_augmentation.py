@@ -12,7 +12,7 @@ from pibert.fields import Batch, Boundary, FieldSpec, Grid, Normalizer, Sides
 from pibert.physics import derivatives, exact, find_family
 from pibert.training.augmentation import Augmentation, allowed, augmented, augmenter
 from tests.helpers import refused
-from tests.training.setups import batch_of
+from tests.training.setups import batch_of, draw
 
 WALLS = Sides(Boundary.PERIODIC, Boundary.PERIODIC, Boundary.WALL, Boundary.WALL)
 CHANNEL = Sides(Boundary.INFLOW, Boundary.OUTFLOW, Boundary.WALL, Boundary.WALL)
@@ -21,11 +21,6 @@ SQUARE = Grid.periodic((8, 8), dx=0.25, dy=0.25)
 CHANNELS = ("p", "v", "u", "omega")
 NORMALIZER = Normalizer((5.0, -0.4, 0.7, 0.3), (2.0, 0.3, 1.5, 4.0))
 EACH = [("reflect_x", BOX), ("reflect_y", BOX), ("rotate", SQUARE)]
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def make_batch(physical: Tensor, normalizer: Normalizer, known: Tensor | None = None) -> Batch:

@@ -175,5 +175,3 @@ def test_models_and_windows_that_do_not_fit_are_refused() -> None:
         flow_matching(0.1)(make(align=0.0), batch)
     with refused("2 target frames", "found 1"):
         flow_matching(0.0)(make(horizon=2), batch)
-    with refused("align"):
-        flow_matching(-1.0)

@@ -16,16 +16,11 @@ from pibert.training.losses import LossScales, LossWeights
 from pibert.training.objectives import supervised
 from pibert.training.pde_residual import pde_residual, vorticity_transport
 from tests.helpers import randomise, refused, tiny_model, tiny_spec
-from tests.training.setups import assert_pieces_add_up, batch_of
+from tests.training.setups import assert_pieces_add_up, batch_of, draw
 
 WEIGHTS = LossWeights(reg=0.5, div=0.1, bnd=0.2)
 SHAPE = (9, 13)
 NORMALIZER = Normalizer((0.3, -0.1), (0.5, 2.0))
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def scales_of(spec: FieldSpec | None = None, normalizer: Normalizer = NORMALIZER) -> LossScales:

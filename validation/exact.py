@@ -7,8 +7,8 @@ import torch
 
 from pibert.physics.exact import taylor_green as exact_vortices
 from pibert.solver import run
-from pibert.solver.enclosed import channel, taylor_green
 from validation.checks import Check, Part, new_figure, save
+from validation.flows import channel, taylor_green
 
 SIZES = (16, 32, 64, 128)
 

@@ -286,7 +286,6 @@ def make_negatives(experiment: Experiment, flows: Flows, history: int) -> Negati
             torch.cat(table),
             # Bodies that differ between trajectories show as unknown points.
             solid_unknown=flows.spec.grid.body is None and _have_bodies(flows),
-            unknown_parameters=_lack_parameters(flows),
         )
     except ValueError as error:
         raise ValueError(
@@ -296,11 +295,6 @@ def make_negatives(experiment: Experiment, flows: Flows, history: int) -> Negati
 
 def _have_bodies(flows: Flows) -> bool:
     return any(trajectory.body is not None for trajectory in flows.trajectories)
-
-
-def _lack_parameters(flows: Flows) -> bool:
-    names = set(flows.spec.parameter_names)
-    return any(names - set(trajectory.parameters) for trajectory in flows.trajectories)
 
 
 def in_units_of(begun: Predictor, flows: Flows, start: str, scaling: Scaling) -> Flows:

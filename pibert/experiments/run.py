@@ -203,7 +203,7 @@ def _fit(
             hardware=experiment.hardware,
             identity=config.identity(experiment),
             save_best=_saver(experiment, setup, out, stage),
-            best_is_there=lambda: _is_readable(out),
+            best_exists=lambda: _is_readable(out),
             calls=setup.rollout.steps_at,
             reporter=reporter,
             fabric=fabric,

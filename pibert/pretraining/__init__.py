@@ -1,1 +1,1 @@
-"""Self-supervision: which points a model must fill in, what it sees there, what it must refute."""
+"""Self-supervised pretraining: masks, corruption, and negatives of equation consistency."""

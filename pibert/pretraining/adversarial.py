@@ -1,32 +1,34 @@
 """The smallest smooth change of a window that violates its equation and looks valid to a model.
 
-A change is a turn of Fourier modes (``phases``) whose angles are damped like exp(-(k / k_c)^2).
+A change is a rotation of Fourier modes (``phases``) by angles that are damped like
+exp(-(k / k_c)^2).
 
-1. From random angles, a few steps of equal length up the gradients of the model's validity logit
-   and of the logarithm of the residual, each brought to unit length.
-2. Along these angles, the smallest amplitude at which the excess is above kappa, or else the
-   largest amplitude. Amplitudes are tried side by side, a coarse row and a fine one.
+1. From random angles, take a few steps of equal length up the gradients of the model's validity
+   logit and of the logarithm of the residual, each of unit length.
+2. Along these angles, find the smallest amplitude at which the excess is above kappa, or use the
+   largest one. A coarse and a fine set of amplitudes are each tried in one batch.
 
 The excess is the mean over the terms of the equation of their mean squared residuals, each divided
-by that of the valid window: terms of different units count alike.
+by that of the valid window, so terms of different units count alike.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from pibert.fields import Boundary, FieldSpec, Normalizer, Sides, known_coefficients
+from pibert.fields.equations import channel_places
 from pibert.physics import find_family, masked_residuals
 from pibert.physics.stepping import framed
 from pibert.pretraining import phases
 
 Windows = Float[Tensor, "b hc y x"]
 TRIALS = 8
-"""Amplitudes tried side by side."""
+"""Amplitudes tried in one batch."""
 FLOOR = 1e-6
 """Least residual of a window, as a share of that at the first trial, which is not zero."""
 
@@ -35,7 +37,7 @@ class WindowResidual:
     """Mean squares of the residual terms of standardised windows.
 
     Only inner points count, those whose stencils neither touch an unknown point nor leave the grid:
-    one-sided stencils take most of the time and are the least exact.
+    one-sided stencils take most of the time and are the least accurate.
     """
 
     def __init__(self, spec: FieldSpec, normalizer: Normalizer) -> None:
@@ -45,18 +47,9 @@ class WindowResidual:
         # A body is unknown in the mask of every window.
         self.grid = replace(spec.grid, sides=Sides(*[Boundary.PERIODIC] * 4), body=None)
 
-    def __call__(
-        self,
-        x: Windows,
-        parameters: Float[Tensor, "b q"] | None,
-        known: Bool[Tensor, "b y x"],
-    ) -> Float[Tensor, "b term"]:
-        """One number per window and term, in physical units."""
-        return self.mean_squares(x, parameters, self.counted(x, known))
-
     @torch.no_grad()
     def counted(self, x: Windows, known: Bool[Tensor, "b y x"]) -> dict[str, Bool[Tensor, "b y x"]]:
-        """Where each term counts; the values of the windows do not matter."""
+        """The points at which each term counts; the values of the windows do not matter."""
         inner = known & framed(self.spec.grid, 1, known)
         _, defined = masked_residuals(
             self.family, self._fields(x), self.grid, inner[:, None], dt=self.spec.dt
@@ -69,7 +62,7 @@ class WindowResidual:
         parameters: Float[Tensor, "b q"] | None,
         counted: Mapping[str, Bool[Tensor, "b y x"]],
     ) -> Float[Tensor, "b term"]:
-        """The same for points that ``counted`` gave."""
+        """One number per window and term, in physical units, over the points of ``counted``."""
         coefficients = known_coefficients(self.family, self.spec, parameters)
         residuals = self.family.residuals(
             self._fields(x), self.grid, dt=self.spec.dt, **coefficients
@@ -82,142 +75,106 @@ class WindowResidual:
         return torch.stack(means, dim=1)
 
     def _fields(self, x: Tensor) -> dict[str, Tensor]:
-        """The frames that the residual takes, in physical units."""
-        names = self.spec.channels
-        frames = x.unflatten(1, (-1, len(names)))[:, -self.family.frames :]
+        """The frames that the residual needs, in physical units."""
+        frames = x.unflatten(1, (-1, len(self.spec.channels)))[:, -self.family.frames :]
         return {
             name: frames[:, :, i] * self.normalizer.std[i] + self.normalizer.mean[i]
-            for i, name in enumerate(names)
-            if name in (*self.family.channels, *self.family.optional_channels)
+            for name, i in channel_places(self.family, self.spec.channels).items()
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attack:
-    """How far and how smoothly windows are changed."""
+def attack(
+    x: Windows,
+    known: Bool[Tensor, "b y x"],
+    seeds: Int[Tensor, " b"],
+    logit: Callable[[Windows], Float[Tensor, " b"]],
+    residual: Callable[[Windows], Float[Tensor, "n term"]],
+    *,
+    kappa: float,
+    steps: int,
+    amplitude: tuple[float, float],
+    cutoff: float,
+) -> Windows:
+    """Return changed windows.
 
-    kappa: float = 2.0
-    steps: int = 2
-    amplitude: tuple[float, float] = (0.003, 0.5)
-    """Smallest and largest relative change of a window."""
-    cutoff: float = 0.25
-    """k_c as a share of the highest wave number of the grid."""
+    Args:
+        x: Valid windows, zero where not known.
+        known: Where they are known.
+        seeds: Seeds of the initial angles.
+        logit: Returns the model's logit of windows like x.
+        residual: Returns mean squares per term, also for several copies of the batch.
+        kappa: Excess to reach.
+        steps: Steps up the gradients.
+        amplitude: Smallest and largest relative change of a window.
+        cutoff: k_c as a share of the highest wave number of the grid.
+    """
+    low, high = amplitude
+    middle, tiny = (low * high) ** 0.5, torch.finfo(x.dtype).tiny
+    weight = phases.smooth_weight((x.shape[-2], x.shape[-1]), cutoff, x)
+    energy, spectrum = _energy_shares(x), torch.fft.rfft2(x)
 
-    def __call__(
-        self,
-        x: Windows,
-        known: Bool[Tensor, "b y x"],
-        seeds: Int[Tensor, " b"],
-        logit: Callable[[Windows], Float[Tensor, " b"]],
-        residual: Callable[[Windows], Float[Tensor, "n term"]],
-    ) -> Windows:
-        """The changed windows.
+    def unit(angles: Tensor) -> Tensor:
+        """Angles of a real field that change the window by 1 (for small angles)."""
+        angles = phases.antisymmetric(angles, x.shape[-1])
+        size = (energy * angles.square()).sum((1, 2, 3), keepdim=True).sqrt()
+        return torch.where(size > 0, angles / size, 0.0)
 
-        Args:
-            x: Valid windows, zero where not known.
-            known: Where they are known.
-            seeds: Of the random angles to start from.
-            logit: The model's, of windows like x.
-            residual: Mean squares per term, also of several copies of the batch in a row.
-        """
-        weight = phases.smooth_weight((x.shape[-2], x.shape[-1]), self.cutoff, x)
-        start = phases.random_angles(seeds, "adversarial", x)
-        low, high = self.amplitude
-        energy = _shares(x)
-        first = _unit(start * weight, energy, x) * (low * high) ** 0.5
-        own = residual(x)
-        scale = own + FLOOR * residual(phases.turned(x, first, known, rounds=0))
-        scale = scale.clamp(min=torch.finfo(x.dtype).tiny)
-        angles = self._climb(x, known, first, weight, energy, logit, lambda y: residual(y) / scale)
+    angles = unit(phases.random_angles(seeds, "adversarial", x) * weight) * middle
+    valid = residual(x)
+    scale = valid + FLOOR * residual(phases.turned(x, angles, known, rounds=0))
+    scale = scale.clamp(min=tiny)
+    for _ in range(steps):
+        with torch.enable_grad():
+            angles = angles.detach().requires_grad_()
+            turn = torch.polar(torch.ones_like(angles), angles)
+            trial = torch.fft.irfft2(spectrum * turn, s=x.shape[-2:])
+            trial = torch.where(known[:, None], trial, 0.0)
+            (up,) = torch.autograd.grad(logit(trial).sum(), angles, retain_graph=True)
+            # A window at rest has no residual, whatever the angles.
+            away = (residual(trial) / scale).mean(-1).clamp(min=tiny).log().sum()
+            (out,) = torch.autograd.grad(away, angles)
+        # Steps of twice the length of the angles, so that the start matters little.
+        angles = angles.detach()
+        ascent = _normalised(up * weight) + _normalised(out * weight)
+        angles = unit(angles + _length(angles) * ascent) * middle
 
-        def excess(y: Tensor) -> Tensor:
-            return (residual(y).view(-1, *scale.shape) / scale).mean(-1)
-
-        wanted = self.kappa * (own / scale).mean(-1)
-        return self._smallest(x, known, _unit(angles, energy, x), excess, wanted)
-
-    def _climb(
-        self,
-        x: Tensor,
-        known: Tensor,
-        angles: Tensor,
-        weight: Tensor,
-        energy: Tensor,
-        logit: Callable[[Tensor], Tensor],
-        residual: Callable[[Tensor], Tensor],
-    ) -> Tensor:
-        """Angles of the same size that the model takes for valid and the equation does not."""
-        spectrum, (low, high) = torch.fft.rfft2(x), self.amplitude
-        tiny = torch.finfo(x.dtype).tiny
-        for _ in range(self.steps):
-            with torch.enable_grad():
-                angles = angles.detach().requires_grad_()
-                turn = torch.polar(torch.ones_like(angles), angles)
-                trial = torch.fft.irfft2(spectrum * turn, s=x.shape[-2:])
-                trial = torch.where(known[:, None], trial, 0.0)
-                (up,) = torch.autograd.grad(logit(trial).sum(), angles, retain_graph=True)
-                # A window at rest has no residual however it is turned.
-                away = residual(trial).mean(-1).clamp(min=tiny).log().sum()
-                (out,) = torch.autograd.grad(away, angles)
-            # A step of two lengths of the angles, so that where they started matters little.
-            angles = angles.detach()
-            ascent = _normalised(up * weight) + _normalised(out * weight)
-            angles = angles + _length(angles) * ascent
-            angles = _unit(angles, energy, x) * (low * high) ** 0.5
-        return angles
-
-    def _smallest(
-        self,
-        x: Tensor,
-        known: Tensor,
-        angles: Tensor,
-        excess: Callable[[Tensor], Tensor],
-        wanted: Tensor,
-    ) -> Tensor:
-        low, high = self.amplitude
-        b = len(x)
-        share = torch.arange(1, TRIALS + 1, dtype=x.dtype, device=x.device)[:, None] / TRIALS
-        lower, upper = torch.full_like(wanted, low), torch.full_like(wanted, high)
-        copies, repeated = x.repeat(TRIALS, 1, 1, 1), known.repeat(TRIALS, 1, 1)
-        chosen = x
-        for _ in range(2):
-            amplitude = lower * (upper / lower) ** share  # (trial, b), growing
-            turns = (amplitude[..., None, None, None] * angles).flatten(0, 1)
-            trials = phases.turned(copies, turns, repeated)
-            beyond = excess(trials) > wanted
-            # argmax finds the first one beyond; where there is none, the last trial.
-            place = torch.where(beyond.any(0), beyond.int().argmax(0), TRIALS - 1)
-            upper = amplitude.gather(0, place[None])[0]
-            before = amplitude.gather(0, (place - 1).clamp(min=0)[None])[0]
-            lower = torch.where(place > 0, before, lower)
-            chosen = trials.view(TRIALS, *x.shape)[place, torch.arange(b, device=x.device)]
-        return chosen
+    angles = unit(angles)
+    wanted = kappa * (valid / scale).mean(-1)
+    share = torch.arange(1, TRIALS + 1, dtype=x.dtype, device=x.device)[:, None] / TRIALS
+    lower, upper = torch.full_like(wanted, low), torch.full_like(wanted, high)
+    copies, repeated = x.repeat(TRIALS, 1, 1, 1), known.repeat(TRIALS, 1, 1)
+    chosen = x
+    for _ in range(2):
+        sizes = lower * (upper / lower) ** share  # (trial, b), growing
+        turns = (sizes[..., None, None, None] * angles).flatten(0, 1)
+        trials = phases.turned(copies, turns, repeated)
+        beyond = (residual(trials).view(-1, *scale.shape) / scale).mean(-1) > wanted
+        # argmax finds the first one beyond; if there is none, the last trial is used.
+        first = torch.where(beyond.any(0), beyond.int().argmax(0), TRIALS - 1)
+        upper = sizes.gather(0, first[None])[0]
+        before = sizes.gather(0, (first - 1).clamp(min=0)[None])[0]
+        lower = torch.where(first > 0, before, lower)
+        chosen = trials.view(TRIALS, *x.shape)[first, torch.arange(len(x), device=x.device)]
+    return chosen
 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """A model without dropout; afterwards every module has its own flag again."""
-    was = [(module, module.training) for module in model.modules()]
+    """Switch a model to evaluation in this context, then restore the flag of every module."""
+    former = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        for module, training in was:
+        for module, training in former:
             module.training = training
 
 
-def _shares(x: Windows) -> Tensor:
+def _energy_shares(x: Windows) -> Tensor:
     """Share of every mode of every field in the variance of the window."""
     variance = x.var((-2, -1), correction=0, keepdim=True)
     total = variance.sum(1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
     return phases.mode_energy(x) * (variance / total)
-
-
-def _unit(angles: Tensor, energy: Tensor, x: Tensor) -> Tensor:
-    """Angles of a real field, scaled to a relative change of the window by 1 (for small angles)."""
-    angles = phases.antisymmetric(angles, x.shape[-1])
-    size = (energy * angles.square()).sum((1, 2, 3), keepdim=True).sqrt()
-    return torch.where(size > 0, angles / size, 0.0)
 
 
 def _length(angles: Tensor) -> Tensor:

@@ -36,8 +36,8 @@ class BrokenBoundaries:
 
     Args:
         spec: Its grid gives sides, spacing and the body that all samples share.
-        normalizer: Turns velocities into what a model sees.
-        solid_unknown: Unknown points of a sample are its own body, where the grid has none.
+        normalizer: Statistics of the channels.
+        solid_unknown: Unknown points of a sample are its body, if the grid has none.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class BrokenBoundaries:
         self.reach = (max(low, least), max(high, least))
         distances = side_distances(grid)
         self.targets = tuple(distances)
-        """What can be broken: names of sides, and "body"."""
+        """Conditions that can be violated: names of sides, and "body"."""
         fixed = list(distances.values())
         if grid.body is not None and bool(grid.body.any()):
             self.targets = (*self.targets, "body")
@@ -83,7 +83,7 @@ class BrokenBoundaries:
         return torch.where(known[:, None], change, 0.0)
 
     def _distance(self, known: Tensor, seeds: Tensor) -> Tensor:
-        """From what each sample's lot says is to be broken."""
+        """Distance from the side or body that each sample violates."""
         if self._fixed.device != known.device:
             self._fixed = self._fixed.to(known.device)
         lot = sample_rng.integer(seeds, "boundary target", len(self.targets))
@@ -92,11 +92,11 @@ class BrokenBoundaries:
         fixed = self._fixed[lot.clamp(max=len(self._fixed) - 1)]
         if not self._per_sample:
             return fixed
-        own = surface_distance(~known, self.spec.grid, self.reach[1])
-        return torch.where((lot == len(self._fixed))[:, None, None], own, fixed)
+        from_body = surface_distance(~known, self.spec.grid, self.reach[1])
+        return torch.where((lot == len(self._fixed))[:, None, None], from_body, fixed)
 
     def _wave(self, length: Tensor, angles: Tensor) -> Tensor:
-        """sin(k . x + phase), one of each sample."""
+        """sin(k . x + phase) of each sample."""
         x, y = self.spec.grid.coordinates(device=length.device)
         direction, phase = angles[:, 0], angles[:, 1]
         k = 2 * math.pi / length
@@ -104,14 +104,14 @@ class BrokenBoundaries:
         return torch.sin(kx[:, None, None] * x + ky[:, None, None] * y + phase[:, None, None])
 
     def _solenoidal(self, psi: Tensor) -> Tensor:
-        """Velocity of a stream function that does not close around the box, standardised."""
+        """Standardised velocity of a stream function that need not be periodic."""
         assert self.spec.velocity is not None
         opened = replace(self.spec.grid, sides=Sides(), body=None)
         u, v = self.spec.velocity
-        parts = [torch.zeros_like(psi) for _ in self.spec.channels]
-        parts[u] = ddy(psi, opened) / self.normalizer.std[u]
-        parts[v] = -ddx(psi, opened) / self.normalizer.std[v]
-        return torch.stack(parts, dim=1)
+        channels = [torch.zeros_like(psi) for _ in self.spec.channels]
+        channels[u] = ddy(psi, opened) / self.normalizer.std[u]
+        channels[v] = -ddx(psi, opened) / self.normalizer.std[v]
+        return torch.stack(channels, dim=1)
 
 
 def side_distances(grid: Grid) -> dict[str, Float[Tensor, "y x"]]:

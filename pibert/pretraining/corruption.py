@@ -1,17 +1,18 @@
-"""Masked physics prediction: what a model sees at the hidden points.
+"""Masked physics prediction: corrupt the hidden points.
 
-Of the hidden points ``Masking.removed`` are unknown to the model: zero in standardised units, and
-False in its mask. ``Masking.noised`` hold noise, the rest is kept; the model sees both as known.
+A share ``Masking.removed`` of the hidden points is unknown to the model: zero in standardised
+units, and False in its mask. A share ``Masking.noised`` holds noise, the rest is kept; the model
+sees both as known.
 
-The noise is a random-phase surrogate of the sample itself (Prichard, Theiler, Phys. Rev. Lett. 73
-(1994) 951): every Fourier mode is turned by a random angle, the same one in all frames and
-channels. Mean and variance are the sample's over its known points. For a flow without divergence
-the velocity is made from a stream function instead,
+The noise is a random-phase surrogate of the sample (Prichard, Theiler, Phys. Rev. Lett. 73 (1994)
+951): every Fourier mode is rotated by a random angle, the same in all frames and channels. Mean and
+variance are those of the sample over its known points. For a flow without divergence the velocity
+derives from a stream function instead,
 
     u = psi_y,  v = -psi_x,  |psi_k|^2 = (|u_k|^2 + |v_k|^2) / |k|^2,
 
-in physical units: the kinetic energy of every mode is the sample's, and the divergence is zero
-(spectrally, as if periodic). Modes that a spectral derivative drops are turned like any other.
+in physical units: every mode keeps its kinetic energy, and the divergence is zero (spectrally, as
+if periodic). Modes that a spectral derivative drops are rotated like the others.
 """
 
 import math
@@ -30,7 +31,7 @@ _TINY = 1e-30
 
 
 class Corrupted(NamedTuple):
-    """What the model sees, and where it is asked."""
+    """The input of the model, and where its reconstruction counts."""
 
     x: Float[Tensor, "b hc y x"]
     mask: Bool[Tensor, "b y x"]
@@ -43,7 +44,7 @@ class Corrupted(NamedTuple):
 def corrupt(
     batch: Batch, hidden: Hidden, masking: Masking, spec: FieldSpec, normalizer: Normalizer
 ) -> Corrupted:
-    """Remove, replace by noise or keep the hidden points, as their lots say."""
+    """Remove, replace by noise or keep the hidden points, depending on their lots."""
     points, lots = hidden
     removed = points & (lots < masking.removed)
     x = batch.x
@@ -58,7 +59,7 @@ def corrupt(
 
 @torch.no_grad()
 def surrogate(batch: Batch, spec: FieldSpec, normalizer: Normalizer) -> Float[Tensor, "b hc y x"]:
-    """A random field per sample with the sample's own spectrum, mean and variance, standardised."""
+    """A random field per sample with the sample's spectrum, mean and variance, standardised."""
     c, (ny, nx) = len(spec.channels), batch.x.shape[-2:]
     x = batch.x.unflatten(1, (-1, c))
     known = batch.mask[:, None, None]
@@ -70,7 +71,7 @@ def surrogate(batch: Batch, spec: FieldSpec, normalizer: Normalizer) -> Float[Te
     turned = modes * turns
     if is_solenoidal(spec):
         turned = _without_divergence(turned, nx, spec, normalizer)
-    # What the unknown points lack in variance is made up for.
+    # Compensates for the variance that unknown points lack.
     fill = (ny * nx / count).sqrt()
     return (mean + fill * torch.fft.irfft2(turned, s=(ny, nx))).flatten(1, 2)
 
@@ -78,13 +79,10 @@ def surrogate(batch: Batch, spec: FieldSpec, normalizer: Normalizer) -> Float[Te
 def _without_divergence(
     modes: Tensor, width: int, spec: FieldSpec, normalizer: Normalizer
 ) -> Tensor:
-    """The same modes with a velocity of the same energy that has no divergence.
+    """Replace the velocity by one of the same energy without divergence.
 
-    Args:
-        modes: (b, h, c, ky, kx) of standardised fluctuations.
-        width: Columns of the field.
-        spec: Says which channels are u and v, and gives the spacing.
-        normalizer: Gives what one standardised unit is.
+    ``modes`` (b, h, c, ky, kx) are those of standardised fluctuations of a field of ``width``
+    columns.
     """
     assert spec.velocity is not None
     at_u, at_v = spec.velocity
@@ -96,7 +94,7 @@ def _without_divergence(
     across, along = ky / k.clamp(min=_TINY), kx / k.clamp(min=_TINY)
     turning, spreading = across * u - along * v, along * u + across * v
     energy = u.abs().square() + v.abs().square()
-    # A mode that only spreads has no vorticity, and so no phase of its own to keep.
+    # A mode that only diverges has no vorticity whose phase could be kept.
     phase = _phase(torch.where(turning.abs() > 1e-3 * spreading.abs(), turning, spreading))
     amplitude = energy.sqrt() * phase
     result = modes.clone()
@@ -113,8 +111,8 @@ def _wave_numbers(
     k = 2 * math.pi * frequencies(size, step, dtype=real, device=like.device)
     if size % 2:
         return k
-    places = torch.arange(len(k), device=like.device)
-    return torch.where(places == size // 2, 0.0, k)
+    index = torch.arange(len(k), device=like.device)
+    return torch.where(index == size // 2, 0.0, k)
 
 
 def _phase(modes: Tensor) -> Tensor:

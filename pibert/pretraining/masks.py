@@ -1,26 +1,26 @@
-"""Masked physics prediction: which points of a sample are hidden, and which of them share a fate.
+"""Masked physics prediction: choose the points of a sample that are hidden.
 
 A sample draws one of the chosen kinds:
 
-- ``pixels``: every point by itself;
-- ``blocks``: squares of ``block`` points. The plane is laid with bricks, each course with a shift
-  of its own, so that a block lies anywhere and not on the lattice of a model's tokens;
-- ``structured``: such blocks, the more likely the larger the mean |vorticity| or PDE residual in
-  them, drawn without putting back, in proportion to that mean plus ``FLOOR`` of the sample's mean;
+- ``pixels``: independent points;
+- ``blocks``: squares of ``block`` points. They tile the plane like bricks, each row with a random
+  shift, so that blocks are not aligned with the tokens of a model;
+- ``structured``: such blocks, sampled without replacement in proportion to their mean |vorticity|
+  or PDE residual plus ``FLOOR`` of the sample's mean;
 - ``sensors``: whole rows or whole columns, as when a line of sensors fails;
 - ``regions``: one connected region, a disc, a rectangle or a strip along a side, as shadows and
   reflections leave in particle images.
 
 Only known points are hidden, and of these the share ``ratio`` on average. All kinds but ``pixels``
-also keep close to the share in each sample. A fate (removed, replaced by noise, kept) is drawn per
-hidden point for ``pixels`` and per block, line or region for the others. Random numbers come from
-``pibert.sample_rng``. Nothing here waits for the device or loops over samples.
+also keep close to the share in each sample. The treatment (removed, replaced by noise, kept) is
+drawn per hidden point for ``pixels`` and per block, line or region for the others. Random numbers
+come from ``pibert.sample_rng``. Nothing here waits for the device or loops over samples.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -28,69 +28,54 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pibert import sample_rng
+from pibert.config import Bounds, Count, NonNegative, check
 from pibert.fields import Batch, FieldSpec, Normalizer, known_coefficients
-from pibert.fields.equations import channel_places
+from pibert.fields.equations import channel_places, has_equations
 from pibert.physics import derivatives, find_family, magnitude, masked_residuals
 
 Kind = Literal["pixels", "blocks", "structured", "sensors", "regions"]
 KINDS: tuple[str, ...] = get_args(Kind)
 Guide = Literal["vorticity", "residual"]
+Share = Annotated[float, Bounds(least=0, most=1)]
 
 FLOOR = 0.1
-"""Share of the mean guide that quiet places get, so that they are hidden at times too."""
+"""Share of the mean guide added everywhere, so that quiet blocks are sometimes hidden too."""
 _ASPECT = 2.0
 """Sides of a rectangular region differ by at most this factor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Masking:
-    """What masked physics prediction hides, what the model sees there, and what it is held to."""
+    """Which points masked physics prediction hides, and what the model sees there."""
 
-    ratio: float = 0.15
+    ratio: Annotated[float, Bounds(above=0, below=1)] = 0.15
     """Share of the known points that is hidden."""
     kinds: tuple[Kind, ...] = ("blocks", "pixels")
     """Every sample draws one of these; one that is named twice is drawn twice as often."""
-    block: int = 8
+    block: Count = 8
     """Side of a block in points."""
     guide: Guide = "vorticity"
-    """What draws ``structured`` blocks."""
-    removed: float = 0.8
+    """The quantity that ``structured`` blocks follow."""
+    removed: Share = 0.8
     """Share of the hidden points that the model sees as unknown."""
-    noised: float = 0.1
-    """Share that holds noise and looks known; the rest is kept as it is."""
-    divergence: float = 0.0
+    noised: Share = 0.1
+    """Share that holds noise and looks known; the rest is kept unchanged."""
+    divergence: NonNegative = 0.0
     """Weight lambda of the mean squared divergence of the reconstruction."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.ratio < 1:
-            raise ValueError(f"expected a mask ratio between 0 and 1, found {self.ratio}")
-        unknown = [kind for kind in self.kinds if kind not in KINDS]
-        if not self.kinds or unknown:
-            raise ValueError(
-                f"expected one or more kinds of mask, found {list(self.kinds)}; choose from: "
-                f"{', '.join(KINDS)}"
-            )
-        if self.block < 1:
-            raise ValueError(f"expected blocks of at least one point, found {self.block}")
-        if self.guide not in get_args(Guide):
-            raise ValueError(
-                f"unknown guide {self.guide!r} of structured masks; choose from: "
-                f"{', '.join(get_args(Guide))}"
-            )
-        shares = (self.removed, self.noised)
-        if not all(0 <= share <= 1 for share in shares) or sum(shares) > 1 + 1e-9:
+        check(self)
+        if not self.kinds:
+            raise ValueError(f"expected one or more kinds of mask; choose from: {', '.join(KINDS)}")
+        if self.removed + self.noised > 1 + 1e-9:
             raise ValueError(
                 f"expected shares of removed and noised points that add up to at most 1, "
                 f"found {self.removed} and {self.noised}"
             )
-        if not (math.isfinite(self.divergence) and self.divergence >= 0):
-            raise ValueError(
-                f"expected a divergence weight of zero or more, found {self.divergence}"
-            )
 
 
 class Hidden(NamedTuple):
-    """The points that are hidden, and the lots that decide what the model sees there."""
+    """The hidden points, and random numbers that decide what the model sees there."""
 
     points: Bool[Tensor, "b y x"]
     lots: Float[Tensor, "b y x"]
@@ -105,30 +90,24 @@ def choose(batch: Batch, masking: Masking, spec: FieldSpec, normalizer: Normaliz
             f"expected blocks that fit a field of {batch.x.shape[-2]} x {batch.x.shape[-1]} "
             f"points, found block = {masking.block}"
         )
-    drawn = [_hide(kind, batch, masking, spec, normalizer) for kind in kinds]
+    makers: dict[str, Callable[[], Hidden]] = {
+        "pixels": lambda: _pixels(batch, masking),
+        "blocks": lambda: _blocks(batch, masking, None),
+        "structured": lambda: _blocks(
+            batch, masking, GUIDES[masking.guide](batch, spec, normalizer)
+        ),
+        "sensors": lambda: _sensors(batch, masking),
+        "regions": lambda: _regions(batch, masking, spec),
+    }
+    drawn = [makers[kind]() for kind in kinds]
     points, lots = drawn[0]
     if len(drawn) > 1:
         which = sample_rng.integer(batch.seeds, "mask kind", len(masking.kinds))
         for kind, one in zip(kinds[1:], drawn[1:], strict=True):
-            places = [place for place, name in enumerate(masking.kinds) if name == kind]
-            mine = torch.stack([which == place for place in places]).any(0)[:, None, None]
+            numbers = [number for number, name in enumerate(masking.kinds) if name == kind]
+            mine = torch.stack([which == number for number in numbers]).any(0)[:, None, None]
             points, lots = torch.where(mine, one.points, points), torch.where(mine, one.lots, lots)
     return Hidden(points & batch.mask, lots)
-
-
-def _hide(
-    kind: str, batch: Batch, masking: Masking, spec: FieldSpec, normalizer: Normalizer
-) -> Hidden:
-    if kind == "pixels":
-        return _pixels(batch, masking)
-    if kind == "sensors":
-        return _sensors(batch, masking)
-    if kind == "regions":
-        return _regions(batch, masking, spec)
-    guide = None
-    if kind == "structured":
-        guide = GUIDES[masking.guide](batch, spec, normalizer)
-    return _blocks(batch, masking, guide)
 
 
 def _pixels(batch: Batch, masking: Masking) -> Hidden:
@@ -138,7 +117,7 @@ def _pixels(batch: Batch, masking: Masking) -> Hidden:
 
 
 def _blocks(batch: Batch, masking: Masking, guide: Tensor | None) -> Hidden:
-    """Bricks of a wall with random shifts; without a guide all are alike."""
+    """Bricks of a wall with random shifts; without a guide all are equally likely."""
     (ny, nx), side = batch.mask.shape[1:], masking.block
     courses, bricks = -(-ny // side) + 1, -(-nx // side) + 1
     count = courses * bricks
@@ -150,7 +129,7 @@ def _blocks(batch: Batch, masking: Masking, guide: Tensor | None) -> Hidden:
     left = side * torch.arange(bricks, device=device) - shift[..., None]
     sizes = _box_sums(batch.mask.float(), side, bottom, left)
     if guide is not None:
-        # A race of exponential clocks draws in proportion to their rates.
+        # The order of exponential clocks samples in proportion to their rates.
         total = _box_sums(torch.where(batch.mask, guide, 0.0), side, bottom, left)
         mean = total.sum((1, 2), keepdim=True) / sizes.sum((1, 2), keepdim=True).clamp(min=1)
         rates = total / sizes.clamp(min=1) + FLOOR * mean
@@ -165,13 +144,13 @@ def _blocks(batch: Batch, masking: Masking, guide: Tensor | None) -> Hidden:
 
 
 def _box_sums(values: Tensor, side: int, bottom: Tensor, left: Tensor) -> Tensor:
-    """Sums over squares by their lower left corners; what lies outside the field counts zero."""
+    """Sums over squares, by their lower left corners; the field is zero outside."""
     ny, nx = values.shape[1:]
     wide = F.pad(values, (side, side, side, side))[:, None]
     every = F.avg_pool2d(wide, side, stride=1, divisor_override=1)[:, 0]
     row, column = (bottom + side).clamp(max=ny + side), (left + side).clamp(max=nx + side)
-    place = row * every.shape[-1] + column
-    return every.flatten(1).gather(1, place.flatten(1)).view(place.shape)
+    index = row * every.shape[-1] + column
+    return every.flatten(1).gather(1, index.flatten(1)).view(index.shape)
 
 
 def _sensors(batch: Batch, masking: Masking) -> Hidden:
@@ -179,19 +158,19 @@ def _sensors(batch: Batch, masking: Masking) -> Hidden:
     longest = max(batch.mask.shape[1:])
     axis, last, keys, lots = _draw(batch, "masked lines", 1, 1, longest, longest)
     by_row = (axis < 0.5)[..., None]
-    found = []
+    lines = []
     for along, count in ((2, batch.mask.shape[1]), (1, batch.mask.shape[2])):
         taken = _take(keys[:, :count], batch.mask.sum(along), masking.ratio, last)
-        found.append((taken.unsqueeze(along), lots[:, :count].unsqueeze(along)))
-    (rows, of_rows), (columns, of_columns) = found
+        lines.append((taken.unsqueeze(along), lots[:, :count].unsqueeze(along)))
+    (rows, of_rows), (columns, of_columns) = lines
     return Hidden(torch.where(by_row, rows, columns), torch.where(by_row, of_rows, of_columns))
 
 
 def _take(keys: Tensor, sizes: Tensor, ratio: float, last: Tensor) -> Tensor:
-    """Groups of points in the order of their keys (b, n), until a share of all points is taken.
+    """Take groups of points in the order of their keys (b, n) up to a share of all points.
 
-    The group that would pass the share is taken with the probability, by ``last`` (b, 1) uniform
-    from 0 to 1, that makes it right on average.
+    ``last`` (b, 1), uniform from 0 to 1, decides on the group that would exceed the share, so that
+    the share is right on average.
     """
     order = keys.argsort(1)
     ordered = sizes.gather(1, order)
@@ -201,18 +180,18 @@ def _take(keys: Tensor, sizes: Tensor, ratio: float, last: Tensor) -> Tensor:
 
 
 def _regions(batch: Batch, masking: Masking, spec: FieldSpec) -> Hidden:
-    """The points nearest to a centre, or to a side, as many as the share asks for."""
+    """The given share of the points, those nearest to a centre or to a side."""
     chances = sample_rng.uniform(batch.seeds, "masked region", 7)[..., None, None]
-    rim_lot, fate, *place = chances.unbind(1)
-    away = _distance(batch, spec, *place).masked_fill(~batch.mask, math.inf)
+    rim_lot, lot, *geometry = chances.unbind(1)
+    away = _distance(batch, spec, *geometry).masked_fill(~batch.mask, math.inf)
     target = masking.ratio * batch.mask.sum((1, 2))[:, None]
     rank = target.ceil().long().clamp(min=1) - 1
     edge = away.flatten(1).sort(1).values.gather(1, rank)[..., None]
-    # Points of one row or column may be equally far: they come together or not at all.
+    # Points of one row or column may be equally far: all or none of them are taken.
     inside, rim = away < edge, (away == edge) & batch.mask
     missing = target[..., None] - inside.sum((1, 2), keepdim=True)
     chance = missing / rim.sum((1, 2), keepdim=True).clamp(min=1)
-    return Hidden(inside | (rim & (rim_lot < chance)), fate.expand(away.shape))
+    return Hidden(inside | (rim & (rim_lot < chance)), lot.expand(away.shape))
 
 
 def _distance(
@@ -224,7 +203,7 @@ def _distance(
     kind: Tensor,
     side: Tensor,
 ) -> Tensor:
-    """How far every point is from the region's heart, (b, y, x); the rest are chances (b, 1, 1)."""
+    """Distance (b, y, x) from the centre or side; the other arguments are chances (b, 1, 1)."""
     ny, nx = batch.mask.shape[1:]
     x = torch.arange(nx, device=batch.mask.device, dtype=torch.float32)
     y = torch.arange(ny, device=batch.mask.device, dtype=torch.float32)[:, None]
@@ -242,7 +221,7 @@ def _distance(
 
 
 def _draw(batch: Batch, purpose: str, *counts: int) -> tuple[Tensor, ...]:
-    """Uniform numbers (b, count) for several uses at once, which takes fewer kernels."""
+    """Uniform numbers (b, count) for several uses, from one kernel."""
     return sample_rng.uniform(batch.seeds, purpose, sum(counts)).split(counts, dim=1)
 
 
@@ -268,18 +247,13 @@ def vorticity_guide(
 @torch.no_grad()
 def residual_guide(batch: Batch, spec: FieldSpec, normalizer: Normalizer) -> Float[Tensor, "b y x"]:
     """The residuals of the PDE family, each divided by its mean over the sample, added up."""
-    if spec.family is None:
+    names = spec.channels
+    if spec.family is None or not has_equations(spec):
         raise ValueError(
-            "masks guided by the residual need a PDE family, and the field spec names none; set "
-            "guide to 'vorticity'"
+            "masks guided by the residual need a PDE family and all its channels, found channels "
+            f"{list(names)} of family {spec.family!r}; set guide to 'vorticity'"
         )
-    family, names = find_family(spec.family), spec.channels
-    missing = [name for name in family.channels if name not in names]
-    if missing:
-        raise ValueError(
-            f"the residual of {family.name!r} needs channels {list(family.channels)}, "
-            f"found {list(names)}; set guide to 'vorticity' or leave structured masks out"
-        )
+    family = find_family(spec.family)
     frames = batch.x.unflatten(1, (-1, len(names)))[:, -family.frames :]
     values, _ = masked_residuals(
         family,
@@ -304,4 +278,5 @@ GUIDES: dict[str, Callable[[Batch, FieldSpec, Normalizer], Tensor]] = {
     "vorticity": vorticity_guide,
     "residual": residual_guide,
 }
-"""What structured blocks follow: non-negative, zero where a stencil touches an unknown point."""
+"""Fields that structured blocks follow: not negative, zero where a stencil touches an unknown
+point."""

@@ -3,20 +3,21 @@
 A window is the model's input: one frame of an incompressible flow, two frames where the equation is
 of first order in time, and for waves three frames of u, or two of (u, u_t). Kinds of negatives:
 
-    noise        every Fourier mode of every frame and channel turned a little (``phases``)
-    adversarial  the smallest smooth turn that violates the equation and fools the present model
+    noise        every Fourier mode of every frame and channel rotated a little (``phases``)
+    adversarial  the smallest smooth rotation that violates the equation and fools the model
     shuffled     the frames in another order
     parameters   the parameters of another trajectory
     boundary     wrong values at a side or a body, faded out inwards (``boundaries``)
-    omitted      the last frame stepped without a term of the equation (``omission``)
+    omitted      the last frame computed without a term of the equation (``omission``)
 
 Noise, adversarial and shuffled windows have the mean, variance and spectrum of the valid one;
-shuffled ones for the set of frames only. The turns of frames and channels are independent: one turn
-for all would leave continuity intact. A sample without a known parameter to exchange gets noise.
+shuffled ones for the set of frames only. The rotations of frames and channels are independent: the
+same rotation for all would leave continuity intact. A sample without a known parameter to exchange
+gets noise.
 
-``amplitude`` is the root mean square of a change over that of the fluctuation of what it changes,
-both standardised. In training it is drawn for each sample, evenly in its logarithm. All chances
-come from a sample's seed, so a negative does not depend on the batch that its sample is in.
+``amplitude`` is the root mean square of a change over that of the fluctuation of the changed field,
+both standardised. In training it is drawn for each sample, log-uniformly. All random numbers come
+from a sample's seed, so a negative does not depend on the batch that its sample is in.
 """
 
 import itertools
@@ -24,24 +25,26 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from pibert import sample_rng
+from pibert.config import Bounds, NonNegative, NonNegativeInt, check
 from pibert.fields import Batch, FieldSpec, Normalizer
 from pibert.physics import find_family
 from pibert.pretraining import phases
-from pibert.pretraining.adversarial import Attack, WindowResidual, evaluation_mode
+from pibert.pretraining.adversarial import WindowResidual, attack, evaluation_mode
 from pibert.pretraining.boundaries import BrokenBoundaries
 from pibert.pretraining.omission import OmittedTerms
 
 Kind = Literal["noise", "adversarial", "shuffled", "parameters", "boundary", "omitted"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+Share = Annotated[float, Bounds(above=0, most=1)]
 
-Made = tuple[Float[Tensor, "b hc y x"], Float[Tensor, "b 16"]]
+Windows = tuple[Float[Tensor, "b hc y x"], Float[Tensor, "b 16"]]
 
 LARGEST_OMISSION = 1.0
 """Largest amplitude of the change that an omitted term may make."""
@@ -53,42 +56,28 @@ class NegativesConfig:
 
     kinds: tuple[Kind, ...] = ()
     """Empty stands for all that the data allow."""
-    amplitude: tuple[float, float] = (0.03, 0.3)
+    amplitude: tuple[Share, Share] = (0.03, 0.3)
     """Range of the relative change in training."""
-    kappa: float = 2.0
+    kappa: Annotated[float, Bounds(above=1, below=math.inf)] = 2.0
     """An adversarial change multiplies the mean squared residual at least by this."""
-    adversarial_steps: int = 1
+    adversarial_steps: NonNegativeInt = 1
     """Gradient steps up the model's logit."""
-    adversarial_amplitude: tuple[float, float] = (0.003, 0.5)
+    adversarial_amplitude: tuple[Share, Share] = (0.003, 0.5)
     """Smallest and largest relative change tried."""
-    smoothness: float = 0.25
+    smoothness: Share = 0.25
     """Wave number at which adversarial changes fade out, as a share of the grid's highest."""
-    parameter_distance: float = 0.5
-    """Wrong parameters differ at least by this (root of the sum of squares, standardised) where
-    there are such; else the most different ones are taken."""
+    parameter_distance: NonNegative = 0.5
+    """Smallest distance of wrong parameters (root of the sum of squares, standardised); if none are
+    that far, the most distant ones are used."""
 
     def __post_init__(self) -> None:
-        for kind in self.kinds:
-            _check_kind(kind)
+        check(self)
         if len(set(self.kinds)) != len(self.kinds):
             raise ValueError(f"expected kinds that differ, found {self.kinds}")
         for name in ("amplitude", "adversarial_amplitude"):
             low, high = getattr(self, name)
-            if not 0 < low <= high <= 1:
-                raise ValueError(
-                    f"{name} must be a range within (0, 1], the lower end first, "
-                    f"found {(low, high)}"
-                )
-        if not 1 < self.kappa < math.inf:
-            raise ValueError(f"kappa must be above 1, found {self.kappa}")
-        if self.adversarial_steps < 0:
-            raise ValueError(f"adversarial_steps must be 0 or more, found {self.adversarial_steps}")
-        if not 0 < self.smoothness <= 1:
-            raise ValueError(f"smoothness must be in (0, 1], found {self.smoothness}")
-        if not 0 <= self.parameter_distance < math.inf:
-            raise ValueError(
-                f"parameter_distance must be zero or positive, found {self.parameter_distance}"
-            )
+            if low > high:
+                raise ValueError(f"{name}: expected the lower end first, found {(low, high)}")
 
 
 def required_history(spec: FieldSpec) -> int:
@@ -100,18 +89,16 @@ class Negatives:
     """Makes negatives of the windows of one data set.
 
     Args:
-        config: Which, and how far from valid.
-        spec: Of the model's input.
-        normalizer: Of the model's input.
+        config: Which negatives, and how far from valid.
+        spec: Field specification of the model's input.
+        normalizer: Statistics of its channels.
         history: Frames of a window.
         parameter_table: Standardised parameters of the training trajectories.
-        solid_unknown: Unknown points of a sample are its own body, not gaps in a measurement.
-        unknown_parameters: Samples may lack parameters although the table has none that is unknown,
-            as those of a validation part may.
+        solid_unknown: Unknown points of a sample are its body, not gaps in a measurement.
 
     Raises:
-        ValueError: Where the history is too short for the equation, or the data do not allow a kind
-            that is asked for.
+        ValueError: The history is too short for the equation, or the data do not allow a kind in
+            the config.
     """
 
     def __init__(
@@ -123,7 +110,6 @@ class Negatives:
         parameter_table: Float[Tensor, "n 16"] | None = None,
         *,
         solid_unknown: bool = False,
-        unknown_parameters: bool = False,
     ) -> None:
         needed = required_history(spec)
         if history < needed:
@@ -134,14 +120,11 @@ class Negatives:
         self.config, self.spec, self.normalizer, self.history = config, spec, normalizer, history
         self.channels = len(spec.channels)
         self._table = None if parameter_table is None else parameter_table.detach().clone()
-        # A sample that knows all of its parameters differs from some row of a table that varies.
-        table_has_gaps = self._table is not None and bool(self._table.isnan().any())
-        self._parameters_may_lack = unknown_parameters or table_has_gaps
         self._boundaries = BrokenBoundaries(spec, normalizer, solid_unknown=solid_unknown)
         self._omission: OmittedTerms | None = None
         self._orders = wrong_orders(history, spec) if history > 1 else None
         self.unavailable: dict[Kind, str] = self._reasons()
-        """Why some kinds cannot be made of these data."""
+        """Reasons why some kinds cannot be made of these data."""
         for kind in config.kinds:
             if kind in self.unavailable:
                 raise ValueError(
@@ -150,8 +133,8 @@ class Negatives:
                 )
         wanted = config.kinds or KINDS
         self.kinds: tuple[Kind, ...] = tuple(k for k in wanted if k not in self.unavailable)
-        """What ``draw`` chooses from."""
-        self._makers: dict[Kind, Callable[..., Made]] = {
+        """The kinds that ``draw`` uses."""
+        self._makers: dict[Kind, Callable[..., Windows]] = {
             "noise": self._noise,
             "adversarial": self._adversarial,
             "shuffled": self._shuffled,
@@ -192,16 +175,15 @@ class Negatives:
         batch: Batch,
         model: nn.Module | None = None,
         amplitude: float | None = None,
-    ) -> Made:
+    ) -> Windows:
         """Fields and parameters of one negative of each sample.
 
         Args:
             kind: One of ``KINDS`` that is not unavailable.
-            batch: Valid windows, and the seeds of their chances.
-            model: The one to fool, with ``consistency``; adversarial negatives alone need it.
-            amplitude: Of the change; drawn from the range of the config if not given.
+            batch: Valid windows with their seeds.
+            model: The model to fool, with ``consistency``; only adversarial negatives need it.
+            amplitude: Size of the change; drawn from the range of the config if not given.
         """
-        _check_kind(kind)
         if kind in self.unavailable:
             raise ValueError(f"no negatives of kind {kind!r}: {self.unavailable[kind]}")
         shape = (self.history * self.channels, *self.spec.grid.shape)
@@ -215,11 +197,11 @@ class Negatives:
         return self._makers[kind](batch, self._amplitude(batch, kind, amplitude))
 
     @torch.no_grad()
-    def draw(self, batch: Batch, model: nn.Module | None = None) -> Made:
-        """One negative of each sample. Kinds take turns along the order of the epoch.
+    def draw(self, batch: Batch, model: nn.Module | None = None) -> Windows:
+        """One negative of each sample. The kinds alternate along the order of the epoch.
 
-        The order is shuffled anew in every epoch, so a sample meets all kinds in time. That which
-        rows are of which kind is known beforehand spares the device a wait.
+        The order is shuffled in every epoch, so a sample meets all kinds in time. The rows of a
+        kind are known beforehand, so the device need not wait.
         """
         x, parameters = batch.x.clone(), batch.parameters.clone()
         for number, kind in enumerate(self.kinds):
@@ -230,7 +212,7 @@ class Negatives:
 
     @property
     def period(self) -> int:
-        """Samples after which the kinds come round again."""
+        """Samples after which the kinds repeat."""
         return len(self.kinds)
 
     def _amplitude(self, batch: Batch, kind: Kind, amplitude: float | None) -> Tensor:
@@ -238,21 +220,14 @@ class Negatives:
         share = sample_rng.uniform(batch.seeds, f"amplitude of {kind}")
         return low * (high / low) ** share
 
-    def _noise(self, batch: Batch, amplitude: Tensor) -> Made:
+    def _noise(self, batch: Batch, amplitude: Tensor) -> Windows:
         raw = phases.random_angles(batch.seeds, "noise", batch.x)
         angles = phases.angles_of_size(batch.x, raw, amplitude.to(batch.x.dtype))
         return phases.turned(batch.x, angles, batch.mask), batch.parameters
 
-    def _adversarial(self, batch: Batch, model: Any) -> Made:
+    def _adversarial(self, batch: Batch, model: Any) -> Windows:
         if model is None:
             raise ValueError("adversarial negatives need the model that they should fool")
-        config = self.config
-        attack = Attack(
-            kappa=config.kappa,
-            steps=config.adversarial_steps,
-            amplitude=config.adversarial_amplitude,
-            cutoff=config.smoothness,
-        )
         terms = WindowResidual(self.spec, self.normalizer)
         counted = terms.counted(batch.x, batch.mask)
 
@@ -265,64 +240,63 @@ class Negatives:
             return terms.mean_squares(x, parameters, here)
 
         with evaluation_mode(model):
-            made = attack(
+            x = attack(
                 batch.x,
                 batch.mask,
                 batch.seeds,
                 lambda x: model.consistency(x, batch.parameters, batch.mask).float(),
                 residual,
+                kappa=self.config.kappa,
+                steps=self.config.adversarial_steps,
+                amplitude=self.config.adversarial_amplitude,
+                cutoff=self.config.smoothness,
             )
-        return made, batch.parameters
+        return x, batch.parameters
 
-    def _shuffled(self, batch: Batch, amplitude: Tensor) -> Made:
+    def _shuffled(self, batch: Batch, amplitude: Tensor) -> Windows:
         assert self._orders is not None
         self._orders = self._orders.to(batch.x.device)
-        lot = sample_rng.integer(batch.seeds, "shuffled", len(self._orders))
-        return reorder(batch.x, self._orders[lot]), batch.parameters
+        orders = self._orders[sample_rng.integer(batch.seeds, "shuffled", len(self._orders))]
+        frames = batch.x.unflatten(1, (self.history, self.channels))
+        rows = torch.arange(len(frames), device=frames.device)[:, None]
+        return frames[rows, orders].flatten(1, 2), batch.parameters
 
-    def _parameters(self, batch: Batch, amplitude: Tensor) -> Made:
+    def _parameters(self, batch: Batch, amplitude: Tensor) -> Windows:
         assert self._table is not None
         self._table = self._table.to(batch.x.device)
         share = sample_rng.uniform(batch.seeds, "parameters")
-        own, least = batch.parameters, self.config.parameter_distance
-        other = other_parameters(own, self._table, share, least)
-        if not self._parameters_may_lack:
-            return batch.x, other
-        alike = ((other == own) | own.isnan()).all(1)
+        true, least = batch.parameters, self.config.parameter_distance
+        other = other_parameters(true, self._table, share, least)
+        is_same = ((other == true) | true.isnan()).all(1)
         noise, _ = self._noise(batch, self._amplitude(batch, "noise", None))
-        return torch.where(alike[:, None, None, None], noise, batch.x), other
+        return torch.where(is_same[:, None, None, None], noise, batch.x), other
 
-    def _boundary(self, batch: Batch, amplitude: Tensor) -> Made:
+    def _boundary(self, batch: Batch, amplitude: Tensor) -> Windows:
         addition = self._boundaries.addition(batch.mask, batch.seeds).to(batch.x.dtype)
         frames = batch.x.unflatten(1, (self.history, self.channels))
         scale = phases.scale_to(addition, frames[:, -1], batch.mask, amplitude)
         return (frames + (addition * scale)[:, None]).flatten(1, 2), batch.parameters
 
-    def _omitted(self, batch: Batch, amplitude: Tensor) -> Made:
+    def _omitted(self, batch: Batch, amplitude: Tensor) -> Windows:
         assert self._omission is not None
         frames = batch.x.unflatten(1, (self.history, self.channels))
         change = self._omission.change(frames, batch.parameters, batch.mask, batch.seeds)
         scale = phases.scale_to(change, frames[:, -1], batch.mask, amplitude)
         if not self._omission.single:
-            # How much a term changes is its own affair, within bounds.
+            # The term itself determines the size of the change, within bounds.
             scale = (scale * LARGEST_OMISSION / amplitude[:, None, None, None]).clamp(max=1.0)
         last = frames[:, -1] + change * scale
         return torch.cat((frames[:, :-1], last[:, None]), dim=1).flatten(1, 2), batch.parameters
 
 
-def _check_kind(kind: str) -> None:
-    if kind not in KINDS:
-        raise ValueError(f"unknown kind of negative {kind!r}; choose from: {', '.join(KINDS)}")
-
-
 ALL_ORDERS = 4
-"""Histories up to this are shuffled to any other order; longer ones have two frames exchanged."""
+"""Histories up to this length get any other order; longer ones have two frames exchanged."""
 
 
 def wrong_orders(history: int, spec: FieldSpec) -> Int[Tensor, "n h"]:
-    """Orders of the frames of a window that break its equation.
+    """Orders of the frames of a window that violate its equation.
 
-    The true order is not among them, nor the reverse order where the equation allows it.
+    They exclude the true order, and the reverse order if the equation allows it.
     """
     true = tuple(range(history))
     if history <= ALL_ORDERS:
@@ -339,13 +313,6 @@ def wrong_orders(history: int, spec: FieldSpec) -> Int[Tensor, "n h"]:
     return torch.tensor([order for order in orders if order not in allowed])
 
 
-def reorder(x: Float[Tensor, "b hc y x"], orders: Int[Tensor, "b h"]) -> Float[Tensor, "b hc y x"]:
-    """The frames of each window in its order."""
-    frames = x.unflatten(1, (orders.shape[1], -1))
-    rows = torch.arange(len(x), device=x.device)[:, None]
-    return frames[rows, orders].flatten(1, 2)
-
-
 def parameters_differ(table: Float[Tensor, "n q"]) -> bool:
     """Whether any parameter has two known values."""
     if not len(table):
@@ -356,21 +323,21 @@ def parameters_differ(table: Float[Tensor, "n q"]) -> bool:
 
 
 def other_parameters(
-    own: Float[Tensor, "b q"],
+    true: Float[Tensor, "b q"],
     table: Float[Tensor, "n q"],
     share: Float[Tensor, " b"],
     least: float,
 ) -> Float[Tensor, "b q"]:
-    """A row of the table for each sample that differs from its own parameters, NaN where unknown.
+    """A row of the table for each sample that differs from its parameters, NaN where unknown.
 
-    Unknown parameters stay unknown, and known ones known. A sample of which nothing is known that
-    the table knows to differ keeps its own. ``share`` in [0, 1) makes the choice among the rows at
-    least ``least`` away (root of the sum of squares), or among the most distant ones.
+    Unknown parameters stay unknown, and known ones known. A sample without a known parameter that
+    varies in the table keeps them. ``share`` in [0, 1) selects among the rows at least ``least``
+    away (root of the sum of squares), or among the most distant ones.
     """
-    distance = (own[:, None] - table).square().nansum(-1).sqrt()  # (b, n)
+    distance = (true[:, None] - table).square().nansum(-1).sqrt()  # (b, n)
     bound = distance.amax(1, keepdim=True).clamp(max=least)
     far: Bool[Tensor, "b n"] = (distance >= bound) & (distance > 0)
     number = (share * far.sum(1)).long()
     row = (far.cumsum(1) <= number[:, None]).sum(1).clamp(max=len(table) - 1)
     other = table[row]
-    return torch.where(own.isnan() | other.isnan(), own, other)
+    return torch.where(true.isnan() | other.isnan(), true, other)

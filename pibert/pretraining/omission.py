@@ -1,9 +1,9 @@
 """Windows whose newest frame comes from the governing equation without one of its terms.
 
-With two frames or more, and a known time step, the last frame but one is stepped to the last. Which
-terms can be left out, and how, the family says (``Family.omissible_terms``,
-``Family.change_without``). A family that a single frame can violate, such as incompressible flow,
-has its one frame changed, by as much as is asked for.
+With two or more frames and a known time step, the newest frame is computed from the one before it.
+The family defines which terms can be left out, and how (``Family.omissible_terms``,
+``Family.change_without``). If a single frame can violate the family, as in incompressible flow, it
+is changed by a given amount.
 """
 
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ from pibert.physics.stepping import StepPlan, plan_steps
 class OmittedTerms:
     """Last frames without a term, for windows of one spec.
 
-    The table holds standardised parameters of the training data, which tell how many sub-steps are
-    needed. Raises ValueError, with the reason, where no term can be left out.
+    The table holds standardised parameters of the training data, which determine the number of
+    sub-steps. Raises ValueError, with the reason, if no term can be left out.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class OmittedTerms:
         self.spec, self.normalizer = spec, normalizer
         has_steps = history > 1 and spec.dt is not None
         self.single = not has_steps and self.family.required_frames(spec.channels) == 1
-        """Whether the last frame alone is changed, by an amount that is asked for."""
+        """Whether the last frame alone is changed, by a given amount."""
         if spec.dt is None and not self.single:
             raise ValueError("the time step is not known")
         table = torch.zeros(1, PARAMETER_WIDTH) if parameter_table is None else parameter_table
         coefficients = known_coefficients(self.family, spec, table)
         self.terms = self.family.omissible_terms(tuple(coefficients), has_steps)
-        """What is left out, each in its share of the samples."""
+        """Terms that are left out, each in an equal share of the samples."""
         if not self.terms:
             raise ValueError(
                 f"no term of {self.family.name!r} can be left out with the coefficients that are "
@@ -59,7 +59,7 @@ class OmittedTerms:
         self._plan = None if self.single else self._make_plan(coefficients)
 
     def _make_plan(self, coefficients: Mapping[str, Any]) -> StepPlan:
-        """Sub-steps for the fastest of the training data."""
+        """Sub-steps for the fastest training data."""
         dt, mean, std = self.spec.dt, self.normalizer.mean, self.normalizer.std
         assert dt is not None
         u, v = self.spec.velocity or (None, None)
@@ -78,12 +78,12 @@ class OmittedTerms:
         known: Bool[Tensor, "b y x"],
         seeds: Int[Tensor, " b"],
     ) -> Float[Tensor, "b c y x"]:
-        """What to add to the last standardised frame, zero where not known."""
+        """The change of the last standardised frame, zero where not known."""
         mean, std = self.normalizer.mean, self.normalizer.std
-        places = channel_places(self.family, self.spec.channels)
+        indices = channel_places(self.family, self.spec.channels)
         lot = sample_rng.integer(seeds, "omitted", len(self.terms))
         omission = Omission(
-            fields={name: frames[:, :, i] * std[i] + mean[i] for name, i in places.items()},
+            fields={name: frames[:, :, i] * std[i] + mean[i] for name, i in indices.items()},
             known=known,
             coefficients=known_coefficients(self.family, self.spec, parameters),
             keep={term: (lot != i).to(frames.dtype) for i, term in enumerate(self.terms)},
@@ -92,5 +92,5 @@ class OmittedTerms:
         )
         whole = torch.zeros_like(frames[:, -1])
         for name, change in self.family.change_without(omission).items():
-            whole[:, places[name]] = change / std[places[name]]
+            whole[:, indices[name]] = change / std[indices[name]]
         return torch.where(known[:, None], whole, 0.0)

@@ -1,4 +1,4 @@
-"""Fields that keep their spectrum: every Fourier mode turned by an angle, none made larger.
+"""Changes of a field that keep its spectrum: every Fourier mode is rotated by an angle.
 
     f'_k = f_k exp(i theta_k),  theta_{-k} = -theta_k
 
@@ -7,10 +7,10 @@ square over that of the fluctuation about the mean,
 
     amplitude^2 = sum_k |f_k|^2 4 sin^2(theta_k / 2) / sum_k |f_k|^2,  k = 0 left out.
 
-Points that are not known hold zero before and after: what turning leaves there is reflected about
-zero and the sizes of the modes are put back, alternately (Gerchberg, Saxton, Optik 35 (1972) 237),
-and in the end mean and variance over the known points are made equal. The spectrum then differs by
-little, and the change is smaller than asked for by about the share of unknown points.
+Unknown points are zero before and after: alternately, the remainder there is reflected about zero
+and the sizes of the modes are restored (Gerchberg, Saxton, Optik 35 (1972) 237); in the end mean
+and variance over the known points are restored. The spectrum then differs by little, and the change
+is smaller than requested by about the share of unknown points.
 """
 
 import torch
@@ -26,7 +26,7 @@ Known = Bool[Tensor, "b y x"]
 ROUNDS = 12
 """Alternations between zero at unknown points and the sizes of the modes."""
 LEAST_FLUCTUATION = 0.05
-"""What an amplitude counts from in a standardised field that hardly varies."""
+"""Smallest fluctuation that amplitudes refer to, in standardised units."""
 REFLECTION = 0.9
 """Share of the remainder at unknown points that enters the next round with the other sign."""
 
@@ -35,13 +35,13 @@ def random_angles(seeds: Int[Tensor, " b"], purpose: str, fields: Fields) -> Ang
     """Normal angles of variance 1 for every mode of every field, zero for the mean."""
     ny, nx = fields.shape[-2:]
     raw = sample_rng.normal(seeds, purpose, fields.shape[1], ny, nx // 2 + 1).to(fields.dtype)
-    # Two numbers are averaged there.
+    # ``antisymmetric`` averages two numbers there.
     raw = torch.where(_counted_once(nx, raw), raw * 2.0**0.5, raw)
     return antisymmetric(raw, nx)
 
 
 def antisymmetric(angles: Angles, columns: int) -> Angles:
-    """The part of any numbers that can be angles of a real field: theta_{-k} = -theta_k.
+    """Project any numbers onto angles of a real field: theta_{-k} = -theta_k.
 
     In the layout of ``torch.fft.rfft2`` only the column of kx = 0, and that of the highest kx of an
     even number of columns, hold both k and -k. The angle of the mean becomes zero.
@@ -51,7 +51,7 @@ def antisymmetric(angles: Angles, columns: int) -> Angles:
 
 
 def angles_of_size(fields: Fields, angles: Angles, amplitude: Float[Tensor, " b"]) -> Angles:
-    """Angles in proportion to the given ones whose turn changes every field by the amplitude."""
+    """Scale angles so that rotating by them changes every field by the amplitude."""
     energy, wanted = mode_energy(fields), amplitude[:, None]
     # The first factor is right for small angles, the second corrects it.
     angles = angles * _ratio(wanted, (energy * angles.square()).sum((-2, -1)).sqrt())
@@ -60,7 +60,7 @@ def angles_of_size(fields: Fields, angles: Angles, amplitude: Float[Tensor, " b"
 
 
 def turned(fields: Fields, angles: Angles, known: Known, rounds: int = ROUNDS) -> Fields:
-    """The fields with every mode turned; zero where not known."""
+    """The fields with every mode rotated; zero where not known."""
     spectrum = torch.fft.rfft2(fields)
     size, shape = spectrum.abs(), fields.shape[-2:]
     here = known[:, None]
@@ -70,9 +70,9 @@ def turned(fields: Fields, angles: Angles, known: Known, rounds: int = ROUNDS) -
     for _ in range(rounds):
         result = torch.fft.irfft2(torch.fft.rfft2(result * kept).sgn() * size, s=shape)
     mean, spread = moments(fields, known)
-    own_mean, own_spread = moments(result, known)
-    scale = torch.where(own_spread > 0, spread / own_spread.clamp(min=tiny), 0.0)
-    return torch.where(here, (result - own_mean) * scale + mean, 0.0)
+    new_mean, new_spread = moments(result, known)
+    scale = torch.where(new_spread > 0, spread / new_spread.clamp(min=tiny), 0.0)
+    return torch.where(here, (result - new_mean) * scale + mean, 0.0)
 
 
 def moments(
@@ -91,15 +91,15 @@ def scale_to(
 ) -> Float[Tensor, "b 1 1 1"]:
     """Factors that give a change, zero where not known, its amplitude.
 
-    It is compared with the fluctuation of those fields that it changes, all together.
+    The amplitude is relative to the joint fluctuation of the fields that change.
     """
     spread = moments(fields, known)[1].clamp(min=LEAST_FLUCTUATION)
     size = change.square().sum((-2, -1), keepdim=True)
     count = known.sum((-2, -1)).clamp(min=1)[:, None, None, None]
-    own = torch.where(size > 0, spread, 0.0).square().sum(1, keepdim=True).sqrt()
-    found = (size / count).sum(1, keepdim=True).sqrt()
-    wanted = amplitude[:, None, None, None].to(change.dtype) * own
-    return torch.where(found > 0, wanted / found, 0.0)
+    reference = torch.where(size > 0, spread, 0.0).square().sum(1, keepdim=True).sqrt()
+    present = (size / count).sum(1, keepdim=True).sqrt()
+    wanted = amplitude[:, None, None, None].to(change.dtype) * reference
+    return torch.where(present > 0, wanted / present, 0.0)
 
 
 def mode_energy(fields: Fields) -> Angles:
@@ -121,11 +121,11 @@ def smooth_weight(shape: tuple[int, int], cutoff: float, like: Tensor) -> Float[
 
 
 def _counted_once(columns: int, like: Tensor) -> Bool[Tensor, " kx"]:
-    """The columns of a half spectrum that hold k and -k both."""
+    """The columns of a half spectrum that hold both k and -k."""
     column = torch.arange(like.shape[-1], device=like.device)
     return (column == 0) | (2 * column == columns)
 
 
 def _ratio(wanted: Tensor, found: Tensor) -> Tensor:
-    """Wanted / found for each field; 1 for a field without fluctuation, which no angle changes."""
+    """Wanted / found for each field; 1 for a field without fluctuation."""
     return torch.where(found > 0, wanted / found, 1.0)[..., None, None]

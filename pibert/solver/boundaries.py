@@ -1,8 +1,8 @@
-"""Boundaries as a table of links: what arrives from beyond a side or from inside a body.
+"""Boundaries as a table of links: the populations that arrive from a side or a body.
 
-A cell next to a boundary pulls some populations from a ghost cell, or from a cell inside a body.
-A link says what has to lie there: a combination of populations that have just collided. All links
-together are one gather and one scatter a step, whatever the boundaries are.
+A cell next to a boundary pulls some populations from a ghost cell, or from a cell inside a body. A
+link defines the value there: a combination of populations that have just collided. All links
+together are one gather and one scatter per step, whatever the boundaries are.
 
 - periodic: the population that leaves on the opposite side;
 - wall, inflow: half-way bounce-back, f_i = f_-i + 6 w_i c_i . velocity, half a cell beyond the last
@@ -10,7 +10,7 @@ together are one gather and one scatter a step, whatever the boundaries are.
 - slip: the mirrored population;
 - outflow: incoming populations leave with the fastest wave, df/dt + (c_s + U) df/dx = 0, implicit
   upwind, so that sound passes; a faint pull towards the undisturbed stream keeps the mean pressure.
-  It serves as a far field too. Vortices need a sponge of higher viscosity in front of it;
+  It also serves as a far field. Vortices need a sponge of higher viscosity in front of it;
 - body: interpolated bounce-back, linear (Bouzidi, 2001), with the distance q from cell to surface
   along the link; where there is no room to interpolate, half-way bounce-back.
 
@@ -40,7 +40,7 @@ MIRROR_Y = tuple(VELOCITIES.index((x, -y)) for x, y in VELOCITIES)
 
 @dataclass(frozen=True)
 class Side:
-    """What bounds one side, and the velocity of a wall or of the stream there."""
+    """The boundary of one side, and the velocity of its wall or stream."""
 
     kind: Boundary
     velocity: tuple[float, float] = (0.0, 0.0)
@@ -61,7 +61,7 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Where incoming populations come from; indices into flattened (9, y + 2, x + 2).
+    """Sources of incoming populations; indices into flattened (9, y + 2, x + 2).
 
     The body's links come first, those of outflows last.
     """
@@ -76,10 +76,10 @@ class Links:
     direction: Float[Tensor, "body 2"]
     """From the fluid into the body."""
     memory: Float[Tensor, " outflow"]
-    """Weight of what lay there a step ago."""
+    """Weight of the value a step ago."""
 
     def fill(self, f: Tensor, before: Tensor) -> Tensor | None:
-        """Fill the ghosts of f, given the populations a step ago; the force (b, 2) on a body."""
+        """Fill the ghosts of f, given the populations a step ago; returns the force on a body."""
         flat = f.flatten(1)
         taken = flat[:, self.source]
         value = torch.addcmul(self.constant, taken, self.weight)
@@ -112,15 +112,9 @@ def make_links(
     device: torch.device | str = "cpu",
 ) -> Links:
     """The links of a domain of (rows, columns) cells with at most one body shape in it."""
-    for a, b in (("left", "right"), ("bottom", "top")):
-        kinds = {getattr(box, a).kind, getattr(box, b).kind}
-        if Boundary.PERIODIC in kinds and len(kinds) > 1:
-            raise ValueError(f"{a} and {b} must both be periodic or neither, found {box}")
-    if any(side.kind is Boundary.OPEN for side in box):
-        raise ValueError(f"a side of the simulated domain cannot be open, found {box}")
     solid = inside(shape, body)
     _check_room(solid, box)
-    on_body = _body_links(shape, solid, body) if body is not None else []
+    on_body = _body_links(solid, body) if body is not None else []
     on_sides = [_side_link(shape, box, cell, i) for cell, i in _arrivals_from_outside(shape)]
     links = on_body + sorted(on_sides, key=lambda link: link.memory > 0)
     outflows = [link for link in links if link.memory > 0]
@@ -180,7 +174,7 @@ def _arrivals_from_outside(shape: tuple[int, int]) -> Iterable[tuple[tuple[int, 
 
 
 def _side_link(shape: tuple[int, int], box: Box, cell: tuple[int, int], i: int) -> _Link:
-    """What population i brings to this cell from beyond a side, or two in a corner."""
+    """The link of population i that arrives at a cell across a side, or two in a corner."""
     rows, columns = shape
     (cx, cy), w = VELOCITIES[i], WEIGHTS[i]
     y, x = cell[0] - cy, cell[1] - cx
@@ -195,8 +189,8 @@ def _side_link(shape: tuple[int, int], box: Box, cell: tuple[int, int], i: int) 
         )
         if out
     ]
-    # In a corner an inflow has the say over a wall, so that exactly the stream enters, and both
-    # over what lets populations pass.
+    # In a corner an inflow overrides a wall, so that exactly the stream enters, and both override
+    # sides that let populations pass.
     for kind in (Boundary.INFLOW, Boundary.WALL):
         for side, _ in crossed:
             if side.kind is kind:
@@ -222,14 +216,14 @@ def _side_link(shape: tuple[int, int], box: Box, cell: tuple[int, int], i: int) 
 @functools.cache
 def _stream(velocity: tuple[float, float]) -> list[float]:
     """The populations of an undisturbed stream."""
-    parts = (torch.full((1, 1, 1), part, dtype=torch.float64) for part in (0.0, *velocity))
-    return equilibrium(*parts).flatten().tolist()
+    state = (torch.full((1, 1, 1), value, dtype=torch.float64) for value in (0.0, *velocity))
+    return equilibrium(*state).flatten().tolist()
 
 
-def _body_links(shape: tuple[int, int], solid: Tensor, body: Shape) -> list[_Link]:
+def _body_links(solid: Tensor, body: Shape) -> list[_Link]:
     links = []
     padded = torch.nn.functional.pad(solid, (1, 1, 1, 1))
-    # Ghosts are no fluid: they send nothing into the body, and nothing is interpolated with them.
+    # Ghosts are not fluid: they send nothing into the body, and no interpolation uses them.
     ghost = torch.nn.functional.pad(torch.zeros_like(solid), (1, 1, 1, 1), value=True)
     fluid = ~(padded | ghost)
     for i, (cx, cy) in enumerate(VELOCITIES[1:], start=1):
@@ -242,24 +236,19 @@ def _body_links(shape: tuple[int, int], solid: Tensor, body: Shape) -> list[_Lin
             distances.tolist(), y.tolist(), x.tolist(), behind[y, x].tolist(), strict=True
         ):
             here = (i, row, column)
-            target = (back, row + cy, column + cx)
-            if q < 0.5 and blocked:
-                links.append(_Link(target, here, second=here))
-            elif q < 0.5:
-                behind_here = (i, row - cy, column - cx)
-                links.append(
-                    _Link(target, here, 2 * q, second=behind_here, second_weight=1 - 2 * q)
-                )
+            if q >= 0.5:
+                second, weight = (back, row, column), 0.5 / q
+            elif blocked:
+                second, weight = here, 1.0
             else:
-                returning = (back, row, column)
-                links.append(
-                    _Link(target, here, 0.5 / q, second=returning, second_weight=1 - 0.5 / q)
-                )
+                second, weight = (i, row - cy, column - cx), 2 * q
+            target = (back, row + cy, column + cx)
+            links.append(_Link(target, here, weight, second=second, second_weight=1 - weight))
     return links
 
 
 def _surface(body: Shape, x: Tensor, y: Tensor, cx: int, cy: int) -> Float[Tensor, " n"]:
-    """The share of the way from (x, y) outside to (x + cx, y + cy) inside at which the body is."""
+    """Position of the surface between (x, y) outside and (x + cx, y + cy) inside, 0 to 1."""
     x, y = x.double(), y.double()
     near, far = torch.zeros_like(x), torch.ones_like(x)
     for _ in range(50):

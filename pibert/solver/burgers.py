@@ -2,9 +2,9 @@
 
 Waves above two thirds of the resolved ones are zero at all times. Viscosity is integrated exactly
 (integrating factor), the rest by the classical Runge-Kutta method of order 4. The first state is
-the gradient of a potential with random phases and the power exp(-(k l)^2), l being the length over
-which it varies, with a root mean square speed of 1. It steepens into fronts of the thickness
-nu / speed, which the grid has to resolve: a sample that needs too many steps has diverged.
+the gradient of a potential with random phases and the power exp(-(k l)^2) with the length scale l,
+and has a root mean square speed of 1. It steepens into fronts of the thickness nu / speed, which
+the grid must resolve: a sample that needs too many steps has diverged.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from pibert.physics import spectral
-from pibert.solver.periodic import PeriodicRecipe, Range, Sample, States, Values, log_uniform
-from pibert.solver.recipes import Recipe, generator_of
+from pibert.solver.periodic import PeriodicRecipe, Sample, States, Values, log_uniform
+from pibert.solver.recipes import Range, Recipe, generator_of
 
 
 def advance_velocity(
@@ -25,7 +25,7 @@ def advance_velocity(
     steps: int,
     viscosity: Float[Tensor, " b"],
 ) -> Complex[Tensor, "b 2 ky kx"]:
-    """The spectrum of the velocity a time later, in equal steps."""
+    """The spectrum of the velocity after some time, in equal steps."""
     step = time / steps
     half = torch.exp(-step / 2 * viscosity[:, None, None, None] * modes.squared)
 
@@ -44,19 +44,15 @@ class Burgers(PeriodicRecipe):
     """Channels u and v."""
 
     viscosity: Range
-    """Drawn evenly in its logarithm."""
+    """Drawn log-uniformly."""
     scale: Range = (0.06, 0.12)
-    """Length over which the first potential varies, drawn evenly in its logarithm."""
+    """Length scale of the first potential, drawn log-uniformly."""
 
     case = "burgers"
     title = "Burgers flow in a periodic box"
     method = "pseudo-spectral, 2/3 dealiased; integrating factor and Runge-Kutta of order 4"
     channels = ("u", "v")
     scalings = {"viscosity": "log"}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_ranges("viscosity", "scale")
 
     def draw(self, index: int) -> Sample:
         generator = generator_of(self.seed, index, self.case)
@@ -78,11 +74,7 @@ class Burgers(PeriodicRecipe):
             spectrum,
             steps,
             lambda members, count: advance_velocity(
-                spectrum[members],
-                modes,
-                self.interval,
-                count,
-                parameters["viscosity"][members],
+                spectrum[members], modes, self.interval, count, parameters["viscosity"][members]
             ),
         )
         return modes.field(later)

@@ -1,17 +1,17 @@
 """A circular cylinder that moves across the stream: an immersed boundary on a spring.
 
-The surface is a ring of markers. The velocity there, interpolated from the cells around with the
-three-point kernel of Roma (1999), has to be the body's; the momentum that makes it so is spread
-back with the same kernel. All markers are solved for together: interpolating what was spread is a
-matrix A, and the momenta are A^-1 times the missing velocity. The body moves along y alone, so A
-depends only on the fraction of a cell by which it has moved; the inverses are tabulated.
+The surface is a ring of markers. The fluid velocity at a marker, interpolated with the three-point
+kernel of Roma (1999), must equal that of the body; the momentum that ensures this is spread back
+with the same kernel. All markers are solved together: spreading and interpolating form a matrix A,
+and the momenta are A^-1 times the missing velocity. The body moves along y alone, so A depends only
+on the fraction of a cell by which it has moved; the inverses are tabulated.
 
 The kick G enters the populations after the collision, as the difference of two equilibria
 (Kupershtokh, 2004). The markers see the momentum of the fluid before the kick plus G / 2.
 
-Each sample has a mass, damper and spring of its own, m y'' + c y' + k y = F, integrated with the
-trapezoidal rule and solved for together with the kick. F includes what accelerates the fluid inside
-the ring, pi/4 D^2 y'' (Uhlmann, 2005). Bodies stay stable down to the mass of the fluid they
+Each sample has its own mass, damper and spring, m y'' + c y' + k y = F, integrated with the
+trapezoidal rule and solved together with the kick. F includes the force that accelerates the fluid
+inside the ring, pi/4 D^2 y'' (Uhlmann, 2005). Bodies are stable down to the mass of the fluid they
 displace, but not below it.
 
 Accuracy in a domain of 15 x 10 D against interpolated bounce-back: the drag of a held cylinder is
@@ -33,10 +33,10 @@ from pibert.compilation import compile_if_possible
 from pibert.solver.lattice import Padded, equilibrium, moments
 
 SPACING = 1.2
-"""Of the markers along the ring, in cells: closer, and A is nearly singular."""
+"""Distance of the markers along the ring, in cells; with smaller ones A is nearly singular."""
 RETRACTION = 0.27
-"""Of the ring from the surface, in cells. In a shear flow along a plane, spread and interpolated
-with this kernel, the velocity vanishes so far outside the markers."""
+"""Distance of the ring from the surface, in cells. In a shear flow along a plane, the velocity
+vanishes at this distance outside the markers."""
 REACH = 2
 """Cells from a marker that its kernel may touch."""
 FRACTIONS = 128
@@ -45,7 +45,7 @@ FRACTIONS = 128
 
 @dataclass(frozen=True, eq=False)
 class Oscillator:
-    """How the cylinder is mounted, in lattice units; float64."""
+    """Mass, damping and stiffness of the mounting, in lattice units; float64."""
 
     mass: Float[Tensor, " b"]
     damping: Float[Tensor, " b"]
@@ -74,12 +74,6 @@ class Oscillator:
         omega = 2 * math.pi * speed / (diameter * reduced_velocity.double())
         return cls(mass, 2 * damping_ratio.double() * mass * omega, mass * omega**2)
 
-    @classmethod
-    def held(cls, batch: int) -> "Oscillator":
-        """A mounting that does not give."""
-        zero = torch.zeros(batch, dtype=torch.float64)
-        return cls(torch.full_like(zero, math.inf), zero, zero)
-
 
 class ImmersedCylinder:
     """The moving body of a batch of samples: its geometry and its present motion."""
@@ -100,25 +94,18 @@ class ImmersedCylinder:
         device: torch.device | str = "cpu",
         compiled: bool = False,
     ) -> None:
-        """A body at rest.
+        """A body at rest, in a domain of (rows, columns) cells without ghosts.
 
-        Args:
-            oscillator: The mounting of each sample.
-            centre: (x, y) of the centre at rest, in cells.
-            diameter: In cells.
-            travel: The largest displacement; the cost grows with it.
-            shape: Rows and columns of the domain, without ghosts.
-            dtype: Of the populations.
-            device: Of the populations.
-            compiled: Compile what ``advance`` does.
+        ``centre`` is (x, y) at rest. ``travel`` is the largest displacement; the cost grows with
+        it. ``dtype`` and ``device`` are those of the populations.
         """
-        self._inner = 0.25 * math.pi * diameter**2
-        if not bool((oscillator.mass > self._inner).all()):
+        self._displaced = 0.25 * math.pi * diameter**2
+        if not bool((oscillator.mass > self._displaced).all()):
             raise ValueError(
                 "a cylinder must be heavier than the fluid it displaces, m / (rho D^2) > pi / 4, "
                 f"found {oscillator.mass.min().item() / diameter**2:g}"
             )
-        self.diameter, self.travel = diameter, travel
+        self.travel = travel
         rows = _reach(centre[1], 0.5 * diameter + travel, shape[0], "along y")
         columns = _reach(centre[0], 0.5 * diameter, shape[1], "along x")
         self.window = (rows, columns)
@@ -141,41 +128,41 @@ class ImmersedCylinder:
         self.displacement = torch.zeros_like(self._mounting[0])
         self.velocity = torch.zeros_like(self.displacement)
         self._momentum = self.displacement.new_zeros(len(self.displacement), 2)
-        sizes = [part.stop - part.start for part in self.window]
+        sizes = [cut.stop - cut.start for cut in self.window]
         self._kick = torch.zeros(len(self.velocity), 2, *sizes, dtype=dtype, device=device)
         self._advance = _compile(_advance) if compiled else _advance
 
     def advance(self, f: Padded) -> Float[Tensor, "b 2"]:
-        """Move the body by one step and kick the fluid, in place; the force (x, y) on the body.
+        """Move the body by one step and kick the fluid in place; returns the force on the body.
 
-        To be called between the step and the filling of the ghosts. The force is the mean over the
-        step, so that it is this force that moves the body.
+        Call it between the step and the filling of the ghosts. The force (x, y) is the mean over
+        the step, the one that moves the body.
         """
-        rows, columns = (slice(part.start + 1, part.stop + 1) for part in self.window)
+        rows, columns = (slice(cut.start + 1, cut.stop + 1) for cut in self.window)
         window = f[..., rows, columns]
         state = (self.displacement, self.velocity, self._momentum)
         new, state, self._kick, force = self._advance(
-            window, state, self._geometry, self._mounting, self._inner, self.travel
+            window, state, self._geometry, self._mounting, self._displaced, self.travel
         )
         window.copy_(new)
         self.displacement, self.velocity, self._momentum = state
         return force
 
     def correct(self, velocity: Float[Tensor, "b 2 y x"]) -> None:
-        """Take half of the last kick from the first moments of the populations, in place.
+        """Subtract half of the last kick from the first moments of the populations, in place.
 
-        What is left is the velocity at the time of the kick; without this the fluid at the surface
-        is about U^2 / 4 too fast, in lattice units.
+        This gives the velocity at the time of the kick; without it the fluid at the surface is
+        about U^2 / 4 too fast, in lattice units.
         """
         velocity[(..., *self.window)] -= 0.5 * self._kick
 
     @property
     def lost(self) -> Bool[Tensor, " b"]:
-        """Samples whose body went further than ``travel``: their flow means nothing any more."""
+        """Samples whose body has moved further than ``travel``; their flow is no longer valid."""
         return ~(self.displacement.abs() <= self.travel)
 
     def park(self, gone: Bool[Tensor, " b"]) -> None:
-        """Put the bodies of these samples back to rest; they are free to move on from there."""
+        """Put the bodies of these samples back to rest."""
         self.displacement = self.displacement.masked_fill(gone, 0.0)
         self.velocity = self.velocity.masked_fill(gone, 0.0)
         self._momentum = self._momentum.masked_fill(gone[:, None], 0.0)
@@ -217,9 +204,9 @@ def _advance(
     mass, damping, stiffness = mounting
     y, v, momentum = state
 
-    # The new position is known to second order beforehand; a sample that went astray stays put.
-    place = torch.nan_to_num(y + v).clamp(-travel, travel)
-    phi_y = _kernel(offset + place[:, None, None]).to(f.dtype)
+    # The new position is known to second order beforehand; a lost body stays within its range.
+    position = torch.nan_to_num(y + v).clamp(-travel, travel)
+    phi_y = _kernel(offset + position[:, None, None]).to(f.dtype)
     _, along, across = moments(f)
     flow = torch.cat((along, across), 2)
     seen = ((phi_y @ flow).unflatten(2, (2, -1)) * phi_x[:, None]).sum(3)
@@ -227,7 +214,7 @@ def _advance(
     # a body that is faster by one.
     wanted = torch.stack((torch.zeros_like(v), v), 1).to(f.dtype)[:, None]
     missing = 2 * torch.cat((wanted - seen, torch.ones_like(seen[..., :1])), 2)
-    entry = torch.round(FRACTIONS * (place - torch.floor(place))).long() % FRACTIONS
+    entry = torch.round(FRACTIONS * (position - torch.floor(position))).long() % FRACTIONS
     solve = inverse[entry]
     kicks = solve @ missing
     matrix = (phi_x @ phi_x.mT) * (phi_y @ phi_y.mT)

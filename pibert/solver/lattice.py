@@ -1,17 +1,17 @@
 """The D2Q9 lattice: populations, moments, and one fused step of streaming and collision.
 
-Populations f_i move along c_i (x, y), one cell a step. Stored is the deviation f_i - w_i from a
-fluid at rest, which keeps float32 accurate. The equilibrium is the incompressible one of He and
+Populations f_i move along c_i (x, y), one cell per step. Arrays store the deviation f_i - w_i from
+a fluid at rest, which keeps float32 accurate. The equilibrium is the incompressible one of He and
 Luo (1997): its zeroth moment r is a pressure, p = r / 3, its first the velocity itself.
 
-An array of populations is (b, 9, y + 2, x + 2): one ring of ghost cells lies around the flow. A
-step pulls f_i from the cell at -c_i and collides. What a cell pulls from a ghost or from inside a
-body was put there by ``pibert.solver.boundaries``; the step itself knows no boundary.
+An array of populations is (b, 9, y + 2, x + 2), with one ring of ghost cells around the flow. A
+step pulls f_i from the cell at -c_i and collides. ``pibert.solver.boundaries`` fills the ghosts and
+the cells inside a body; the step itself treats all cells alike.
 
 Collision operators, with the relaxation time tau = 3 nu + 1/2:
 
 - ``trt``: two relaxation times (Ginzburg, 2005), tau and tau' such that (tau - 1/2) (tau' - 1/2) is
-  the magic number; 3/16 puts a straight wall exactly half-way between cells.
+  the magic number 3/16, which puts a straight wall exactly half-way between cells.
 - ``regularised``: recursive regularisation to fourth order (Malaspinas, 2015; Coreixas, 2017): more
   dissipative at the scale of the lattice, and stable at far higher Reynolds numbers.
 
@@ -38,27 +38,26 @@ OPPOSITE = tuple(VELOCITIES.index((-x, -y)) for x, y in VELOCITIES)
 PAIRS = ((1, 3), (2, 4), (7, 5), (8, 6))
 """Opposite populations along x, y, the rising and the falling diagonal."""
 SOUND_SPEED = 1 / math.sqrt(3)
+MAGIC = 3 / 16
 
 Populations = Float[Tensor, "b 9 y x"]
 Padded = Float[Tensor, "b 9 rows columns"]
 """With the ring of ghosts."""
 Scheme = Literal["trt", "regularised"]
 Step = Callable[[Tensor], Tensor]
-"""Populations to the next ones: everything but the boundaries of one time step."""
+"""Maps populations to the next ones: one time step without the boundaries."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Fluid:
-    """What the collision needs to know, in lattice units."""
+    """Parameters of the collision, in lattice units."""
 
     viscosity: Float[Tensor, " b #y #x"]
     """Per sample; it may vary in space, as in a sponge."""
     scheme: Scheme = "trt"
-    magic: float = 3 / 16
-    """Of the ``trt`` scheme."""
     smagorinsky: float = 0.0
-    """The constant C, usually 0.1 to 0.2; without the term 0."""
-    force: tuple[float, float] | Float[Tensor, "2 b 1 1"] = (0.0, 0.0)
+    """The constant C, usually 0.1 to 0.2; 0 leaves the term out."""
+    force: Float[Tensor, "2 b 1 1"] | None = None
     """Body force per mass along x and y."""
 
     def __post_init__(self) -> None:
@@ -66,29 +65,22 @@ class Fluid:
             raise ValueError(f"scheme must be 'trt' or 'regularised', found {self.scheme!r}")
         if not bool((self.viscosity > 0).all()):
             raise ValueError(f"viscosity must be positive, found {self.viscosity.min().item():g}")
-        if not (self.magic > 0 and self.smagorinsky >= 0):
-            raise ValueError(
-                "the magic number must be positive and the Smagorinsky constant not negative, "
-                f"found {self.magic} and {self.smagorinsky}"
-            )
-
-    @property
-    def is_forced(self) -> bool:
-        return isinstance(self.force, Tensor) or self.force != (0.0, 0.0)
+        if not self.smagorinsky >= 0:
+            raise ValueError(f"smagorinsky must not be negative, found {self.smagorinsky}")
 
 
 def equilibrium(r: Tensor, u: Tensor, v: Tensor) -> Populations:
-    """The populations of a fluid with pressure r / 3 and velocity (u, v), each (b, y, x)."""
+    """Equilibrium populations for pressure r / 3 and velocity (u, v), each (b, y, x)."""
     square = 1.5 * (u * u + v * v)
-    parts = []
+    populations = []
     for (cx, cy), w in zip(VELOCITIES, WEIGHTS, strict=True):
         along = cx * u + cy * v
-        parts.append(w * (r + 3 * along + 4.5 * along * along - square))
-    return torch.stack(parts, 1)
+        populations.append(w * (r + 3 * along + 4.5 * along * along - square))
+    return torch.stack(populations, 1)
 
 
 def moments(f: Populations) -> tuple[Tensor, Tensor, Tensor]:
-    """(r, u, v) of populations; with a body force u and v are half a step's force too large."""
+    """Return (r, u, v); with a body force, u and v are too large by half a step's force."""
     _, east, north, west, south, sw, se, ne, nw = f.unbind(1)
     u = east - west + ((ne - sw) + (se - nw))
     v = north - south + ((ne - sw) + (nw - se))
@@ -96,30 +88,30 @@ def moments(f: Populations) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def pad(f: Populations) -> Padded:
-    """With a ring of ghost cells like their neighbours."""
+    """Add a ring of ghost cells equal to their neighbours."""
     return torch.nn.functional.pad(f, (1, 1, 1, 1), "replicate")
 
 
 def interior(f: Padded) -> Populations:
-    """Without the ring of ghost cells (a view)."""
+    """A view without the ring of ghost cells."""
     return f[..., 1:-1, 1:-1]
 
 
 def make_step(fluid: Fluid, *, compiled: bool = False) -> Step:
-    """The step of this fluid; ``compiled`` fuses it into one kernel, which takes seconds once."""
+    """Return the step of a fluid; ``compiled`` fuses it into one kernel, which takes seconds."""
     viscosity = fluid.viscosity
     if viscosity.shape[1] > 1 or viscosity.shape[2] > 1:
         ghosts = [int(n > 1) for n in (viscosity.shape[2],) * 2 + (viscosity.shape[1],) * 2]
         viscosity = torch.nn.functional.pad(viscosity[:, None], ghosts, "replicate")[:, 0]
     tau = 3 * viscosity + 0.5
     even = 1 / tau
-    odd = 1 / (fluid.magic / (tau - 0.5) + 0.5) if fluid.scheme == "trt" else None
-    force = tuple(fluid.force) if fluid.is_forced else None
+    odd = 1 / (MAGIC / (tau - 0.5) + 0.5) if fluid.scheme == "trt" else None
+    force = None if fluid.force is None else tuple(fluid.force)
     kernel = _compile(_stream_and_collide) if compiled else _stream_and_collide
 
     def step(f: Tensor) -> Tensor:
         assert f.is_contiguous() and f.storage_offset() == 0  # for the views of ``_pull``
-        return kernel(f, even, odd, force, fluid.magic, fluid.smagorinsky)
+        return kernel(f, even, odd, force, fluid.smagorinsky)
 
     return step
 
@@ -128,10 +120,10 @@ _compile = functools.cache(compile_if_possible)
 
 
 def _pull(f: Tensor) -> list[Tensor]:
-    """f_i of the cell at -c_i, for every cell, each (b, y + 2, x + 2): views, nothing is copied.
+    """Views of f_i at -c_i for every cell, each (b, y + 2, x + 2).
 
-    A plane is shifted by moving its start. In ghost cells this reaches past a row or into the next
-    plane: they get nonsense, which no cell of the flow ever pulls.
+    Moving the start of a plane shifts it. In ghost cells this reaches past a row or into the next
+    plane: they get meaningless values, which no cell of the flow pulls.
     """
     b, _, rows, columns = f.shape
     plane = rows * columns
@@ -146,12 +138,11 @@ def _stream_and_collide(
     even: Tensor,
     odd: Tensor | None,
     force: tuple | None,
-    magic: float,
     smagorinsky: float,
 ) -> Tensor:
-    """One step; ``even`` and ``odd`` are relaxation rates, without ``odd`` it is regularised.
+    """One step with the relaxation rates ``even`` and ``odd``; regularised if ``odd`` is None.
 
-    Plain arithmetic that ends in one new array, so that a compiler makes a single pass of it.
+    Plain arithmetic that ends in one new array, which a compiler fuses into a single pass.
     """
     g = _pull(f)
     sums = [g[i] + g[j] for i, j in PAIRS]
@@ -177,7 +168,7 @@ def _stream_and_collide(
         tau = 0.5 * (tau + torch.sqrt(tau * tau + 18 * math.sqrt(2) * smagorinsky**2 * size))
         even = 1 / tau
         if odd is not None:
-            odd = 1 / (magic / (tau - 0.5) + 0.5)
+            odd = 1 / (MAGIC / (tau - 0.5) + 0.5)
 
     if odd is not None:
         new = _relax_pairs(g, sums, differences, (r, u, v), even, odd, force)
@@ -225,7 +216,7 @@ def _regularise(
 ) -> list[Tensor]:
     """The recursive regularised collision: populations rebuilt from their Hermite moments.
 
-    ``keep`` is the share of the stress that outlasts the collision. The moments of third and
+    ``keep`` is the share of the stress that remains after the collision. The moments of third and
     fourth order follow from those below (Coreixas, 2017, for D2Q9).
     """
     r, u, v = state

@@ -1,26 +1,26 @@
-"""What the cases on a periodic box share: the recipe's common part, and the making of trajectories.
+"""Shared by the cases on a periodic box: settings and trajectories.
 
-A case draws each sample (its parameters and its first state) from the sample's own random numbers,
-and advances a batch of states by one interval. Everything in between is in float64, frames are
-stored in float32. No operation mixes samples, so a sample is what it is in whatever company it is
-made. A sample that is not finite at some frame has diverged.
+A case draws each sample (its parameters and first state) and advances a batch of states by one
+interval. It computes in float64; frames are stored in float32. No operation mixes samples, so a
+sample does not depend on the others in its batch. A sample that is not finite at some frame has
+diverged.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pibert.config import Bounds, Count, NonNegativeInt, Positive
 from pibert.fields import FieldSpec, Grid, Parameter, Trajectory
-from pibert.solver.recipes import Diverged, Progress
+from pibert.solver.recipes import Diverged, Progress, Range, check_settings, uniform
 
-Range = tuple[float, float]
-"""Lowest and highest value."""
+Size = Annotated[int, Bounds(least=8)]
 States = Float[Tensor, "b c y x"]
 Values = Mapping[str, Float[Tensor, " b"]]
 """The parameters of some samples by name."""
@@ -41,46 +41,28 @@ class Sample:
 class PeriodicRecipe(ABC):
     """Trajectories on a doubly periodic box."""
 
-    samples: int
+    samples: Count
     seed: int = 0
-    group: int = 32
-    shape: tuple[int, int] = (64, 64)
+    group: Count = 32
+    shape: tuple[Size, Size] = (64, 64)
     """Rows and columns."""
-    size: tuple[float, float] = (1.0, 1.0)
+    size: tuple[Positive, Positive] = (1.0, 1.0)
     """Length of the box along y and x, in the order of ``shape``."""
-    frames: int = 21
-    interval: float
+    frames: Annotated[int, Bounds(least=2)] = 21
+    interval: Positive
     """Time between two frames."""
-    warm_up: int = 0
-    """Intervals that pass before the first frame, which is time 0."""
+    warm_up: NonNegativeInt = 0
+    """Intervals before the first frame, which is time 0."""
 
     case: ClassVar[str]
     title: ClassVar[str]
     method: ClassVar[str]
     channels: ClassVar[tuple[str, ...]]
     scalings: ClassVar[Mapping[str, Literal["linear", "log"]]]
-    """The parameters, and how a model should see them."""
+    """The parameters, and how a model scales them."""
 
     def __post_init__(self) -> None:
-        for name, least in (("samples", 1), ("group", 1), ("frames", 2), ("warm_up", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, found {getattr(self, name)}")
-        if min(self.shape) < 8:
-            raise ValueError(f"shape must be at least 8 rows and columns, found {self.shape}")
-        if not all(0 < value < math.inf for value in (*self.size, self.interval)):
-            raise ValueError(
-                "size and interval must be positive and finite, "
-                f"found {self.size} and {self.interval}"
-            )
-
-    def _check_ranges(self, *names: str) -> None:
-        for name in names:
-            low, high = getattr(self, name)
-            if not 0 < low <= high < math.inf:
-                raise ValueError(
-                    f"{name} must be a range of positive numbers, the lower one first, "
-                    f"found {(low, high)}"
-                )
+        check_settings(self)
 
     @property
     def family(self) -> str | None:
@@ -108,12 +90,11 @@ class PeriodicRecipe(ABC):
 
     @abstractmethod
     def advance(self, fields: States, parameters: Values) -> States:
-        """The states one interval later; NaN where a sample cannot go on."""
+        """The states one interval later; NaN where a sample diverged."""
 
     def simulate(
         self, indices: Sequence[int], *, device: str = "cpu", progress: Progress | None = None
     ) -> list[Trajectory | Diverged]:
-        """The samples with these numbers, in order."""
         drawn = [self.draw(index) for index in indices]
         fields = torch.stack([sample.start for sample in drawn]).to(device)
         parameters = {
@@ -130,7 +111,7 @@ class PeriodicRecipe(ABC):
             if progress is not None:
                 progress((step + 1) / total)
         states = torch.stack(frames, 1)
-        return [self._finish(*parts) for parts in zip(indices, drawn, states, strict=True)]
+        return [self._finish(*sample) for sample in zip(indices, drawn, states, strict=True)]
 
     def _finish(
         self, index: int, sample: Sample, states: Float[Tensor, "t c y x"]
@@ -152,29 +133,23 @@ class PeriodicRecipe(ABC):
         )
 
 
-def uniform(generator: torch.Generator, limits: Range) -> float:
-    """A number between the limits."""
-    share = torch.rand((), dtype=torch.float64, generator=generator).item()
-    return limits[0] + share * (limits[1] - limits[0])
-
-
 def log_uniform(generator: torch.Generator, limits: Range) -> float:
-    """A number between the limits, all of its orders of magnitude equally likely."""
+    """A random number between two limits, uniform in its logarithm."""
     return math.exp(uniform(generator, (math.log(limits[0]), math.log(limits[1]))))
 
 
 def whole_number(generator: torch.Generator, limits: tuple[int, int]) -> int:
-    """One of the whole numbers from the lower to the upper limit."""
+    """A random whole number between two limits, both included."""
     return int(torch.randint(limits[0], limits[1] + 1, (), generator=generator))
 
 
 def bump(grid: Grid, generator: torch.Generator, width: float) -> Float[Tensor, "y x"]:
-    """A round hill of height 1 somewhere in the box: a Gaussian, smooth where the box closes."""
+    """A Gaussian hill of height 1 at a random position, made periodic."""
     rows, columns = grid.shape
     exponent = torch.zeros(grid.shape, dtype=torch.float64)
     lengths = (columns * grid.dx, rows * grid.dy)
-    for place, length in zip(grid.coordinates(torch.float64), lengths, strict=True):
+    for position, length in zip(grid.coordinates(torch.float64), lengths, strict=True):
         centre = uniform(generator, (0.0, length))
-        distance = length / math.pi * torch.sin(math.pi / length * (place - centre))
+        distance = length / math.pi * torch.sin(math.pi / length * (position - centre))
         exponent = exponent - (distance / width) ** 2 / 2
     return torch.exp(exponent)

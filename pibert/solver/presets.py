@@ -1,7 +1,6 @@
-"""All cases that can be generated, each with its presets: one line for each case.
+"""All cases that can be generated, with their presets.
 
-``demo`` of every case takes at most about a minute on two cores. The larger ones are meant for a
-GPU.
+``demo`` of every case takes at most about a minute on two cores. The larger presets need a GPU.
 """
 
 from collections.abc import Mapping

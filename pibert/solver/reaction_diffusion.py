@@ -2,8 +2,8 @@
 
     dc_i/dt = D_i lap c_i + f_i(c),  f as in ``pibert.physics.families.reaction_diffusion``
 
-Diffusion is exact in Fourier space (integrating factor), the reaction is pointwise in space and
-goes by the Runge-Kutta method of order 4, in equal steps that are no longer than ``step``.
+Diffusion is exact in Fourier space (integrating factor). The reaction is pointwise in space and is
+integrated by the Runge-Kutta method of order 4, in equal steps no longer than ``step``.
 """
 
 import math
@@ -16,21 +16,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pibert.config import Count, Positive
 from pibert.fields import Grid
 from pibert.physics import spectral
 from pibert.physics.families.reaction_diffusion import FISHER_KPP, GRAY_SCOTT, Reaction
 from pibert.solver.periodic import (
     PeriodicRecipe,
-    Range,
     Sample,
     States,
     Values,
     bump,
     log_uniform,
-    uniform,
     whole_number,
 )
-from pibert.solver.recipes import Recipe, generator_of
+from pibert.solver.recipes import Range, Recipe, generator_of, uniform
 
 
 def react_and_diffuse(
@@ -42,7 +41,7 @@ def react_and_diffuse(
     time: float,
     steps: int,
 ) -> Float[Tensor, "b c y x"]:
-    """The concentrations a time later."""
+    """The concentrations after some time."""
     modes = spectral.modes_of(grid, species.device)
     step = time / steps
     rates = torch.stack(tuple(diffusivities), 1)[..., None, None]
@@ -61,14 +60,14 @@ def react_and_diffuse(
 
 @dataclass(frozen=True, kw_only=True)
 class ReactionDiffusion(PeriodicRecipe):
-    """What both reactions share."""
+    """Shared by both reactions."""
 
-    step: float
+    step: Positive
     """Longest time step."""
-    bumps: int = 12
-    """Most seeds in the first state; each sample has between a third of these and all."""
+    bumps: Count = 12
+    """Largest number of seeds in the first state; the smallest is a third of it."""
     width: Range = (0.03, 0.06)
-    """Of a seed (standard deviation), drawn evenly in its logarithm."""
+    """Standard deviation of a seed, drawn log-uniformly."""
 
     case = "reaction-diffusion"
     method = "exact diffusion in Fourier space, integrating factor and Runge-Kutta of order 4"
@@ -80,7 +79,7 @@ class ReactionDiffusion(PeriodicRecipe):
 
     @abstractmethod
     def first_state(self, seeds: Float[Tensor, "y x"]) -> Float[Tensor, "c y x"]:
-        """The concentrations where seeds, between 0 and 1, have been sown."""
+        """The concentrations for a field of seeds between 0 and 1."""
 
     def draw(self, index: int) -> Sample:
         generator = generator_of(self.seed, index, self.case)
@@ -104,12 +103,12 @@ class ReactionDiffusion(PeriodicRecipe):
 
 @dataclass(frozen=True, kw_only=True)
 class GrayScott(ReactionDiffusion):
-    """Channels a, the food, and b, which feeds on it."""
+    """Channels a, the substrate, and b, which consumes it."""
 
-    step: float = 1.0
+    step: Positive = 1.0
     diffusivity_a: Range
-    """Drawn evenly in its logarithm."""
-    ratio: float = 2.0
+    """Drawn log-uniformly."""
+    ratio: Positive = 2.0
     """Diffusivity of a over that of b."""
     feed: Range
     kill: Range
@@ -124,10 +123,6 @@ class GrayScott(ReactionDiffusion):
     }
     reaction = GRAY_SCOTT
     diffusivities = ("diffusivity_a", "diffusivity_b")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_ranges("diffusivity_a", "feed", "kill", "width")
 
     @property
     def family(self) -> str | None:
@@ -150,13 +145,13 @@ class GrayScott(ReactionDiffusion):
 class FisherKPP(ReactionDiffusion):
     """Channel u, a population that spreads from seeds until it fills the box.
 
-    The empty box is unstable: rounding grows there like exp(growth t), and shows in single
-    precision where a part stays empty for longer than about 20 / growth.
+    The empty state is unstable: rounding errors grow like exp(growth t), and become visible in
+    single precision where the box stays empty for longer than about 20 / growth.
     """
 
-    step: float = 0.05
+    step: Positive = 0.05
     diffusivity: Range
-    """Drawn evenly in its logarithm."""
+    """Drawn log-uniformly."""
     growth: Range
 
     title = "Fisher-KPP reaction-diffusion in a periodic box"
@@ -164,10 +159,6 @@ class FisherKPP(ReactionDiffusion):
     scalings = {"diffusivity": "log", "growth": "linear"}
     reaction = FISHER_KPP
     diffusivities = ("diffusivity",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_ranges("diffusivity", "growth", "width")
 
     def draw_parameters(self, generator: torch.Generator) -> dict[str, float]:
         return {

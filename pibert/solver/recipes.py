@@ -1,27 +1,42 @@
-"""What a data set is to be: recipes, and what comes of the samples they list.
+"""Recipes: the settings of a simulated data set, and the outcome of each sample.
 
-A recipe is a frozen dataclass of plain values that say everything about a set of trajectories: the
-ranges its parameters are drawn from, resolution, frames, seed. The same recipe gives the same
-trajectories, bit for bit on the same hardware and version. Sample i is drawn from a generator of
-its own, seeded by the recipe's seed and i, so that no sample depends on which others are made.
+A recipe is a frozen dataclass of plain values: parameter ranges, resolution, frames, seed. The same
+recipe gives the same trajectories, bit for bit on the same hardware and version. Each sample has a
+random generator seeded by the recipe's seed and its own number, so it does not depend on which
+other samples are simulated.
 """
 
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 
+from pibert.config import Positive, WrongSetting, check
 from pibert.fields import Trajectory
 
 Progress = Callable[[float], None]
-"""Called now and then with the share of the work that is done, 0 to 1."""
+"""Called now and then with the completed share of the work, 0 to 1."""
+
+
+class _Ascending:
+    """Limit of a pair of numbers: the lower one comes first."""
+
+    def __contains__(self, pair: tuple[float, float]) -> bool:
+        return pair[0] <= pair[1]
+
+    def __str__(self) -> str:
+        return "with the lower number first"
+
+
+Range = Annotated[tuple[Positive, Positive], _Ascending()]
+"""Lowest and highest value of a parameter."""
 
 
 @dataclass(frozen=True)
 class Diverged:
-    """A sample that blew up; it is counted and never saved."""
+    """A sample that diverged; it is counted and never saved."""
 
     name: str
     reason: str
@@ -35,12 +50,12 @@ class Recipe(Protocol):
 
     @property
     def samples(self) -> int:
-        """How many trajectories."""
+        """Number of trajectories."""
         ...
 
     @property
     def group(self) -> int:
-        """How many samples are simulated side by side in one array."""
+        """Number of samples that are simulated together in one array."""
         ...
 
     @property
@@ -49,11 +64,25 @@ class Recipe(Protocol):
     def simulate(
         self, indices: Sequence[int], *, device: str = "cpu", progress: Progress | None = None
     ) -> list[Trajectory | Diverged]:
-        """The samples with these numbers, in order."""
+        """Simulate the samples with these numbers; returns them in order."""
         ...
 
 
+def check_settings(recipe: Any) -> None:
+    """Raise ``ValueError`` for a setting outside the limits of its annotation."""
+    try:
+        check(recipe)
+    except WrongSetting as error:
+        raise ValueError(str(error)) from None
+
+
 def generator_of(seed: int, index: int, purpose: str = "") -> torch.Generator:
-    """The random numbers of one sample; they do not depend on any other sample."""
+    """The random generator of one sample, for one purpose."""
     digest = hashlib.sha256(f"{seed}/{index}/{purpose}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def uniform(generator: torch.Generator, limits: tuple[float, float]) -> float:
+    """A random number between two limits."""
+    share = torch.rand((), dtype=torch.float64, generator=generator).item()
+    return limits[0] + share * (limits[1] - limits[0])

@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
+from pibert.config import Count, NonNegativeInt, Positive
 from pibert.fields import Grid, Trajectory
 from pibert.physics import spectral
 from pibert.solver.periodic import PeriodicRecipe, Sample, States, Values
@@ -37,14 +38,14 @@ Spectrum = Complex[Tensor, "b ky kx"]
 class VorticityRecipe(PeriodicRecipe):
     """One channel, the vorticity. Trajectories state their split."""
 
-    viscosity: float
-    train: int
+    viscosity: Positive
+    train: NonNegativeInt
     """Number of training trajectories, the first ones."""
-    valid: int
+    valid: NonNegativeInt
     """Number of validation trajectories, the next ones; the others are for testing."""
     train_frames: int
     """Frames of a training or validation trajectory."""
-    refinement: int = 1
+    refinement: Count = 1
     """Points of the simulation per stored point, along each axis."""
 
     channels = ("omega",)
@@ -52,12 +53,7 @@ class VorticityRecipe(PeriodicRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (self.viscosity > 0 and self.refinement >= 1):
-            raise ValueError(
-                "viscosity must be positive and refinement at least 1, found "
-                f"{self.viscosity} and {self.refinement}"
-            )
-        if min(self.train, self.valid) < 0 or self.train + self.valid > self.samples:
+        if self.train + self.valid > self.samples:
             raise ValueError(
                 f"expected at most {self.samples} training and validation trajectories, the number "
                 f"of samples, found {self.train} and {self.valid}"

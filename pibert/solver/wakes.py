@@ -1,34 +1,25 @@
-"""Wakes of circular cylinders in a uniform stream: one; two in tandem, the second on a spring.
-
-First the flows, then the recipes of data sets.
-"""
+"""Wakes of circular cylinders in a uniform stream: one; two in tandem, the second on a spring."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
+from pibert.config import Count, NonNegative, Positive
 from pibert.fields import Boundary
-from pibert.solver.boundaries import Box, Shape, Side, inside, make_links
+from pibert.solver.boundaries import Box, Shape, Side
 from pibert.solver.immersed import ImmersedCylinder, Oscillator
-from pibert.solver.lattice import Fluid, Scheme, equilibrium
-from pibert.solver.lattice_recipe import (
-    Drawn,
-    LatticeRecipe,
-    Scales,
-    check_range,
-    grid_of,
-    spread,
-    uniform,
-    viscosity_of,
-    window_of,
-    with_sponge,
-)
-from pibert.solver.recipes import Recipe
+from pibert.solver.lattice import Scheme, equilibrium
+from pibert.solver.lattice_recipe import Drawn, LatticeRecipe, Scales, build_case, with_sponge
+from pibert.solver.recipes import Range, Recipe, generator_of, uniform
 from pibert.solver.stepping import Case
+
+View = tuple[float, float, float, float]
+"""Left, right, bottom and top of the frames, in D from the centre of the (second) cylinder."""
 
 
 def cylinder(
@@ -37,17 +28,14 @@ def cylinder(
     cells: float = 16.0,
     domain: tuple[float, float] = (30.0, 20.0),
     upstream: float = 10.0,
-    offset: float = 0.0,
-    view: tuple[float, float, float, float] | None = (-2.0, 6.0, -2.0, 2.0),
+    view: View | None = (-2.0, 6.0, -2.0, 2.0),
     coarsen: int = 1,
     speed: float = 0.1,
     perturbation: float | Sequence[float] = 0.0,
     sides: Literal["slip", "far"] = "far",
     sponge: float = 3.0,
-    scheme: Scheme = "trt",
-    smagorinsky: float = 0.0,
-    dtype: torch.dtype = torch.float32,
-    device: str = "cpu",
+    fixed: float | None = 0.0,
+    **options: Any,
 ) -> Case:
     """A circular cylinder in a uniform stream along x; D is its diameter.
 
@@ -55,63 +43,43 @@ def cylinder(
 
     Args:
         reynolds: One per sample.
-        cells: The diameter in cells; need not be whole.
+        cells: The diameter in cells; need not be a whole number.
         domain: Length and width of the simulated domain in D. The width sets the blockage.
-        upstream: From the inflow to the cylinder's centre, in D.
-        offset: Of the centre from the middle of the domain along y, in D.
-        view: (left, right, bottom, top) of what frames show, in D from the centre; None shows all.
-        coarsen: Frames show means over so many by so many cells.
+        upstream: Distance from the inflow to the centre of the cylinder, in D.
+        view: The region that frames show; None shows the whole domain.
+        coarsen: Cells along a point of a frame.
         speed: U in cells per step.
         perturbation: Largest speed, in U, of a vortex of radius D in the initial flow, one D
-            behind the centre, for all samples or for each: shedding sets in early. Without it the
-            flow stays symmetric.
-        sides: ``far`` lets sound and displaced fluid pass through the bottom and top, as an outflow
+            behind the centre, for all samples or for each: it starts the shedding early. Without
+            it the flow stays symmetric.
+        sides: ``far`` lets sound and displaced fluid pass through bottom and top, as an outflow
             does; ``slip`` walls reflect both, which at these Mach numbers changes the lift.
         sponge: Length of the layer in front of the outflow, in D, in which the viscosity rises to
-            that of Re = 10 so that vortices fade before they leave. A layer of one D at the inflow
-            has it too: the stream is uniform there, and what a low viscosity lets grow is not.
-        scheme: ``trt`` is the more accurate one; ``regularised`` stays stable at few cells and
-            high Reynolds numbers.
-        smagorinsky: The constant of the subgrid term, 0 for none.
-        dtype: Of all arrays.
-        device: Of all arrays.
+            that of Re = 10, so that vortices fade before they leave. A layer of one D at the
+            inflow suppresses disturbances that would grow at low viscosity.
+        fixed: Distance of the fixed cylinder upstream of the centre, in D; None leaves it out.
+        options: ``scheme``, ``smagorinsky``, ``dtype`` and ``device`` of ``build_case``.
     """
-    if not sponge > 0:
-        raise ValueError(f"the sponge must have a positive length, found {sponge}")
     columns, rows = (round(length * cells) for length in domain)
-    shape = (rows, columns)
-    centre_x, centre_y = upstream * cells - 0.5, offset * cells + (rows - 1) / 2
-    body = circle(centre_x, centre_y, cells / 2)
-    box = _stream_box(speed, sides)
-
-    solid = inside(shape, body)
-    viscosity = with_sponge(
-        viscosity_of(reynolds, cells, speed, torch.float64, "cpu"),
-        columns,
-        cells,
-        thick=speed * cells / 10,
-        front=1.0,
-        back=sponge,
-    )
+    centre = (upstream * cells - 0.5, (rows - 1) / 2)
     left, right, bottom, top = (-1e6, 1e6, -1e6, 1e6) if view is None else view
-    window = (
-        window_of(bottom, top, centre_y, cells, rows, coarsen),
-        window_of(left, right, centre_x, cells, columns, coarsen),
-    )
-    return Case(
-        name="cylinder",
-        reynolds=torch.tensor(reynolds),
-        fluid=Fluid(viscosity=viscosity.to(device, dtype), scheme=scheme, smagorinsky=smagorinsky),
-        links=make_links(shape, box, body, dtype, device),
-        start=_potential_flow(
-            shape, (centre_x, centre_y), cells, speed, perturbation, len(reynolds)
-        ).to(device, dtype),
+    body = None if fixed is None else circle(centre[0] - fixed * cells, centre[1], cells / 2)
+    return build_case(
+        "cylinder",
+        reynolds,
+        _stream_box(speed, sides),
+        start=_potential_flow((rows, columns), centre, cells, speed, perturbation, len(reynolds)),
         cells=cells,
         speed=speed,
-        grid=grid_of(shape, box, cells, (-centre_x, -centre_y), window, body, coarsen),
-        view=window,
+        origin=(-centre[0], -centre[1]),
+        body=body,
+        viscosity=with_sponge(reynolds, columns, cells, speed, outflow=sponge, inflow=1.0),
+        view=(
+            _cells_between(bottom, top, centre[1], cells, rows, coarsen),
+            _cells_between(left, right, centre[0], cells, columns, coarsen),
+        ),
         coarsen=coarsen,
-        solid=solid.to(device),
+        **options,
     )
 
 
@@ -126,61 +94,50 @@ def tandem(
     travel: float = 1.2,
     domain: tuple[float, float] = (32.0, 20.0),
     upstream: float = 12.0,
-    view: tuple[float, float, float, float] | None = (-4.0, 6.0, -2.5, 2.5),
+    view: View | None = (-4.0, 6.0, -2.5, 2.5),
     **stream: Any,
 ) -> Case:
-    """Two cylinders behind each other; the second one is on a spring and moves across the stream.
+    """Two cylinders in tandem; the second is on a spring and moves across the stream.
 
     Args:
         reynolds: One per sample.
-        mass: Of the second cylinder per sample, m / (rho D^2).
+        mass: m / (rho D^2) of the second cylinder, per sample.
         reduced_velocity: U / (f D) per sample, f the natural frequency in vacuum.
-        damping_ratio: Per sample, 1 is critical.
+        damping_ratio: Per sample; 1 is critical.
         cells: The diameter of both in cells.
-        gap: From centre to centre in D; None leaves the first cylinder out.
+        gap: Distance of the centres in D; None leaves the first cylinder out.
         travel: The largest displacement in D that can be followed.
         domain: Length and width of the simulated domain in D.
-        upstream: From the inflow to the centre of the second cylinder, in D.
-        view: As in ``cylinder``, from the centre of the second cylinder at rest.
+        upstream: Distance from the inflow to the centre of the second cylinder, in D.
+        view: As in ``cylinder``.
         stream: Other arguments of ``cylinder``.
     """
-    alone = cylinder(reynolds, cells=cells, domain=domain, upstream=upstream, view=view, **stream)
-    speed, dtype, device = alone.speed, alone.start.dtype, alone.start.device
-    rows, columns = alone.start.shape[2:]
-    centre = (upstream * cells - 0.5, (rows - 1) / 2)
-    body = None if gap is None else circle(centre[0] - gap * cells, centre[1], cells / 2)
-    box = _stream_box(speed, "far")
-    solid = None if body is None else inside((rows, columns), body).to(device)
+    stream |= {"cells": cells, "domain": domain, "upstream": upstream, "view": view}
+    case = cylinder(reynolds, fixed=gap, **stream)
+    start, solid = case.start, case.solid
+    rows, columns = start.shape[2:]
     mount = Oscillator.from_numbers(
         mass_ratio=torch.tensor(mass, dtype=torch.float64),
         reduced_velocity=torch.tensor(reduced_velocity, dtype=torch.float64),
         damping_ratio=torch.tensor(damping_ratio, dtype=torch.float64),
         diameter=cells,
-        speed=speed,
+        speed=case.speed,
     )
 
     def make_mover(compiled: bool) -> ImmersedCylinder:
         return ImmersedCylinder(
             mount,
-            centre=centre,
+            centre=(upstream * cells - 0.5, (rows - 1) / 2),
             diameter=cells,
             travel=travel * cells,
             shape=(rows, columns),
-            dtype=dtype,
-            device=device,
+            dtype=start.dtype,
+            device=start.device,
             compiled=compiled,
         )
 
-    origin = (-centre[0], -centre[1])
-    return replace(
-        alone,
-        name="tandem",
-        links=make_links((rows, columns), box, body, dtype, device),
-        start=alone.start if solid is None else alone.start.masked_fill(solid, 0.0),
-        grid=grid_of((rows, columns), box, cells, origin, alone.view, body, alone.coarsen),
-        solid=solid,
-        mover=make_mover,
-    )
+    start = start if solid is None else start.masked_fill(solid, 0.0)
+    return replace(case, name="tandem", start=start, mover=make_mover)
 
 
 def _stream_box(speed: float, sides: str) -> Box:
@@ -197,6 +154,18 @@ def circle(x: float, y: float, radius: float) -> Shape:
     return lambda a, b: torch.hypot(a - x, b - y) - radius
 
 
+def _cells_between(
+    low: float, high: float, centre: float, cells: float, size: int, coarsen: int
+) -> slice:
+    """The cells whose centres lie between two distances from a centre, given in D."""
+    first = max(0, math.ceil(centre + low * cells - 1e-6))
+    last = min(size, math.ceil(centre + high * cells - 1e-6))
+    last -= (last - first) % coarsen
+    if last - first < 1:
+        raise ValueError(f"the view from {low} to {high} D shows no cell of the domain")
+    return slice(first, last)
+
+
 def _potential_flow(
     shape: tuple[int, int],
     centre: tuple[float, float],
@@ -204,11 +173,11 @@ def _potential_flow(
     speed: float,
     swirl: float | Sequence[float],
     samples: int,
-) -> Tensor:
+) -> Float[Tensor, "b 9 y x"]:
     """The potential flow around a cylinder, with a vortex of radius D one D behind its centre.
 
-    It is what an impulsive start leaves at once. A uniform stream that meets the body would send
-    out sound, which comes back from the sides of the domain and is in the force for long.
+    This is the flow just after an impulsive start. A uniform stream that meets the body would send
+    out sound, which returns from the sides of the domain and disturbs the force for a long time.
     """
     amplitude = torch.as_tensor(swirl, dtype=torch.float64).expand(samples)[:, None, None]
     y, x = torch.meshgrid(*(torch.arange(n, dtype=torch.float64) for n in shape), indexing="ij")
@@ -226,42 +195,40 @@ def _potential_flow(
 
 @dataclass(frozen=True, kw_only=True)
 class Wakes(LatticeRecipe):
-    """What wakes share: the view, the body in it, the far larger domain that is simulated."""
+    """Shared by wakes: the view, the body in it, the much larger domain that is simulated."""
 
-    view: tuple[int, int]
+    view: tuple[Count, Count]
     """Rows and columns of a frame."""
-    body: tuple[float, float, float]
+    body: tuple[float, float, Positive]
     """Row and column of the centre and diameter of the (second) cylinder, in points of the view."""
-    domain: tuple[float, float]
+    domain: tuple[Positive, Positive]
     """Length and width in D."""
-    upstream: float
-    """From the inflow to the centre of the (second) cylinder, in D."""
+    upstream: Positive
+    """Distance from the inflow to the centre of the (second) cylinder, in D."""
     scheme: Scheme = "trt"
-    smagorinsky: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if min(*self.view, *self.domain, self.upstream, self.body[2]) <= 0:
-            raise ValueError(
-                "view, domain, upstream and the diameter of the body must be positive, found "
-                f"{self.view}, {self.domain}, {self.upstream} and {self.body[2]}"
-            )
+    smagorinsky: NonNegative = 0.0
 
     def checked(self, case: Case) -> Case:
         if case.grid.shape != self.view:
             raise ValueError(
                 f"the view of {self.view} points does not lie in the domain of {self.domain} D, "
-                f"only {case.grid.shape} of it do; take a larger domain or a smaller view"
+                f"only {case.grid.shape} of it do; use a larger domain or a smaller view"
             )
         return case
 
     def flow(self, indices: Sequence[int], device: str) -> dict[str, Any]:
         """The arguments that the cases of this module share."""
+        (rows, columns), (row, column, diameter) = self.view, self.body
         return {
-            "cells": self.body[2] * self.cells_per_point,
+            "cells": diameter * self.cells_per_point,
             "domain": self.domain,
             "upstream": self.upstream,
-            "view": self._edges(),
+            "view": (
+                -(column + 0.5) / diameter,
+                (columns - column - 0.5) / diameter,
+                -(row + 0.5) / diameter,
+                (rows - row - 0.5) / diameter,
+            ),
             "coarsen": self.cells_per_point,
             "speed": self.speed,
             "perturbation": [self._swirl(index) for index in indices],
@@ -270,20 +237,10 @@ class Wakes(LatticeRecipe):
             "device": device,
         }
 
-    def _edges(self) -> tuple[float, float, float, float]:
-        """Left, right, bottom and top of the view in D from the centre of the body."""
-        (rows, columns), (row, column, diameter) = self.view, self.body
-        return (
-            -(column + 0.5) / diameter,
-            (columns - column - 0.5) / diameter,
-            -(row + 0.5) / diameter,
-            (rows - row - 0.5) / diameter,
-        )
-
     def _swirl(self, index: int) -> float:
-        """Strength of the vortex in the first flow, of either sign."""
-        sign = 1.0 if uniform(self.seed, index, "sign") < 0.5 else -1.0
-        return sign * uniform(self.seed, index, "swirl", 0.2, 0.5)
+        """Strength of the vortex in the initial flow, of either sign."""
+        sign = 1.0 if uniform(generator_of(self.seed, index, "sign"), (0.0, 1.0)) < 0.5 else -1.0
+        return sign * uniform(generator_of(self.seed, index, "swirl"), (0.2, 0.5))
 
     def choices(self) -> dict[str, Any]:
         return {"domain": list(self.domain), "upstream": self.upstream}
@@ -291,25 +248,21 @@ class Wakes(LatticeRecipe):
 
 @dataclass(frozen=True, kw_only=True)
 class CylinderWakes(Wakes):
-    """Wakes of a circular cylinder in a uniform stream, shedding when the first frame is taken."""
+    """Wakes of a circular cylinder in a uniform stream that shed vortices from the first frame."""
 
-    case: ClassVar[str] = "cylinder"
-    title: ClassVar[str] = "wake of a circular cylinder in a uniform stream"
-    group: int = 6
-    reynolds: tuple[float, float] = (60.0, 200.0)
-    frames: int = 60
-    view: tuple[int, int] = (32, 64)
-    body: tuple[float, float, float] = (15.5, 12.5, 10.0)
-    domain: tuple[float, float] = (22.0, 14.0)
-    upstream: float = 7.0
-    warm_up: float = 40.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("reynolds", self.reynolds)
+    case = "cylinder"
+    title = "wake of a circular cylinder in a uniform stream"
+    group: Count = 6
+    reynolds: Range = (60.0, 200.0)
+    frames: Count = 60
+    view: tuple[Count, Count] = (32, 64)
+    body: tuple[float, float, Positive] = (15.5, 12.5, 10.0)
+    domain: tuple[Positive, Positive] = (22.0, 14.0)
+    upstream: Positive = 7.0
+    warm_up: NonNegative = 40.0
 
     def draw(self, index: int) -> dict[str, float]:
-        return {"Re": spread(self, index, "reynolds", self.reynolds)}
+        return {"Re": self.draw_reynolds(index, self.reynolds)}
 
     def make_case(self, indices: Sequence[int], drawn: Drawn, device: str) -> Case:
         return self.checked(cylinder(drawn["Re"], **self.flow(indices, device)))
@@ -319,30 +272,30 @@ class CylinderWakes(Wakes):
 class TandemWakes(Wakes):
     """Two cylinders in tandem, the second on a spring that lets it move across the stream.
 
-    Reynolds numbers and mass ratios are taken in turn. The natural frequency is the same for all,
-    so that the reduced velocity grows with the stream, as in an experiment. Displacement and
-    velocity of the second cylinder and the forces on it go with the frames.
+    Samples cycle through the Reynolds numbers and mass ratios. The natural frequency is the same
+    for all, so the reduced velocity grows with the stream, as in an experiment. Displacement and
+    velocity of the second cylinder and the forces on it are saved with the frames.
     """
 
-    case: ClassVar[str] = "tandem"
-    title: ClassVar[str] = "two cylinders in tandem, the second on a spring across the stream"
-    moving_radius: ClassVar[float | None] = 0.5
-    samples: int = 8
-    group: int = 8
-    reynolds: tuple[float, ...] = (100.0, 120.0, 150.0, 180.0)
-    mass_ratios: tuple[float, ...] = (2.0, 8.0)
+    case = "tandem"
+    title = "two cylinders in tandem, the second on a spring across the stream"
+    moving_radius = 0.5
+    samples: Count = 8
+    group: Count = 8
+    reynolds: tuple[Positive, ...] = (100.0, 120.0, 150.0, 180.0)
+    mass_ratios: tuple[Positive, ...] = (2.0, 8.0)
     """Mass of the body over that of the fluid it displaces."""
-    damping_ratio: float = 0.01
-    """Of critical damping."""
-    reduced_velocity: float = 5.0
+    damping_ratio: NonNegative = 0.01
+    """Share of critical damping."""
+    reduced_velocity: Positive = 5.0
     """U / (f D) at the middle of the range of Reynolds numbers; f is the natural frequency."""
-    gap: float = 3.0
-    """From centre to centre, in D."""
-    view: tuple[int, int] = (40, 64)
-    body: tuple[float, float, float] = (19.5, 31.5, 8.0)
-    domain: tuple[float, float] = (30.0, 16.0)
-    upstream: float = 11.0
-    warm_up: float = 30.0
+    gap: Positive = 3.0
+    """Distance of the centres, in D."""
+    view: tuple[Count, Count] = (40, 64)
+    body: tuple[float, float, Positive] = (19.5, 31.5, 8.0)
+    domain: tuple[Positive, Positive] = (30.0, 16.0)
+    upstream: Positive = 11.0
+    warm_up: NonNegative = 30.0
 
     def draw(self, index: int) -> dict[str, float]:
         turn, which = divmod(index, len(self.mass_ratios))

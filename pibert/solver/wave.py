@@ -1,7 +1,7 @@
 """Waves in a periodic box: u_tt = c^2 lap u, exact in Fourier space for any interval.
 
-A wave with the frequency w = c |k| turns as u(t) = u cos wt + u_t sin(wt) / w. The first state is a
-handful of smooth hills and hollows at rest, each of which becomes a ring.
+A mode of frequency w = c |k| evolves as u(t) = u cos wt + u_t sin(wt) / w. The first state is a few
+smooth hills and hollows at rest, each of which becomes a ring.
 """
 
 import math
@@ -11,20 +11,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pibert.config import Count
 from pibert.fields import Grid
 from pibert.physics import spectral
 from pibert.solver.periodic import (
     PeriodicRecipe,
-    Range,
     Sample,
     States,
     Values,
     bump,
     log_uniform,
-    uniform,
     whole_number,
 )
-from pibert.solver.recipes import Recipe, generator_of
+from pibert.solver.recipes import Range, Recipe, generator_of, uniform
 
 
 def propagate(
@@ -34,15 +33,15 @@ def propagate(
     speed: Float[Tensor, " b"],
     time: float,
 ) -> tuple[Float[Tensor, "b y x"], Float[Tensor, "b y x"]]:
-    """Displacement and its rate a time later."""
+    """Displacement and its rate after some time."""
     modes = spectral.modes_of(grid, u.device)
     frequency = speed[:, None, None] * modes.squared.sqrt()
     cosine, sine = torch.cos(frequency * time), torch.sin(frequency * time)
     drift = time * torch.sinc(frequency * (time / math.pi))  # sin(wt) / w, and t for the mean
-    place, rate = torch.fft.rfft2(u), torch.fft.rfft2(u_t)
+    value, rate = torch.fft.rfft2(u), torch.fft.rfft2(u_t)
     return (
-        modes.field(cosine * place + drift * rate),
-        modes.field(cosine * rate - frequency * sine * place),
+        modes.field(cosine * value + drift * rate),
+        modes.field(cosine * rate - frequency * sine * value),
     )
 
 
@@ -51,20 +50,16 @@ class Wave(PeriodicRecipe):
     """Channels u, the displacement, and u_t, its rate."""
 
     speed: Range
-    bumps: int = 4
-    """Most hills and hollows; each sample has between one and these."""
+    bumps: Count = 4
+    """Largest number of hills and hollows in a sample."""
     width: Range = (0.03, 0.08)
-    """Of a hill (standard deviation), drawn evenly in its logarithm."""
+    """Standard deviation of a hill, drawn log-uniformly."""
 
     case = "wave"
     title = "Waves in a periodic box"
     method = "exact in Fourier space"
     channels = ("u", "u_t")
     scalings = {"speed": "linear"}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_ranges("speed", "width")
 
     @property
     def family(self) -> str | None:

@@ -3,11 +3,11 @@
 The state is saved after an epoch, within one when some time has passed, at the end, and when the
 run is asked to stop. If epochs take seconds, some are skipped, so that saving takes at most a
 hundredth of the time. All processes take part and the first one writes. All of them read: the run
-folder is on a file system that they share.
+folder must be on a shared file system.
 
 The best weights count as such only once they are on the disk. If those of a resumed run are
 missing, they are written again, provided its state still has them. With a running mean of the
-weights, the mean is what is validated and kept.
+weights, the mean is validated and kept.
 
 If a file cannot be written, for instance because the disk is full, training waits; after half an
 hour it stops, with what was saved before.
@@ -30,15 +30,7 @@ from pibert.training.guards import StopSignals
 from pibert.training.journal import LogSums
 from pibert.training.optimizers import RunningMean, moments, set_moments
 from pibert.training.processes import Processes
-from pibert.training.state import (
-    FILE,
-    Progress,
-    State,
-    generator_states,
-    load_state,
-    save_state,
-    set_generator_states,
-)
+from pibert.training.state import FILE, Progress, State, load_state, save_state
 
 RETRY_SECONDS = 10.0
 """Between two attempts to write."""
@@ -50,7 +42,7 @@ SaveBest = Callable[[nn.Module, Mapping[str, Any]], None]
 
 @dataclass(kw_only=True)
 class Checkpoints:
-    """The state and the best weights of a run folder, and what they are made of."""
+    """The state and the best weights in a run folder."""
 
     folder: Path
     identity: str
@@ -80,7 +72,7 @@ class Checkpoints:
         return self.processes.is_first and time.perf_counter() - self._saved >= wait
 
     def save(self, progress: Progress, logs: LogSums) -> str:
-        """Save the state; returns why that failed, or nothing. The last one then stays."""
+        """Save the state; returns the error if that failed, or nothing. The last one then stays."""
         began = time.perf_counter()
         progress = replace(progress, logs=self.processes.gather(logs.to_plain()))
 
@@ -92,14 +84,13 @@ class Checkpoints:
                 model=self.model.state_dict(),
                 mean={} if self.mean is None else self.mean.named(),
                 optimizer=moments(self.optimizers, self.model),
-                generators=generator_states(self.processes.device),
             )
             save_state(self.folder, state)
 
-        trouble = self._attempt(write)
+        problem = self._attempt(write)
         self._saved = time.perf_counter()
         self._cost = self._saved - began
-        return trouble
+        return problem
 
     def load(self, logs: LogSums) -> Progress | None:
         """Restore the state of the folder, if it has one; returns its progress."""
@@ -107,13 +98,13 @@ class Checkpoints:
         steps = self.processes.gather(None if stored is None else stored.progress.total)
         if len(set(steps)) > 1:
             raise ValueError(
-                f"the processes find different states in {self.folder} (steps {steps}); expected a "
+                f"the processes find different states in {self.folder} (steps {steps}); use a "
                 "folder that all nodes share"
             )
         if stored is None:
             return None
-        last = self.folder / FILE
-        if stored.path != last and stored.path is not None and self.processes.is_first:
+        last, processes = self.folder / FILE, self.processes
+        if stored.path != last and stored.path is not None and processes.is_first:
             # In place of the damaged one, which the next save would make the previous one.
             os.replace(stored.path, last)
         try:
@@ -121,10 +112,14 @@ class Checkpoints:
             set_moments(self.optimizers, self.model, self._renamed(stored.optimizer))
             if self.mean is not None:
                 self.mean.load(self._renamed(stored.mean))
-            self._restore(stored, logs)
+            sums = stored.progress.logs
+            if len(sums) == processes.count:
+                logs.load(sums[processes.rank])
+            elif processes.is_first:  # of another number of processes
+                logs.load(entry for process in sums for entry in process)
         except (RuntimeError, ValueError, LookupError, TypeError, OverflowError) as error:
             raise ValueError(
-                f"the state in {self.folder} does not fit this model ({error}); take another folder"
+                f"the state in {self.folder} does not fit this model ({error}); use another folder"
             ) from None
         self._saved = time.perf_counter()
         return replace(stored.progress, logs=[])
@@ -133,20 +128,10 @@ class Checkpoints:
         """Tensors by parameter, of a state of any version, under the present names."""
         return current_weights("pibert" if isinstance(self.model, PIBERT) else "", stored)
 
-    def _restore(self, stored: State, logs: LogSums) -> None:
-        """The sums of the logs and the random generators."""
-        sums, processes = stored.progress.logs, self.processes
-        if len(sums) == processes.count:
-            logs.load(sums[processes.rank])
-        elif processes.is_first:
-            logs.load(entry for own in sums for entry in own)
-        if processes.is_first:
-            set_generator_states(stored.generators, processes.device)
-
     # The best weights
 
     def best_applied(self) -> AbstractContextManager[None]:
-        """The model has the weights that are validated and kept."""
+        """In this context the model has the weights that are validated and kept."""
         return nullcontext() if self.mean is None else self.mean.applied()
 
     def keep_best(
@@ -161,12 +146,8 @@ class Checkpoints:
             return None
         return replace(progress, best_epoch=epoch, best_value=value, best_metrics=metrics)
 
-    def restore_best(
-        self, progress: Progress, exists: Callable[[], bool], *, has_validation: bool
-    ) -> None:
+    def restore_best(self, progress: Progress, exists: Callable[[], bool]) -> None:
         """Write the best weights of a resumed run again if they are missing.
-
-        Without validation every epoch is kept, so in the middle of one nothing is lost.
 
         Raises:
             ValueError: They are missing, and the state has others.
@@ -177,13 +158,10 @@ class Checkpoints:
             return
         if progress.best_epoch == progress.epoch and progress.step == 0:
             with self.best_applied():
-                trouble = self._write_best(progress.best_metrics)
-            if trouble:
-                raise OSError(
-                    f"the best model in {self.folder} is missing and could not be written again: "
-                    f"{trouble}"
-                )
-        elif has_validation:
+                problem = self._write_best(progress.best_metrics)
+            if problem:
+                raise OSError(f"could not write the best model in {self.folder} again: {problem}")
+        elif progress.best_value is not None:  # without validation the next epoch writes it
             raise ValueError(
                 f"the best model of the run in {self.folder}, of epoch {progress.best_epoch}, is "
                 f"missing, and the state is that after step {progress.total}; restore its files, "
@@ -191,7 +169,7 @@ class Checkpoints:
             )
 
     def _write_best(self, metrics: Mapping[str, float]) -> str:
-        """Write the current weights; returns why that failed, or nothing."""
+        """Write the current weights; returns the error if that failed, or nothing."""
         self.model.eval()
         save = self.save_best
         return self._attempt(lambda: None if save is None else save(self.model, metrics))
@@ -199,44 +177,42 @@ class Checkpoints:
     # Writing
 
     def _attempt(self, write: Callable[[], None]) -> str:
-        """Write in the first process; returns in all of them why that failed, or nothing."""
-        trouble = ""
+        """Write in the first process; returns the error in all of them, or nothing."""
+        problem = ""
         if self.processes.is_first:
             try:
                 write()
             except OSError as error:
-                trouble = error.strerror or str(error) or type(error).__name__
-        return str(self.processes.gather(trouble)[0])
+                problem = error.strerror or str(error) or type(error).__name__
+        return str(self.processes.gather(problem)[0])
 
     def until_written(self, what: str, attempt: Callable[[], str]) -> bool:
-        """Repeat an attempt until it works; False if the run is asked to stop meanwhile.
+        """Repeat an attempt until it succeeds; False if the run is asked to stop meanwhile.
 
-        Args:
-            what: Is written, for messages.
-            attempt: Returns why it failed, or nothing; the same in all processes.
+        ``attempt`` returns the error, or nothing, the same in all processes.
 
         Raises:
             OSError: It could not be written for too long.
         """
         began, is_reported = time.monotonic(), False
-        while trouble := attempt():
+        while problem := attempt():
             is_over = time.monotonic() - began >= LONGEST_SECONDS
             stop, is_over = self.processes.agree([self.signals.asked, is_over])
             if stop:
                 return False
+            minutes = f"{LONGEST_SECONDS / 60:.3g} minutes"
             if is_over:
                 raise OSError(
-                    f"could not write {what} for {LONGEST_SECONDS / 60:.3g} minutes: {trouble}; "
-                    "the run stops here; make room, then run the same command again: it resumes "
-                    "from what was saved before"
+                    f"could not write {what} for {minutes}: {problem}; the run stops; free some "
+                    "space, then run the same command again: it resumes from the last save"
                 )
             if not is_reported:
                 self.say(
-                    f"could not write {what}: {trouble}; training waits until it can, at most "
-                    f"{LONGEST_SECONDS / 60:.3g} minutes"
+                    f"could not write {what}: {problem}; training waits until it can, at most "
+                    f"{minutes}"
                 )
                 is_reported = True
             self.signals.wait(RETRY_SECONDS)
         if is_reported:
-            self.say(f"{what} is written; training goes on")
+            self.say(f"{what} is written; training continues")
         return True

@@ -1,13 +1,13 @@
 """CUDA graphs: the forward and backward pass of a piece, captured once and replayed.
 
 A small model keeps a GPU waiting: the host takes longer to launch some thousand kernels than the
-GPU to run them. A captured piece is launched as a whole. What changes from piece to piece (fields,
-seeds, weight) is copied into the tensors that the graph reads; weights and gradients stay where
-they are, so gradients are set to zero and not freed.
+GPU to run them. A captured piece is launched as a whole. The values that change between pieces
+(fields, seeds, weight) are copied into the tensors that the graph reads; weights and gradients stay
+in the same memory, so gradients are set to zero and not freed.
 
-The second piece of a kind is captured: the first runs as usual and prepares what is made only once
-(plans of Fourier transforms, constants on the device). A kind is the size of a piece, whether the
-model trains, and its place modulo the period of the objective (``objectives.in_turns``). Work that
+The second piece of a kind is captured: the first runs as usual and creates one-time objects (plans
+of Fourier transforms, constants on the device). A kind is the size of a piece, whether the model
+trains, and its position modulo the period of the objective (``objectives.in_turns``). Work that
 waits for the device cannot be captured; it runs as usual, and the reporter receives the reason.
 """
 
@@ -53,7 +53,7 @@ class GraphRunner:
     """Runs an objective on a piece; from the second piece of a kind on as a CUDA graph.
 
     Args:
-        model: What the objective is evaluated on.
+        model: The model that the objective evaluates.
         autocast: The precision of the forward pass; without a cache of weights, whose entries
             would be those of the captured pass.
         clock: Measures forward and backward passes.

@@ -9,8 +9,8 @@
 The loss of a piece is weighted by its share of the samples of the whole batch, so micro-batches and
 processes change nothing but rounding. A run that is killed at any moment resumes from its last
 state and, on a CPU, ends with bit-identical weights: the order of the samples, their random numbers
-(``pibert.sample_rng``), dropout and learning rate are functions of seed and step, and all else is
-in the state (``training/state.py``).
+(``pibert.sample_rng``), dropout and learning rate are functions of seed and step, and everything
+else is in the state (``training/state.py``).
 
 Validation uses the objective of the last epoch, so that the values of a curriculum are comparable,
 and the random numbers of epoch 0, the same every time.
@@ -33,11 +33,11 @@ from pibert.training.checkpoints import Checkpoints, SaveBest
 from pibert.training.cuda_graph import GraphRunner, autocast
 from pibert.training.guards import (
     LateCheck,
+    StepResult,
     StopSignals,
     Stopwatch,
     compiled,
     memory_advice,
-    own_generators,
     seed_generators,
 )
 from pibert.training.journal import Journal, LogSums, Reporter, Silent, means, with_skill
@@ -72,14 +72,14 @@ def fit(
     hardware: Hardware = ONE_DEVICE,
     identity: str = "",
     save_best: SaveBest | None = None,
-    best_is_there: Callable[[], bool] | None = None,
+    best_exists: Callable[[], bool] | None = None,
     calls: Callable[[int], int] = lambda epoch: 1,
     reporter: Reporter | None = None,
     fabric: Any = None,
 ) -> Fitted:
-    """Train a model, from the start or from where a run in the same folder stopped.
+    """Train a model from the start, or resume the run in the same folder.
 
-    Afterwards the model has the weights of the last step; the best ones went to ``save_best``.
+    Afterwards the model has the weights of the last step; ``save_best`` received the best ones.
 
     Args:
         model: Trained in place, on the device of the hardware.
@@ -87,14 +87,15 @@ def fit(
         train: Training samples.
         valid: Samples that decide which weights are best, and when to stop.
         config: The schedule.
-        folder: Of the run: ``state.safetensors``, ``log.jsonl``, ``tensorboard/``.
-        seed: Of the order of the samples, their random numbers and dropout.
+        folder: The run folder: ``state.safetensors``, ``log.jsonl``, ``tensorboard/``.
+        seed: Seed of the order of the samples, their random numbers and dropout.
         hardware: Where to compute.
-        identity: A hash of all that must be the same when a run is resumed.
+        identity: A hash of all settings that must be the same when a run is resumed.
         save_best: Called in the first process when there are better weights, with the model that
             has them and their metrics; without validation, after every epoch.
-        best_is_there: Whether what ``save_best`` wrote still exists, called in the first process
-            when a run is resumed. If not, it is written again, provided the state still has it.
+        best_exists: Returns whether the result of ``save_best`` still exists, called in the first
+            process when a run is resumed. If not, it is written again, provided the state still
+            has the weights.
         calls: Calls of the model for a sample in every epoch, for the log.
         reporter: Receives the progress, in the first process.
         fabric: From ``launch``, if the caller has launched the processes.
@@ -110,16 +111,28 @@ def fit(
     fabric = fabric or launch(hardware)
     device = fabric.device
     with (
-        own_generators(device),
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
         memory_advice(config.micro_batch or config.batch_size, hardware.precision),
         StopSignals() as signals,
         compiled(model.to(device), hardware.compile),
     ):
-        given = (model, train, valid, config, folder, seed, hardware, identity)
-        run = Run(*given, reporter, fabric, signals, save_best)
+        run = Run(
+            model,
+            train,
+            valid,
+            config,
+            folder=folder,
+            seed=seed,
+            hardware=hardware,
+            identity=identity,
+            reporter=reporter or Silent(),
+            fabric=fabric,
+            signals=signals,
+            save_best=save_best,
+        )
         validation = objectives(config.epochs - 1)
         try:
-            resumed_from = run.resume(validation, best_is_there)
+            resumed_from = run.resume(validation, best_exists)
             while not run.is_finished:
                 run.train_epoch(objectives(run.progress.epoch))
                 run.close_epoch(validation, calls(run.progress.epoch))
@@ -137,7 +150,7 @@ def fit(
 
 
 class Run:
-    """A training run: the steps of the loop and what they share."""
+    """A training run: the steps of the loop and their common state."""
 
     def __init__(
         self,
@@ -145,11 +158,12 @@ class Run:
         train: Samples,
         valid: Samples | None,
         config: FitConfig,
+        *,
         folder: Path,
         seed: int,
         hardware: Hardware,
         identity: str,
-        reporter: Reporter | None,
+        reporter: Reporter,
         fabric: Any,
         signals: StopSignals,
         save_best: SaveBest | None,
@@ -159,7 +173,7 @@ class Run:
         self.processes = processes = Processes(fabric)
         self.device = processes.device
         is_first = processes.is_first
-        self.reporter = reporter if reporter is not None and is_first else Silent()
+        self.reporter = reporter if is_first else Silent()
         self.journal = Journal(folder, self.reporter.say)
         self.order, self.batches = self._loader(train, config.batch_size, shuffle=True)
         self.valid, self.validation = valid, None
@@ -191,9 +205,7 @@ class Run:
         )
         self.logs = LogSums(self.device)
         name = SNAPSHOT if is_first else SNAPSHOT.replace(".", f"-{processes.rank}.", 1)
-        self.check = LateCheck(
-            self.device, train, folder / name, processes.gather, self.reporter.step
-        )
+        self.check = LateCheck(train, folder / name, processes.gather, self.reporter.step)
         self.clock = Stopwatch(self.device, hardware.profile)
         self.graphs = GraphRunner(
             model,
@@ -227,25 +239,24 @@ class Run:
         )
 
     def close(self) -> None:
-        """End the log, and the processes that read samples.
+        """Close the log, and end the processes that read samples.
 
-        Those processes end when the last reference to their loader goes. If the garbage collector
-        finds it instead, each of them takes five seconds.
+        They end when the last reference to their loader goes. If the garbage collector finds it
+        instead, each of them takes five seconds.
         """
         self.journal.close()
         self.batches, self.validation = None, None
 
     # The start
 
-    def resume(self, validation: Objective, best_is_there: Callable[[], bool] | None) -> int | None:
+    def resume(self, validation: Objective, best_exists: Callable[[], bool] | None) -> int | None:
         """Restore the state of the folder, if it has one; returns its step."""
         stored = self.checkpoints.load(self.logs)
         self.progress = done = stored or Progress()
         if stored is None:
             self._check_monitor(validation)
-        elif best_is_there is not None:
-            has_validation = self.validation is not None
-            self.checkpoints.restore_best(done, best_is_there, has_validation=has_validation)
+        elif best_exists is not None:
+            self.checkpoints.restore_best(done, best_exists)
         if self.config.warmup_epochs > self.config.epochs and not self.is_finished:
             self.reporter.say(
                 f"warmup_epochs = {self.config.warmup_epochs:g} is more than epochs = "
@@ -271,7 +282,7 @@ class Run:
         return None if stored is None else done.total
 
     def _check_monitor(self, objective: Objective) -> None:
-        """Check that validation has the value to monitor; the first one may be hours away.
+        """Check that validation has the value to monitor before hours of training.
 
         All processes use the same samples, as many as in a piece, so that a compiled model sees no
         other shape.
@@ -301,21 +312,19 @@ class Run:
     # An epoch
 
     def train_epoch(self, objective: Objective) -> None:
-        """Do the steps of an epoch that are left."""
+        """Do the remaining steps of an epoch."""
         done = self.progress
         self.model.train()
         self.order.go_to(done.epoch, done.step)
         with self.clock("data"):
             batches = iter(self.batches)
         for step in range(done.step, self.order.steps_per_epoch):
-            pieces, own = self._accumulate(objective, batches, step)
+            pieces, share = self._accumulate(objective, batches, step)
             with self.clock("optimizer"):
-                loss, norm, (stop, save) = self._update(own)
-            done = self.progress = replace(
-                self.progress, step=step + 1, total=self.progress.total + 1
-            )
+                values, stop, save = self._update(share)
+            done = self.progress = replace(done, step=step + 1, total=done.total + 1)
             self.check.watch(
-                loss, norm, own, pieces, total=done.total, epoch=done.epoch + 1, step=step + 1
+                StepResult(done.total, done.epoch + 1, step + 1, pieces, share, values)
             )
             if stop:
                 self._interrupt(is_saved=not self._save())
@@ -327,7 +336,7 @@ class Run:
     ) -> tuple[list[Batch], Tensor]:
         """Add up the gradients of this process; returns its pieces and their share of the loss."""
         epoch, whole = self.progress.epoch, self.order.size(step)
-        own = torch.zeros((), device=self.device)
+        total = torch.zeros((), device=self.device)
         pieces: list[Batch] = []
         for number, (start, stop) in enumerate(self.order.ranges(step)):
             with self.clock("data"):
@@ -336,18 +345,18 @@ class Run:
             share = (stop - start) / whole
             loss, logs = self.graphs.train(objective, batch, share)
             self.logs.add(loss, logs, stop - start)
-            own.add_(loss, alpha=share)
+            total.add_(loss, alpha=share)
             pieces.append(batch)
-        return pieces, own
+        return pieces, total
 
-    def _update(self, own: Tensor) -> tuple[Tensor, Tensor, tuple[bool, bool]]:
-        """One step of the optimisers; returns loss, norm of the gradient, and (stop, save)."""
+    def _update(self, share: Tensor) -> tuple[Tensor, bool, bool]:
+        """One step of the optimisers; returns (loss, norm of the gradient), stop and save."""
         processes, config = self.processes, self.config
         present = [p.grad is not None for p in self.parameters] if processes.count > 1 else []
         stop, save, *has_gradient = processes.agree(
             [self.signals.asked, self.checkpoints.is_due(), *present]
         )
-        loss = processes.sum_gradients(self.parameters, has_gradient, own)
+        loss = processes.sum_gradients(self.parameters, has_gradient, share)
         # Computed without a limit too: a finite loss may have a gradient that is not.
         limit = math.inf if config.clip is None else config.clip
         norm = nn.utils.clip_grad_norm_(self.parameters, limit)
@@ -357,7 +366,7 @@ class Run:
             optimizer.zero_grad(set_to_none=not self.graphs.keeps_gradients)
         if self.mean is not None:
             self.mean.update(self.progress.total + 1)
-        return loss, norm, (stop, save)
+        return torch.stack((loss, norm)), stop, save
 
     def _rate_at(self, step: int) -> float:
         per_epoch = self.order.steps_per_epoch
@@ -376,14 +385,15 @@ class Run:
         train = means(self.processes.gather(self.logs.to_plain()))
         epoch = self.progress.epoch + 1
         valid: dict[str, float] | None = None
-        kept, value = None, None
+        kept, value, best = None, None, self.progress.best_value
+        is_last = epoch == self.config.epochs
         with self.checkpoints.best_applied():
             is_better = self.validation is None
-            if self._is_validated(epoch):
+            if not is_better and (epoch % self.config.validate_every == 0 or is_last):
                 with self.clock("validation"):
                     valid = self._validate(objective)
                 value = self._monitored(valid)
-                is_better = self._is_better(value)
+                is_better = math.isfinite(value) and (best is None or value < best)
             if is_better:
                 kept = self.checkpoints.keep_best(self.progress, valid or train, epoch, value)
                 if kept is None:  # the resumed run reaches these weights again
@@ -419,18 +429,14 @@ class Run:
 
     # Validation
 
-    def _is_validated(self, epoch: int) -> bool:
-        is_last = epoch == self.config.epochs
-        return self.validation is not None and (epoch % self.config.validate_every == 0 or is_last)
-
     def _validate(self, objective: Objective) -> dict[str, float]:
         """Means over the validation samples."""
         assert self.validation is not None
         order, batches = self.validation
         self.model.eval()
         logs = LogSums(self.device)
-        places = (place for step in range(order.steps_per_epoch) for place in order.ranges(step))
-        for batch, (start, stop) in zip(batches, places, strict=True):
+        spans = (span for step in range(order.steps_per_epoch) for span in order.ranges(step))
+        for batch, (start, stop) in zip(batches, spans, strict=True):
             batch = batch.to(self.device).reseeded(self.seed, 0, start)
             loss, values = self.graphs.evaluate(objective, batch)
             logs.add(loss, values, stop - start)
@@ -444,14 +450,10 @@ class Run:
             )
         return valid[self.config.monitor]
 
-    def _is_better(self, value: float) -> bool:
-        best = self.progress.best_value
-        return math.isfinite(value) and (best is None or value < best)
-
     # The state
 
     def _save(self) -> str:
-        """Save the state; returns why that failed, or nothing."""
+        """Save the state; returns the error if that failed, or nothing."""
         # Weights are saved only once the loss of their last step is known to be finite.
         self.check.finish()
         progress = replace(self.progress, seconds=self._elapsed())
@@ -463,11 +465,10 @@ class Run:
             self._interrupt(is_saved=False)
 
     def _interrupt(self, *, is_saved: bool) -> NoReturn:
-        done = self.progress
-        where = self.folder / FILE
-        how = f"the state is in {where}: run the same command again to resume"
+        done, path = self.progress, self.folder / FILE
+        how = f"the state is in {path}: run the same command again to resume"
         if not is_saved and has_state(self.folder):
-            how = f"{where} is as it was before: run the same command again to resume from there"
+            how = f"{path} is as it was before: run the same command again to resume from there"
         elif not is_saved:
             how = "there is no state: the same command starts from the beginning"
         raise KeyboardInterrupt(

@@ -4,21 +4,19 @@
 
 with v = ``model.velocity`` at z_s = (1 - s) z + s eps, and v* = eps - z of the clean state z of the
 target (``models/baselines/fourierflow.py``). Flow time s, in (0, 1], and noise eps follow from the
-seed of the sample. If s is below the floor of the velocity, both velocities are taken over the
-floor, so that the loss there is the error of z over the floor. Points without a known target have
-z = 0 and do not count.
+seed of the sample. If s is below the floor of the velocity, both velocities are divided by the
+floor instead, so the loss there is the error of z over the floor. Points without a known target
+have z = 0 and do not count.
 
 a and b are the features of the model, through its head, and those of the frozen auto-encoder of the
-known target, both of length 1; tokens without a known point do not count. With several frames
-ahead, b is that of each frame in turn, and the mean is over them too. The model is trained on
-frames of its own horizon, from unchanged inputs; it is not rolled out.
+known target, both of length 1; tokens without a known point do not count. With several target
+frames, the mean is also over the frames. The model is trained on its own horizon and not rolled
+out.
 
 In evaluation (``model.eval()``) the log also has ``reconstruction``, the squared error of a
-prediction, as the supervised objective has it: here the mean of fewer ensemble members in fewer
-steps than those of a call, and so a little larger than the error of a call.
+prediction. It averages fewer ensemble members in fewer steps than a call of the model, so its error
+is a little larger.
 """
-
-import math
 
 import torch
 import torch.nn.functional as F
@@ -30,21 +28,17 @@ from pibert.models.baselines.fourierflow import FLOOR, FourierFlow
 from pibert.training.losses import persistence, reconstruction
 from pibert.training.objectives import Objective
 
+MEMBERS = 2
+"""Ensemble members of a prediction in evaluation."""
+SAMPLER_STEPS = 5
+"""Euler steps of each member."""
 
-def flow_matching(align: float, *, members: int = 2, sampler_steps: int = 5) -> Objective:
+
+def flow_matching(align: float) -> Objective:
     """The objective; logs ``flow``, ``alignment`` and, in evaluation, ``reconstruction``.
 
-    Args:
-        align: Weight of the alignment; 0 leaves it out.
-        members: Ensemble members of a prediction in evaluation.
-        sampler_steps: Euler steps of each member.
+    ``align`` is the weight of the alignment; 0 leaves it out.
     """
-    if not (math.isfinite(align) and align >= 0):
-        raise ValueError(f"expected an align weight of zero or more, found {align}")
-    if min(members, sampler_steps) < 1:
-        raise ValueError(
-            f"expected at least one member and one step, found {members} and {sampler_steps}"
-        )
 
     def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         flow, horizon = _checked(model, batch)
@@ -56,10 +50,10 @@ def flow_matching(align: float, *, members: int = 2, sampler_steps: int = 5) -> 
             loss = loss + align * distance
             logs["alignment"] = distance.detach()
         if not flow.training:
-            drawn = flow.samples(
-                batch.x, batch.parameters, batch.mask, draws=members, steps=sampler_steps
+            members = flow.samples(
+                batch.x, batch.parameters, batch.mask, draws=MEMBERS, steps=SAMPLER_STEPS
             )
-            prediction = drawn.mean(1).unflatten(1, (horizon, -1))
+            prediction = members.mean(1).unflatten(1, (horizon, -1))
             logs["reconstruction"] = reconstruction(prediction, target, known).detach()
             logs["persistence"] = persistence(batch.x, target, known).detach()
         return loss, logs | {"loss": loss.detach()}
@@ -68,11 +62,11 @@ def flow_matching(align: float, *, members: int = 2, sampler_steps: int = 5) -> 
 
 
 def _checked(model: nn.Module, batch: Batch) -> tuple[FourierFlow, int]:
-    """The model, and how many frames it predicts."""
+    """The model, and the number of frames that it predicts."""
     if not isinstance(model, FourierFlow):
         raise ValueError(
-            f"expected a model of a flow, a FourierFlow, found {type(model).__name__}; train it "
-            "with the supervised objective"
+            f"expected a FourierFlow, found {type(model).__name__}; train it with the supervised "
+            "objective"
         )
     horizon: int = model.config.horizon
     if batch.y.shape[1] < horizon:
@@ -111,6 +105,6 @@ def _alignment(model: FourierFlow, features: Tensor, target: Tensor, known: Tens
         aims, visible = model.autoencoder.features(target.flatten(0, 1), known.flatten(0, 1))
         aims = F.normalize(aims, dim=-1).unflatten(0, target.shape[:2])
         counted = visible.unflatten(0, target.shape[:2])
-    own = F.normalize(model.alignment_head(features).to(aims.dtype), dim=-1)
-    distances = (own[:, None] - aims).square().sum(-1)
+    aligned = F.normalize(model.alignment_head(features).to(aims.dtype), dim=-1)
+    distances = (aligned[:, None] - aims).square().sum(-1)
     return (torch.where(counted, distances, 0.0).sum(-1) / counted.sum(-1).clamp(min=1)).mean()

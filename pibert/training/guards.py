@@ -2,11 +2,11 @@
 
 Reading a loss makes the host wait for the device, and the device then waits for the host to queue
 more work. So the loss of a step is copied to the host without waiting, and checked after the next
-step has been queued. Nothing is lost by the delay: the batch is kept until then, and no state is
-saved before its last step has been checked.
+step has been queued. The delay loses nothing: the batch is kept until then, and no state is saved
+before its last step has been checked.
 
 Dropout uses torch's generators. They are seeded before every piece from (seed, epoch, step, piece,
-process), so a resumed run uses the same random numbers as one that was never stopped.
+process), so a resumed run uses the same random numbers as an uninterrupted one.
 """
 
 import hashlib
@@ -15,7 +15,8 @@ import signal
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ from pibert.fields import Batch
 from pibert.training.state import has_state, write_tensors
 
 COMPILED = ("forward", "reconstruct", "consistency")
-"""Methods of a model that are compiled, where it has them."""
+"""Methods of a model that are compiled, if it has them."""
 _SAME_REQUEST_SECONDS = 2.0
 
 
@@ -76,7 +77,7 @@ class StopSignals(AbstractContextManager["StopSignals"]):
 
 @contextmanager
 def memory_advice(micro_batch: int, precision: str) -> Iterator[None]:
-    """Turn an out-of-memory error into one that states what to lower."""
+    """Turn an out-of-memory error into one that states which settings to lower."""
     try:
         yield
     except RuntimeError as error:  # torch.OutOfMemoryError is one
@@ -87,8 +88,7 @@ def memory_advice(micro_batch: int, precision: str) -> Iterator[None]:
         other = "" if precision == "bf16" else ", precision = 'bf16'"
         raise MemoryError(
             f"out of memory: lower micro_batch, now {micro_batch}{half} (the result is the same), "
-            f"or take a smaller grid{other}, or resident = false; "
-            f"{str(error).splitlines()[0] if str(error) else 'no more is known'}"
+            f"or use a smaller grid{other}, or resident = false; {str(error).partition(chr(10))[0]}"
         ) from error
 
 
@@ -96,7 +96,7 @@ def seed_generators(device: torch.device, *numbers: int) -> None:
     """Seed torch's generators of the host and of one device by some numbers."""
     packed = struct.pack(f"<{len(numbers)}q", *numbers)
     mixed = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little") >> 1
-    # Straight to the generators: torch.manual_seed goes round all devices.
+    # torch.manual_seed would seed all devices.
     torch.default_generator.manual_seed(mixed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(mixed)
@@ -105,15 +105,8 @@ def seed_generators(device: torch.device, *numbers: int) -> None:
 
 
 @contextmanager
-def own_generators(device: torch.device) -> Iterator[None]:
-    """Restore the caller's torch generators afterwards."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        yield
-
-
-@contextmanager
 def compiled(model: nn.Module, wanted: bool) -> Iterator[None]:
-    """Compile the model's methods meanwhile; its state dict does not change."""
+    """Compile the model's methods in this context; its state dict does not change."""
     with ExitStack() as stack:
         for name in COMPILED if wanted else ():
             if hasattr(model, name):
@@ -122,17 +115,22 @@ def compiled(model: nn.Module, wanted: bool) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class _Watched:
-    """A step whose loss is on its way to the host."""
+@dataclass
+class StepResult:
+    """A step whose loss has not been checked yet."""
 
     total: int
+    """Finished steps since the start, with this one."""
     epoch: int
+    """The first is 1."""
     step: int
+    """In the epoch, the first is 1."""
     batches: list[Batch]
+    """The pieces of this process."""
+    share: Tensor
+    """The share of this process in the loss."""
     values: Tensor
-    own: Tensor
-    arrived: Any
+    """The loss of the whole batch and the norm of its gradient."""
 
     @property
     def where(self) -> str:
@@ -142,154 +140,116 @@ class _Watched:
 class LateCheck:
     """Checks the loss of every step one step late, and stops if it is not finite.
 
-    Args:
-        device: Where the losses are.
-        samples: To name the trajectories of a batch.
-        path: Where to write the batch of a value that is not finite.
-        gather: Plain values of all processes.
-        report: Called with the steps done and the loss.
+    It then writes the batch to ``path``. ``gather`` collects plain values of all processes;
+    ``report`` is called with the number of finished steps and the loss.
     """
 
     def __init__(
         self,
-        device: torch.device,
         samples: Samples,
         path: Path,
         gather: Callable[[Any], list[Any]],
         report: Callable[[int, float], None],
     ) -> None:
-        self._device, self._samples, self._path = device, samples, path
-        self._gather, self._report = gather, report
-        self._waiting: _Watched | None = None
+        self._samples, self._path, self._gather, self._report = samples, path, gather, report
+        self._waiting: tuple[StepResult, Any] | None = None
 
-    def watch(
-        self,
-        loss: Tensor,
-        norm: Tensor,
-        own: Tensor,
-        batches: list[Batch],
-        *,
-        total: int,
-        epoch: int,
-        step: int,
-    ) -> None:
-        """Take in a step, and check the one before.
-
-        Args:
-            loss: Of the whole batch.
-            norm: Of its gradient.
-            own: The share of this process in the loss.
-            batches: The pieces of this process.
-            total: Steps done since the start, with this one.
-            epoch: The first is 1.
-            step: In the epoch, the first is 1.
-        """
-        values = torch.stack((loss, norm))
+    def watch(self, result: StepResult) -> None:
+        """Take in a step, and check the one before."""
         arrived = None
-        if self._device.type == "cuda":
-            pinned = torch.empty(2, dtype=values.dtype, pin_memory=True)
-            values = pinned.copy_(values, non_blocking=True)
+        if result.values.is_cuda:
+            pinned = torch.empty(2, dtype=result.values.dtype, pin_memory=True)
+            result.values = pinned.copy_(result.values, non_blocking=True)
             arrived = torch.cuda.Event()
             arrived.record()
-        before = self._waiting
-        self._waiting = _Watched(total, epoch, step, batches, values, own, arrived)
+        before, self._waiting = self._waiting, (result, arrived)
         self._check(before)
 
     def finish(self) -> None:
-        """Check the last step too."""
+        """Check the last step."""
         before, self._waiting = self._waiting, None
         self._check(before)
 
-    def _check(self, watched: _Watched | None) -> None:
-        if watched is None:
+    def _check(self, waiting: tuple[StepResult, Any] | None) -> None:
+        if waiting is None:
             return
-        if watched.arrived is not None:
-            watched.arrived.synchronize()
-        loss, norm = watched.values.tolist()
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            self._stop(watched, loss, norm)
-        self._report(watched.total, loss)
+        result, arrived = waiting
+        if arrived is not None:
+            arrived.synchronize()
+        loss, norm = result.values.tolist()
+        if not math.isfinite(loss):
+            self._stop(result, f"a loss of {loss}")
+        if not math.isfinite(norm):
+            self._stop(result, f"a gradient of norm {norm}")
+        self._report(result.total, loss)
 
-    def _stop(self, watched: _Watched, loss: float, norm: float) -> None:
-        what = f"a loss of {loss}" if not math.isfinite(loss) else f"a gradient of norm {norm}"
-        names = sorted({name for batch in watched.batches for name in self._names(batch)})
-        is_mine = not math.isfinite(watched.own.item())
-        found = self._gather((is_mine, names, has_state(self._path.parent)))
-        # If no process's own loss is to blame, all of them are asked.
-        blamed = [entry for entry in found if entry[0]] or found
-        saved = ""
-        if is_mine or not any(mine for mine, *_ in found):
-            saved = self._save(watched, f"{what} in {watched.where}", names)
-        paths = ", ".join(path for path in self._gather(saved) if path)
-        names = sorted({name for _, own, _ in blamed for name in own})
-        state = "the last saved state is good" if found[0][2] else "no state was saved yet"
+    def _stop(self, result: StepResult, what: str) -> None:
+        numbers = [sample for batch in result.batches for sample in batch.sample.tolist()]
+        homes = {self._samples.locate(sample)[0] for sample in numbers}
+        names = sorted({self._samples.trajectories[home].name for home in homes})
+        is_bad = not math.isfinite(result.share.item())
+        # If the share of no process is to blame, all of them write their batches.
+        is_bad |= not any(self._gather(is_bad))
+        saved = self._save(result, what, names) if is_bad else ""
+        blamed = [entry for entry in self._gather((is_bad, names, saved)) if entry[0]]
+        paths = ", ".join(path for *_, path in blamed if path) or "no file: it could not be written"
+        names = sorted({name for _, listed, _ in blamed for name in listed})
+        state = "no state was saved yet"
+        if has_state(self._path.parent):
+            state = "the last saved state is good"
         raise FloatingPointError(
-            f"{what} in {watched.where}, in a batch from trajectories {', '.join(names)}; the "
-            f"batch is in {paths or 'no file: it could not be written'}, {state}; look for bad "
-            "values in these trajectories, or lower the learning rate in another run folder"
+            f"{what} in {result.where}, in a batch from trajectories {', '.join(names)}; the batch "
+            f"is in {paths}, {state}; look for bad values in these trajectories, or lower the "
+            "learning rate in another run folder"
         )
 
-    def _names(self, batch: Batch) -> list[str]:
-        homes = {self._samples.locate(sample)[0] for sample in batch.sample.tolist()}
-        return [self._samples.trajectories[home].name for home in homes]
-
-    def _save(self, watched: _Watched, what: str, names: Sequence[str]) -> str:
+    def _save(self, result: StepResult, what: str, names: list[str]) -> str:
+        """Write the batch; returns the path, or nothing if that failed."""
         tensors = {
             f"{piece}/{name}": value
-            for piece, batch in enumerate(watched.batches)
+            for piece, batch in enumerate(result.batches)
             for name, value in vars(batch).items()
             if isinstance(value, Tensor)
         }
-        counts = {"epoch": watched.epoch, "step": watched.step, "total": watched.total}
+        counts = {"epoch": result.epoch, "step": result.step, "total": result.total}
+        header = {"what": f"{what} in {result.where}", **counts, "trajectories": names}
         with suppress(OSError):
-            write_tensors(self._path, tensors, {"what": what, **counts, "trajectories": names})
+            write_tensors(self._path, tensors, header)
             return str(self._path)
         return ""
 
 
 class Stopwatch:
-    """Adds up the time of the sections of an epoch; costs nothing when it is off.
+    """Adds up the time of the sections of an epoch; does nothing when it is off.
 
-    A section within another counts as that one. On a GPU the sections are marked in its queue, so
-    the loop does not wait for the marks.
+    A section within another counts as the outer one. On a GPU every section waits for the device.
     """
 
     def __init__(self, device: torch.device, enabled: bool) -> None:
         self._on_gpu, self._enabled = device.type == "cuda", enabled
-        self._off = nullcontext()
         self._running = False
-        self._seconds: dict[str, float] = {}
-        self._marks: list[tuple[str, Any, Any]] = []
+        self._seconds: dict[str, float] = defaultdict(float)
 
     def __call__(self, section: str) -> AbstractContextManager[None]:
-        return self._measure(section) if self._enabled and not self._running else self._off
+        return self._measure(section) if self._enabled and not self._running else nullcontext()
 
     @contextmanager
     def _measure(self, section: str) -> Iterator[None]:
         self._running = True
+        began = self._now()
         try:
-            if self._on_gpu:
-                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                start.record()
-                yield
-                end.record()
-                self._marks.append((section, start, end))
-            else:
-                began = time.perf_counter()
-                yield
-                self._add(section, time.perf_counter() - began)
+            yield
         finally:
             self._running = False
+            self._seconds[section] += self._now() - began
 
-    def _add(self, section: str, seconds: float) -> None:
-        self._seconds[section] = self._seconds.get(section, 0.0) + seconds
+    def _now(self) -> float:
+        if self._on_gpu:
+            torch.cuda.synchronize()
+        return time.perf_counter()
 
     def take(self) -> dict[str, float]:
         """Seconds of every section since the last call."""
-        if self._marks:
-            torch.cuda.synchronize()
-        for section, start, end in self._marks:
-            self._add(section, start.elapsed_time(end) / 1000.0)
-        self._marks.clear()
-        seconds, self._seconds = self._seconds, {}
+        seconds = dict(self._seconds)
+        self._seconds.clear()
         return seconds

@@ -6,15 +6,14 @@
      "valid": {"loss": ...}, "best": true, "seconds": 0.6, "samples_per_second": 24000.0}
 
 Epochs count from 1, steps from the start of the run. The validation of a model that predicts frames
-has the error of persistence on the same frames and the skill against it. A value that is not finite
-is null. A resumed run drops the lines of epochs that its state does not know and writes them again,
-so apart from times the finished log is that of an uninterrupted run.
+has the error of persistence on the same frames and the skill relative to it. A value that is not
+finite is null. A resumed run drops the lines of epochs that its state does not contain and writes
+them again, so except for times the finished log equals that of an uninterrupted run.
 """
 
 import json
 import math
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -36,27 +35,21 @@ class Reporter(Protocol):
 
     def describe(self, lines: Iterable[str]) -> None:
         """Before training: model, flows and schedule."""
-        ...
 
     def start(self, total_steps: int, done: int) -> None:
-        """Training begins; some steps may be done already."""
-        ...
+        """Training begins; ``done`` steps are complete already."""
 
     def step(self, done: int, loss: float) -> None:
-        """So many steps are done; the last known loss."""
-        ...
+        """``done`` steps are complete; the loss is that of the last checked step."""
 
     def epoch(self, record: Mapping[str, Any]) -> None:
         """An epoch is finished: its line in the log."""
-        ...
 
     def say(self, text: str) -> None:
         """A note for the user."""
-        ...
 
     def simulated(self, samples: int | float) -> None:
-        """Before training: so many samples of a data set have been simulated."""
-        ...
+        """Before training: the number of samples of a data set that have been simulated."""
 
 
 class Silent:
@@ -78,7 +71,7 @@ class Silent:
 class LogSums:
     """Sums over samples of an objective's values, kept on the device.
 
-    The values of a piece are added by one kernel; each set of names has its own sums.
+    One kernel adds the values of a piece; each set of names has its own sums.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -90,14 +83,9 @@ class LogSums:
 
     def add(self, loss: Tensor, logs: Mapping[str, Tensor], samples: int) -> None:
         """Add means over some samples."""
-        values = {**logs, "loss": loss.detach()}
-        names = tuple(values)
+        values = {**logs, "loss": loss}
         column = torch.stack([value.detach() for value in values.values()])
-        if names not in self._sums:
-            self._sums[names] = torch.zeros_like(column, dtype=self._dtype)
-            self._counts[names] = 0
-        self._sums[names].add_(column, alpha=samples)
-        self._counts[names] += samples
+        self._add(tuple(values), column, samples, samples)
 
     def to_plain(self) -> list[Any]:
         """[names, samples, sums] of each set of names, as plain JSON, exact."""
@@ -106,23 +94,27 @@ class LogSums:
         ]
 
     def load(self, plain: Iterable[Any]) -> None:
-        """Restore what ``to_plain`` returned, perhaps in several processes."""
+        """Restore the result of ``to_plain``, perhaps of several processes."""
         self._sums.clear()
         self._counts.clear()
-        for listed, count, sums in plain:
-            names = tuple(listed)
+        for names, count, sums in plain:
             column = torch.tensor(sums, dtype=self._dtype, device=self._device)
-            if names in self._sums:
-                column, count = column + self._sums[names], count + self._counts[names]
-            self._sums[names], self._counts[names] = column, count
+            self._add(tuple(names), column, 1, count)
+
+    def _add(self, names: tuple[str, ...], column: Tensor, factor: int, samples: int) -> None:
+        if names not in self._sums:
+            self._sums[names] = torch.zeros_like(column, dtype=self._dtype)
+            self._counts[names] = 0
+        self._sums[names].add_(column, alpha=factor)
+        self._counts[names] += samples
 
 
 def means(sums_of: Sequence[list[Any]]) -> dict[str, float]:
-    """Means over the samples of all processes, from what ``to_plain`` returned in each."""
+    """Means over the samples of all processes, from the result of ``to_plain`` in each."""
     sums: dict[str, float] = {}
     counts: dict[str, int] = {}
-    for own in sums_of:
-        for names, count, values in own:
+    for process in sums_of:
+        for names, count, values in process:
             for name, value in zip(names, values, strict=True):
                 sums[name] = sums.get(name, 0.0) + value
                 counts[name] = counts.get(name, 0) + count
@@ -131,101 +123,48 @@ def means(sums_of: Sequence[list[Any]]) -> dict[str, float]:
 
 
 def with_skill(values: dict[str, float]) -> dict[str, float]:
-    """Validation values with the skill, 1 - reconstruction / persistence, where both are there."""
+    """Add the skill, 1 - reconstruction / persistence, if both are logged."""
     if not values.get("persistence") or "reconstruction" not in values:
         return values
     return {**values, "skill": 1 - values["reconstruction"] / values["persistence"]}
 
 
 class Journal:
-    """The log file and TensorBoard of a run folder; a full disk does not stop it."""
+    """The log file and TensorBoard of a run folder; a full disk does not stop the run."""
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self._path, self._say = folder / FILE, say
         self._board_folder = folder / TENSORBOARD
         self._board: Any = None
-        self._former_hook = threading.excepthook
 
     def open(self, start: Mapping[str, Any], *, epochs: int, step: int) -> None:
-        """Keep the lines up to a number of epochs; start a new log if there are none.
-
-        Reports how many lines of finished epochs are missing.
-        """
+        """Keep the lines up to a number of epochs; start a new log if there are none."""
         remove_leftovers(self._path)
-        known = range(1, epochs + 1)
         lines = read_log(self._path) if step and self._path.exists() else []
-        kept = [line for line in lines if "epoch" not in line or line["epoch"] in known]
-        missing = len(known) - len({line["epoch"] for line in kept if "epoch" in line})
-        if missing:
-            self._say(
-                f"{self._path} was removed or cut: the lines of {missing} of the {epochs} epochs "
-                "that are done are missing, and the curves lack them"
-            )
+        kept = [line for line in lines if line.get("epoch", 0) in range(epochs + 1)]
         if not any(line.get("kind") == "start" for line in kept):
             kept = [{"kind": "start", **start}, *kept]
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self._path, "".join(_line(entry) for entry in kept).encode())
         except OSError as error:
-            self._complain(self._path, error)
-        self._board = self._open_board(step)
+            self._report(self._path, error)
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+
+            purge = step + 1 if step else None
+            self._board = SummaryWriter(str(self._board_folder), purge_step=purge)
+        except ImportError:  # an extra; the log has the same numbers
+            pass
+        except OSError as error:
+            self._report(self._board_folder, error)
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a line, and its numbers to TensorBoard."""
         try:
             self._append(_line(record).encode())
         except OSError as error:
-            self._complain(self._path, error)
-        self._draw(record)
-
-    def close(self, *, report: bool = True) -> None:
-        if self._board is None:
-            return
-        board, self._board = self._board, None
-        try:
-            board.close()
-        except OSError as error:
-            if report:
-                self._complain(self._board_folder, error)
-        finally:
-            threading.excepthook = self._former_hook
-
-    def _append(self, data: bytes) -> None:
-        """One write; cut off again if it was not complete, so that every line stays whole."""
-        with self._path.open("ab", buffering=0) as file:
-            size = file.tell()
-            try:
-                if file.write(data) != len(data):
-                    raise OSError("only a part was written")
-                os.fsync(file.fileno())
-            except OSError:
-                with suppress(OSError):
-                    file.truncate(size)
-                raise
-
-    def _open_board(self, step: int) -> Any:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:  # an extra; the log has the same numbers
-            return None
-        self._former_hook, threading.excepthook = threading.excepthook, self._unhandled
-        try:
-            return SummaryWriter(str(self._board_folder), purge_step=step + 1 if step else None)
-        except OSError as error:
-            threading.excepthook = self._former_hook
-            self._complain(self._board_folder, error)
-            return None
-
-    def _unhandled(self, raised: threading.ExceptHookArgs) -> None:
-        """Hide the traceback when a full disk ends TensorBoard's thread.
-
-        The thread keeps the error for the next call.
-        """
-        home = type(raised.thread).__module__.partition(".")[0]
-        if not (home == "tensorboard" and issubclass(raised.exc_type, OSError)):
-            self._former_hook(raised)
-
-    def _draw(self, record: Mapping[str, Any]) -> None:
+            self._report(self._path, error)
         if self._board is None:
             return
         try:
@@ -235,12 +174,35 @@ class Journal:
             self._board.add_scalar("learning_rate", record["learning_rate"], record["step"])
             self._board.flush()
         except OSError as error:
-            # Its thread has ended: the log goes on, the board does not.
-            self._complain(self._board_folder, error)
-            self.close(report=False)
+            # Its thread has ended: only the log continues.
+            self._report(self._board_folder, error)
+            board, self._board = self._board, None
+            with suppress(OSError):
+                board.close()
 
-    def _complain(self, path: Path, error: OSError) -> None:
-        self._say(f"could not write {path}: {error.strerror or error}; training goes on")
+    def close(self) -> None:
+        if self._board is not None:
+            try:
+                self._board.close()
+            except OSError as error:
+                self._report(self._board_folder, error)
+            self._board = None
+
+    def _append(self, data: bytes) -> None:
+        """Write a line, or remove what was written of it, so that every line stays whole."""
+        with self._path.open("ab", buffering=0) as file:
+            size = file.tell()
+            try:
+                if file.write(data) != len(data):
+                    raise OSError("the line was not written completely")
+                os.fsync(file.fileno())
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(size)
+                raise
+
+    def _report(self, path: Path, error: OSError) -> None:
+        self._say(f"could not write {path}: {error.strerror or error}; training continues")
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

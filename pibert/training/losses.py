@@ -9,20 +9,20 @@
 - L_bnd: like recon, over the points of a boundary mask M alone. The published figures divide a sum
   over samples and channels by |M|, which grows with the batch.
 
-Each is the mean over samples (and frames) of a mean over that sample's own points. A sample has the
+Each is the mean over samples (and frames) of a mean over that sample's points. A sample has the
 same weight however many of its points are known, so a batch may be divided: the losses of the
 pieces, weighted by their number of samples, add up to the loss of the whole, and so do gradients.
 
 Units. The published weights belong to standardised fields on a grid of unit spacing. So predictions
-are brought back to physical units, divided by one reference velocity U for both components, and
-differentiated in units of h = sqrt(dx dy) with the ratio dx/dy kept. The terms are then free of
-units, a solenoidal flow has no divergence although u and v are standardised differently, and for
-equal stds and dx = dy the two regularisers are the paper's. (Its recon and L_bnd add the channels
-where ours average them; the published values are averages.)
+are converted to physical units, divided by one reference velocity U for both components, and
+differentiated in units of h = sqrt(dx dy) with the ratio dx/dy kept. The terms are then
+dimensionless, a solenoidal flow has no divergence although u and v are standardised differently,
+and for equal stds and dx = dy the two regularisers are the paper's. (Its recon and L_bnd add the
+channels where ours average them; the published values are averages.)
 
-A mean over points leaves out unknown points and points inside the grid's body, and derivatives
-whose stencil touches such a point. A sample without a point that counts adds zero, and still counts
-as a sample.
+A mean over points leaves out unknown points, points inside the grid's body, and derivatives whose
+stencil touches such a point. A sample without any point left adds zero, and still counts as a
+sample.
 """
 
 import math
@@ -69,22 +69,17 @@ PAPER_WEIGHTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class LossScales:
-    """Converts a standardised prediction to a velocity free of units."""
+    """Converts a standardised prediction to a dimensionless velocity."""
 
     spec: FieldSpec
     normalizer: Normalizer
     reference_velocity: float
-    _masks: dict[tuple[str, int, int], tuple[Tensor, Tensor | None]] = field(
+    _masks: dict[torch.device, tuple[Tensor, Tensor | None]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """Results of ``masks`` by device and shape, made once."""
+    """Results of ``masks`` by device, computed once."""
 
     def __post_init__(self) -> None:
-        if len(self.normalizer.mean) != len(self.spec.channels):
-            raise ValueError(
-                f"expected a mean and a std for each of {self.spec.channels}, "
-                f"found {len(self.normalizer.mean)}"
-            )
         if not (math.isfinite(self.reference_velocity) and self.reference_velocity > 0):
             raise ValueError(
                 f"reference velocity must be positive and finite, found {self.reference_velocity}"
@@ -96,7 +91,7 @@ class LossScales:
 
         Without velocity channels U is 1 and not used.
         """
-        stds = [normalizer.std[i] for i in spec.velocity or () if i < len(normalizer.std)]
+        stds = [normalizer.std[i] for i in spec.velocity or ()]
         velocity = math.sqrt(sum(s * s for s in stds) / len(stds)) if stds else 1.0
         return cls(spec=spec, normalizer=normalizer, reference_velocity=velocity)
 
@@ -121,39 +116,40 @@ class LossScales:
 
     def velocity(self, state: State) -> tuple[Tensor, Tensor]:
         """(u, v) of a standardised state in units of the reference velocity."""
-        places = self.spec.velocity
-        if places is None:
+        if self.spec.velocity is None:
             raise ValueError(
                 "divergence and laplacian need a velocity, channels 'u' and 'v' of a flow, found "
                 f"{self.spec.channels} of family {self.spec.family}; set their weights to zero"
             )
         if state.dtype in (torch.float16, torch.bfloat16):
             state = state.float()  # differences of neighbours need the digits
-        u, v = (self._component(state, place) for place in places)
-        return u, v
-
-    def _component(self, state: Tensor, place: int) -> Tensor:
         # ``Normalizer.invert`` and the division by U in one, with numbers in place of tensors,
         # which would be copied to the device in every step.
-        mean, std = self.normalizer.mean[place], self.normalizer.std[place]
-        scaled = state.select(-3, place) * (std / self.reference_velocity)
-        return scaled + mean / self.reference_velocity
+        mean, std, unit = self.normalizer.mean, self.normalizer.std, self.reference_velocity
+        u, v = (state.select(-3, i) * (std[i] / unit) + mean[i] / unit for i in self.spec.velocity)
+        return u, v
 
-    def masks(self, state: State) -> tuple[Bool[Tensor, "y x"], Bool[Tensor, "y x"] | None]:
-        """Default boundary points and points outside the body (None: all), on its device."""
-        key = (str(state.device), *_shape(state))
-        if key not in self._masks:
-            grid = self.spec.grid
-            # Made during validation under inference mode, they must also serve training.
+    def masks(self, device: torch.device) -> tuple[Bool[Tensor, "y x"], Bool[Tensor, "y x"] | None]:
+        """Boundary points, and points outside the body (None: all)."""
+        if device not in self._masks:
+            body = self.spec.grid.body
+            # Computed in validation under inference mode, they must also serve training.
             with torch.inference_mode(False):
-                fluid = None if grid.body is None else ~_body_like(grid.body, state)
-                self._masks[key] = boundary_mask(grid, _shape(state), state.device), fluid
-        return self._masks[key]
+                fluid = None if body is None else ~body.to(device)
+                self._masks[device] = boundary_mask(self.spec.grid).to(device), fluid
+        return self._masks[device]
+
+    def fluid(self, known: Tensor | None, device: torch.device) -> Tensor | None:
+        """Points that are known and outside the body; None stands for all."""
+        fluid = self.masks(device)[1]
+        if fluid is None or known is None:
+            return known if fluid is None else fluid
+        return known & fluid
 
 
 def reconstruction(prediction: State, target: State, known: Known | None = None) -> Scalar:
     """Mean squared error of standardised fields."""
-    return _mean(_squared_error(prediction, target, known), known)
+    return mean_over_points(_squared_error(prediction, target, known), known)
 
 
 def persistence(
@@ -164,24 +160,19 @@ def persistence(
 ) -> Scalar:
     """The reconstruction error of the newest input frame as the prediction of every target frame.
 
-    Args:
-        x: Standardised input, with the channels of the target; the newest frame comes last.
-        target: Standardised.
-        known: True where the target is known.
-        scales: With these, points inside the body do not count.
+    The newest frame comes last in ``x``. With ``scales``, points inside the body do not count.
     """
     newest = x[:, None, -target.shape[2] :].expand_as(target)
-    return reconstruction(
-        newest, target, known if scales is None else _fluid(known, scales, target)
-    )
+    known = known if scales is None else scales.fluid(known, target.device)
+    return reconstruction(newest, target, known)
 
 
 def divergence(prediction: State, scales: LossScales, known: Known | None = None) -> Scalar:
-    """Mean squared divergence of the predicted velocity, of an incompressible flow alone."""
+    """Mean squared divergence of the predicted velocity, for incompressible flow alone."""
     scales.refuse_divergence("the divergence loss")
     u, v = scales.velocity(prediction)
     grid = scales.unit_grid
-    known = _fluid(known, scales, prediction)
+    known = scales.fluid(known, prediction.device)
     return _mean_square(lambda u, v: derivatives.divergence(u, v, grid), u, v, known=known)
 
 
@@ -189,38 +180,24 @@ def laplacian(prediction: State, scales: LossScales, known: Known | None = None)
     """Mean over points of the squared Laplacians of u and v, added."""
     grid = scales.unit_grid
     both = torch.stack(scales.velocity(prediction))
-    known = _fluid(known, scales, prediction)
-    # Each component counts as a state of its own in the mean.
+    known = scales.fluid(known, prediction.device)
+    # The mean counts each component as a state.
     return 2 * _mean_square(lambda f: derivatives.laplacian(f, grid), both, known=known)
 
 
-def boundary(
-    prediction: State, target: State, mask: Bool[Tensor, "y x"], known: Known | None = None
-) -> Scalar:
-    """Mean squared error of standardised fields over the points of ``mask``."""
-    return _mean_at(mask, _squared_error(prediction, target, known), known)
-
-
-def boundary_mask(
-    grid: Grid, shape: tuple[int, int] | None = None, device: torch.device | None = None
-) -> Bool[Tensor, "y x"]:
-    """The default M: a border of one point, and the fluid points that share an edge with a body.
+def boundary_mask(grid: Grid) -> Bool[Tensor, "y x"]:
+    """M: a border of one point, and the fluid points that share an edge with a body.
 
     Periodic sides have no border.
-
-    Args:
-        grid: Gives the sides and the body.
-        shape: Rows and columns; the grid's own if not given.
-        device: Where the mask is made.
     """
-    mask = torch.zeros(shape or grid.shape, dtype=torch.bool, device=device)
+    mask = torch.zeros(grid.shape, dtype=torch.bool)
     if not grid.periodic_x:
         mask[:, 0] = mask[:, -1] = True
     if not grid.periodic_y:
         mask[0] = mask[-1] = True
     if grid.body is None:
         return mask
-    body = _body_like(grid.body, mask)
+    body = grid.body.cpu()
     for dim, periodic in ((0, grid.periodic_y), (1, grid.periodic_x)):
         for shift in (1, -1):
             neighbour = body.roll(shift, dim)
@@ -237,29 +214,26 @@ def total_loss(
     scales: LossScales,
     weights: LossWeights = PAPER_WEIGHTS["base"],
     known: Known | None = None,
-    mask: Bool[Tensor, "y x"] | None = None,
 ) -> tuple[Scalar, dict[str, Scalar]]:
-    """The weighted sum, and its terms without their weights, detached, for the log.
+    """The weighted sum of standardised fields, and its terms without weights, detached.
 
-    A term of weight zero is neither computed nor logged.
-
-    Args:
-        prediction: Standardised.
-        target: Standardised.
-        scales: The training set's.
-        weights: Those of ``PAPER_WEIGHTS`` for the preset, or others.
-        known: True where the target is known.
-        mask: The boundary points M; those of ``boundary_mask`` if not given.
+    A term of weight zero is neither computed nor logged. ``known`` is True where the target is
+    known.
     """
-    points = scales.masks(prediction)[0] if mask is None else mask
-    known = _fluid(known, scales, prediction)
+    known = scales.fluid(known, prediction.device)
     squares = _squared_error(prediction, target, known)
-    loss = _mean(squares, known)
+    loss = mean_over_points(squares, known)
     logs = {"reconstruction": loss.detach()}
+
+    def boundary() -> Tensor:
+        points = scales.masks(prediction.device)[0]
+        counted = points if known is None else points & known
+        return mean_over_points(torch.where(points, squares, 0.0), counted)
+
     terms = {
         "divergence": (weights.reg * weights.div, lambda: divergence(prediction, scales, known)),
         "laplacian": (weights.reg * weights.lap, lambda: laplacian(prediction, scales, known)),
-        "boundary": (weights.bnd, lambda: _mean_at(points, squares, known)),
+        "boundary": (weights.bnd, boundary),
     }
     for name, (weight, term) in terms.items():
         if weight:
@@ -269,33 +243,7 @@ def total_loss(
     return loss, logs | {"loss": loss.detach()}
 
 
-def _squared_error(prediction: Tensor, target: Tensor, known: Tensor | None) -> Tensor:
-    """Mean over the channels at every point, zero where the target is unknown."""
-    error = prediction - target
-    if known is not None:
-        # Chosen before it is squared: what an unknown target holds, NaN included, enters no
-        # gradient.
-        error = torch.where(known.unsqueeze(-3), error, 0.0)
-    return error.square().mean(-3)
-
-
-def _mean_square(operator: Callable[..., Tensor], *fields: Tensor, known: Tensor | None) -> Tensor:
-    """Of a linear operator's value."""
-    if known is None:
-        return operator(*fields).square().mean()
-    value, defined = derivatives.evaluate_known(operator, *fields, known=known, linear=True)
-    # A central difference skips its own point, which may still be unknown.
-    counted = defined & known
-    return _mean(torch.where(counted, value, 0.0).square(), counted)
-
-
-def _mean_at(points: Tensor, values: Tensor, known: Tensor | None) -> Tensor:
-    """Mean over some points alone."""
-    counted = points if known is None else points & known
-    return _mean(torch.where(points, values, 0.0), counted)
-
-
-def _mean(values: Tensor, counted: Tensor | None) -> Tensor:
+def mean_over_points(values: Tensor, counted: Tensor | None) -> Scalar:
     """Mean over states of the mean over each one's counted points; the other values are zero."""
     if counted is None:
         return values.mean()
@@ -303,21 +251,20 @@ def _mean(values: Tensor, counted: Tensor | None) -> Tensor:
     return (values.sum((-2, -1)) / points).mean()
 
 
-def _fluid(known: Tensor | None, scales: LossScales, state: Tensor) -> Tensor | None:
-    """Points that are known and outside the body; None stands for all."""
-    fluid = scales.masks(state)[1]
-    if fluid is None or known is None:
-        return known if fluid is None else fluid
-    return known & fluid
+def _squared_error(prediction: Tensor, target: Tensor, known: Tensor | None) -> Tensor:
+    """Mean over the channels at every point, zero where the target is unknown."""
+    error = prediction - target
+    if known is not None:
+        # Selected before squaring, so that an unknown target, even NaN, enters no gradient.
+        error = torch.where(known.unsqueeze(-3), error, 0.0)
+    return error.square().mean(-3)
 
 
-def _body_like(body: Tensor, state: Tensor) -> Tensor:
-    if body.shape != state.shape[-2:]:
-        raise ValueError(
-            f"the body mask has shape {tuple(body.shape)}, but the field {_shape(state)}"
-        )
-    return body.to(state.device)
-
-
-def _shape(state: Tensor) -> tuple[int, int]:
-    return state.shape[-2], state.shape[-1]
+def _mean_square(operator: Callable[..., Tensor], *fields: Tensor, known: Tensor | None) -> Tensor:
+    """Mean square of the value of a linear operator."""
+    if known is None:
+        return operator(*fields).square().mean()
+    value, defined = derivatives.evaluate_known(operator, *fields, known=known, linear=True)
+    # A central difference skips its own point, which may still be unknown.
+    counted = defined & known
+    return mean_over_points(torch.where(counted, value, 0.0).square(), counted)

@@ -8,31 +8,41 @@ pieces, weighted by their number of samples, add up to that of the whole.
 
     L = L_sup + lambda_mpp L_mpp + lambda_ecp L_ecp,  lambda_mpp = 1, lambda_ecp = 0.1
 
-L_sup is the loss of one call of the model or of a rollout (``training/rollout.py``). Masked physics
-prediction hides points of a field, and the model reconstructs them:
+L_sup is the loss of one call of the model or of a rollout. In a "full" rollout every predicted
+frame counts and gradients flow through all calls; with "pushforward" the frames of the last call
+count, and the calls before it give no gradient (Brandstetter, Worrall, Welling, "Message passing
+neural PDE solvers", 2022). Masked physics prediction hides points of a field, and the model
+reconstructs them:
 
     L_mpp = mean over hidden points and channels of (g - x)^2 + lambda mean over points of (D g)^2
 
 with the reconstruction g of what ``pretraining.corruption`` leaves of x, in standardised units, and
 the divergence D g of the whole reconstruction in the units of ``training.losses``. Equation
-consistency prediction tells windows that obey their equation from windows that do not. With the
+consistency prediction separates windows that obey their equation from windows that do not. With the
 logits l of a valid window and l' of a negative made from it, a sample's loss is
 
-    L_ecp = (softplus(-l) + softplus(l')) / 2,  log 2 for a model that knows nothing.
+    L_ecp = (softplus(-l) + softplus(l')) / 2,  log 2 for an uninformed model.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from pibert import sample_rng
+from pibert.config import Count, NonNegative, NonNegativeInt, check
 from pibert.fields import Batch, FieldSpec, Normalizer
 from pibert.pretraining.corruption import corrupt
 from pibert.pretraining.masks import Masking, choose
 from pibert.pretraining.negatives import Negatives
+from pibert.rollout import Rollout
 from pibert.training.losses import (
     PAPER_WEIGHTS,
     LossScales,
@@ -42,14 +52,48 @@ from pibert.training.losses import (
     reconstruction,
     total_loss,
 )
-from pibert.training.rollout import RolloutConfig, noisy, roll_out
 
 Objective = Callable[[nn.Module, Batch], tuple[Tensor, dict[str, Tensor]]]
 """(model, batch) -> (loss, logs); logs are detached numbers by name, the loss under "loss"."""
 
-ONE_STEP = RolloutConfig()
+Mode = Literal["full", "pushforward"]
 
-__all__ = ["ONE_STEP", "Objective", "RolloutConfig", "supervised", "weighted"]
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """How a model is called for the supervised loss."""
+
+    steps: Count = 1
+    """Calls of the model, each on the predictions of those before."""
+    mode: Mode = "full"
+    """Whether gradients flow through all calls or through the last alone."""
+    noise: NonNegative = 0.0
+    """Standard deviation of the noise on known input points, in standardised units."""
+    first: Count = 1
+    """Steps at the start of the curriculum."""
+    curriculum_epochs: NonNegativeInt = 0
+    """Epochs in which the steps double from ``first`` to ``steps``; 0: all from the start."""
+    recompute: bool = False
+    """Keep only the inputs of each call for the gradient and compute the rest again: the memory of
+    one call instead of all, for a third more time."""
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.first > self.steps:
+            raise ValueError(
+                f"first: expected 1 to {self.steps} (rollout steps) at the start of the "
+                f"curriculum, found {self.first}"
+            )
+
+    def steps_at(self, epoch: int) -> int:
+        """Steps of an epoch, the first of which is 0."""
+        doublings = math.ceil(math.log2(self.steps / self.first))
+        if epoch >= self.curriculum_epochs or not doublings:
+            return self.steps
+        return self.first * 2 ** (doublings * epoch // self.curriculum_epochs)
+
+
+ONE_STEP = RolloutConfig()
 
 
 def supervised(
@@ -67,18 +111,16 @@ def supervised(
     first call. Target frames beyond the rollout are not used.
 
     Args:
-        scales: Of the channels to predict.
-        weights: Of the terms; one of weight zero is neither computed nor logged.
+        scales: Scales of the channels.
+        weights: Weights of the terms; one of weight zero is neither computed nor logged.
         rollout: How the model is called.
-        steps: Calls of the model, if a curriculum wants fewer than ``rollout.steps``.
+        steps: Calls of the model, if a curriculum uses fewer than ``rollout.steps``.
     """
     count = rollout.steps if steps is None else steps
     if not 1 <= count <= rollout.steps:
         raise ValueError(f"expected 1 to {rollout.steps} rollout steps, found {count}")
 
     def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        if count > 1:
-            _check_channels(model, scales)
         mode = rollout.mode if model.training else "full"
         if model.training and rollout.noise:
             batch = noisy(batch, rollout.noise)
@@ -86,7 +128,7 @@ def supervised(
         frames = slice(first, first + prediction.shape[1])
         target, known = batch.y[:, frames], batch.target_mask[:, frames]
         loss, logs = total_loss(prediction, target, scales=scales, weights=weights, known=known)
-        if not model.training and _takes_channels(model, scales):
+        if not model.training:
             logs["persistence"] = persistence(batch.x, target, known, scales).detach()
         if not model.training and count > 1:
             one = slice(0, prediction.shape[1] // count)
@@ -102,16 +144,51 @@ def supervised(
     return objective
 
 
+def noisy(batch: Batch, std: float) -> Batch:
+    """The batch with noise on the known points of its input, from the seeds of the samples."""
+    noise = sample_rng.normal(batch.seeds, "input noise", *batch.x.shape[1:]).to(batch.x.dtype)
+    return replace(batch, x=torch.where(batch.mask[:, None], batch.x + std * noise, batch.x))
+
+
+def roll_out(
+    model: nn.Module, batch: Batch, steps: int, mode: Mode = "full", *, recompute: bool = False
+) -> tuple[Float[Tensor, "b s c y x"], int]:
+    """The predicted frames that count, and the index of the first among the target frames."""
+    call = partial(_recomputed, model) if recompute and steps > 1 else model
+    rollout = Rollout(batch.x, batch.mask, channels=batch.y.shape[2])
+    predictions: list[Tensor] = []
+    for step in range(steps):
+        counts = mode == "full" or step == steps - 1
+        with torch.set_grad_enabled(counts and torch.is_grad_enabled()):
+            predictions.append(rollout.advance(call(rollout.x, batch.parameters, batch.mask)))
+    horizon = predictions[0].shape[1]
+    if horizon * steps > batch.y.shape[1]:
+        raise ValueError(
+            f"expected at least {horizon * steps} target frames for {steps} steps of {horizon} "
+            f"frames, found {batch.y.shape[1]}; give the window that horizon"
+        )
+    if mode == "full":
+        return torch.cat(predictions, 1), 0
+    return predictions[-1], horizon * (steps - 1)
+
+
+def _recomputed(model: nn.Module, *inputs: Tensor) -> Tensor:
+    """Call the model; its activations are computed again for the gradient."""
+    if not torch.is_grad_enabled():
+        return cast(Tensor, model(*inputs))
+    # Reading the random generators, which dropout needs, cannot be captured in a CUDA graph.
+    has_dropout = any(isinstance(module, nn.Dropout) and module.p for module in model.modules())
+    result = checkpoint(model, *inputs, use_reentrant=False, preserve_rng_state=has_dropout)
+    return cast(Tensor, result)
+
+
 def weighted(objectives: Mapping[str, tuple[float, Objective]]) -> Objective:
     """The weighted sum of objectives; one of weight zero is left out.
 
     The log has the loss of each objective, without its weight, under its name, and its own logs. If
     two objectives log the same name, the later one is prefixed by its objective.
     """
-    for name, (weight, _) in objectives.items():
-        if not (math.isfinite(weight) and weight >= 0):
-            raise ValueError(f"weight of objective {name!r} must be zero or positive: {weight}")
-    used = {name: own for name, own in objectives.items() if own[0]}
+    used = {name: entry for name, entry in objectives.items() if entry[0]}
     if not used:
         raise ValueError(
             f"expected an objective with a weight above zero, found {list(objectives)}"
@@ -120,8 +197,8 @@ def weighted(objectives: Mapping[str, tuple[float, Objective]]) -> Objective:
     def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         losses: list[Tensor] = []
         logs: dict[str, Tensor] = {}
-        for name, (weight, own) in used.items():
-            value, entries = own(model, batch)
+        for name, (weight, term) in used.items():
+            value, entries = term(model, batch)
             losses.append(weight * value)
             logs[name] = value.detach()
             for key, entry in entries.items():
@@ -130,11 +207,11 @@ def weighted(objectives: Mapping[str, tuple[float, Objective]]) -> Objective:
         loss = sum(losses[1:], start=losses[0])
         return loss, logs | {"loss": loss.detach()}
 
-    return in_turns(objective, math.lcm(*(period_of(own) for _, own in used.values())))
+    return in_turns(objective, math.lcm(*(period_of(term) for _, term in used.values())))
 
 
 def in_turns(objective: Objective, period: int) -> Objective:
-    """State that an objective treats a sample by its place in the batch, modulo the period."""
+    """Declare that an objective treats a sample by its position in the epoch, modulo a period."""
     cast(Any, objective).period = period
     return objective
 
@@ -144,32 +221,12 @@ def period_of(objective: Objective) -> int:
     return getattr(objective, "period", 1)
 
 
-def _check_channels(model: nn.Module, scales: LossScales) -> None:
-    """Check that predictions can be fed back: they are what the model takes."""
-    if not _takes_channels(model, scales):
-        taken = cast(Any, model).spec.channels
-        raise ValueError(
-            f"expected a rollout to predict the channels that the model takes, {taken}, found "
-            f"{scales.spec.channels}; set the rollout to one step"
-        )
-
-
-def _takes_channels(model: nn.Module, scales: LossScales) -> bool:
-    """Whether a model takes the channels that it predicts."""
-    spec = getattr(model, "spec", None)
-    return spec is None or spec.channels == scales.spec.channels
-
-
 def masked_physics(
     masking: Masking, spec: FieldSpec, normalizer: Normalizer, scales: LossScales
 ) -> Objective:
     """The objective of masked physics prediction; logs ``mpp`` and ``mpp_divergence``.
 
-    Args:
-        masking: What is hidden, and the weight of the divergence.
-        spec: Of the input channels.
-        normalizer: Of the input channels.
-        scales: Of the input channels; used for the divergence alone.
+    The scales are used for the divergence alone.
     """
     if masking.divergence:
         scales.refuse_divergence("the divergence of the reconstruction")
@@ -178,11 +235,11 @@ def masked_physics(
     def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         hidden = choose(batch, masking, spec, normalizer)
         seen = corrupt(batch, hidden, masking, spec, normalizer)
-        found = cast(Any, model).reconstruct(seen.x, batch.parameters, seen.mask)
-        loss = reconstruction(found, batch.x, seen.hidden)
+        restored = cast(Any, model).reconstruct(seen.x, batch.parameters, seen.mask)
+        loss = reconstruction(restored, batch.x, seen.hidden)
         logs = {"mpp": loss.detach()}
         if masking.divergence:
-            frames = found.unflatten(1, (-1, count))
+            frames = restored.unflatten(1, (-1, count))
             penalty = divergence(frames, scales, batch.mask[:, None])
             loss = loss + masking.divergence * penalty
             logs["mpp_divergence"] = penalty.detach()

@@ -19,7 +19,8 @@ Reference: K. Jordan et al., Muon: an optimizer for hidden layers in neural netw
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -94,7 +95,7 @@ def set_rate(optimizers: Sequence[Optimizer], rate: float) -> None:
 
 
 def moments(optimizers: Sequence[Optimizer], model: nn.Module) -> dict[str, Tensor]:
-    """What the optimisers remember, as ``<parameter>/<moment>``."""
+    """The state of the optimisers, as ``<parameter>/<moment>``."""
     names = {id(p): name for name, p in model.named_parameters()}
     return {
         f"{names[id(parameter)]}/{key}": value
@@ -107,15 +108,12 @@ def moments(optimizers: Sequence[Optimizer], model: nn.Module) -> dict[str, Tens
 def set_moments(
     optimizers: Sequence[Optimizer], model: nn.Module, stored: Mapping[str, Tensor]
 ) -> None:
-    """Give the optimisers back what ``moments`` found; each value goes where torch wants it."""
+    """Restore the result of ``moments``."""
     names = {id(p): name for name, p in model.named_parameters()}
     entries: dict[str, dict[str, Tensor]] = {}
-    for place, value in stored.items():
-        name, _, key = place.rpartition("/")
+    for path, value in stored.items():
+        name, _, key = path.rpartition("/")
         entries.setdefault(name, {})[key] = value
-    unknown = sorted(set(entries) - set(names.values()))
-    if unknown:
-        raise ValueError(f"the stored optimiser knows {unknown[0]!r}, which this model has not")
     for optimizer in optimizers:
         members = [p for group in optimizer.param_groups for p in group["params"]]
         known = {
@@ -139,29 +137,27 @@ class RunningMean:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take the weights in after step 1, 2, ..."""
+        """Add the weights after step 1, 2 ..."""
         decay = min(self.decay, step / (step + 9))
         torch._foreach_lerp_(self._means, self._weights, 1.0 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The model has the mean weights meanwhile, and its own again afterwards, to the bit."""
+        """Give the model the mean weights in this context, then restore its weights exactly."""
         with torch.no_grad():
-            own = [weight.detach().clone() for weight in self._weights]
+            former = [weight.detach().clone() for weight in self._weights]
             torch._foreach_copy_(self._weights, self._means)
         try:
             yield
         finally:
             with torch.no_grad():
-                torch._foreach_copy_(self._weights, own)
+                torch._foreach_copy_(self._weights, former)
 
     def named(self) -> dict[str, Tensor]:
         return dict(zip(self._names, self._means, strict=True))
 
     @torch.no_grad()
     def load(self, stored: Mapping[str, Tensor]) -> None:
-        if sorted(stored) != sorted(self._names):
-            raise ValueError("the stored mean weights are those of another model")
         for name, mean in self.named().items():
             mean.copy_(stored[name])
 
@@ -169,13 +165,13 @@ class RunningMean:
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _STEPS = 5
 LEAST_SIDE = 8
-"""Matrices with a shorter side are left to another optimiser."""
+"""AdamW trains matrices with a shorter side."""
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
     """Matrices (..., rows, columns) with their singular values moved close to 1."""
     a, b, c = _COEFFICIENTS
-    # Half precision is enough, and fast where there are units for it.
+    # Half precision is accurate enough, and fast on a GPU.
     x = matrices.to(torch.bfloat16 if matrices.is_cuda else torch.float32)
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
@@ -217,10 +213,10 @@ class Muon(Optimizer):
 
     Args:
         matrices: Weights (out, ...).
-        spectral: Weights (..., in, out, 2).
+        spectral: Complex weights (..., in, out, 2).
         lr: The learning rate.
         weight_decay: Decoupled, as in AdamW.
-        momentum: Share of the old momentum.
+        momentum: Decay of the momentum.
     """
 
     def __init__(
@@ -240,20 +236,15 @@ class Muon(Optimizer):
         super().__init__(groups, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Take one step; weights without a gradient stay."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
             if weights:
                 self._move(weights, self._directions(weights, group["momentum"]), group)
-        return loss
 
     def _directions(self, weights: list[Tensor], momentum: float) -> Sequence[Tensor]:
-        """Nesterov momentum. All weights at once: on a GPU, launches take longer than the work."""
+        """Nesterov momentum, for all weights at once: on a GPU, launches dominate the time."""
         for weight in weights:
             if not self.state[weight]:
                 self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
@@ -266,16 +257,16 @@ class Muon(Optimizer):
         self, weights: list[Tensor], directions: Sequence[Tensor], group: dict[str, Any]
     ) -> None:
         """Step; matrices of one shape are orthogonalised together."""
-        alike: dict[torch.Size, list[int]] = {}
-        for place, weight in enumerate(weights):
-            alike.setdefault(weight.shape, []).append(place)
+        of_shape: dict[torch.Size, list[int]] = defaultdict(list)
+        for index, weight in enumerate(weights):
+            of_shape[weight.shape].append(index)
         changes: dict[int, Tensor] = {}
-        for places in alike.values():
-            stacked = torch.stack([directions[place] for place in places])
+        for indices in of_shape.values():
+            stacked = torch.stack([directions[index] for index in indices])
             matrices = as_real(stacked) if group["spectral"] else stacked.flatten(2)
             steps = orthogonalised(matrices) * (0.2 * max(matrices.shape[-2:]) ** 0.5)
             steps = _from_real(steps) if group["spectral"] else steps
-            changes |= zip(places, steps.view(stacked.shape).unbind(), strict=True)
+            changes |= zip(indices, steps.view(stacked.shape).unbind(), strict=True)
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-        own = [changes[place] for place in range(len(weights))]
-        torch._foreach_add_(weights, own, alpha=-group["lr"])
+        ordered = [changes[index] for index in range(len(weights))]
+        torch._foreach_add_(weights, ordered, alpha=-group["lr"])

@@ -5,25 +5,23 @@
     continuity  c = D_x u + D_y v                        of every predicted frame
     transport   r = w_t + u w_x + v w_y - nu lap w       between two frames, w = D_x v - D_y u
 
-Derivatives are total: those of the predicted field along the grid, with the slopes of the input
-field in them. Continuity takes them from the model (``PINN.total_derivatives``), which pushes the
-slopes of its input through the network by the chain rule: beyond the stencils on the input there is
-no discretisation error. Transport needs third derivatives, and takes them as stencils on the
-predicted field (``physics.families``); it is free of pressure, which is not predicted, and uses the
-midpoint rule in time.
+Derivatives are total: they include the slopes of the input field. Continuity takes them from the
+model (``PINN.total_derivatives``), which propagates the slopes of its input through the network by
+the chain rule: beyond the stencils on the input there is no discretisation error. Transport needs
+third derivatives, from stencils on the predicted field (``physics.families``); it does not involve
+the pressure, which is not predicted, and uses the midpoint rule in time.
 
-Transport is off by default. Frames of measured wakes are so far apart that the flow travels one to
-six cells between them: the error of w_t between two frames is as large as the term itself, and the
-exact flow does not have a small residual. Planar measurements of a flow in space are not free of
-divergence either. So the weight is small, and the log has the residual of the data beside that of
-the model (``continuity_of_data``): to fall below it is not better physics.
+Transport is off by default. Between frames of measured wakes the flow travels one to six cells: the
+error of w_t is as large as the term itself, and even the exact flow has a large residual. Planar
+measurements of a three-dimensional flow are not free of divergence either. So the weight is small,
+and the log has the residual of the data beside that of the model (``continuity_of_data``): a
+smaller one is not better physics.
 
-Both are free of units (``training.losses``): velocities in units of U, lengths of h, times of
+Both are dimensionless (``training.losses``): velocities in units of U, lengths in h, times in
 h / U. Means leave out unknown points, the body, and derivatives that touch them. With weight 0 the
 model is a pointwise MLP, not a PINN.
 """
 
-import math
 from typing import Any, cast
 
 import torch
@@ -34,7 +32,7 @@ from pibert.fields import Batch, known_coefficients
 from pibert.models.baselines.pinn import FieldDerivatives
 from pibert.physics import masked_residuals
 from pibert.physics.families import Incompressible
-from pibert.training.losses import LossScales, LossWeights, divergence
+from pibert.training.losses import LossScales, LossWeights, divergence, mean_over_points
 from pibert.training.objectives import ONE_STEP, Objective, RolloutConfig, supervised
 
 Frames = Float[Tensor, "b s c y x"]
@@ -53,18 +51,16 @@ def pde_residual(
 ) -> Objective:
     """The objective; logs the terms of the supervised loss and those of the residual.
 
-    The residual is that of one call of the model on the input as it is, without noise.
+    The residual is that of one call of the model on the unchanged input, without noise.
 
     Args:
-        scales: Of the channels to predict, which are those of the input.
-        weights: Of the supervised loss.
+        scales: Scales of the channels.
+        weights: Weights of the supervised loss.
         rollout: How the model is called for the supervised loss.
-        weight: Of the residual. With 0 it is neither computed nor logged: a pointwise MLP.
-        transport: Whether the residual has the transport of vorticity in it.
-        steps: Calls of the model, as of ``objectives.supervised``.
+        weight: Weight of the residual. With 0 it is neither computed nor logged.
+        transport: Include the transport of vorticity in the residual.
+        steps: See ``objectives.supervised``.
     """
-    if not (math.isfinite(weight) and weight >= 0):
-        raise ValueError(f"weight of the PDE residual must be zero or positive, found {weight}")
     if weight:
         scales.refuse_divergence("the PDE residual")
     if weight and transport and scales.spec.dt is None:
@@ -78,10 +74,16 @@ def pde_residual(
 
     def objective(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         loss, logs = learn(model, batch)
-        found = _derivatives(model, batch)
-        frames = found.field.unflatten(1, (-1, channels))
+        if not hasattr(model, "total_derivatives"):
+            raise ValueError(
+                "expected a model with total derivatives of its field, as PINN has, found "
+                f"{type(model).__name__}; train it by the supervised objective, whose divergence "
+                "term is the continuity residual on the grid"
+            )
+        slopes = cast(Any, model).total_derivatives(batch.x, batch.parameters, batch.mask)
+        frames = slopes.field.unflatten(1, (-1, channels))
         known = batch.target_mask[:, : frames.shape[1]]
-        terms = {"continuity": continuity(found, scales, known & batch.mask[:, None])}
+        terms = {"continuity": continuity(slopes, scales, known & batch.mask[:, None])}
         if transport:
             terms["transport"] = vorticity_transport(frames, batch, scales)
         for name, term in terms.items():
@@ -95,27 +97,25 @@ def pde_residual(
     return objective
 
 
-def continuity(found: FieldDerivatives, scales: LossScales, known: Known) -> Scalar:
-    """Mean squared divergence by the model's own derivatives, in units of U / h."""
-    spec, places = scales.spec, scales.spec.velocity
-    assert places is not None
+def continuity(slopes: FieldDerivatives, scales: LossScales, known: Known) -> Scalar:
+    """Mean squared divergence by the derivatives of the model, in units of U / h."""
+    spec = scales.spec
+    assert spec.velocity is not None
     unit = spec.grid.cell_length / scales.reference_velocity
-    parts = []
-    for derivative, place in zip((found.along_x, found.along_y), places, strict=True):
-        frames = derivative.unflatten(1, (-1, len(spec.channels)))
-        parts.append(frames[:, :, place] * (unit * scales.normalizer.std[place]))
-    counted = known & found.defined[:, None]
-    fluid = scales.masks(found.field)[1]
-    return _mean_square(parts[0] + parts[1], counted if fluid is None else counted & fluid)
+    u_x, v_y = (
+        derivative.unflatten(1, (-1, len(spec.channels)))[:, :, i]
+        * (unit * scales.normalizer.std[i])
+        for derivative, i in zip((slopes.along_x, slopes.along_y), spec.velocity, strict=True)
+    )
+    counted = scales.fluid(known & slopes.defined[:, None], u_x.device)
+    assert counted is not None
+    return _mean_square(u_x + v_y, counted)
 
 
 def vorticity_transport(frames: Frames, batch: Batch, scales: LossScales) -> Scalar:
     """Mean squared residual of vorticity transport between frames, in units of (U / h)^2.
 
-    Args:
-        frames: Predicted, standardised; the last input frame comes before them.
-        batch: Gives that frame, the parameters and what is known.
-        scales: What makes them free of units.
+    ``frames`` are predicted and standardised; the last input frame of the batch precedes them.
     """
     spec, h, speed = scales.spec, scales.spec.grid.cell_length, scales.reference_velocity
     count, steps = len(spec.channels), frames.shape[1]
@@ -123,11 +123,10 @@ def vorticity_transport(frames: Frames, batch: Batch, scales: LossScales) -> Sca
     u, v = scales.velocity(torch.cat((last, frames.to(last.dtype)), dim=1))
     known = torch.cat((batch.mask[:, None], batch.target_mask[:, :steps]), dim=1)
     family = Incompressible()
-    found = known_coefficients(family, spec, batch.parameters)
     coefficients = {
         name: (value[:, None].expand(-1, steps) if isinstance(value, Tensor) else value)
         / (speed * h)
-        for name, value in found.items()
+        for name, value in known_coefficients(family, spec, batch.parameters).items()
     }
     assert spec.dt is not None
     residuals, defined = masked_residuals(
@@ -141,22 +140,10 @@ def vorticity_transport(frames: Frames, batch: Batch, scales: LossScales) -> Sca
     return _mean_square(residuals["vorticity"].squeeze(-3), defined["vorticity"])
 
 
-def _derivatives(model: nn.Module, batch: Batch) -> FieldDerivatives:
-    if not hasattr(model, "total_derivatives"):
-        raise ValueError(
-            f"expected a model that gives the total derivatives of its field, as PINN does, found "
-            f"{type(model).__name__}; train it by the supervised objective, whose divergence term "
-            f"is the continuity residual on the grid"
-        )
-    return cast(Any, model).total_derivatives(batch.x, batch.parameters, batch.mask)
-
-
 def _pairs(frames: Tensor) -> Tensor:
     """(b, s + 1, y, x) to (b, s, 2, y, x): every frame with the one before it."""
     return torch.stack((frames[:, :-1], frames[:, 1:]), dim=2)
 
 
 def _mean_square(values: Tensor, counted: Tensor) -> Tensor:
-    """Mean over states of the mean over each one's counted points."""
-    squares = torch.where(counted, values, 0.0).square().sum((-2, -1))
-    return (squares / counted.sum((-2, -1)).clamp(min=1)).mean()
+    return mean_over_points(torch.where(counted, values, 0.0).square(), counted)

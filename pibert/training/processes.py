@@ -1,13 +1,13 @@
 """One or several processes: launch, communication, and the sum of their gradients.
 
-Lightning Fabric starts or finds the processes (its own launcher, torchrun, SLURM), chooses devices
+Lightning Fabric starts or finds the processes (by itself, torchrun or SLURM), chooses devices
 and makes the process group. The model is not wrapped: when all pieces of a batch are done, each
 process copies its gradients into one buffer, with its share of the loss, and one call sums them.
-Every piece counts by its samples, so any objective works (several calls of the model, unused
-heads), and a process may have more pieces than another, or none.
+Pieces are weighted by their samples, so any objective works (several calls of the model, unused
+heads), and processes may have different numbers of pieces, or none.
 
-Values of the host (a request to stop or to save, which parameters have a gradient) go through a
-gloo group of their own, so no device has to wait.
+Values of the host (a request to stop or to save, which parameters have a gradient) use a separate
+gloo group, so no device has to wait.
 """
 
 import importlib
@@ -28,13 +28,13 @@ _PACKAGES = ("lightning.fabric", "lightning_fabric", "lightning.pytorch", "pytor
 
 
 def launch(hardware: Hardware) -> Any:
-    """A launched Fabric: from here on, every process of the hardware runs the program.
+    """Return a launched Fabric: from here on, every process of the hardware runs the program.
 
     Raises:
-        ValueError: The machine has no such devices, or not so many.
+        ValueError: The machine lacks the devices.
     """
     lightning = _find_fabric()
-    # Its notes on hardware and back-ends are not needed: config.json has them.
+    # config.json records hardware and back-ends; Lightning need not report them.
     for package in _PACKAGES:
         for module in ("rank_zero", "distributed"):
             logging.getLogger(f"{package}.utilities.{module}").setLevel(logging.WARNING)
@@ -54,27 +54,23 @@ def launch(hardware: Hardware) -> Any:
 def _check_devices(accelerator: str, wanted: int, *, started_outside: bool) -> None:
     """Refuse devices that the machine does not have, in terms of the configuration."""
     has_mps = torch.backends.mps.is_available()
-    there = {"cpu": wanted, "cuda": torch.cuda.device_count(), "mps": int(has_mps)}
+    counts = {"cpu": wanted, "cuda": torch.cuda.device_count(), "mps": int(has_mps)}
     if accelerator == "auto":  # as Fabric chooses
-        accelerator = "mps" if has_mps else "cuda" if there["cuda"] else "cpu"
-    count = there[accelerator]
-    if count == 0:
-        raise ValueError(
-            f"hardware.accelerator={accelerator} was asked for, but torch {torch.__version__} "
-            "finds no such device here; set hardware.accelerator=cpu"
-        )
-    if wanted > count:
-        asked, less = f"hardware.devices={wanted} was asked for", f"set hardware.devices={count}"
-        if started_outside:
-            asked, less = f"{wanted} processes were started on a node", f"start {count} on each"
-        raise ValueError(
-            f"{asked}, but torch finds {count} of kind {accelerator} here; {less}, or set "
-            "hardware.accelerator=cpu"
-        )
+        accelerator = "mps" if has_mps else "cuda" if counts["cuda"] else "cpu"
+    count = counts[accelerator]
+    if wanted <= count:
+        return
+    found, remedy = f"hardware.devices={wanted}", f"set hardware.devices={count}, or "
+    if started_outside:
+        found, remedy = f"{wanted} processes on a node", f"start {count} on each, or "
+    raise ValueError(
+        f"found {found} with hardware.accelerator={accelerator}, but torch {torch.__version__} "
+        f"has {count} such devices; {remedy if count else ''}set hardware.accelerator=cpu"
+    )
 
 
 def _find_fabric() -> ModuleType:
-    """Fabric comes with the package lightning, and by itself or with pytorch-lightning."""
+    """Find Fabric in the package lightning, or in lightning_fabric."""
     for name in ("lightning.fabric", "lightning_fabric"):
         try:
             return importlib.import_module(name)
@@ -115,23 +111,22 @@ class Processes:
         return self.rank == 0
 
     def agree(self, requests: Sequence[bool]) -> list[bool]:
-        """Which requests any process has."""
+        """Return for each request whether any process has it."""
         if self.count == 1:
             return list(requests)
         votes = torch.tensor(requests, dtype=torch.uint8)
         dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self._hosts)
-        return [bool(vote) for vote in votes.tolist()]
+        return votes.bool().tolist()
 
     def gather(self, value: Any) -> list[Any]:
         """The plain values of all processes, in their order."""
-        if self.count == 1:
-            return [value]
-        found: list[Any] = [None] * self.count
-        dist.all_gather_object(found, value, group=self._hosts)
-        return found
+        values: list[Any] = [value] * self.count
+        if self.count > 1:
+            dist.all_gather_object(values, value, group=self._hosts)
+        return values
 
     def share_weights(self, model: nn.Module) -> None:
-        """All processes take the weights and buffers of the first."""
+        """Give all processes the weights and buffers of the first."""
         if self.count > 1:
             for tensor in model.state_dict().values():
                 dist.broadcast(tensor, src=0)
@@ -142,10 +137,10 @@ class Processes:
         """Sum gradients and loss over the processes, in place; returns the loss of the batch.
 
         Args:
-            parameters: Same in all processes.
-            has_gradient: Of each parameter: whether any process has a gradient of it. The others
-                keep none, so the optimiser passes over them as it does in a single process.
-            loss: This process's share.
+            parameters: The same in all processes.
+            has_gradient: For each parameter, whether any process has a gradient. The others keep
+                none, so the optimiser skips them as it does in a single process.
+            loss: The share of this process.
         """
         if self.count == 1:
             return loss

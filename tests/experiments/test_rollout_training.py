@@ -14,7 +14,7 @@ from pibert.comparison.plan import Job, experiment_of
 from pibert.experiments import Experiment, Finished, resume, run
 from pibert.experiments.experiment import DataConfig, ModelConfig, RolloutTraining
 from pibert.experiments.run_folder import curves_of
-from pibert.training.rollout import RolloutConfig
+from pibert.training.objectives import RolloutConfig
 from pibert.training.settings import FitConfig
 from tests.comparison.setups import candidate, comparison_of
 from tests.helpers import refused

@@ -59,7 +59,7 @@ def test_other_families_keep_the_spectrum_of_every_channel(family: str) -> None:
     torch.testing.assert_close(mode_energy(noise), mode_energy(x), rtol=1e-8, atol=1e-9)
 
 
-def test_noise_differs_between_samples_and_epochs_but_not_with_company() -> None:
+def test_noise_depends_on_sample_and_epoch_but_not_on_the_batch() -> None:
     x = rough(1).expand(2, -1, -1, -1)
     batch = make_batch(x)
     noise = surrogate(batch, SPEC, NORMALIZER)
@@ -90,7 +90,7 @@ def test_hidden_points_are_removed_noised_and_kept_in_their_shares() -> None:
     assert torch.equal(seen.x.movedim(1, 0)[:, noised], noise.movedim(1, 0)[:, noised])
 
 
-def test_filled_points_may_be_hidden_but_are_not_asked_for() -> None:
+def test_filled_points_may_be_hidden_but_do_not_count() -> None:
     batch = make_batch(rough())
     filled = torch.zeros_like(batch.mask)
     filled[:, ::2] = True

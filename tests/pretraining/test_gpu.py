@@ -49,7 +49,7 @@ def test_a_sample_is_corrupted_as_on_the_cpu(kind: str) -> None:
         torch.testing.assert_close(b.cpu(), a, rtol=1e-4, atol=1e-4)
 
 
-def made_on_the_way(data: WindowSet) -> None:
+def check_on_gpu(data: WindowSet) -> None:
     """Every kind on the CPU, on the GPU, and replayed from a recording of the GPU's work."""
     batch = data.samples.batch(range(0, len(data.samples), 7))
     there = batch.to("cuda")
@@ -70,12 +70,12 @@ def made_on_the_way(data: WindowSet) -> None:
 
 
 @pytest.mark.parametrize("history", [1, 2])
-def test_negatives_of_wakes_can_be_recorded_and_are_those_of_the_cpu(history: int) -> None:
-    made_on_the_way(street_set(history))
+def test_negatives_of_wakes_can_be_captured_and_match_the_cpu(history: int) -> None:
+    check_on_gpu(street_set(history))
 
 
 @pytest.mark.parametrize(
     ("family", "history"), [("heat", 2), ("wave", 3), ("gray-scott", 2), ("euler", 2)]
 )
-def test_negatives_of_other_families_can_be_recorded(family: str, history: int) -> None:
-    made_on_the_way(solver_set(family, history))
+def test_negatives_of_other_families_can_be_captured(family: str, history: int) -> None:
+    check_on_gpu(solver_set(family, history))

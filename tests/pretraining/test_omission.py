@@ -91,7 +91,7 @@ def test_burgers_flow_without_advection_decays_and_without_diffusion_steepens() 
         assert (change[chosen] - expected).abs().max() < 0.05 * expected.abs().max(), term
 
 
-def test_a_wave_without_restoring_force_goes_on() -> None:
+def test_a_wave_without_restoring_force_keeps_its_velocity() -> None:
     dt = 0.05
     times = torch.arange(3, dtype=torch.float64) * dt
     u, u_t = exact.standing_wave(BOX, times + 0.7, 1.5, modes=(2, 1))
@@ -177,6 +177,6 @@ def test_points_beside_a_body_and_the_rim_follow_the_truth() -> None:
         (FieldSpec(family="burgers", grid=BOX, dt=0.1), "burgers"),
     ],
 )
-def test_what_can_not_be_stepped_says_why(spec: FieldSpec, named: str) -> None:
+def test_a_spec_without_an_omissible_term_is_refused(spec: FieldSpec, named: str) -> None:
     with refused(named):
         OmittedTerms(spec, Normalizer.identity(len(spec.channels)), 2)

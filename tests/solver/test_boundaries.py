@@ -6,11 +6,11 @@ from torch import Tensor
 
 from pibert.fields import Boundary
 from pibert.solver.boundaries import Box, Side, make_links
-from pibert.solver.enclosed import channel
 from pibert.solver.lattice import Fluid, equilibrium, interior, make_step, moments, pad
 from pibert.solver.stepping import run
 from pibert.solver.wakes import circle
 from tests.helpers import refused
+from validation.flows import channel
 
 DOUBLE = torch.float64
 WALL, SLIP, PERIODIC = Side(Boundary.WALL), Side(Boundary.SLIP), Side(Boundary.PERIODIC)
@@ -67,14 +67,10 @@ def test_couette_flow_is_exact() -> None:
 
 def test_poiseuille_flow_is_exact_with_the_magic_number() -> None:
     eta = (torch.arange(7, dtype=DOUBLE) + 0.5) / 7
-    errors = {}
-    for magic in (3 / 16, 1 / 4):
-        case = channel([2.0, 8.0], cells=7, columns=3, speed=0.2, magic=magic, dtype=DOUBLE)
-        u, v = run(case, 2, 1500).fields[:, -1, :2].unbind(1)
-        errors[magic] = (u[..., 1] - 4 * eta * (1 - eta)).abs().amax(1)
-        assert v.abs().max() < 1e-12
-    assert (errors[3 / 16] < 1e-11).all()
-    assert (errors[1 / 4] > 1e-3).all()
+    case = channel([2.0, 8.0], cells=7, columns=3, speed=0.2, dtype=DOUBLE)
+    u, v = run(case, 2, 1500).fields[:, -1, :2].unbind(1)
+    assert (u[..., 1] - 4 * eta * (1 - eta)).abs().max() < 1e-11
+    assert v.abs().max() < 1e-12
 
 
 def test_poiseuille_flow_of_the_regularised_scheme_has_second_order() -> None:
@@ -132,10 +128,6 @@ def test_the_force_is_what_the_fluid_loses() -> None:
         torch.testing.assert_close(momentum(step(f)) - start, -force[0], rtol=0, atol=1e-13)
 
 
-def test_impossible_boundaries_are_refused() -> None:
-    with refused("left and right"):
-        make_links((8, 8), Box(PERIODIC, WALL, WALL, WALL))
-    with refused("open"):
-        make_links((8, 8), Box(WALL, WALL, WALL, Side(Boundary.OPEN)))
+def test_a_body_too_close_to_a_side_is_refused() -> None:
     with refused("two cells"):
         make_links((8, 8), Box.periodic(), circle(3.0, 1.0, 2.0))

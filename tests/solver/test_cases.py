@@ -71,7 +71,7 @@ def test_the_cylinder_at_re_20_has_a_steady_drag() -> None:
     assert 2.2 < drag.mean() < 2.6
     assert drag.std() < 0.02 and lift.abs().max() < 1e-3
     # Behind the body the flow turns back: a recirculation bubble.
-    x, y = solution.grid.coordinates()
+    x, y = case.grid.coordinates()
     wake = (x > 0.55) & (x < 1.0) & (y.abs() < 0.1)
     assert (solution.fields[0, -1, 0][wake] < 0).all()
 
@@ -103,7 +103,7 @@ def test_the_tube_becomes_poiseuille_flow() -> None:
     assert bottom == top == Boundary.WALL
 
 
-def test_the_dam_dams() -> None:
+def test_the_barrier_accelerates_and_separates_the_flow() -> None:
     case = dam([30.0], cells=6, height=4.0, length=10.0, position=3.0, speed=0.08)
     solution = run(case, 2, case.steps(20.0))
     u, v, _ = solution.fields[0, -1].double()

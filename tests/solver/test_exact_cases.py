@@ -70,7 +70,7 @@ def test_energy_is_kept_and_time_runs_backwards() -> None:
     torch.testing.assert_close(back[1], -u_t)
 
 
-def test_the_solution_of_cole_and_hopf_is_met() -> None:
+def test_burgers_flow_matches_the_cole_hopf_solution() -> None:
     recipe = Burgers(samples=1, shape=(48, 64), size=(3.0, 2.0), interval=0.2, viscosity=(0.1, 0.1))
     before, after = (torch.stack(exact.burgers_mode(recipe.grid, t, 0.1)) for t in (0.0, 0.2))
     found = recipe.advance(before[None], {"viscosity": torch.tensor([0.1]).double()})[0]
@@ -127,7 +127,7 @@ def test_without_diffusion_it_is_logistic_growth() -> None:
     torch.testing.assert_close(found, torch.full_like(u, expected), rtol=1e-6, atol=0)
 
 
-def test_the_front_of_ablowitz_and_zeppetella_is_met() -> None:
+def test_fisher_fronts_match_ablowitz_and_zeppetella() -> None:
     """Speed 5 sqrt(D r / 6); there is another front, its mirror image, so that the box closes."""
     grid = Grid.periodic((8, 800), dx=0.1, dy=0.3)
     mirror = (400 + (torch.arange(800) - 400).abs()).clamp(max=799)

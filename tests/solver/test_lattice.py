@@ -6,7 +6,6 @@ from torch import Tensor
 
 from pibert.physics import exact
 from pibert.solver.boundaries import Box, make_links
-from pibert.solver.enclosed import taylor_green
 from pibert.solver.lattice import (
     WEIGHTS,
     Fluid,
@@ -20,6 +19,7 @@ from pibert.solver.lattice import (
 from pibert.solver.stepping import Case, run
 from tests.helpers import refused
 from tests.physics.helpers import unchecked
+from validation.flows import taylor_green
 
 SCHEMES: tuple[Scheme, ...] = ("trt", "regularised")
 DOUBLE = torch.float64
@@ -61,9 +61,9 @@ def test_a_step_conserves_mass_and_momentum(scheme: Scheme, smagorinsky: float) 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_body_force_adds_its_momentum_in_every_step(scheme: Scheme) -> None:
-    fluid = Fluid(
-        viscosity=torch.full((1, 1, 1), 0.05, dtype=DOUBLE), scheme=scheme, force=(2e-4, -3e-4)
-    )
+    force = torch.tensor([2e-4, -3e-4], dtype=DOUBLE).view(2, 1, 1, 1)
+    viscosity = torch.full((1, 1, 1), 0.05, dtype=DOUBLE)
+    fluid = Fluid(viscosity=viscosity, scheme=scheme, force=force)
     links = make_links((5, 7), Box.periodic(), None, DOUBLE)
     f = pad(random_populations(1, 5, 7))
     links.fill(f, f)
@@ -131,8 +131,8 @@ def test_a_wrong_fluid_is_refused() -> None:
         Fluid(viscosity=viscosity, scheme="bgk")  # type: ignore[arg-type]
     with refused("viscosity"):
         Fluid(viscosity=-viscosity)
-    with refused("magic"):
-        Fluid(viscosity=viscosity, magic=0.0)
+    with refused("smagorinsky"):
+        Fluid(viscosity=viscosity, smagorinsky=-0.1)
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def test_random_velocity_meets_its_spectrum_wave_by_wave() -> None:
     assert max(range(1, 8), key=lambda r: rings[r - 1]) == 4
 
 
-def test_transport_is_what_the_stream_carries_away() -> None:
+def test_transport_is_the_advection_of_vorticity() -> None:
     modes = spectral.modes_of(GRID)
     velocity = eddies()
     spectrum = spectral.vorticity_of(velocity, modes)

@@ -125,7 +125,7 @@ def train(
     seed: int = 5,
     reporter: Any = None,
     identity: str = "same",
-    best_is_there: Callable[[], bool] | None = None,
+    best_exists: Callable[[], bool] | None = None,
     save_best: Callable[[nn.Module, Mapping[str, Any]], None] | None = None,
     **changes: Any,
 ) -> tuple[nn.Module, Fitted]:
@@ -146,7 +146,7 @@ def train(
         hardware=hardware,
         identity=identity,
         save_best=save_best or save_file_of,
-        best_is_there=best_is_there,
+        best_exists=best_exists,
         reporter=reporter,
     )
     return model, fitted
@@ -221,9 +221,9 @@ def work(folder: Path, options: dict[str, Any], environment: dict[str, str]) -> 
         options["objectives"] = spoiling(options.pop("spoil"))
     if "die_in_save" in options:
         die_in_save(*options.pop("die_in_save"))
-    if "best_is_there" in options:
-        answer = options.pop("best_is_there")
-        options["best_is_there"] = lambda: answer
+    if "best_exists" in options:
+        answer = options.pop("best_exists")
+        options["best_exists"] = lambda: answer
     options["hardware"] = Hardware(**({"accelerator": "cpu"} | options.pop("hardware", {})))
     options["frames"] = tuple(options.get("frames", (8, 7)))
     rank = environment.get("RANK", "0")
@@ -296,6 +296,12 @@ def refuse(loss: Tensor) -> Tensor:
 def assert_equal_weights(a: nn.Module, b: nn.Module) -> None:
     for name, value in a.state_dict().items():
         assert torch.equal(value, b.state_dict()[name]), name
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    """Normal numbers in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def batch_of(x: Tensor, y: Tensor, mask: Tensor, target_mask: Tensor) -> Batch:

@@ -12,7 +12,7 @@ from pibert.fields import Batch, Boundary, FieldSpec, Grid, Normalizer, Sides
 from pibert.physics import derivatives, exact, find_family
 from pibert.training.augmentation import Augmentation, allowed, augmented, augmenter
 from tests.helpers import refused
-from tests.training.setups import batch_of
+from tests.training.setups import batch_of, draw
 
 WALLS = Sides(Boundary.PERIODIC, Boundary.PERIODIC, Boundary.WALL, Boundary.WALL)
 CHANNEL = Sides(Boundary.INFLOW, Boundary.OUTFLOW, Boundary.WALL, Boundary.WALL)
@@ -21,11 +21,6 @@ SQUARE = Grid.periodic((8, 8), dx=0.25, dy=0.25)
 CHANNELS = ("p", "v", "u", "omega")
 NORMALIZER = Normalizer((5.0, -0.4, 0.7, 0.3), (2.0, 0.3, 1.5, 4.0))
 EACH = [("reflect_x", BOX), ("reflect_y", BOX), ("rotate", SQUARE)]
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def make_batch(physical: Tensor, normalizer: Normalizer, known: Tensor | None = None) -> Batch:
@@ -146,7 +141,7 @@ def test_unknown_points_stay_zero_and_move_along(name: str, grid: Grid) -> None:
     assert not torch.equal(after.mask, batch.mask)
 
 
-def test_the_draw_of_a_sample_does_not_depend_on_its_batch() -> None:
+def test_the_augmentation_of_a_sample_does_not_depend_on_its_batch() -> None:
     batch = make_batch(draw(16, 3, 4, 8, 8), NORMALIZER)
     spec = FieldSpec(family="incompressible", channels=CHANNELS, grid=SQUARE)
     change = augmenter(Augmentation(reflect_x=True, rotate=True), spec, NORMALIZER)
@@ -154,22 +149,6 @@ def test_the_draw_of_a_sample_does_not_depend_on_its_batch() -> None:
     assert torch.equal(change(part).x, change(batch).x[5:7])
     other = change(batch.reseeded(0, 1))
     assert not torch.equal(other.x, change(batch.reseeded(0, 2)).x)
-
-
-def test_inputs_and_targets_may_be_some_of_the_channels() -> None:
-    spec = FieldSpec(family="incompressible", channels=CHANNELS, grid=BOX)
-    fields = draw(8, 3, 4, *BOX.shape)
-    whole = make_batch(fields, NORMALIZER)
-    some = replace(
-        whole, x=whole.x.unflatten(1, (2, 4))[:, :, [2, 1]].flatten(1, 2), y=whole.y[:, :, [3]]
-    )
-    change = augmenter(only("reflect_y"), spec, NORMALIZER, inputs=("u", "v"), targets=("omega",))
-    expected, found = augmenter(only("reflect_y"), spec, NORMALIZER)(whole), change(some)
-    assert torch.equal(found.x, expected.x.unflatten(1, (2, 4))[:, :, [2, 1]].flatten(1, 2))
-    assert torch.equal(found.y, expected.y[:, :, [3]])
-    square = FieldSpec(family="incompressible", channels=CHANNELS, grid=SQUARE)
-    with refused("both components", "found"):
-        augmenter(only("rotate"), square, NORMALIZER, inputs=("u",))
 
 
 def test_an_objective_is_augmented_in_training_alone() -> None:
@@ -213,7 +192,7 @@ def body(*points: tuple[int, int], shape: tuple[int, int] = (6, 9)) -> Tensor:
         (Grid((6, 9), sides=Sides(*[Boundary.WALL] * 4)), ()),
     ],
 )
-def test_what_a_set_up_has(grid: Grid, expected: tuple[str, ...]) -> None:
+def test_symmetries_of_a_configuration(grid: Grid, expected: tuple[str, ...]) -> None:
     spec = FieldSpec(family="incompressible", grid=grid)
     assert allowed(spec) == expected
     auto = Augmentation(reflect_x="auto", reflect_y="auto", rotate="auto")
@@ -237,13 +216,15 @@ def flow(grid: Grid, **changes: Any) -> FieldSpec:
         ("reflect_x", flow(BOX, channels=("p", "u")), "both components"),
     ],
 )
-def test_a_symmetry_that_is_not_there_is_refused(name: str, spec: FieldSpec, reason: str) -> None:
+def test_a_symmetry_that_the_grid_rules_out_is_refused(
+    name: str, spec: FieldSpec, reason: str
+) -> None:
     with refused(f"augmentation {name}", reason):
         only(name).chosen(spec)
     assert only(name, "auto").chosen(spec) == ()
 
 
-def test_a_user_may_vouch_for_what_the_grid_cannot_tell() -> None:
+def test_true_includes_symmetries_that_the_grid_leaves_open() -> None:
     for spec in (
         FieldSpec(family="incompressible", grid=Grid((6, 9))),
         FieldSpec(grid=BOX, family=None),

@@ -75,7 +75,7 @@ def test_without_a_gpu_a_piece_is_run_as_it_is():
 
 
 @pytest.mark.gpu
-def test_recorded_pieces_give_the_losses_and_gradients_of_launched_ones():
+def test_captured_pieces_give_the_losses_and_gradients_of_launched_ones():
     samples = make_samples()
     said: list[str] = []
     objective = all_three(samples)
@@ -104,7 +104,7 @@ def test_recorded_pieces_give_the_losses_and_gradients_of_launched_ones():
 
 
 @pytest.mark.gpu
-def test_work_that_waits_for_the_device_is_reported_and_goes_on():
+def test_work_that_waits_for_the_device_is_reported_and_runs_without_graphs():
     samples = make_samples()
     said: list[str] = []
     model = randomise(tiny_model(spec=samples.spec)).cuda().train()

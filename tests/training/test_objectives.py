@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from pibert.fields import Batch, FieldSpec, Grid, Normalizer
 from pibert.training import losses
 from pibert.training.losses import LossScales, LossWeights
-from pibert.training.objectives import Objective, supervised, weighted
-from pibert.training.rollout import Mode, RolloutConfig
+from pibert.training.objectives import Mode, Objective, RolloutConfig, supervised, weighted
 from tests.helpers import randomise, refused, tiny_model, tiny_spec
-from tests.training.setups import assert_pieces_add_up, batch_of
+from tests.training.setups import assert_pieces_add_up, batch_of, draw
 
 WEIGHTS = LossWeights(reg=0.5, div=2.0, lap=3.0, bnd=0.7)
 SHAPE = (5, 7)
@@ -26,18 +25,12 @@ class Mixer(nn.Module):
 
     def __init__(self, history: int = 1, horizon: int = 1, outputs: int = 2) -> None:
         super().__init__()
-        self.spec = SPEC
         self.weight = nn.Parameter(draw(horizon * outputs, history * 2, seed=9) / 2)
         self.inputs: list[Tensor] = []
 
     def forward(self, x: Tensor, parameters: Tensor, mask: Tensor) -> Tensor:
         self.inputs.append(x)
         return torch.tanh(torch.einsum("kc,bcyx->bkyx", self.weight, x)) + 0.1
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def make_batch(size: int = 3, history: int = 1, frames: int = 1, channels: int = 2) -> Batch:
@@ -73,8 +66,6 @@ def test_a_validation_has_the_error_of_persistence_on_the_same_frames() -> None:
     newest = batch.x[:, -2:].unsqueeze(1).expand_as(batch.y)
     expected = losses.reconstruction(newest, batch.y, batch.target_mask)
     torch.testing.assert_close(logs["persistence"], expected)
-    other = replace(SCALES, spec=replace(SPEC, channels=("v", "u")))
-    assert "persistence" not in supervised(other, WEIGHTS)(model, batch)[1]
 
 
 def test_one_step_is_the_plain_loss_of_one_call() -> None:
@@ -87,16 +78,6 @@ def test_one_step_is_the_plain_loss_of_one_call() -> None:
     assert set(logs) == {"loss", "reconstruction", "divergence", "laplacian", "boundary"}
     assert not any(entry.requires_grad or entry.ndim for entry in logs.values())
     assert set(supervised(SCALES, LossWeights())(model, batch)[1]) == {"loss", "reconstruction"}
-
-
-def test_targets_may_be_other_channels_than_the_inputs_in_one_step() -> None:
-    spec = FieldSpec(family="incompressible", channels=("p",), grid=SPEC.grid)
-    scales = LossScales.from_training(spec, Normalizer.identity(1))
-    model, batch = Mixer(outputs=1), make_batch(channels=1, frames=2)
-    loss, _ = supervised(scales, LossWeights(bnd=1.0))(model, batch)
-    assert loss.isfinite()
-    with refused(("u", "v"), "found"):
-        supervised(scales, LossWeights(), RolloutConfig(steps=2))(model, batch)
 
 
 # Rollouts
@@ -189,15 +170,6 @@ def test_the_curriculum_doubles_the_steps() -> None:
         supervised(SCALES, WEIGHTS, config, steps=5)
 
 
-def test_wrong_rollouts_are_named() -> None:
-    with refused("steps", 0):
-        RolloutConfig(steps=0)
-    with refused("noise", -1):
-        RolloutConfig(noise=-1.0)
-    with refused("curriculum", -1):
-        RolloutConfig(curriculum_epochs=-1)
-
-
 # Parts of a batch, noise
 
 
@@ -264,5 +236,3 @@ def test_joint_training_adds_the_parts_with_their_weights() -> None:
 def test_a_sum_without_a_weight_is_refused() -> None:
     with refused(["mpp"]):
         weighted({"mpp": (0.0, refuses)})
-    with refused("'mpp'", "nan"):
-        weighted({"mpp": (math.nan, refuses)})

@@ -19,7 +19,7 @@ from pibert.training.optimizers import (
     set_moments,
     set_rate,
 )
-from tests.helpers import assert_close, refused
+from tests.helpers import assert_close
 from tests.training.setups import make_model
 
 ADAM: dict[str, Any] = {"rate": 1e-2, "weight_decay": 0.1, "betas": (0.9, 0.99)}
@@ -82,13 +82,6 @@ def test_moments_are_restored_by_name_and_the_next_step_is_the_same(name: Any) -
     stepped(other, others, 2)
     for key, value in model.state_dict().items():
         assert torch.equal(other.state_dict()[key], value), key
-
-
-def test_moments_of_an_unknown_parameter_are_refused() -> None:
-    model = make_model()
-    optimizers = build_optimizers(model, "adamw", **ADAM)
-    with refused("'nowhere.weight'"):
-        set_moments(optimizers, model, {"nowhere.weight/exp_avg": torch.zeros(1)})
 
 
 def polar(matrix: Tensor) -> Tensor:

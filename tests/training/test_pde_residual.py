@@ -16,16 +16,11 @@ from pibert.training.losses import LossScales, LossWeights
 from pibert.training.objectives import supervised
 from pibert.training.pde_residual import pde_residual, vorticity_transport
 from tests.helpers import randomise, refused, tiny_model, tiny_spec
-from tests.training.setups import assert_pieces_add_up, batch_of
+from tests.training.setups import assert_pieces_add_up, batch_of, draw
 
 WEIGHTS = LossWeights(reg=0.5, div=0.1, bnd=0.2)
 SHAPE = (9, 13)
 NORMALIZER = Normalizer((0.3, -0.1), (0.5, 2.0))
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def scales_of(spec: FieldSpec | None = None, normalizer: Normalizer = NORMALIZER) -> LossScales:
@@ -131,18 +126,12 @@ def test_pieces_of_a_batch_add_up_to_the_whole(transport: bool) -> None:
     assert_pieces_add_up(objective, make_model(scales), random_batch(unknown=0.05), (1,))
 
 
-def test_what_cannot_have_a_residual_is_named() -> None:
-    scales, batch = scales_of(), random_batch()
-    with refused("weight", -1):
-        pde_residual(scales, WEIGHTS, weight=-1.0)
-    heat = LossScales.from_training(
-        FieldSpec(channels=("u",), family="heat"), Normalizer.identity(1)
-    )
+def test_fields_and_models_without_a_residual_are_refused() -> None:
+    heat = FieldSpec(channels=("u",), family="heat")
     with refused(["u"], "'heat'"):
-        pde_residual(heat, LossWeights(), weight=1.0)
-    timeless = scales_of(tiny_spec(SHAPE, dt=None))
+        pde_residual(scales_of(heat, Normalizer.identity(1)), LossWeights(), weight=1.0)
     with refused("dt=None"):
-        pde_residual(timeless, WEIGHTS, weight=1.0, transport=True)
+        pde_residual(scales_of(tiny_spec(SHAPE, dt=None)), WEIGHTS, weight=1.0, transport=True)
     other = tiny_model(spec=tiny_spec(SHAPE)).double()
     with refused("total derivatives", "PIBERT"):
-        pde_residual(scales, WEIGHTS, weight=1.0)(other, batch)
+        pde_residual(scales_of(), WEIGHTS, weight=1.0)(other, random_batch())

@@ -2,11 +2,9 @@
 
 import json
 import os
-import random
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,10 +14,8 @@ from pibert.training.state import (
     PREVIOUS,
     Progress,
     State,
-    generator_states,
     load_state,
     save_state,
-    set_generator_states,
 )
 from tests.helpers import refused
 
@@ -45,7 +41,6 @@ def some_state(size: int = 6, value: float = 1.0) -> State:
         model={"a.weight": shared, "tied/weight": shared, "b": shared.mT},
         mean={"a.weight": shared + 1},
         optimizer={"a.weight/step": torch.tensor(3.0), "a.weight/exp_avg": shared * 0.5},
-        generators=generator_states(torch.device("cpu")),
     )
 
 
@@ -54,18 +49,11 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     save_state(tmp_path, saved)
     found = load_state(tmp_path, identity="abc", seed=7)
     assert found is not None and found.progress == PROGRESS
-    for part in ("model", "mean", "optimizer", "generators"):
+    for part in ("model", "mean", "optimizer"):
         wanted, read = getattr(saved, part), getattr(found, part)
         assert wanted.keys() == read.keys()
         for name in wanted:
             assert torch.equal(wanted[name], read[name]), name
-
-
-@pytest.mark.parametrize(("identity", "seed", "named"), [("xyz", 7, "'abc'"), ("abc", 8, "seed 7")])
-def test_another_run_is_refused(tmp_path: Path, identity: str, seed: int, named: str) -> None:
-    save_state(tmp_path, some_state())
-    with refused(named, "another folder"):
-        load_state(tmp_path, identity=identity, seed=seed)
 
 
 def flip_a_bit(data: bytes, name: str) -> bytes:
@@ -82,7 +70,6 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "the last byte is missing": lambda data: data[:-1],
     "a bit of a weight": lambda data: flip_a_bit(data, "model/a.weight"),
     "a bit of the optimizer": lambda data: flip_a_bit(data, "optimizer/a.weight/step"),
-    "a bit of a generator": lambda data: flip_a_bit(data, "rng/torch"),
     "a digit of the progress": lambda data: data.replace(b'total\\": 41', b'total\\": 42'),
 }
 
@@ -125,41 +112,9 @@ def test_the_state_before_a_damaged_one_is_taken(tmp_path: Path, kind: str) -> N
     assert "step 41" in text
 
 
-@pytest.mark.parametrize(
-    ("header", "garbled"),
-    [
-        ({}, "progress"),
-        ({"progress": 3}, ""),
-        ({"progress": {"epoch": "many"}}, "epoch: 'many'"),
-        ({"progress": {"logs": None}}, "logs: None"),
-    ],
-)
-def test_a_state_needs_its_progress(
-    tmp_path: Path, header: dict[str, object], garbled: str
-) -> None:
-    known = {"format": "pibert-state", "version": 1, "identity": "abc", "seed": 7}
-    state_module.write_tensors(tmp_path / FILE, {"model/a": torch.ones(2)}, known | header)
-    with refused("damaged", garbled):
-        load_state(tmp_path, identity="abc", seed=7)
-
-
 def test_leftovers_of_a_dead_writer_are_cleared_away(tmp_path: Path) -> None:
     save_state(tmp_path, some_state())
     left = tmp_path / f".{FILE}.999999999-0badcafe.partial"
     left.write_bytes(b"half")
     load_state(tmp_path, identity="abc", seed=7)
     assert os.listdir(tmp_path) == [FILE]
-
-
-def test_generators_go_on_where_they_were(tmp_path: Path) -> None:
-    def draw() -> list[float]:
-        return [random.random(), random.gauss(), np.random.normal(), torch.rand(()).item()]
-
-    before = generator_states(torch.device("cpu"))
-    draw()  # leaves the normal generators of python and numpy with one in store
-    states = generator_states(torch.device("cpu"))
-    wanted = draw()
-    assert draw() != wanted
-    set_generator_states(states, torch.device("cpu"))
-    assert draw() == wanted
-    set_generator_states(before, torch.device("cpu"))

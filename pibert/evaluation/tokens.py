@@ -120,7 +120,7 @@ def fourier_weight_rms(
     weight = branch.weights(shape).detach().double()  # (r, k, c, d, 2)
     up, down = kept_rows(branch.modes, ny)
     rows = torch.cat((torch.arange(up), torch.arange(-down, 0))) % ny
-    columns = torch.arange(kept_columns(branch.modes, nx))
+    columns = torch.arange(kept_columns(branch.columns, nx))
     place = (rows[:, None], columns[None])
     size = torch.full((ny, nx), torch.nan, dtype=torch.float64)
     size[place] = weight.square().sum(-1).mean((-2, -1)).sqrt().cpu()

@@ -295,23 +295,15 @@ class BlockLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(blocks, size, 2))
 
     def forward(
-        self,
-        re: Float[Tensor, "b ky kx d"],
-        im: Float[Tensor, "b ky kx d"],
-        scale: Float[Tensor, "b ky kx d"],
-    ) -> tuple[Float[Tensor, "b ky kx d"], Float[Tensor, "b ky kx d"]]:
-        """Return the product times a scale, plus the bias, as real and imaginary part."""
-        w_re, w_im = self.weight.unbind(-1)
-        bias_re, bias_im = self.bias.flatten(0, 1).unbind(-1)
-
-        def product(x: Tensor, weight: Tensor) -> Tensor:
-            blocks = x.unflatten(-1, weight.shape[:2])
-            return torch.einsum("byxgi,gio->byxgo", blocks, weight).flatten(-2)
-
-        return (
-            (product(re, w_re) - product(im, w_im)) * scale + bias_re,
-            (product(re, w_im) + product(im, w_re)) * scale + bias_im,
-        )
+        self, waves: Float[Tensor, "b 2 d k"], scale: Float[Tensor, "b 1 d k"]
+    ) -> Float[Tensor, "b 2 d k"]:
+        """Return the product times a scale, plus the bias, for real and imaginary part."""
+        re, im = self.weight.unbind(-1)
+        # (block, in, re and im in, out, re and im out)
+        weight = torch.stack((torch.stack((re, im), -1), torch.stack((-im, re), -1)), 2)
+        blocks = waves.unflatten(2, self.bias.shape[:2])
+        product = torch.einsum("bpgik,gipoq->bqgok", blocks, weight).flatten(2, 3)
+        return product * scale + self.bias.flatten(0, 1).mT[..., None]
 
 
 class FourierMixing(nn.Module):
@@ -335,11 +327,13 @@ class FourierMixing(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             norm = math.sqrt(math.prod(shape))  # an orthonormal transform
             modes = max(shape)  # all that the lattice has
-            bins = analyse(full_precision(x).mT.unflatten(-1, shape), modes, modes)
-            re, im = (part.permute(0, 2, 3, 1) / norm for part in bins)  # (b, ky, kx, d)
-            # Not a square root of squares, whose gradient at zero is NaN.
-            magnitude = torch.linalg.vector_norm(torch.stack((re, im)), dim=0)
-            re, im = self.maps[0](re, im, 1 + self.gain[0] * magnitude)
-            re, im = self.maps[1](F.relu(re), F.relu(im), 1 + self.gain[1] * magnitude)
-            re, im = (F.softshrink(part, _SHRINK).permute(0, 3, 1, 2) for part in (re, im))
+            field = full_precision(x).mT.unflatten(-1, shape)
+            bins = torch.stack(analyse(field, modes, modes), dim=1) / norm  # (b, 2, d, ky, kx)
+            waves = bins.flatten(3)
+            # The square root of zero would have a gradient of NaN.
+            energy = waves.square().sum(1, keepdim=True)
+            magnitude = energy.clamp(min=torch.finfo(energy.dtype).tiny).sqrt()
+            waves = F.relu(self.maps[0](waves, 1 + self.gain[0] * magnitude))
+            waves = F.softshrink(self.maps[1](waves, 1 + self.gain[1] * magnitude), _SHRINK)
+            re, im = waves.view_as(bins).unbind(1)
             return (synthesise(re, im, modes, modes, shape) * norm).flatten(2).mT

@@ -126,6 +126,19 @@ def from_patches(
     return field[..., : shape[0], : shape[1]]
 
 
+def resize_tokens(
+    tokens: Float[Tensor, "b n d"],
+    shape: tuple[int, int],
+    wanted: tuple[int, int],
+    mode: str = "bicubic",
+) -> Float[Tensor, "b m d"]:
+    """Interpolate tokens from a lattice of one shape to one of another."""
+    if shape == wanted:
+        return tokens
+    lattice = tokens.mT.unflatten(-1, shape)
+    return F.interpolate(lattice, wanted, mode=mode, align_corners=False).flatten(2).mT
+
+
 class Positions(nn.Module):
     """A learned vector for every site of a token lattice, interpolated to other lattices."""
 
@@ -135,9 +148,5 @@ class Positions(nn.Module):
         nn.init.trunc_normal_(self.table, std=0.02)
 
     def forward(self, shape: tuple[int, int]) -> Float[Tensor, "n d"]:
-        table: Tensor = self.table
-        if shape != tuple(table.shape[:2]):
-            lattice = table.permute(2, 0, 1)[None]
-            resized = F.interpolate(lattice, shape, mode="bicubic", align_corners=False)
-            table = resized[0].permute(1, 2, 0)
-        return table.flatten(0, 1)
+        ny, nx, _ = self.table.shape
+        return resize_tokens(self.table.flatten(0, 1)[None], (ny, nx), shape)[0]

@@ -30,6 +30,7 @@ from pibert.models.layers import (
     lattice_shape,
     make_mlp,
     padded_to_multiple,
+    resize_tokens,
 )
 from pibert.models.reconstruction import PODModes, first_guess
 from pibert.models.stepper import Stepper, StepperConfig, known_points, zero
@@ -281,10 +282,9 @@ class PIBERT(Stepper):
     def _positions(self, token_shape: tuple[int, int]) -> Tensor:
         if token_shape == self.token_shape:
             return self.positions
-        ty, tx = self.token_shape
-        lattice = self.positions[: ty * tx].view(1, ty, tx, -1).permute(0, 3, 1, 2)
-        resized = F.interpolate(lattice, token_shape, mode="bicubic", align_corners=False)
-        return torch.cat((resized.flatten(2).mT[0], self.positions[ty * tx :]))
+        count = self.token_shape[0] * self.token_shape[1]
+        resized = resize_tokens(self.positions[None, :count], self.token_shape, token_shape)
+        return torch.cat((resized[0], self.positions[count:]))
 
     def _decode(self, tokens: Tensor) -> Tensor:
         """Return the points of every token, (y, x, channel) last."""

@@ -53,6 +53,7 @@ from pibert.models.layers import (
     from_patches,
     lattice_shape,
     make_mlp,
+    resize_tokens,
     to_patches,
 )
 from pibert.models.stepper import BaselineConfig, Stepper, check_multiple, zero
@@ -198,14 +199,15 @@ class Corrector(nn.Module):
         ny, nx = increment.shape[-2:]
         lattice = lattice_shape((ny, nx), self.config.patch)
         patches = self.embed_patch(to_patches(increment, self.config.patch))
-        patches = _resized(patches, lattice, self.lattice)
+        patches = resize_tokens(patches, lattice, self.lattice, "bilinear")
         slots = _across(self.to_slots, patches)
         steps = len(self.updates)
         for number, update in enumerate(self.updates, start=1):
             ahead = self.config.horizon * number / steps
             time = self.time(slots.new_full((1, 1), ahead)).expand(slots.shape[0], 1, -1)
             slots = slots + update(q, k, slots, time, words)
-        patches = _resized(_across(self.from_slots, slots), self.lattice, lattice)
+        patches = _across(self.from_slots, slots)
+        patches = resize_tokens(patches, self.lattice, lattice, "bilinear")
         return from_patches(self.decode(patches), self.config.patch, (ny, nx))
 
     def _attend(self, tokens: Tensor, words: Tensor) -> Tensor:
@@ -261,16 +263,6 @@ def word_positions(n: int, width: int, *, device: torch.device, dtype: torch.dty
 def _across(layer: nn.Module, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b m d"]:
     """Apply a layer along the token axis, the same for every feature."""
     return layer(x.mT).mT
-
-
-def _resized(
-    patches: Float[Tensor, "b n d"], shape: tuple[int, int], wanted: tuple[int, int]
-) -> Float[Tensor, "b m d"]:
-    """Interpolate tokens from one lattice to another."""
-    if shape == wanted:
-        return patches
-    lattice = patches.mT.unflatten(-1, shape)
-    return F.interpolate(lattice, wanted, mode="bilinear", align_corners=False).flatten(2).mT
 
 
 class _Number(NamedTuple):

@@ -28,7 +28,7 @@ _REMOVED: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "trained_lambda": (True,),
         "detached_mixing": (False,),
     },
-    "unet": {"kernel": (7,), "expansion": (4,), "layer_scale": (1.0,), "coordinates": (False,)},
+    "unet": {"kernel": (7,), "expansion": (4,), "layer_scale": (1.0,)},
     "transolver": {"temperature": (0.5,)},
     "mwt": {"levels": (None,)},
     "mean-advection": {"interpolation": ("cubic",)},

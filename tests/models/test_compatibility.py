@@ -58,7 +58,7 @@ def test_only_options_and_weights_of_pibert_are_renamed(name: str) -> None:
 
 
 def test_removed_options_are_accepted_only_at_values_that_change_nothing() -> None:
-    old = {"kernel": 7, "expansion": 4, "layer_scale": 1.0, "coordinates": False, "width": 8}
+    old = {"kernel": 7, "expansion": 4, "layer_scale": 1.0, "width": 8}
     assert current_options("unet", old) == {"width": 8}
     with refused("relative_bias"):
         make_config("pibert", relative_bias=True)

@@ -59,6 +59,8 @@ class MWTConfig(BaselineConfig):
     kernel_width: int = 152
     """Channels between the two layers of A, B and C."""
     head_width: int = 128
+    levels: int = 0
+    """Largest number of steps down; 0: until the shorter side is one cell."""
 
     def __post_init__(self) -> None:
         BaselineConfig.__post_init__(self)
@@ -191,12 +193,17 @@ class MWT(Stepper):
         if config.residual:
             zero(self.head[-1])
 
+    def levels(self, ny: int, nx: int) -> int:
+        """Return the number of steps down on a grid."""
+        possible = max(1, (min(ny, nx) - 1).bit_length())
+        return min(possible, self.config.levels or possible)
+
     def change(self, x: Fields, parameters: Parameters) -> Answer:
         return self.head(self.features(x, parameters)).contiguous()
 
     def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d y x"]:
         ny, nx = x.shape[-2:]
-        levels = max(1, (min(ny, nx) - 1).bit_length())  # down to one cell along the shorter side
+        levels = self.levels(ny, nx)
         inputs = self.with_parameters(with_coordinates(x), parameters)
         s = self.lift(padded_to_multiple(inputs, 2**levels)).to(x.dtype)
         for number, block in enumerate(self.blocks):

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from pibert.fields import FieldSpec, Grid
 from pibert.models.layers import Answer, Fields, GridConv2d, Parameters, padded_to_multiple
-from pibert.models.stepper import BaselineConfig, Stepper, check_most, zero
+from pibert.models.stepper import BaselineConfig, Stepper, check_most, with_coordinates, zero
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +35,9 @@ class UNetConfig(BaselineConfig):
     stages: int = 4
     blocks: int = 2
     """Blocks per stage, on the way down and again on the way up."""
+    coordinates: bool = False
+    """Use the coordinates of the points as input; without them the model commutes with shifts
+    away from the sides."""
 
     def __post_init__(self) -> None:
         BaselineConfig.__post_init__(self)
@@ -84,7 +87,7 @@ class UNet(Stepper):
         def blocks(width: int, count: int = config.blocks) -> nn.Sequential:
             return nn.Sequential(*(Block(width, spec.grid) for _ in range(count)))
 
-        inputs = self.in_channels + self.num_parameters
+        inputs = self.in_channels + 2 * config.coordinates + self.num_parameters
         self.stem = GridConv2d(inputs, config.width, 3, grid=spec.grid)
         self.down_blocks = nn.ModuleList(blocks(width) for width in widths)
         self.halvings = nn.ModuleList(
@@ -112,7 +115,8 @@ class UNet(Stepper):
 
     def _decoded(self, x: Tensor, parameters: Tensor) -> Tensor:
         """Return the features before the head on the extended grid."""
-        x = padded_to_multiple(self.with_parameters(x, parameters), 2**self.config.stages)
+        x = self.with_parameters(with_coordinates(x) if self.config.coordinates else x, parameters)
+        x = padded_to_multiple(x, 2**self.config.stages)
         # Norms and linear layers need no transposition in channels-last layout.
         features = self.stem(x.contiguous(memory_format=torch.channels_last))
         skips = []

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from pibert import Grid
-from pibert.models.baselines.mwt import Block, Multiwavelets, MWTConfig, filter_matrix
+from pibert import FieldSpec, Grid
+from pibert.models.baselines.mwt import MWT, Block, Multiwavelets, MWTConfig, filter_matrix
 
 ORDERS = [1, 2, 3, 4, 7, 10]
 
@@ -63,6 +63,15 @@ def test_a_block_that_returns_details_and_averages_is_the_identity() -> None:
             block.a[2].weight[channel, channel + 12] = -1  # type: ignore[operator]
     s = torch.randn(2, 4, 8, 16, dtype=torch.float64)
     assert torch.allclose(block(s, 3), s, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("shape", "levels"), [((64, 64), 6), ((32, 64), 5), ((13, 22), 4), ((1, 5), 1), ((9, 300), 4)]
+)
+def test_it_steps_down_to_one_cell_of_the_shorter_side(shape: tuple[int, int], levels: int) -> None:
+    for most in (0, 2):
+        model = MWT(MWTConfig(order=2, width=2, kernel_width=8, levels=most), FieldSpec())
+        assert model.levels(*shape) == min(most or levels, levels)
 
 
 def test_a_block_on_a_periodic_grid_is_equivariant_to_shifts_by_coarse_cells() -> None:

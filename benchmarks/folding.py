@@ -54,7 +54,8 @@ def main() -> None:
     x = torch.randn(batch, 2, 64, 64, device=device)
     results: dict[tuple[str, str], dict[str, float]] = {}
     for form in ("plain", "folded"):
-        model = build_model("pibert", preset=preset, fold=form == "folded").to(device)
+        model = build_model("pibert", preset=preset).to(device)
+        model.folds = form == "folded"
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.02 * torch.randn_like(parameter))

@@ -47,7 +47,7 @@ TINY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "heads": 2,
         "cycles": 2,
         "levels": 1,
-        "modes": 2,
+        "fourier_modes": 2,
     },
     "fno2d": {"width": 24, "modes": 6, "depth": 3, "head_width": 32},
     "deeponet2d": {"channels": (8, 16), "branch_width": 32},

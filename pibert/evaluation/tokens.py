@@ -111,7 +111,7 @@ def fourier_weight_rms(
     weight = branch.weights(shape).detach().double()  # (r, k, c, d, 2)
     up, down = kept_rows(branch.modes, ny)
     rows = torch.cat((torch.arange(up), torch.arange(-down, 0))) % ny
-    columns = torch.arange(kept_columns(branch.modes, nx))
+    columns = torch.arange(kept_columns(branch.columns, nx))
     size = torch.full((ny, nx), torch.nan, dtype=torch.float64)
     size[rows[:, None], columns[None]] = weight.square().sum(-1).mean((-2, -1)).sqrt().cpu()
     mirrored = size.flip(0, 1).roll((1, 1), (0, 1))  # the value at -k, modulo the grid

@@ -23,7 +23,6 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule, Node
 
 from pibert.fields import PARAMETER_WIDTH, FieldSpec, Normalizer
-from pibert.models.baselines.dual_branch import FourierMixing
 from pibert.models.baselines.fourierflow import FourierFlow
 
 
@@ -126,8 +125,6 @@ def _exportable(model: nn.Module) -> nn.Module:
     """A copy on the CPU with parts that export in place of those that do not."""
     model = copy.deepcopy(model).cpu().eval().requires_grad_(False)
     for part in model.modules():
-        if isinstance(part, FourierMixing):
-            part.evaluation = "dft"
-        elif isinstance(part, FourierFlow):
+        if isinstance(part, FourierFlow):
             part.hold_noise()
     return model

@@ -207,12 +207,10 @@ class Predictor:
         if chunk < 1:
             raise ValueError(f"expected a chunk of at least 1 sample, found {chunk}")
         names = self.spec.channels
-        outputs = getattr(config, "out_channels", None) or self.horizon * len(names)
-        if outputs != self.horizon * len(names) or len(normalizer.mean) != len(names):
+        if len(normalizer.mean) != len(names):
             raise ValueError(
-                f"expected a model and a normalizer for the channels {list(names)} in and out, "
-                f"found {outputs} outputs for {self.horizon} frames and {len(normalizer.mean)} "
-                "means; a model that maps to other channels cannot step"
+                f"expected a normalizer for the channels {list(names)}, found "
+                f"{len(normalizer.mean)} means"
             )
 
     def __repr__(self) -> str:

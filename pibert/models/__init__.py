@@ -1,4 +1,4 @@
-"""The models, by name, and how to build one."""
+"""The table of models, and functions to build one."""
 
 import difflib
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ _TABLE: dict[str, tuple[Callable[[Any, FieldSpec], Stepper], Mapping[str, Steppe
 }
 
 MODELS = {name: model for name, (model, _) in _TABLE.items()}
-"""Model classes; each is made from its config and a field spec."""
+"""Model classes; each takes its config and a field spec."""
 PRESETS = {name: presets for name, (_, presets) in _TABLE.items()}
 """Named configurations of each model, the default first."""
 
@@ -58,22 +58,21 @@ PRESETS = {name: presets for name, (_, presets) in _TABLE.items()}
 def build_model(
     name: str, *, preset: str | None = None, spec: FieldSpec | None = None, **overrides: Any
 ) -> Any:
-    """Make a model with fresh weights.
+    """Build a model with fresh weights.
 
     Args:
         name: A key of ``MODELS``.
         preset: A key of ``PRESETS[name]``; None is the first.
-        spec: What the fields are. None: dimensionless channels on a 64 x 64 unit grid, of which
-            the first two are the velocity (u, v) of an incompressible flow; one channel alone has
-            no PDE family.
+        spec: Channels, grid and parameters. None: the dimensionless velocity (u, v) of an
+            incompressible flow on a 64 x 64 unit grid.
         overrides: Fields of the model's config.
     """
     config = make_config(name, preset, **overrides)
-    return MODELS[name](config, spec or _default_spec(config))
+    return MODELS[name](config, spec or FieldSpec(family="incompressible"))
 
 
 def make_config(name: str, preset: str | None = None, **overrides: Any) -> StepperConfig:
-    """The configuration of a model; arguments as for ``build_model``."""
+    """Return the configuration of a model; arguments as for ``build_model``."""
     if name not in MODELS:
         raise ValueError(f"unknown model {name!r}; choose from: {', '.join(MODELS)}")
     presets = PRESETS[name]
@@ -92,20 +91,13 @@ def make_config(name: str, preset: str | None = None, **overrides: Any) -> Stepp
     return replace(presets[preset], **overrides)
 
 
-def _default_spec(config: StepperConfig) -> FieldSpec:
-    channels = getattr(config, "in_channels", None) or 2 * config.history
-    count = -(-channels // config.history)
-    names = ("u", "v", *(f"channel{index}" for index in range(2, count)))[:count]
-    return FieldSpec(channels=names, family="incompressible" if len(names) > 1 else None)
-
-
 def count_parameters(model: nn.Module) -> int:
-    """Real numbers that are trained; a complex one counts as two."""
+    """Return the number of trained parameters; a complex one counts as two."""
     return sum(
         p.numel() * (2 if p.is_complex() else 1) for p in model.parameters() if p.requires_grad
     )
 
 
 def compile_model(model: nn.Module) -> Callable[..., Any]:
-    """The model compiled as one graph for each input shape; see ``pibert.compilation``."""
+    """Compile a model as one graph for each input shape; see ``pibert.compilation``."""
     return compile_if_possible(model, fullgraph=True, dynamic=False)

@@ -1,13 +1,13 @@
-"""Physics-biased attention: logits q.k / sqrt(d) - lambda R, the block around it, and R itself.
+"""Physics-biased attention: logits q.k / sqrt(d) - lambda r_j, the block around it, and r itself.
 
-R is how badly each token's patch breaks the governing equations (``PhysicsBias``): the input is
-brought back to physical units, the residuals of the PDE family are evaluated on the grid, each is
-divided by its own scale over the training set, and the sum of their magnitudes is averaged over
+r_j measures how badly the patch of token j violates the governing equations (``PhysicsBias``): the
+input is converted to physical units, the residuals of the PDE family are evaluated on the grid,
+each is divided by its scale over the training set, and the sum of their magnitudes is averaged over
 every patch. Stencils that touch an unknown point or the body do not count.
 
-A bias that depends on the key alone, R_ij = r_j, is one more product of a query feature and a key
-feature: q gets the constant 1 and k gets -lambda r_j sqrt(d). The fused kernels then see ordinary
-queries and keys and no N x N bias exists in memory. A general R_ij is passed on as a dense bias.
+A bias that depends on the key alone is one more product of a query feature and a key feature: q
+gets the constant 1 and k gets -lambda r_j sqrt(d). The fused kernels then see ordinary queries and
+keys and no N x N bias exists in memory.
 """
 
 import math
@@ -20,12 +20,15 @@ from torch import Tensor, nn
 
 from pibert.fields import FieldSpec, Grid, Normalizer, known_coefficients
 from pibert.fields.equations import channel_places
+from pibert.models.layers import full_precision, make_mlp
 from pibert.notes import warn
 from pibert.physics import find_family, magnitude, masked_residuals
 
 CPU_FEATURES = 2
 GPU_FEATURES = 8
 """Features that carry the bias; the fused GPU kernels take head widths in multiples of eight."""
+CHUNK = 256
+"""Samples whose residuals are calibrated at once."""
 
 
 def key_biased_attention(
@@ -34,7 +37,7 @@ def key_biased_attention(
     v: Float[Tensor, "b h n d"],
     bias: Float[Tensor, "b n"],
 ) -> Float[Tensor, "b h n d"]:
-    """softmax_j(q_i . k_j / sqrt(d) + bias_j) v_j on the fused kernels."""
+    """Return softmax_j(q_i . k_j / sqrt(d) + bias_j) v_j, computed by the fused kernels."""
     d = q.shape[-1]
     # A shift of the whole row changes nothing in the softmax and saves digits of the bias.
     bias = bias - bias.detach().amax(-1, keepdim=True)
@@ -44,7 +47,9 @@ def key_biased_attention(
         return F.scaled_dot_product_attention(q, k, v, attn_mask=row)
     features = GPU_FEATURES if q.is_cuda else CPU_FEATURES
     q, k = append_bias(q, k, bias, features)
-    if _takes_narrow_values(v):
+    # On Hopper and later PyTorch prefers the cuDNN kernel, which allows values narrower than the
+    # keys. The flash kernels do not, and would give way to a slow one.
+    if v.is_cuda and torch.cuda.get_device_properties(v.device).major >= 9:
         return F.scaled_dot_product_attention(q, k, v, scale=d**-0.5)
     wide = F.pad(v, (0, features))
     return F.scaled_dot_product_attention(q, k, wide, scale=d**-0.5)[..., :d]
@@ -56,26 +61,17 @@ def append_bias(
     bias: Float[Tensor, "b n"],
     features: int,
 ) -> tuple[Float[Tensor, "b h n e"], Float[Tensor, "b h n e"]]:
-    """Queries and keys with more features, whose products q.k / sqrt(d) have the bias added."""
+    """Return queries and keys with added features: q.k / sqrt(d) then includes the bias."""
     b, h, n, d = q.shape
     # The smallest half-precision number is as good as minus infinity, and finite.
     scaled = (bias * d**0.5).clamp(min=torch.finfo(torch.float16).min)
     coarse = scaled.to(k.dtype)
-    # What rounding takes from the bias goes into a second feature: twice the digits.
+    # A second feature holds the rounding error of the first: twice the digits.
     fine = (scaled - coarse).to(k.dtype)
     added = torch.stack((coarse, fine, *[torch.zeros_like(fine)] * (features - 2)), dim=-1)
     k = torch.cat((k, added[:, None].expand(b, h, n, features)), dim=-1)
     q = torch.cat((q, q.new_ones(()).expand(b, h, n, features)), dim=-1)
     return q, k
-
-
-def _takes_narrow_values(v: Tensor) -> bool:
-    """Whether the fast kernel allows values narrower than the keys.
-
-    On Hopper and later PyTorch prefers cuDNN's, which does; the flash kernels do not, and would
-    give way to a slow one.
-    """
-    return v.is_cuda and torch.cuda.get_device_properties(v.device).major >= 9
 
 
 class Attention(nn.Module):
@@ -92,31 +88,26 @@ class Attention(nn.Module):
     def forward(
         self, x: Float[Tensor, "b n d"], bias: Tensor | None = None
     ) -> Float[Tensor, "b n d"]:
-        """Bias: None, key-wise (b, n), or pairwise, broadcastable to (b, heads, n, n)."""
+        """Attend with no bias, a key-wise (b, n) one, or a dense one for (b, heads, n, n)."""
         b, n, d = x.shape
         q, k, v = self.qkv(x).view(b, n, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
-        if bias is None:
-            mixed = F.scaled_dot_product_attention(q, k, v)
-        elif bias.ndim == 2:
+        if bias is not None and bias.ndim == 2:
             mixed = key_biased_attention(q, k, v, bias)
         else:
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype))
+            dense = None if bias is None else bias.to(q.dtype)
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=dense)
         return self.out(mixed.transpose(1, 2).reshape(b, n, d))
 
 
 class Block(nn.Module):
-    """One pre-norm transformer block."""
+    """A pre-norm transformer block."""
 
     def __init__(self, width: int, heads: int, mlp_ratio: int = 4) -> None:
         super().__init__()
         self.norm_attention = nn.LayerNorm(width)
         self.attention = Attention(width, heads)
         self.norm_mlp = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, mlp_ratio * width),
-            nn.GELU(),
-            nn.Linear(mlp_ratio * width, width),
-        )
+        self.mlp = make_mlp(width, mlp_ratio * width)
 
     def forward(
         self, x: Float[Tensor, "b n d"], bias: Tensor | None = None
@@ -126,10 +117,16 @@ class Block(nn.Module):
 
 
 class PhysicsBias(nn.Module):
-    """Pooled residual of a PDE family, one number r_j >= 0 per patch.
+    """The residual of a PDE family averaged over patches, r_j >= 0 for every patch.
 
     Normaliser, spacing, scales and weights are buffers: a saved or exported model carries them.
     """
+
+    mean: Tensor
+    std: Tensor
+    scales: Tensor
+    weights: Tensor
+    spacing: Tensor
 
     def __init__(
         self,
@@ -153,8 +150,8 @@ class PhysicsBias(nn.Module):
                 f"attention_bias=0"
             )
         terms = self.family.terms
-        usable = weights is None or all(0 <= weight < math.inf for weight in weights)
-        if not usable or len(weights or terms) != len(terms):
+        weights = weights or (1.0,) * len(terms)
+        if len(weights) != len(terms) or not all(0 <= weight < math.inf for weight in weights):
             raise ValueError(
                 f"expected a weight, zero or positive, for each of {list(terms)}, found {weights}"
             )
@@ -163,18 +160,13 @@ class PhysicsBias(nn.Module):
         self.register_buffer("mean", torch.zeros(len(spec.channels)))
         self.register_buffer("std", torch.ones(len(spec.channels)))
         self.register_buffer("scales", torch.ones(len(terms)))
-        self.register_buffer("weights", torch.tensor(weights or (1.0,) * len(terms)))
+        self.register_buffer("weights", torch.tensor(weights))
         self.register_buffer("spacing", torch.tensor([spec.grid.dy, spec.grid.dx]))
-        self.mean: Tensor
-        self.std: Tensor
-        self.scales: Tensor
-        self.weights: Tensor
-        self.spacing: Tensor
         self.register_load_state_dict_post_hook(_keep_spacing)
         self._guess_scales()
 
     def set_normalizer(self, normalizer: Normalizer) -> None:
-        """Tell what one standardised unit of each channel is in physical units."""
+        """Set the physical units of standardised values."""
         if len(normalizer.mean) != len(self.mean):
             raise ValueError(
                 f"expected a normalizer of {len(self.mean)} channels, found {len(normalizer.mean)}"
@@ -184,8 +176,8 @@ class PhysicsBias(nn.Module):
         self._guess_scales()
 
     def _guess_scales(self) -> None:
-        """Scales in the right units until ``calibrate`` measures them: those of white noise."""
-        if self.mean.is_meta:  # only the shapes of the model are asked for
+        """Set the scales to those of white noise until ``calibrate`` measures them."""
+        if self.mean.is_meta:  # the model is built for its shapes only
             return
         channels = self.frames * len(self.spec.channels)
         generator = torch.Generator().manual_seed(0)
@@ -198,19 +190,18 @@ class PhysicsBias(nn.Module):
         x: Float[Tensor, "n c y x"],
         parameters: Float[Tensor, "n q"] | None = None,
         mask: Tensor | None = None,
-        chunk: int = 256,
     ) -> None:
         """Set each residual's scale to its root mean square over standardised training samples."""
         if mask is not None:
-            mask = _per_pixel(mask, (len(x), *x.shape[-2:]))
+            mask = _per_point(mask, (len(x), *x.shape[-2:]))
         energy = torch.zeros_like(self.scales, dtype=torch.float64)
         count = torch.zeros_like(energy)
-        for start in range(0, len(x), chunk):
-            part = slice(start, start + chunk)
+        for start in range(0, len(x), CHUNK):
+            chunk = slice(start, start + CHUNK)
             residuals, defined = self._residuals(
-                x[part],
-                None if parameters is None else parameters[part],
-                None if mask is None else mask[part],
+                x[chunk],
+                None if parameters is None else parameters[chunk],
+                None if mask is None else mask[chunk],
             )
             for index, term in enumerate(self.family.terms):
                 energy[index] += (residuals[term].square() * defined[term]).double().sum()
@@ -219,9 +210,9 @@ class PhysicsBias(nn.Module):
         if not bool(torch.isfinite(rms).all()):
             raise ValueError(
                 f"expected finite training samples, found residuals {rms.tolist()}; "
-                f"pass a mask that is 0 at missing pixels"
+                f"pass a mask that is 0 at missing points"
             )
-        # A residual that vanishes on the training set has no scale of its own: keep the guess.
+        # A residual that vanishes on the training set keeps the guess.
         self.scales.copy_(torch.where(rms > 0, rms, self.scales))
 
     def forward(
@@ -231,7 +222,7 @@ class PhysicsBias(nn.Module):
         mask: Tensor | None = None,
         patch: int | None = None,
     ) -> Float[Tensor, "b n"]:
-        """r_j of every patch, in token order; x is standardised, history folded into channels.
+        """Return r_j of every patch in token order, for standardised x with folded history.
 
         ``patch`` replaces the patch size of the model where that depends on the grid.
         """
@@ -242,7 +233,7 @@ class PhysicsBias(nn.Module):
         share = (self.weights / self.scales).to(stacked.dtype)
         ny, nx = x.shape[-2:]
         margin = (0, -nx % patch, 0, -ny % patch)
-        # Residuals are zero where they do not count, and so is what is added beyond the grid.
+        # Residuals are zero where they do not count, and so is the padding beyond the grid.
         both = torch.cat((stacked, counted.to(stacked.dtype)), dim=1)
         if any(margin):
             both = F.pad(both, margin)
@@ -254,21 +245,20 @@ class PhysicsBias(nn.Module):
     def _residuals(
         self, x: Tensor, parameters: Tensor | None, mask: Tensor | None
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Magnitude of every residual term on the grid, and where its stencil counts."""
-        if x.dtype in (torch.float16, torch.bfloat16):
-            x = x.float()
+        """Return the magnitude of every residual term on the grid, and where its stencil counts."""
+        x = full_precision(x)
         b, channels, ny, nx = x.shape
         names = self.spec.channels
         frames = x.view(b, channels // len(names), len(names), ny, nx)[:, -self.frames :]
         mean, std = (s.to(x.dtype)[:, None, None] for s in (self.mean, self.std))
         frames = torch.addcmul(mean, frames, std)
-        places = channel_places(self.family, names)
-        fields = {name: frames[:, :, place] for name, place in places.items()}
+        indices = channel_places(self.family, names)
+        fields = {name: frames[:, :, index] for name, index in indices.items()}
         residuals, defined = masked_residuals(
             self.family,
             fields,
             at_resolution(self.spec.grid, (ny, nx)),
-            None if mask is None else _per_pixel(mask, (b, ny, nx)),
+            None if mask is None else _per_point(mask, (b, ny, nx)),
             dt=self.spec.dt,
             **known_coefficients(self.family, self.spec, parameters),
         )
@@ -276,7 +266,7 @@ class PhysicsBias(nn.Module):
 
 
 def at_resolution(grid: Grid, shape: tuple[int, int]) -> Grid:
-    """The same domain with another number of points; what overlaps the body is body."""
+    """Return the same domain with another number of points; the body covers any cell it touches."""
     if grid.shape == shape:
         return grid
     (ny, nx), body = shape, grid.body
@@ -287,18 +277,18 @@ def at_resolution(grid: Grid, shape: tuple[int, int]) -> Grid:
 
 
 def _keep_spacing(module: PhysicsBias, _: object) -> None:
-    """After loading weights from another grid, tell it: the field spec holds, not the weights."""
-    own = torch.tensor([module.spec.grid.dy, module.spec.grid.dx]).to(module.spacing)
-    if not torch.allclose(module.spacing, own, rtol=1e-6, atol=0.0):
+    """Restore the spacing of the field spec after loading weights of another grid, and warn."""
+    expected = torch.tensor([module.spec.grid.dy, module.spec.grid.dx]).to(module.spacing)
+    if not torch.allclose(module.spacing, expected, rtol=1e-6, atol=0.0):
         warn(
-            f"the weights belong to a grid of spacing (dy, dx) = {module.spacing.tolist()}, this "
-            f"model has {own.tolist()}: it keeps its own; calibrate it on its own data"
+            f"the weights belong to a grid of spacing (dy, dx) = {module.spacing.tolist()}, but "
+            f"this model has {expected.tolist()} and keeps it; calibrate the model on its data"
         )
-        module.spacing.copy_(own)
+        module.spacing.copy_(expected)
 
 
-def _per_pixel(mask: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """A mask (y, x), (b, y, x) or (b, 1, y, x) as (b, 1, y, x): one axis for the frames."""
+def _per_point(mask: Tensor, shape: tuple[int, int, int]) -> Tensor:
+    """Return a mask (y, x), (b, y, x) or (b, 1, y, x) as bool (b, 1, y, x)."""
     if mask.ndim == 4:
         mask = mask[:, 0]
     return mask.expand(shape)[:, None].to(torch.bool)

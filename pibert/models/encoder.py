@@ -1,12 +1,12 @@
-"""The hybrid spectral encoder, Fourier and wavelet branch fused by a gate, and its folded form.
+"""The hybrid spectral encoder, which fuses Fourier and wavelet branch by a gate, and folding.
 
-E = alpha F(x) + (1 - alpha) T(x) with alpha from a softmax over two logits: two scalars in the
-paper, or a field from a small network of the input. With scalar logits the map is affine in x, and
+E = alpha F(x) + (1 - alpha) T(x) with alpha from a softmax over two logits: two scalars, or a field
+computed from the input by a small network. With scalar logits the map is affine in x, and
 nonexpansive when both branches are; a gate *field* is neither (see ``docs/paper-errata.md``).
 
-With a scalar gate everything between the field and the tokens is affine, and so is everything
-between the tokens and the decoded field. The folded form multiplies the weights out first and
-touches the field with the product alone: the same function for a fraction of the work.
+With a scalar gate all layers between the field and the tokens are affine, and so are all layers
+between the tokens and the decoded field. The folded form multiplies the weights first and applies
+only the product to the field: the same function for a fraction of the work.
 
 * wavelets: sub-bands of the few input channels, then mixing, projection and patch embedding as one
   convolution with stride P;
@@ -29,13 +29,14 @@ from pibert.models.fourier import (
     mirror_factors,
     row_phases,
 )
+from pibert.models.layers import to_patches
 from pibert.models.wavelet import WaveletBranch
 
 Gate = Literal["scalar", "spatial"]
 
 
 class HybridEncoder(nn.Module):
-    """Field channels to D features at every grid point; either branch may be left out."""
+    """Maps field channels to D features at every grid point; either branch may be None."""
 
     def __init__(
         self,
@@ -44,13 +45,8 @@ class HybridEncoder(nn.Module):
         *,
         gate: Gate = "scalar",
         in_channels: int = 2,
-        gate_width: int = 16,
     ) -> None:
         super().__init__()
-        if fourier is None and wavelet is None:
-            raise ValueError("an encoder needs the Fourier branch, the wavelet branch or both")
-        if gate not in ("scalar", "spatial"):
-            raise ValueError(f"gate must be 'scalar' or 'spatial', found {gate!r}")
         self.fourier, self.wavelet = fourier, wavelet
         self.gate_logits: nn.Parameter | None = None
         self.gate_network: nn.Sequential | None = None
@@ -60,18 +56,16 @@ class HybridEncoder(nn.Module):
                 """gamma_F and gamma_W of the paper."""
             else:
                 self.gate_network = nn.Sequential(
-                    nn.Conv2d(in_channels, gate_width, 3, padding=1),
-                    nn.GELU(),
-                    nn.Conv2d(gate_width, 2, 1),
+                    nn.Conv2d(in_channels, 16, 3, padding=1), nn.GELU(), nn.Conv2d(16, 2, 1)
                 )
 
     @property
     def is_affine(self) -> bool:
-        """Whether the map from field to features is affine, so that it can be folded."""
+        """Whether the map from field to features is affine and can be folded."""
         return self.gate_network is None
 
     def gate(self, x: Float[Tensor, "b c y x"]) -> Tensor:
-        """The weight alpha of the Fourier branch: a scalar, or (b, 1, y, x)."""
+        """Return the weight alpha of the Fourier branch: a scalar, or (b, 1, y, x)."""
         if self.gate_network is not None:
             return self.gate_network(x).softmax(1)[:, :1]
         if self.gate_logits is not None:
@@ -94,9 +88,8 @@ def folded_tokens(
     projection: nn.Conv2d,
     patch_embedding: nn.Conv2d,
 ) -> Float[Tensor, "b n d"]:
-    """Tokens of ``patch_embedding(projection(encoder(x)))``, row by row."""
+    """Return the tokens of ``patch_embedding(projection(encoder(x)))``, row by row."""
     kernel, project = patch_embedding.weight, projection.weight[:, :, 0, 0]
-    patch = kernel.shape[-1]
     assert projection.bias is not None and patch_embedding.bias is not None
     alpha = encoder.gate(x)
     offset = projection.bias
@@ -106,18 +99,12 @@ def folded_tokens(
     if encoder.wavelet is not None:
         share = 1 - alpha
         mixing = share * (project @ encoder.wavelet.mixing())  # (d, s)
-        folded = torch.einsum("oipq,is->opqs", kernel, mixing).flatten(1)  # (o, p q s)
-        bands = _patches(encoder.wavelet.transform(x), patch)  # (b, n, p q s)
+        folded = torch.einsum("oipq,is->ospq", kernel, mixing).flatten(1)  # (o, s p q)
+        bands = to_patches(encoder.wavelet.transform(x), kernel.shape[-1])  # (b, n, s p q)
         tokens = tokens + bands @ folded.mT
         assert encoder.wavelet.mix.bias is not None
         offset = offset + share * (project @ encoder.wavelet.mix.bias)
     return tokens + (patch_embedding.bias + kernel.sum((-2, -1)) @ offset)
-
-
-def _patches(x: Float[Tensor, "b c y x"], patch: int) -> Float[Tensor, "b n f"]:
-    b, c, ny, nx = x.shape
-    cells = x.view(b, c, ny // patch, patch, nx // patch, patch)
-    return cells.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
 
 
 def _fourier_tokens(
@@ -126,10 +113,10 @@ def _fourier_tokens(
     project: Float[Tensor, "d d"],
     kernel: Float[Tensor, "o d p p"],
 ) -> Float[Tensor, "b n o"]:
-    (b, c, ny, nx), modes = x.shape, branch.modes
+    b, c, ny, nx = x.shape
     patch, width = kernel.shape[-1], kernel.shape[0]
     g_re, g_im = _mode_to_token(branch, project, kernel, (ny, nx))  # (k, r, c, o)
-    re, im = analyse(x, modes)  # (b, c, r, k)
+    re, im = analyse(x, branch.modes, branch.columns)  # (b, c, r, k)
     columns, rows = g_re.shape[:2]
     # One real product per mode: [re, im] times [[g_re, g_im], [-g_im, g_re]].
     left = torch.cat((re, im), dim=1).permute(3, 2, 0, 1).reshape(columns * rows, b, 2 * c)
@@ -138,13 +125,13 @@ def _fourier_tokens(
     ).reshape(columns * rows, 2 * c, 2 * width)
     mixed = (left @ right).view(columns, rows, b, 2, width)
     # Inverse transform at every patch's corner: along y for each column, then along x.
-    cos_y, sin_y = row_phases(modes, ny, patch, x.dtype, x.device)  # (ty, r)
+    cos_y, sin_y = row_phases(branch.modes, ny, patch, x.dtype, x.device)  # (ty, r)
     turn = torch.stack((torch.cat((cos_y, -sin_y), -1), torch.cat((sin_y, cos_y), -1)))
     turn = turn.view(2 * cos_y.shape[0], 2 * rows)  # (2 ty, 2 r)
     mixed = mixed.permute(0, 3, 1, 2, 4).reshape(columns, 2 * rows, b * width)
     along = (turn @ mixed).view(columns, 2, cos_y.shape[0] * b * width)
-    cos_x, sin_x = column_phases(modes, nx, patch, x.dtype, x.device)  # (tx, k)
-    factors = mirror_factors(modes, nx, x.dtype, x.device) / (ny * nx)
+    cos_x, sin_x = column_phases(branch.columns, nx, patch, x.dtype, x.device)  # (tx, k)
+    factors = mirror_factors(branch.columns, nx, x.dtype, x.device) / (ny * nx)
     across = torch.stack((cos_x * factors, -sin_x * factors), dim=-1).flatten(1)  # (tx, 2 k)
     tokens = across @ along.reshape(2 * columns, -1)
     tokens = tokens.view(cos_x.shape[0], cos_y.shape[0], b, width)
@@ -157,7 +144,7 @@ def _mode_to_token(
     kernel: Float[Tensor, "o d p p"],
     shape: tuple[int, int],
 ) -> tuple[Float[Tensor, "k r c o"], Float[Tensor, "k r c o"]]:
-    """E(k) A W(k) of every kept mode, real and imaginary part."""
+    """Return E(k) A W(k) of every kept mode, real and imaginary part."""
     (ny, nx), patch = shape, kernel.shape[-1]
     weight = branch.weights(shape)  # (r, k, c, d, 2)
     rows, columns, channels, _, _ = weight.shape
@@ -167,7 +154,7 @@ def _mode_to_token(
         columns, -1, 2 * rows * channels
     )
     # The patch kernel's transform along x, (k, [re, im] sy o, d); the sum over x offsets is short.
-    cos_x, sin_x = column_phases(branch.modes, nx, 1, kernel.dtype, kernel.device)
+    cos_x, sin_x = column_phases(branch.columns, nx, 1, kernel.dtype, kernel.device)
     phases = torch.stack((cos_x[:patch], sin_x[:patch]))  # (z, sx, k)
     kernel_x = torch.einsum("oiyx,zxk->kzyoi", kernel, phases).reshape(
         columns, -1, project.shape[0]
@@ -186,7 +173,7 @@ def _mode_to_token(
 def folded_decoding(
     tokens: Float[Tensor, "b n d"], expand: nn.Linear, read_out: nn.Conv2d
 ) -> Float[Tensor, "b n f"]:
-    """``read_out`` applied to every pixel of ``expand(tokens)``, pixels (y, x, channel) last."""
+    """Apply ``read_out`` to every point of ``expand(tokens)``; returns (y, x, channel) last."""
     assert read_out.bias is not None
     matrix = read_out.weight[:, :, 0, 0]  # (c, d)
     width = matrix.shape[1]

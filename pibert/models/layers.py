@@ -1,4 +1,4 @@
-"""What models share: types of fields, kept constants, convolutions on a grid, patches as tokens."""
+"""Building blocks of several models: types, cached constants, grid convolutions, patches."""
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
@@ -15,17 +15,17 @@ Arguments = ParamSpec("Arguments")
 Fields = Float[Tensor, "b c y x"]
 """Standardised frames folded into channels, the newest last."""
 Answer = Float[Tensor, "b k y x"]
-"""The next frames, standardised as the input."""
+"""The next frames, standardised like the input."""
 Vector = Float[Tensor, "b q"] | None
-"""``FieldSpec.encode_parameters``: at most 16, missing ones are zero, NaN stands for unknown."""
+"""``FieldSpec.encode_parameters``: at most 16, missing ones are zero, NaN means unknown."""
 Mask = Tensor | None
-"""Not zero where the field is known: (y, x), (b, y, x) or (b, 1, y, x); None: everywhere."""
+"""Nonzero at known points: (y, x), (b, y, x) or (b, 1, y, x); None: all points are known."""
 Parameters = Float[Tensor, "b 16"]
-"""A vector that is whole, zero where unknown."""
+"""The complete parameter vector, zero where unknown."""
 
 
 def constant(function: Callable[Arguments, Tensor]) -> Callable[Arguments, Tensor]:
-    """Keep the results of earlier calls; in a captured graph they are computed in place.
+    """Cache the tensors that a function returns; a captured graph computes them instead.
 
     Module buffers would not do: they follow the model's precision, and phases rounded to float32
     or bfloat16 cannot be made exact again.
@@ -36,7 +36,7 @@ def constant(function: Callable[Arguments, Tensor]) -> Callable[Arguments, Tenso
     def look_up(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
         if torch.compiler.is_compiling():
             return function(*args, **kwargs)
-        # Made outside any inference mode, so that later calls may differentiate through them.
+        # Outside any inference mode, so that later calls can differentiate through them.
         with torch.inference_mode(False):
             return cached(*args, **kwargs)  # type: ignore[arg-type]
 
@@ -44,8 +44,26 @@ def constant(function: Callable[Arguments, Tensor]) -> Callable[Arguments, Tenso
 
 
 def count(start: int, stop: int, step: int = 1, *, device: torch.device) -> Tensor:
-    """Whole numbers in float64: exact, and no index arithmetic for a compiler to trip over."""
+    """Return integers as float64: exact, and without index arithmetic that compilers fail on."""
     return torch.arange(start, stop, step, dtype=torch.float64, device=device)
+
+
+@constant
+def unit_coordinates(ny: int, nx: int, *, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return x and y of the cell centres, from 0 to 1 over the grid, as (1, 2, y, x)."""
+    y = (count(0, ny, device=device) + 0.5) / ny
+    x = (count(0, nx, device=device) + 0.5) / nx
+    return torch.stack((x.expand(ny, nx), y[:, None].expand(ny, nx)))[None].to(dtype)
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """Return half-precision tensors as float32 and others unchanged."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def make_mlp(width: int, hidden: int, out: int | None = None) -> nn.Sequential:
+    """Return two linear layers with GELU between them."""
+    return nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, out or width))
 
 
 class GridConv2d(nn.Conv2d):
@@ -67,7 +85,7 @@ class GridConv2d(nn.Conv2d):
 
 
 def wrapped(x: Tensor, reach: int, dim: int) -> Tensor:
-    """A periodic field continued by some points at both ends of an axis, also of a shorter one."""
+    """Extend a periodic field by ``reach`` points at both ends of an axis of any length."""
     n = x.shape[dim]
     if reach > n:
         turns = -(-reach // n)
@@ -76,7 +94,7 @@ def wrapped(x: Tensor, reach: int, dim: int) -> Tensor:
 
 
 def padded_to_multiple(x: Float[Tensor, "b c y x"], multiple: int) -> Float[Tensor, "b c v w"]:
-    """The field with its last row and column repeated until both sizes are a multiple."""
+    """Repeat the last row and column until both sizes are a multiple."""
     ny, nx = x.shape[-2:]
     if ny % multiple == 0 and nx % multiple == 0:
         return x
@@ -84,23 +102,22 @@ def padded_to_multiple(x: Float[Tensor, "b c y x"], multiple: int) -> Float[Tens
 
 
 def lattice_shape(shape: tuple[int, int], patch: int) -> tuple[int, int]:
-    """Rows and columns of patches that cover a grid."""
+    """Return the rows and columns of patches that cover a grid."""
     return -(-shape[0] // patch), -(-shape[1] // patch)
 
 
 def to_patches(x: Float[Tensor, "b c y x"], patch: int) -> Float[Tensor, "b n v"]:
-    """The values of every patch, ordered (channel, row, column)."""
+    """Return the values of every patch, ordered (channel, row, column)."""
+    x = padded_to_multiple(x, patch)
     b, c, ny, nx = x.shape
-    rows, columns = lattice_shape((ny, nx), patch)
-    x = F.pad(x, (0, -nx % patch, 0, -ny % patch), mode="replicate")
-    cells = x.reshape(b, c, rows, patch, columns, patch).permute(0, 2, 4, 1, 3, 5)
-    return cells.reshape(b, rows * columns, c * patch**2)
+    cells = x.reshape(b, c, ny // patch, patch, nx // patch, patch).permute(0, 2, 4, 1, 3, 5)
+    return cells.reshape(b, (ny // patch) * (nx // patch), c * patch**2)
 
 
 def from_patches(
     values: Float[Tensor, "b n v"], patch: int, shape: tuple[int, int]
 ) -> Float[Tensor, "b c y x"]:
-    """The field of a shape whose patches have these values: ``to_patches`` undone."""
+    """Invert ``to_patches`` for a grid of the given shape."""
     b, _, size = values.shape
     rows, columns = lattice_shape(shape, patch)
     channels = size // patch**2
@@ -109,8 +126,21 @@ def from_patches(
     return field[..., : shape[0], : shape[1]]
 
 
+def resize_tokens(
+    tokens: Float[Tensor, "b n d"],
+    shape: tuple[int, int],
+    wanted: tuple[int, int],
+    mode: str = "bicubic",
+) -> Float[Tensor, "b m d"]:
+    """Interpolate tokens from a lattice of one shape to one of another."""
+    if shape == wanted:
+        return tokens
+    lattice = tokens.mT.unflatten(-1, shape)
+    return F.interpolate(lattice, wanted, mode=mode, align_corners=False).flatten(2).mT
+
+
 class Positions(nn.Module):
-    """A learned vector per place of the lattice."""
+    """A learned vector for every site of a token lattice, interpolated to other lattices."""
 
     def __init__(self, shape: tuple[int, int], width: int) -> None:
         super().__init__()
@@ -118,10 +148,5 @@ class Positions(nn.Module):
         nn.init.trunc_normal_(self.table, std=0.02)
 
     def forward(self, shape: tuple[int, int]) -> Float[Tensor, "n d"]:
-        """Those of a lattice of a shape."""
-        table: Tensor = self.table
-        if shape != tuple(table.shape[:2]):
-            lattice = table.permute(2, 0, 1)[None]
-            resized = F.interpolate(lattice, shape, mode="bicubic", align_corners=False)
-            table = resized[0].permute(1, 2, 0)
-        return table.flatten(0, 1)
+        ny, nx, _ = self.table.shape
+        return resize_tokens(self.table.flatten(0, 1)[None], (ny, nx), shape)[0]

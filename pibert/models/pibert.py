@@ -2,7 +2,7 @@
 
     field -> Fourier + wavelets, gated -> 1x1 projection -> patches -> parameter token (last)
           -> positions -> pre-norm blocks with physics-biased attention -> norm
-          -> patches to pixels -> + scale * last frame -> three-convolution refinement
+          -> patches to points -> + scale * last frame -> three-convolution refinement
 
 The output starts at zero correction: an untrained model repeats the last frame exactly. Grids that
 are not a multiple of the patch are extended by repeating their last row and column, and the output
@@ -21,9 +21,19 @@ from pibert.fields import PARAMETER_WIDTH, FieldSpec, Normalizer
 from pibert.models.attention import Block, PhysicsBias
 from pibert.models.encoder import Gate, HybridEncoder, folded_decoding, folded_tokens
 from pibert.models.fourier import FourierBranch
-from pibert.models.layers import Answer, Fields, Mask, Vector, lattice_shape
+from pibert.models.layers import (
+    Answer,
+    Fields,
+    Mask,
+    Vector,
+    full_precision,
+    lattice_shape,
+    make_mlp,
+    padded_to_multiple,
+    resize_tokens,
+)
 from pibert.models.reconstruction import PODModes, first_guess
-from pibert.models.stepper import Stepper, StepperConfig, at_least_one, known_points, zero
+from pibert.models.stepper import Stepper, StepperConfig, known_points, zero
 from pibert.models.wavelet import Wavelet, WaveletBranch
 from pibert.physics import find_family
 
@@ -41,19 +51,13 @@ class PIBERTConfig(StepperConfig):
     refine_width: int = 32
     mlp_ratio: int = 4
     dropout: float = 0.02
-    """Of the tokens as they enter the blocks."""
-    in_channels: int | None = None
-    """None: history times the channels of the field spec."""
-    out_channels: int | None = None
-    """None: horizon times the channels of the field spec."""
+    """Dropout of the tokens as they enter the blocks."""
     branches: Literal["hybrid", "fourier", "wavelet"] = "hybrid"
     gate: Gate = "scalar"
     wavelet: Wavelet = "fixed"
     wavelet_levels: int = 1
     unitary: bool = False
     """Column-unitary mode weights and orthonormal sub-band mixing: a nonexpansive encoder."""
-    fold: bool = True
-    """Multiply out the affine ends (same function); off, or with a spatial gate: the plain form."""
     attention_bias: float = 0.12
     """lambda_att; 0 leaves the attention unbiased."""
     family: str | None = None
@@ -63,29 +67,13 @@ class PIBERTConfig(StepperConfig):
     parameter_token: bool = True
     refine: bool = True
     fill_modes: int = 0
-    """Principal modes of training fields that the reconstruction starts from; 0: a thin plate."""
+    """POD modes of training fields that the reconstruction starts from; 0: a thin plate."""
 
     def __post_init__(self) -> None:
-        # Named, as slots make a class that a bare super() does not know.
+        # Called by name: a bare super() fails in a dataclass with slots.
         StepperConfig.__post_init__(self)
-        at_least_one(self, "width", "heads", "depth", "patch", "fourier_modes")
-        at_least_one(self, "refine_width", "mlp_ratio", "wavelet_levels")
-        for name in ("in_channels", "out_channels"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1 or None, found {value}")
-        if self.fill_modes < 0:
-            raise ValueError(f"fill_modes must be zero or positive, found {self.fill_modes}")
-        if not 0 <= self.dropout < 1:
+        if self.dropout >= 1:
             raise ValueError(f"dropout must be in [0, 1), found {self.dropout}")
-        if not 0 <= self.attention_bias < float("inf"):
-            raise ValueError(
-                f"attention_bias (lambda_att) must be zero or positive, found {self.attention_bias}"
-            )
-        if self.branches not in ("hybrid", "fourier", "wavelet"):
-            raise ValueError(
-                f"branches must be 'hybrid', 'fourier' or 'wavelet', found {self.branches!r}"
-            )
 
 
 PRESETS: dict[str, PIBERTConfig] = {
@@ -99,33 +87,22 @@ class PIBERT(Stepper):
 
     embedded = "tokens of the patches after the last norm"
     PRETRAINED_HEADS = ("mpp_head", "ecp_head")
-    """Modules that nothing but pretraining uses."""
+    """Modules that only pretraining uses."""
 
     def __init__(self, config: PIBERTConfig, spec: FieldSpec) -> None:
-        super().__init__(config, spec, config.in_channels, config.out_channels)
-        if self.in_channels != config.history * len(spec.channels):
-            raise ValueError(
-                f"in_channels must be history x channels = {config.history} x "
-                f"{len(spec.channels)} {list(spec.channels)}, found {self.in_channels}"
-            )
-        if self.out_channels % config.horizon:
-            raise ValueError(
-                f"out_channels must be a multiple of horizon={config.horizon}, "
-                f"found {self.out_channels}"
-            )
+        super().__init__(config, spec)
         if config.family is not None:
             find_family(config.family)
-        ny, nx = spec.grid.shape
-        self.check_size((ny, nx))
+        self.check_size(spec.grid.shape)
         d, patch = config.width, config.patch
-        self.token_shape = self.token_lattice((ny, nx))
-        self.encoder = self._build_encoder((ny, nx))
+        self.token_shape = self.token_lattice(spec.grid.shape)
+        self.encoder = self._build_encoder()
+        self.folds = self.encoder.is_affine
+        """Whether the affine ends are folded; False gives the same function in the plain form."""
         self.projection = nn.Conv2d(d, d, 1)
         self.patch_embedding = nn.Conv2d(d, d, patch, stride=patch)
         self.parameter_embedding = (
-            nn.Sequential(nn.Linear(PARAMETER_WIDTH, d), nn.GELU(), nn.Linear(d, d))
-            if config.parameter_token
-            else None
+            make_mlp(PARAMETER_WIDTH, d, d) if config.parameter_token else None
         )
         num_tokens = self.token_shape[0] * self.token_shape[1] + config.parameter_token
         self.positions = nn.Parameter(torch.empty(num_tokens, d))
@@ -147,9 +124,11 @@ class PIBERT(Stepper):
         self.expand = nn.Linear(d, patch**2 * d)
         self.read_out = nn.Conv2d(d, self.out_channels, 1)
         self.mpp_head = nn.Linear(d, patch**2 * self.in_channels)
-        self.ecp_head = nn.Sequential(nn.Linear(d, d // 2), nn.GELU(), nn.Linear(d // 2, 1))
+        self.ecp_head = make_mlp(d, d // 2, 1)
         self.pod_modes = (
-            PODModes(config.fill_modes, (self.in_channels, ny, nx)) if config.fill_modes else None
+            PODModes(config.fill_modes, (self.in_channels, *spec.grid.shape))
+            if config.fill_modes
+            else None
         )
         self.skip_scale = nn.Parameter(torch.ones(1)) if config.residual else None
         self.refinement = self._build_refinement() if config.refine else None
@@ -157,8 +136,8 @@ class PIBERT(Stepper):
         zero(self.read_out)
         zero(self.mpp_head)
 
-    def _build_encoder(self, shape: tuple[int, int]) -> HybridEncoder:
-        config, channels = self.config, self.in_channels
+    def _build_encoder(self) -> HybridEncoder:
+        config, channels, shape = self.config, self.in_channels, self.spec.grid.shape
         fourier = wavelet = None
         if config.branches != "wavelet":
             fourier = FourierBranch(
@@ -186,17 +165,12 @@ class PIBERT(Stepper):
             last,
         )
 
-    @property
-    def folds(self) -> bool:
-        """Whether the way from field to tokens is folded; the decoder always can be."""
-        return self.config.fold and self.encoder.is_affine
-
     def patch(self, shape: tuple[int, int]) -> int:
-        """Points along a side of a token, on any grid."""
+        """Return the side of a token in points: the same on any grid."""
         return self.config.patch
 
     def token_lattice(self, shape: tuple[int, int]) -> tuple[int, int]:
-        """Rows and columns of tokens on a grid."""
+        """Return the rows and columns of tokens on a grid."""
         return lattice_shape(shape, self.config.patch)
 
     def calibrate(
@@ -206,9 +180,9 @@ class PIBERT(Stepper):
         parameters: Float[Tensor, "n q"] | None = None,
         mask: Tensor | None = None,
     ) -> None:
-        """Give the physics bias its units and the scale of each residual over training samples.
+        """Set the units and residual scales of the physics bias, and the POD modes.
 
-        POD modes to start the reconstruction from are taken from the same samples.
+        ``x`` holds standardised training samples.
         """
         if self.physics_bias is not None:
             if normalizer is not None:
@@ -218,18 +192,17 @@ class PIBERT(Stepper):
             self.pod_modes.fit(x, known_points(mask, x))
 
     def forward(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Answer:
-        """The next frames, standardised as the input; arguments as of ``Stepper.forward``.
+        """Return the next frames, standardised like the input; arguments as for ``Stepper``.
 
-        Unknown pixels do not count in the physics bias either.
+        Unknown points do not count in the physics bias either.
         """
         x = self.prepared(x, parameters, mask)
         tokens = self._encode(x, parameters, mask)
-        ny, nx = x.shape[-2:]
-        field = self._to_grid(self._decode(tokens), self.out_channels, (ny, nx))
+        field = self._to_grid(self._decode(tokens), self.out_channels, x.shape[-2:])
         if self.skip_scale is not None:
             field = field + self.skip_scale * self.last_frame(x)
         if self.refinement is not None:
-            # Channels last is the layout that the convolutions compute in on CPU and GPU alike.
+            # Convolutions compute in channels-last layout on CPU and GPU.
             both = torch.cat((field, x), dim=1).contiguous(memory_format=torch.channels_last)
             field = field + self.refinement(both).contiguous()
         return field
@@ -237,22 +210,22 @@ class PIBERT(Stepper):
     def encode(
         self, x: Fields, parameters: Vector = None, mask: Mask = None
     ) -> Float[Tensor, "b n d"]:
-        """Tokens after the last norm, row by row, the parameter token last."""
+        """Return the tokens after the last norm, row by row, the parameter token last."""
         return self._encode(self.prepared(x, parameters, mask), parameters, mask)
 
     def embed(
         self, x: Fields, parameters: Vector = None, mask: Mask = None
     ) -> Float[Tensor, "b d v w"]:
-        """The tokens of the patches on their lattice, without the parameter token."""
+        """Return the patch tokens on their lattice, without the parameter token."""
         tokens = self.encode(x, parameters, mask)
         ty, tx = self.token_lattice((x.shape[-2], x.shape[-1]))
         return tokens[:, : ty * tx].mT.unflatten(-1, (ty, tx))
 
     def reconstruct(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Fields:
-        """Masked physics prediction: the complete input field, through the head per token.
+        """Return the complete input field (masked physics prediction).
 
-        As the prediction corrects the last frame, this corrects a guess at unknown pixels: a smooth
-        field, or with ``fill_modes`` the likeliest of such fields as it was calibrated with.
+        The head corrects a first guess at unknown points: a smooth field, or with ``fill_modes``
+        the most likely field under the POD modes.
         """
         x = self.prepared(x, parameters, mask)
         tokens = self._encode(x, parameters, mask)
@@ -264,11 +237,11 @@ class PIBERT(Stepper):
     def consistency(
         self, x: Fields, parameters: Vector = None, mask: Mask = None
     ) -> Float[Tensor, " b"]:
-        """Equation consistency prediction: the logit that the field obeys its equations."""
+        """Return the logit that the field obeys its equations (equation consistency prediction)."""
         return self.ecp_head(self.encode(x, parameters, mask).mean(1)).squeeze(-1)
 
     def check_size(self, shape: tuple[int, int]) -> None:
-        """As ``Stepper.check_size``."""
+        """Require at least one patch."""
         patch = self.config.patch
         if min(shape) < patch:
             raise ValueError(
@@ -277,15 +250,13 @@ class PIBERT(Stepper):
             )
 
     def _encode(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
-        ny, nx = x.shape[-2:]
-        patch = self.config.patch
         bias = self._logit_bias(x, parameters, mask)
-        padded = F.pad(x, (0, -nx % patch, 0, -ny % patch), mode="replicate")
-        tokens = self._embed(padded)
+        tokens = self._embed(padded_to_multiple(x, self.config.patch))
         if self.parameter_embedding is not None:
             known = self.parameter_vector(x, parameters)
             tokens = torch.cat((tokens, self.parameter_embedding(known)[:, None]), dim=1)
-        tokens = self.dropout(tokens + self._positions(self.token_lattice((ny, nx))))
+        lattice = self.token_lattice((x.shape[-2], x.shape[-1]))
+        tokens = self.dropout(tokens + self._positions(lattice))
         for block in self.blocks:
             tokens = block(tokens, bias)
         return self.norm(tokens)
@@ -296,13 +267,13 @@ class PIBERT(Stepper):
             return features.flatten(2).mT
         # Spectral sums stay in full precision under autocast.
         with torch.autocast(x.device.type, enabled=False):
-            x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+            x = full_precision(x)
             return folded_tokens(x, self.encoder, self.projection, self.patch_embedding)
 
     def _logit_bias(
         self, x: Tensor, parameters: Tensor | None, mask: Tensor | None
     ) -> Float[Tensor, "b n"] | None:
-        """-lambda r_j; zero for the parameter token."""
+        """Return -lambda r_j; zero for the parameter token."""
         if self.physics_bias is None:
             return None
         residual = self.physics_bias(x, parameters, mask)
@@ -311,24 +282,23 @@ class PIBERT(Stepper):
     def _positions(self, token_shape: tuple[int, int]) -> Tensor:
         if token_shape == self.token_shape:
             return self.positions
-        ty, tx = self.token_shape
-        lattice = self.positions[: ty * tx].view(1, ty, tx, -1).permute(0, 3, 1, 2)
-        resized = F.interpolate(lattice, token_shape, mode="bicubic", align_corners=False)
-        return torch.cat((resized.flatten(2).mT[0], self.positions[ty * tx :]))
+        count = self.token_shape[0] * self.token_shape[1]
+        resized = resize_tokens(self.positions[None, :count], self.token_shape, token_shape)
+        return torch.cat((resized[0], self.positions[count:]))
 
     def _decode(self, tokens: Tensor) -> Tensor:
-        """Pixels of every spatial token, (y, x, channel) last."""
-        if self.config.fold:
+        """Return the points of every token, (y, x, channel) last."""
+        if self.folds:
             return folded_decoding(tokens, self.expand, self.read_out)
         b, n, d = tokens.shape
-        pixels = self.expand(tokens).view(b, n * self.config.patch**2, d, 1)
-        return self.read_out(pixels.transpose(1, 2)).transpose(1, 2).reshape(b, n, -1)
+        points = self.expand(tokens).view(b, n * self.config.patch**2, d, 1)
+        return self.read_out(points.transpose(1, 2)).transpose(1, 2).reshape(b, n, -1)
 
-    def _to_grid(self, pixels: Tensor, channels: int, shape: tuple[int, ...]) -> Tensor:
-        """(b, n, P P c) to (b, c, y, x), without the parameter token, cropped to shape."""
+    def _to_grid(self, points: Tensor, channels: int, shape: tuple[int, ...]) -> Tensor:
+        """Map (b, n, P P c) to (b, c, y, x), without the parameter token, cropped to shape."""
         (ny, nx), patch = shape, self.config.patch
         ty, tx = self.token_lattice((ny, nx))
-        b = pixels.shape[0]
-        cells = pixels[:, : ty * tx].view(b, ty, tx, patch, patch, channels)
+        b = points.shape[0]
+        cells = points[:, : ty * tx].view(b, ty, tx, patch, patch, channels)
         field = cells.permute(0, 5, 1, 3, 2, 4).reshape(b, channels, ty * patch, tx * patch)
         return field[..., :ny, :nx]

@@ -1,10 +1,10 @@
 """Multiresolution PIBERT: wavelet cycles with local operators, and attention on the coarsest scale.
 
-The step operator is written in the non-standard form of Beylkin, Coifman and Rokhlin (Comm. Pure
-Appl. Math. 44, 1991). An orthonormal Haar transform splits features into averages s and details d,
-level by level. On fine levels the operator is nearly diagonal, so a small convolution on (s, d)
-together is enough. On the coarsest level it is dense, and there the global parts of PIBERT act on
-a few hundred tokens: a Fourier multiplier and physics-biased attention.
+The step operator has the non-standard form of Beylkin, Coifman and Rokhlin (Comm. Pure Appl. Math.
+44, 1991). An orthonormal Haar transform splits features into averages s and details d, level by
+level. On fine levels the operator is nearly diagonal, so a small convolution on (s, d) together is
+enough. On the coarsest level it is dense, and the global operators of PIBERT act on a few hundred
+tokens: a Fourier multiplier and physics-biased attention.
 
     fields, known points, coordinates, products of the equations -> 3x3 lift, + parameters
     -> Haar: bands (s_1, d_1) of the finest level
@@ -16,12 +16,12 @@ a few hundred tokens: a Fourier multiplier and physics-biased attention.
                              back up: s_{l-1} = Haar^-1(s_l, d_l)
     -> Haar^-1 -> 1x1 head, added to the last frame
 
-Between the first transform and the last one the model works on bands alone, which have half the
-points of the grid along each side, or fewer. Tokens persist from cycle to cycle. The head starts at
-zero: an untrained model is persistence. Level l has its own weights up to ``own_levels``; deeper
-levels share those of the last, and there are no learned positions. So one set of weights serves
-every grid. On larger grids more levels keep the coarsest scale below ``most_tokens``, and the cost
-grows linearly with the number of points.
+Between the first and the last transform the model works on bands, which have at most half the
+points of the grid along each side. Tokens persist from cycle to cycle. The head starts at zero: an
+untrained model is persistence. Level l has separate weights up to ``own_levels``; deeper levels
+share those of the last, and there are no learned positions. So one set of weights serves every
+grid. On larger grids more levels keep the coarsest level below ``most_tokens``, and the cost grows
+linearly with the number of points.
 """
 
 import math
@@ -44,11 +44,14 @@ from pibert.models.layers import (
     Vector,
     constant,
     count,
+    full_precision,
+    lattice_shape,
+    make_mlp,
     padded_to_multiple,
     wrapped,
 )
 from pibert.models.reconstruction import PODModes, first_guess
-from pibert.models.stepper import Stepper, StepperConfig, at_least_one, known_points, zero
+from pibert.models.stepper import Stepper, StepperConfig, known_points, zero
 from pibert.physics import find_family
 from pibert.physics.derivatives import ddx, ddy
 
@@ -57,8 +60,10 @@ from pibert.physics.derivatives import ddx, ddy
 class PIBERTMRConfig(StepperConfig):
     """Sizes and switches; the defaults are the ``base`` preset."""
 
+    MAY_BE_ZERO = ("fourier_modes",)
+
     width: int = 32
-    """Features of a point."""
+    """Features of each point."""
     local_width: int = 72
     """Hidden channels of a local operator."""
     token_width: int = 64
@@ -66,32 +71,24 @@ class PIBERTMRConfig(StepperConfig):
     mlp_ratio: int = 2
     cycles: int = 6
     levels: int = 2
-    """Least number of levels."""
+    """Levels on grids of up to ``most_tokens`` tokens."""
     most_tokens: int = 1024
-    """A grid with more tokens on the coarsest level gets further levels."""
+    """Tokens on the coarsest level; larger grids get more levels instead."""
     own_levels: int = 2
-    """Finest levels with weights of their own; deeper levels share those of the last one."""
-    modes: int = 5
+    """Finest levels with separate weights; deeper levels share those of the last one."""
+    fourier_modes: int = 5
     """Largest wavenumber of the Fourier multiplier, in cycles per domain; 0: no multiplier."""
     coordinates: bool = True
-    """Tell the model where a point lies."""
+    """Use the coordinates of the points as input."""
     equation_terms: bool = True
-    """Give it products of the governing equations as input."""
+    """Use products of the governing equations as input."""
     attention_bias: float = 0.12
     """lambda_att; 0 leaves the attention unbiased."""
     family: str | None = None
     """PDE family of the bias; None: the family of the field spec."""
     parameter_token: bool = True
     fill_modes: int = 0
-    """Principal modes of training fields that the reconstruction starts from; 0: a thin plate."""
-
-    def __post_init__(self) -> None:
-        StepperConfig.__post_init__(self)
-        at_least_one(self, "width", "local_width", "token_width", "heads", "mlp_ratio", "cycles")
-        at_least_one(self, "levels", "most_tokens", "own_levels")
-        for name in ("modes", "fill_modes", "attention_bias"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be zero or positive, found {getattr(self, name)}")
+    """POD modes of training fields that the reconstruction starts from; 0: a thin plate."""
 
 
 PRESETS: dict[str, PIBERTMRConfig] = {
@@ -105,9 +102,9 @@ PRESETS: dict[str, PIBERTMRConfig] = {
 def haar_kernel(
     channels: int, dtype: torch.dtype, device: torch.device
 ) -> Float[Tensor, "k c 2 2"]:
-    """The transform of all channels as a convolution with a stride of 2: one fast kernel."""
+    """Return the Haar transform of all channels as the kernel of a convolution with stride 2."""
     bit = count(0, 2, device=device)
-    across = bit[:, None, None] * bit  # (band, y, x): differences along x, of the points of a cell
+    across = bit[:, None, None] * bit  # (band, y, x): differences of a cell along x
     along = (bit[:, None] * bit)[:, :, None]  # and along y
     signs = 1 - 2 * ((along[:, None] + across) % 2)  # s, d_x, d_y, d_xy
     signs = signs.view(4, 1, 1, 2, 2).to(dtype) / 2
@@ -116,12 +113,12 @@ def haar_kernel(
 
 
 def analyse(x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k v w"]:
-    """Averages of all channels, then their details along x, along y and along both."""
+    """Return averages of all channels, then their details along x, along y and along both."""
     return F.conv2d(x, haar_kernel(x.shape[1], x.dtype, x.device), stride=2)
 
 
 def synthesise(bands: Float[Tensor, "b k v w"]) -> Float[Tensor, "b c y x"]:
-    """The inverse of ``analyse``."""
+    """Invert ``analyse``."""
     kernel = haar_kernel(bands.shape[1] // 4, bands.dtype, bands.device)
     return F.conv_transpose2d(bands, kernel, stride=2)
 
@@ -141,7 +138,7 @@ class LocalOperator(nn.Module):
 
 
 class GlobalOperator(nn.Module):
-    """What acts on the tokens of the coarsest level in one cycle."""
+    """The operator on the tokens of the coarsest level in one cycle."""
 
     def __init__(self, config: PIBERTMRConfig, grid: Grid) -> None:
         super().__init__()
@@ -149,11 +146,11 @@ class GlobalOperator(nn.Module):
         self.enter = nn.Linear(config.width, d)
         self.neighbours = GridConv2d(d, d, 3, grid, groups=d)
         self.fourier, self.fourier_in, self.fourier_out = None, None, None
-        if config.modes:
-            part = max(1, d // 4)
-            self.fourier_in = nn.Linear(d, part)
-            self.fourier = FourierMultiplier(part, config.modes)
-            self.fourier_out = nn.Linear(part, d)
+        if config.fourier_modes:
+            narrow = max(1, d // 4)
+            self.fourier_in = nn.Linear(d, narrow)
+            self.fourier = FourierMultiplier(narrow, config.fourier_modes)
+            self.fourier_out = nn.Linear(narrow, d)
         self.block = Block(d, config.heads, config.mlp_ratio)
         self.norm = nn.LayerNorm(d)
         self.leave = nn.Linear(d, config.width)
@@ -165,15 +162,15 @@ class GlobalOperator(nn.Module):
         tokens: Float[Tensor, "b n d"],
         bias: Float[Tensor, "b n"] | None,
     ) -> tuple[Float[Tensor, "b c ty tx"], Float[Tensor, "b n d"]]:
-        """The change of the averages, and the tokens after the cycle."""
+        """Return the change of the averages, and the tokens after the cycle."""
         lattice = (s.shape[-2], s.shape[-1])
         size = lattice[0] * lattice[1]
-        own = tokens[:, :size] + self.enter(s.flatten(2).mT)
-        own = own + self.neighbours(own.mT.unflatten(-1, lattice)).flatten(2).mT
+        local = tokens[:, :size] + self.enter(s.flatten(2).mT)
+        local = local + self.neighbours(local.mT.unflatten(-1, lattice)).flatten(2).mT
         if self.fourier is not None:
             assert self.fourier_in is not None and self.fourier_out is not None
-            own = own + self.fourier_out(self.fourier(self.fourier_in(own), lattice))
-        tokens = self.block(torch.cat((own, tokens[:, size:].to(own.dtype)), dim=1), bias)
+            local = local + self.fourier_out(self.fourier(self.fourier_in(local), lattice))
+        tokens = self.block(torch.cat((local, tokens[:, size:].to(local.dtype)), dim=1), bias)
         change = self.leave(self.norm(tokens[:, :size]))
         return change.mT.unflatten(-1, lattice), tokens
 
@@ -193,7 +190,7 @@ class Cycle(nn.Module):
     def forward(
         self, bands: Tensor, tokens: Tensor, bias: Tensor | None, levels: int
     ) -> tuple[Tensor, Tensor]:
-        """The bands of the finest level after the cycle, and the tokens."""
+        """Return the bands of the finest level after the cycle, and the tokens."""
         details = []
         for level in range(levels):
             if level:
@@ -213,7 +210,7 @@ class PIBERTMR(Stepper):
 
     embedded = "features of the points before the head"
     PRETRAINED_HEADS = ("mpp_head", "ecp_head")
-    """Modules that nothing but pretraining uses."""
+    """Modules that only pretraining uses."""
 
     def __init__(self, config: PIBERTMRConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
@@ -223,15 +220,14 @@ class PIBERTMR(Stepper):
         self.check_size(shape)
         self.terms = EquationTerms(spec) if config.equation_terms else None
         features = self.in_channels + 1 + (self.terms.num_terms if self.terms is not None else 0)
+        self._periodic = (spec.grid.periodic_y, spec.grid.periodic_x)
         if config.coordinates:
-            features += _coordinates(spec.grid, shape, torch.float32, torch.device("cpu")).shape[1]
+            features += 2 + sum(self._periodic)
         w, d = config.width, config.token_width
         self.lift = GridConv2d(features, w, 3, spec.grid)
         self.parameter_features = nn.Linear(PARAMETER_WIDTH, w)
         self.parameter_embedding = (
-            nn.Sequential(nn.Linear(PARAMETER_WIDTH, d), nn.GELU(), nn.Linear(d, d))
-            if config.parameter_token
-            else None
+            make_mlp(PARAMETER_WIDTH, d, d) if config.parameter_token else None
         )
         self.physics_bias = None
         if config.attention_bias > 0 and (config.family or spec.family):
@@ -242,8 +238,8 @@ class PIBERTMR(Stepper):
         self.cycles = nn.ModuleList(Cycle(config, spec.grid, levels) for _ in range(config.cycles))
         self.head = nn.Conv2d(w, self.out_channels, 1)
         self.mpp_head = nn.Conv2d(w, self.in_channels, 1)
-        self.ecp_head = nn.Sequential(nn.Linear(d + w, d // 2), nn.GELU(), nn.Linear(d // 2, 1))
-        self.modes = (
+        self.ecp_head = make_mlp(d + w, d // 2, 1)
+        self.pod_modes = (
             PODModes(config.fill_modes, (self.in_channels, *shape)) if config.fill_modes else None
         )
         zero(self.head)
@@ -251,24 +247,23 @@ class PIBERTMR(Stepper):
 
     @property
     def blocks(self) -> list[Block]:
-        """The transformer blocks, cycle by cycle."""
+        """The transformer blocks in order."""
         return [cycle.coarsest.block for cycle in self.cycles]  # type: ignore[union-attr,misc]
 
     def levels(self, shape: tuple[int, int]) -> int:
-        """Levels on a grid: enough for at most ``most_tokens`` on the coarsest one."""
-        (ny, nx), levels = shape, self.config.levels
-        while -(-ny // 2**levels) * -(-nx // 2**levels) > self.config.most_tokens:
+        """Return the levels on a grid: enough for at most ``most_tokens`` on the coarsest one."""
+        levels = self.config.levels
+        while math.prod(lattice_shape(shape, 2**levels)) > self.config.most_tokens:
             levels += 1
         return levels
 
     def patch(self, shape: tuple[int, int]) -> int:
-        """Points along a side of a token on a grid."""
+        """Return the side of a token in points."""
         return 2 ** self.levels(shape)
 
     def token_lattice(self, shape: tuple[int, int]) -> tuple[int, int]:
-        """Rows and columns of tokens on a grid."""
-        patch = self.patch(shape)
-        return -(-shape[0] // patch), -(-shape[1] // patch)
+        """Return the rows and columns of tokens on a grid."""
+        return lattice_shape(shape, self.patch(shape))
 
     def calibrate(
         self,
@@ -277,9 +272,9 @@ class PIBERTMR(Stepper):
         parameters: Float[Tensor, "n q"] | None = None,
         mask: Tensor | None = None,
     ) -> None:
-        """Set physical units and the scales of terms and residuals from training samples.
+        """Set physical units, scales of terms and residuals, and POD modes.
 
-        Modes to start the reconstruction from are taken from the same samples.
+        ``x`` holds standardised training samples.
         """
         known = known_points(mask, x)
         if self.physics_bias is not None:
@@ -290,11 +285,11 @@ class PIBERTMR(Stepper):
             if normalizer is not None:
                 self.terms.set_normalizer(normalizer)
             self.terms.calibrate(self._newest(x), known)
-        if self.modes is not None:
-            self.modes.fit(x, known)
+        if self.pod_modes is not None:
+            self.pod_modes.fit(x, known)
 
     def forward(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Answer:
-        """The next frames, standardised as the input; arguments as of ``Stepper.forward``."""
+        """Return the next frames, standardised like the input; arguments as for ``Stepper``."""
         x = self.prepared(x, parameters, mask)
         field = self.head(self._features(x, parameters, mask)[0])
         return field + self.last_frame(x) if self.config.residual else field
@@ -302,42 +297,42 @@ class PIBERTMR(Stepper):
     def encode(
         self, x: Fields, parameters: Vector = None, mask: Mask = None
     ) -> Float[Tensor, "b n d"]:
-        """Tokens after the last norm, row by row, the parameter token last."""
+        """Return the tokens after the last norm, row by row, the parameter token last."""
         x = self.prepared(x, parameters, mask)
         return self._features(x, parameters, mask)[1]
 
     def embed(
         self, x: Fields, parameters: Vector = None, mask: Mask = None
     ) -> Float[Tensor, "b d y x"]:
-        """The features of the points before the head."""
+        """Return the features of the points before the head."""
         return self._features(self.prepared(x, parameters, mask), parameters, mask)[0]
 
     def reconstruct(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Fields:
-        """Masked physics prediction: the complete input, as a correction of a first guess."""
+        """Return the complete input field (masked physics prediction): a corrected first guess."""
         x = self.prepared(x, parameters, mask)
         correction = self.mpp_head(self._features(x, parameters, mask)[0])
         if mask is None:
             return x + correction
-        return first_guess(x, known_points(mask, x), self.spec.grid, self.modes) + correction
+        return first_guess(x, known_points(mask, x), self.spec.grid, self.pod_modes) + correction
 
     def consistency(
         self, x: Fields, parameters: Vector = None, mask: Mask = None
     ) -> Float[Tensor, " b"]:
-        """Equation consistency prediction: the logit that the field obeys its equations."""
+        """Return the logit that the field obeys its equations (equation consistency prediction)."""
         x = self.prepared(x, parameters, mask)
         features, tokens = self._features(x, parameters, mask)
         pooled = torch.cat((tokens.mean(1), features.abs().mean((2, 3))), dim=1)
         return self.ecp_head(pooled).squeeze(-1)
 
     def check_size(self, shape: tuple[int, int]) -> None:
-        """As ``Stepper.check_size``."""
+        """Require at least one token."""
         least = 2**self.config.levels
         if min(shape) < least:
-            fits = min(shape).bit_length() - 1
-            remedy = f"set levels={fits} (in a configuration: model.options.levels)"
+            fitting = min(shape).bit_length() - 1
+            remedy = f"set levels={fitting} (in a configuration: model.options.levels)"
             raise ValueError(
                 f"{self.config.levels} levels need a grid of at least {least} x {least} points, "
-                f"found {shape[0]} x {shape[1]}; {remedy if fits else 'take a finer grid'}"
+                f"found {shape[0]} x {shape[1]}; {remedy if fitting else 'use a finer grid'}"
             )
 
     def _newest(self, x: Tensor) -> Tensor:
@@ -346,12 +341,12 @@ class PIBERTMR(Stepper):
     def _features(
         self, x: Tensor, parameters: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Features of the points, (b, w, y, x), and tokens after the last norm, (b, n, d)."""
+        """Return features of the points, (b, w, y, x), and normalised tokens, (b, n, d)."""
         shape = (x.shape[-2], x.shape[-1])
         levels, known = self.levels(shape), known_points(mask, x)
         vector = self.parameter_vector(x, parameters)
         inputs = self._inputs(x, None if mask is None else known, shape)
-        # Channels last: what the convolutions want, and the order of features in a token.
+        # Channels last: the layout of the convolutions and the order of features in a token.
         lifted = self.lift(inputs.contiguous(memory_format=torch.channels_last))
         field = lifted + self.parameter_features(vector)[:, :, None, None]
         bands = analyse(padded_to_multiple(field, 2**levels))
@@ -366,44 +361,37 @@ class PIBERTMR(Stepper):
         return synthesise(bands)[..., : shape[0], : shape[1]], last.coarsest.norm(tokens)
 
     def _inputs(self, x: Tensor, known: Tensor | None, shape: tuple[int, int]) -> Tensor:
-        """Everything that the lift sees of each point."""
-        there = x.new_ones(x.shape[0], 1, *shape) if known is None else known[:, None].to(x.dtype)
-        parts = [x, there]
+        """Return the input channels of the lift."""
+        all_known = x.new_ones(x.shape[0], 1, *shape)
+        channels = [x, all_known if known is None else known[:, None].to(x.dtype)]
         if self.terms is not None:
-            parts.append(self.terms(self._newest(x), known).to(x.dtype))
+            channels.append(self.terms(self._newest(x), known).to(x.dtype))
         if self.config.coordinates:
-            places = _coordinates(self.spec.grid, shape, x.dtype, x.device)
-            parts.append(places.expand(x.shape[0], -1, -1, -1))
-        return torch.cat(parts, dim=1)
+            coordinates = _coordinates(self._periodic, shape, x.dtype, x.device)
+            channels.append(coordinates.expand(x.shape[0], -1, -1, -1))
+        return torch.cat(channels, dim=1)
 
     def _logit_bias(
         self, x: Tensor, parameters: Tensor | None, mask: Tensor | None, patch: int
     ) -> Float[Tensor, "b n"] | None:
-        """-lambda r_j; zero for the parameter token."""
+        """Return -lambda r_j; zero for the parameter token."""
         if self.physics_bias is None:
             return None
         residual = self.physics_bias(x, parameters, mask, patch)
         return F.pad(-self.config.attention_bias * residual, (0, self.config.parameter_token))
 
 
-def _coordinates(
-    grid: Grid, shape: tuple[int, int], dtype: torch.dtype, device: torch.device
-) -> Float[Tensor, "1 k y x"]:
-    return _places(grid.periodic_y, grid.periodic_x, *shape, dtype, device)
-
-
 @constant
-def _places(
-    periodic_y: bool, periodic_x: bool, ny: int, nx: int, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    """Coordinates x, y from -1 to 1; cosine and sine of those along a periodic direction."""
-    parts = []
-    for periodic, size, axis in ((periodic_x, nx, -1), (periodic_y, ny, -2)):
-        place = 2 * (count(0, size, device=device) + 0.5) / size - 1
-        place = place if axis == -1 else place[:, None]
-        waves = (torch.cos(torch.pi * place), torch.sin(torch.pi * place))
-        parts += [part.expand(ny, nx) for part in (waves if periodic else (place,))]
-    return torch.stack(parts)[None].to(dtype)
+def _coordinates(
+    periodic: tuple[bool, bool], shape: tuple[int, int], dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "1 k y x"]:
+    """Return x and y from -1 to 1; cosine and sine of pi x or pi y on periodic axes (y, x)."""
+    y, x = (2 * (count(0, size, device=device) + 0.5) / size - 1 for size in shape)
+    channels: list[Tensor] = []
+    for coordinate, wraps in ((x, periodic[1]), (y[:, None], periodic[0])):
+        angle = torch.pi * coordinate
+        channels += (angle.cos(), angle.sin()) if wraps else (coordinate,)
+    return torch.stack([channel.expand(shape) for channel in channels])[None].to(dtype)
 
 
 class EquationTerms(nn.Module):
@@ -437,7 +425,7 @@ class EquationTerms(nn.Module):
             self.scales[pairs:] = 1 / min(spec.grid.dx, spec.grid.dy)
 
     def set_normalizer(self, normalizer: Normalizer) -> None:
-        """Set what one standardised unit of each channel is in physical units."""
+        """Set the physical units of standardised values."""
         self.mean.copy_(torch.tensor(normalizer.mean))
         self.std.copy_(torch.tensor(normalizer.std))
 
@@ -452,24 +440,23 @@ class EquationTerms(nn.Module):
     def forward(
         self, frame: Float[Tensor, "b c y x"], known: Bool[Tensor, "b y x"] | None
     ) -> Float[Tensor, "b k y x"]:
-        """The scaled terms of standardised frames, zero at unknown points."""
+        """Return the scaled terms of standardised frames, zero at unknown points."""
         with torch.autocast(frame.device.type, enabled=False):
-            frame = frame.float() if frame.dtype in (torch.float16, torch.bfloat16) else frame
-            terms, _ = self._terms(frame, known)
+            terms, _ = self._terms(full_precision(frame), known)
             return terms / self.scales.to(terms.dtype)[:, None, None]
 
     def _terms(self, frame: Tensor, known: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The terms in physical units, zero where they are not defined, and where they are."""
-        mean, std = (part.to(frame.dtype)[:, None, None] for part in (self.mean, self.std))
+        """Return the terms in physical units, zero where undefined, and where they are defined."""
+        mean, std = (s.to(frame.dtype)[:, None, None] for s in (self.mean, self.std))
         fields = torch.addcmul(mean, frame, std)
-        # Slices, not index lists: those would be copied to the device in every call.
+        # Slices, not index lists, which would be copied to the device in every call.
         pairs = [fields[:, i : i + 1] * fields[:, i:] for i in range(fields.shape[1])]
         terms = torch.cat(pairs, dim=1)
         everywhere = torch.ones_like(frame[:, :1], dtype=torch.bool)
         here = everywhere if known is None else known[:, None]
         defined = here.expand(-1, terms.shape[1], -1, -1)
         if self.spec.velocity is not None:
-            u, v = (fields[:, place : place + 1] for place in self.spec.velocity)
+            u, v = (fields[:, index : index + 1] for index in self.spec.velocity)
             grid = at_resolution(self.spec.grid, (frame.shape[-2], frame.shape[-1]))
             advection = u * ddx(fields, grid) + v * ddy(fields, grid)
             inside = here if known is None else self._eroded(here)
@@ -478,7 +465,7 @@ class EquationTerms(nn.Module):
         return torch.where(defined, terms, 0.0), defined
 
     def _eroded(self, known: Bool[Tensor, "b 1 y x"]) -> Bool[Tensor, "b 1 y x"]:
-        """Points whose eight neighbours are all known; beyond sides without a partner all are."""
+        """Return the points whose eight neighbours are known or lie beyond a side."""
         unknown = (~known).float()
         periodic = (self.spec.grid.periodic_y, self.spec.grid.periodic_x)
         for dim, wraps in zip((2, 3), periodic, strict=True):

@@ -1,10 +1,10 @@
-"""What a reconstruction starts from: a first guess at unknown points.
+"""First guesses at unknown points, which a reconstruction corrects.
 
 Either a thin plate through the known points (``fill_smoothly``), the field of least bending energy
 
     sum f_xx^2 + 2 f_xy^2 + f_yy^2,
 
-or the likeliest of the fields seen in training (``PODModes``), taken as samples of a Gaussian
+or the most likely field under a Gaussian fitted to the training fields (``PODModes``),
 
     f = mean + sum_k a_k v_k + noise,   a_k ~ N(0, s_k^2),   noise ~ N(0, e^2) at every point
 
@@ -27,19 +27,19 @@ from pibert.fields import Grid
 Fields = Float[Tensor, "b c y x"]
 
 PLATE_STEPS = 16
-"""On the grid itself."""
+"""Conjugate gradient steps on the grid itself."""
 COARSE_STEPS, COARSE_LEVELS = 6, 3
-"""On each of so many coarser ones; the coarsest are only interpolated."""
+"""Steps on each coarser grid, and their number; still coarser grids are only interpolated."""
 
 
 def fill_smoothly(
     x: Fields, known: Bool[Tensor, "b y x"], spacing: tuple[float, float] = (1.0, 1.0)
 ) -> Fields:
-    """The field with unknown pixels filled; zero where nothing at all is known.
+    """Fill unknown points by a thin plate; fields without any known point become zero.
 
     Args:
-        x: Zero at unknown pixels.
-        known: Where it is known.
+        x: Zero at unknown points.
+        known: True at known points.
         spacing: (dy, dx).
     """
     aspect, eps = spacing[1] / spacing[0], torch.finfo(x.dtype).eps
@@ -60,7 +60,7 @@ def fill_smoothly(
 
 
 def _averages(x: Tensor, known: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """From fine to coarse: mean over the known pixels times their share, and the share."""
+    """Return mean over known points times their share, and the share, from fine to coarse."""
     levels = [(x, known[:, None].to(x.dtype))]
     while max(levels[-1][0].shape[-2:]) > 1:
         both = torch.cat(levels[-1], dim=1)
@@ -71,7 +71,7 @@ def _averages(x: Tensor, known: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def _relaxed(guess: Tensor, unknown: Tensor, aspect: float, steps: int) -> Tensor:
-    """The guess after some conjugate gradient steps on the unknown pixels."""
+    """Improve a guess by conjugate gradient steps on the unknown points."""
     weights, tiny = _weights(guess, aspect), torch.finfo(guess.dtype).tiny
     residual = torch.where(unknown, -_bend(guess, *weights), 0.0)
     direction, energy = residual, _sum(residual * residual)
@@ -86,26 +86,26 @@ def _relaxed(guess: Tensor, unknown: Tensor, aspect: float, steps: int) -> Tenso
 
 
 def _weights(x: Tensor, aspect: float) -> tuple[Tensor, Tensor]:
-    """(dx / dy)^2 for rows (y, 1) and its inverse for columns (x,), zero at the sides."""
+    """Return (dx / dy)^2 for rows (y, 1) and its inverse for columns (x,), zero at the sides."""
     rows, columns = (torch.arange(size, device=x.device) for size in x.shape[-2:])
-    inner = [(place > 0) & (place < len(place) - 1) for place in (rows, columns)]
-    of_rows, of_columns = (inside.to(x.dtype) for inside in inner)
-    return of_rows[:, None] * aspect**2, of_columns * aspect**-2
+    inner = [(index > 0) & (index < len(index) - 1) for index in (rows, columns)]
+    row_weights, column_weights = (inside.to(x.dtype) for inside in inner)
+    return row_weights[:, None] * aspect**2, column_weights * aspect**-2
 
 
-def _bend(f: Tensor, of_rows: Tensor, of_columns: Tensor) -> Tensor:
-    """The gradient of half the bending energy in units of dx dy.
+def _bend(f: Tensor, row_weights: Tensor, column_weights: Tensor) -> Tensor:
+    """Return the gradient of half the bending energy in units of dx dy.
 
-    With B the second difference along an axis of what goes on as a constant beyond the sides, and P
-    zero at the two sides that B leaves, the three terms of the energy give
+    With B the second difference along an axis (fields continue as constants beyond the sides), and
+    P zero at the two sides of that axis and one elsewhere, the three terms of the energy give
 
         (dx / dy)^2 B_y P_y B_y f,  2 B_y B_x f,  (dy / dx)^2 B_x P_x B_x f.
     """
     wide = F.pad(f, (1, 1, 1, 1), mode="replicate")
     along_y = (wide[..., 2:, 1:-1] + wide[..., :-2, 1:-1]).sub_(f, alpha=2)
     along_x = (wide[..., 1:-1, 2:] + wide[..., 1:-1, :-2]).sub_(f, alpha=2)
-    moment_y = torch.addcmul(along_x, of_rows, along_y)
-    moment_x = torch.addcmul(along_y, of_columns, along_x)
+    moment_y = torch.addcmul(along_x, row_weights, along_y)
+    moment_x = torch.addcmul(along_y, column_weights, along_x)
     tall = F.pad(moment_y, (0, 0, 1, 1), mode="replicate")
     wide = F.pad(moment_x, (1, 1, 0, 0), mode="replicate")
     total = (tall[..., 2:, :] + tall[..., :-2, :]).add_(wide[..., 2:]).add_(wide[..., :-2])
@@ -113,23 +113,18 @@ def _bend(f: Tensor, of_rows: Tensor, of_columns: Tensor) -> Tensor:
 
 
 def _sum(f: Tensor) -> Tensor:
-    """Over a field, (b, c, 1, 1)."""
+    """Return the sum over each field, (b, c, 1, 1)."""
     return f.sum((-2, -1), keepdim=True)
 
 
 POD_STEPS = 24
-"""Of the conjugate gradients; their number is fixed."""
+"""Conjugate gradient steps; the number is fixed so that the graph is."""
 LEAST_NOISE = 1e-2
-"""In standardised units: no recording is known better, and the amplitudes stay bounded."""
+"""In standardised units: no recording is more precise, and amplitudes stay bounded."""
 
 
 class PODModes(nn.Module):
-    """Mean and modes of training fields; zero until ``fit``.
-
-    Args:
-        count: Modes to keep.
-        shape: (c, y, x) of the fields.
-    """
+    """Mean and POD modes of training fields (c, y, x); zero until ``fit``."""
 
     mean: Tensor
     modes: Tensor
@@ -145,42 +140,37 @@ class PODModes(nn.Module):
 
     @torch.no_grad()
     def fit(self, x: Fields, known: Bool[Tensor, "b y x"]) -> None:
-        """Take mean and modes from fields; what is not known of them counts as the mean."""
+        """Compute mean and modes of fields; unknown points count as the mean."""
         if len(x) <= len(self.modes):
             raise ValueError(
                 f"expected more fields than the {len(self.modes)} modes, found {len(x)}; "
-                "take fewer modes"
+                "use fewer modes"
             )
-        here = known[:, None].to(torch.float64)
-        fields = x.to(torch.float64) * here
-        mean = fields.sum(0) / here.sum(0).clamp(min=1)
-        spread = ((fields - mean) * here).flatten(1)
-        squares, modes = _principal(spread, len(self.modes))
+        weight = known[:, None].to(torch.float64)
+        fields = x.to(torch.float64) * weight
+        mean = fields.sum(0) / weight.sum(0).clamp(min=1)
+        deviation = ((fields - mean) * weight).flatten(1)
+        squares, modes = _principal(deviation, len(self.modes))
         tiny = squares[0] * 1e-12
-        left = (spread.square().sum() - squares.sum()).clamp(min=0)
-        points = spread.shape[1] - len(self.modes)
+        rest = (deviation.square().sum() - squares.sum()).clamp(min=0)
+        points = deviation.shape[1] - len(self.modes)
         self.mean.copy_(mean)
         self.modes.copy_(torch.where((squares > tiny)[:, None], modes, 0.0).view_as(self.modes))
         self.variances.copy_(squares / len(x))
-        self.noise.copy_((left / (len(x) * max(points, 1))).sqrt().clamp(min=LEAST_NOISE))
+        self.noise.copy_((rest / (len(x) * max(points, 1))).sqrt().clamp(min=LEAST_NOISE))
 
     def forward(self, x: Fields, known: Bool[Tensor, "b y x"]) -> Fields:
-        """The likeliest whole fields.
-
-        Args:
-            x: Anything finite at unknown pixels.
-            known: Where it is known.
-        """
+        """Return the most likely complete fields; x is arbitrary but finite at unknown points."""
         basis = self.modes.flatten(1)
-        here = known[:, None].expand_as(x).flatten(1).to(x.dtype)
+        weight = known[:, None].expand_as(x).flatten(1).to(x.dtype)
         ridge = self.noise.square() / self.variances.clamp(min=torch.finfo(x.dtype).tiny)
-        scale = 1 / (here.mean(1, keepdim=True) + ridge)
-        residual = ((x - self.mean).flatten(1) * here) @ basis.T
+        scale = 1 / (weight.mean(1, keepdim=True) + ridge)
+        residual = ((x - self.mean).flatten(1) * weight) @ basis.T
         amplitudes = torch.zeros_like(residual)
         direction = scaled = scale * residual
         energy = _dot(residual, scaled)
         for _ in range(POD_STEPS):
-            image = ((direction @ basis) * here) @ basis.T + ridge * direction
+            image = ((direction @ basis) * weight) @ basis.T + ridge * direction
             step = _ratio(energy, _dot(direction, image))
             amplitudes = torch.addcmul(amplitudes, step, direction)
             residual = torch.addcmul(residual, step, image, value=-1)
@@ -190,16 +180,17 @@ class PODModes(nn.Module):
         return (amplitudes @ basis).view_as(x) + self.mean
 
 
-def _principal(spread: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Squared singular values of (fields, points), the largest first, and their modes."""
-    fields, points = spread.shape
+def _principal(deviation: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return squared singular values of (fields, points), largest first, and their modes."""
+    fields, points = deviation.shape
     few = fields < points
-    values, vectors = torch.linalg.eigh(spread @ spread.T if few else spread.T @ spread)
+    gram = deviation @ deviation.T if few else deviation.T @ deviation
+    values, vectors = torch.linalg.eigh(gram)
     squares, vectors = values.flip(0)[:count].clamp(min=0), vectors.flip(1)[:, :count]
     if not few:
         return squares, vectors.T
     size = squares.clamp(min=squares[0] * 1e-12).sqrt()
-    return squares, vectors.T @ spread / size[:, None]
+    return squares, vectors.T @ deviation / size[:, None]
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
@@ -207,17 +198,16 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _ratio(above: Tensor, below: Tensor) -> Tensor:
-    """Zero where there is nothing left to do."""
+    """Divide, with zero where the conjugate gradients have converged."""
     return torch.where(below > 0, above / below.clamp(min=torch.finfo(below.dtype).tiny), 0.0)
 
 
 def first_guess(
     x: Fields, known: Bool[Tensor, "b y x"], grid: Grid, modes: PODModes | None
 ) -> Fields:
-    """What a reconstruction corrects: a thin plate or the likeliest field at unknown points.
+    """Return a thin plate or the most likely field at unknown points, x at the others.
 
-    ``x`` is zero at unknown points and may have another resolution than the grid on the same
-    domain.
+    ``x`` is zero at unknown points; its resolution may differ from that of the grid.
     """
     ny, nx = x.shape[-2:]
     if modes is None:
@@ -225,7 +215,7 @@ def first_guess(
         return fill_smoothly(x, known, spacing)
     if tuple(modes.mean.shape[-2:]) != (ny, nx):
         raise ValueError(
-            f"the modes are of fields on {tuple(modes.mean.shape[-2:])} points, found "
+            f"the POD modes are for fields on {tuple(modes.mean.shape[-2:])} points, found "
             f"({ny}, {nx}); resample the field, or train with fill_modes=0"
         )
     with torch.autocast(x.device.type, enabled=False):

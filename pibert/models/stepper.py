@@ -1,12 +1,13 @@
-"""What all models share: checked inputs, unknown points, and the skip from the last frame.
+"""The base of every model: options, input checks, unknown points and the skip connection.
 
 A model steps standardised fields (b, history * c, y, x), the newest frame last, to
-(b, horizon * c, y, x). With ``residual`` it adds its answer to the last frame, and its last layer
-starts at zero: an untrained one is persistence exactly.
+(b, horizon * c, y, x). With ``residual`` the output is added to the last frame and the last layer
+starts at zero, so an untrained model is exactly persistence.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+import math
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import torch
 import torch.nn.functional as F
@@ -14,136 +15,151 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import PARAMETER_WIDTH, FieldSpec
-from pibert.models.layers import Answer, Fields, Mask, Parameters, Vector, constant, count
+from pibert.models.layers import Answer, Fields, Mask, Parameters, Vector, unit_coordinates
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepperConfig:
-    """Options that every model has."""
+    """Options of every model.
+
+    A value of a ``Literal`` type must be one of the choices. Numbers must be finite and not
+    negative. Integers with a positive default must be at least 1, unless ``MAY_BE_ZERO`` names
+    them. Options with a negative default or none are not checked.
+    """
+
+    MAY_BE_ZERO: ClassVar[tuple[str, ...]] = ()
 
     history: int = 1
-    """Frames in, folded into channels, the newest last."""
+    """Input frames, folded into channels, the newest last."""
     horizon: int = 1
-    """Frames out, folded into channels."""
+    """Output frames, folded into channels."""
     residual: bool = True
     """Predict the change since the last frame instead of the frame itself."""
 
     def __post_init__(self) -> None:
-        at_least_one(self, "history", "horizon")
+        types = get_type_hints(type(self))
+        for option in fields(self):
+            name, kind, value = option.name, types[option.name], getattr(self, option.name)
+            if get_origin(kind) is Literal and value not in get_args(kind):
+                choices = ", ".join(map(repr, get_args(kind)))
+                raise ValueError(f"unknown {name} {value!r}; choose from: {choices}")
+            default = option.default
+            if kind in (int, float) and isinstance(default, kind) and default >= 0:
+                least = int(kind is int and default > 0 and name not in self.MAY_BE_ZERO)
+                if not least <= value < math.inf:
+                    raise ValueError(f"{name} must be at least {least} and finite, found {value}")
 
 
-def at_least_one(config: Any, *names: str) -> None:
-    """Refuse counts below 1."""
-    for name in names:
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} must be at least 1, found {getattr(config, name)}")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BaselineConfig(StepperConfig):
+    """Options of every trained baseline."""
+
+    parameters: bool = False
+    """Give the flow parameters to the model as constant channels."""
 
 
-def at_most(config: Any, limit: int, *names: str) -> None:
-    """Refuse counts above a limit: of options that no shape of the weights keeps in bounds."""
+def check_most(config: Any, limit: int, *names: str) -> None:
+    """Limit numbers that no weight shape limits: a hostile model file could set them at will."""
     for name in names:
         if getattr(config, name) > limit:
             raise ValueError(f"{name} must be at most {limit}, found {getattr(config, name)}")
 
 
-class Stepper(nn.Module):
-    """A model of the next frames; a subclass says in ``change`` what it makes of the last ones.
+def check_multiple(config: Any, *divisors: str) -> None:
+    """Check that the width is a multiple of other options."""
+    for name in divisors:
+        divisor = getattr(config, name)
+        if config.width % divisor:
+            raise ValueError(
+                f"width must be a multiple of {name}, found {config.width} and {divisor}"
+            )
 
-    Args:
-        config: Its options.
-        spec: What the fields are.
-        in_channels: If not history times the channels of the spec.
-        out_channels: If not horizon times the channels of the spec.
-    """
+
+class Stepper(nn.Module):
+    """A model of the next frames; subclasses implement ``change``."""
 
     objective: ClassVar[Literal["supervised", "flow_matching", "pde_residual"]] = "supervised"
-    """How it is trained to step, by the name of the objective in ``pibert.training``."""
+    """The training objective, by its name in ``pibert.training``."""
     embedded: ClassVar[str | None] = None
-    """Which layer ``embed`` gives; None: the model has no map of hidden numbers."""
+    """The layer that ``embed`` returns; None: the model has no feature map."""
 
-    def __init__(
-        self,
-        config: Any,
-        spec: FieldSpec,
-        in_channels: int | None = None,
-        out_channels: int | None = None,
-    ) -> None:
+    def __init__(self, config: Any, spec: FieldSpec) -> None:
         super().__init__()
         self.config, self.spec = config, spec
-        self.in_channels = in_channels or config.history * len(spec.channels)
-        self.out_channels = out_channels or config.horizon * len(spec.channels)
+        self.in_channels = config.history * len(spec.channels)
+        self.out_channels = config.horizon * len(spec.channels)
+        self.num_parameters = len(spec.parameters) if getattr(config, "parameters", False) else 0
 
     def prepare_for(self, stage: Literal["pretrain", "train"]) -> None:
-        """Called before a stage of learning; a model with frozen parts says here which."""
+        """Freeze or unfreeze modules before a training stage."""
 
     def forward(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Answer:
-        """The next frames, standardised as the input.
+        """Return the next frames, standardised like the input.
 
         Args:
             x: Standardised fields, history folded into channels, the newest frame last.
-            parameters: ``FieldSpec.encode_parameters``; at most 16, missing ones are zero, NaN
-                stands for unknown. None: nothing is known.
-            mask: 1 where the field is known, 0 where it is not (as M in the paper); (y, x),
-                (b, y, x) or (b, 1, y, x). Unknown pixels enter as zero.
+            parameters: ``FieldSpec.encode_parameters``: at most 16, missing ones are zero, NaN
+                means unknown. None: all unknown.
+            mask: 1 at known points, 0 at unknown ones (M in the paper); (y, x), (b, y, x) or
+                (b, 1, y, x). Unknown points enter as zero.
         """
         x = self.prepared(x, parameters, mask)
         field = self.change(x, self.parameter_vector(x, parameters))
         return field + self.last_frame(x) if self.config.residual else field
 
     def change(self, x: Fields, parameters: Parameters) -> Answer:
-        """What the model makes of the fields: to be added to the last frame if ``residual``.
+        """Return the change since the last frame, or without ``residual`` the frames.
 
         Args:
-            x: Checked, zero at unknown pixels.
+            x: Checked, zero at unknown points.
             parameters: Zero where unknown.
         """
-        # Not abstract: PIBERT and the reference predictors have a forward of their own instead.
+        # Not abstract: PIBERT and the reference predictors override ``forward`` instead.
         raise NotImplementedError
 
     def embed(
         self, x: Fields, parameters: Vector = None, mask: Mask = None
     ) -> Float[Tensor, "b d v w"] | None:
-        """What the model holds of every point, or of every patch, before it answers.
-
-        The layer that ``embedded`` names; None where there is none. Arguments as of ``forward``.
-        """
+        """Return the features of the layer ``embedded``, per point or patch; None without one."""
         x = self.prepared(x, parameters, mask)
         return self.features(x, self.parameter_vector(x, parameters))
 
     def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d v w"] | None:
-        """The map of ``embed``; arguments as of ``change``."""
+        """Return the map of ``embed``; arguments as for ``change``."""
         return None
 
     def last_frame(self, x: Tensor) -> Tensor:
-        """What persistence predicts: the newest frame for every frame ahead."""
-        frame = x[:, -len(self.spec.channels) :]
-        repeats = -(-self.out_channels // frame.shape[1])
-        if repeats > 1 and self.out_channels % frame.shape[1]:
-            # Outputs beyond the known channels have nothing to persist: they start at zero.
-            return F.pad(frame, (0, 0, 0, 0, 0, self.out_channels - frame.shape[1]))
-        return frame.repeat(1, repeats, 1, 1)[:, : self.out_channels]
+        """Return the newest frame for every output frame: what persistence predicts."""
+        return x[:, -len(self.spec.channels) :].repeat(1, self.config.horizon, 1, 1)
 
     def parameter_vector(self, x: Tensor, parameters: Tensor | None) -> Tensor:
-        """(b, 16), zero where unknown."""
+        """Return the parameters as (b, 16), zero where unknown."""
         if parameters is None:
             return x.new_zeros(x.shape[0], PARAMETER_WIDTH)
         vector = torch.where(parameters.isnan(), 0.0, parameters).to(x.dtype)
         return F.pad(vector, (0, PARAMETER_WIDTH - vector.shape[-1]))
 
+    def with_parameters(self, x: Tensor, parameters: Tensor) -> Tensor:
+        """Append the parameters as constant channels if the option ``parameters`` is on."""
+        if not self.num_parameters:
+            return x
+        constant = parameters[:, : self.num_parameters, None, None]
+        return torch.cat((x, constant.expand(-1, -1, *x.shape[-2:])), dim=1)
+
     def check_size(self, shape: tuple[int, int]) -> None:
-        """Raise a ValueError for a grid that the model cannot work on."""
+        """Raise a ValueError for a grid on which the model cannot run."""
 
     def prepared(self, x: Tensor, parameters: Tensor | None, mask: Tensor | None) -> Tensor:
-        """Check the input and set unknown pixels to zero."""
+        """Check the input and set unknown points to zero."""
         if not torch.compiler.is_compiling():
             self._check_types(x, parameters, mask)
         if x.ndim != 4 or x.shape[1] != self.in_channels:
             remedies = {3: "add a batch axis: x[None]", 5: "fold the frames: x.flatten(1, 2)"}
-            remedy = remedies.get(x.ndim, "give those that the model was built for")
+            remedy = remedies.get(x.ndim, "pass the channels that the model was built for")
             raise ValueError(
                 f"expected fields of shape (b, {self.in_channels}, y, x), found {tuple(x.shape)}; "
-                f"the channels are {self.in_channels // len(self.spec.channels)} x "
-                f"{list(self.spec.channels)}, frame by frame; {remedy}"
+                f"the channels are {self.config.history} x {list(self.spec.channels)}, frame by "
+                f"frame; {remedy}"
             )
         self.check_size((x.shape[-2], x.shape[-1]))
         if parameters is not None and (
@@ -162,9 +178,8 @@ class Stepper(nn.Module):
         return x
 
     def _check_types(self, x: Any, parameters: Any, mask: Any) -> None:
-        """Tensors, fields in the precision of the weights; under autocast in any."""
-        given = {"fields": x, "parameters": parameters, "mask": mask}
-        for name, value in given.items():
+        """Check for tensors, and for fields in the precision of the weights unless autocast."""
+        for name, value in {"fields": x, "parameters": parameters, "mask": mask}.items():
             if not isinstance(value, Tensor) and (value is not None or name == "fields"):
                 raise ValueError(
                     f"expected {name} as a tensor, found {type(value).__name__}; convert them "
@@ -177,7 +192,7 @@ class Stepper(nn.Module):
                 f"expected weights in float32 or float64, found {weight.dtype}: spectral sums need "
                 f"the digits; for half precision run the model under torch.autocast"
             )
-        expected = weight.dtype.to_real()  # spectral weights are complex
+        expected = weight.dtype.to_real()  # spectral weights may be complex
         if x.dtype != expected and not torch.is_autocast_enabled(x.device.type):
             raise ValueError(
                 f"expected fields in {expected}, the precision of the weights, found {x.dtype}; "
@@ -186,7 +201,7 @@ class Stepper(nn.Module):
 
 
 def checked_mask(mask: Tensor, x: Tensor) -> Tensor:
-    """The known pixels as bool of shape (y, x) or (b, 1, y, x)."""
+    """Return the known points as bool of shape (y, x) or (b, 1, y, x)."""
     b, _, ny, nx = x.shape
     shapes = {2: (ny, nx), 3: (b, ny, nx), 4: (b, 1, ny, nx)}
     if shapes.get(mask.ndim) != tuple(mask.shape):
@@ -199,39 +214,28 @@ def checked_mask(mask: Tensor, x: Tensor) -> Tensor:
 
 
 def known_points(mask: Tensor | None, x: Tensor) -> Tensor:
-    """The known points as bool of shape (b, y, x), in whichever form the mask was given."""
+    """Return the known points as bool of shape (b, y, x), for any form of the mask."""
     b, _, ny, nx = x.shape
     if mask is None:
         return torch.ones(b, ny, nx, dtype=torch.bool, device=x.device)
     return checked_mask(mask, x).expand(b, 1, ny, nx)[:, 0]
 
 
-@constant
-def unit_coordinates(ny: int, nx: int, *, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Of the cell centres: x and y, both from 0 to 1 over the grid: (1, 2, y, x)."""
-    y = (count(0, ny, device=device) + 0.5) / ny
-    x = (count(0, nx, device=device) + 0.5) / nx
-    return torch.stack((x.expand(ny, nx), y[:, None].expand(ny, nx)))[None].to(dtype)
-
-
-def with_coordinates(x: Tensor, parameters: Tensor | None = None) -> Tensor:
-    """The fields with x, y and, where given, parameters (b, q) as further channels."""
+def with_coordinates(x: Tensor) -> Tensor:
+    """Append the coordinates x and y, from 0 to 1, as channels."""
     b, _, ny, nx = x.shape
-    places = unit_coordinates(ny, nx, device=x.device, dtype=x.dtype).expand(b, -1, -1, -1)
-    parts = [x, places]
-    if parameters is not None:
-        parts.append(parameters[:, :, None, None].expand(-1, -1, ny, nx))
-    return torch.cat(parts, dim=1)
+    coordinates = unit_coordinates(ny, nx, device=x.device, dtype=x.dtype)
+    return torch.cat((x, coordinates.expand(b, -1, -1, -1)), dim=1)
 
 
 def zero(layer: nn.Module) -> None:
-    """Let a layer start at zero."""
+    """Set all weights of a layer to zero."""
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
 
 
 def _is_captured(x: Tensor) -> bool:
-    """Whether the work is being recorded, which cannot branch on values: the caller checks them."""
+    """Return whether a graph is being captured, which cannot branch on values."""
     if torch.compiler.is_compiling():
         return True
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
@@ -239,10 +243,10 @@ def _is_captured(x: Tensor) -> bool:
 
 def _check_values(x: Tensor, parameters: Tensor | None) -> None:
     if not bool(torch.isfinite(x).all()):
-        where = (~torch.isfinite(x)).nonzero()[0].tolist()
+        index = (~torch.isfinite(x)).nonzero()[0].tolist()
         raise ValueError(
-            f"expected finite values, found {x[tuple(where)].item()} at (b, c, y, x) = "
-            f"{tuple(where)}; pass a mask that is 0 at missing pixels"
+            f"expected finite values, found {x[tuple(index)].item()} at (b, c, y, x) = "
+            f"{tuple(index)}; pass a mask that is 0 at missing points"
         )
     if parameters is not None and bool(parameters.isinf().any()):
         raise ValueError("expected finite parameters, or NaN for unknown ones, found inf")

@@ -1,4 +1,4 @@
-"""The wavelet branch: undecimated band-pass filters that share out the energy exactly.
+"""The wavelet branch: undecimated band-pass filters that conserve the energy exactly.
 
 One angle field theta on the frequency circle gives a low-pass g0 = cos(theta) and a high-pass
 g1 = sin(theta); their separable products are the four filters LL, LH, HL, HH (first letter: x).
@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.models.fourier import orthonormal_columns
-from pibert.models.layers import constant, count
+from pibert.models.layers import constant, count, full_precision
 
 Wavelet = Literal["fixed", "trained"]
 NUM_HARMONICS = 4
@@ -28,13 +28,13 @@ NUM_HARMONICS = 4
 
 @constant
 def _waves(n: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "n n"]:
-    """cos(2 pi k m / n): turns an even frequency response into circulant entries."""
+    """Return cos(2 pi k m / n) / n, which maps an even response to circulant entries."""
     k = count(0, n, device=device)
     return (turn(k[:, None] * k, n).cos() / n).to(dtype)
 
 
 def turn(waves: Tensor, n: int) -> Tensor:
-    """2 pi waves / n without its whole turns: exact to round-off, the windows exactly even."""
+    """Return 2 pi waves / n modulo 2 pi: exact to round-off, so the windows are exactly even."""
     return waves.remainder(n) * (2 * torch.pi / n)
 
 
@@ -45,14 +45,10 @@ def _offsets(n: int, device: torch.device) -> Tensor:
 
 
 class WaveletTransform(nn.Module):
-    """Analysis into 3 J + 1 sub-bands and its inverse."""
+    """Analysis into 3 J + 1 sub-bands; its adjoint is its inverse."""
 
     def __init__(self, levels: int = 1, kind: Wavelet = "fixed") -> None:
         super().__init__()
-        if levels < 1:
-            raise ValueError(f"wavelets need at least one level, found levels={levels}")
-        if kind not in ("fixed", "trained"):
-            raise ValueError(f"wavelet must be 'fixed' or 'trained', found {kind!r}")
         self.levels = levels
         self.harmonics: nn.Parameter | None = None
         """The a_k of the angle field, per level."""
@@ -64,7 +60,7 @@ class WaveletTransform(nn.Module):
         return 3 * self.levels + 1
 
     def windows(self, n: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "j 2 n"]:
-        """g0 and g1 of each level at the n frequencies of a grid line."""
+        """Return g0 and g1 of each level at the n frequencies of a grid line."""
         levels = 2.0 ** count(0, self.levels, device=device)
         waves = levels[:, None] * count(0, n, device=device)  # (j, n)
         half = turn(waves, n).to(dtype) / 2
@@ -76,7 +72,7 @@ class WaveletTransform(nn.Module):
         return torch.stack((theta.cos(), theta.sin()), dim=1)
 
     def _filters(self, n: int, like: Tensor) -> Float[Tensor, "j 2 n n"]:
-        """Circulant matrices of each level's low- and high-pass, earlier low-passes included."""
+        """Return the circulant matrices of each level, earlier low-passes included."""
         windows = self.windows(n, like.dtype, like.device)
         smooth = torch.ones_like(windows[0, 0])
         cascade = []
@@ -87,28 +83,13 @@ class WaveletTransform(nn.Module):
         return taps[..., _offsets(n, like.device)]
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b s y x"]:
-        """Sub-bands, finest first: LH, HL, HH of each level, then the last LL; each C channels."""
+        """Return LH, HL, HH of each level, finest first, then LL; C channels each."""
         filters_y, filters_x = self._filters(x.shape[-2], x), self._filters(x.shape[-1], x)
         bands = []
         for (low_y, high_y), (low_x, high_x) in zip(filters_y, filters_x, strict=True):
             smooth, rough = x @ low_x, x @ high_x  # symmetric matrices
             bands += [high_y @ smooth, low_y @ rough, high_y @ rough]
         return torch.cat([*bands, low_y @ smooth], dim=1)
-
-    def synthesise(self, bands: Float[Tensor, "b s y x"]) -> Float[Tensor, "b c y x"]:
-        """The adjoint of the analysis, which is its inverse on sub-bands of a field."""
-        filters_y, filters_x = (
-            self._filters(bands.shape[-2], bands),
-            self._filters(bands.shape[-1], bands),
-        )
-        parts = bands.chunk(self.num_bands, dim=1)
-        total = torch.zeros_like(parts[0])
-        for level, ((low_y, high_y), (low_x, high_x)) in enumerate(
-            zip(filters_y, filters_x, strict=True)
-        ):
-            lh, hl, hh = parts[3 * level : 3 * level + 3]
-            total = total + high_y @ lh @ low_x + low_y @ hl @ high_x + high_y @ hh @ high_x
-        return total + low_y @ parts[-1] @ low_x
 
 
 class WaveletBranch(nn.Module):
@@ -139,7 +120,7 @@ class WaveletBranch(nn.Module):
         nn.init.zeros_(self.mix.bias)
 
     def mixing(self) -> Float[Tensor, "d s"]:
-        """The matrix in force, with orthonormal columns in the unitary mode."""
+        """Return the effective matrix, with orthonormal columns in the unitary mode."""
         weight = self.mix.weight[:, :, 0, 0]
         if not self.unitary:
             return weight
@@ -149,7 +130,7 @@ class WaveletBranch(nn.Module):
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d y x"]:
         with torch.autocast(x.device.type, enabled=False):
-            x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+            x = full_precision(x)
             bands = self.transform(x)
             mixed = torch.einsum("bsyx,ds->bdyx", bands, self.mixing().to(x.dtype))
             assert self.mix.bias is not None

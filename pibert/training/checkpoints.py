@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 
 from pibert.models.compatibility import current_weights
 from pibert.models.pibert import PIBERT
+from pibert.models.pibert_mr import PIBERTMR
 from pibert.training.guards import StopSignals
 from pibert.training.journal import LogSums
 from pibert.training.optimizers import RunningMean, moments, set_moments
@@ -126,7 +127,9 @@ class Checkpoints:
 
     def _renamed(self, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tensors by parameter, of a state of any version, under the present names."""
-        return current_weights("pibert" if isinstance(self.model, PIBERT) else "", stored)
+        return current_weights(
+            "pibert" if isinstance(self.model, PIBERT | PIBERTMR) else "", stored
+        )
 
     # The best weights
 

@@ -10,7 +10,7 @@ from jaxtyping import config
 def no_shape_checks() -> Iterator[None]:
     """Call the package as a user does, without the run-time checks of the test run.
 
-    Dynamo cannot trace them, and they would answer a wrong choice before our own message does.
+    Dynamo cannot trace them, and they would raise before the package does.
     """
     config.update("jaxtyping_disable", True)
     yield

@@ -84,12 +84,12 @@ def test_stencils_that_touch_a_masked_pixel_do_not_count() -> None:
     assert not nothing.any()
 
 
-def test_weights_from_another_grid_are_told_and_the_spec_holds() -> None:
+def test_weights_of_another_grid_warn_and_the_spec_holds() -> None:
     model = tiny_model(spec=tiny_spec())
     other = tiny_model(spec=tiny_spec(grid=Grid((16, 16), dx=2.0)))
     x = torch.randn(2, 2, 16, 16)
     assert other.physics_bias is not None
-    with pytest.warns(UserWarning, match="keeps its own; calibrate it"):
+    with pytest.warns(UserWarning, match="keeps it; calibrate the model"):
         other.load_state_dict(model.state_dict())
     fresh = tiny_model(spec=tiny_spec(grid=Grid((16, 16), dx=2.0)))
     assert fresh.physics_bias is not None
@@ -98,7 +98,7 @@ def test_weights_from_another_grid_are_told_and_the_spec_holds() -> None:
     assert torch.equal(other.physics_bias(x), fresh.physics_bias(x))
 
 
-def test_keys_get_minus_lambda_r_and_the_parameter_token_nothing() -> None:
+def test_the_bias_of_keys_is_minus_lambda_r_and_zero_for_the_parameter_token() -> None:
     model = randomise(tiny_model(attention_bias=0.3))
     x = torch.randn(2, 2, 16, 16)
     bias = model._logit_bias(x, None, None)
@@ -108,7 +108,7 @@ def test_keys_get_minus_lambda_r_and_the_parameter_token_nothing() -> None:
     assert torch.allclose(bias[:, :-1], -0.3 * model.physics_bias(x))
 
 
-def test_the_bias_takes_the_newest_frames_their_time_step_and_optional_channels() -> None:
+def test_the_bias_uses_the_newest_frames_their_time_step_and_optional_channels() -> None:
     spec = tiny_spec(channels=("p", "u", "v"), units=(), parameters=(), viscosity=0.1)
     bias = PhysicsBias(spec, 4, history=3, family="incompressible-momentum")
     x = torch.randn(2, 9, 16, 16)
@@ -117,12 +117,12 @@ def test_the_bias_takes_the_newest_frames_their_time_step_and_optional_channels(
     residuals = find_family("incompressible-momentum").residuals(
         fields, spec.grid, dt=spec.dt, viscosity=0.1
     )
-    parts = [r.norm(dim=1) / s for r, s in zip(residuals.values(), bias.scales, strict=True)]
-    expected = torch.nn.functional.avg_pool2d(parts[0] + parts[1], 4).flatten(1)
+    terms = [r.norm(dim=1) / s for r, s in zip(residuals.values(), bias.scales, strict=True)]
+    expected = torch.nn.functional.avg_pool2d(terms[0] + terms[1], 4).flatten(1)
     assert torch.allclose(bias(x), expected, rtol=1e-4)
 
 
-def test_on_another_resolution_each_spacing_scales_by_itself_and_the_body_stays() -> None:
+def test_another_resolution_scales_both_spacings_and_keeps_the_body() -> None:
     body = torch.zeros(64, 64, dtype=torch.bool)
     body[0, 0] = body[33, 35] = True
     grid = at_resolution(Grid((64, 64), dx=0.5, dy=0.25, body=body), (16, 32))
@@ -130,7 +130,7 @@ def test_on_another_resolution_each_spacing_scales_by_itself_and_the_body_stays(
     assert grid.body is not None and grid.body.nonzero().tolist() == [[0, 0], [8, 17]]
 
 
-def test_calibration_heeds_mask_and_parameters() -> None:
+def test_calibration_uses_mask_and_parameters() -> None:
     spec = tiny_spec()
     x = torch.randn(4, 2, 16, 16)
     mask = torch.ones(16, 16)

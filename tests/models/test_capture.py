@@ -36,7 +36,7 @@ def base_and_batch() -> Case:
 
 
 @pytest.mark.parametrize(
-    # The capture fails where there is more than one graph; a minute of generating code is slow.
+    # The capture fails if there is more than one graph; code generation takes a minute.
     "backend",
     ["eager", pytest.param("inductor", marks=pytest.mark.slow)],
 )
@@ -50,18 +50,18 @@ def test_base_compiles_as_one_graph(
 
 
 def test_a_compiled_model_copies_nothing_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its inputs are the fields, weights and buffers alone, and it makes no tensor from numbers.
+    """Its only inputs are fields, weights and buffers, and it builds no tensor from numbers.
 
     A CUDA graph cannot contain a copy from the host.
     """
     model = build_model("pibert-mr", preset="small").eval()
     fields = torch.randn(1, 2, 16, 16, generator=torch.Generator().manual_seed(0))
-    own = {id(t) for t in (fields, *model.parameters(), *model.buffers())}
+    expected = {id(t) for t in (fields, *model.parameters(), *model.buffers())}
     foreign: list[str] = []
 
     def backend(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
         names = [n.name for n in module.graph.nodes if n.op == "placeholder"]
-        foreign.extend(n for n, t in zip(names, inputs, strict=True) if id(t) not in own)
+        foreign.extend(n for n, t in zip(names, inputs, strict=True) if id(t) not in expected)
         foreign.extend(n.name for n in module.graph.nodes if n.target is torch.tensor)
         return module.forward
 
@@ -73,11 +73,11 @@ def test_a_compiled_model_copies_nothing_from_the_host(monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 def test_a_compiled_model_takes_other_batches_and_resolutions() -> None:
-    """In a process of its own, without the shape checks of the test run."""
+    """In a separate process, without the shape checks of the test run."""
     script = """
         import functools, torch
         from pibert import models
-        # Capture is what is tested here, not the code that is generated from it.
+        # This tests the capture, not the code generated from it.
         torch.compile = functools.partial(torch.compile, backend="eager")
         torch.manual_seed(0)
         one = models.build_model("pibert", width=32, depth=1, modes=4).eval()

@@ -32,7 +32,7 @@ def test_the_shipped_model_has_the_names_of_an_earlier_version_and_loads() -> No
 
 def test_old_options_give_the_same_configuration() -> None:
     old: dict[str, Any] = {"modes": 3, "branches": "frame", "frame": "angle", "frame_levels": 2}
-    gone = {"evaluation": "fft", "relative_bias": False}
+    gone = {"evaluation": "fft", "relative_bias": False, "fold": False, "in_channels": None}
     new: dict[str, Any] = {
         "fourier_modes": 3,
         "branches": "wavelet",
@@ -49,12 +49,18 @@ def test_modes_of_reconstruction_and_trained_wavelets_keep_their_weights() -> No
     assert set(current_weights("pibert", old)) == names
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "pibert"])
-def test_other_models_keep_their_names(name: str) -> None:
-    assert current_options(name, {"modes": 3}) == {"modes": 3}
-    assert set(current_weights(name, {"modes.mean": torch.ones(1)})) == {"modes.mean"}
+@pytest.mark.parametrize("name", MODELS)
+def test_only_options_and_weights_of_pibert_are_renamed(name: str) -> None:
+    is_pibert = name.startswith("pibert")
+    option, weight = ("fourier_modes", "pod_modes.mean") if is_pibert else ("modes", "modes.mean")
+    assert current_options(name, {"modes": 3}) == {option: 3}
+    assert set(current_weights(name, {"modes.mean": torch.ones(1)})) == {weight}
 
 
-def test_an_option_that_is_gone_is_refused_where_it_would_matter() -> None:
+def test_removed_options_are_accepted_only_at_values_that_change_nothing() -> None:
+    old = {"kernel": 7, "expansion": 4, "layer_scale": 1.0, "width": 8}
+    assert current_options("unet", old) == {"width": 8}
     with refused("relative_bias"):
         make_config("pibert", relative_bias=True)
+    with refused("kernel"):
+        make_config("unet", kernel=5)

@@ -1,4 +1,4 @@
-"""What every model in the table must do."""
+"""The contract of every model in the table."""
 
 import importlib.util
 from pathlib import Path
@@ -33,13 +33,13 @@ def _params(names: list[str]) -> list[Any]:
 
 ALL = _params(list(MODELS))
 TRAINED = _params([name for name in MODELS if not _is_reference(name)])
-# A flow answers with the mean of its draws, which no loss of the answer teaches: that it learns
-# what follows, mean and spread, is tested with its own objective (tests/training).
+# FourierFlow predicts the mean of its samples, which a loss on the output does not train: its
+# objective is tested in tests/training.
 REGRESSORS = _params([n for n in MODELS if not _is_reference(n) and n != "fourierflow"])
 
 
 def make(name: str, **options: Any) -> Any:
-    """A model that answers: weights drawn anew, or fitted on random frames."""
+    """A model that can predict: with random weights, or fitted on random frames."""
     model = tiny_model(name, tiny_spec(SHAPE), **options)
     if not _is_reference(name):
         return randomise(model).eval()
@@ -87,18 +87,15 @@ def test_presets_have_the_stated_number_of_parameters(name: str) -> None:
 
 
 WRONG: dict[str, dict[str, Any]] = {
-    "pibert-mr": {"cycles": 0, "modes": -1, "attention_bias": -0.5},
+    "pibert-mr": {"cycles": 0, "fourier_modes": -1, "attention_bias": -0.5},
     "fno2d": {"modes": 0, "padding": -1},
     "deeponet2d": {"rank": 0, "channels": ()},
     "pitt": {"updates": -1, "heads": 5, "base_depth": 0},
-    "fourierflow": {
-        **{"cond": "add", "freq_weight": "power", "align_at": 40},
-        **{"align": -1.0, "draws": 0, "blocks": 3},
-    },
+    "fourierflow": {"align_at": 40, "align": -1.0, "draws": 0, "blocks": 3},
     "pinn": {"pde_weight": -1.0, "depth": 0},
-    "unet": {"width": 0, "history": 0, "kernel": 6, "layer_scale": 0.0},
-    "transolver": {"heads": 3, "slices": 0, "temperature": -1.0},
-    "mwt": {"order": 11, "levels": 0},
+    "unet": {"width": 0, "history": 0, "stages": 17},
+    "transolver": {"heads": 3, "slices": 0},
+    "mwt": {"order": 11},
 }
 
 
@@ -125,7 +122,7 @@ def test_wrong_input_is_refused_with_what_was_expected_and_found(
         ((x, None, np.ones(SHAPE, dtype=bool)), "mask as a tensor, found ndarray"),
         ((x[0],), r"\(b, \d+, y, x\), found \(\d+, 12, 16\); .*x\[None\]"),
         ((x.unflatten(1, (-1, 2)),), r"found \(3, \d+, 2, 12, 16\); .*fold the frames"),
-        ((x[:, :1],), r"found \(3, 1, 12, 16\); .* x \['u', 'v'\], .*give those"),
+        ((x[:, :1],), r"found \(3, 1, 12, 16\); .* x \['u', 'v'\], .*pass the channels"),
     ]
     if list(model.parameters()):
         cases += [
@@ -153,7 +150,7 @@ def test_an_untrained_model_is_persistence_exactly(name: str, frames: tuple[int,
 def test_every_parameter_in_use_gets_a_finite_gradient_that_is_not_zero(name: str) -> None:
     model = make(name).train()
     model(fields(model), torch.randn(3, 1)).square().mean().backward()
-    # Heads of other tasks and what is frozen take no part in a prediction.
+    # Heads of other tasks and frozen modules do not contribute to a prediction.
     used = {n: p.grad for n, p in model.named_parameters() if "_head" not in n and p.requires_grad}
     assert used
     for key, gradient in used.items():
@@ -174,18 +171,18 @@ def test_frames_fold_into_channels_on_any_grid_in_double_precision(name: str) ->
 @pytest.mark.parametrize(
     "name", [p for p in TRAINED if hasattr(next(iter(PRESETS[p.values[0]].values())), "parameters")]
 )
-def test_parameters_enter_if_wished_and_unknown_ones_are_zero(name: str) -> None:
+def test_parameters_are_optional_inputs_and_unknown_ones_are_zero(name: str) -> None:
     known = torch.tensor([[0.4], [-1.0], [2.0]])
-    deaf, listening = make(name), make(name, parameters=True)
-    x = fields(deaf)
-    if not name.startswith("pitt"):  # the text tells them too
-        assert torch.equal(deaf(x, known), deaf(x))
-        assert torch.equal(listening(x), listening(x, torch.full_like(known, torch.nan)))
-    assert not torch.allclose(listening(x, known), listening(x), atol=1e-6)
+    without, using = make(name), make(name, parameters=True)
+    x = fields(without)
+    if not name.startswith("pitt"):  # its text contains them
+        assert torch.equal(without(x, known), without(x))
+        assert torch.equal(using(x), using(x, torch.full_like(known, torch.nan)))
+    assert not torch.allclose(using(x, known), using(x), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_embedding_is_a_map_of_points_or_patches_that_says_which_layer_it_is(name: str) -> None:
+def test_the_embedding_is_a_map_of_points_or_patches(name: str) -> None:
     model = make(name)
     x, mask = fields(model), torch.ones(3, *SHAPE, dtype=torch.bool)
     mask[1, 2:9, 3:11] = False
@@ -199,7 +196,7 @@ def test_the_embedding_is_a_map_of_points_or_patches_that_says_which_layer_it_is
     assert found.shape[0] == 3 and tuple(found.shape[-2:]) in (SHAPE, (3, 4))
     assert torch.isfinite(found).all()
     with torch.no_grad():
-        # A sample has its own; unknown pixels are not seen, and where a pixel changes it does.
+        # It depends on the sample alone, not on unknown points, and locally on the field.
         alone = model.embed(x[1:2], parameters[1:2], mask[1:2])
         hidden = model.embed(torch.where(mask[:, None], x, 7.0), parameters, mask)
         moved = x.clone()
@@ -219,7 +216,7 @@ def test_samples_do_not_leak_into_each_other(name: str) -> None:
     assert_close(model(x, parameters), alone)
     x.requires_grad_()
     answer = model(x, parameters)
-    if name == "training-mean":  # whatever the input
+    if name == "training-mean":  # does not depend on the input
         assert not answer.requires_grad
         return
     answer[1].sum().backward()
@@ -228,7 +225,7 @@ def test_samples_do_not_leak_into_each_other(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_a_far_pixel_matters_to_all_but_a_pointwise_model(name: str) -> None:
+def test_distant_points_matter_to_all_but_a_pointwise_model(name: str) -> None:
     model = make(name)
     x = fields(model, 1).requires_grad_()
     model(x)[0, :, 0, 0].sum().backward()
@@ -253,10 +250,10 @@ def test_saving_and_loading_gives_the_identical_function(name: str, tmp_path: Pa
 
 
 def _target(name: str, x: Tensor) -> Tensor:
-    """What a model must be able to learn by heart: noise, or as much as it can represent."""
+    """A target that the model must be able to fit: noise, or what it can represent."""
     if name == "pinn":  # a function of each point
         return torch.stack((x[:, 0] - x[:, 1] ** 2, torch.sin(2 * x[:, 0])), dim=1)
-    if name == "deeponet2d":  # few smooth fields, the input's own skip taken away
+    if name == "deeponet2d":  # few smooth fields, and the skip connection
         rows, columns = (torch.linspace(0, torch.pi, n) for n in x.shape[-2:])
         waves = torch.cos(rows)[:, None] * torch.cos(2 * columns)
         return x + torch.tensor([[1.0, -2.0], [2.0, 0.5]])[:, :, None, None] * waves

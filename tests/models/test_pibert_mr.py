@@ -1,4 +1,4 @@
-"""Multiresolution PIBERT: its transform, its levels, and what it keeps on other grids."""
+"""Multiresolution PIBERT: transform, levels, symmetries, other grids, equation terms."""
 
 from typing import Any
 
@@ -51,9 +51,9 @@ def on_points(model: Any, x: Tensor, parameters: Tensor) -> Tensor:
             changes.append(synthesise(cycle.local[level](analyse(s))))
             s = analyse(s + changes[-1])[:, :width]
         change, tokens = cycle.coarsest(s, tokens, bias)
-        for own in reversed(changes):
+        for local in reversed(changes):
             zeros = torch.zeros_like(change).repeat(1, 3, 1, 1)
-            change = own + synthesise(torch.cat((change, zeros), dim=1))
+            change = local + synthesise(torch.cat((change, zeros), dim=1))
         field = field + change
     return x + model.head(field)
 
@@ -118,13 +118,13 @@ def test_larger_grids_have_more_levels_not_tokens(shape: tuple[int, int], levels
     assert rows * columns <= 1024 and rows * 2**levels >= shape[0]
 
 
-def test_levels_beyond_the_own_ones_share_weights() -> None:
+def test_deeper_levels_share_weights() -> None:
     few, many = (make((32, 32), levels=n, own_levels=1) for n in (1, 3))
     assert count_parameters(few) == count_parameters(many)
     assert not torch.allclose(few(x := draw(1, 2, 32, 32)), many(x))
 
 
-def test_unknown_points_are_not_seen_and_told_from_zeros() -> None:
+def test_unknown_points_do_not_matter_and_differ_from_zeros() -> None:
     model = make()
     x, mask = draw(2, 2, 12, 20), torch.ones(2, 12, 20, dtype=torch.bool)
     mask[:, 4:7, 5:9] = False
@@ -135,7 +135,7 @@ def test_unknown_points_are_not_seen_and_told_from_zeros() -> None:
     assert model.consistency(x, None, mask).shape == (2,)
 
 
-def test_terms_of_a_linear_flow_are_those_on_paper() -> None:
+def test_equation_terms_of_a_linear_flow_are_exact() -> None:
     spec = tiny_spec((10, 14))
     terms = EquationTerms(spec).double()
     terms.set_normalizer(Normalizer((0.5, -1.0), (2.0, 3.0)))

@@ -7,8 +7,8 @@ Right under conditions that the statement leaves out:
 - A and B together see every direction (ker A and ker B meet in zero). Otherwise minimisers are not
   unique and need not converge.
 
-The proof also says A u -> f. That needs an f that is reachable under the constraint; in general the
-residual tends to its constrained minimum. The distance falls like 1/mu.
+The proof also states A u -> f. That needs an f that is reachable under the constraint; in general
+the residual tends to its constrained minimum. The distance falls like 1/mu.
 """
 
 import torch

@@ -114,7 +114,7 @@ def test_no_gate_field_stretches_by_more() -> None:
             assert torch.linalg.matrix_norm(mixed, 2) <= 2**0.5 + 1e-12
 
 
-def test_the_encoders_own_branches_break_the_lemma_under_a_gate_field() -> None:
+def test_the_branches_of_the_encoder_break_the_lemma_under_a_gate_field() -> None:
     shape = (6, 5)
     encoder = make_encoder(shape)
     x = smooth_field(shape)
@@ -146,8 +146,8 @@ def test_two_isometries_mix_to_an_isometry_only_where_they_agree() -> None:
         assert mixed < 0.9 * energy
 
 
-def test_an_identity_wavelet_branch_does_not_save_the_clause() -> None:
-    """The lemma's own case: band-limited input, T = identity. F must be the identity too."""
+def test_the_clause_fails_even_for_an_identity_wavelet_branch() -> None:
+    """The case of the lemma: band-limited input, T = identity. F must be the identity too."""
     shape, alpha = (6, 5), 0.4
     x = smooth_field(shape)
     fourier = FourierBranch(2, 2, 2, shape, unitary=True).double()
@@ -178,7 +178,7 @@ def test_scalar_gate_gradients_are_those_of_the_appendix() -> None:
     assert relative_error(encoder.gate_logits.grad, torch.stack((expected, -expected))) < 1e-12
 
 
-def test_branch_gradients_are_shared_out_by_the_gate() -> None:
+def test_the_gate_weights_the_gradients_of_the_branches() -> None:
     """The wavelet branch's bias is added to its branch, so its gradient sums (1 - alpha) dL/dE."""
     shape = (6, 5)
     encoder = make_encoder(shape)

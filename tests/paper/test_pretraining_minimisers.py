@@ -124,19 +124,19 @@ def test_a_network_that_is_not_told_the_mask_has_a_larger_least_risk() -> None:
     """One value, 1 or 0, hidden half of the time: zero is seen for both reasons."""
     joint = {(1, True): 0.25, (0, True): 0.25, (1, False): 0.25, (0, False): 0.25}  # (x, visible)
 
-    def least_risk(told: bool) -> float:
+    def least_risk(sees_mask: bool) -> float:
         cells: dict[tuple[int, bool], list[tuple[int, float]]] = {}
         for (x, visible), p in joint.items():
             seen = x if visible else 0
-            cells.setdefault((seen, visible if told else True), []).append((x, p))
+            cells.setdefault((seen, visible if sees_mask else True), []).append((x, p))
         total = 0.0
         for outcomes in cells.values():
             mean = sum(x * p for x, p in outcomes) / sum(p for _, p in outcomes)
             total += sum(p * (x - mean) ** 2 for x, p in outcomes)
         return total
 
-    assert least_risk(told=True) == pytest.approx(0.125)
-    assert least_risk(told=False) == pytest.approx(1 / 6)
+    assert least_risk(sees_mask=True) == pytest.approx(0.125)
+    assert least_risk(sees_mask=False) == pytest.approx(1 / 6)
 
 
 # The oracle inequality
@@ -235,7 +235,7 @@ def test_the_constant_is_attained_by_the_flattest_mode_of_the_divergence() -> No
 
 
 def test_the_printed_inequality_holds_without_any_penalty_at_all() -> None:
-    """The unpenalised conditional mean satisfies it too, so it says nothing about divergence."""
+    """The unpenalised conditional mean satisfies it too, so it implies nothing about divergence."""
     case = make_penalised()
     g = case.flow.conditional_mean
     extra = case.flow.mean_square(case.d @ g)

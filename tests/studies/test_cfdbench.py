@@ -1,4 +1,4 @@
-"""Solver output in CFDBench's layout: what its reader finds is what the solver made."""
+"""Solver output in CFDBench's layout is read back unchanged."""
 
 import json
 from dataclasses import replace
@@ -32,7 +32,7 @@ SMALL: dict[Problem, dict[str, object]] = {
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Flows that take no time, and a cache of their own; gives the cache."""
+    """Make the flows small and return their cache."""
     flows = {name: replace(FLOWS[name], recipe=changes) for name, changes in SMALL.items()}
     monkeypatch.setattr(cfdbench, "FLOWS", flows)
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
@@ -40,7 +40,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def simulated(cache: Path, problem: str) -> list[Trajectory]:
-    """What the solver made, in units of D and U."""
+    """The simulated flows, in units of D and U."""
     (path,) = cache.glob(f"{problem}-*.h5")
     with Reader(path) as reader:
         return [trajectory.load() for trajectory in reader]
@@ -84,7 +84,7 @@ def test_files_have_the_publishers_shape_precision_and_keys(
 
 
 @pytest.mark.parametrize("problem", FLOWS)
-def test_frames_are_as_far_apart_as_the_publishers_loaders_say(problem: Problem) -> None:
+def test_the_time_step_is_that_of_the_publishers_loaders(problem: Problem) -> None:
     recipe, flow = recipe_of(problem), FLOWS[problem]
     interval = vars(recipe)["interval"] * flow.length / flow.speed
     assert interval == pytest.approx(PROBLEMS[problem].dt, rel=1e-9)

@@ -7,7 +7,6 @@ import torch
 from pibert.pretraining.negatives import Kind
 from studies.consistency_metrics import (
     auc,
-    frame_statistics,
     probe_auc,
     probe_aucs,
     score_consistency,
@@ -22,16 +21,13 @@ SETS: dict[str, Callable[[], WindowSet]] = {
 }
 
 
-def probed(
-    data: WindowSet, kind: Kind, amplitude: float | None = None, *, apart: bool = False
-) -> tuple[float, ...]:
-    """Both AUCs of a probe of one kind; ``apart``: one that sees every frame."""
+def probed(data: WindowSet, kind: Kind, amplitude: float | None = None) -> tuple[float, ...]:
+    """Both AUCs of a probe of one kind."""
     batch = data.samples.batch(range(len(data.samples)))
     groups = torch.tensor([data.samples.locate(int(i))[0] for i in batch.sample])
-    see = frame_statistics if apart else window_statistics
     negatives = data.negatives()
     x, _ = negatives.make(kind, batch, data.model(), amplitude)
-    valid, invalid = (see(f, batch.mask, negatives.channels) for f in (batch.x, x))
+    valid, invalid = (window_statistics(f, batch.mask, negatives.channels) for f in (batch.x, x))
     return probe_aucs(valid, invalid, groups)
 
 
@@ -59,8 +55,8 @@ def test_a_probe_finds_a_shift_and_no_shift() -> None:
     assert probe_auc(valid[:1], shifted[:1], groups[:1]) is None
 
 
-def test_a_probe_is_judged_on_other_trajectories_than_it_was_fitted_on() -> None:
-    """What tells the labels apart within each trajectory is of no use in another one."""
+def test_a_probe_is_evaluated_on_other_trajectories_than_it_was_fitted_on() -> None:
+    """A difference that reverses between trajectories does not help the probe."""
     generator = torch.Generator().manual_seed(1)
     groups = torch.arange(2).repeat_interleave(20)
     sign = torch.tensor([1.0, -1.0])[groups]
@@ -74,14 +70,14 @@ def test_a_probe_is_judged_on_other_trajectories_than_it_was_fitted_on() -> None
     ("kind", "amplitude"),
     [("noise", 0.1), ("noise", 0.3), ("adversarial", None), ("shuffled", None)],
 )
-def test_statistics_do_not_tell_matched_negatives_apart(
+def test_statistics_do_not_separate_matched_negatives(
     name: str, kind: Kind, amplitude: float | None
 ) -> None:
     for found in probed(SETS[name](), kind, amplitude):
         assert 0.45 <= found <= 0.55
 
 
-def test_the_records_name_kinds_and_amplitudes_and_leave_the_model_alone() -> None:
+def test_records_name_kinds_and_amplitudes_and_the_model_is_unchanged() -> None:
     data = street_set(1)
     model = data.model().train()
     records = score_consistency(
@@ -106,4 +102,4 @@ def test_the_records_name_kinds_and_amplitudes_and_leave_the_model_alone() -> No
         assert (record.probe_auc is None) == (record.kind == "parameters")
     strong = next(r for r in records if r.kind == "omitted" and r.amplitude == 0.2)
     assert strong.probe_auc is not None
-    assert strong.probe_auc > 0.6  # not matched, and the probe says so
+    assert strong.probe_auc > 0.6  # not matched, and the probe detects it

@@ -3,10 +3,10 @@
     change_k(x, y) = sum_{j=1..p} B_kj(field) T_kj(x, y) + b_k        for every output channel k
 
 The branch B sees the whole field: convolutions of stride 2, flattened, then two dense layers. The
-trunk T is a network of the coordinates alone: p basis functions for each channel, the same for
-every input. So the change of a channel lies in a space of dimension p, the rank: 16 in the preset
-``base``, 64 in ``rank64``, 128 in ``wide``. The branch reads the points of the grid in the field
-spec: fields on another grid are refused. How the trunk starts is not from the paper.
+trunk T depends on the coordinates alone: p basis functions for each channel, the same for every
+input. So the change of a channel lies in a space of dimension p, the rank. The branch reads the
+points of the grid in the field spec and refuses other grids. The initialisation of the trunk is
+not from the paper.
 """
 
 import math
@@ -18,28 +18,25 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import FieldSpec
-from pibert.models.layers import Answer, Fields, Parameters
-from pibert.models.stepper import Stepper, StepperConfig, at_least_one, unit_coordinates, zero
+from pibert.models.layers import Answer, Fields, Parameters, unit_coordinates
+from pibert.models.stepper import BaselineConfig, Stepper, zero
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeepONet2dConfig(StepperConfig):
+class DeepONet2dConfig(BaselineConfig):
     """Sizes; the defaults are the ``base`` preset, which has the published parameter count."""
 
     rank: int = 16
-    """p: products, and so basis functions, for each output channel."""
+    """p: basis functions for each output channel."""
     channels: tuple[int, ...] = (16, 32, 32)
     """Features of the branch's convolutions; each of them halves the grid."""
     branch_width: int = 64
     trunk_width: int = 32
     trunk_depth: int = 3
     """Hidden layers of the trunk."""
-    parameters: bool = False
-    """Whether the flow's parameters enter, next to the flattened features of the branch."""
 
     def __post_init__(self) -> None:
-        StepperConfig.__post_init__(self)
-        at_least_one(self, "rank", "branch_width", "trunk_width", "trunk_depth")
+        BaselineConfig.__post_init__(self)
         if not self.channels or min(self.channels) < 1:
             raise ValueError(
                 f"channels must be one or more numbers of at least 1, found {self.channels}"
@@ -63,7 +60,6 @@ class DeepONet2d(Stepper):
 
     def __init__(self, config: DeepONet2dConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
-        self.num_parameters = len(spec.parameters) if config.parameters else 0
         self.convolutions = nn.Sequential()
         for before, after in pairwise((self.in_channels, *config.channels)):
             self.convolutions.append(nn.Conv2d(before, after, 3, stride=2, padding=1))
@@ -86,17 +82,12 @@ class DeepONet2d(Stepper):
             # The coefficients, not the basis: a basis of zeros would not learn from them.
             zero(coefficients)
 
-    @property
-    def rank(self) -> int:
-        """Basis functions for each output channel."""
-        return self.config.rank
-
     def change(self, x: Fields, parameters: Parameters) -> Answer:
         ny, nx = x.shape[-2:]
         features = self.convolutions(x).flatten(1)
         if self.num_parameters:
             features = torch.cat((features, parameters[:, : self.num_parameters]), dim=1)
-        coefficients = self.branch(features).unflatten(1, (self.out_channels, self.rank))
+        coefficients = self.branch(features).unflatten(1, (self.out_channels, -1))
         basis = self.basis((ny, nx), like=x)
         products = torch.einsum("bkp,kpn->bkn", coefficients, basis)
         return (products + self.offset[:, None]).unflatten(2, (ny, nx))
@@ -104,12 +95,13 @@ class DeepONet2d(Stepper):
     def basis(
         self, shape: tuple[int, int], *, like: Float[Tensor, "..."]
     ) -> Float[Tensor, "k p n"]:
-        """The trunk's functions at every point of a grid, row by row; x and y from -1 to 1."""
-        places = 2 * unit_coordinates(*shape, device=like.device, dtype=like.dtype) - 1
-        return self.trunk(places[0].flatten(1).mT).mT.unflatten(0, (self.out_channels, self.rank))
+        """Return the basis functions at every point of a grid, row by row."""
+        coordinates = 2 * unit_coordinates(*shape, device=like.device, dtype=like.dtype) - 1
+        values = self.trunk(coordinates[0].flatten(1).mT)
+        return values.mT.unflatten(0, (self.out_channels, -1))
 
     def check_size(self, shape: tuple[int, int]) -> None:
-        """As ``Stepper.check_size``."""
+        """Require the grid of the spec."""
         expected = self.spec.grid.shape
         if shape != expected:
             raise ValueError(
@@ -120,10 +112,10 @@ class DeepONet2d(Stepper):
 
 
 def spread_over_the_domain(trunk: nn.Sequential) -> None:
-    """Let the trunk start with functions that differ: folds across the domain, of full size.
+    """Initialise the trunk with distinct functions: kinks spread across the domain.
 
-    With the usual start it is all but linear in x and y, and a short training does not bend it.
-    Later layers keep the size of what comes in (He et al. 2015).
+    The default initialisation gives nearly linear functions of x and y, which a short training
+    does not bend. Later layers keep the variance of their input (He et al. 2015).
     """
     first, *others = (layer for layer in trunk if isinstance(layer, nn.Linear))
     nn.init.normal_(first.weight, std=3.0)

@@ -4,14 +4,13 @@
     z_{l+1} = act( irfft2(R_l(k) rfft2(z_l)(k)) + W_l z_l + c_l ),   no act after the last layer
     change  = Q_2 act(Q_1 z_L)                           at every point
 
-R_l(k) is a complex matrix of its own for every kept mode, zero for the others. Kept are the
-columns k_x = 0 ... M-1 and both blocks of rows, k_y = 0 ... M-1 and k_y = -M ... -1. Modes count
-cycles per domain, so the same weights serve every resolution, and modes that a grid does not have
-are left out. The transforms are truncated and evaluated as real matrix products.
+R_l(k) is a separate complex matrix for every kept mode, zero for the others. Kept are the columns
+k_x = 0 ... M-1 and the rows k_y = -M ... M-1, in cycles per domain, so the same weights serve every
+resolution; modes that a grid does not have are dropped. The transforms are real matrix products.
 
 ``padding`` extends the latent field by zeros at the right and the top, which separates sides that
-are not periodic; the answer is cropped. It counts cells: a padded model is not the same operator on
-another resolution. The presets have none.
+are not periodic; the output is cropped. It counts cells, so a padded model is a different operator
+on another resolution. The presets have none.
 """
 
 from dataclasses import dataclass
@@ -22,20 +21,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import FieldSpec
-from pibert.models.fourier import analyse, column_phases, kept_rows, mirror_factors, row_phases
+from pibert.models.fourier import analyse, kept_columns, kept_rows, multiply_modes, synthesise
 from pibert.models.layers import Answer, Fields, Parameters
-from pibert.models.stepper import (
-    Stepper,
-    StepperConfig,
-    at_least_one,
-    at_most,
-    with_coordinates,
-    zero,
-)
+from pibert.models.stepper import BaselineConfig, Stepper, check_most, with_coordinates, zero
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FNO2dConfig(StepperConfig):
+class FNO2dConfig(BaselineConfig):
     """Sizes; the defaults are the ``base`` preset, which has the published parameter count."""
 
     width: int = 32
@@ -45,15 +37,10 @@ class FNO2dConfig(StepperConfig):
     head_width: int = 32
     padding: int = 0
     """Cells of zeros that extend the latent field at the right and the top, where not periodic."""
-    parameters: bool = False
-    """Whether the flow's parameters enter, as constant channels."""
 
     def __post_init__(self) -> None:
-        StepperConfig.__post_init__(self)
-        at_least_one(self, "width", "modes", "depth", "head_width")
-        at_most(self, 1024, "padding")
-        if self.padding < 0:
-            raise ValueError(f"padding must be 0 or more cells, found {self.padding}")
+        BaselineConfig.__post_init__(self)
+        check_most(self, 1024, "padding")
 
 
 PRESETS: dict[str, FNO2dConfig] = {
@@ -71,7 +58,6 @@ class FNO2d(Stepper):
     def __init__(self, config: FNO2dConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         d = config.width
-        self.num_parameters = len(spec.parameters) if config.parameters else 0
         self.lift = nn.Conv2d(self.in_channels + 2 + self.num_parameters, d, 1)
         self.spectral = nn.ModuleList(
             SpectralConvolution(d, config.modes) for _ in range(config.depth)
@@ -88,7 +74,7 @@ class FNO2d(Stepper):
     def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d y x"]:
         ny, nx = x.shape[-2:]
         padding, last = self.config.padding, self.config.depth - 1
-        z = self.lift(with_coordinates(x, parameters[:, : self.num_parameters]))
+        z = self.lift(self.with_parameters(with_coordinates(x), parameters))
         if padding:
             grid = self.spec.grid
             z = F.pad(z, (0, padding * (not grid.periodic_x), 0, padding * (not grid.periodic_y)))
@@ -100,7 +86,7 @@ class FNO2d(Stepper):
 
 
 class SpectralConvolution(nn.Module):
-    """Multiplication of every kept mode by a complex matrix of its own, stored as real pairs."""
+    """Multiplication of every kept mode by a separate complex matrix, stored as real pairs."""
 
     spectral_weights = ("weight",)
 
@@ -117,37 +103,10 @@ class SpectralConvolution(nn.Module):
         ny, nx = z.shape[-2:]
         # Spectral sums stay in full precision under autocast.
         with torch.autocast(z.device.type, enabled=False):
-            z = z.to(self.weight.dtype)
-            spectrum = torch.stack(analyse(z, self.modes, self._column_modes), dim=2)
-            weight = self._weight_on(ny, spectrum.shape[-1])
-            mixed = torch.einsum("bcprk,rkcpqd->bdqrk", spectrum, weight)
-            return self._synthesise(mixed, ny, nx)
-
-    def _weight_on(self, ny: int, columns: int) -> Float[Tensor, "r k c 2 2 d"]:
-        """The modes of a grid as real maps from (re, im) to (re, im): one product does it all."""
-        up, down = kept_rows(self.modes, ny)
-        weight = self.weight[:, :columns]
-        if up + down < 2 * self.modes:
-            weight = torch.cat((weight[:up], weight[2 * self.modes - down :]))
-        re, im = weight.unbind(-1)
-        from_re, from_im = torch.stack((re, im), dim=3), torch.stack((-im, re), dim=3)
-        return torch.stack((from_re, from_im), dim=3)
-
-    @property
-    def _column_modes(self) -> int:
-        """The modes of ``fourier`` that keep the columns k_x = 0 ... M-1."""
-        return max(1, 2 * (self.modes - 1))
-
-    def _synthesise(
-        self, bins: Float[Tensor, "b d 2 r k"], ny: int, nx: int
-    ) -> Float[Tensor, "b d y x"]:
-        """The real field whose kept bins these are: irfft2 with zeros for the others."""
-        cos_x, sin_x = column_phases(self._column_modes, nx, 1, bins.dtype, bins.device)
-        cos_y, sin_y = row_phases(self.modes, ny, 1, bins.dtype, bins.device)
-        mirrored = mirror_factors(self._column_modes, nx, bins.dtype, bins.device) / (ny * nx)
-        re, im = bins.unbind(2)
-        rows = torch.cat((cos_y, sin_y), dim=-1)  # (y, 2r)
-        along_re = rows @ torch.cat((re, -im), dim=-2)
-        along_im = rows @ torch.cat((im, re), dim=-2)
-        across = torch.cat((cos_x * mirrored, -sin_x * mirrored), dim=-1)
-        return torch.cat((along_re, along_im), dim=-1) @ across.mT
+            re, im = analyse(z.to(self.weight.dtype), self.modes, self.modes)
+            up, down = kept_rows(self.modes, ny)
+            weight = self.weight[:, : kept_columns(self.modes, nx)]
+            if up + down < 2 * self.modes:
+                weight = torch.cat((weight[:up], weight[2 * self.modes - down :]))
+            re, im = multiply_modes(re, im, weight)
+            return synthesise(re, im, self.modes, self.modes, (ny, nx))

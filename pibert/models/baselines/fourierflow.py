@@ -1,30 +1,29 @@
 """FourierFlow: the next frames sampled by a conditional flow from noise to data.
 
-A clean state z is the change since the last frame (with ``residual``) or the frame itself, over a
-scale per channel. Along the path z_s = (1 - s) z + s eps from data (s = 0) to noise (s = 1) the
-velocity is eps - z, and a sample follows dz/ds = v(z_s, s | last frames) from s = 1 to s = 0.
+A clean state z is the change since the last frame (with ``residual``) or the frame itself, divided
+by a scale per channel. Along the path z_s = (1 - s) z + s eps from data (s = 0) to noise (s = 1)
+the velocity is eps - z, and a sample follows dz/ds = v(z_s, s | last frames) from s = 1 to s = 0.
 
-The network (``dual_branch.py``) gives the clean state Z, and with it v = (z_s - Z) / max(s, 0.05).
-The source gives v itself; this is the same flow, but a zero head samples z = 0, so an untrained
+The network (``dual_branch.py``) estimates the clean state Z, and v = (z_s - Z) / max(s, 0.05). The
+source estimates v itself; this is the same flow, but a zero head samples z = 0, so an untrained
 model is persistence. An Euler step from s to r is z_r = Z + (r / s) (z_s - Z).
 
-A call gives the mean of ``draws`` samples in ``sampler_steps`` steps, ``samples`` gives each. The
-noise is a fixed field per sample number, the same for all inputs: a prediction is a function of its
-own input, whatever batch it is in. Inside the body of the grid the clean state is zero.
+A call returns the mean of ``draws`` samples in ``sampler_steps`` steps; ``samples`` returns each.
+The noise is a fixed field per sample number, the same for all inputs, so a prediction does not
+depend on its batch. Inside the body of the grid the clean state is zero.
 
 The features of one salient block are aligned with those of a frozen masked auto-encoder of the
-target, which is to be pretrained first: ``prepare_for("pretrain")`` trains it alone,
-``prepare_for("train")`` all but it. ``training/flow_matching.py`` has the loss. ``FourierFlowDet``
-is the backbone as a plain regressor.
+target, which is pretrained first: ``prepare_for("pretrain")`` selects it alone,
+``prepare_for("train")`` all else. ``training/flow_matching.py`` has the loss. ``FourierFlowDet`` is
+the backbone as a plain regressor.
 
 References: Wang, Pan, Wu, Zhang, Wu, "FourierFlow", arXiv 2506.00862. The clean state as output
 with a loss of the velocity: Li, He, "Back to basics: let denoising generative models denoise".
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -33,7 +32,7 @@ from torch import Tensor, nn
 from pibert import sample_rng
 from pibert.fields import FieldSpec
 from pibert.models.attention import Block
-from pibert.models.baselines.dual_branch import Cond, DualBranch, DualBranchConfig, one_of
+from pibert.models.baselines.dual_branch import DualBranch, DualBranchConfig
 from pibert.models.layers import (
     Answer,
     Fields,
@@ -46,22 +45,20 @@ from pibert.models.layers import (
     lattice_shape,
     to_patches,
 )
-from pibert.models.stepper import Stepper, at_least_one, at_most, checked_mask, zero
+from pibert.models.stepper import Stepper, check_most, known_points, zero
 
 FLOOR = 0.05
-"""Least flow time that a velocity is divided by."""
+"""Smallest flow time in the divisor of a velocity."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FourierFlowConfig(DualBranchConfig):
-    """Sizes and switches; the defaults are near the published number of parameters."""
+    """Sizes; the defaults are near the published number of parameters."""
 
-    cond: Cond = "crossattn+add"
-    """How the last frames enter: as queries alone, or added to the tokens too (ours)."""
     sampler_steps: int = 10
-    """Euler steps of a draw."""
+    """Euler steps of a sample."""
     draws: int = 8
-    """Draws that a prediction is the mean of."""
+    """Samples whose mean is the prediction."""
     align: float = 1e-3
     """Weight of the alignment; 0: none, and no auto-encoder."""
     align_at: int = 4
@@ -73,15 +70,8 @@ class FourierFlowConfig(DualBranchConfig):
 
     def __post_init__(self) -> None:
         DualBranchConfig.__post_init__(self)
-        at_least_one(self, "sampler_steps", "draws", "encoder_depth", "decoder_depth")
-        at_most(self, 1000, "sampler_steps", "draws")
-        one_of(self, "cond", get_args(Cond))
-        if not 1 <= self.align_at <= self.depth:
-            raise ValueError(
-                f"expected align_at from 1 to depth = {self.depth}, found {self.align_at}"
-            )
-        if not (math.isfinite(self.align) and self.align >= 0):
-            raise ValueError(f"expected an align weight of zero or more, found {self.align}")
+        check_most(self, 1000, "sampler_steps", "draws")
+        check_most(self, self.depth, "align_at")
 
 
 PRESETS: dict[str, FourierFlowConfig] = {"base": FourierFlowConfig()}
@@ -93,15 +83,15 @@ class FourierFlow(Stepper):
     """Steps standardised fields (b, history * c, y, x) to (b, horizon * c, y, x)."""
 
     objective = "flow_matching"
-    embedded = "tokens of the aligned block in the first step of the first draw"
+    embedded = "tokens of the aligned block in the first step of the first sample"
 
     def __init__(self, config: FourierFlowConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
-        # A compiler cannot follow the hash, and need not. Stated here and not at the function,
-        # because this imports the compiler, which takes a second.
+        # A compiler cannot trace the hash, and need not. Not a decorator of the function, because
+        # this imports the compiler, which takes a second.
         torch.compiler.assume_constant_result(noise_fields)
         channels = (self.out_channels, self.in_channels, self.out_channels)
-        self.backbone = DualBranch(config, spec, channels, config.cond, keeps_state=True)
+        self.backbone = DualBranch(config, spec, channels, generative=True)
         self.alignment_head: nn.Sequential | None = None
         self.autoencoder: MaskedAutoencoder | None = None
         if config.align:
@@ -127,7 +117,7 @@ class FourierFlow(Stepper):
         self.prepare_for("train")
 
     def hold_noise(self) -> None:
-        """Keep the noise of a prediction as numbers, for a graph that cannot compute it."""
+        """Store the noise of a prediction, for a graph that cannot compute it."""
         scale, (ny, nx) = self.increment_scale, self.spec.grid.shape
         draws, channels = self.config.draws, self.out_channels
         self.held_noise = noise_fields(
@@ -135,24 +125,24 @@ class FourierFlow(Stepper):
         )
 
     def prepare_for(self, stage: Literal["pretrain", "train"]) -> None:
-        """Pretraining is of the auto-encoder alone, training of all the rest."""
+        """Train the auto-encoder alone in pretraining, and all else in training."""
         pretrains = stage == "pretrain"
         if pretrains and self.autoencoder is None:
             raise ValueError(
                 "expected an auto-encoder to pretrain, found none, as align is 0; "
-                "leave pretraining out or set align above 0"
+                "omit pretraining or set align above 0"
             )
         self.requires_grad_(not pretrains)
         if self.autoencoder is not None:
             self.autoencoder.requires_grad_(pretrains)
 
     def set_increment_scale(self, scale: Float[Tensor, " k"]) -> None:
-        """Give the size that clean states have: with it they are of the size of the noise.
+        """Set the scale that brings clean states to the size of the noise; 1 unless set.
 
         Args:
-            scale: Per channel, or per channel of every frame ahead: the root mean square, over
-                training samples, of the standardised change since the last frame (of the
-                standardised frame without ``residual``). 1 unless set.
+            scale: Per channel, or per channel of every output frame: the root mean square over
+                training samples of the standardised change since the last frame (of the
+                standardised frame without ``residual``).
         """
         if scale.shape[0] == len(self.spec.channels):
             scale = scale.repeat(self.config.horizon)
@@ -166,7 +156,7 @@ class FourierFlow(Stepper):
         self.increment_scale.copy_(scale)
 
     def to_clean(self, target: Tensor, x: Tensor) -> Float[Tensor, "b k y x"]:
-        """The clean state of frames (b, k, y, x) that follow the input."""
+        """Return the clean state of frames (b, k, y, x) that follow the input."""
         change = target - self.last_frame(x) if self.config.residual else target
         return change / self.increment_scale[:, None, None]
 
@@ -177,9 +167,9 @@ class FourierFlow(Stepper):
         x: Float[Tensor, "b c y x"],
         parameters: Float[Tensor, "b q"],
     ) -> tuple[Float[Tensor, "b k y x"], Float[Tensor, "b n d"]]:
-        """The clean state that a noisy one at flow time s comes from, and features to align.
+        """Return the clean state of a noisy one at flow time s, and features to align.
 
-        ``s`` is 1 for noise and 0 for data; ``x`` holds the last frames and is never noisy.
+        ``s`` is 1 for noise and 0 for data; ``x`` holds the last frames, without noise.
         """
         clean, tokens = self.backbone(noisy, s, x, parameters, self.config.align_at)
         clean = clean.to(noisy.dtype)
@@ -194,12 +184,12 @@ class FourierFlow(Stepper):
         x: Float[Tensor, "b c y x"],
         parameters: Float[Tensor, "b q"],
     ) -> tuple[Float[Tensor, "b k y x"], Float[Tensor, "b n d"]]:
-        """dz/ds of the flow, and features to align; arguments as of ``estimate``."""
+        """Return dz/ds of the flow, and features to align; arguments as for ``estimate``."""
         clean, tokens = self.estimate(noisy, s, x, parameters)
         return (noisy - clean) / s.clamp(min=FLOOR)[:, None, None, None], tokens
 
     def change(self, x: Fields, parameters: Parameters) -> Answer:
-        return self._drawn(x, parameters, self.config.draws, self.config.sampler_steps).mean(1)
+        return self._sampled(x, parameters, self.config.draws, self.config.sampler_steps).mean(1)
 
     def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d v w"]:
         ny, nx = x.shape[-2:]
@@ -216,61 +206,53 @@ class FourierFlow(Stepper):
         draws: int | None = None,
         steps: int | None = None,
     ) -> Float[Tensor, "b m k y x"]:
-        """Single draws of the next frames, standardised as the input.
+        """Return single samples of the next frames, standardised like the input.
 
-        ``draws`` and Euler ``steps`` are those of the config if not given; the first draws are
-        always the same.
+        ``draws`` and Euler ``steps`` default to the config; the first samples are always the same.
         """
         x = self.prepared(x, parameters, mask)
         known = self.parameter_vector(x, parameters)
         draws, steps = draws or self.config.draws, steps or self.config.sampler_steps
-        changes = self._drawn(x, known, draws, steps)
+        changes = self._sampled(x, known, draws, steps)
         return changes + self.last_frame(x)[:, None] if self.config.residual else changes
 
     def reconstruct(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Fields:
-        """The auto-encoder's completion of the input, frame by frame."""
+        """Complete the input by the auto-encoder, frame by frame."""
         if self.autoencoder is None:
             raise ValueError("expected an auto-encoder, found none, as align is 0")
         x = self.prepared(x, parameters, mask)
         b, c, ny, nx = x.shape
-        known = torch.ones_like(x[:, :1], dtype=torch.bool)
-        if mask is not None:
-            known = known & checked_mask(mask, x)
         frames = x.reshape(-1, len(self.spec.channels), ny, nx)
-        shared = known.expand(b, self.config.history, ny, nx).reshape(-1, ny, nx)
-        return self.autoencoder(frames, shared).reshape(b, c, ny, nx)
+        known = known_points(mask, x).repeat_interleave(self.config.history, dim=0)
+        return self.autoencoder(frames, known).reshape(b, c, ny, nx)
 
-    def _drawn(self, x: Tensor, parameters: Tensor, draws: int, steps: int) -> Tensor:
-        """Single draws of what ``change`` gives the mean of, (b, draws, k, y, x)."""
+    def _sampled(self, x: Tensor, parameters: Tensor, draws: int, steps: int) -> Tensor:
+        """Return the samples whose mean ``change`` returns, (b, draws, k, y, x)."""
         b, k, (ny, nx) = x.shape[0], self.out_channels, x.shape[-2:]
         noise = self.held_noise
         if noise is None or tuple(noise.shape) != (draws, k, ny, nx):
             noise = noise_fields(draws, k, ny, nx, device=x.device, dtype=x.dtype)
-        # Draws side by side as one larger batch: a single sample then fills the device.
+        # All samples as one larger batch: a single input then fills the device.
         wide = x[:, None].expand(-1, draws, -1, -1, -1).flatten(0, 1)
         known = parameters[:, None].expand(-1, draws, -1).flatten(0, 1)
         noise = noise.repeat(b, 1, 1, 1)
-        clean = draw(lambda z, s: self.estimate(z, s, wide, known)[0], noise, steps)
+        clean = follow_flow(lambda z, s: self.estimate(z, s, wide, known)[0], noise, steps)
         return (clean * self.increment_scale[:, None, None]).unflatten(0, (b, draws))
 
 
-def draw(
+def follow_flow(
     estimate: Callable[[Tensor, Tensor], Tensor],
     noise: Float[Tensor, "b k y x"],
     steps: int,
 ) -> Float[Tensor, "b k y x"]:
-    """Follow the flow from noise at s = 1 to data at s = 0 in equal Euler steps.
+    """Integrate the flow from noise at s = 1 to data at s = 0 in equal Euler steps.
 
-    Args:
-        estimate: (z_s, s) -> the expected clean state, z_s - s v where v is the velocity.
-        noise: States at s = 1.
-        steps: How many.
+    ``estimate`` maps (z_s, s) to the expected clean state, z_s - s v.
     """
     state = noise
     for left in range(steps, 0, -1):
         clean = estimate(state, state.new_full((state.shape[0],), left / steps))
-        # As in the module's docstring: r / s = (left - 1) / left. The last step gives the
-        # estimate to the bit.
+        # r / s = (left - 1) / left; the last step returns the estimate exactly.
         state = clean + (left - 1) / left * (state - clean)
     return state
 
@@ -279,7 +261,7 @@ def draw(
 def noise_fields(
     draws: int, channels: int, ny: int, nx: int, *, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
-    """The noise of the first draws, (draws, channel, y, x)."""
+    """Return the noise of the first samples, (draws, channel, y, x)."""
     numbers = torch.arange(draws, device=device)
     return sample_rng.normal(numbers, "sampler noise", channels, ny, nx).to(dtype)
 
@@ -287,8 +269,8 @@ def noise_fields(
 class FourierFlowDet(Stepper):
     """FourierFlow's backbone as a regressor (no flow matching, no alignment).
 
-    The last frames are both state and condition, and the flow time stands at 1, where a flow's
-    estimate of the clean state is its mean too.
+    The last frames are both state and condition. The flow time is 1, at which the estimate of the
+    clean state is its mean.
     """
 
     embedded = "tokens of the middle salient block"
@@ -309,16 +291,16 @@ class FourierFlowDet(Stepper):
 
 
 _NEVER = -1e4
-"""Logit of a key that is not attended to: finite, as a frame may have no visible patch at all."""
+"""Logit of a hidden key: finite, because a frame may have no visible patch."""
 
 
 class MaskedAutoencoder(nn.Module):
-    """Codes and completes frames (b, c, y, x): what FourierFlow's features are aligned with.
+    """Completes frames (b, c, y, x); FourierFlow aligns its features with those of the encoder.
 
-    A patch is visible where at least one of its points is known; the known points enter as a
-    channel beside the values. No visible patch attends to a hidden one: features are what they
-    would be if hidden patches were dropped (He et al., "Masked autoencoders are scalable vision
-    learners", 2022). The decoder sees a learned token at every hidden patch.
+    A patch is visible if at least one of its points is known; the known points are an input channel
+    beside the values. No visible patch attends to a hidden one, so features are the same as if
+    hidden patches were dropped (He et al., "Masked autoencoders are scalable vision learners",
+    2022). The decoder sees a learned token at every hidden patch.
     """
 
     def __init__(
@@ -326,11 +308,11 @@ class MaskedAutoencoder(nn.Module):
         channels: int,
         shape: tuple[int, int],
         *,
-        patch: int = 4,
-        width: int = 128,
-        heads: int = 4,
-        encoder_depth: int = 4,
-        decoder_depth: int = 2,
+        patch: int,
+        width: int,
+        heads: int,
+        encoder_depth: int,
+        decoder_depth: int,
     ) -> None:
         super().__init__()
         self.patch = patch
@@ -350,9 +332,9 @@ class MaskedAutoencoder(nn.Module):
     def forward(
         self, frames: Float[Tensor, "b c y x"], known: Bool[Tensor, "b y x"]
     ) -> Float[Tensor, "b c y x"]:
-        """The complete frames, estimated from their known points."""
+        """Return the complete frames, estimated from their known points."""
         ny, nx = frames.shape[-2:]
-        tokens, visible = self._encode(frames, known)
+        tokens, visible = self.features(frames, known)
         tokens = torch.where(visible[..., None], tokens, self.hidden_token.to(tokens.dtype))
         tokens = tokens + self.decoder_positions(lattice_shape((ny, nx), self.patch))
         for block in self.decoder:
@@ -362,10 +344,7 @@ class MaskedAutoencoder(nn.Module):
     def features(
         self, frames: Float[Tensor, "b c y x"], known: Bool[Tensor, "b y x"]
     ) -> tuple[Float[Tensor, "b n d"], Bool[Tensor, "b n"]]:
-        """What the encoder makes of frames, and which patches are visible; others mean nothing."""
-        return self._encode(frames, known)
-
-    def _encode(self, frames: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the encoder's tokens, and which patches are visible; others are meaningless."""
         patches = to_patches(known[:, None].to(frames.dtype), self.patch)
         visible = patches.amax(-1) > 0
         values = to_patches(torch.where(known[:, None], frames, 0.0), self.patch)

@@ -1,6 +1,6 @@
 """MWT: an operator learned in a basis of Legendre multiwavelets, scale by scale.
 
-**Basis.** On the unit interval phi_i(x) = sqrt(2 i + 1) P_i(2 x - 1), i < k, are orthonormal
+Basis: on the unit interval phi_i(x) = sqrt(2 i + 1) P_i(2 x - 1), i < k, are orthonormal
 polynomials; shifted and scaled to the cells of level n they span V_n. Alpert's multiwavelets
 psi_i (SIAM J. Math. Anal. 24, 1993) span the rest of V_{n+1}. Coefficients pass between levels by
 
@@ -11,8 +11,8 @@ with the orthogonal matrix [[H0, H1], [G0, G1]]. In two dimensions the basis is 
 axes: k^2 averages s and 3 k^2 details d per cell. A step down is one 2x2 convolution of stride 2
 with fixed orthogonal weights, a step up its transpose.
 
-**Operator.** A block applies a kernel in its non-standard form, with networks A, B and C that are
-the same at all scales, and a linear map T at the coarsest one:
+Operator: a block applies a kernel in its non-standard form, with networks A, B and C that are
+shared by all scales, and a linear map T at the coarsest one:
 
     U_d^n = A d^n + B s^n,     U_s^n = C d^n,     U_s^0 = T s^0
 
@@ -41,14 +41,14 @@ from pibert.models.layers import (
     constant,
     padded_to_multiple,
 )
-from pibert.models.stepper import Stepper, StepperConfig, at_least_one, with_coordinates, zero
+from pibert.models.stepper import BaselineConfig, Stepper, check_most, with_coordinates, zero
 
 Rows = tuple[tuple[float, ...], ...]
-"""A matrix as plain numbers: a key that constants are kept by."""
+"""A matrix as plain numbers: a hashable key of cached constants."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MWTConfig(StepperConfig):
+class MWTConfig(BaselineConfig):
     """Sizes; the defaults are the ``base`` preset."""
 
     order: int = 3
@@ -59,18 +59,12 @@ class MWTConfig(StepperConfig):
     kernel_width: int = 152
     """Channels between the two layers of A, B and C."""
     head_width: int = 128
-    levels: int | None = None
-    """Steps down; None: until the shorter side is one cell."""
-    parameters: bool = False
-    """Let the flow's parameters enter as constant channels."""
+    levels: int = 0
+    """Largest number of steps down; 0: until the shorter side is one cell."""
 
     def __post_init__(self) -> None:
-        StepperConfig.__post_init__(self)
-        at_least_one(self, "order", "width", "blocks", "kernel_width", "head_width")
-        if self.order > 10:
-            raise ValueError(f"order must be at most 10, found {self.order}")
-        if self.levels is not None and self.levels < 1:
-            raise ValueError(f"levels must be at least 1 or None, found {self.levels}")
+        BaselineConfig.__post_init__(self)
+        check_most(self, 10, "order")
 
 
 PRESETS: dict[str, MWTConfig] = {
@@ -80,27 +74,27 @@ PRESETS: dict[str, MWTConfig] = {
 
 
 def legendre(order: int, x: np.ndarray) -> np.ndarray:
-    """phi_0 to phi_{order - 1} at points of the unit interval, a row each."""
+    """Return phi_0 to phi_{order - 1} at points of the unit interval, a row each."""
     values = np.polynomial.legendre.legvander(2 * x - 1, order - 1).T
     return values * np.sqrt(2 * np.arange(order) + 1)[:, None]
 
 
 def filter_matrix(order: int) -> np.ndarray:
-    """[[H0, H1], [G0, G1]] in float64: orthogonal, 2k x 2k."""
+    """Return the orthogonal matrix [[H0, H1], [G0, G1]], 2k x 2k, in float64."""
     # With 2k points the quadrature is exact for products of polynomials of degree below 2k.
     nodes, weights = np.polynomial.legendre.leggauss(2 * order)
     nodes, weights = (nodes + 1) / 2, weights / 2
     basis = legendre(order, nodes) * weights
     halves = [legendre(2 * order, (nodes + side) / 2) @ basis.T for side in (0, 1)]
     moments = np.concatenate(halves, axis=1) / np.sqrt(2)
-    # Row p: the polynomial of degree p seen in V_1. Made orthonormal one after the other, the
-    # first k are V_0 and the next ones vanish on one more degree each: Alpert's wavelets.
+    # Row p: the polynomial of degree p in V_1. Orthonormalised in order, the first k span V_0 and
+    # each next one is orthogonal to one more degree: Alpert's wavelets.
     q, r = np.linalg.qr(moments.T)
     return (q * np.sign(np.diag(r))).T
 
 
 def filter_bank(order: int) -> Float[Tensor, "p q 2 2"]:
-    """The step down in two dimensions as the weight of a convolution, averages first, float64."""
+    """Return the step down in two dimensions as a convolution weight, averages first, float64."""
     k = order
     matrix = filter_matrix(k).reshape(2, k, 2, k)  # band, i, side, j
     both = np.einsum("aisj,bmtn->abimjnst", matrix, matrix)
@@ -109,24 +103,24 @@ def filter_bank(order: int) -> Float[Tensor, "p q 2 2"]:
 
 @constant
 def _bank(rows: Rows, order: int, copies: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The filter bank for several channels side by side."""
+    """Return the filter bank for several channels."""
     bank = torch.tensor(rows, dtype=torch.float64, device=device).to(dtype)
     return bank.view(4 * order**2, order**2, 2, 2).repeat(copies, 1, 1, 1)
 
 
 class Multiwavelets(nn.Module):
-    """The transform between two neighbouring levels, of c channels of k^2 coefficients."""
+    """The transform between neighbouring levels, for c channels of k^2 coefficients."""
 
     def __init__(self, order: int, channels: int) -> None:
         super().__init__()
         self.order, self.channels = order, channels
-        # Plain numbers: a buffer would be rounded to the model's precision.
+        # Not a buffer, which would be rounded to the model's precision.
         self._rows: Rows = tuple(map(tuple, filter_bank(order).flatten(1).tolist()))
 
     def down(
         self, s: Float[Tensor, "b s y x"]
     ) -> tuple[Float[Tensor, "b s v w"], Float[Tensor, "b d v w"]]:
-        """Averages and details of the next coarser level."""
+        """Return averages and details of the next coarser level."""
         b, _, ny, nx = s.shape
         with torch.autocast(s.device.type, enabled=False):
             both = F.conv2d(s, self._weight(s), stride=2, groups=self.channels)
@@ -137,8 +131,8 @@ class Multiwavelets(nn.Module):
     def up(
         self, s: Float[Tensor, "b s v w"], d: Float[Tensor, "b d v w"]
     ) -> Float[Tensor, "b s y x"]:
-        """The averages of the next finer level."""
-        bands = [part.unflatten(1, (self.channels, -1)) for part in (s, d)]
+        """Return the averages of the next finer level."""
+        bands = [band.unflatten(1, (self.channels, -1)) for band in (s, d)]
         both = torch.cat(bands, dim=2).flatten(1, 2)
         with torch.autocast(s.device.type, enabled=False):
             return F.conv_transpose2d(both, self._weight(both), stride=2, groups=self.channels)
@@ -148,7 +142,7 @@ class Multiwavelets(nn.Module):
 
 
 def _kernel(num_in: int, num_out: int, config: MWTConfig, grid: Grid) -> nn.Sequential:
-    """One of the networks A, B and C."""
+    """Return one of the networks A, B and C."""
     return nn.Sequential(
         GridConv2d(num_in, config.kernel_width, 3, grid),
         nn.ReLU(),
@@ -188,7 +182,6 @@ class MWT(Stepper):
 
     def __init__(self, config: MWTConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
-        self.num_parameters = len(spec.parameters) if config.parameters else 0
         width = config.width * config.order**2
         self.lift = nn.Conv2d(self.in_channels + 2 + self.num_parameters, width, 1)
         self.blocks = nn.ModuleList(Block(config, spec.grid) for _ in range(config.blocks))
@@ -201,7 +194,7 @@ class MWT(Stepper):
             zero(self.head[-1])
 
     def levels(self, ny: int, nx: int) -> int:
-        """Steps down on a grid: until its shorter side is one cell, or as many as are allowed."""
+        """Return the number of steps down on a grid."""
         possible = max(1, (min(ny, nx) - 1).bit_length())
         return min(possible, self.config.levels or possible)
 
@@ -211,8 +204,8 @@ class MWT(Stepper):
     def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d y x"]:
         ny, nx = x.shape[-2:]
         levels = self.levels(ny, nx)
-        known = parameters[:, : self.num_parameters] if self.num_parameters else None
-        s = self.lift(padded_to_multiple(with_coordinates(x, known), 2**levels)).to(x.dtype)
+        inputs = self.with_parameters(with_coordinates(x), parameters)
+        s = self.lift(padded_to_multiple(inputs, 2**levels)).to(x.dtype)
         for number, block in enumerate(self.blocks):
             s = block(s if number == 0 else s.relu(), levels)
         return s[..., :ny, :nx]

@@ -1,4 +1,4 @@
-"""PITT: a neural operator whose step is corrected by attention over the written equation.
+"""PITT: a neural operator corrected by attention over the text of the equation.
 
     g   = G(x)                      the base operator, an FNO2d; dx = g - last frame
     H   = attention over words      of the equation, coefficients in digits (``EquationText``)
@@ -9,10 +9,10 @@
         V = V + MLP_l([U ; time l/L])                         across slots, n + 1 -> n
     out = g + patches^-1(MLP(W_out V))
 
-Word j acts on slot j; W_in and W_out give every patch any share in any slot. Paddings enter
-nothing. With ``updates=0`` the base operator is left. On another resolution than that of the spec
-what the patches hold is interpolated. ``PITTConstant`` is the control: the same model on a text
-that says nothing about the sample.
+Word j acts on slot j; W_in and W_out map between patches and slots. Padding has no effect. With
+``updates=0`` only the base operator is left. On another resolution than that of the spec the
+patches are interpolated. ``PITTConstant`` is the control: the same model with the same text for
+every sample.
 
 The text of a wake reads
 
@@ -20,14 +20,14 @@ The text of a wake reads
         & nu + 1 . 2 5 0 E - 3 & Re + 8 . 0 0 0 E + 2 & dt + 5 . 0 0 0 E - 2
         & inflow outflow slip slip body
 
-The PDE family gives the equation and the words of its coefficients. Then come Re, the time between
-frames, the left, right, bottom and top side, and other parameters as ``mu <place in the spec>``.
-``EquationText.left_out`` names clauses that do not fit. A number is a sign, four digits and a power
-of ten of one digit: nine words. An unknown one is ``unknown`` and eight paddings.
+The PDE family gives the equation and the words of its coefficients. Then come Re, the time step,
+the left, right, bottom and top side, and other parameters as ``mu <index in the spec>``. A number
+is a sign, four digits and a power of ten of one digit: nine words. An unknown number is ``unknown``
+and eight pads.
 
 Reference: Lorsung, Li, Barati Farimani, "Physics informed token transformer for solving partial
-differential equations", Mach. Learn.: Sci. Technol. 5 (2024) 015032. Its dense maps from every
-point to every slot became maps between patches and slots.
+differential equations", Mach. Learn.: Sci. Technol. 5 (2024) 015032. It has dense maps between
+points and slots where this code has maps between patches and slots.
 """
 
 import math
@@ -52,9 +52,11 @@ from pibert.models.layers import (
     count,
     from_patches,
     lattice_shape,
+    make_mlp,
+    resize_tokens,
     to_patches,
 )
-from pibert.models.stepper import Stepper, StepperConfig, at_least_one, zero
+from pibert.models.stepper import BaselineConfig, Stepper, check_multiple, zero
 from pibert.physics import find_family
 
 _WORDS = """
@@ -64,8 +66,8 @@ _WORDS = """
     periodic wall slip inflow outflow open body
 """
 VOCABULARY = tuple(_WORDS.split())
-"""All words, by their number. ``e`` is the energy, ``a`` and ``b`` are species, ``mu`` is a
-parameter that stands in no equation."""
+"""All words. ``e`` is the energy, ``a`` and ``b`` are species, ``mu`` is a parameter that does not
+occur in the equation."""
 WORD = {word: index for index, word in enumerate(VOCABULARY)}
 PAD = WORD["pad"]
 
@@ -74,20 +76,22 @@ NUMBER_WORDS = 9
 _DIGITS = 4
 _LARGEST_POWER = 9
 
-_UNHEARD = -1e4
-"""Added to the attention logit of a padding: as good as minus infinity, and finite."""
+_PAD_LOGIT = -1e4
+"""Added to the attention logit of a pad: as good as minus infinity, and finite."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PITTConfig(StepperConfig):
+class PITTConfig(BaselineConfig):
     """Sizes; the defaults are the ``base`` preset, within 0.01 % of the published count."""
+
+    MAY_BE_ZERO = ("updates",)
 
     width: int = 48
     heads: int = 1
     tokens: int = 64
     """Words of the text, and slots of the increment."""
     updates: int = 3
-    """L; 0 leaves the base operator alone."""
+    """L; 0: the base operator alone."""
     patch: int = 8
     slot_width: int = 88
     """Hidden width of the MLP across slots."""
@@ -95,23 +99,14 @@ class PITTConfig(StepperConfig):
     base_modes: int = 8
     base_depth: int = 3
     base_head_width: int = 32
-    parameters: bool = False
-    """Whether the base operator sees the flow's parameters, beside the text."""
 
     def __post_init__(self) -> None:
-        StepperConfig.__post_init__(self)
-        at_least_one(self, "width", "heads", "tokens", "patch", "slot_width")
-        at_least_one(self, "base_width", "base_modes", "base_depth", "base_head_width")
-        if self.updates < 0:
-            raise ValueError(f"updates must be 0 or more, found {self.updates}")
-        if self.width % self.heads:
-            raise ValueError(
-                f"width must be a multiple of heads, found {self.width} and {self.heads}"
-            )
+        BaselineConfig.__post_init__(self)
+        check_multiple(self, "heads")
 
     @property
     def base(self) -> FNO2dConfig:
-        """The base operator."""
+        """The configuration of the base operator."""
         return FNO2dConfig(
             history=self.history,
             horizon=self.horizon,
@@ -142,27 +137,22 @@ class PITT(Stepper):
             self.corrector = Corrector(config, lattice, self.out_channels)
 
     def change(self, x: Fields, parameters: Parameters) -> Answer:
-        """The base operator's answer, corrected.
-
-        Args:
-            x: Checked, zero at unknown pixels.
-            parameters: NaN where unknown: the text says so.
-        """
-        answer = self.base.change(x, torch.where(parameters.isnan(), 0.0, parameters))
+        """Return the corrected output of the base operator; parameters are NaN where unknown."""
+        output = self.base.change(x, torch.where(parameters.isnan(), 0.0, parameters))
         if self.corrector is None:
-            return answer
-        increment = answer if self.config.residual else answer - self.last_frame(x)
-        return answer + self.corrector(increment, self.tokens(parameters))
+            return output
+        increment = output if self.config.residual else output - self.last_frame(x)
+        return output + self.corrector(increment, self.tokens(parameters))
 
     def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d y x"]:
         return self.base.features(x, torch.where(parameters.isnan(), 0.0, parameters))
 
     def tokens(self, parameters: Float[Tensor, "b q"]) -> Int[Tensor, "b n"]:
-        """The text of every sample as numbers of words."""
+        """Return the text of every sample as word numbers."""
         return self.text.encode(parameters)
 
     def parameter_vector(self, x: Tensor, parameters: Tensor | None) -> Tensor:
-        """(b, 16), NaN where unknown, so that the text can say so."""
+        """Return (b, 16), NaN where unknown, which the text states."""
         if parameters is None:
             parameters = x.new_zeros(x.shape[0], 0)
         missing = PARAMETER_WIDTH - parameters.shape[-1]
@@ -170,9 +160,9 @@ class PITT(Stepper):
 
 
 class PITTConstant(PITT):
-    """The control: every sample has the text of one flow, that with all parameters at their mean.
+    """The control: every sample has the text of a flow with all parameters at their mean.
 
-    Where it does as well as ``PITT``, the equation's text held nothing that mattered.
+    If it is as accurate as ``PITT``, the text of the equation does not help.
     """
 
     def tokens(self, parameters: Float[Tensor, "b q"]) -> Int[Tensor, "b n"]:
@@ -180,7 +170,7 @@ class PITTConstant(PITT):
 
 
 class Corrector(nn.Module):
-    """The correction of a step: words in, and the increment through slots."""
+    """The correction of a step by the words of the equation, through slots."""
 
     def __init__(self, config: PITTConfig, lattice: tuple[int, int], channels: int) -> None:
         super().__init__()
@@ -196,42 +186,41 @@ class Corrector(nn.Module):
             Update(d, config.heads, n, config.slot_width) for _ in range(config.updates)
         )
         self.from_slots = nn.Linear(n, patches)
-        self.decode = nn.Sequential(
-            nn.Linear(d, d), nn.GELU(), nn.Linear(d, channels * config.patch**2)
-        )
-        # Whether or not the base operator starts at persistence, its correction starts at zero.
+        self.decode = make_mlp(d, d, channels * config.patch**2)
+        # The correction starts at zero, also where the base operator is not persistence.
         zero(self.decode[-1])
 
     def forward(
         self, increment: Float[Tensor, "b k y x"], tokens: Int[Tensor, "b n"]
     ) -> Float[Tensor, "b k y x"]:
         words = tokens != PAD
-        heeded = self._heed(tokens, words)
-        q, k = self.to_q(heeded), self.to_k(heeded)
+        hidden = self._attend(tokens, words)
+        q, k = self.to_q(hidden), self.to_k(hidden)
         ny, nx = increment.shape[-2:]
-        own = lattice_shape((ny, nx), self.config.patch)
+        lattice = lattice_shape((ny, nx), self.config.patch)
         patches = self.embed_patch(to_patches(increment, self.config.patch))
-        patches = _resized(patches, own, self.lattice)
+        patches = resize_tokens(patches, lattice, self.lattice, "bilinear")
         slots = _across(self.to_slots, patches)
         steps = len(self.updates)
         for number, update in enumerate(self.updates, start=1):
             ahead = self.config.horizon * number / steps
             time = self.time(slots.new_full((1, 1), ahead)).expand(slots.shape[0], 1, -1)
             slots = slots + update(q, k, slots, time, words)
-        patches = _resized(_across(self.from_slots, slots), self.lattice, own)
+        patches = _across(self.from_slots, slots)
+        patches = resize_tokens(patches, self.lattice, lattice, "bilinear")
         return from_patches(self.decode(patches), self.config.patch, (ny, nx))
 
-    def _heed(self, tokens: Tensor, words: Tensor) -> Tensor:
-        """What attention over the text makes of each word; paddings are not heard."""
+    def _attend(self, tokens: Tensor, words: Tensor) -> Tensor:
+        """Apply self-attention to the words, without the pads."""
         n, d = tokens.shape[1], self.config.width
         weight = self.embedding.weight
-        places = word_places(n, d, device=weight.device, dtype=weight.dtype)
-        silent = torch.where(words, 0.0, _UNHEARD)
-        return self.attention(self.embedding(tokens) + places, silent)
+        positions = word_positions(n, d, device=weight.device, dtype=weight.dtype)
+        bias = torch.where(words, 0.0, _PAD_LOGIT)
+        return self.attention(self.embedding(tokens) + positions, bias)
 
 
 class Update(nn.Module):
-    """One step in time: what the words make of the slots, mixed with the time across slots."""
+    """One step in time: linear attention of words to slots, then mixing across slots and time."""
 
     def __init__(self, width: int, heads: int, slots: int, hidden: int) -> None:
         super().__init__()
@@ -239,7 +228,7 @@ class Update(nn.Module):
         self.query, self.key = nn.Linear(width, width), nn.Linear(width, width)
         self.value, self.out = nn.Linear(width, width), nn.Linear(width, width)
         self.norm_key, self.norm_value = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.mix = nn.Sequential(nn.Linear(slots + 1, hidden), nn.GELU(), nn.Linear(hidden, slots))
+        self.mix = make_mlp(slots + 1, hidden, slots)
 
     def forward(
         self,
@@ -249,22 +238,22 @@ class Update(nn.Module):
         time: Float[Tensor, "b 1 d"],
         words: Bool[Tensor, "b n"],
     ) -> Float[Tensor, "b n d"]:
-        heard = words[..., None]  # a padding has no row of its own
-        query = torch.where(heard, self.query(q), 0.0)
-        key = torch.where(heard, self.norm_key(self.key(k)), 0.0)
+        is_word = words[..., None]
+        query = torch.where(is_word, self.query(q), 0.0)
+        key = torch.where(is_word, self.norm_key(self.key(k)), 0.0)
         query, key, value = map(self._split, (query, key, self.norm_value(self.value(slots))))
         share = (key.mT @ value) / words.sum(1)[:, None, None, None]
         mixed = (query @ share).transpose(1, 2).flatten(2)
         return _across(self.mix, torch.cat((self.out(mixed), time), dim=1))
 
     def _split(self, x: Tensor) -> Tensor:
-        """(b, n, d) to (b, heads, n, d / heads)."""
+        """Map (b, n, d) to (b, heads, n, d / heads)."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
 @constant
-def word_places(n: int, width: int, *, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Sines and cosines that tell the places of words: (n, width)."""
+def word_positions(n: int, width: int, *, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return the sinusoidal encoding of word positions, (n, width)."""
     features = count(0, width, device=device)
     rates = 10_000.0 ** (-(features - features % 2) / width)
     phases = count(0, n, device=device)[:, None] * rates
@@ -272,156 +261,131 @@ def word_places(n: int, width: int, *, device: torch.device, dtype: torch.dtype)
 
 
 def _across(layer: nn.Module, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b m d"]:
-    """A map between places, the same for every feature."""
+    """Apply a layer along the token axis, the same for every feature."""
     return layer(x.mT).mT
 
 
-def _resized(
-    patches: Float[Tensor, "b n d"], shape: tuple[int, int], wanted: tuple[int, int]
-) -> Float[Tensor, "b m d"]:
-    """Tokens of one lattice on another, by interpolation."""
-    if shape == wanted:
-        return patches
-    lattice = patches.mT.unflatten(-1, shape)
-    return F.interpolate(lattice, wanted, mode="bilinear", align_corners=False).flatten(2).mT
+class _Number(NamedTuple):
+    """A number in the text: a constant, a parameter, or a constant divided by a parameter."""
 
+    constant: float | None = None
+    parameter: int | None = None
+    """The index of the parameter in the spec."""
 
-class _OfSample(NamedTuple):
-    """A number that differs between samples: a parameter, or a scale over it."""
-
-    place: int
-    scale: float | None = None
-
-    def __call__(self, restored: Tensor) -> Tensor:
-        """From the restored parameters (b, q)."""
-        value = restored[:, self.place]
-        return value if self.scale is None else self.scale / value
-
-
-class _Clause(NamedTuple):
-    name: str
-    words: list[str]
-    quantity: float | _OfSample | None = None
-    """The same for all samples, or of each sample, or not known."""
-    has_number: bool = True
+    def value(self, parameters: list[Tensor], like: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
+        """Return the number of every sample, NaN where unknown."""
+        if self.parameter is None:
+            return torch.full_like(like, self.constant or 0.0)
+        value = parameters[self.parameter]
+        return value if self.constant is None else self.constant / value
 
 
 class EquationText:
-    """The text of a flow's equation: the same for all samples but for the digits.
+    """The text of a flow's equation: the same for all samples except for the digits.
 
     Args:
         spec: Gives family, parameters, time step and boundaries.
-        length: Words of the text; a shorter one is padded.
+        length: Number of words; shorter texts are padded, clauses that do not fit are omitted.
     """
 
     def __init__(self, spec: FieldSpec, length: int = 64) -> None:
-        self.spec, self.length = spec, length
+        self.spec = spec
         family = None if spec.family is None else find_family(spec.family)
-        self._words = "unknown".split() if family is None else family.equation.split()
+        words = ["unknown"] if family is None else family.equation.split()
         symbols = {} if family is None else family.symbols
-        strange = sorted({*self._words, *" ".join(symbols.values()).split()} - set(VOCABULARY))
-        if strange:
+        unknown = sorted({*words, *" ".join(symbols.values()).split()} - set(VOCABULARY))
+        if unknown:
             raise ValueError(
                 f"expected the equation of {spec.family!r} in the words of VOCABULARY, found "
-                f"{strange}; write it in these words: {' '.join(VOCABULARY)}"
+                f"{unknown}; write it in these words: {' '.join(VOCABULARY)}"
             )
-        if len(self._words) > length:
+        if len(words) > length:
             raise ValueError(
-                f"expected room for the equation of {spec.family!r}, {len(self._words)} words, "
-                f"found {length}; take more tokens"
+                f"expected room for the equation of {spec.family!r}, {len(words)} words, "
+                f"found {length}; use more tokens"
             )
-        self._numbers: list[tuple[int, _OfSample]] = []
-        clauses = list(self._clauses(symbols))
-        self.left_out = tuple(clause.name for clause in clauses if not self._add(clause))
-        """Coefficients, parameters and other facts for which there was no room."""
-        ids = [WORD[word] for word in self._words]
+        self._numbers: list[_Number] = []
+        starts: list[int] = []
+        for clause, number in self._clauses(symbols):
+            clause = ["&", *clause, *["pad"] * (NUMBER_WORDS if number else 0)]
+            if len(words) + len(clause) > length:
+                continue
+            words += clause
+            if number:
+                self._numbers.append(number)
+                starts.append(len(words) - NUMBER_WORDS)
+        ids = [WORD[word] for word in words]
         self._template = torch.tensor(ids + [PAD] * (length - len(ids)))
-        starts = torch.tensor([start for start, _ in self._numbers], dtype=torch.int64)
-        self._places = (starts[:, None] + torch.arange(NUMBER_WORDS)).flatten()
+        first = torch.tensor(starts, dtype=torch.int64)
+        self._indices = (first[:, None] + torch.arange(NUMBER_WORDS)).flatten()
 
     def encode(self, parameters: Float[Tensor, "b q"]) -> Int[Tensor, "b n"]:
-        """The text of every sample as numbers of words.
+        """Return the text of every sample as word numbers.
 
         Args:
-            parameters: As ``FieldSpec.encode_parameters`` makes them: NaN is unknown.
+            parameters: ``FieldSpec.encode_parameters``: NaN means unknown.
         """
         # The shape, not the length: an exported graph keeps it open.
         text = on_device(self._template, parameters.device).expand(parameters.shape[0], -1)
         if not self._numbers:
             return text
-        # In float64: four digits of a power of ten are more than float32 can be trusted with.
-        restored = self._restore(parameters.double())
-        values = torch.stack([value(restored) for _, value in self._numbers], dim=1)
-        places = on_device(self._places, parameters.device)
-        return text.index_copy(1, places, number_words(values).flatten(1))
+        # In float64: float32 is not safe for four digits of a power of ten.
+        missing = max(0, len(self.spec.parameters) - parameters.shape[1])
+        columns = F.pad(parameters.double(), (0, max(1, missing)), value=math.nan).unbind(1)
+        physical = [
+            parameter.restore(column)
+            for parameter, column in zip(self.spec.parameters, columns, strict=False)
+        ]
+        values = torch.stack([n.value(physical, columns[-1]) for n in self._numbers], dim=1)
+        indices = on_device(self._indices, parameters.device)
+        return text.index_copy(1, indices, number_words(values).flatten(1))
 
-    def read(self, ids: Int[Tensor, " n"]) -> str:
-        """The text for people, without its padding."""
-        return " ".join(VOCABULARY[i] for i in ids.tolist() if i != PAD)
-
-    def _clauses(self, coefficients: Mapping[str, str]) -> Iterator[_Clause]:
-        """In the order in which they are written."""
+    def _clauses(
+        self, coefficients: Mapping[str, str]
+    ) -> Iterator[tuple[list[str], _Number | None]]:
+        """Yield the words of each clause after the equation, and the number that follows them."""
         for name, words in coefficients.items():
-            yield _Clause(name, words.split(), self._quantity(name))
-        for name, quantity in ((REYNOLDS, self._quantity(REYNOLDS)), ("dt", self.spec.dt)):
-            if quantity is not None:
-                yield _Clause(name, [name], quantity)
+            number = self._number(name)
+            yield words.split() if number else [*words.split(), "unknown"], number
+        reynolds = self._number(REYNOLDS)
+        if reynolds is not None:
+            yield [REYNOLDS], reynolds
+        if self.spec.dt is not None:
+            yield ["dt"], _Number(self.spec.dt)
         grid = self.spec.grid
-        bounds = [*map(str, grid.sides), *(["body"] if grid.body is not None else [])]
-        yield _Clause("boundaries", bounds, has_number=False)
+        yield [*map(str, grid.sides), *(["body"] if grid.body is not None else [])], None
         for index, name in enumerate(self.spec.parameter_names):
             if name not in coefficients and name != REYNOLDS:
-                yield _Clause(name, ["mu", *str(index)], self._quantity(name))
+                yield ["mu", *str(index)], _Number(parameter=index)
 
-    def _add(self, clause: _Clause) -> bool:
-        """Add a clause if it fits; gives whether it does."""
-        words, quantity = ["&", *clause.words], clause.quantity
-        if isinstance(quantity, _OfSample):
-            words += ["pad"] * NUMBER_WORDS
-        elif clause.has_number:
-            words += _written(quantity)
-        if len(self._words) + len(words) > self.length:
-            return False
-        self._words += words
-        if isinstance(quantity, _OfSample):
-            self._numbers.append((len(self._words) - NUMBER_WORDS, quantity))
-        return True
+    def _number(self, name: str) -> _Number | None:
+        """Return a coefficient by the rules of ``fields.equations``, or None if it is unknown.
 
-    def _quantity(self, name: str) -> float | _OfSample | None:
-        """What is known of a coefficient, in the order of ``fields.equations``.
-
-        Unlike there, what a sample does not tell stays NaN.
+        Unlike there, unknown values of single samples stay NaN.
         """
         spec = self.spec
         scale = (spec.reference_velocity or 0.0) * (spec.reference_length or 0.0)
-        places = {known: index for index, known in enumerate(spec.parameter_names)}
+        indices = {known: index for index, known in enumerate(spec.parameter_names)}
         if name == "viscosity" and spec.viscosity is not None:
-            return spec.viscosity
-        if name == "viscosity" and scale and REYNOLDS in places:
-            return _OfSample(places[REYNOLDS], scale)
-        if name == REYNOLDS and name not in places and scale:
+            return _Number(spec.viscosity)
+        if name == "viscosity" and scale and REYNOLDS in indices:
+            return _Number(scale, indices[REYNOLDS])
+        if name == REYNOLDS and name not in indices and scale:
             if spec.viscosity is not None:
-                return scale / spec.viscosity
-            if "viscosity" in places:
-                return _OfSample(places["viscosity"], scale)
-        return _OfSample(places[name]) if name in places else None
-
-    def _restore(self, parameters: Tensor) -> Tensor:
-        """Physical values; NaN where nothing is known."""
-        missing = max(0, len(self.spec.parameters) - parameters.shape[1])
-        columns = F.pad(parameters, (0, missing), value=math.nan).unbind(1)
-        known = zip(self.spec.parameters, columns, strict=False)
-        return torch.stack([parameter.restore(column) for parameter, column in known], dim=1)
+                return _Number(scale / spec.viscosity)
+            if "viscosity" in indices:
+                return _Number(scale, indices["viscosity"])
+        return _Number(parameter=indices[name]) if name in indices else None
 
 
 def number_words(values: Float[Tensor, "*batch"]) -> Int[Tensor, "*batch 9"]:
-    """Numbers as words; one that is not finite is ``unknown`` and padding."""
+    """Return numbers as words; one that is not finite is ``unknown`` and pads."""
     known = values.isfinite()
     size = torch.where(known, values, 0.0).abs().double()
     safe = torch.where(size > 0, size, 1.0)
     power = safe.log10().floor().clamp(-_LARGEST_POWER, _LARGEST_POWER)
     mantissa = (safe * 10.0 ** (_DIGITS - 1 - power)).round()
-    # Rounded up to the next power of ten: the logarithm may also fall just short of a whole number.
+    # Rounded up to the next power of ten, or a logarithm just below a whole number.
     full = (mantissa >= 10**_DIGITS) & (power < _LARGEST_POWER)
     power, mantissa = power + full, torch.where(full, mantissa / 10, mantissa)
     mantissa = mantissa.round().clamp(max=10**_DIGITS - 1)
@@ -431,17 +395,9 @@ def number_words(values: Float[Tensor, "*batch"]) -> Int[Tensor, "*batch 9"]:
     point, exponent, unknown, pad = word
     written = [_sign(values), digits[0], point, *digits[1:], exponent, _sign(power)]
     written.append(WORD["0"] + power.abs().long())
-    silent = [unknown, *[pad] * (NUMBER_WORDS - 1)]
-    return torch.where(known[..., None], torch.stack(written, -1), torch.stack(silent, -1))
+    no_number = [unknown, *[pad] * (NUMBER_WORDS - 1)]
+    return torch.where(known[..., None], torch.stack(written, -1), torch.stack(no_number, -1))
 
 
 def _sign(values: Tensor) -> Tensor:
     return torch.where(values < 0, WORD["-"], WORD["+"])
-
-
-def _written(number: float | None) -> list[str]:
-    """The words of a number that is the same for all samples."""
-    if number is None:
-        return ["unknown"]
-    ids = number_words(torch.tensor(number, dtype=torch.float64, device="cpu")).tolist()
-    return [VOCABULARY[i] for i in ids]

@@ -3,8 +3,8 @@
 Every point of the grid is a token. A block is x <- x + PhysicsAttention(norm(x)), then the same
 with an MLP. Physics attention is, in every head, with M slices and N points,
 
-    f = conv3x3(x),   g = conv3x3(x)                          features and what assigns them
-    w_ij = softmax_j(W g_i / tau + c),  j = 1 .. M            to which slice a point belongs
+    f = conv3x3(x),   g = conv3x3(x)                          features, and features to assign by
+    w_ij = softmax_j(W g_i / tau + c),  j = 1 .. M            the share of slice j in point i
     z_j = sum_i w_ij f_i / sum_i w_ij                         a slice is a weighted mean of points
     z' = softmax(q k^T / sqrt(d_h)) v,  q, k, v linear in z   attention between slices
     y_i = sum_j w_ij z'_j                                     back to the points
@@ -27,12 +27,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pibert.fields import FieldSpec, Grid
-from pibert.models.layers import Answer, Fields, GridConv2d, Parameters
-from pibert.models.stepper import Stepper, StepperConfig, at_least_one, with_coordinates, zero
+from pibert.models.layers import Answer, Fields, GridConv2d, Parameters, make_mlp
+from pibert.models.stepper import (
+    BaselineConfig,
+    Stepper,
+    check_multiple,
+    with_coordinates,
+    zero,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TransolverConfig(StepperConfig):
+class TransolverConfig(BaselineConfig):
     """Sizes; the defaults are the ``base`` preset."""
 
     width: int = 128
@@ -40,20 +46,10 @@ class TransolverConfig(StepperConfig):
     depth: int = 4
     slices: int = 32
     mlp_ratio: int = 2
-    temperature: float = 0.5
-    """Where tau starts in every head."""
-    parameters: bool = False
-    """Let the flow's parameters enter as constant channels."""
 
     def __post_init__(self) -> None:
-        StepperConfig.__post_init__(self)
-        at_least_one(self, "width", "heads", "depth", "slices", "mlp_ratio")
-        if self.width % self.heads:
-            raise ValueError(
-                f"width must be a multiple of heads, found {self.width} and {self.heads}"
-            )
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"temperature must be positive, found {self.temperature}")
+        BaselineConfig.__post_init__(self)
+        check_multiple(self, "heads")
 
 
 PRESETS: dict[str, TransolverConfig] = {
@@ -72,9 +68,7 @@ class PhysicsAttention(nn.Module):
         self.features = GridConv2d(width, width, 3, grid)
         self.assigning = GridConv2d(width, width, 3, grid)
         self.to_slices = nn.Linear(head_width, config.slices)
-        self.log_temperature = nn.Parameter(
-            torch.full((config.heads, 1, 1), math.log(config.temperature))
-        )
+        self.log_temperature = nn.Parameter(torch.full((config.heads, 1, 1), math.log(0.5)))
         self.to_query = nn.Linear(head_width, head_width, bias=False)
         self.to_key = nn.Linear(head_width, head_width, bias=False)
         self.to_value = nn.Linear(head_width, head_width, bias=False)
@@ -84,7 +78,7 @@ class PhysicsAttention(nn.Module):
         field = tokens.permute(0, 3, 1, 2)
         features = self._heads(self.features(field))  # (b, h, n, e)
         weights = self.slice_weights(field)  # (b, h, n, m)
-        # Means over thousands of points: their sum is taken before any rounding to half precision.
+        # Divided before half precision rounds a sum over thousands of points.
         share = weights / weights.sum(dim=2, keepdim=True)
         slices = share.mT @ features  # (b, h, m, e)
         slices = F.scaled_dot_product_attention(
@@ -94,27 +88,27 @@ class PhysicsAttention(nn.Module):
         return self.join(points.reshape(tokens.shape))
 
     def slice_weights(self, field: Float[Tensor, "b d y x"]) -> Float[Tensor, "b h n m"]:
-        """How much each point belongs to each slice, per head; one in total."""
+        """Return the share of each slice in each point, per head; shares sum to one."""
         logits = self.to_slices(self._heads(self.assigning(field)))
         return (logits / self.log_temperature.exp()).softmax(dim=-1)
 
     def _heads(self, field: Tensor) -> Tensor:
-        """(b, d, y, x) to (b, h, n, e)."""
+        """Map (b, d, y, x) to (b, h, n, e)."""
         b, d, ny, nx = field.shape
         points = field.permute(0, 2, 3, 1).reshape(b, ny * nx, self.heads, d // self.heads)
         return points.transpose(1, 2)
 
 
 class Block(nn.Module):
-    """Physics attention and an MLP, each behind a norm and beside a skip."""
+    """Physics attention and an MLP, each with a pre-norm and a skip connection."""
 
     def __init__(self, config: TransolverConfig, grid: Grid) -> None:
         super().__init__()
-        width, middle = config.width, config.mlp_ratio * config.width
+        width = config.width
         self.attention_norm = nn.LayerNorm(width)
         self.attention = PhysicsAttention(config, grid)
         self.mlp_norm = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, middle), nn.GELU(), nn.Linear(middle, width))
+        self.mlp = make_mlp(width, config.mlp_ratio * width)
 
     def forward(self, tokens: Float[Tensor, "b y x d"]) -> Float[Tensor, "b y x d"]:
         tokens = tokens + self.attention(self.attention_norm(tokens))
@@ -128,17 +122,12 @@ class Transolver(Stepper):
 
     def __init__(self, config: TransolverConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
-        self.num_parameters = len(spec.parameters) if config.parameters else 0
         width = config.width
-        self.embedding = nn.Sequential(
-            nn.Linear(self.in_channels + 2 + self.num_parameters, 2 * width),
-            nn.GELU(),
-            nn.Linear(2 * width, width),
-        )
+        self.embedding = make_mlp(self.in_channels + 2 + self.num_parameters, 2 * width, width)
         self.blocks = nn.ModuleList(Block(config, spec.grid) for _ in range(config.depth))
         self.norm = nn.LayerNorm(width)
         self.read_out = nn.Linear(width, self.out_channels)
-        self.apply(_start)
+        self.apply(_initialise)
         if config.residual:
             zero(self.read_out)
 
@@ -147,15 +136,15 @@ class Transolver(Stepper):
         return self.read_out(points).permute(0, 3, 1, 2).contiguous()
 
     def features(self, x: Fields, parameters: Parameters) -> Float[Tensor, "b d y x"]:
-        known = parameters[:, : self.num_parameters] if self.num_parameters else None
-        tokens = self.embedding(with_coordinates(x, known).permute(0, 2, 3, 1))
+        inputs = self.with_parameters(with_coordinates(x), parameters)
+        tokens = self.embedding(inputs.permute(0, 2, 3, 1))
         for block in self.blocks:
             tokens = block(tokens)
         return self.norm(tokens).permute(0, 3, 1, 2)
 
 
-def _start(module: nn.Module) -> None:
-    """Small linear weights; slices that differ from the first step on."""
+def _initialise(module: nn.Module) -> None:
+    """Set small linear weights, and slices that differ from the first step on."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:

@@ -1,1 +1,1 @@
-"""Reference predictors: what any model must beat."""
+"""Reference predictors, which any model must beat."""

@@ -1,17 +1,16 @@
-"""DMD: the global linear operator between training states, as a reference predictor.
+"""Dynamic mode decomposition: a linear operator between training states.
 
     x'_{t+s} = Phi A^s Phi^T x'_t,     A = argmin sum_t | Phi^T x'_{t+1} - A Phi^T x'_t |^2
 
 x' is the fluctuation about the training mean, zero at unknown points, in standardised units. Phi
-are the leading POD modes of the training inputs, orthonormal. What a state has outside them is
-lost: there the mean is predicted. With a history of several frames the state is all of them (delay
-coordinates), and the newest frame of the next state is the answer. Dynamic mode decomposition:
-Schmid (2010); as a regression on pairs of states: Tu et al. (2014). Growing directions are left as
-they were found.
+are the leading POD modes of the training inputs, orthonormal; the component of a state outside them
+is lost. With a history of several frames the state is all of them (delay coordinates), and the
+newest frame of the next state is the output. Growing modes are not damped. References: Schmid
+(2010); as a regression on pairs of states: Tu et al. (2014).
 
-The training states pass by once, after a pass for the mean. An incremental singular value
-decomposition carries twice as many directions as are wanted, and the sums of the regression turn
-with them: exact while the data have no more directions than that, close beyond.
+After a pass for the mean, the training states are read once. An incremental singular value
+decomposition tracks twice as many directions as are kept, and the sums of the regression are
+rotated with them: exact if the data have no more directions than that, approximate otherwise.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +22,6 @@ from torch import Tensor
 
 from pibert.fields import Batch, FieldSpec, Normalizer
 from pibert.models.references.simple import AboutTheMean, ReferenceConfig
-from pibert.models.stepper import at_least_one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,25 +29,17 @@ class DMDConfig(ReferenceConfig):
     """Options of ``DMD``."""
 
     rank: int = 64
-    """POD modes to keep, at most; fewer where the data have fewer directions."""
-    energy: float | None = None
-    """Keep the fewest modes that hold this part of the variance; None: as many as ``rank``."""
-
-    def __post_init__(self) -> None:
-        ReferenceConfig.__post_init__(self)
-        at_least_one(self, "rank")
-        if self.energy is not None and not 0 < self.energy <= 1:
-            raise ValueError(f"energy must be in (0, 1] or None, found {self.energy}")
+    """Largest number of POD modes; fewer where the data have fewer directions."""
 
 
 PRESETS: dict[str, DMDConfig] = {"base": DMDConfig()}
 
 
 class DMD(AboutTheMean):
-    """Steps the coordinates of a state in its leading POD modes by a matrix."""
+    """Steps the POD coordinates of a state by a matrix."""
 
     modes: Float[Tensor, "r hc y x"]
-    """Orthonormal, the strongest first; zero beyond those that were kept."""
+    """Orthonormal, the strongest first; zero beyond the number of kept modes."""
     operator: Float[Tensor, "r r"]
 
     def __init__(self, config: DMDConfig, spec: FieldSpec) -> None:
@@ -70,13 +60,13 @@ class DMD(AboutTheMean):
         states = States(self.modes[0].numel(), 2 * rank, self.modes.device)
         for before, after in _gathered(self._pairs(batches), 2 * rank):
             states.add(before, after)
-        modes, operator = states.reduce(rank, self.config.energy)
+        modes, operator = states.reduce(rank)
         self.modes.zero_()[: len(modes)] = modes.view(-1, *self.modes.shape[1:]).to(self.modes)
         self.operator.zero_()[: len(modes), : len(modes)] = operator.to(self.operator)
         self._mark_fitted()
 
     def _pairs(self, batches: Iterable[Batch]) -> Iterator[tuple[Tensor, Tensor]]:
-        """States and the states one frame later, (b, d) in float64."""
+        """Yield states and the states one frame later, (b, d) in float64."""
         for batch in self._checked(batches):
             before = self._fluctuation(batch.x, batch.mask[:, None])
             newest = self._fluctuation(batch.y[:, 0], batch.target_mask[:, :1])
@@ -97,64 +87,54 @@ class DMD(AboutTheMean):
 def _gathered(
     pairs: Iterator[tuple[Tensor, Tensor]], least: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The pairs in larger pieces, as each piece costs a decomposition."""
-    waiting: list[tuple[Tensor, Tensor]] = []
-    for pair in pairs:
-        waiting.append(pair)
-        if sum(len(before) for before, _ in waiting) >= least:
-            yield _joined(waiting)
-            waiting = []
-    if waiting:
-        yield _joined(waiting)
-
-
-def _joined(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    before, after = zip(*pairs, strict=True)
-    return torch.cat(before), torch.cat(after)
+    """Yield the pairs in larger batches, as each batch costs a decomposition."""
+    befores: list[Tensor] = []
+    afters: list[Tensor] = []
+    for before, after in pairs:
+        befores.append(before)
+        afters.append(after)
+        if sum(map(len, befores)) >= least:
+            yield torch.cat(befores), torch.cat(afters)
+            befores, afters = [], []
+    if befores:
+        yield torch.cat(befores), torch.cat(afters)
 
 
 class States:
-    """The leading directions of the states seen so far, and the sums of pairs in them.
+    """The leading directions of the states so far, and the sums over pairs in them.
 
     Args:
-        size: Numbers in a state.
-        carried: Directions to carry along, at most.
-        device: Where the states are.
+        size: Length of a state.
+        tracked: Largest number of directions.
+        device: Device of the states.
     """
 
     NEGLIGIBLE = 1e-6
-    """Directions with less than this part of the strongest singular value are rounding errors."""
+    """Directions with smaller singular values, relative to the largest, are rounding errors."""
 
-    def __init__(self, size: int, carried: int, device: torch.device) -> None:
-        self.carried = carried
+    def __init__(self, size: int, tracked: int, device: torch.device) -> None:
+        self.tracked = tracked
         self.basis = torch.zeros(size, 0, dtype=torch.float64, device=device)
         self.values = self.basis.new_zeros(0)
         """Singular values of the states, largest first."""
         self.gram = self.cross = self.basis.new_zeros(0, 0)
-        self.variance = self.basis.new_zeros(())
 
     def add(self, before: Float[Tensor, "n d"], after: Float[Tensor, "n d"]) -> None:
-        """Take in some states and those that follow them."""
+        """Add states and their successors."""
         together = torch.cat((self.basis * self.values, before.mT), dim=1)
         orthonormal, triangle = torch.linalg.qr(together)
         left, values, _ = torch.linalg.svd(triangle, full_matrices=False)
-        kept = min(self.carried, int((values > self.NEGLIGIBLE * values[0]).sum()))
+        kept = min(self.tracked, int((values > self.NEGLIGIBLE * values[0]).sum()))
         basis = orthonormal @ left[:, :kept]
-        turn = basis.mT @ self.basis
+        rotation = basis.mT @ self.basis
         a, b = before @ basis, after @ basis
-        self.gram = turn @ self.gram @ turn.mT + a.mT @ a
-        self.cross = turn @ self.cross @ turn.mT + b.mT @ a
+        self.gram = rotation @ self.gram @ rotation.mT + a.mT @ a
+        self.cross = rotation @ self.cross @ rotation.mT + b.mT @ a
         self.basis, self.values = basis, values[:kept]
-        self.variance = self.variance + before.square().sum()
 
-    def reduce(
-        self, rank: int, energy: float | None
-    ) -> tuple[Float[Tensor, "r d"], Float[Tensor, "r r"]]:
-        """The leading modes and the least-squares operator between coordinates in them."""
+    def reduce(self, rank: int) -> tuple[Float[Tensor, "r d"], Float[Tensor, "r r"]]:
+        """Return the leading modes and the least-squares operator on their coordinates."""
         kept = min(rank, len(self.values))
-        if energy is not None:
-            held = self.values.square().cumsum(0) / self.variance
-            kept = min(kept, 1 + int((held < energy - 1e-12).sum()))
         scale = self.values[:kept]
         # Coordinates of unit variance: the normal equations are then well conditioned.
         gram = self.gram[:kept, :kept] / (scale[:, None] * scale)

@@ -2,18 +2,16 @@
 
     x'_{t+1}(r) = x'_t(r - U(r) dt),     x' = x - m
 
-m is the training mean at every point and U the velocity in it. Fields are standardised; U dt is
-taken in physical units and then in cells of the grid, by dx along x and dy along y. A reference
-predictor: Taylor's hypothesis of frozen turbulence, with a mean flow that varies in space.
+m is the training mean at every point and U its velocity; U dt is computed in physical units and
+converted to cells of the grid. This is Taylor's hypothesis of frozen turbulence with a mean flow
+that varies in space.
 
-A point looks back along U as it is at the point itself, and reads the fluctuation there by
-interpolation. Periodic sides wrap; at the others what comes from outside is read at the side.
-Points that are not known have no fluctuation, those that never were known have no velocity.
+The fluctuation at the departure point r - U(r) dt is interpolated by the cubic polynomials through
+4 x 4 points. Periodic sides wrap; departure points beyond other sides move to the side. Unknown
+points have no fluctuation; points that are never known have no velocity.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -22,36 +20,18 @@ from torch import Tensor
 from pibert.fields import Batch, FieldSpec, Normalizer
 from pibert.models.references.simple import AboutTheMean, ReferenceConfig
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MeanAdvectionConfig(ReferenceConfig):
-    """Options of ``MeanAdvection``."""
-
-    interpolation: Literal["linear", "cubic"] = "cubic"
-    """Between the nearest 2 x 2 or 4 x 4 points, by the polynomials through them."""
-
-    def __post_init__(self) -> None:
-        ReferenceConfig.__post_init__(self)
-        if self.interpolation not in _OFFSETS:
-            raise ValueError(
-                f"unknown interpolation {self.interpolation!r}; choose from: {', '.join(_OFFSETS)}"
-            )
-
-
-_OFFSETS = {"linear": (0, 1), "cubic": (-1, 0, 1, 2)}
-"""Points of an interpolation, counted from the last one before the place."""
-
-
-PRESETS: dict[str, MeanAdvectionConfig] = {"base": MeanAdvectionConfig()}
+PRESETS: dict[str, ReferenceConfig] = {"base": ReferenceConfig()}
+_OFFSETS = (-1, 0, 1, 2)
+"""Points of the interpolation, relative to the last one before the position."""
 
 
 class MeanAdvection(AboutTheMean):
-    """Fluctuations about the mean flow, carried along by it; more frames ahead step by step."""
+    """Advects fluctuations with the mean flow, frame by frame."""
 
     departure: Float[Tensor, "2 y x"]
-    """Column and row, in cells, where the fluid at each point was a frame before."""
+    """Column and row, in cells, from which the fluid at each point came within a frame."""
 
-    def __init__(self, config: MeanAdvectionConfig, spec: FieldSpec) -> None:
+    def __init__(self, config: ReferenceConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         if spec.velocity is None:
             raise ValueError(
@@ -61,7 +41,7 @@ class MeanAdvection(AboutTheMean):
         if spec.dt is None:
             raise ValueError(
                 "mean advection expected a spec with the time step dt between frames, found None; "
-                "state it, or leave this reference out where time steps differ"
+                "state it, or omit this reference where time steps differ"
             )
         self.velocity, self.dt = spec.velocity, spec.dt
         self.register_buffer("departure", torch.zeros(2, *spec.grid.shape))
@@ -85,40 +65,39 @@ class MeanAdvection(AboutTheMean):
         fluctuation = self._fluctuation(x[:, -len(self.mean) :], known)
         frames = []
         for _ in range(self.config.horizon):
-            fluctuation = self._carried(fluctuation)
+            fluctuation = self._advected(fluctuation)
             frames.append(self.mean + fluctuation)
         return torch.cat(frames, dim=1)
 
-    def _carried(self, fluctuation: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+    def _advected(self, fluctuation: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         (ny, nx), grid = fluctuation.shape[-2:], self.spec.grid
-        offsets = _OFFSETS[self.config.interpolation]
-        columns = _neighbours(self.departure[0], nx, offsets, periodic=grid.periodic_x)
-        rows = _neighbours(self.departure[1], ny, offsets, periodic=grid.periodic_y)
+        columns = _neighbours(self.departure[0], nx, periodic=grid.periodic_x)
+        rows = _neighbours(self.departure[1], ny, periodic=grid.periodic_y)
         points = fluctuation.flatten(2)
-        carried = torch.zeros_like(fluctuation)
+        advected = torch.zeros_like(fluctuation)
         for row, row_weight in rows:
             for column, column_weight in columns:
                 values = points.index_select(2, (row * nx + column).flatten())
-                carried = carried + values.view_as(carried) * (row_weight * column_weight)
-        return carried
+                advected = advected + values.view_as(advected) * (row_weight * column_weight)
+        return advected
 
 
 def _neighbours(
-    place: Float[Tensor, "y x"], size: int, offsets: tuple[int, ...], *, periodic: bool
+    position: Float[Tensor, "y x"], size: int, *, periodic: bool
 ) -> list[tuple[Int[Tensor, "y x"], Float[Tensor, "y x"]]]:
-    """Grid points next to places on an axis, and their weights: Lagrange's polynomials."""
+    """Return the grid points next to positions on an axis, and their Lagrange weights."""
     if periodic:
-        first = place.floor()
+        first = position.floor()
     else:
-        place = place.clamp(0, size - 1)
-        # Moved inward next to a side, where the polynomial is read off its middle.
-        first = place.floor().clamp(-offsets[0], max(size - 1 - offsets[-1], -offsets[0]))
+        position = position.clamp(0, size - 1)
+        # Moved inward next to a side.
+        first = position.floor().clamp(-_OFFSETS[0], max(size - 1 - _OFFSETS[-1], -_OFFSETS[0]))
     pairs = []
-    for offset in offsets:
-        weight = torch.ones_like(place)
-        for other in offsets:
+    for offset in _OFFSETS:
+        weight = torch.ones_like(position)
+        for other in _OFFSETS:
             if other != offset:
-                weight = weight * ((place - first - other) / (offset - other))
+                weight = weight * ((position - first - other) / (offset - other))
         index = (first + offset).long()
         index = index.remainder(size) if periodic else index.clamp(0, size - 1)
         pairs.append((index, weight))

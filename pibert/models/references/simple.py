@@ -1,4 +1,4 @@
-"""Reference predictors: what a model must beat, none of them trained by steps.
+"""Reference predictors, which a model must beat; none is trained by gradient steps.
 
     persistence           x_{t+s} = x_t
     training mean         x_{t+s} = m
@@ -7,10 +7,10 @@
     DMD                   ``models/references/dmd.py``
 
 m is the mean of the training targets at every point, over the frames where the point is known; a
-point that never was known has the mean of its channel, zero in standardised units.
+point that is never known has the mean of its channel, zero in standardised units.
 
-A reference holds buffers alone. ``fit`` reads the training batches, ``state_dict`` keeps what it
-found. The skip from the last frame has no meaning here: ``residual`` is False and stays so.
+A reference has buffers and no trained weights; ``fit`` computes the buffers from the training
+batches. It has no skip connection: ``residual`` is always False.
 """
 
 from abc import ABC, abstractmethod
@@ -32,65 +32,65 @@ class ReferenceConfig(StepperConfig):
     """Options of every reference predictor."""
 
     residual: bool = False
-    """Always False: a reference says itself what it adds to the last frame."""
+    """Always False."""
 
     def __post_init__(self) -> None:
         StepperConfig.__post_init__(self)
         if self.residual:
             raise ValueError(
-                "expected residual=False, found True: a reference predictor has no skip to switch"
+                "expected residual=False, found True: a reference predictor has no skip connection"
             )
 
 
 class Reference(Stepper, ABC):
-    """A predictor that is fitted in closed form, or not at all; it has no weights to train."""
+    """A predictor that is fitted in closed form, or not at all."""
 
-    needs_fit: ClassVar[bool] = True
-    """Whether it can only predict after ``fit``."""
+    needs_fit: ClassVar[bool] = False
+    """Whether it can predict only after ``fit``."""
     fitted: Tensor
 
     def __init__(self, config: ReferenceConfig, spec: FieldSpec) -> None:
         super().__init__(config, spec)
         self.register_buffer("fitted", torch.tensor(False))
-        # Next to the buffer, as reading that would wait for the device.
+        # A copy on the host, as reading the buffer would wait for the device.
         self._is_fitted = False
         self.register_load_state_dict_post_hook(_recall_fit)
 
-    @abstractmethod
     def fit(self, batches: Iterable[Batch], normalizer: Normalizer) -> None:
-        """Learn what there is to learn from the training batches, in at most two passes.
+        """Compute the buffers from the training batches, in at most two passes.
 
         Args:
-            batches: To be iterated anew for every pass, such as a loader or a list.
-            normalizer: What standardised them.
+            batches: Standardised; iterated again for every pass, such as a loader or a list.
+            normalizer: The normaliser of the batches.
         """
+        self._mark_fitted()
 
     @abstractmethod
     def ahead(
         self, x: Float[Tensor, "b c y x"], known: Bool[Tensor, "*b y x"] | None
     ) -> Float[Tensor, "b k y x"]:
-        """The next frames.
+        """Return the next frames.
 
         Args:
             x: Checked, zero at unknown points.
-            known: (y, x) or (b, 1, y, x); None: everything is.
+            known: (y, x) or (b, 1, y, x); None: all points.
         """
 
     def forward(self, x: Fields, parameters: Vector = None, mask: Mask = None) -> Answer:
-        """The next frames, standardised as the input; arguments as of every model."""
+        """Return the next frames, standardised like the input; arguments as for ``Stepper``."""
         if self.needs_fit and not self._is_fitted:
             raise ValueError(
-                f"{type(self).__name__} was expected to be fitted, found that it is not; call "
-                "fit with the training batches or load the state of a fitted one"
+                f"{type(self).__name__} is not fitted; call fit with the training batches or load "
+                "the state of a fitted one"
             )
         x = self.prepared(x, parameters, mask)
         if self.needs_fit and tuple(x.shape[-2:]) != self.spec.grid.shape:
             raise ValueError(
-                f"expected fields on the grid that it was fitted on, {self.spec.grid.shape}, "
+                f"expected fields on the grid of the training data, {self.spec.grid.shape}, "
                 f"found {tuple(x.shape[-2:])}"
             )
         known = None if mask is None else checked_mask(mask, x)
-        # Full precision under autocast: a reference has nothing to gain from less.
+        # Full precision under autocast: nothing is gained from less.
         with torch.autocast(x.device.type, enabled=False):
             return self.ahead(x, known)
 
@@ -106,12 +106,6 @@ def _recall_fit(reference: Reference, _: Any) -> None:
 class Persistence(Reference):
     """The newest frame again."""
 
-    needs_fit = False
-
-    def fit(self, batches: Iterable[Batch], normalizer: Normalizer) -> None:
-        """Nothing to learn."""
-        self._mark_fitted()
-
     def ahead(self, x: Tensor, known: Tensor | None) -> Tensor:
         return self.last_frame(x)
 
@@ -121,7 +115,7 @@ class LinearExtrapolationConfig(ReferenceConfig):
     """Options of ``LinearExtrapolation``."""
 
     history: int = 2
-    """Frames in; the newest two are used."""
+    """Input frames; the newest two are used."""
 
     def __post_init__(self) -> None:
         ReferenceConfig.__post_init__(self)
@@ -134,12 +128,6 @@ class LinearExtrapolationConfig(ReferenceConfig):
 class LinearExtrapolation(Reference):
     """The straight line through the newest two frames."""
 
-    needs_fit = False
-
-    def fit(self, batches: Iterable[Batch], normalizer: Normalizer) -> None:
-        """Nothing to learn."""
-        self._mark_fitted()
-
     def ahead(self, x: Tensor, known: Tensor | None) -> Tensor:
         before, last = x.unflatten(1, (self.config.history, -1))[:, -2:].unbind(1)
         step = last - before
@@ -147,8 +135,9 @@ class LinearExtrapolation(Reference):
 
 
 class AboutTheMean(Reference):
-    """A reference that knows the mean field."""
+    """A reference that uses the mean of the training targets."""
 
+    needs_fit = True
     mean: Float[Tensor, "c y x"]
 
     def __init__(self, config: ReferenceConfig, spec: FieldSpec) -> None:
@@ -156,7 +145,7 @@ class AboutTheMean(Reference):
         self.register_buffer("mean", torch.zeros(len(spec.channels), *spec.grid.shape))
 
     def _fit_mean(self, batches: Iterable[Batch]) -> Bool[Tensor, "y x"]:
-        """Fit the mean; returns the points that were known at least once."""
+        """Compute the mean; returns the points that are known at least once."""
         total = torch.zeros_like(self.mean, dtype=torch.float64)
         count = torch.zeros_like(total[0])
         for batch in self._checked(batches):
@@ -169,7 +158,7 @@ class AboutTheMean(Reference):
         return count > 0
 
     def _checked(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches where the buffers are, their shapes compared with the spec's."""
+        """Yield the batches on the device of the buffers, after a check of their shapes."""
         frame = tuple(self.mean.shape)
         for batch in batches:
             if tuple(batch.y.shape[2:]) != frame or batch.x.shape[1] != self.in_channels:
@@ -181,7 +170,7 @@ class AboutTheMean(Reference):
             yield batch.to(self.mean.device)
 
     def _fluctuation(self, x: Tensor, known: Tensor | None) -> Tensor:
-        """Of one frame or several folded into channels: x - m, zero at unknown points."""
+        """Return x - m of frames folded into channels, zero at unknown points."""
         frames = x.shape[1] // len(self.mean)
         deviation = x - self.mean.repeat(frames, 1, 1)
         return deviation if known is None else torch.where(known, deviation, 0.0)

@@ -1,4 +1,4 @@
-"""DeepONet2d: size, persistence at the start, rank, what branch and trunk see, grids, options."""
+"""DeepONet2d: the sum of products, and the grid."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ SMALL: dict[str, Any] = {
 
 
 def make(spec: FieldSpec | None = None, seed: int = 0, **options: Any) -> DeepONet2d:
-    """A small one whose coefficients are not zero, so that there is something to see."""
+    """A small model whose coefficients are not zero."""
     torch.manual_seed(seed)
     model = DeepONet2d(DeepONet2dConfig(**(SMALL | options)), spec or tiny_spec((12, 20)))
     torch.nn.init.normal_(model.branch[-1].weight)  # type: ignore[arg-type]
@@ -32,17 +32,17 @@ def fields(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-def test_the_answer_is_a_sum_of_products_and_an_offset() -> None:
+def test_the_output_is_a_sum_of_products_and_an_offset() -> None:
     model, x = make(residual=False), fields(2, 2, 12, 20)
     coefficients = model.branch(model.convolutions(x).flatten(1)).view(2, 2, 3)
     for row, column in ((0, 0), (4, 17), (11, 19)):
-        place = torch.tensor([2 * (column + 0.5) / 20 - 1, 2 * (row + 0.5) / 12 - 1]).double()
-        functions = model.trunk(place).view(2, 3)
+        point = torch.tensor([2 * (column + 0.5) / 20 - 1, 2 * (row + 0.5) / 12 - 1]).double()
+        functions = model.trunk(point).view(2, 3)
         expected = (coefficients * functions).sum(-1) + model.offset
         assert torch.allclose(model(x)[:, :, row, column], expected, atol=1e-6)
 
 
-def test_another_grid_than_that_of_the_spec_is_refused() -> None:
-    # As many points and, flattened, as many features: only the message tells.
+def test_other_grids_than_that_of_the_spec_are_refused() -> None:
+    # The same number of points and features: no shape is wrong.
     with refused("12 x 20", "20 x 12"):
         make()(fields(1, 2, 20, 12))

@@ -1,4 +1,4 @@
-"""FNO2d: size, persistence at the start, both row blocks, resolution, reach, grids, options."""
+"""FNO2d: the spectral product, resolution, padding."""
 
 import math
 from typing import Any
@@ -18,7 +18,7 @@ SMALL: dict[str, Any] = {"width": 6, "modes": 3, "depth": 2, "head_width": 5}
 
 
 def make(spec: FieldSpec | None = None, seed: int = 0, **options: Any) -> FNO2d:
-    """A small one whose last layer is not zero, so that there is something to see."""
+    """A small model whose last layer is not zero."""
     torch.manual_seed(seed)
     model = FNO2d(FNO2dConfig(**(SMALL | options)), spec or tiny_spec((12, 20))).double()
     torch.nn.init.normal_(model.read_out.weight)
@@ -46,7 +46,7 @@ def by_fft(layer: SpectralConvolution, z: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("shape", [(12, 20), (13, 9), (6, 5), (5, 6), (4, 7), (7, 4), (2, 3)])
 def test_the_spectral_product_is_that_of_the_fourier_transform(shape: tuple[int, int]) -> None:
-    """Also where a grid has fewer modes than were asked for, and at Nyquist's."""
+    """Also for grids with fewer modes than the layer, and at Nyquist."""
     torch.manual_seed(0)
     layer = SpectralConvolution(4, 3).double()
     z = fields(2, 4, *shape)
@@ -66,10 +66,10 @@ def low_waves(ny: int, nx: int) -> Tensor:
 def test_twice_the_resolution_gives_the_same_function_of_a_band_limited_field() -> None:
     model = make(tiny_spec((24, 32)), residual=False)
     with torch.no_grad():
-        model.lift.weight[:, 2:] = 0  # places are no band-limited field
+        model.lift.weight[:, 2:] = 0  # coordinates are not band-limited
     coarse, fine = model(low_waves(24, 32)), model(low_waves(48, 64))
     assert (fine[..., ::2, ::2] - coarse).abs().max() < 1e-4 * coarse.abs().max()
-    # And one layer alone does so to rounding.
+    # One layer alone agrees to rounding.
     layer = model.spectral[0]
     z = low_waves(24, 32).repeat(1, 3, 1, 1), low_waves(48, 64).repeat(1, 3, 1, 1)
     assert torch.allclose(layer(z[1])[..., ::2, ::2], layer(z[0]), atol=1e-12)
@@ -85,6 +85,6 @@ def test_padding_is_zeros_of_the_latent_field_that_are_cropped() -> None:
     expected = padded.read_out(F.gelu(padded.hidden(z)))
     assert torch.allclose(padded(x), expected, atol=1e-12)
     assert not torch.allclose(padded(x), model(x))
-    # Nothing lies between periodic sides.
+    # Periodic sides are not padded.
     periodic = FieldSpec(grid=Grid.periodic((12, 20)))
     assert torch.equal(make(periodic, padding=4)(x), make(periodic)(x))

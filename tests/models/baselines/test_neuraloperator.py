@@ -1,4 +1,4 @@
-"""The adapter for the package neuralop: with a stand-in for it, and with itself where it is."""
+"""The adapter for the package neuralop, with a stand-in and with the real package."""
 
 import sys
 from types import ModuleType
@@ -26,9 +26,9 @@ class Projection(nn.Module):
 
 
 class StandIn(nn.Module):
-    """A spectral model with what is special about those of the package.
+    """A spectral model with the peculiarities of the package.
 
-    Complex weights, build options among its state, a transform that half precision does not have.
+    Complex weights, build options in its state, a transform without half precision.
     """
 
     def __init__(self, in_channels: int, out_channels: int, hidden_channels: int, n_modes: Any):
@@ -78,7 +78,7 @@ def make(spec: FieldSpec, **options: Any) -> NeuralOperator:
     return NeuralOperator(NeuralOperatorConfig(**(small | options)), spec)
 
 
-def test_the_answer_is_that_of_the_model_plus_the_last_frame(stand_in: None) -> None:
+def test_the_output_of_the_model_is_added_to_the_last_frame(stand_in: None) -> None:
     x = torch.randn(2, 4, 9, 14)
     for residual in (True, False):
         model = make(FieldSpec(), history=2, residual=residual)
@@ -90,7 +90,6 @@ def test_the_answer_is_that_of_the_model_plus_the_last_frame(stand_in: None) -> 
 def test_a_model_without_projection_does_not_start_as_persistence(stand_in: None) -> None:
     model = make(FieldSpec(), name="Headless", options={})
     x = torch.randn(2, 2, 9, 14)
-    assert not model.starts_as_persistence
     assert torch.equal(model(x), model.operator(x) + x) and not torch.equal(model(x), x)
 
 
@@ -112,7 +111,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 @pytest.mark.usefixtures("stand_in")
-def test_a_wrong_choice_is_named(options: dict[str, Any], named: tuple[object, ...]) -> None:
+def test_wrong_options_are_named(options: dict[str, Any], named: tuple[object, ...]) -> None:
     with refused(*named):
         make(FieldSpec(), **options)
 
@@ -127,7 +126,7 @@ def test_the_presets_run_with_the_real_package(preset: str) -> None:
     reals = [p.numel() * (2 if p.is_complex() else 1) for p in model.parameters()]
     assert sum(reals) == COUNTS[preset]
     x = torch.randn(1, 2, 33, 42)
-    assert model.starts_as_persistence and torch.equal(model(x), x)
+    assert torch.equal(model(x), x)
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.05 * torch.randn_like(weight))

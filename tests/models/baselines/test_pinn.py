@@ -1,4 +1,4 @@
-"""The amortised PINN: size, one point at a time, total derivatives by brute force and exactly."""
+"""The amortised PINN: total derivatives by brute force, and unknown points."""
 
 import math
 from typing import Any
@@ -47,7 +47,7 @@ def test_total_derivatives_by_brute_force(options: dict[str, Any]) -> None:
             torch.testing.assert_close(derivative[0, :, row, column], expected)
 
 
-def test_stencils_that_touch_unknown_points_are_marked_and_silent() -> None:
+def test_stencils_that_touch_unknown_points_are_not_defined() -> None:
     model = make()
     x, mask = fields(2, 2, 9, 13), torch.ones(2, 9, 13, dtype=torch.bool)
     mask[0, 4, 6] = False
@@ -55,7 +55,7 @@ def test_stencils_that_touch_unknown_points_are_marked_and_silent() -> None:
     expected = torch.ones_like(mask)
     for row, column in ((3, 6), (5, 6), (4, 5), (4, 7)):
         expected[0, row, column] = False
-    # A central difference skips its own point.
+    # A central difference does not use its centre.
     assert torch.equal(found.defined, expected)
     for values in found[:3]:
         assert torch.isfinite(values).all()

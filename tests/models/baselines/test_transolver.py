@@ -1,4 +1,4 @@
-"""Transolver: size, its attention against the plain sums, what slices are, linear memory."""
+"""Transolver: its attention against the plain sums."""
 
 import math
 from typing import Any
@@ -24,18 +24,18 @@ def by_hand(layer: PhysicsAttention, tokens: Tensor) -> Tensor:
     assigning = layer.assigning(field)[0].flatten(1).T
     answers = []
     for head in range(layer.heads):
-        own = slice(8 * head, 8 * head + 8)
+        channels = slice(8 * head, 8 * head + 8)
         tau = layer.log_temperature[head].exp()
-        weights = (layer.to_slices(assigning[:, own]) / tau).softmax(1)
+        weights = (layer.to_slices(assigning[:, channels]) / tau).softmax(1)
         z = torch.stack(
-            [(w[:, None] * features[:, own]).sum(0) / w.sum() for w in weights.T]
+            [(w[:, None] * features[:, channels]).sum(0) / w.sum() for w in weights.T]
         )  # (m, e)
         logits = layer.to_query(z) @ layer.to_key(z).T / math.sqrt(8)
         answers.append(weights @ (logits.softmax(1) @ layer.to_value(z)))
     return layer.join(torch.cat(answers, dim=1)).view(tokens.shape)
 
 
-def test_physics_attention_is_what_its_equations_say() -> None:
+def test_physics_attention_follows_its_equations() -> None:
     layer = attention()
     with torch.no_grad():
         layer.log_temperature.copy_(torch.tensor([-0.3, 0.4])[:, None, None])

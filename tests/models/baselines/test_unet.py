@@ -1,4 +1,4 @@
-"""The ConvNeXt-U-Net: size, padding, periodic sides, its block by hand."""
+"""The ConvNeXt-U-Net: padding, periodic sides, its block."""
 
 from typing import Any
 
@@ -24,8 +24,9 @@ def test_other_grids_are_extended_by_repetition_and_cropped() -> None:
     assert torch.allclose(model(x), model(extended)[..., :13, :22], atol=1e-12)
 
 
-def test_a_block_is_what_its_equation_says() -> None:
-    block = Block(6, UNetConfig(layer_scale=0.75), Grid((9, 11))).double()
+def test_a_block_follows_its_equation() -> None:
+    block = Block(6, Grid((9, 11))).double()
+    torch.nn.init.constant_(block.gamma, 0.75)
     x = torch.randn(2, 6, 9, 11, dtype=torch.float64)
     y = torch.zeros_like(x)
     wide = F.pad(x, (3, 3, 3, 3))
@@ -55,8 +56,8 @@ PERIODIC, WALL = Boundary.PERIODIC, Boundary.WALL
         (Sides(PERIODIC, PERIODIC, PERIODIC, PERIODIC), (8, 16)),
     ],
 )
-def test_across_periodic_sides_the_model_moves(sides: Sides, moves: tuple[int, int]) -> None:
-    """Whole steps of the coarsest grid; along axes that are not periodic it must not."""
+def test_shifts_commute_across_periodic_sides(sides: Sides, moves: tuple[int, int]) -> None:
+    """For shifts by whole cells of the coarsest grid, and not along other axes."""
     model = randomise(make(FieldSpec(grid=Grid((16, 24), sides=sides))).double()).eval()
     x = torch.randn(1, 2, 16, 24, dtype=torch.float64)
     moved = model(x.roll(moves, (2, 3)))
@@ -67,7 +68,7 @@ def test_across_periodic_sides_the_model_moves(sides: Sides, moves: tuple[int, i
 
 
 @pytest.mark.parametrize("shape", [(9, 5), (2, 3), (1, 2)])
-def test_a_convolution_wraps_around_also_on_tiny_fields(shape: tuple[int, int]) -> None:
+def test_a_periodic_convolution_wraps_even_on_tiny_fields(shape: tuple[int, int]) -> None:
     conv = GridConv2d(1, 1, 7, Grid.periodic((8, 8))).double()
     x = torch.randn(1, 1, *shape, dtype=torch.float64)
     expected = torch.zeros_like(x) + conv.bias  # type: ignore[operator]

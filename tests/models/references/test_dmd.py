@@ -1,4 +1,4 @@
-"""DMD on planted linear systems, waves and more directions than it keeps."""
+"""DMD on planted linear systems and waves."""
 
 import math
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pibert.fields import Batch, FieldSpec, Grid, Normalizer
-from pibert.models.references.dmd import DMD, DMDConfig, States
+from pibert.models.references.dmd import DMD, DMDConfig
 from tests.helpers import refused
 from tests.models.recordings import batches_of
 
@@ -96,28 +96,9 @@ def test_a_travelling_wave_is_predicted_at_phases_never_seen(history: int) -> No
     assert (z[history] - z[history - 1]).abs().max() > 0.2
 
 
-def test_energy_keeps_the_fewest_modes_that_hold_it() -> None:
-    generator = torch.Generator().manual_seed(0)
-    directions = torch.linalg.qr(torch.randn(DIM, 4, generator=generator, dtype=torch.float64)).Q.mT
-    columns = torch.linalg.qr(torch.randn(40, 4, generator=generator, dtype=torch.float64)).Q
-    variances = torch.tensor([80.0, 15.0, 4.0, 1.0], dtype=torch.float64)
-    states = States(DIM, 8, torch.device("cpu"))
-    data = (columns * variances.sqrt()) @ directions
-    for piece in data.split(9):
-        states.add(piece, 0.5 * piece)
-    for energy, count in ((0.5, 1), (0.8, 1), (0.81, 2), (0.95, 2), (0.98, 3), (1.0, 4)):
-        modes, operator = states.reduce(8, energy)
-        assert len(modes) == count, energy
-        assert torch.allclose(operator, 0.5 * torch.eye(count, dtype=torch.float64), atol=1e-9)
-    assert len(states.reduce(3, None)[0]) == 3
-
-
-def test_an_energy_beyond_one_and_batches_that_can_be_read_once_are_refused() -> None:
+def test_batches_that_can_be_read_only_once_are_refused() -> None:
     def once() -> Iterator[Batch]:
         yield from batches_of(wave(torch.arange(5.0, dtype=torch.float64)), SPEC, NORMALIZER)
 
     with refused("twice", "iterator"):
         DMD(DMDConfig(), SPEC).fit(once(), NORMALIZER)
-    for energy in (0.0, 1.5, math.nan):
-        with refused("energy", "(0, 1]"):
-            DMDConfig(energy=energy)

@@ -1,4 +1,4 @@
-"""Persistence, training mean and linear extrapolation; what all reference predictors share."""
+"""Persistence, training mean and linear extrapolation; the contract of all references."""
 
 import copy
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 
 from pibert.fields import FieldSpec, Grid, Normalizer
 from pibert.models.references.dmd import DMD, DMDConfig
-from pibert.models.references.mean_advection import MeanAdvection, MeanAdvectionConfig
+from pibert.models.references.mean_advection import MeanAdvection
 from pibert.models.references.simple import (
     LinearExtrapolation,
     LinearExtrapolationConfig,
@@ -26,7 +26,7 @@ KINDS: list[tuple[type[Reference], Any]] = [
     (Persistence, ReferenceConfig()),
     (TrainingMean, ReferenceConfig()),
     (LinearExtrapolation, LinearExtrapolationConfig()),
-    (MeanAdvection, MeanAdvectionConfig()),
+    (MeanAdvection, ReferenceConfig()),
     (DMD, DMDConfig(rank=4)),
 ]
 every_kind = pytest.mark.parametrize(("kind", "config"), KINDS, ids=lambda v: str(v)[:25])
@@ -51,7 +51,7 @@ def test_persistence_repeats_the_newest_frame_exactly() -> None:
     x = torch.randn(2, 9, 6, 9)
     model = Persistence(ReferenceConfig(history=3, horizon=2), SPEC)
     assert torch.equal(model(x), x[:, 6:].repeat(1, 2, 1, 1))
-    # It has nothing to fit, and no grid of its own.
+    # It needs no fit, and runs on any grid.
     assert torch.equal(model(x[..., :4, :5]), x[:, 6:, :4, :5].repeat(1, 2, 1, 1))
 
 
@@ -85,7 +85,7 @@ def test_extrapolation_is_exact_where_fields_are_linear_in_time(history: int) ->
 
 
 @every_kind
-def test_what_learns_something_must_be_fitted(kind: type[Reference], config: Any) -> None:
+def test_references_with_a_mean_must_be_fitted(kind: type[Reference], config: Any) -> None:
     model, x = fitted(kind, config), torch.randn(2, 3 * config.history, 6, 9)
     assert not list(model.parameters())
     assert torch.equal(copy.deepcopy(model)(x), model(x))
@@ -118,7 +118,7 @@ def test_grids_and_batches_of_other_data_are_refused(kind: type[Reference], conf
         model.fit(batches, NORMALIZER)
 
 
-def test_settings_that_make_no_sense_are_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     with refused("history", 1):
         LinearExtrapolationConfig(history=1)
     with refused("residual=False"):

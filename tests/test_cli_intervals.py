@@ -116,7 +116,7 @@ def test_the_alarm_is_told_on_standard_error_and_in_json(
     odd = tmp_path / "odd.h5"
     write(odd, [replace(recorded, states=8 * recorded.read())])
     raised = well("rollout", odd, *given, "--overwrite", "--json")
-    assert "out of distribution: the input is unlike the training data (p = " in raised.stderr
+    assert "out of distribution: 1 of 1 inputs are unlike the training data (p = " in raised.stderr
     notes = json.loads(raised.stdout)["notes"]
     assert [note["severity"] for note in notes if note["code"] == "ood"] == ["warning"]
     told = json.loads(raised.stdout)["intervals"]["ood"]

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pibert.data.dataset import Samples
-from pibert.inference.ensemble import windows_by_trajectory
+from pibert.inference.windows import windows_by_trajectory
 
 Units = Literal["trajectories", "windows"]
 ENOUGH = 19

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pibert.fields import FieldSpec
 from pibert.fields.equations import has_equations, residual_sizes
-from pibert.inference.ensemble import Forecast
+from pibert.inference.windows import Forecast
 from pibert.physics import derivatives
 
 Kind = Literal["constant", "residual", "ensemble"]

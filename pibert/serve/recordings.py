@@ -34,7 +34,8 @@ class Recordings:
         self._found: dict[str, tuple[Trajectory, list[str]]] = {}
         models = list(models)
         self.units: Units = [units_of(own.predictor.spec) for own in models]
-        beside = [m.folder / SAMPLE for m in models if m.folder and (m.folder / SAMPLE).is_file()]
+        folders = [model.path for model in models if model.path.is_dir()]
+        beside = [folder / SAMPLE for folder in folders if (folder / SAMPLE).is_file()]
         paths = dict.fromkeys(Path(path).resolve() for path in (*files, *beside))
         for path in paths:
             stem = path.parent.name if path.name == SAMPLE else path.stem

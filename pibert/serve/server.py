@@ -70,7 +70,7 @@ def serve(setup: Setup, say: Callable[[str], None]) -> None:
         say(f"Serving on http://{host}:{listening.getsockname()[1]}/")
         for name, own in served.items():
             kind, spec = own.predictor.card["model"]["name"], own.predictor.spec
-            leads = 0 if own.trusted is None else own.trusted.calibration.leads
+            leads = 0 if own.calibrated is None else own.calibrated.calibration.leads
             intervals = f", prediction intervals for {leads} frames" if leads else ""
             rows, columns = spec.grid.shape
             say(f"  {name}: {kind}, {' '.join(spec.channels)} on {rows} x {columns}{intervals}")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pibert.inference.difficulty import FLOOR, GUIDES, fit_difficulty, tabulate
-from pibert.inference.ensemble import Forecast
+from pibert.inference.windows import Forecast
 from tests.inference.flows import BODY, spec_of
 
 

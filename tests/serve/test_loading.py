@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from pibert.cli import app
 from pibert.data.dataset import Window
-from pibert.inference import CalibrationSettings, calibrate, save_calibration
+from pibert.inference import CalibratedPredictor, CalibrationSettings, calibrate, save_calibration
 from pibert.inference.calibration_file import SHEET
 from pibert.inference.ensemble import Ensemble
 from pibert.serve.limits import Limits
@@ -27,15 +27,20 @@ def loaded(names: list[Path], *calibrations: Path) -> dict[str, Served]:
     return load_served([str(name) for name in names], "cpu", Limits(), calibrations)
 
 
+def calibrated(served: Served) -> CalibratedPredictor:
+    assert served.calibrated is not None
+    return served.calibrated
+
+
 def test_a_calibration_that_is_named_goes_to_the_model_of_its_weights(models: Path):
     found = loaded([models / "wake", models / "bare"], models / "calibrated")
-    assert found["wake"].trusted is None
+    assert found["wake"].calibrated is None
     assert found["bare"].describe()["calibration"]["leads"] == 3
 
 
 def test_a_calibration_that_is_named_goes_before_one_beside_the_model(models: Path, tmp_path: Path):
     beside = loaded([models / "waves"])["waves"]
-    assert beside.trusted.calibration.leads == 3
+    assert calibrated(beside).calibration.leads == 3
     found = calibrate(
         beside.predictor,
         samples_of(flows(4, seed=1), Window(history=2)),
@@ -43,7 +48,7 @@ def test_a_calibration_that_is_named_goes_before_one_beside_the_model(models: Pa
         CalibrationSettings(leads=2, starts=2),
     )
     save_calibration(tmp_path, found, beside.predictor.spec.channels)
-    assert loaded([models / "waves"], tmp_path)["waves"].trusted.calibration.leads == 2
+    assert calibrated(loaded([models / "waves"], tmp_path)["waves"]).calibration.leads == 2
 
 
 def test_a_calibration_of_no_model_that_is_served_is_refused(models: Path):
@@ -65,9 +70,9 @@ def test_a_calibration_of_an_ensemble_goes_to_its_first_member(tmp_path: Path):
     folder.mkdir()
     save_calibration(folder, found, members[0].spec.channels, members=[tmp_path / "two"])
     served = loaded([tmp_path / "one"], folder)["one"]
-    assert isinstance(served.trusted.predictor, Ensemble)
+    assert isinstance(calibrated(served).predictor, Ensemble)
     sheet = json.loads((folder / SHEET).read_text())
-    assert served.trusted.calibration.weights_sha256 == sheet["weights_sha256"]
+    assert calibrated(served).calibration.weights_sha256 == sheet["weights_sha256"]
 
 
 def test_the_server_gives_bars_from_a_calibration_that_lies_elsewhere(alone: ServerProcess):

@@ -29,7 +29,7 @@ JOINING = Limits(wait=0.2, queue=8)
 
 
 def running(joint: Predictor, limits: Limits, budget: Budget) -> Iterator[Worker]:
-    started = Worker(Served("wake", joint, None), limits, budget, Metrics())
+    started = Worker(Served("wake", joint, Path()), limits, budget, Metrics())
     started.start()
     yield started
     started.stop()
@@ -239,7 +239,7 @@ def test_what_a_departed_client_sent_is_freed_at_once(tight: Worker, room: Budge
     job, sent = asyncio.run(ask())
     wait_until(lambda: room.used == 0)
     assert len(tight) == 0 and job.blocks.empty()
-    assert (job.asked, job.stream, job.alone, job.first) == (None, None, None, None)
+    assert (job.request, job.stream, job.first) == (None, None, None)
     gc.collect()
     assert sent() is None
 
@@ -365,7 +365,7 @@ def test_work_for_a_client_that_goes_is_cancelled():
         client.gone.set()
         await asking
         assert ended == ["cancelled"] and client.sent == []
-        return metrics.text({}, 0)
+        return metrics.text().decode()
 
     assert 'status="499"} 1' in asyncio.run(ask())
 

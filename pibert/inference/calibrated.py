@@ -89,11 +89,18 @@ class CalibratedPredictor:
     def step(
         self, fields: Any, parameters: Any = None, mask: Any = None, **options: Any
     ) -> Prediction:
-        """The next ``horizon`` frames with intervals; options as for ``rollout``."""
+        """The next ``horizon`` frames with intervals; arguments as for ``rollout``."""
         return self.rollout(fields, self.predictor.horizon, parameters, mask, **options)
 
     def rollout(
-        self, fields: Any, steps: int, parameters: Any = None, mask: Any = None, **options: Any
+        self,
+        fields: Any,
+        steps: int,
+        parameters: Any = None,
+        mask: Any = None,
+        *,
+        grid: Grid | None = None,
+        **options: Any,
     ) -> Prediction:
         """The next ``steps`` frames with intervals, each lead time with its own.
 
@@ -102,9 +109,11 @@ class CalibratedPredictor:
             steps: Frames to predict.
             parameters: By name.
             mask: True where the fields are known.
-            **options: ``level``, ``false_alarms``, ``beyond`` and ``grid``, as for ``stream``.
+            grid: Of the fields if it is not the model's.
+            **options: ``level``, ``false_alarms`` and ``beyond``, as for ``stream``.
         """
-        return self.predictor.collect(self.stream(fields, steps, parameters, mask, **options))
+        given = self.predictor.prepare(fields, parameters, mask, grid=grid)
+        return self.predictor.collect(self.stream(given, steps, **options))
 
     def iterate(
         self,
@@ -112,39 +121,36 @@ class CalibratedPredictor:
         steps: int | None = None,
         parameters: Any = None,
         mask: Any = None,
+        *,
+        grid: Grid | None = None,
         **options: Any,
     ) -> Iterator[Prediction]:
         """A rollout block by block; arguments as for ``rollout``, checked at once.
 
         The first block carries the notes on the input.
         """
-        return self.predictor.predictions(self.stream(fields, steps, parameters, mask, **options))
+        given = self.predictor.prepare(fields, parameters, mask, grid=grid)
+        return self.predictor.predictions(self.stream(given, steps, **options))
 
     def stream(
         self,
-        fields: Any,
+        given: ModelInput,
         steps: int | None,
-        parameters: Any = None,
-        mask: Any = None,
         *,
         level: float = 0.9,
         false_alarms: float | None = None,
         beyond: Beyond = "refuse",
-        grid: Grid | None = None,
     ) -> "CalibratedStream":
         """A rollout ready to begin.
 
         Args:
-            fields: The last ``history`` frames.
+            given: From ``Predictor.prepare``; takes the notes on the warning.
             steps: Frames to predict. None: no limit.
-            parameters: By name.
-            mask: True where the fields are known.
             level: Probability that an interval contains the true value.
             false_alarms: Accepted share of normal windows that are flagged as out of distribution;
                 None: 0.05. A calibration that is too small for that flags none, with a note.
             beyond: Lead times that were not calibrated: ``refuse`` them, use the intervals of the
                 ``last`` calibrated one, which are too narrow because errors grow, or ``nan``.
-            grid: Of the fields if it is not the model's.
         """
         leads = self.calibration.leads
         if beyond == "refuse" and (steps is None or steps > leads):
@@ -154,10 +160,8 @@ class CalibratedPredictor:
                 "calibrate more (--leads), or use the last intervals for all later frames: "
                 "beyond='last'"
             )
-        quantiles = self.calibration.quantiles(level)
-        plain = self.predictor.stream(fields, steps, parameters, mask, grid=grid)
-        ood, consistency = self._detect(plain.input, false_alarms)
-        return CalibratedStream(self, plain, level, quantiles, beyond, ood, consistency)
+        self.predictor.require_head("forward")
+        return CalibratedStream(self, given, steps, level, false_alarms, beyond)
 
     def detect_ood(
         self,
@@ -170,10 +174,10 @@ class CalibratedPredictor:
     ) -> OODResult:
         """Whether windows are unlike the training data, without a prediction."""
         given = self.predictor.prepare(fields, parameters, mask, grid=grid)
-        found, _ = self._detect(given, false_alarms)
+        found, _ = self.detect(given, false_alarms)
         return replace(found, notes=tuple(given.notes))
 
-    def _detect(self, given: ModelInput, false_alarms: float | None) -> tuple[OODResult, Any]:
+    def detect(self, given: ModelInput, false_alarms: float | None) -> tuple[OODResult, Any]:
         """The out-of-distribution warning and the consistency of every window; adds its notes."""
         windows = Windows(
             fields=given.on_model.cpu(),
@@ -214,18 +218,17 @@ class CalibratedStream(PredictionStream):
     def __init__(
         self,
         owner: CalibratedPredictor,
-        plain: PredictionStream,
+        given: ModelInput,
+        steps: int | None,
         level: float,
-        quantiles: Tensor,
+        false_alarms: float | None,
         beyond: Beyond,
-        ood: OODResult,
-        consistency: Any,
     ) -> None:
-        super().__init__(plain.input, plain.steps, len(plain.rollouts))
-        self.ood, self.consistency = ood, consistency
+        super().__init__(given, steps, len(owner.predictor.models))
+        self._quantiles = owner.calibration.quantiles(level)
         self._difficulty, self._spec = owner.calibration.difficulty, owner.spec
-        self._level, self._quantiles, self._beyond = level, quantiles, beyond
-        given = self.input
+        self._level, self._beyond = level, beyond
+        self.ood, self.consistency = owner.detect(given, false_alarms)
         self._newest = given.on_model[:, -1:].cpu()
         seen = given.seen.cpu()
         self._known = given.regridding.map_to_caller(torch.zeros(seen.shape), seen).isfinite()

@@ -172,13 +172,12 @@ class Forecaster:
             done += len(frames)
 
     def _predictions(self, fields: Tensor, known: Tensor, steps: int) -> Iterator[Prediction]:
-        given = (fields, steps, self.recording.parameters, known)
-        grid = self.recording.grid
+        recording = self.recording
+        given = self.predictor.prepare(fields, recording.parameters, known, grid=recording.grid)
         if self._calibrated is None:
-            stream = self.predictor.stream(*given, grid=grid)
+            stream = self.predictor.stream(given, steps)
         else:
-            options = self._options | {"beyond": "last", "grid": grid}
-            stream = self._calibrated.stream(*given, **options)
+            stream = self._calibrated.stream(given, steps, beyond="last", **self._options)
         for found in self.predictor.predictions(stream):
             self.recording.notes.extend(found.notes)
             yield found

@@ -1,13 +1,12 @@
-"""The card of a model: all that is needed to predict, as plain JSON.
+"""The card of a model: metadata as plain JSON.
 
-It states the model and its config, the fields, their standardisation, the trained heads, metrics
-and provenance, and the fingerprint of the weights: weights and card of two different saves are
-never combined.
+It states the model and its config, the fields, their standardisation, the trained heads, metrics,
+provenance, and the fingerprint of the weights: weights and card of two saves are never combined.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,14 +21,13 @@ from pibert.textfiles import parse_json, read_text
 FORMAT, VERSION = "pibert-model", 1
 WEIGHTS, CARD = "model.safetensors", "model.json"
 HEADER_KEY = "pibert"
-"""Where the header of the weights holds the text of the card."""
+"""Key of the card's text in the header of the weights."""
 HEADS = ("forward", "reconstruct", "consistency")
-"""What a model may have been trained for: stepping, filling gaps, scoring consistency."""
+"""Stepping, filling gaps, scoring consistency."""
 _FIXED = ("format", "version", "model", "spec", "normalizer", "units", "trained", "weights")
-"""Parts that the weights depend on: an edit there is refused."""
-
+"""Entries that the weights depend on: an edit there is refused."""
 _TABLES = ("model", "spec", "normalizer", "units", "trained", "weights", "metrics", "provenance")
-"""Parts that are tables."""
+"""Entries that are tables."""
 
 Card = dict[str, Any]
 
@@ -87,30 +85,28 @@ def in_a_line(card: Card, spec: FieldSpec, kind: str) -> str:
 
 
 def stated_in(card: Card, *path: str) -> dict[str, Any]:
-    """A table inside a card; empty where there is none."""
-    part: Any = card
+    """A table inside a card; empty if there is none."""
+    table: Any = card
     for key in path:
-        part = part.get(key) if isinstance(part, dict) else None
-    return part if isinstance(part, dict) else {}
+        table = table.get(key) if isinstance(table, dict) else None
+    return table if isinstance(table, dict) else {}
 
 
 def as_text(card: Card) -> str:
-    """The JSON of a card; what is no plain JSON is refused by name."""
-    for part in ("provenance", "metrics"):
-        try:
-            json.dumps(card[part], allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"expected {part} as plain JSON with finite numbers, found: {error}; leave out "
-                "what is not known"
-            ) from None
-    return json.dumps(card, indent=2, allow_nan=False) + "\n"
+    """The JSON of a card."""
+    try:
+        return json.dumps(card, indent=2, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"expected provenance and metrics as plain JSON with finite numbers, found: {error}; "
+            "leave out what is unknown"
+        ) from None
 
 
 def choose_card(
     weights: Path, tensors: Mapping[str, Tensor], header: str | None, beside: Path | None
 ) -> Card:
-    """The card beside the weights where it is theirs, else the one in their header."""
+    """The card beside the weights if it has their fingerprint, else the one in their header."""
     cards = {}
     if header is not None:
         cards["header"] = _parse_card(header, f"header of {weights}")
@@ -123,12 +119,13 @@ def choose_card(
             "pibert.inference.save_model"
         )
     found = fingerprint(tensors)
-    fitting = {place: card for place, card in cards.items() if _stated(card) == found}
+    stated = {place: stated_in(card, "weights").get("sha256") for place, card in cards.items()}
+    fitting = {place: card for place, card in cards.items() if stated[place] == found}
     if not fitting:
-        stated = " and ".join(str(_stated(card))[:12] for card in cards.values())
+        expected = " and ".join(str(sha256)[:12] for sha256 in stated.values())
         raise ValueError(
-            f"{weights}: expected weights with fingerprint {stated}, found {found[:12]}; the file "
-            "is damaged or was changed: copy or save it again"
+            f"{weights}: expected weights with fingerprint {expected}, found {found[:12]}; the "
+            "file is damaged or was changed: copy or save it again"
         )
     if len(fitting) == 2:
         _check_unedited(fitting["file"], fitting["header"], weights)
@@ -140,8 +137,8 @@ def _parse_card(text: str, place: str) -> Card:
         card = parse_json(text)
     except ValueError as error:
         raise ValueError(
-            f"{place}: expected JSON, found {error}; mend it, or remove {CARD}: the weights carry "
-            "a copy"
+            f"{place}: expected JSON, found {error}; correct it, or remove {CARD}: the weights "
+            "carry a copy"
         ) from None
     if not isinstance(card, dict) or card.get("format") != FORMAT:
         found = card.get("format") if isinstance(card, dict) else type(card).__name__
@@ -157,34 +154,16 @@ def _parse_card(text: str, place: str) -> Card:
                 f"{place}: expected a table {name}, found {str(card[name])[:40]!r}; save the model "
                 "again"
             )
-    if large := next((n for n in _whole_numbers(card) if abs(n) >= 1 << 63), None):
-        raise ValueError(
-            f"{place}: expected numbers of at most 64 bits, found {str(large)[:20]} ...; the card "
-            "is damaged: save the model again"
-        )
     return card
 
 
-def _whole_numbers(plain: Any) -> Iterator[int]:
-    if isinstance(plain, dict | list):
-        for entry in plain.values() if isinstance(plain, dict) else plain:
-            yield from _whole_numbers(entry)
-    elif isinstance(plain, int):
-        yield plain
-
-
-def _stated(card: Card) -> Any:
-    weights = card.get("weights")
-    return weights.get("sha256") if isinstance(weights, dict) else None
-
-
 def _check_unedited(card: Card, header: Card, weights: Path) -> None:
-    for part in _FIXED:
-        if card.get(part) != header.get(part):
-            place, mine, theirs = first_difference(card.get(part), header.get(part), part)
+    for name in _FIXED:
+        if card.get(name) != header.get(name):
+            key, found, expected = first_difference(card.get(name), header.get(name), name)
             raise ValueError(
-                f"{weights.with_name(CARD)}: expected {place} = {theirs!r} as the weights were "
-                f"trained, found {mine!r}; undo the edit, or remove {CARD}: the weights carry a "
+                f"{weights.with_name(CARD)}: expected {key} = {expected!r} as the weights were "
+                f"trained, found {found!r}; undo the edit, or remove {CARD}: the weights carry a "
                 "copy"
             )
 

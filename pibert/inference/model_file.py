@@ -1,19 +1,17 @@
 """A trained model on disk: ``model.safetensors`` and ``model.json`` in one folder, no pickle.
 
-The JSON is the card; the same text lies in the header of the weights. Both files are written under
-other names and renamed when complete, the weights first. A stop between the two renames leaves new
-weights beside an old card: so a card counts only if it has the fingerprint of the weights, as the
-one in the header has. ``docs/model-file.md`` specifies the format.
+The JSON is the card; the header of the weights holds a copy. Both files are written under other
+names and renamed when complete, the weights first. An interruption may leave new weights beside an
+old card, so a card counts only if it has the fingerprint of the weights. ``docs/model-file.md``
+specifies the format. A shipped model is a folder ``pibert/weights/NAME``.
 
-A card may ask for a model of any size. So the model is first built on PyTorch's meta device, where
-tensors take no memory, and given up as soon as it has more values than the file.
-
-A shipped model is a folder ``pibert/weights/NAME``. A path that exists wins over a name.
+A damaged card may ask for a model of any size. So the model is first built on PyTorch's meta
+device, where tensors take no memory, and given up as soon as it has more values than the file.
 """
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +34,7 @@ from pibert.inference.model_card import (
     check_channels,
     choose_card,
     make_card,
+    stated_in,
 )
 from pibert.models import MODELS, PRESETS
 from pibert.models.compatibility import current_options, current_weights
@@ -80,8 +79,8 @@ def save_model(
     Returns:
         The folder.
     """
-    # Where files cannot be locked models can still be loaded.
-    from pibert.data.partial import remove_leftovers
+    # Imported here: models can be loaded where files cannot be locked.
+    from pibert.data.partial import remove_leftovers, replace_file
 
     folder = Path(folder)
     tensors = {n: t.detach().cpu().contiguous() for n, t in model.state_dict().items()}
@@ -93,7 +92,7 @@ def save_model(
     data = save({name: t.clone() for name, t in tensors.items()}, {HEADER_KEY: text})
     for name, content in ((WEIGHTS, data), (CARD, text.encode())):
         remove_leftovers(folder / name)
-        _replace(folder / name, content)
+        replace_file(folder / name, content)
     return folder
 
 
@@ -103,9 +102,21 @@ def read_model(name_or_path: Path | str, device: torch.device | str = "cpu") -> 
     The global random state is not changed.
     """
     device = choose_device(device)
-    weights, beside = _locate(find_model(name_or_path))
-    tensors, header = _read_weights(weights)
-    card = choose_card(weights, tensors, header, beside)
+    path = find_model(name_or_path)
+    weights, beside = (path, None) if path.is_file() else (path / WEIGHTS, path / CARD)
+    if weights.suffix != ".safetensors" or not weights.is_file():
+        raise FileNotFoundError(
+            f"{path}: expected a folder with {WEIGHTS} or a .safetensors file, found neither; a "
+            "run writes it after its first validation"
+        )
+    try:
+        tensors, metadata = read_safetensors(weights)
+    except ValueError as error:
+        raise ValueError(
+            f"{weights}: expected a whole safetensors file, {error}; it is cut short or of another "
+            "kind: copy or save it again"
+        ) from error
+    card = choose_card(weights, tensors, metadata.get(HEADER_KEY), beside)
     try:
         name = card["model"]["name"]
         if name not in MODELS:
@@ -130,62 +141,17 @@ def read_model(name_or_path: Path | str, device: torch.device | str = "cpu") -> 
 
 
 def _unknown_model(name: str, card: Card) -> str:
-    """Why the model of a card cannot be built, and what to do."""
-    by = ""
-    with suppress(LookupError, TypeError):
-        written = card["provenance"]["versions"]["pibert"]
-        by = f" It was saved by pibert {written}, this is {__version__}."
+    written = stated_in(card, "provenance", "versions").get("pibert")
+    by = f" It was saved by pibert {written}, this is {__version__}." if written else ""
     return (
-        f"the model {name!r} is not known here; known: {', '.join(MODELS)}. If it is a model of "
-        "your own, import the module that adds it to pibert.models.MODELS before you load it (on "
-        "the command line, run that module in place of pibert). A model of a newer pibert needs "
-        f"that version.{by}"
+        f"the model {name!r} is not known here; known: {', '.join(MODELS)}. Import the module that "
+        "adds it to pibert.models.MODELS before you load it (on the command line, run that module "
+        f"in place of pibert), or update pibert.{by}"
     )
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file whole, or say that it was not."""
-    from pibert.data.partial import replace_file
-
-    try:
-        replace_file(path, content)
-    except OSError as error:
-        kept = "; the file before it is kept" if path.exists() else ""
-        raise OSError(error.errno, f"not written ({error.strerror}){kept}", str(path)) from error
-
-
-def _locate(path: Path) -> tuple[Path, Path | None]:
-    """The weights, and the card beside them: a weights file that is named itself needs none."""
-    if path.is_file():
-        if path.suffix != ".safetensors":
-            raise ValueError(
-                f"{path}: expected a folder with {WEIGHTS} or a .safetensors file, found another "
-                "file; give the folder that it lies in"
-            )
-        return path, None
-    weights = path / WEIGHTS
-    if not weights.is_file():
-        raise FileNotFoundError(
-            f"{path}: expected {WEIGHTS} in this folder, found none; a run writes it after its "
-            "first validation"
-        )
-    return weights, path / CARD
-
-
-def _read_weights(path: Path) -> tuple[dict[str, Tensor], str | None]:
-    """All tensors, and the card's text in the header."""
-    try:
-        tensors, metadata = read_safetensors(path)
-    except ValueError as error:
-        raise ValueError(
-            f"{path}: expected a whole safetensors file, {error}; it is cut short or of another "
-            "kind: copy or save it again"
-        ) from error
-    return tensors, metadata.get(HEADER_KEY)
-
-
 def _check_weights(tensors: Mapping[str, Tensor]) -> None:
-    """Single precision, as models are built, and finite."""
+    """Raise unless the weights are finite and in single precision, as models are built."""
     floating = {name: t for name, t in tensors.items() if t.is_floating_point()}
     wide = [f"{name} {t.dtype}" for name, t in floating.items() if t.dtype != torch.float32]
     if wide:
@@ -224,15 +190,17 @@ def choose_device(device: torch.device | str) -> torch.device:
     """A device of this machine; ``auto``: CUDA, else Apple's MPS, else the CPU."""
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
-        return torch.device(next((name for name, here in present.items() if here), "cpu"))
+        return torch.device(
+            next((name for name, is_present in present.items() if is_present), "cpu")
+        )
     try:
         chosen = torch.device(device)
     except RuntimeError:
         chosen = None
     if chosen is None or not present.get(chosen.type, True):
-        here = ", ".join(["cpu", *(name for name, there in present.items() if there)])
+        names = ", ".join(["cpu", *(name for name in present if present[name])])
         raise ValueError(
-            f"expected a device of this machine ({here}) or 'auto', found {str(device)!r}"
+            f"expected a device of this machine ({names}) or 'auto', found {str(device)!r}"
         )
     return chosen
 
@@ -243,11 +211,7 @@ def _build_for(
     spec: FieldSpec,
     tensors: Mapping[str, Tensor],
 ) -> nn.Module:
-    """A model with fresh weights whose state has the names, shapes and types of some tensors.
-
-    Raises:
-        ValueError: The model does not fit the tensors, or its fields are too large.
-    """
+    """A new model whose state has the names, shapes and types of the tensors; else ValueError."""
     _check_fields(config, spec)
     try:
         with torch.device("meta"), _no_larger_than(tensors):
@@ -282,7 +246,7 @@ def _check_fields(config: Any, spec: FieldSpec) -> None:
 
 @contextmanager
 def _no_larger_than(tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Stop building a model that has more numbers than there are weights."""
+    """Raise when a model that is being built has more numbers than there are weights."""
     most = sum(tensor.numel() for tensor in tensors.values())
     total = 0
 
@@ -320,6 +284,6 @@ def _check_fit(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> N
 
 
 def _few(names: list[str], most: int = 3) -> str:
-    """The first of some names, and how many there are more."""
+    """The first names, and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return "; ".join(names[:most]) + more

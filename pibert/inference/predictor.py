@@ -292,8 +292,8 @@ class Predictor:
         Arguments as for ``step``. FloatingPointError if it diverges; ``iterate`` gives the frames
         before that.
         """
-        stream = self.stream(fields, steps, parameters, mask, grid=grid)
-        return cast(Fields, self.collect(stream, warn).fields)
+        given = self.prepare(fields, parameters, mask, grid=grid)
+        return cast(Fields, self.collect(self.stream(given, steps), warn).fields)
 
     def predict(
         self,
@@ -308,8 +308,8 @@ class Predictor:
 
         Without ``steps``, the next ``horizon`` frames.
         """
-        steps = self.horizon if steps is None else steps
-        return self.collect(self.stream(fields, steps, parameters, mask, grid=grid))
+        given = self.prepare(fields, parameters, mask, grid=grid)
+        return self.collect(self.stream(given, self.horizon if steps is None else steps))
 
     def iterate(
         self,
@@ -325,7 +325,7 @@ class Predictor:
         Its memory does not depend on ``steps``; without steps it does not end. The last block may
         be shorter. Arguments as for ``step``, checked at once.
         """
-        stream = self.stream(fields, steps, parameters, mask, grid=grid)
+        stream = self.stream(self.prepare(fields, parameters, mask, grid=grid), steps)
 
         def blocks() -> Iterator[Fields]:
             for prediction in self.predictions(stream):
@@ -334,20 +334,11 @@ class Predictor:
 
         return blocks()
 
-    def stream(
-        self,
-        fields: Any,
-        steps: int | None,
-        parameters: Parameters | None = None,
-        mask: Mask | None = None,
-        *,
-        grid: Grid | None = None,
-    ) -> PredictionStream:
-        """A rollout ready to begin; ``stream.input.notes`` are the notes on its input."""
+    def stream(self, given: ModelInput, steps: int | None) -> PredictionStream:
+        """A rollout ready to begin. ``steps`` None: no limit."""
         if steps is not None and steps < 1:
             raise ValueError(f"expected at least 1 step, found {steps}")
         self.require_head("forward")
-        given = self.prepare(fields, parameters, mask, grid=grid)
         return PredictionStream(given, steps, len(self.models))
 
     def prepare(

@@ -117,8 +117,8 @@ def read_windows(samples: Samples, numbers: Sequence[int], spec: FieldSpec) -> R
 def forecast(predictor: Predictor, windows: RecordedWindows) -> Forecast:
     """Roll out from windows for as long as the truth lasts."""
     steps = windows.truth.shape[1]
-    stream = predictor.stream(windows.fields, steps, windows.parameters, windows.known)
-    blocks = list(predictor.blocks(stream))
+    given = predictor.prepare(windows.fields, windows.parameters, windows.known)
+    blocks = list(predictor.blocks(predictor.stream(given, steps)))
     prediction = torch.cat([block.on_model for block in blocks], dim=1)
     spreads = [block.spread for block in blocks if block.spread is not None]
     return Forecast(

@@ -52,24 +52,23 @@ class Served:
         if request.consistency:
             self.predictor.require_head("consistency")
         steps = request.steps or self.predictor.horizon
-        given = (request.fields, steps, request.parameters, request.mask)
+        given = self.predictor.prepare(
+            request.fields, request.parameters, request.mask, grid=request.grid
+        )
         if request.level is None:
-            stream = self.predictor.stream(*given, grid=request.grid)
-            return stream, list(stream.input.notes)
+            return self.predictor.stream(given, steps), list(given.notes)
         if self.calibrated is None:
             raise ValueError(
                 f"level: model {self.name!r} has no calibration; leave level out, or make one "
                 "with pibert calibrate"
             )
-        stream = self.calibrated.stream(
-            *given, level=request.level, beyond="nan", grid=request.grid
-        )
+        stream = self.calibrated.stream(given, steps, level=request.level, beyond="nan")
         leads, model_grid = self.calibrated.calibration.leads, self.predictor.spec.grid
-        notes = list(stream.input.notes)
+        notes = list(given.notes)
         if steps > leads:
             text = f"prediction intervals for the first {leads} of {steps} frames, as calibrated"
             notes.append(Note("calibrated-leads", text))
-        if not _same_cells(stream.input.regridding.caller, model_grid):
+        if not _same_cells(given.regridding.caller, model_grid):
             rows, columns = model_grid.shape
             text = (
                 "prediction intervals and out-of-distribution warning were calibrated on the "

@@ -233,7 +233,7 @@ def test_an_ensemble_predicts_the_mean_and_its_bars_follow_the_spread(tmp_path: 
     fields, re = windows(), {"Re": 100.0}
     rolls = torch.stack([member.rollout(fields, 2, re) for member in members])
     torch.testing.assert_close(ensemble.rollout(fields, 2, re), rolls.mean(0))
-    (block,) = ensemble.blocks(ensemble.stream(fields, 1, re))
+    (block,) = ensemble.blocks(ensemble.stream(ensemble.prepare(fields, re), 1))
     mean, spread = block.frames, block.spread
     assert spread is not None
     torch.testing.assert_close(spread, rolls[:, :, :1].std(0))

@@ -279,8 +279,8 @@ def test_a_job_takes_no_more_memory_than_its_cost(
         mask[100:200, 300:500] = False
     asked = PredictRequest(route="rollout", fields=fields, mask=mask, steps=5, parameters={})
     cost = cost_of(asked, joint)
-    joint.stream(fields, 5, mask=mask)  # what is loaded or cached at first
-    start, stream = peak_of(lambda: joint.stream(fields, 5, mask=mask))
+    joint.stream(joint.prepare(fields, mask=mask), 5)  # what is loaded or cached at first
+    start, stream = peak_of(lambda: joint.stream(joint.prepare(fields, mask=mask), 5))
     stream.input.forget_input()
     joint.advance([stream])
 

@@ -1,15 +1,13 @@
 """Calibration: errors of a model and scores of its input windows, measured on held-out flows.
 
-Calibration uses flows that neither training nor selection saw. A quarter of their trajectories fit
-the difficulty map and the reference of the out-of-distribution warning. The others calibrate:
-scores of rollouts from several starts, kept per trajectory, channel and lead time. Intervals hold
-for a value at a random known point of a random window of a new trajectory that is exchangeable with
-these; not for all points at once.
+A quarter of the trajectories fit the difficulty map and the reference of the out-of-distribution
+warning. The others calibrate: scores of rollouts from several starts, kept per trajectory, channel
+and lead time. Intervals hold for a value at a random known point of a random window of a new
+trajectory that is exchangeable with these; not for all points at once.
 
 ``units`` states what counts as independent. With ``trajectories`` nothing is assumed within one,
 and K of them give levels up to K / (K + 1). With ``windows`` each start counts as independent: the
-quantile of all scores, right on average where trajectories are alike, but without a guarantee for a
-new one; the spread over trajectories shows how far it may be off.
+levels are right on average if trajectories are alike, but without a guarantee for a new one.
 """
 
 import math
@@ -24,7 +22,6 @@ from pibert.data.dataset import Samples
 from pibert.fields import FieldSpec
 from pibert.inference import conformal
 from pibert.inference.conformal import (
-    FITTING,
     STARTS,
     Units,
     choose_starts,
@@ -129,8 +126,9 @@ class Calibration:
 
     def left_out(self, level: float) -> Float[Tensor, "group lead c"] | None:
         """Coverage of each trajectory by intervals from the others; None if they are too few."""
-        left = self.windows.sum() - self.windows if self.units == "windows" else None
-        counts = torch.full_like(self.windows, len(self.windows) - 1) if left is None else left
+        counts = torch.full_like(self.windows, len(self.windows) - 1)
+        if self.units == "windows":
+            counts = self.windows.sum() - self.windows
         if len(self.windows) < 2 or level > conformal.highest_level(int(counts.min())):
             return None
         return conformal.left_out_coverage(self.scores, self.group_weights, level, counts)
@@ -141,12 +139,6 @@ class Calibration:
         if self.units == "trajectories":
             return "calibrate on more trajectories, or count windows: --units windows"
         starts = self.settings.starts or STARTS
-        # With fewer windows than were asked for, there are no more. A trajectory that calibrates
-        # alone may be the only one: then some of its windows fit.
-        most = int(self.windows.max())
-        split = len(self.windows) == 1 and most == starts - max(1, round(FITTING * starts))
-        if most < starts and not split:
-            return conformal.MORE_FLOWS
         return f"{conformal.MORE_FLOWS} or windows of each trajectory (--starts, here {starts})"
 
     def assumption(self) -> str:

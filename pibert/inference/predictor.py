@@ -26,8 +26,14 @@ from torch import Tensor, nn
 from pibert.fields import FieldSpec, Grid, Normalizer
 from pibert.inference.arrays import Fields, Mask
 from pibert.inference.explanation import Explanation, residual_maps, token_maps
-from pibert.inference.model_card import Card, has_head, in_a_line, require_head
-from pibert.inference.model_file import choose_device, read_model
+from pibert.inference.model_file import (
+    Card,
+    choose_device,
+    has_head,
+    in_a_line,
+    read_model,
+    require_head,
+)
 from pibert.inference.model_input import ModelInput, Parameters
 from pibert.notes import Note, warn
 from pibert.rollout import Rollout

@@ -8,9 +8,10 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,16 @@ class Refusal(Exception):
     def plain(self) -> dict[str, Any]:
         """The body of the answer."""
         return {"error": {"code": self.code, "message": self.message}}
+
+
+def check_frame_size(shape: Sequence[int], limit: int) -> None:
+    """Refuse frames (channel, y, x) that are too large."""
+    if max(shape[1:]) > SIDE or 4 * math.prod(shape) > limit:
+        raise Refusal(
+            "too_large",
+            f"expected at most {SIDE} rows and columns, and a frame of {limit / MB:.0f} MB, found "
+            f"frames (channel, y, x) of shape {tuple(shape)}",
+        )
 
 
 def refusal_of(error: Exception) -> Refusal:

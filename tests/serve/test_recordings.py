@@ -73,7 +73,7 @@ def test_files_of_arrays_are_opened(alive: ServerProcess):
     fields[1, 0, 2, 3] = np.nan
     status, found = opened(alive, as_npy(fields))
     assert status == 200 and found["channels"] == ["u", "v"]
-    assert found["remarks"] == ["the file names no channels: its 2 are taken in order to be u, v"]
+    assert found["remarks"] == ["the file names no channels: its 2 are assumed to be u, v"]
     assert found["fields"][1][0][2][3] is None and found["known"][1][2][3] == 0
     np.testing.assert_allclose(found["fields"][0], fields[0], rtol=1e-6)
 
@@ -94,7 +94,7 @@ def test_files_of_arrays_are_opened(alive: ServerProcess):
 
 def test_channels_without_names_are_counted_and_frames_are_not_channels(alive: ServerProcess):
     for shape, channels, frames, remark in (
-        ((5, 3, 4, 5), ["u", "v", "p"], 5, "in order to be u, v, p"),
+        ((5, 3, 4, 5), ["u", "v", "p"], 5, "assumed to be u, v, p"),
         ((2, 4, 5), ["u", "v"], 1, "one frame (channel, y, x)"),
     ):
         status, found = opened(alive, as_npy(np.ones(shape)))

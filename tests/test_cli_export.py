@@ -14,7 +14,7 @@ from tests.helpers import randomise, tiny_model
 NORMALIZER = Normalizer((0.5, 0.0), (1.0, 0.5))
 
 
-def test_a_model_is_exported_and_the_difference_told(tmp_path: Path, model: Path) -> None:
+def test_a_model_is_exported_and_the_difference_reported(tmp_path: Path, model: Path) -> None:
     out = tmp_path / "wake.pt2"
     given = ("export", model, "--to", "torch-export", "--out", out)
     said = " ".join(well(*given).output.split())

@@ -25,7 +25,7 @@ def step_of(saved: SavedModel) -> PhysicalStep:
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "neuraloperator"])
-def test_it_gives_what_the_predictor_gives(
+def test_the_graph_agrees_with_the_predictor(
     name: str, tmp_path: Path, flows: Path, spec: FieldSpec
 ) -> None:
     saved = save_tiny(tmp_path, name, spec)
@@ -41,7 +41,7 @@ def test_it_gives_what_the_predictor_gives(
     assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
-def test_parameters_gaps_and_the_body_are_taken_as_the_predictor_takes_them(
+def test_parameters_gaps_and_bodies_agree_with_the_predictor(
     tmp_path: Path, spec: FieldSpec
 ) -> None:
     body = torch.zeros(16, 24, dtype=torch.bool)

@@ -39,7 +39,7 @@ def calibrated(count: int, frames: int, settings: CalibrationSettings) -> Calibr
         (20, 60, [STARTS] * 15),
     ],
 )
-def test_few_trajectories_give_as_many_windows_as_tell_something(
+def test_few_trajectories_calibrate_with_more_windows_each(
     count: int, frames: int, windows: list[int]
 ):
     found = calibrated(count, frames, CalibrationSettings(leads=2))

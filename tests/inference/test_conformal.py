@@ -84,7 +84,7 @@ def test_p_values_count_by_hand():
     assert p.tolist() == pytest.approx([(1 + 0.5 + 0.5 + 0.0) / 4, 1 / 4, 1.0])
 
 
-def test_what_is_left_out_does_not_widen_its_own_bars():
+def test_a_left_out_trajectory_does_not_widen_its_intervals():
     atoms = torch.tensor([[[1.0]], [[2.0]], [[3.0]], [[100.0]]])
     counts = torch.full((4,), 3)
     covered = left_out_coverage(atoms, torch.ones(4), 0.5, counts)

@@ -32,13 +32,13 @@ def calibrated(served: Served) -> CalibratedPredictor:
     return served.calibrated
 
 
-def test_a_calibration_that_is_named_goes_to_the_model_of_its_weights(models: Path):
+def test_a_named_calibration_is_matched_by_weights(models: Path):
     found = loaded([models / "wake", models / "bare"], models / "calibrated")
     assert found["wake"].calibrated is None
     assert found["bare"].describe()["calibration"]["leads"] == 3
 
 
-def test_a_calibration_that_is_named_goes_before_one_beside_the_model(models: Path, tmp_path: Path):
+def test_a_named_calibration_wins_over_the_one_in_the_folder(models: Path, tmp_path: Path):
     beside = loaded([models / "waves"])["waves"]
     assert calibrated(beside).calibration.leads == 3
     found = calibrate(
@@ -58,7 +58,7 @@ def test_a_calibration_of_no_model_that_is_served_is_refused(models: Path):
         loaded([models / "wake"], models / "wake")
 
 
-def test_a_calibration_of_an_ensemble_goes_to_its_first_member(tmp_path: Path):
+def test_the_calibration_of_an_ensemble_is_matched_to_its_first_member(tmp_path: Path):
     members = [saved(tmp_path / name, seed=seed) for seed, name in enumerate(("one", "two"))]
     found = calibrate(
         Ensemble(members),
@@ -75,7 +75,7 @@ def test_a_calibration_of_an_ensemble_goes_to_its_first_member(tmp_path: Path):
     assert calibrated(served).calibration.weights_sha256 == sheet["weights_sha256"]
 
 
-def test_the_server_gives_bars_from_a_calibration_that_lies_elsewhere(alone: ServerProcess):
+def test_the_server_uses_a_calibration_from_another_folder(alone: ServerProcess):
     (model,) = alone.client.get("/models").json()
     assert model["name"] == "bare" and model["calibration"]["leads"] == 3
     own = flows(1, seed=7)[0]
@@ -111,7 +111,7 @@ def test_a_rollout_under_way_is_finished_after_sigterm(models: Path):
         (["wake", "--sample", "short"], "not an HDF5 file"),
     ],
 )
-def test_a_wrong_start_is_told_in_one_line(
+def test_wrong_options_are_refused_in_one_line(
     models: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ):
     monkeypatch.chdir(models)

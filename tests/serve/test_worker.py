@@ -93,7 +93,7 @@ def test_after_a_joint_error_jobs_run_singly(worker: Worker, joint: Predictor, e
     assert_close(last, joint.rollout(frames(1, seed=2).numpy(), 3))
 
 
-def test_a_rollout_that_diverges_ends_alone_and_says_where(worker: Worker, joint: Predictor):
+def test_a_diverging_rollout_ends_alone_and_names_the_step(worker: Worker, joint: Predictor):
     calls = 0
 
     def spoil(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
@@ -134,7 +134,7 @@ def test_a_fault_of_the_model_does_not_end_the_thread(worker: Worker, joint: Pre
     asyncio.run(fail_and_recover())
 
 
-def test_what_nobody_reads_stands_back_and_goes_when_its_client_does(worker: Worker):
+def test_an_unread_rollout_pauses_and_is_dropped_with_its_client(worker: Worker):
     async def leave_one_unread() -> int:
         unread, quick = Job(rollout(seed=1, steps=50)), Job(rollout(seed=2, steps=20))
         worker.submit(unread)
@@ -178,7 +178,7 @@ def test_a_hold_counts_until_it_is_released_and_may_change():
     assert budget.used == 0 and budget.try_hold(100) is not None
 
 
-def test_a_request_waits_for_memory_unless_it_needs_more_than_there_is():
+def test_a_request_waits_for_memory_unless_it_exceeds_the_budget():
     async def ask() -> list[str]:
         budget, order = Budget(100), []
 
@@ -219,7 +219,7 @@ def test_a_job_begins_only_when_there_is_memory_for_it(tight: Worker, room: Budg
 
 
 @pytest.mark.parametrize("when", ["queued", "under way"])
-def test_what_a_departed_client_sent_is_freed_at_once(tight: Worker, room: Budget, when: str):
+def test_the_input_of_a_departed_client_is_freed_at_once(tight: Worker, room: Budget, when: str):
     """Also while references to the job live on, as those of tracebacks do."""
 
     async def ask() -> tuple[Job, Any]:

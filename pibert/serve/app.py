@@ -212,7 +212,10 @@ class Service:
             raise Refusal("not_found", f"there is no model {name!r:.100}; see /models")
         return self._workers[name]
 
-    async def page(self, file: str = "index.html") -> Response:
+    async def index(self) -> Response:
+        return await self.page("index.html")
+
+    async def page(self, file: str) -> Response:
         # Looked up in a list of files, never joined to a path.
         files = {path.name: path for path in PAGE.iterdir() if path.is_file()}
         if file not in files:
@@ -295,7 +298,7 @@ def make_app(service: Service) -> FastAPI:
             app.add_api_route(
                 path, function, methods=[method], response_class=Response, **description
             )
-    app.add_api_route("/", lambda: service.page(), include_in_schema=False)
+    app.add_api_route("/", service.index, include_in_schema=False)
     app.add_api_route("/{file}", service.page, include_in_schema=False)
     return app
 

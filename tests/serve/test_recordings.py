@@ -64,8 +64,10 @@ def test_ranges_without_frames_are_refused(alive: ServerProcess, query: str):
 
 
 @pytest.mark.parametrize("place", ["/..%2fapp.py", "/app.py", "/.%00"])
-def test_the_page_leads_nowhere_else(alive: ServerProcess, place: str):
+def test_only_files_of_the_page_are_served(alive: ServerProcess, place: str):
     assert alive.client.get(place).status_code == 404
+    assert "PIBERT" in alive.client.get("/").text
+    assert "javascript" in alive.client.get("/app.js").headers["content-type"]
 
 
 def test_files_of_arrays_are_opened(alive: ServerProcess):

@@ -108,10 +108,6 @@ class Calibration:
         return count_units(self.units, self.windows)
 
     @property
-    def group_weights(self) -> Float[Tensor, " group"]:
-        return weigh(self.units, self.windows)
-
-    @property
     def highest_level(self) -> float:
         return conformal.highest_level(self.count)
 
@@ -122,7 +118,7 @@ class Calibration:
     def quantiles(self, level: float) -> Float[Tensor, "lead c"]:
         """Half-widths of intervals, in scales."""
         wanted = conformal.corrected_level(level, self.count, self.remedy)
-        return conformal.grouped_quantile(self.scores, self.group_weights, wanted)
+        return conformal.grouped_quantile(self.scores, weigh(self.units, self.windows), wanted)
 
     def left_out(self, level: float) -> Float[Tensor, "group lead c"] | None:
         """Coverage of each trajectory by intervals from the others; None if they are too few."""
@@ -131,7 +127,9 @@ class Calibration:
             counts = self.windows.sum() - self.windows
         if len(self.windows) < 2 or level > conformal.highest_level(int(counts.min())):
             return None
-        return conformal.left_out_coverage(self.scores, self.group_weights, level, counts)
+        return conformal.left_out_coverage(
+            self.scores, weigh(self.units, self.windows), level, counts
+        )
 
     @property
     def remedy(self) -> str:

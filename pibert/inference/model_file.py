@@ -331,21 +331,6 @@ def make_card(
     }
 
 
-def in_a_line(card: Card, spec: FieldSpec, kind: str) -> str:
-    """A model in one line; ``kind`` where the card does not name it."""
-    stated, grid = card.get("weights", {}).get("sha256"), spec.grid
-    units = zip(spec.channels, spec.units, strict=True)
-    return ", ".join(
-        (
-            card.get("model", {}).get("name", kind) + (f" {stated[:12]}" if stated else ""),
-            "channels " + " ".join(n if unit == "1" else f"{n} [{unit}]" for n, unit in units),
-            f"{grid.shape[0]} x {grid.shape[1]} points (rows x columns)",
-            f"dx {grid.dx:.4g}, dy {grid.dy:.4g}",
-            "dt unknown" if spec.dt is None else f"dt {spec.dt:.4g}",
-        )
-    )
-
-
 def stated_in(card: Card, *path: str) -> dict[str, Any]:
     """A table inside a card; empty if there is none."""
     table: Any = card
@@ -458,37 +443,4 @@ def check_channels(normalizer: Normalizer, spec: FieldSpec) -> None:
         raise ValueError(
             f"expected a normalizer of {len(spec.channels)} channels {list(spec.channels)}, found "
             f"{len(normalizer.mean)}"
-        )
-
-
-_PURPOSES = {
-    "forward": ("step", "fine-tune it: pibert train"),
-    "reconstruct": ("fill gaps", "train it with masked physics prediction: pibert pretrain"),
-    "consistency": (
-        "score consistency",
-        "train it with equation consistency prediction: pibert pretrain",
-    ),
-}
-"""What each head is for, and how to train it."""
-
-
-def has_head(model: nn.Module, card: Card, head: str) -> bool:
-    """Whether a model has a trained head; without a card all heads count as trained."""
-    trained = card.get("trained", dict.fromkeys(HEADS, True))
-    return callable(getattr(model, head, None)) and bool(trained.get(head, False))
-
-
-def require_head(model: nn.Module, card: Card, head: str) -> None:
-    """Raise unless the model has this head and it was trained."""
-    purpose, remedy = _PURPOSES[head]
-    if not callable(getattr(model, head, None)):
-        raise ValueError(
-            f"expected a model that can {purpose}, found {type(model).__name__}, which has no "
-            f"{head} head; take another model, such as pibert"
-        )
-    if not has_head(model, card, head):
-        able = [name for name in HEADS if has_head(model, card, name)]
-        raise ValueError(
-            f"expected a model trained to {purpose}, found one whose trained heads are {able}; "
-            f"{remedy}"
         )

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,6 +12,9 @@ from pibert.fields import FieldSpec, Grid, Normalizer, Parameter
 from pibert.inference.arrays import Converted, Mask, convert_arrays
 from pibert.inference.regridding import Regridding
 from pibert.notes import Note
+
+if TYPE_CHECKING:
+    from pibert.inference.predictor import Predictor
 
 Parameters = Mapping[str, Any]
 """Numbers, or arrays with one number per sample, by name."""
@@ -27,31 +30,23 @@ class ModelInput:
     """The input of one call, and the conversion of results to its kind, grid, type and device.
 
     Args:
-        fields: The last ``history`` frames, of any kind.
+        predictor: Takes the last ``history`` frames.
+        fields: The frames, of any kind.
         mask: True where they are known.
         parameters: Of the flow.
         grid: Of the fields; None: the labels' or the model's.
-        spec: Of the model.
-        normalizer: Of the model.
-        history: Frames that the model takes.
-        device: Of the model.
-        chunk: Samples that fit on it.
     """
 
     def __init__(
         self,
+        predictor: "Predictor",
         fields: Any,
         mask: Mask | None,
         parameters: Parameters | None,
-        *,
         grid: Grid | None,
-        spec: FieldSpec,
-        normalizer: Normalizer,
-        history: int,
-        device: torch.device,
-        chunk: int,
     ) -> None:
-        converted = _convert(fields, mask, grid, spec, history)
+        spec, normalizer = predictor.spec, predictor.normalizer
+        converted = _convert(fields, mask, grid, spec, predictor.history)
         self.kind, self.fields, self.known = converted.kind, converted.fields, converted.known
         """Fields of the caller and where they are known, (b, history, y, x)."""
         self._normalizer = normalizer
@@ -67,7 +62,8 @@ class ModelInput:
             *_far_values(self.fields, usable, spec, normalizer),
         ]
         # A batch that fits stays on the device between steps; a larger one where the fields are.
-        store = device if len(self.fields) <= chunk else self.fields.device
+        fits = len(self.fields) <= predictor.chunk
+        store = predictor.device if fits else self.fields.device
         self.on_model, usable = self.regridding.to_model(self.fields, usable)
         """Fields on the model's grid, in physical units."""
         if spec.grid.body is not None:

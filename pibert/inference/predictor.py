@@ -27,12 +27,10 @@ from pibert.fields import FieldSpec, Grid, Normalizer
 from pibert.inference.arrays import Fields, Mask
 from pibert.inference.explanation import Explanation, residual_maps, token_maps
 from pibert.inference.model_file import (
+    HEADS,
     Card,
     choose_device,
-    has_head,
-    in_a_line,
     read_model,
-    require_head,
 )
 from pibert.inference.model_input import ModelInput, Parameters
 from pibert.notes import Note, warn
@@ -42,6 +40,15 @@ RUNAWAY = 20.0
 """Standard deviations from the training mean beyond which a rollout is no longer a flow."""
 PRECISION = "float32 without TF32"
 """Precision of every prediction, and of the scores of predictions."""
+_PURPOSES = {
+    "forward": ("step", "fine-tune it: pibert train"),
+    "reconstruct": ("fill gaps", "train it with masked physics prediction: pibert pretrain"),
+    "consistency": (
+        "score consistency",
+        "train it with equation consistency prediction: pibert pretrain",
+    ),
+}
+"""What each head is for, and how to train it."""
 
 
 @contextmanager
@@ -230,9 +237,17 @@ class Predictor:
             )
 
     def __repr__(self) -> str:
-        what = in_a_line(self.card, self.spec, type(self.model).__name__)
-        window = f"history {self.history}, horizon {self.horizon}"
-        return f"Predictor({what}, {window}, on {self.device})"
+        spec, grid = self.spec, self.spec.grid
+        name = self.card.get("model", {}).get("name", type(self.model).__name__)
+        weights = self.card.get("weights", {}).get("sha256", "")[:12]
+        units = zip(spec.channels, spec.units, strict=True)
+        channels = " ".join(n if unit == "1" else f"{n} [{unit}]" for n, unit in units)
+        dt = "unknown" if spec.dt is None else f"{spec.dt:.4g}"
+        return (
+            f"Predictor({f'{name} {weights}'.strip()}, channels {channels}, {grid.shape[0]} x "
+            f"{grid.shape[1]} points (rows x columns), dx {grid.dx:.4g}, dy {grid.dy:.4g}, dt {dt},"
+            f" history {self.history}, horizon {self.horizon}, on {self.device})"
+        )
 
     @property
     def device(self) -> torch.device:
@@ -251,12 +266,24 @@ class Predictor:
         return stated
 
     def has_head(self, head: str) -> bool:
-        """Whether the model has a trained head of this name."""
-        return has_head(self.model, self.card, head)
+        """Whether the model has a trained head; without a card all heads count as trained."""
+        trained = self.card.get("trained", dict.fromkeys(HEADS, True))
+        return callable(getattr(self.model, head, None)) and bool(trained.get(head, False))
 
     def require_head(self, head: str) -> None:
         """Raise unless the model has this head and it was trained."""
-        require_head(self.model, self.card, head)
+        purpose, remedy = _PURPOSES[head]
+        if not callable(getattr(self.model, head, None)):
+            raise ValueError(
+                f"expected a model that can {purpose}, found {type(self.model).__name__}, which "
+                f"has no {head} head; take another model, such as pibert"
+            )
+        if not self.has_head(head):
+            able = [name for name in HEADS if self.has_head(name)]
+            raise ValueError(
+                f"expected a model trained to {purpose}, found one whose trained heads are {able}; "
+                f"{remedy}"
+            )
 
     def to(self, device: torch.device | str) -> Self:
         """Move the model; returns the predictor itself."""
@@ -356,17 +383,7 @@ class Predictor:
         grid: Grid | None = None,
     ) -> ModelInput:
         """Fields, parameters and mask checked, on the model's grid and standardised."""
-        return ModelInput(
-            fields,
-            mask,
-            parameters,
-            grid=grid,
-            spec=self.spec,
-            normalizer=self.normalizer,
-            history=self.history,
-            device=self.device,
-            chunk=self.chunk,
-        )
+        return ModelInput(self, fields, mask, parameters, grid)
 
     def blocks(self, stream: PredictionStream) -> Iterator[Block]:
         """The frames of a rollout, ``horizon`` at a time."""

@@ -139,8 +139,13 @@ class Limits:
 
     @property
     def bodies(self) -> int:
-        """Bytes of all incoming bodies together; the rest of ``memory`` is for work."""
+        """Bytes of all incoming bodies together."""
         return self.memory // 4
+
+    @property
+    def work(self) -> int:
+        """Bytes of work and answers."""
+        return self.memory - self.bodies
 
 
 class Budget:
@@ -202,11 +207,6 @@ class Hold:
 
     def release(self) -> None:
         self.resize(0)
-
-
-def make_budget(limits: Limits) -> Budget:
-    """The budget for work and answers; incoming bodies have their own."""
-    return Budget(limits.memory - limits.bodies)
 
 
 class Returner:

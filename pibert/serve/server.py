@@ -21,7 +21,7 @@ except ImportError as error:
     ) from error
 
 from pibert.serve.gate import Gate, Metrics
-from pibert.serve.limits import LOOPBACK, Budget, Limits, Returner, make_budget
+from pibert.serve.limits import LOOPBACK, Budget, Limits, Returner
 from pibert.serve.loading import load_served
 from pibert.serve.recordings import Recordings
 from pibert.serve.worker import Worker
@@ -53,7 +53,7 @@ def serve(setup: Setup, report: Callable[[str], None]) -> None:
     """Serve until a signal; ``report`` gets lines with the address and the models."""
     served = load_served(setup.models, setup.device, setup.limits, setup.calibrations)
     recordings = Recordings(setup.samples, served.values())
-    metrics, budget = Metrics(), make_budget(setup.limits)
+    metrics, budget = Metrics(), Budget(setup.limits.work)
     workers = {name: Worker(own, setup.limits, budget, metrics) for name, own in served.items()}
     service = Service(workers, recordings, setup.limits, budget, metrics, lambda: gate.is_stopping)
     gate = Gate(

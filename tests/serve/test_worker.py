@@ -17,7 +17,7 @@ from pibert.inference import Predictor
 from pibert.serve import gate, limits
 from pibert.serve.answers import NPY, Answer, frame_block
 from pibert.serve.gate import Gate, Metrics, read_body
-from pibert.serve.limits import MB, Budget, Limits, Refusal, make_budget
+from pibert.serve.limits import MB, Budget, Limits, Refusal
 from pibert.serve.models import MOST_AHEAD, Served, cost_of
 from pibert.serve.schemas import PredictRequest
 from pibert.serve.worker import Job, Worker
@@ -39,7 +39,7 @@ def running(joint: Predictor, limits: Limits, budget: Budget) -> Iterator[Worker
 
 @pytest.fixture
 def worker(joint: Predictor) -> Iterator[Worker]:
-    yield from running(joint, JOINING, make_budget(JOINING))
+    yield from running(joint, JOINING, Budget(JOINING.work))
 
 
 def ask(worker: Worker, *asked: PredictRequest) -> list[Any]:

@@ -1,4 +1,4 @@
-"""``pibert export``: from a model folder to a file, or one line that says why not."""
+"""``pibert export``: from a model folder to a file, or an error in one line."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def test_a_model_is_exported_and_the_difference_reported(tmp_path: Path, model: 
     assert set(found["difference"]) == {"u", "v"} and found["relative_difference"] < 1e-4
 
 
-def test_what_cannot_be_exported_is_refused_in_one_line(
+def test_export_errors_are_one_line(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "wake.onnx"

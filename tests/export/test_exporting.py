@@ -1,4 +1,4 @@
-"""Exported files: run without torch or without pibert, checked, whole or not there."""
+"""Exported files run without torch or without pibert, and are written only after a check."""
 
 import importlib.util
 import io

@@ -80,7 +80,7 @@ def test_a_sample_that_the_predictor_refuses_comes_out_as_nan(
     assert bool(found[[0, 2]].isnan().all()) and bool(found[[1, 3]].isfinite().all())
 
 
-def test_the_model_itself_is_left_as_it_is(tmp_path: Path, spec: FieldSpec) -> None:
+def test_export_does_not_change_the_model(tmp_path: Path, spec: FieldSpec) -> None:
     saved = save_tiny(tmp_path, "fourierflow", spec)
     before = {name: value.clone() for name, value in saved.model.state_dict().items()}
     step = step_of(saved)

@@ -1,4 +1,4 @@
-"""Samples to check an export on: drawn with the statistics of the model, or read from a file."""
+"""Samples to check an export on: random fields, or windows of a file."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,9 +33,7 @@ def test_drawn_fields_have_the_mean_and_deviation_of_their_channels(spec: FieldS
     assert bool(samples.parameters[:3].isfinite().all()) and bool(samples.parameters[3].isnan())
 
 
-def test_windows_are_those_of_the_file_from_its_first_to_its_last(
-    flows: Path, spec: FieldSpec
-) -> None:
+def test_windows_are_spread_from_the_first_to_the_last(flows: Path, spec: FieldSpec) -> None:
     samples = read_samples(flows, predictor_of(spec))
     with Reader(flows) as reader:
         first, last = reader[0].load(), reader[1].load()

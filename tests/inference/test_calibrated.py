@@ -1,4 +1,4 @@
-"""Calibrating, saving, loading and predicting with prediction, on flows made here."""
+"""Calibrated predictors: intervals, the out-of-distribution warning, files and ensembles."""
 
 import json
 import warnings

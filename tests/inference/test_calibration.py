@@ -1,4 +1,4 @@
-"""Which windows calibrate, what counts as independent, and what is said where they are too few."""
+"""Which windows calibrate, what counts as independent, and notes if they are too few."""
 
 from dataclasses import replace
 from pathlib import Path

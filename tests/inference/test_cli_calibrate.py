@@ -1,4 +1,4 @@
-"""The command calibrates a run on the share that its plan set aside, or tells how to have one."""
+"""``pibert calibrate`` on the calibration split of a run and on other flows."""
 
 import json
 from dataclasses import replace
@@ -64,7 +64,7 @@ def test_a_calibrated_run_returns_intervals(plan: Path, tmp_path: Path):
     assert (np.asarray(prediction.intervals.high) > np.asarray(prediction.intervals.low)).all()
 
 
-def test_what_cannot_be_calibrated_is_refused_with_the_remedy(plan: Path, tmp_path: Path):
+def test_unsuitable_runs_are_refused_with_the_remedy(plan: Path, tmp_path: Path):
     one = run(load_experiment(plan), tmp_path / "one").folder
     other = run(load_experiment(plan, ("data.split_seed=1",)), tmp_path / "other").folder
     cases: dict[tuple[str | Path, ...], str] = {
@@ -80,7 +80,7 @@ def test_what_cannot_be_calibrated_is_refused_with_the_remedy(plan: Path, tmp_pa
     assert not list(tmp_path.glob("*/calibration.json"))
 
 
-def test_any_model_is_calibrated_on_flows_that_it_has_not_seen(plan: Path, tmp_path: Path):
+def test_any_model_is_calibrated_on_new_flows(plan: Path, tmp_path: Path):
     alone = ("data.shares.calibration=0",)
     folder = run(load_experiment(plan, alone), tmp_path / "run").folder
     other = load_experiment(plan, (*alone, "data.recipe.seed=5")).data

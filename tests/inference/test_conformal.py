@@ -1,4 +1,4 @@
-"""Quantiles and p-values against what theory says of exchangeable scores."""
+"""Quantiles and p-values against the theory of exchangeable scores."""
 
 import itertools
 import math

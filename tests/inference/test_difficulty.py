@@ -1,4 +1,4 @@
-"""Scales of errors: what they follow, and that units do not matter."""
+"""Scales of errors: their selection, and independence of units."""
 
 import pytest
 import torch

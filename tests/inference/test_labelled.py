@@ -1,4 +1,4 @@
-"""xarray in and out: the labels decide, and the numbers are those of plain arrays."""
+"""xarray input: any arrangement of labels gives the numbers of plain arrays."""
 
 import warnings
 from dataclasses import replace
@@ -124,7 +124,7 @@ def test_frames_in_another_rhythm_or_order_are_noticed() -> None:
         PREDICTORS[2].step(fields.assign_coords(time=["a", "b"]))
 
 
-def test_units_that_can_be_converted_are_and_come_back_as_they_were() -> None:
+def test_convertible_units_are_converted_there_and_back() -> None:
     predict, x = PREDICTORS[1], frames(2).double().numpy()
     fields = labelled(1000 * x, units="mm s-1")
     found = predict.step(fields)

@@ -171,7 +171,7 @@ def test_the_card_is_in_the_file_and_in_the_header_and_one_of_them_suffices(tmp_
         (("format",), "other", ("'pibert-model'", "'other'")),
     ],
 )
-def test_an_edit_of_what_the_weights_depend_on_is_refused(
+def test_edits_of_entries_that_the_weights_depend_on_are_refused(
     tmp_path: Path, path: tuple[str, ...], value: Any, named: tuple[object, ...]
 ) -> None:
     saved(tmp_path)

@@ -1,4 +1,4 @@
-"""Surprisals and the out-of-distribution warning on planted faults and on none."""
+"""Surprisals and the out-of-distribution warning with and without planted faults."""
 
 import math
 

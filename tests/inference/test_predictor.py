@@ -1,4 +1,4 @@
-"""Predictions in physical units: kinds of arrays, units, rollouts, gaps, and what is refused."""
+"""Predictions in physical units: kinds of arrays, units, rollouts, gaps and errors."""
 
 import math
 import warnings
@@ -171,7 +171,7 @@ def test_values_at_unknown_points_have_no_influence() -> None:
     assert torch.allclose(predict.step(second, mask=mask), expected[:, 1:2], atol=1e-4)
 
 
-def test_filling_keeps_what_is_known_bit_for_bit_and_puts_the_head_elsewhere() -> None:
+def test_filling_keeps_known_values_bit_for_bit_and_uses_the_head_elsewhere() -> None:
     body = torch.zeros(SHAPE, dtype=torch.bool)
     body[0:2, 0:2] = True
     predict, x = predictor(history=2, body=body), frames(3, 2)

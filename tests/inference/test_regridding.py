@@ -1,4 +1,4 @@
-"""The caller's own grid: there and back, what is said about it, and what counts as known."""
+"""Fields on another grid: resampling, notes and unknown points."""
 
 import warnings
 from dataclasses import replace
@@ -138,7 +138,7 @@ def test_values_at_unknown_points_of_another_grid_have_no_influence() -> None:
     assert torch.equal(found, expected) and bool(found.isfinite().all())
 
 
-def test_filling_on_a_foreign_grid_keeps_what_is_known_bit_for_bit() -> None:
+def test_filling_on_another_grid_keeps_known_values_bit_for_bit() -> None:
     grid = Resizer(MODEL, (24, 40)).new_grid
     x = affine(grid).float()
     known = torch.ones(24, 40, dtype=torch.bool)

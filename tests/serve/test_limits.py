@@ -54,7 +54,7 @@ def test_a_body_without_a_stated_length_is_counted(strict: ServerProcess):
     assert answer.status_code == 413
 
 
-def test_a_half_sent_body_leaves_the_server_as_it_was(alive: ServerProcess):
+def test_a_half_sent_body_does_no_harm(alive: ServerProcess):
     with socket.create_connection(("127.0.0.1", alive.port), PATIENCE) as connection:
         connection.sendall(head(5000) + b"\x93NUMPY" + bytes(100))
         connection.shutdown(socket.SHUT_WR)

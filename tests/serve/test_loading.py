@@ -1,4 +1,4 @@
-"""Models and the calibrations that are named for them; the beginning and the end of a server."""
+"""Models and their calibrations; start and end of a server."""
 
 import json
 import signal

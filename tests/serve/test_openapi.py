@@ -1,4 +1,4 @@
-"""The OpenAPI description, and requests drawn from it against a real server."""
+"""The OpenAPI description, and requests generated from it."""
 
 from typing import Any
 

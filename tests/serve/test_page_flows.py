@@ -1,4 +1,4 @@
-"""The page with files and flows of all kinds: unlike the model, refused, in need of hints."""
+"""The page with files unlike the model, refused files, and files that need hints."""
 
 import io
 import json

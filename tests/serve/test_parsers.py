@@ -1,4 +1,4 @@
-"""Bodies and files from anywhere: read as they are, or refused with a code, and nothing else."""
+"""Arbitrary bodies and files are read, or refused with a code."""
 
 import io
 import json

@@ -197,8 +197,8 @@ def test_intervals_warning_and_consistency_of_a_model(server: ServerProcess, mod
         ("raised", expected_prediction.ood.flagged),
         ("limited", expected_prediction.ood.limited),
     ):
-        told = first["alarm"][name]
-        assert all(type(one) is bool for one in told) and told == values.tolist()
+        flags = first["alarm"][name]
+        assert all(type(one) is bool for one in flags) and flags == values.tolist()
 
     plain = post(server, "/v1/step", body | {"consistency": True}).json()
     np.testing.assert_allclose(plain["consistency"], expected_prediction.consistency, rtol=1e-3)

@@ -1,4 +1,4 @@
-"""Turns of a model's thread, and the memory budget: who may begin, and when it is free again."""
+"""The thread of a model, the memory budget and the middleware."""
 
 import asyncio
 import gc

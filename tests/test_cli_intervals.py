@@ -102,8 +102,8 @@ def test_every_prediction_of_the_next_frame_has_intervals(
     assert [window["frame"] for window in output["windows"]] == list(range(1, 12))
     assert output["windows"][0]["p"] == pytest.approx(float(expected.ood.p[0]))
     assert all(window["flagged"] == (window["p"] <= 0.2) for window in output["windows"])
-    result = " ".join(well(*given, "--overwrite").stdout.split())
-    assert "Intervals of level 0.9 contain" in result
+    text = " ".join(well(*given, "--overwrite").stdout.split())
+    assert "Intervals of level 0.9 contain" in text
 
 
 def test_the_ood_warning_is_on_stderr_and_in_json(

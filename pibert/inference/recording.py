@@ -242,7 +242,8 @@ class FittedRecording:
         fields, known = self._read(slice(first, newest[-1] + 1))
         for row in (~known.flatten(1).any(1)).nonzero().flatten().tolist():
             number = str(first + row)
-            text = f"frame {number} has no finite value at a known point: it is not predicted from"
+            text = f"frame {number} holds no finite value at a known point: nothing is predicted "
+            text += "from it"
             self.notes.add(Note("empty-frame", text, subject=number))
         fields = torch.where(known[:, None], fields, 0.0)
         rows = torch.tensor(newest)[:, None] - first + torch.arange(1 - self.history, 1)

@@ -8,14 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pibert.fields import FieldSpec, Normalizer
-from pibert.inference.ensemble import Windows
+from pibert.inference.windows import RecordedWindows
 
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
     """Sound windows of u and v, with the frame that follows each."""
 
-    given: Windows
+    given: RecordedWindows
     spec: FieldSpec
     normalizer: Normalizer
 

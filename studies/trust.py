@@ -27,13 +27,8 @@ from pibert.experiments.run import run
 from pibert.experiments.run_folder import commit, versions
 from pibert.inference import load
 from pibert.inference.calibration import LEVELS, Calibration, CalibrationSettings, score_windows
-from pibert.inference.ensemble import (
-    Ensemble,
-    Forecast,
-    forecast,
-    read_windows,
-    windows_by_trajectory,
-)
+from pibert.inference.ensemble import Ensemble
+from pibert.inference.windows import Forecast, forecast, read_windows, windows_by_trajectory
 from studies.consistency_metrics import auc
 from studies.faults import FAULTS, OTHER_FLOWS, Stretch, restated
 from studies.progress import Lines

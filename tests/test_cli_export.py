@@ -1,4 +1,4 @@
-"""``pibert export``: from a model folder to a file, or one line that says why not."""
+"""``pibert export``: from a model folder to a file, or an error in one line."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.helpers import randomise, tiny_model
 NORMALIZER = Normalizer((0.5, 0.0), (1.0, 0.5))
 
 
-def test_a_model_is_exported_and_the_difference_told(tmp_path: Path, model: Path) -> None:
+def test_a_model_is_exported_and_the_difference_reported(tmp_path: Path, model: Path) -> None:
     out = tmp_path / "wake.pt2"
     given = ("export", model, "--to", "torch-export", "--out", out)
     said = " ".join(well(*given).output.split())
@@ -29,7 +29,7 @@ def test_a_model_is_exported_and_the_difference_told(tmp_path: Path, model: Path
     assert set(found["difference"]) == {"u", "v"} and found["relative_difference"] < 1e-4
 
 
-def test_what_cannot_be_exported_is_refused_in_one_line(
+def test_export_errors_are_one_line(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "wake.onnx"

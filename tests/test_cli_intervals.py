@@ -47,7 +47,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_bars_reach_every_format(tmp_path: Path, model: Path, source: Path) -> None:
+def test_intervals_are_written_to_every_format(tmp_path: Path, model: Path, source: Path) -> None:
     names = ("r.h5", "r.nc", "r.pvd", "r.xdmf", "r.png", "r.gif")
     outs = [part for name in names for part in ("--out", tmp_path / name)]
     well("rollout", source, "--model", model, "--steps", LEADS, "--level", 0.8, *outs)
@@ -79,7 +79,7 @@ def test_bars_reach_every_format(tmp_path: Path, model: Path, source: Path) -> N
         assert (tmp_path / picture).stat().st_size > 1000
 
 
-def test_every_prediction_of_the_next_frame_has_bars(
+def test_every_prediction_of_the_next_frame_has_intervals(
     tmp_path: Path, model: Path, source: Path
 ) -> None:
     out = tmp_path / "next.h5"
@@ -98,15 +98,15 @@ def test_every_prediction_of_the_next_frame_has_bars(
     assert summary["scores"]["coverage"]["v"] == pytest.approx(float(inside[1]), abs=1e-3)
     assert summary["intervals"]["level"] == 0.9
     assert "22 trajectories" in summary["intervals"]["rests_on"]
-    told = summary["intervals"]["ood"]
-    assert [window["frame"] for window in told["windows"]] == list(range(1, 12))
-    assert told["windows"][0]["p"] == pytest.approx(float(expected.ood.p[0]))
-    assert all(window["flagged"] == (window["p"] <= 0.2) for window in told["windows"])
-    said = " ".join(well(*given, "--overwrite").stdout.split())
-    assert "Intervals of level 0.9 contain" in said
+    output = summary["intervals"]["ood"]
+    assert [window["frame"] for window in output["windows"]] == list(range(1, 12))
+    assert output["windows"][0]["p"] == pytest.approx(float(expected.ood.p[0]))
+    assert all(window["flagged"] == (window["p"] <= 0.2) for window in output["windows"])
+    text = " ".join(well(*given, "--overwrite").stdout.split())
+    assert "Intervals of level 0.9 contain" in text
 
 
-def test_the_alarm_is_told_on_standard_error_and_in_json(
+def test_the_ood_warning_is_on_stderr_and_in_json(
     tmp_path: Path, model: Path, source: Path
 ) -> None:
     given = ("--model", model, "--steps", 2, "--level", 0.8, "--out", tmp_path / "a.h5")
@@ -116,16 +116,16 @@ def test_the_alarm_is_told_on_standard_error_and_in_json(
     odd = tmp_path / "odd.h5"
     write(odd, [replace(recorded, states=8 * recorded.read())])
     raised = well("rollout", odd, *given, "--overwrite", "--json")
-    assert "out of distribution: the input is unlike the training data (p = " in raised.stderr
+    assert "out of distribution: 1 of 1 inputs are unlike the training data (p = " in raised.stderr
     notes = json.loads(raised.stdout)["notes"]
     assert [note["severity"] for note in notes if note["code"] == "ood"] == ["warning"]
-    told = json.loads(raised.stdout)["intervals"]["ood"]
-    (window,) = told["windows"]
-    assert told["flagged"] == 1 and window["flagged"] and window["p"] <= told["rate"] == 0.05
+    output = json.loads(raised.stdout)["intervals"]["ood"]
+    (window,) = output["windows"]
+    assert output["flagged"] == 1 and window["flagged"] and window["p"] <= output["rate"] == 0.05
     assert window["reason"] in raised.stderr and window["frame"] == 1
 
 
-def test_a_calibration_too_small_for_alarms_gives_no_all_clear(
+def test_a_calibration_too_small_to_flag_does_not_report_in_distribution(
     tmp_path: Path, model: Path, source: Path
 ) -> None:
     few = tmp_path / "few"
@@ -138,10 +138,10 @@ def test_a_calibration_too_small_for_alarms_gives_no_all_clear(
     save_calibration(few, found, ("u", "v"))
     given = ("rollout", source, "--model", few, "--steps", 2, "--level", 0.6)
     result = well(*given, "--json", "--out", tmp_path / "a.h5")
-    told = " ".join(result.stderr.split())
-    assert "no input can be flagged" in told and "in distribution: " not in told
+    output = " ".join(result.stderr.split())
+    assert "no input can be flagged" in output and "in distribution: " not in output
     assert json.loads(result.stdout)["intervals"]["ood"]["can_be_flagged"] is False
-    rate = float(told.partition("accept a rate of ")[2].split()[0])
+    rate = float(output.partition("accept a rate of ")[2].split()[0])
     assert rate >= 1 / (found.count + 1) > 0.05
     flagged = well(*given, "--false-alarms", rate, "--json", "--out", tmp_path / "b.h5")
     assert "can be flagged" not in flagged.stderr
@@ -151,22 +151,22 @@ def test_a_calibration_too_small_for_alarms_gives_no_all_clear(
     assert not (tmp_path / "c.h5").exists()
 
 
-def test_steps_that_were_not_calibrated_are_refused_unless_the_last_bars_may_stand(
+def test_uncalibrated_steps_need_extend_intervals(
     tmp_path: Path, model: Path, source: Path
 ) -> None:
     out = tmp_path / "a.h5"
     given = ("rollout", source, "--model", model, "--steps", 5, "--level", 0.8, "--out", out)
-    told = refusal(*given)
-    assert "at most 3 with intervals" in told and "pibert calibrate --leads 5" in told
-    assert "--extend-intervals" in told and not out.exists()
-    said = well(*given, "--extend-intervals")
-    assert "too narrow" in said.stderr
+    output = refusal(*given)
+    assert "at most 3 with intervals" in output and "pibert calibrate --leads 5" in output
+    assert "--extend-intervals" in output and not out.exists()
+    result = well(*given, "--extend-intervals")
+    assert "too narrow" in result.stderr
     assert bool(Reader(out)[0].read()[4, 2][FLUID].isfinite().all())
     well(*given[:4], "--level", 0.8, "--out", tmp_path / "b.h5")
     assert Reader(tmp_path / "b.h5")[0].num_frames == 3  # as many as have bars
 
 
-def test_a_model_without_a_calibration_is_told_how_to_make_one(
+def test_level_without_a_calibration_is_refused_with_the_remedy(
     tmp_path: Path, model: Path, source: Path
 ) -> None:
     bare, out = tmp_path / "bare", tmp_path / "a.h5"
@@ -200,7 +200,7 @@ finally:
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_steps_that_have_bars(tmp_path: Path, model: Path) -> None:
+def test_memory_does_not_grow_with_the_steps(tmp_path: Path, model: Path) -> None:
     """A frame with its bars has 225 KiB: 400 of them are 92 MB."""
     fine = replace(flows(1)[0].spec, grid=Grid((80, 120), dx=0.03, dy=0.02))
     states = torch.randn(3, 2, 80, 120, generator=torch.Generator().manual_seed(0))

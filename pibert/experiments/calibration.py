@@ -18,8 +18,7 @@ from pibert.inference import Predictor, load
 from pibert.inference.calibration import Calibration, CalibrationSettings, calibrate
 from pibert.inference.calibration_file import SHEET, TENSORS, save_calibration
 from pibert.inference.ensemble import Ensemble
-from pibert.inference.model_card import stated_in
-from pibert.inference.model_file import find_model, shipped_models
+from pibert.inference.model_file import find_model, shipped_models, stated_in
 from pibert.inference.recording import fit_units, units_of
 from pibert.notes import Note, warn
 

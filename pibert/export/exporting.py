@@ -17,11 +17,11 @@ from pibert.export.graph import PhysicalStep, trace
 from pibert.inference import Predictor, SavedModel
 
 TOLERANCE = 1e-4
-"""Largest difference to the source model that is accepted, against a channel's fluctuations."""
+"""Accepted difference to the source model, relative to a channel's fluctuations."""
 
 
 class Target(NamedTuple):
-    """How a kind of file is made, and run again to check it."""
+    """How to write a kind of file, and to run it for the check."""
 
     encode: Callable[[ExportedProgram, formats.Metadata], bytes]
     run: Callable[[bytes, list[check.Batch]], list[Tensor]]
@@ -37,7 +37,7 @@ TARGETS: dict[str, Target] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """A file that was written, and how well it agrees with its model."""
+    """A written file, and how well it agrees with its model."""
 
     path: Path
     size: int
@@ -63,18 +63,26 @@ def export_model(
 
     Args:
         saved: From ``pibert.inference.read_model``.
-        out: The file; it is there when the check is passed, and whole.
+        out: The file, written after the check.
         target: A key of ``TARGETS``.
-        data: A file of flows to check it on; None: fields drawn with the model's statistics.
-        tolerance: Difference to the model that is accepted, against a channel's fluctuations.
-        overwrite: Replace a file that is there.
+        data: A file of flows to check it on; None: random fields with the model's statistics.
+        tolerance: Accepted difference to the model, relative to a channel's fluctuations.
+        overwrite: Replace an existing file.
     """
     if target not in TARGETS:
         raise ValueError(f"unknown target {target!r}; choose from: {', '.join(TARGETS)}")
     if not tolerance > 0:
         raise ValueError(f"expected a positive tolerance, found {tolerance}")
     out, kind = Path(out), TARGETS[target]
-    _check_place(out, kind, overwrite)
+    if out.is_dir():
+        raise IsADirectoryError(
+            f"{out} is a folder; name a file in it, such as {out / ('model' + kind.suffix)}"
+        )
+    if out.suffix != kind.suffix:
+        raise ValueError(f"expected a file name that ends in {kind.suffix}, found {out.name}")
+    if out.exists() and not overwrite:
+        raise FileExistsError(f"{out} exists; choose another name or --overwrite")
+    check_writable(out)
     kind.require()
     predictor = Predictor(saved.model, saved.normalizer, card=saved.card)
     samples = draw_samples(predictor) if data is None else read_samples(Path(data), predictor)
@@ -97,19 +105,6 @@ def export_model(
         samples=samples.origin,
         difference=difference,
     )
-
-
-def _check_place(out: Path, kind: Target, overwrite: bool) -> None:
-    """All that can be known before the work."""
-    if out.is_dir():
-        raise IsADirectoryError(
-            f"{out} is a folder; name a file in it, such as {out / ('model' + kind.suffix)}"
-        )
-    if out.suffix != kind.suffix:
-        raise ValueError(f"expected a file name that ends in {kind.suffix}, found {out.name}")
-    if out.exists() and not overwrite:
-        raise FileExistsError(f"{out} is there already; choose another name or --overwrite")
-    check_writable(out)
 
 
 def _metadata(step: PhysicalStep, saved: SavedModel) -> formats.Metadata:

@@ -1,7 +1,7 @@
 """The two kinds of file, as bytes: ONNX, and the archive of ``torch.export``.
 
-Both say what they hold in metadata, every value as JSON: ``metadata_props`` of the ONNX model, the
-extra file ``pibert.json`` of the archive.
+Both have metadata, every value as JSON: ``metadata_props`` of the ONNX model, the extra file
+``pibert.json`` of the archive.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ from torch.export import ExportedProgram
 from pibert.export.graph import nodes_of, reason_of
 
 OPSET = 20
-"""The version of ONNX's operators that is written."""
+"""Version of the ONNX operators."""
 EXTRA_FILE = "pibert.json"
 """Metadata inside the archive of ``torch.export``."""
 
@@ -40,7 +40,7 @@ def as_onnx(program: ExportedProgram, metadata: Metadata) -> bytes:
             )
         except Exception as error:
             raise ValueError(
-                f"this model does not export to ONNX ({reason_of(error)}); take --to torch-export"
+                f"this model does not export to ONNX ({reason_of(error)}); use --to torch-export"
             ) from error
         assert converted is not None
         proto = converted.model_proto
@@ -60,7 +60,7 @@ def as_archive(program: ExportedProgram, metadata: Metadata) -> bytes:
 
 
 def require_onnx() -> None:
-    """Refuse where the packages of the extra are missing, before any work is done."""
+    """Raise if packages of the extra are missing."""
     names = ("onnx", "onnxscript", "onnxruntime")
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
@@ -71,18 +71,18 @@ def require_onnx() -> None:
 
 
 def _refuse_complex(program: ExportedProgram) -> None:
-    """Say it here: the exporter's own message about complex numbers is long and misleading."""
+    """Raise for complex numbers: the exporter's own message is long and misleading."""
     for node in nodes_of(program):
         value = node.meta.get("val")
         if isinstance(value, Tensor) and value.is_complex():
             raise ValueError(
                 f"this model does not export to ONNX: it computes with complex numbers "
-                f"({node.target}), for which onnxruntime has no operators; take --to torch-export"
+                f"({node.target}), for which onnxruntime has no operators; use --to torch-export"
             )
 
 
 def _clean(graph: Any) -> None:
-    """Name the open axis, and take out what tells of the machine at hand."""
+    """Name the open axis, and remove paths of this machine."""
     for node in graph.node:
         node.ClearField("metadata_props")
         node.ClearField("doc_string")
@@ -95,7 +95,7 @@ def _clean(graph: Any) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks on packages that are not needed, and its deprecations."""
+    """Silence the exporter's messages on optional packages, and its deprecations."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,8 +1,8 @@
-"""A model with all that surrounds it as one graph: physical fields in, physical frames out.
+"""A model with standardisation and masking as one graph: physical fields in, physical frames out.
 
     fields      (batch, history, channel, y, x) float32, the newest frame last
     parameters  (batch, parameter) float32, in physical units and the order of the spec; NaN is
-                unknown. Not there where the spec has none.
+                unknown. Omitted if the spec has none.
     mask        (batch, y, x) bool, True where the fields are known; elsewhere they may be NaN
     frames      (batch, horizon, channel, y, x) float32
 
@@ -68,7 +68,7 @@ class PhysicalStep(nn.Module):
     def _encoded(self, parameters: Tensor) -> Tensor:
         """As ``FieldSpec.encode_parameters``."""
         mean, std = self.scales
-        # The logarithm of 1 for the others: one of a negative number is no number at all.
+        # The logarithm of 1 for the others: that of a negative number would be NaN.
         logarithms = torch.log10(torch.where(self.is_log, parameters, 1.0))
         scaled = (torch.where(self.is_log, logarithms, parameters) - mean) / std
         return F.pad(scaled, (0, PARAMETER_WIDTH - scaled.shape[1]))
@@ -91,12 +91,12 @@ def trace(step: PhysicalStep) -> ExportedProgram:
     batch = Dim("batch", min=1)
     examples, shapes = {}, {}
     for name, (dtype, shape) in step.inputs().items():
-        # Two samples: torch takes an axis of length one for a fixed one.
+        # Two samples: torch assumes that an axis of length one is fixed.
         examples[name] = torch.ones((2, *shape[1:]), dtype=getattr(torch, dtype))  # type: ignore[arg-type]
         shapes[name] = {0: batch}
     try:
         with torch.no_grad():
-            # Not strict: Python runs as it is, and only what happens to tensors is recorded.
+            # Not strict: Python runs as it is, and only operations on tensors are recorded.
             program = torch.export.export(step, (), examples, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         raise ValueError(
@@ -105,7 +105,7 @@ def trace(step: PhysicalStep) -> ExportedProgram:
             f"({reason_of(error)}); use it in Python, or with pibert predict and pibert serve"
         ) from error
     for node in nodes_of(program):
-        node.meta.pop("stack_trace", None)  # lines and folders of the machine at hand
+        node.meta.pop("stack_trace", None)  # paths of this machine
     return program
 
 
@@ -115,16 +115,16 @@ def reason_of(error: Exception) -> str:
 
 
 def nodes_of(program: ExportedProgram) -> Iterator[Node]:
-    """All nodes, those of graphs inside the graph too: a block without autocast is one."""
+    """All nodes, also those of inner graphs, such as a block without autocast."""
     for module in program.graph_module.modules():
         if isinstance(module, GraphModule):
             yield from module.graph.nodes
 
 
 def _exportable(model: nn.Module) -> nn.Module:
-    """A copy on the CPU with parts that export in place of those that do not."""
+    """A copy on the CPU in which all modules export."""
     model = copy.deepcopy(model).cpu().eval().requires_grad_(False)
-    for part in model.modules():
-        if isinstance(part, FourierFlow):
-            part.hold_noise()
+    for module in model.modules():
+        if isinstance(module, FourierFlow):
+            module.hold_noise()
     return model

@@ -1,8 +1,7 @@
-"""Run an ONNX file on saved inputs, as a program of its own: ``run_onnx.py MODEL INPUTS OUTPUTS``.
+"""Run an ONNX file on saved inputs, in a separate process: ``run_onnx.py MODEL INPUTS OUTPUTS``.
 
-It imports onnxruntime and NumPy and nothing of this package, so what it computes is what a program
-without torch gets. INPUTS is an .npz with arrays ``NUMBER/NAME`` of one or several batches; OUTPUTS
-gets ``NUMBER/frames``.
+It imports onnxruntime and NumPy but nothing of this package, like a program without torch. INPUTS
+is an .npz with arrays ``NUMBER/NAME`` of one or several batches; OUTPUTS gets ``NUMBER/frames``.
 """
 
 import sys

@@ -4,7 +4,7 @@ A result has no batch axis where the input had none, and always a time axis.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,21 +25,34 @@ Mask = Any
 sample; NumPy, torch or, with labelled fields, xarray."""
 
 
-@runtime_checkable
-class Kind(Protocol):
-    """Converts results to the caller's kind; they have a batch axis and are on its grid."""
+class Arrays:
+    """Converts results to the caller's NumPy arrays or tensors.
+
+    Results have a batch axis and are on the caller's grid.
+
+    Args:
+        is_numpy: Whether the input was a NumPy array.
+        missing: Leading axes that the input lacks: 1, the batch; 2, the batch and the frames.
+    """
+
+    def __init__(self, is_numpy: bool, missing: int) -> None:
+        self._is_numpy, self._missing = is_numpy, missing
 
     def frames(self, values: Float[Tensor, "b t c y x"], start: int) -> Any:
-        """Predicted frames; ``start`` frames came before them."""
-        ...
+        """Predicted frames, of which ``start`` came before."""
+        return self._convert(values, min(1, self._missing))
 
     def window(self, values: Float[Tensor, "b h c y x"]) -> Any:
         """Frames in place of the input."""
-        ...
+        return self._convert(values, self._missing)
 
     def map(self, values: Shaped[Tensor, "b ..."], axes: tuple[str, ...]) -> Any:
         """Values per sample; ``axes`` names those after the first."""
-        ...
+        return self._convert(values, min(1, self._missing))
+
+    def _convert(self, values: Tensor, missing: int) -> Any:
+        values = values[(0,) * missing]
+        return values.numpy() if self._is_numpy else values
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,29 +64,8 @@ class Converted:
     known: Bool[Tensor, "b h y x"]
     grid: Grid | None
     """As the caller or the labels state it."""
-    kind: Kind
+    kind: Arrays
     notes: tuple[Note, ...] = ()
-
-
-class Arrays:
-    """NumPy arrays or tensors."""
-
-    def __init__(self, is_numpy: bool, missing: int) -> None:
-        self._is_numpy = is_numpy
-        self._missing = missing
-        """Leading axes that the input lacks: 1, the batch; 2, the batch and the frames."""
-
-    def frames(self, values: Float[Tensor, "b t c y x"], start: int) -> Any:
-        return self._convert(values[0] if self._missing else values)
-
-    def window(self, values: Float[Tensor, "b h c y x"]) -> Any:
-        return self._convert(values[(0,) * self._missing])
-
-    def map(self, values: Shaped[Tensor, "b ..."], axes: tuple[str, ...]) -> Any:
-        return self._convert(values[0] if self._missing else values)
-
-    def _convert(self, values: Tensor) -> Any:
-        return values.numpy() if self._is_numpy else values
 
 
 def convert_arrays(
@@ -82,15 +74,10 @@ def convert_arrays(
     """Arrays as a batch, checked for their type and shape."""
     values = as_tensor(fields, "fields")
     missing = 5 - values.ndim
-    shape = tuple(values.shape)
     full = values[(None,) * missing] if missing in (1, 2) else values
-    check_frames(full, spec, history, shape)
-    return Converted(
-        full,
-        known_of(mask, full, missing > 0),
-        grid,
-        Arrays(isinstance(fields, np.ndarray), missing),
-    )
+    check_frames(full, spec, history, tuple(values.shape))
+    kind = Arrays(isinstance(fields, np.ndarray), missing)
+    return Converted(full, known_of(mask, full, missing > 0), grid, kind)
 
 
 def as_tensor(values: Any, what: str) -> Tensor:

@@ -7,7 +7,7 @@ grid.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,23 +16,24 @@ import torch
 from torch import Tensor
 
 from pibert.fields import Grid
-from pibert.inference.calibration import Calibration, has_consistency, score_windows
+from pibert.inference.calibration import Calibration
 from pibert.inference.calibration_file import read_calibration, read_sheet
-from pibert.inference.ensemble import Ensemble, Windows, frames_of, identity, rolled
+from pibert.inference.ensemble import Ensemble
 from pibert.inference.model_file import find_model
 from pibert.inference.model_input import ModelInput
-from pibert.inference.ood import OODResult, scored_spec
+from pibert.inference.ood import OODResult, scored_spec, window_scores
 from pibert.inference.predictor import (
-    DivergenceMonitor,
+    Block,
     Prediction,
     PredictionIntervals,
+    PredictionStream,
     Predictor,
 )
 from pibert.inference.predictor import load as load_predictor
+from pibert.inference.windows import Forecast, Windows
 from pibert.notes import Note
 
-Beyond = Literal["refuse", "last"]
-_PER_WINDOW = ("p", "flagged", "limited", "unknown")
+Beyond = Literal["refuse", "last", "nan"]
 
 
 def load_calibrated(
@@ -48,13 +49,17 @@ def load_calibrated(
         device: Where to compute.
         calibration: Folder of the calibration; None: that of the model.
     """
-    first = find_model(model)
-    beside = first if first.is_dir() else first.parent
-    folder = beside if calibration is None else Path(calibration)
-    members = [first, *(folder / member for member in read_sheet(folder).get("members", []))]
-    models = [load_predictor(member, device) for member in members]
-    predictor: Predictor | Ensemble = models[0] if len(models) == 1 else Ensemble(models)
-    return CalibratedPredictor(predictor, read_calibration(folder, identity(predictor)))
+    path = find_model(model)
+    folder = Path(calibration or (path if path.is_dir() else path.parent))
+    predictor = with_members(load_predictor(path, device), folder)
+    return CalibratedPredictor(predictor, read_calibration(folder, predictor.weights_sha256))
+
+
+def with_members(predictor: Predictor, folder: Path) -> Predictor:
+    """The predictor, or the ensemble with the further members that a calibration names."""
+    paths = [folder / member for member in read_sheet(folder).get("members", [])]
+    others = [load_predictor(path, predictor.device) for path in paths]
+    return Ensemble([predictor, *others]) if others else predictor
 
 
 class CalibratedPredictor:
@@ -65,36 +70,27 @@ class CalibratedPredictor:
         calibration: Of its weights.
     """
 
-    def __init__(self, predictor: Any, calibration: Calibration) -> None:
-        if identity(predictor) != calibration.weights_sha256:
+    def __init__(self, predictor: Predictor, calibration: Calibration) -> None:
+        if predictor.weights_sha256 != calibration.weights_sha256:
             raise ValueError(
-                f"expected the calibration of weights {identity(predictor)[:12]}, found that of "
-                f"{calibration.weights_sha256[:12]}; calibrate this model"
+                f"expected the calibration of weights {predictor.weights_sha256[:12]}, found that "
+                f"of {calibration.weights_sha256[:12]}; calibrate this model"
             )
         self.predictor, self.calibration = predictor, calibration
-        self._spec = scored_spec(predictor, calibration.detector.names)
+        self.spec = scored_spec(predictor, calibration.detector.names)
 
     def __repr__(self) -> str:
-        own = self.calibration
-        highest = math.floor(1000 * own.highest_level) / 1000  # rounded down: it is accepted
-        intervals = f"intervals up to level {highest:g} for {own.leads} steps"
-        return f"CalibratedPredictor({self.predictor!r}, {intervals} from {own.count} {own.units})"
+        found = self.calibration
+        highest = math.floor(1000 * found.highest_level) / 1000  # rounded down: it is accepted
+        intervals = f"intervals up to level {highest:g} for {found.leads} steps"
+        origin = f"{found.count} {found.units}"
+        return f"CalibratedPredictor({self.predictor!r}, {intervals} from {origin})"
 
     def step(
-        self,
-        fields: Any,
-        parameters: Any = None,
-        mask: Any = None,
-        *,
-        level: float = 0.9,
-        false_alarms: float | None = None,
-        grid: Grid | None = None,
+        self, fields: Any, parameters: Any = None, mask: Any = None, **options: Any
     ) -> Prediction:
         """The next ``horizon`` frames with intervals; arguments as for ``rollout``."""
-        steps = self.predictor.horizon
-        return self.rollout(
-            fields, steps, parameters, mask, level=level, false_alarms=false_alarms, grid=grid
-        )
+        return self.rollout(fields, self.predictor.horizon, parameters, mask, **options)
 
     def rollout(
         self,
@@ -103,10 +99,8 @@ class CalibratedPredictor:
         parameters: Any = None,
         mask: Any = None,
         *,
-        level: float = 0.9,
-        false_alarms: float | None = None,
-        beyond: Beyond = "refuse",
         grid: Grid | None = None,
+        **options: Any,
     ) -> Prediction:
         """The next ``steps`` frames with intervals, each lead time with its own.
 
@@ -115,17 +109,11 @@ class CalibratedPredictor:
             steps: Frames to predict.
             parameters: By name.
             mask: True where the fields are known.
-            level: Probability that an interval should contain the true value.
-            false_alarms: Accepted share of normal windows that are flagged as out of distribution;
-                None: 0.05. A calibration that is too small for that flags none, with a note.
-            beyond: ``refuse`` lead times that were not calibrated, or give them the intervals of
-                the ``last`` one that was, which are too narrow because errors grow.
-            grid: Of the fields where it is not the model's.
+            grid: Of the fields if it is not the model's.
+            **options: ``level``, ``false_alarms`` and ``beyond``, as for ``stream``.
         """
-        run = _Run(self, fields, steps, parameters, mask, level, false_alarms, beyond, grid)
-        frames, half, notes = zip(*run.frames(), strict=True)
-        found = [*run.notes, *(note for part in notes for note in part)]
-        return run.prediction(torch.cat(frames, dim=1), torch.cat(half, dim=1), 0, found)
+        given = self.predictor.prepare(fields, parameters, mask, grid=grid)
+        return self.predictor.collect(self.stream(given, steps, **options))
 
     def iterate(
         self,
@@ -134,25 +122,46 @@ class CalibratedPredictor:
         parameters: Any = None,
         mask: Any = None,
         *,
-        level: float = 0.9,
-        false_alarms: float | None = None,
-        beyond: Beyond = "refuse",
         grid: Grid | None = None,
+        **options: Any,
     ) -> Iterator[Prediction]:
         """A rollout block by block; arguments as for ``rollout``, checked at once.
 
         The first block carries the notes on the input.
         """
-        run = _Run(self, fields, steps, parameters, mask, level, false_alarms, beyond, grid)
+        given = self.predictor.prepare(fields, parameters, mask, grid=grid)
+        return self.predictor.predictions(self.stream(given, steps, **options))
 
-        def blocks() -> Iterator[Prediction]:
-            first = run.notes
-            for place, (frames, half, notes) in enumerate(run.frames()):
-                start = self.predictor.horizon * place
-                yield run.prediction(frames, half, start, [*first, *notes])
-                first = []
+    def stream(
+        self,
+        given: ModelInput,
+        steps: int | None,
+        *,
+        level: float = 0.9,
+        false_alarms: float | None = None,
+        beyond: Beyond = "refuse",
+    ) -> "CalibratedStream":
+        """A rollout ready to begin.
 
-        return blocks()
+        Args:
+            given: From ``Predictor.prepare``; takes the notes on the warning.
+            steps: Frames to predict. None: no limit.
+            level: Probability that an interval contains the true value.
+            false_alarms: Accepted share of normal windows that are flagged as out of distribution;
+                None: 0.05. A calibration that is too small for that flags none, with a note.
+            beyond: Lead times that were not calibrated: ``refuse`` them, use the intervals of the
+                ``last`` calibrated one, which are too narrow because errors grow, or ``nan``.
+        """
+        leads = self.calibration.leads
+        if beyond == "refuse" and (steps is None or steps > leads):
+            found = "any number of" if steps is None else str(steps)
+            raise ValueError(
+                f"expected at most {leads} steps, the calibrated lead times, found {found} steps; "
+                "calibrate more (--leads), or use the last intervals for all later frames: "
+                "beyond='last'"
+            )
+        self.predictor.require_head("forward")
+        return CalibratedStream(self, given, steps, level, false_alarms, beyond)
 
     def detect_ood(
         self,
@@ -164,133 +173,99 @@ class CalibratedPredictor:
         grid: Grid | None = None,
     ) -> OODResult:
         """Whether windows are unlike the training data, without a prediction."""
-        run = _Run(self, fields, 1, parameters, mask, None, false_alarms, "refuse", grid)
-        return replace(run.ood, notes=tuple(run.notes))
+        given = self.predictor.prepare(fields, parameters, mask, grid=grid)
+        found, _ = self.detect(given, false_alarms)
+        return replace(found, notes=tuple(given.notes))
+
+    def detect(self, given: ModelInput, false_alarms: float | None) -> tuple[OODResult, Any]:
+        """The out-of-distribution warning and the consistency of every window; adds its notes."""
+        windows = Windows(
+            fields=given.on_model.cpu(),
+            known=given.known_on_model.cpu(),
+            encoded=given.parameters.cpu(),
+        )
+        empty = ~windows.seen.flatten(1).any(1)
+        if bool(empty.any()):
+            raise ValueError(
+                f"expected known points in every window, found none in {int(empty.sum())} of "
+                f"{len(empty)}"
+            )
+        consistency = None
+        if self.predictor.has_head("consistency"):
+            consistency = self.predictor.consistency_of(given).cpu()
+        scores = window_scores(
+            windows, consistency, self.spec, self.predictor.normalizer, self.calibration.statistics
+        )
+        detector = self.calibration.detector
+        unknown = windows.unknown_share(self.predictor.spec.grid)
+        found = detector.detect(scores, false_alarms, unknown)
+        if false_alarms is None and (note := detector.note()) is not None:
+            given.notes.append(note)
+
+        def per_window(values: Tensor) -> Any:
+            return given.kind.map(values.to(given.fields.device), ())
+
+        arrays = {
+            name: per_window(getattr(found, name))
+            for name in ("p", "flagged", "limited", "unknown")
+        }
+        return replace(found, **arrays), None if consistency is None else given.map(consistency)
 
 
-class _Run:
-    """One call of a calibrated predictor."""
+class CalibratedStream(PredictionStream):
+    """A rollout in progress whose blocks have prediction intervals."""
 
     def __init__(
         self,
         owner: CalibratedPredictor,
-        fields: Any,
+        given: ModelInput,
         steps: int | None,
-        parameters: Any,
-        mask: Any,
-        level: float | None,
+        level: float,
         false_alarms: float | None,
         beyond: Beyond,
-        grid: Grid | None,
     ) -> None:
-        self.predictor, self.calibration = owner.predictor, owner.calibration
-        self._spec, self.steps, self.level = owner._spec, steps, level
-        leads = self.calibration.leads
-        if beyond == "refuse" and (steps is None or steps > leads):
-            found = "any number of" if steps is None else str(steps)
-            raise ValueError(
-                f"expected at most {leads} steps, the calibrated lead times, found {found} steps; "
-                "calibrate more (--leads), or use the last intervals for all later frames: "
-                "beyond='last'"
-            )
-        self._quantiles = None if level is None else self.calibration.quantiles(level)
-        self.input, self._windows = self._take(fields, parameters, mask, grid)
-        self.notes: list[Note] = list(self.input.notes)
-        self.ood, self.consistency = self._detect(false_alarms)
+        super().__init__(given, steps, len(owner.predictor.models))
+        self._quantiles = owner.calibration.quantiles(level)
+        self._difficulty, self._spec = owner.calibration.difficulty, owner.spec
+        self._level, self._beyond = level, beyond
+        self.ood, self.consistency = owner.detect(given, false_alarms)
+        self._newest = given.on_model[:, -1:].cpu()
+        seen = given.seen.cpu()
+        self._known = given.regridding.map_to_caller(torch.zeros(seen.shape), seen).isfinite()
 
-    def prediction(self, frames: Tensor, half: Tensor, start: int, notes: list[Note]) -> Prediction:
-        assert self.level is not None
-        given, kind = self.input.fields, self.input.kind
-        frames, half = frames.to(given), half.to(given)
+    def take(self, outputs: Sequence[Tensor]) -> Block:
+        """The frames of each model's output, with intervals."""
+        start, block = self.done, super().take(outputs)
+        frames, seen = block.on_model.cpu(), self.input.seen.cpu()
+        forecast = Forecast(
+            prediction=frames,
+            before=torch.cat((self._newest, frames[:, :-1]), dim=1),
+            spread=None if block.spread is None else block.spread.cpu(),
+            seen=seen,
+            parameters=self.input.parameters.cpu(),
+        )
+        self._newest = frames[:, -1:]
+        leads, last = torch.arange(start, self.done), len(self._quantiles) - 1
+        scales = self._difficulty.scales(forecast, self._spec, start)
+        half = self._quantiles[leads.clamp(max=last)].to(scales)[..., None, None] * scales
+        half = self.input.regridding.to_caller(half, seen, bounded=True)
+        has_interval = self._known[:, None, None]
+        if self._beyond == "nan":
+            has_interval = has_interval & (leads <= last)[:, None, None, None]
+        return replace(block, half=torch.where(has_interval, half, torch.nan).to(block.frames))
+
+    def prediction(self, block: Block, start: int, notes: Sequence[Note]) -> Prediction:
+        """A block of which ``start`` frames came before, in the caller's kind."""
+        assert block.half is not None
+        as_frames = self.input.kind.frames
         return Prediction(
-            fields=kind.frames(frames, start),
+            fields=as_frames(block.frames, start),
             intervals=PredictionIntervals(
-                low=kind.frames(frames - half, start),
-                high=kind.frames(frames + half, start),
-                level=self.level,
+                low=as_frames(block.frames - block.half, start),
+                high=as_frames(block.frames + block.half, start),
+                level=self._level,
             ),
             ood=self.ood,
             consistency=self.consistency,
             notes=tuple(notes),
-        )
-
-    def frames(self) -> Iterator[tuple[Tensor, Tensor, tuple[Note, ...]]]:
-        """Predictions, half-widths on the caller's grid and notes, block by block."""
-        windows, difficulty = self._windows, self.calibration.difficulty
-        seen, regridding, quantiles = windows.seen, self.input.regridding, self._quantiles
-        assert quantiles is not None
-        known = regridding.map_to_caller(torch.zeros(seen.shape), seen).isfinite()
-        blocks = rolled(
-            self.predictor, windows.fields, self.steps, windows.parameters, windows.known
-        )
-        monitor, done = DivergenceMonitor(self._standardised(windows.fields)), 0
-        for part in frames_of(blocks, windows.fields[:, -1], seen, windows.encoded):
-            notes = monitor.check(self._standardised(part.prediction))
-            count = part.prediction.shape[1]
-            places = torch.arange(done, done + count).clamp(max=len(quantiles) - 1)
-            scales = difficulty.scales(part, self._spec, done)
-            half = quantiles[places].to(scales)[..., None, None] * scales
-            half = regridding.to_caller(half, seen, bounded=True)
-            frames = regridding.to_caller(part.prediction, seen)
-            yield frames, torch.where(known[:, None, None], half, torch.nan), notes
-            done += count
-
-    def _standardised(self, fields: Tensor) -> Tensor:
-        """With zero where nothing is known."""
-        z = self.predictor.normalizer.apply(fields)
-        return torch.where(self._windows.seen[:, None, None], z, 0.0)
-
-    def _detect(self, false_alarms: float | None) -> tuple[OODResult, Any]:
-        detector, windows = self.calibration.detector, self._windows
-        scores = score_windows(self.predictor, windows, self.calibration.statistics, self._spec)
-        unknown = windows.unknown(self.predictor.spec.grid)
-        found = detector.detect(scores, false_alarms, unknown)
-        if false_alarms is None and (note := detector.note()) is not None:
-            self.notes.append(note)
-        consistency = None
-        if has_consistency(self.predictor):
-            consistency = self._per_window(torch.sigmoid(-scores[:, -1]))
-        own = {name: self._per_window(getattr(found, name)) for name in _PER_WINDOW}
-        return replace(found, **own), consistency
-
-    def _per_window(self, values: Tensor) -> Any:
-        """Values of every window as the caller's kind of array."""
-        return self.input.kind.map(values.to(self.input.fields.device), ())
-
-    def _take(
-        self, fields: Any, parameters: Any, mask: Any, grid: Grid | None
-    ) -> tuple[ModelInput, Windows]:
-        """The input, and the same on the model's grid and on the CPU."""
-        predictor, spec = self.predictor, self.predictor.spec
-        given = ModelInput(
-            fields,
-            mask,
-            parameters,
-            grid=grid,
-            spec=spec,
-            normalizer=predictor.normalizer,
-            history=predictor.history,
-            device=torch.device("cpu"),
-            chunk=1,
-        )
-        caller = given.fields.cpu(), (given.known & ~given.body).cpu()
-        values, known = given.regridding.to_model(*caller)
-        if spec.grid.body is not None:
-            known = known & ~spec.grid.body
-        b = len(values)
-        empty = ~known.all(1).flatten(1).any(1)
-        if bool(empty.any()):
-            raise ValueError(
-                f"expected known points in every window, found none in {int(empty.sum())} of {b}"
-            )
-        stated = {
-            name: torch.as_tensor(value, dtype=torch.float32).cpu().reshape(-1).expand(b)
-            for name, value in (parameters or {}).items()
-        }
-        return given, Windows(
-            fields=values,
-            known=known,
-            parameters=stated,
-            encoded=given.parameters.cpu(),
-            truth=values[:, :0],
         )

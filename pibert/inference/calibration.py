@@ -1,21 +1,18 @@
 """Calibration: errors of a model and scores of its input windows, measured on held-out flows.
 
-Calibration uses flows that neither training nor selection saw. A quarter of their trajectories fit
-the difficulty map and the reference of the out-of-distribution warning. The others calibrate:
-scores of rollouts from several starts, kept per trajectory, channel and lead time. Intervals hold
-for a value at a random known point of a random window of a new trajectory that is exchangeable with
-these; not for all points at once.
+A quarter of the trajectories fit the difficulty map and the reference of the out-of-distribution
+warning. The others calibrate: scores of rollouts from several starts, kept per trajectory, channel
+and lead time. Intervals hold for a value at a random known point of a random window of a new
+trajectory that is exchangeable with these; not for all points at once.
 
 ``units`` states what counts as independent. With ``trajectories`` nothing is assumed within one,
 and K of them give levels up to K / (K + 1). With ``windows`` each start counts as independent: the
-quantile of all scores, right on average where trajectories are alike, but without a guarantee for a
-new one; the spread over trajectories shows how far it may be off.
+levels are right on average if trajectories are alike, but without a guarantee for a new one.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -25,7 +22,6 @@ from pibert.data.dataset import Samples
 from pibert.fields import FieldSpec
 from pibert.inference import conformal
 from pibert.inference.conformal import (
-    FITTING,
     STARTS,
     Units,
     choose_starts,
@@ -35,32 +31,29 @@ from pibert.inference.conformal import (
     weigh,
 )
 from pibert.inference.difficulty import Difficulty, fit_difficulty
-from pibert.inference.ensemble import (
-    Windows,
-    forecast,
-    identity,
-    read_windows,
-    windows_by_trajectory,
-)
 from pibert.inference.ood import (
     FeatureStatistics,
     OODDetector,
-    ScoredWindows,
     Surprisal,
-    largest_surprisals,
     score_names,
     scored_spec,
     window_features,
     window_scores,
 )
-from pibert.notes import collecting
+from pibert.inference.predictor import Predictor
+from pibert.inference.windows import (
+    RecordedWindows,
+    forecast,
+    read_windows,
+    windows_by_trajectory,
+)
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 ATOMS = 512
 """Quantiles that are kept of the scores of a trajectory, channel and lead time."""
 _TRAINING_WINDOWS = 2000
 _TOGETHER = 64
-"""Windows that are scored together."""
+"""Windows that are read together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,10 +108,6 @@ class Calibration:
         return count_units(self.units, self.windows)
 
     @property
-    def group_weights(self) -> Float[Tensor, " group"]:
-        return weigh(self.units, self.windows)
-
-    @property
     def highest_level(self) -> float:
         return conformal.highest_level(self.count)
 
@@ -129,15 +118,18 @@ class Calibration:
     def quantiles(self, level: float) -> Float[Tensor, "lead c"]:
         """Half-widths of intervals, in scales."""
         wanted = conformal.corrected_level(level, self.count, self.remedy)
-        return conformal.grouped_quantile(self.scores, self.group_weights, wanted)
+        return conformal.grouped_quantile(self.scores, weigh(self.units, self.windows), wanted)
 
     def left_out(self, level: float) -> Float[Tensor, "group lead c"] | None:
         """Coverage of each trajectory by intervals from the others; None if they are too few."""
-        left = self.windows.sum() - self.windows if self.units == "windows" else None
-        counts = torch.full_like(self.windows, len(self.windows) - 1) if left is None else left
+        counts = torch.full_like(self.windows, len(self.windows) - 1)
+        if self.units == "windows":
+            counts = self.windows.sum() - self.windows
         if len(self.windows) < 2 or level > conformal.highest_level(int(counts.min())):
             return None
-        return conformal.left_out_coverage(self.scores, self.group_weights, level, counts)
+        return conformal.left_out_coverage(
+            self.scores, weigh(self.units, self.windows), level, counts
+        )
 
     @property
     def remedy(self) -> str:
@@ -145,12 +137,6 @@ class Calibration:
         if self.units == "trajectories":
             return "calibrate on more trajectories, or count windows: --units windows"
         starts = self.settings.starts or STARTS
-        # With fewer windows than were asked for, there are no more. A trajectory that calibrates
-        # alone may be the only one: then some of its windows fit.
-        most = int(self.windows.max())
-        split = len(self.windows) == 1 and most == starts - max(1, round(FITTING * starts))
-        if most < starts and not split:
-            return conformal.MORE_FLOWS
         return f"{conformal.MORE_FLOWS} or windows of each trajectory (--starts, here {starts})"
 
     def assumption(self) -> str:
@@ -178,7 +164,7 @@ class Calibration:
 
 
 def calibrate(
-    predictor: Any,
+    predictor: Predictor,
     training: Samples | None,
     held_out: Samples,
     settings: CalibrationSettings | None = None,
@@ -186,7 +172,7 @@ def calibrate(
     """Measure errors and scores of windows on held-out flows.
 
     Args:
-        predictor: A ``Predictor`` or an ``Ensemble``, read from files.
+        predictor: Read from files; may be an ``Ensemble``.
         training: Windows of the training split, for the statistics of typical windows; None: those
             of the held-out trajectories that fit.
         held_out: Windows of the calibration split: ``history`` frames of the predictor, and as
@@ -194,41 +180,43 @@ def calibrate(
         settings: How to calibrate.
     """
     settings = settings or CalibrationSettings()
-    same_flows = training is not None and bool(_homes(training) & _homes(held_out))
+    same_flows = training is not None and bool(_sources(training) & _sources(held_out))
     units = settings.units or choose_units(held_out, same_flows, settings.group_by)
     starts = settings.starts or choose_starts(held_out, units, settings.group_by)
-    by_unit = windows_by_trajectory(held_out, starts, settings.group_by)
-    fitting, calibrating = split_groups(by_unit, settings.seed)
+    groups = windows_by_trajectory(held_out, starts, settings.group_by)
+    fitting, calibrating = split_groups(groups, settings.seed)
     spec = scored_spec(predictor)
-    fit_windows = [read_windows(held_out, own, spec) for own in fitting]
+    fit_windows = [read_windows(held_out, numbers, spec) for numbers in fitting]
     difficulty, losses = fit_difficulty(
-        settings.difficulty, [forecast(predictor, own) for own in fit_windows], spec
+        settings.difficulty, [forecast(predictor, windows) for windows in fit_windows], spec
     )
     typical = fit_windows if training is None else _spread_windows(training, spec)
-    statistics = _fit_statistics(predictor, typical)
-    surprisal = Surprisal.of(
-        torch.cat([score_windows(predictor, own, statistics) for own in fit_windows])
+    statistics = FeatureStatistics.of(
+        torch.cat([window_features(windows, spec, predictor.normalizer) for windows in typical])
     )
-    atoms, odd, windows, unknown = [], [], [], []
-    for own in calibrating:
-        given = read_windows(held_out, own, spec)
-        made = forecast(predictor, given)
-        atoms.append(_atoms(made.errors() / difficulty.scales(made, spec)))
-        odd.append(score_windows(predictor, given, statistics))
-        windows.append(len(own))
-        unknown.append(float(given.unknown(spec.grid).max()))
-    sizes = torch.tensor(windows)
-    largest = [conformal.summarise(s, 64) for s in largest_surprisals(surprisal, odd)]
+    surprisal = Surprisal.of(
+        torch.cat([score_windows(predictor, windows, statistics) for windows in fit_windows])
+    )
+    atoms, surprisals, counts, unknown = [], [], [], []
+    for numbers in calibrating:
+        windows = read_windows(held_out, numbers, spec)
+        rollouts = forecast(predictor, windows)
+        atoms.append(_atoms(rollouts.errors() / difficulty.scales(rollouts, spec)))
+        largest = surprisal.of_scores(score_windows(predictor, windows, statistics)).amax(1)
+        surprisals.append(conformal.summarise(largest, 64))
+        counts.append(len(numbers))
+        unknown.append(float(windows.unknown_share(spec.grid).max()))
+    sizes = torch.tensor(counts)
     detector = OODDetector(
-        score_names(spec, consistency=has_consistency(predictor)),
+        score_names(spec, consistency=predictor.has_head("consistency")),
         surprisal,
-        torch.stack(largest),
+        torch.stack(surprisals),
         weigh(units, sizes),
         count_units(units, sizes),
         max(unknown),
     )
     return Calibration(
-        weights_sha256=identity(predictor),
+        weights_sha256=predictor.weights_sha256,
         settings=replace(settings, starts=starts),
         units=units,
         difficulty=difficulty,
@@ -241,60 +229,29 @@ def calibrate(
     )
 
 
-def _homes(samples: Samples) -> set[int]:
+def _sources(samples: Samples) -> set[int]:
     """The trajectories that windows are from."""
     return {id(samples.trajectories[samples.locate(n)[0]]) for n in range(len(samples))}
 
 
-def has_consistency(predictor: Any) -> bool:
-    """Whether the equation consistency head was trained."""
-    return bool(predictor.card.get("trained", {}).get("consistency", False))
-
-
 def score_windows(
-    predictor: Any, given: Windows, statistics: FeatureStatistics, spec: FieldSpec | None = None
-) -> Float[Tensor, "b part"]:
-    """Scores of the out-of-distribution warning, with the equations of ``spec``."""
-    spec = spec or scored_spec(predictor)
-    parts = []
-    for start in range(0, len(given.fields), _TOGETHER):
-        some = slice(start, start + _TOGETHER)
-        some_windows = _windows_to_score(predictor, given, some)
-        parts.append(window_scores(some_windows, spec, predictor.normalizer, statistics))
-    return torch.cat(parts)
-
-
-def _windows_to_score(predictor: Any, given: Windows, some: slice) -> ScoredWindows:
-    fields, known = given.fields[some], given.known[some]
+    predictor: Predictor, windows: RecordedWindows, statistics: FeatureStatistics
+) -> Float[Tensor, "b score"]:
+    """Scores of the out-of-distribution warning."""
     consistency = None
-    if has_consistency(predictor):
-        parameters = {name: values[some] for name, values in given.parameters.items()}
-        with collecting():  # notes on these windows are not about the caller's input
-            consistency = predictor.consistency(fields, parameters, known)
-    return ScoredWindows(
-        fields=fields,
-        seen=given.seen[some],
-        parameters=given.encoded[some],
-        consistency=consistency,
-    )
+    if predictor.has_head("consistency"):
+        given = predictor.prepare(windows.fields, windows.parameters, windows.known)
+        consistency = predictor.consistency_of(given).cpu()
+    spec = scored_spec(predictor)
+    return window_scores(windows, consistency, spec, predictor.normalizer, statistics)
 
 
-def _spread_windows(training: Samples, spec: FieldSpec) -> Iterator[Windows]:
+def _spread_windows(training: Samples, spec: FieldSpec) -> Iterator[RecordedWindows]:
     """Windows of the training split, evenly spread."""
     count = min(_TRAINING_WINDOWS, len(training))
-    numbers = [place * len(training) // count for place in range(count)]
+    numbers = [n * len(training) // count for n in range(count)]
     for start in range(0, count, _TOGETHER):
         yield read_windows(training, numbers[start : start + _TOGETHER], spec)
-
-
-def _fit_statistics(predictor: Any, batches: Iterable[Windows]) -> FeatureStatistics:
-    features, spec = [], scored_spec(predictor)
-    for given in batches:
-        windows = ScoredWindows(
-            fields=given.fields, seen=given.seen, parameters=given.encoded, consistency=None
-        )
-        features.append(window_features(windows, spec, predictor.normalizer))
-    return FeatureStatistics.of(torch.cat(features))
 
 
 def _atoms(scores: Float[Tensor, "b lead c y x"]) -> Float[Tensor, "lead c m"]:

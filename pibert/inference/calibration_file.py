@@ -18,7 +18,7 @@ from torch import Tensor
 from pibert.inference.calibration import LEVELS, Calibration, CalibrationSettings
 from pibert.inference.conformal import count_units, weigh
 from pibert.inference.difficulty import Difficulty
-from pibert.inference.model_card import fingerprint
+from pibert.inference.model_file import fingerprint
 from pibert.inference.ood import FeatureStatistics, OODDetector, Surprisal
 from pibert.tensorfiles import read_safetensors
 from pibert.textfiles import read_json
@@ -83,22 +83,15 @@ def summarise_coverage(calibration: Calibration, channels: Sequence[str]) -> lis
     """Coverage of each trajectory by intervals from the others, by channel and lead time."""
     rows: list[dict[str, Any]] = []
     for level in LEVELS:
-        found = calibration.left_out(level)
-        if found is None:
+        coverage = calibration.left_out(level)
+        if coverage is None:
             continue
         for lead in sorted({1, calibration.leads}):
-            for place, channel in enumerate(channels):
-                own = found[:, lead - 1, place]
-                rows.append(
-                    {
-                        "level": level,
-                        "lead": lead,
-                        "channel": channel,
-                        "coverage": float(own.mean()),
-                        "lowest": float(own.min()),
-                        "highest": float(own.max()),
-                    }
-                )
+            for channel, values in zip(channels, coverage[:, lead - 1].T, strict=True):
+                row = {"level": level, "lead": lead, "channel": channel}
+                row |= {"coverage": float(values.mean())}
+                row |= {"lowest": float(values.min()), "highest": float(values.max())}
+                rows.append(row)
     return rows
 
 
@@ -168,12 +161,9 @@ def _tensors(calibration: Calibration) -> dict[str, Tensor]:
     }
 
 
-def _settings(stated: Mapping[str, Any]) -> CalibrationSettings:
-    return CalibrationSettings(**{**stated, "group_by": tuple(stated.get("group_by", ()))})
-
-
 def _restored(sheet: Sheet, tensors: Mapping[str, Tensor]) -> Calibration:
-    units, windows = sheet["units"], tensors["windows"]
+    units, windows, settings = sheet["units"], tensors["windows"], dict(sheet["settings"])
+    settings["group_by"] = tuple(settings.get("group_by", ()))
     detector = OODDetector(
         tuple(sheet["alarm_parts"]),
         Surprisal(tensors["alarm.reference"]),
@@ -184,7 +174,9 @@ def _restored(sheet: Sheet, tensors: Mapping[str, Tensor]) -> Calibration:
     )
     return Calibration(
         weights_sha256=sheet["weights_sha256"],
-        settings=_settings(sheet["settings"]),
+        settings=CalibrationSettings(
+            **settings | {"group_by": tuple(settings.get("group_by", ()))}
+        ),
         units=units,
         same_flows=bool(sheet.get("same_flows", False)),
         difficulty=Difficulty(

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pibert.data.dataset import Samples
-from pibert.inference.ensemble import windows_by_trajectory
+from pibert.inference.windows import windows_by_trajectory
 
 Units = Literal["trajectories", "windows"]
 ENOUGH = 19
@@ -31,8 +31,8 @@ FITTING = 0.25
 STARTS = 16
 """Windows of each trajectory where there are many."""
 WINDOWS = 128
-"""Windows that should calibrate where they are the units: quantiles and p-values of few are coarse,
-and many more of the same flows repeat each other."""
+"""Windows that calibrate if they are the units: fewer give coarse quantiles and p-values, and more
+of the same flows repeat each other."""
 _VALUES = 1 << 26
 """Predicted values of the windows of a trajectory, at most: they are held in memory together."""
 
@@ -49,20 +49,14 @@ def is_short(coverage: float, level: float) -> bool:
 
 
 def highest_level(count: int) -> float:
-    """The highest level that so many groups can give."""
+    """The highest level that ``count`` groups can give."""
     return count / (count + 1)
 
 
 def corrected_level(level: float, count: int, remedy: str = MORE_FLOWS) -> float:
-    """The quantile to take among the scores of ``count`` groups to cover a new one with ``level``.
+    """The quantile of the scores of ``count`` units that covers a new one with ``level``.
 
-    Args:
-        level: To be covered.
-        count: Exchangeable units.
-        remedy: How there would be more of them, in words.
-
-    Raises:
-        ValueError: Where no finite quantile does.
+    ValueError if no finite quantile does; ``remedy`` states how to get more units.
     """
     if not 0 < level < 1:
         raise ValueError(f"expected a level between 0 and 1, found {level}")
@@ -80,8 +74,8 @@ def summarise(scores: Float[Tensor, " n"], atoms: int) -> Float[Tensor, " m"]:
     if not len(scores):
         raise ValueError("expected at least one score, found none")
     steps = torch.arange(1, atoms + 1, device=scores.device)
-    places = (steps * len(scores) + atoms - 1) // atoms - 1
-    return scores.sort().values[places]
+    ranks = (steps * len(scores) + atoms - 1) // atoms - 1
+    return scores.sort().values[ranks]
 
 
 def grouped_quantile(
@@ -104,26 +98,19 @@ def grouped_quantile(
     return values.gather(-1, first[..., None])[..., 0]
 
 
-def share_below(
-    atoms: Float[Tensor, "*rest m"], limit: Float[Tensor, "*rest"]
-) -> Float[Tensor, "*rest"]:
-    """Share of the atoms that a limit covers."""
-    return (atoms <= limit[..., None]).double().mean(-1)
-
-
 def grouped_p_values(
     scores: Float[Tensor, " b"],
     atoms: Float[Tensor, "group m"],
     weights: Float[Tensor, " group"],
     count: int,
 ) -> Float[Tensor, " b"]:
-    """How likely a score as high as each is among exchangeable ones, from 1 / (count + 1) to 1.
+    """The p-value of each score among exchangeable ones, from 1 / (count + 1) to 1.
 
     Args:
         scores: Of new inputs.
         atoms: Scores of each group, of equal weight within it.
         weights: Of the groups.
-        count: Exchangeable units: groups, or windows where those are taken for independent.
+        count: Exchangeable units: groups, or windows if those count as independent.
     """
     share = weights.double() / weights.double().sum()
     above = (atoms[None] >= scores.to(atoms)[:, None, None]).double().mean(-1)  # (b, group)
@@ -136,32 +123,25 @@ def left_out_coverage(
     level: float,
     counts: Int[Tensor, " group"],
 ) -> Float[Tensor, " group *rest"]:
-    """Coverage of each group by the quantile of all others.
-
-    Args:
-        atoms: Of each group.
-        weights: Of the groups.
-        level: To be covered.
-        counts: Exchangeable units that are left without each group.
-    """
-    found = []
-    for place in range(len(atoms)):
-        others = [index for index in range(len(atoms)) if index != place]
-        wanted = corrected_level(level, int(counts[place]))
+    """Coverage of each group by the quantile of all others, which have ``counts`` units."""
+    coverage = []
+    for group in range(len(atoms)):
+        others = [index for index in range(len(atoms)) if index != group]
+        wanted = corrected_level(level, int(counts[group]))
         limit = grouped_quantile(atoms[others], weights[others], wanted)
-        found.append(share_below(atoms[place], limit))
-    return torch.stack(found)
+        coverage.append((atoms[group] <= limit[..., None]).double().mean(-1))
+    return torch.stack(coverage)
 
 
 def choose_units(held_out: Samples, same_flows: bool, group_by: Sequence[str] = ()) -> Units:
-    """Trajectories where enough of them calibrate that did not train the model too."""
+    """``trajectories`` if enough of them calibrate, and did not train the model too."""
     groups = windows_by_trajectory(held_out, 1, group_by)
     enough = count_calibrating(len(groups)) >= ENOUGH and not same_flows
     return "trajectories" if enough else "windows"
 
 
 def choose_starts(held_out: Samples, units: Units, group_by: Sequence[str] = ()) -> int:
-    """Windows of each trajectory, at most; where they are the units, for ``WINDOWS`` in all."""
+    """Maximum number of windows of each trajectory; if they are the units, ``WINDOWS`` in all."""
     if units == "trajectories":
         return STARTS
     groups = windows_by_trajectory(held_out, 1, group_by)
@@ -174,7 +154,7 @@ def choose_starts(held_out: Samples, units: Units, group_by: Sequence[str] = ())
 
 
 def count_calibrating(groups: int) -> int:
-    """How many of some trajectories calibrate: a single one is split."""
+    """Number of trajectories that calibrate; a single one is split in time."""
     return groups - max(1, round(FITTING * groups)) if groups > 1 else 1
 
 
@@ -192,7 +172,7 @@ def split_groups(
         if len(only) < 2:
             raise ValueError(
                 "expected at least two windows to calibrate on, found one; give the calibration "
-                "part more frames, or calibrate fewer lead times"
+                "split more frames, or calibrate fewer lead times"
             )
         return [only[:first]], [only[first:]]
     order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed)).tolist()
@@ -201,7 +181,7 @@ def split_groups(
 
 
 def count_units(units: str, windows: Int[Tensor, " group"]) -> int:
-    """How many exchangeable units there are."""
+    """Number of exchangeable units."""
     return len(windows) if units == "trajectories" else int(windows.sum())
 
 

@@ -1,19 +1,20 @@
 """Expected error at every point: the map that the width of a prediction interval follows.
 
 A difficulty gives a scale for every predicted value; scores are errors over scales, and intervals
-are quantiles of scores times scales. It need not be right: calibration corrects it on average. The
-better it is, the narrower the intervals are where the prediction is easy.
+are quantiles of scores times scales. Calibration corrects it on average. The better it is, the
+narrower the intervals are where the prediction is easy.
 
     constant    one scale for every channel and lead time
-    residual    tabulated from past errors by one of: the place on the grid; the slope of the
-                predicted field; its change since the frame before; its residual in the equations.
-                ``relative`` ones tabulate shares of the deviation of the predicted field, for flows
-                of different speeds. Which one, errors on other trajectories decide
+    residual    tabulated from past errors by one of: the point of the grid (``place``); the slope
+                of the predicted field; its change since the frame before; its residual in the
+                equations. ``relative`` ones tabulate shares of the deviation of the predicted
+                field, for flows of different speeds. Errors on other trajectories select one
     ensemble    the spread of an ensemble's members
 
 Scales are in the unit of their channel: a change of units changes intervals as it changes fields.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from pibert.fields import FieldSpec
 from pibert.fields.equations import has_equations, residual_sizes
-from pibert.inference.ensemble import Forecast
+from pibert.inference.windows import Forecast
 from pibert.physics import derivatives
 
 Kind = Literal["constant", "residual", "ensemble"]
@@ -59,7 +60,7 @@ class Difficulty:
     def scales(
         self, forecast: Forecast, spec: FieldSpec, first_lead: int = 0
     ) -> Float[Tensor, "b t c y x"]:
-        """The scale of every predicted value; lead times beyond the last are taken for it."""
+        """The scale of every predicted value; lead times beyond the last one use its scale."""
         frames = forecast.prediction
         leads = torch.arange(frames.shape[1]) + first_lead
         leads = leads.clamp(max=len(self.values) - 1)
@@ -169,12 +170,8 @@ def fit_difficulty(
 def tabulate(guide: str, forecasts: Sequence[Forecast], spec: FieldSpec) -> Difficulty:
     """Mean absolute errors by what they depend on, for every channel and lead time."""
     if guide.startswith(RELATIVE):
-        sizes = [field_sizes(own) for own in forecasts]
-        usual = torch.cat(sizes).mean((0, 3, 4))
-        scaled = [
-            _in_sizes(own, _not_tiny(size, usual))
-            for own, size in zip(forecasts, sizes, strict=True)
-        ]
+        usual = torch.cat([field_sizes(each) for each in forecasts]).mean((0, 3, 4))
+        scaled = [_in_sizes(each, _not_tiny(field_sizes(each), usual)) for each in forecasts]
         table = tabulate(guide.removeprefix(RELATIVE), scaled, spec)
         return replace(table, guide=guide, sizes=usual)
     errors = torch.cat([forecast.errors() for forecast in forecasts])  # NaN where not known
@@ -191,26 +188,18 @@ def tabulate(guide: str, forecasts: Sequence[Forecast], spec: FieldSpec) -> Diff
     guides = torch.cat([guide_map(guide, forecast, spec) for forecast in forecasts])
     edges = torch.zeros(*mean.shape, BINS - 1)
     values = torch.zeros(*mean.shape, BINS + 1)
-    for lead in range(mean.shape[0]):
-        for c in range(mean.shape[1]):
-            error, key = errors[:, lead, c].flatten(), guides[:, lead, c].flatten()
-            counts = ~error.isnan()
-            error, key = error[counts], key[counts]
-            edges[lead, c] = _edges(key[~key.isnan()])
-            bins = _bins(key, edges[lead, c])
-            total = torch.bincount(bins, error.double(), BINS + 1)
-            number = torch.bincount(bins, minlength=BINS + 1)
-            inside = torch.where(number > 0, total / number.clamp(min=1), mean[lead, c].double())
-            values[lead, c] = inside.float().maximum(floor[lead, c])
+    for lead, c in itertools.product(*map(range, mean.shape)):
+        error, key = errors[:, lead, c].flatten(), guides[:, lead, c].flatten()
+        error, key = error[~error.isnan()], key[~error.isnan()]
+        if len(defined := key[~key.isnan()]):  # bins of equal count
+            ranks = torch.arange(1, BINS) * len(defined) // BINS
+            edges[lead, c] = defined.sort().values[ranks]
+        bins = _bins(key, edges[lead, c])
+        total = torch.bincount(bins, error.double(), BINS + 1)
+        number = torch.bincount(bins, minlength=BINS + 1)
+        inside = torch.where(number > 0, total / number.clamp(min=1), mean[lead, c].double())
+        values[lead, c] = inside.float().maximum(floor[lead, c])
     return Difficulty(guide, values, edges)
-
-
-def _edges(keys: Float[Tensor, " n"]) -> Float[Tensor, " edge"]:
-    """Edges between bins of equal count."""
-    if not len(keys):
-        return torch.zeros(BINS - 1)
-    places = torch.arange(1, BINS) * len(keys) // BINS
-    return keys.sort().values[places].float()
 
 
 def _bins(keys: Tensor, edges: Tensor) -> Tensor:
@@ -220,12 +209,11 @@ def _bins(keys: Tensor, edges: Tensor) -> Tensor:
 
 
 def _look_up(guide: Tensor, edges: Tensor, values: Tensor) -> Float[Tensor, "b t c y x"]:
-    found = torch.empty_like(guide)
-    for lead in range(guide.shape[1]):
-        for c in range(guide.shape[2]):
-            bins = _bins(guide[:, lead, c], edges[lead, c].contiguous())
-            found[:, lead, c] = values[lead, c][bins]
-    return found
+    scales = torch.empty_like(guide)
+    for lead, c in itertools.product(range(guide.shape[1]), range(guide.shape[2])):
+        bins = _bins(guide[:, lead, c], edges[lead, c].contiguous())
+        scales[:, lead, c] = values[lead, c][bins]
+    return scales
 
 
 def _loss(difficulty: Difficulty, forecasts: Sequence[Forecast], spec: FieldSpec) -> float:

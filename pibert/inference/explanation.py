@@ -1,4 +1,4 @@
-"""What a model looked at: residuals of the equations, and PIBERT's bias, attention and gate.
+"""What a model attends to: residuals of the equations, and PIBERT's bias, attention and gate.
 
 Maps of tokens are (ty, tx): row and column of a token, rows growing with y. With A_ij = softmax_j(
 q_i . k_j / sqrt(d) - lambda R_ij), the mean over heads, a token receives the mean of A_ij over all
@@ -26,7 +26,7 @@ from pibert.notes import Note
 TokenModel = PIBERT | PIBERTMR
 """Models with tokens and attention over them."""
 AT_ONCE = 8
-"""Samples whose attention is looked at together: it has as many numbers as pairs of tokens."""
+"""Samples whose attention is computed together: it has as many numbers as pairs of tokens."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -37,7 +37,7 @@ class Explanation:
     """
 
     prediction: Any
-    """What ``step`` gives."""
+    """As ``step`` returns it."""
     input_residuals: Mapping[str, Any]
     """By the name of each term of the PDE family: its size in physical units, (batch, y, x), of the
     newest frame. NaN where a stencil meets unknown points. Empty without a family."""
@@ -53,7 +53,7 @@ class Explanation:
     attention_map: Any = None
     """Mean over layers at every point, (batch, y, x)."""
     parameter_attention: Any = None
-    """What the parameter token receives, (batch, layer)."""
+    """Share that the parameter token receives, (batch, layer)."""
     gate: float | None = None
     """Share of the Fourier branch; the rest is the wavelet branch's. A mean where it varies."""
     gate_map: Any = None
@@ -72,7 +72,7 @@ def residual_maps(
     """Size of each residual of the newest of some standardised frames."""
     if not has_equations(spec):
         return {}
-    # In double precision, which not every device has: a large mean has eaten digits before.
+    # On the CPU in double precision, which not every device has: a large mean costs digits.
     frames = normalizer.invert(z[:, -model_input.fields.shape[1] :].cpu().double())
     sizes = residual_sizes(frames, spec, model_input.parameters.cpu(), model_input.seen.cpu())
     return {
@@ -92,15 +92,14 @@ def token_maps(
     """Members of the explanation of a model with tokens; empty for another model."""
     if not isinstance(model, TokenModel):
         return {}
-    x, parts = window.flatten(1, 2), []
+    x, chunks = window.flatten(1, 2), []
     for start in range(0, len(x), AT_ONCE):
-        part = slice(start, start + AT_ONCE)
-        inputs = (v[part].to(device) for v in (x, model_input.parameters, model_input.seen))
+        rows = slice(start, start + AT_ONCE)
+        inputs = (v[rows].to(device) for v in (x, model_input.parameters, model_input.seen))
         with torch.autocast(device.type, enabled=False):
-            seen = _look(model, *inputs)
-        parts.append({name: value.cpu() for name, value in seen.items()})
-    whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    gates = {"gate": whole.pop("gate").mean().item()} if "gate" in whole else {}
+            chunks.append({name: v.cpu() for name, v in _token_maps(model, *inputs).items()})
+    whole = {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
+    gate = {"gate": whole.pop("gate").mean().item()} if "gate" in whole else {}
     patch = model.patch((x.shape[-2], x.shape[-1]))
     points = {"attention_map": _spread(whole["attention"].mean(1), x, patch)}
     if "bias" in whole:
@@ -110,7 +109,7 @@ def token_maps(
     everywhere = torch.ones(len(x), *x.shape[-2:], dtype=torch.bool)
     regrid = model_input.regridding.map_to_caller
     return (
-        gates
+        gate
         | {name: model_input.map(values, *_AXES[name]) for name, values in whole.items()}
         | {name: model_input.map(regrid(v, everywhere), "y", "x") for name, v in points.items()}
     )
@@ -124,25 +123,27 @@ _AXES = {
 
 
 @torch.no_grad()
-def _look(model: TokenModel, x: Tensor, parameters: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    shape, found = (x.shape[-2], x.shape[-1]), {}
+def _token_maps(
+    model: TokenModel, x: Tensor, parameters: Tensor, mask: Tensor
+) -> dict[str, Tensor]:
+    shape, maps = (x.shape[-2], x.shape[-1]), {}
     if isinstance(model, PIBERT):
         shares = gate_shares(model, x)
-        found = {"gate": shares["gate"][:1].expand(len(x))}
+        maps["gate"] = shares["gate"][:1].expand(len(x))
         if "gate_map" in shares:
-            found = {"gate": shares["gate_map"].mean((1, 2)), "gate_map": shares["gate_map"]}
+            maps |= {"gate": shares["gate_map"].mean((1, 2)), "gate_map": shares["gate_map"]}
     if model.physics_bias is not None:
         bias = model.physics_bias(x, parameters, mask, model.patch(shape))
-        found["bias"] = bias.unflatten(1, model.token_lattice(shape))
+        maps["bias"] = bias.unflatten(1, model.token_lattice(shape))
     attention = attention_maps(model, x, parameters, mask)
-    found["attention"] = attention["received"]
+    maps["attention"] = attention["received"]
     if "parameter_received" in attention:
-        found["parameter_attention"] = attention["parameter_received"]
-    return found
+        maps["parameter_attention"] = attention["parameter_received"]
+    return maps
 
 
 def _spread(tokens: Float[Tensor, "b ty tx"], x: Tensor, patch: int) -> Float[Tensor, "b y x"]:
-    """The number of its token at every point."""
+    """The value of its token at every point."""
     points = tokens.repeat_interleave(patch, 1).repeat_interleave(patch, 2)
     return points[:, : x.shape[-2], : x.shape[-1]]
 
@@ -174,48 +175,47 @@ def attention_maps(
     mask: Tensor | None,
     query: Int[Tensor, "b 2"] | None = None,
 ) -> dict[str, Tensor]:
-    """What every token receives, and what one query looks at, layer by layer.
+    """The attention that every token receives, and that of one query, layer by layer.
 
     Args:
         model: In evaluation mode.
-        x: As the model takes it.
-        parameters: As the model takes them.
-        mask: As the model takes it.
+        x: Input of the model, as are parameters and mask.
+        parameters: Of the flow.
+        mask: True where known.
         query: Row and column of the token of each sample that is the query.
 
     Returns:
         ``received`` (b, layer, ty, tx), with a query ``attention`` of the same shape, and with a
-        parameter token what that one got, ``parameter_received`` and ``parameter_attention``
-        (b, layer).
+        parameter token its share, ``parameter_received`` and ``parameter_attention`` (b, layer).
     """
     ty, tx = token_shape = model.token_lattice((x.shape[-2], x.shape[-1]))
     sample = torch.arange(len(x), device=x.device)
-    place = None if query is None else (query[:, 0] * tx + query[:, 1]).to(x.device)
+    token = None if query is None else (query[:, 0] * tx + query[:, 1]).to(x.device)
     names = ("received",) if query is None else ("attention", "received")
     layers: dict[str, list[Tensor]] = {name: [] for name in names}
 
     # One layer's weights at a time: together they would be the largest thing in memory.
-    def look(block: nn.Module, inputs: tuple[Tensor, Tensor | None]) -> None:
+    def record(block: nn.Module, inputs: tuple[Tensor, Tensor | None]) -> None:
         assert isinstance(block, Block)
         tokens, bias = inputs
         weights = attention_weights(block.attention, block.norm_attention(tokens), bias).mean(1)
         layers["received"].append(weights.mean(1))
-        if place is not None:
-            layers["attention"].append(weights[sample, place])
+        if token is not None:
+            layers["attention"].append(weights[sample, token])
 
-    hooks = [block.register_forward_pre_hook(look) for block in model.blocks]
+    hooks = [block.register_forward_pre_hook(record) for block in model.blocks]
     try:
         model.encode(x, parameters, mask)
     finally:
         for hook in hooks:
             hook.remove()
-    found = {}
+    maps = {}
     for name, values in layers.items():
         stacked = torch.stack(values, dim=1)  # (b, layer, n)
-        found[name] = stacked[..., : ty * tx].unflatten(-1, token_shape)
+        maps[name] = stacked[..., : ty * tx].unflatten(-1, token_shape)
         if model.config.parameter_token:
-            found[f"parameter_{name}"] = stacked[..., -1]
-    return found
+            maps[f"parameter_{name}"] = stacked[..., -1]
+    return maps
 
 
 def gate_shares(model: PIBERT, x: Float[Tensor, "b c y x"]) -> dict[str, Tensor]:
@@ -240,11 +240,11 @@ def gate_shares(model: PIBERT, x: Float[Tensor, "b c y x"]) -> dict[str, Tensor]
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Every part of a model in evaluation mode, and as it was afterwards."""
-    modes = {part: part.training for part in model.modules()}
+    """Put all modules of a model into evaluation mode, and restore their modes afterwards."""
+    modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
         yield
     finally:
-        for part, training in modes.items():
-            part.training = training
+        for module, training in modes.items():
+            module.training = training

@@ -31,16 +31,26 @@ def fill_settings(
         noise: Accepted fluctuation of the velocity; None: a tenth of its deviation in training.
     """
     if not predictor.card["trained"]["reconstruct"]:
-        raise ValueError(
-            f"{folder}: this model was not trained to fill gaps; {_advice(predictor, folder)}"
-        )
+        pretrained = folder / "pretraining"
+        remedy = "pretrain one: pibert pretrain --config FILE --out RUN"
+        if (pretrained / "model.json").exists():
+            remedy = f"use its pretraining: --model {pretrained}"
+        elif (folder / "config.json").exists():
+            name = shlex.quote(str(folder))
+            can = hasattr(predictor.model, "reconstruct")
+            options = "" if can else " --set model.name=pibert-mr"
+            remedy = (
+                f"pretrain one on the same flows: pibert pretrain --config {name}{options} --out "
+                f"{name}-pretrained, and use --model {name}-pretrained"
+            )
+        raise ValueError(f"{folder}: this model was not trained to fill gaps; {remedy}")
     spec, stds = predictor.spec, predictor.normalizer.std
     if spec.velocity is None and noise is None:
         flag_outliers = False  # there are no vectors to test
     if flag_outliers and noise is None and spec.velocity is not None:
         noise = _NOISE * math.hypot(*(stds[i] for i in spec.velocity)) / math.sqrt(2)
     weights = predictor.card.get("weights", {}).get("sha256")
-    # What a recording does not state is unknown, without a note on every window.
+    # Parameters that a recording does not state are unknown, without a note on every window.
     unknown = dict.fromkeys(spec.parameter_names, math.nan)
     return FillSettings(
         repair=lambda fields, known, given: predictor.fill(fields, known, unknown | dict(given)),
@@ -49,21 +59,6 @@ def fill_settings(
         noise=noise if flag_outliers else None,
         provenance={"model": folder.resolve().name, "weights_sha256": weights},
         fit=fit_to(spec, predictor.history),
-    )
-
-
-def _advice(predictor: Predictor, folder: Path) -> str:
-    """How to get a model that fills gaps, from one that does not."""
-    inside = folder / "pretraining"
-    if (inside / "model.json").exists():
-        return f"use its pretraining: --model {inside}"
-    if not (folder / "config.json").exists():
-        return "pretrain one: pibert pretrain --config FILE --out RUN"
-    name = shlex.quote(str(folder))
-    other = "" if hasattr(predictor.model, "reconstruct") else " --set model.name=pibert-mr"
-    return (
-        f"pretrain one on the same flows: pibert pretrain --config {name}{other} --out "
-        f"{name}-pretrained, and use --model {name}-pretrained"
     )
 
 

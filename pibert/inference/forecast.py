@@ -1,4 +1,4 @@
-"""Predictions from a recording, block by block: what ``pibert predict`` and ``rollout`` write."""
+"""Predictions from a recording, block by block, for ``pibert predict`` and ``rollout``."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from pibert.data.provenance import counts_frames, predicted_source
 from pibert.data.writers import Block, Description
 from pibert.fields import FieldSpec
 from pibert.inference.calibrated import CalibratedPredictor
-from pibert.inference.predictor import Prediction
+from pibert.inference.predictor import Prediction, Predictor
 from pibert.inference.recording import FittedRecording
 from pibert.notes import Note
 
@@ -30,22 +30,26 @@ class OODSummary:
     most_unknown: float = 0.0
 
     def add(self, newest: Sequence[int], prediction: Prediction) -> None:
-        """The result of some windows, named by their newest frames."""
+        """Add the result of windows, named by their newest frames."""
         ood = prediction.ood
         self.rate, self.lowest_p, self.most_unknown = ood.rate, ood.lowest_p, ood.most_unknown
         for row, frame in enumerate(newest):
-            found = {name: getattr(ood, name)[row].item() for name in ("p", "flagged")}
-            found["reason"] = ood.reasons[row]
-            found |= {name: getattr(ood, name)[row].item() for name in ("limited", "unknown")}
-            self.windows.append({"frame": frame, **found})
+            window = {"frame": frame, "p": ood.p[row].item(), "flagged": ood.flagged[row].item()}
+            window["reason"] = ood.reasons[row]
+            window |= {name: getattr(ood, name)[row].item() for name in ("limited", "unknown")}
+            self.windows.append(window)
 
     @property
     def can_flag(self) -> bool:
         return self.lowest_p <= self.rate
 
+    @property
+    def num_flagged(self) -> int:
+        return sum(window["flagged"] for window in self.windows)
+
     def to_dict(self) -> dict[str, Any]:
         return {
-            "flagged": sum(window["flagged"] for window in self.windows),
+            "flagged": self.num_flagged,
             "rate": self.rate,
             "least_p": self.lowest_p,
             "can_be_flagged": self.can_flag,
@@ -56,28 +60,27 @@ class OODSummary:
         """All windows in one note; None without any."""
         if not self.windows:
             return None
-        many, worst = len(self.windows) > 1, min(self.windows, key=lambda window: window["p"])
-        found = f"p = {worst['p']:.3g}" + (f" from frame {worst['frame']}" if many else "")
-        found = f"{'least ' if many else ''}{found}, most unusual: {worst['reason']}"
+        total, worst = len(self.windows), min(self.windows, key=lambda window: window["p"])
+        found = f"least p = {worst['p']:.3g} from frame {worst['frame']} of {total} inputs"
+        if total == 1:
+            found = f"p = {worst['p']:.3g}"
+        found += f", most unusual: {worst['reason']}"
         if shares := [window["unknown"] for window in self.windows if window["limited"]]:
-            which = f"{len(shares)} of {len(self.windows)} inputs have" if many else "the input has"
-            share = f"{'up to ' if len(shares) > 1 else ''}{max(shares):.2%}"
             found += (
-                f"; {which} more unknown points ({share}) than the calibration data (at most "
-                f"{self.most_unknown:.2%}), so that only some scores count"
+                f"; {len(shares)} of {total} inputs have more unknown points (up to "
+                f"{max(shares):.2%}) than the calibration data (at most {self.most_unknown:.2%}), "
+                "so that only some scores count"
             )
-        if count := sum(window["flagged"] for window in self.windows):
-            which = f"{count} of {len(self.windows)} inputs are" if many else "the input is"
-            return Note(
-                "ood",
-                f"out of distribution: {which} unlike the training data ({found}; flagged at p <= "
-                f"{self.rate:g}): prediction intervals mean nothing there",
-            )
+        at = f"p <= {self.rate:g}"
+        if self.num_flagged:
+            text = f"out of distribution: {self.num_flagged} of {total} inputs are unlike the "
+            text += f"training data ({found}; flagged at {at}): prediction intervals do not hold"
+            return Note("ood", text)
         if self.can_flag:
-            text = f"in distribution: {found} (flagged at p <= {self.rate:g})"
+            text = f"in distribution: {found} (flagged at {at})"
             return Note("in-distribution", text, severity="info")
         text = f"not tested for out-of-distribution input: {found}, but the calibration gives no p "
-        text += f"below {self.lowest_p:.3g}, and inputs are flagged at p <= {self.rate:g}"
+        text += f"below {self.lowest_p:.3g}, and inputs are flagged at {at}"
         return Note("ood-untested", text, "accept a higher rate: --false-alarms")
 
 
@@ -95,7 +98,7 @@ class Forecaster:
     def __init__(
         self,
         recording: FittedRecording,
-        predictor: Any,
+        predictor: Predictor,
         calibrated: CalibratedPredictor | None = None,
         level: float | None = None,
         false_alarms: float | None = None,
@@ -105,7 +108,7 @@ class Forecaster:
         self._options: dict[str, Any] = {"level": level, "false_alarms": false_alarms}
 
     def next_frames(self, start: int) -> Iterator[tuple[Block, Tensor]]:
-        """The frame after every frame from ``start`` on, and what persistence predicts."""
+        """The frame after every frame from ``start`` on, and the prediction of persistence."""
         recording = self.recording
         ends = {n: stop for n, stop in recording.newest_frames().items() if n >= start}
         for frames in recording.batches(list(ends)):
@@ -126,28 +129,21 @@ class Forecaster:
     def _step(
         self, frames: list[int], fields: Tensor, known: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        recording = self.recording
-        parameters, grid = recording.parameters, recording.grid
         if self._calibrated is None:
-            found = self.predictor.predict(fields, 1, parameters, known, grid=grid)
-            recording.notes.extend(found.notes)
+            (found,) = self._predictions(fields, known, 1)
             return found.fields[:, 0], {}
         # Windows without a known point cannot be tested.
         usable = known.flatten(1).any(1)
         prediction, low, high = fields.new_full((3, *fields[:, -1].shape), math.nan)
         if bool(usable.any()):
-            found = self._calibrated.rollout(
-                fields[usable], 1, parameters, known[usable], grid=grid, **self._options
-            )
-            recording.notes.extend(found.notes)
+            (found,) = self._predictions(fields[usable], known[usable], 1)
             self.ood.add([frames[row] for row in usable.nonzero().flatten().tolist()], found)
-            assert found.intervals is not None
             prediction[usable] = found.fields[:, 0]
             low[usable], high[usable] = found.intervals.low[:, 0], found.intervals.high[:, 0]
         return prediction, {"low": low, "high": high}
 
     def rollout(self, newest: int, stop: int, steps: int) -> Iterator[tuple[Block, Tensor]]:
-        """The ``steps`` frames after frame ``newest``, and what persistence predicts."""
+        """The ``steps`` frames after frame ``newest``, and the prediction of persistence."""
         recording = self.recording
         fields, known = recording.windows([newest])
         if not bool(known.any()):
@@ -156,8 +152,7 @@ class Forecaster:
                 f"{recording.history} frames up to frame {newest}; start from another (--start)"
             )
         done = 0
-        for found in self._blocks(fields, known, steps):
-            recording.notes.extend(found.notes)
+        for found in self._predictions(fields, known, steps):
             frames, intervals = found.fields[0], {}
             if found.intervals is not None:
                 intervals = {"low": found.intervals.low[0], "high": found.intervals.high[0]}
@@ -176,19 +171,15 @@ class Forecaster:
             yield block, fields[0, -1:].expand_as(frames)
             done += len(frames)
 
-    def _blocks(self, fields: Tensor, known: Tensor, steps: int) -> Iterator[Prediction]:
-        parameters, grid = self.recording.parameters, self.recording.grid
-        if self._calibrated is not None:
-            yield from self._calibrated.iterate(
-                fields, steps, parameters, known, beyond="last", grid=grid, **self._options
-            )
-            return
-        stream = self.predictor.stream(fields, steps, parameters, known, grid=grid)
-        self.recording.notes.extend(stream.input.notes)
-        while not stream.is_done:
-            (found,) = self.predictor.advance([stream])
-            if isinstance(found, Exception):
-                raise found
+    def _predictions(self, fields: Tensor, known: Tensor, steps: int) -> Iterator[Prediction]:
+        recording = self.recording
+        given = self.predictor.prepare(fields, recording.parameters, known, grid=recording.grid)
+        if self._calibrated is None:
+            stream = self.predictor.stream(given, steps)
+        else:
+            stream = self._calibrated.stream(given, steps, beyond="last", **self._options)
+        for found in self.predictor.predictions(stream):
+            self.recording.notes.extend(found.notes)
             yield found
 
     def describe(
@@ -218,18 +209,18 @@ class Forecaster:
         dt = dt or recording.dt
         is_even = len(times) < 2 or keeps_step(np.asarray(times), dt)
         weights = self.predictor.card.get("weights", {}).get("sha256")
-        prediction: dict[str, Any] = {}
+        intervals: dict[str, Any] = {}
         if calibrated is not None:
-            own = calibrated.calibration
-            weights = own.weights_sha256  # of an ensemble, that of all members
-            rests_on = own.assumption()
-            prediction["intervals"] = {"level": level, "leads": own.leads, "rests_on": rests_on}
+            found = calibrated.calibration
+            weights = found.weights_sha256  # of an ensemble, that of all members
+            stated = {"level": level, "leads": found.leads, "rests_on": found.assumption()}
+            intervals = {"intervals": stated}
         prediction = {
             "model": model,
             "weights_sha256": weights,
             "parameters": dict(recording.parameters),
             **facts,
-            **prediction,
+            **intervals,
         }
         kept = {key: value for key, value in trajectory.local.items() if key not in IDENTITY}
         return Description(

@@ -4,11 +4,9 @@ Dimensions are y, x, time or t (optional for a history of one frame) and at most
 name, for the samples. A Dataset has a variable per channel, a DataArray a dimension ``channel`` or
 ``variable``. Falling coordinates are flipped for the model, and back.
 
-A spec states no units of length and time. They are taken to be those of its velocity: derivatives
-mean something only in consistent units. Where the velocity has none (diameters, convective times),
-coordinates are compared as numbers.
-
-Imported only for labelled fields: xarray is an extra.
+A spec states no units of length and time; those of its velocity are assumed, as derivatives need
+consistent units. If the velocity has none (diameters, convective times), coordinates are compared
+as numbers. This module is imported only for labelled fields: xarray is an extra.
 """
 
 from collections.abc import Hashable, Sequence
@@ -23,7 +21,7 @@ from torch import Tensor
 from pibert.data.provenance import FRAMES
 from pibert.data.units import VELOCITY, Unit, parse_unit
 from pibert.fields import FieldSpec, Grid
-from pibert.inference.arrays import Converted, Mask, as_tensor, check_frames, known_of
+from pibert.inference.arrays import Arrays, Converted, Mask, as_tensor, check_frames, known_of
 from pibert.notes import Note
 
 CHANNEL_AXES = ("channel", "variable")
@@ -46,7 +44,7 @@ def convert_labelled(
     return Converted(values, known, grid or labels.grid(), labels, tuple(labels.notes))
 
 
-class Labels:
+class Labels(Arrays):
     """The caller's labels, and results that carry them."""
 
     def __init__(self, fields: Labelled, spec: FieldSpec) -> None:
@@ -54,20 +52,18 @@ class Labels:
         self._axis, self._arrays = _by_channel(fields, spec)
         dims = {name: tuple(map(str, array.dims)) for name, array in self._arrays.items()}
         first = next(iter(dims.values()))
-        called = {*first, *map(str, fields.coords)}
-        self._time = "t" if "t" in called and "time" not in called else "time"
+        names = {*first, *map(str, fields.coords)}
+        self._time = "t" if "t" in names and "time" not in names else "time"
         others = [dim for dim in first if dim not in (self._time, "y", "x")]
-        same = all(set(own) == set(first) for own in dims.values())
+        same = all(set(each) == set(first) for each in dims.values())
         if not {"y", "x"} <= set(first) or len(others) > 1 or not same:
             raise ValueError(
                 "expected channels with the dimensions y, x, time (or t) and at most one more for "
                 f"samples, the same for all, found {first if same else dims}; rename or select"
             )
         self._sample, self._has_time = others[0] if others else None, self._time in first
-        self._turned = tuple(
-            place for place, axis in ((-2, "y"), (-1, "x")) if self._step(axis) < 0
-        )
-        """Axes that fall; y and x are the last ones."""
+        self._falling = tuple(n for n, axis in ((-2, "y"), (-1, "x")) if self._step(axis) < 0)
+        """Axes to reverse; y and x are the last ones."""
         self._factors = [
             channel_factor(name, array.attrs.get("units"), unit)
             for (name, array), unit in zip(self._arrays.items(), spec.units, strict=True)
@@ -80,15 +76,12 @@ class Labels:
             self.notes += self._clock.notes
 
     def values(self) -> Float[Tensor, "b h c y x"]:
-        parts = [
-            as_tensor(self._in_order(array), f"channel {name!r}")
-            for name, array in self._arrays.items()
+        channels = [
+            as_tensor(self._in_order(array), f"channel {name!r}") * factor
+            for (name, array), factor in zip(self._arrays.items(), self._factors, strict=True)
         ]
-        wide = max((part.dtype for part in parts), key=lambda kind: kind.itemsize)
-        return torch.stack(
-            [part.to(wide) * factor for part, factor in zip(parts, self._factors, strict=True)],
-            dim=2,
-        )
+        widest = max((channel.dtype for channel in channels), key=lambda dtype: dtype.itemsize)
+        return torch.stack([channel.to(widest) for channel in channels], dim=2)
 
     def known(self, mask: Mask | None, values: Tensor) -> Bool[Tensor, "b h y x"]:
         if mask is None and isinstance(self._fields, xr.Dataset) and _CHC in self._fields:
@@ -96,8 +89,7 @@ class Labels:
             remedy = f"give mask=dataset.{_CHC} > 0 to leave out the invalid ones"
             self.notes.append(Note("unused-flags", text, remedy))
         if not isinstance(mask, xr.Dataset | xr.DataArray):
-            known = known_of(mask, values, self._sample is None)
-            return known.flip(self._turned)
+            return known_of(mask, values, self._sample is None).flip(self._falling)
         if isinstance(mask, xr.Dataset):
             _refuse_missing(self._spec, [str(name) for name in mask.data_vars])
             mask = mask[list(self._spec.channels)].to_array("channel")
@@ -115,16 +107,13 @@ class Labels:
         return as_tensor(self._in_order(mask), "the mask")
 
     def grid(self) -> Grid | None:
-        """As the coordinates have it; None without them."""
+        """The grid that the coordinates state; None without them."""
         sizes = self._fields.sizes
         if not all(axis in self._fields.indexes and sizes[axis] > 1 for axis in ("y", "x")):
             return None
-        dy, dx = (
-            self._step(axis)
-            * length_factor(axis, self._fields[axis].attrs.get("units"), self._spec)
-            for axis in ("y", "x")
-        )
-        return Grid((sizes["y"], sizes["x"]), abs(dx), abs(dy))
+        units = {axis: self._fields[axis].attrs.get("units") for axis in ("y", "x")}
+        dy, dx = (abs(self._step(n)) * length_factor(n, units[n], self._spec) for n in ("y", "x"))
+        return Grid((sizes["y"], sizes["x"]), dx, dy)
 
     def frames(self, values: Float[Tensor, "b t c y x"], start: int) -> Any:
         times = None if self._clock is None else self._clock.after(start, values.shape[1])
@@ -142,42 +131,39 @@ class Labels:
     def map(self, values: Shaped[Tensor, "b ..."], axes: tuple[str, ...]) -> Any:
         data = values.numpy() if self._sample else values.numpy()[0]
         dims = (*((self._sample,) if self._sample else ()), *axes)
-        data = np.flip(data, self._turned) if "y" in axes else data
+        data = np.flip(data, self._falling) if "y" in axes else data
         return xr.DataArray(data, coords=self._kept(self._fields, dims), dims=dims)
 
     def _step(self, axis: str) -> float:
-        """Of a coordinate; 1 where there is none."""
+        """Of a coordinate; 1 if there is none."""
         index = self._fields.indexes.get(axis)
         return 1.0 if index is None or len(index) < 2 else even_step(axis, index.to_numpy())
 
     def _in_order(self, array: xr.DataArray) -> np.ndarray:
-        """(sample, time, y, x), growing; with the axes that the caller left out."""
+        """(sample, time, y, x), rising; with the axes that the caller left out."""
         order = [dim for dim in (self._sample, self._time, "y", "x") if dim in array.dims]
         data = np.asarray(array.transpose(*order).values)
-        if not self._has_time:
-            data = np.expand_dims(data, -3)
-        if self._sample is None:
-            data = data[None]
-        return np.flip(data, self._turned)
+        data = data if self._has_time else np.expand_dims(data, -3)
+        return np.flip(data if self._sample else data[None], self._falling)
 
     def _rebuilt(self, values: Tensor, has_time: bool, time: dict[Any, Any]) -> Any:
-        """(sample, time, channel, y, x), growing, as the caller's fields are."""
-        data = np.flip(values.numpy(), self._turned)
+        """(sample, time, channel, y, x), rising, in the caller's form."""
+        data = np.flip(values.numpy(), self._falling)
         data = data if self._sample else data[0]
         data = data if has_time else data.take(0, axis=-4)
         dims = [d for d in (self._sample, self._time if has_time else None, "y", "x") if d]
         named = {}
-        for place, (name, array) in enumerate(self._arrays.items()):
-            part = data[..., place, :, :]
-            if self._factors[place] != 1:
-                part = part / data.dtype.type(self._factors[place])
+        for index, (name, array) in enumerate(self._arrays.items()):
+            channel = data[..., index, :, :]
+            if self._factors[index] != 1:
+                channel = channel / data.dtype.type(self._factors[index])
             coords = {**self._kept(array, dims), **time}
-            named[name] = xr.DataArray(part, coords=coords, dims=dims, attrs=array.attrs)
+            named[name] = xr.DataArray(channel, coords=coords, dims=dims, attrs=array.attrs)
         if isinstance(self._fields, xr.DataArray):
             return self._stacked(self._fields, named, has_time)
         order = [str(name) for name in self._fields.data_vars if name in named]
-        answer = {n: named[n].transpose(*self._dims(self._fields[n], has_time)) for n in order}
-        return xr.Dataset(answer, attrs=self._fields.attrs)
+        variables = {n: named[n].transpose(*self._dims(self._fields[n], has_time)) for n in order}
+        return xr.Dataset(variables, attrs=self._fields.attrs)
 
     def _stacked(
         self, fields: xr.DataArray, named: dict[str, xr.DataArray], has_time: bool
@@ -188,20 +174,20 @@ class Labels:
             names = [str(name) for name in fields.indexes[axis] if name in named]
             kept = fields.sel({axis: names}).coords
             labels = {name: c.variable for name, c in kept.items() if c.dims == (axis,)}
-        parts = [named[name] for name in names]
-        whole = xr.concat(parts, dim=axis, coords="minimal", compat="override")
+        channels = [named[name] for name in names]
+        whole = xr.concat(channels, dim=axis, coords="minimal", compat="override")
         whole = whole.assign_coords(labels).transpose(*self._dims(fields, has_time))
         return whole.rename(fields.name)
 
     def _dims(self, array: xr.DataArray, has_time: bool) -> list[Hashable]:
-        """Of an answer: those of the fields, and time where they had none."""
+        """Those of the fields, and time if they had none."""
         dims = list(array.dims)
         if has_time and self._time not in dims:
             dims.insert(0 if self._sample is None else 1 + dims.index(self._sample), self._time)
         return dims
 
     def _kept(self, array: Labelled, dims: Sequence[Hashable | None]) -> dict[Any, Any]:
-        """Coordinates that an answer shares with the fields."""
+        """Coordinates that a result shares with the fields."""
         return {
             name: coord.variable  # alone: as a DataArray it would bring others with it
             for name, coord in array.coords.items()
@@ -240,56 +226,53 @@ def _refuse_missing(spec: FieldSpec, found: Sequence[str]) -> None:
 
 
 def channel_factor(name: str, stated: Any, expected: str) -> float:
-    """What brings a channel from the units that are stated to those of the spec."""
-    if stated is None or str(stated).strip() == expected.strip():
-        return 1.0
-    text = str(stated).strip()
-    if text.lower() in _PURE and expected.strip().lower() in _PURE:
+    """Convert a channel from the stated unit to that of the spec by this factor."""
+    text = expected if stated is None else str(stated).strip()
+    if text == expected.strip() or (text.lower() in _PURE and expected.strip().lower() in _PURE):
         return 1.0
     ours, theirs = parse_unit(expected), parse_unit(text)
     if ours is None or theirs is None or not theirs.is_like(ours.length, ours.time):
         raise ValueError(
             f"expected channel {name!r} in {expected!r}, the unit of the model, found {text!r}; "
-            "convert it, or mend the attribute units"
+            "convert it, or correct the attribute units"
         )
     return theirs.factor / ours.factor
 
 
 def length_factor(axis: str, stated: Any, spec: FieldSpec) -> float:
-    """What brings a coordinate to the unit of the spec's lengths."""
-    system = _system(spec)
-    if stated is None or system is None:
+    """Convert a coordinate to the length unit of the spec by this factor."""
+    velocity = _velocity_unit(spec)
+    if stated is None or velocity is None:
         return 1.0
     unit = parse_unit(str(stated))
     if unit is None or not unit.is_like(1, 0):
         raise ValueError(
             f"expected the coordinate {axis!r} in a unit of length, such as mm, found "
-            f"{str(stated)!r}; mend the attribute units"
+            f"{str(stated)!r}; correct the attribute units"
         )
-    return unit.factor / system.of_length
+    return unit.factor / velocity.of_length
 
 
 def even_step(axis: str, values: np.ndarray) -> float:
-    """Signed distance of two points of an axis; coordinates that are not even are refused."""
+    """Signed spacing of an axis; ValueError if it is not even."""
     values = np.asarray(values, np.float64)
     step = (values[-1] - values[0]) / (len(values) - 1)
     off = np.abs(values - np.linspace(values[0], values[-1], len(values))).max()
     if not (np.isfinite(step) and step != 0 and off <= EVEN * abs(step)):
         raise ValueError(
-            f"expected an evenly spaced coordinate {axis!r}, found one from {values[0]:g} to "
-            f"{values[-1]:g} whose points are up to {off:.3g} away from that; interpolate the "
-            f"fields: fields.interp({axis}=...)"
+            f"expected an evenly spaced coordinate {axis!r}, found deviations of up to {off:.3g} "
+            f"between {values[0]:g} and {values[-1]:g}; interpolate: fields.interp({axis}=...)"
         )
     return float(step)
 
 
 class Clock:
-    """The times of the frames that follow some given ones.
+    """The times of predicted frames.
 
     Args:
         times: Of the given frames.
-        stated: The unit that they are stated in, if any.
-        spec: Its time step counts; where it has none, that of the given frames.
+        stated: Their unit, if it is stated.
+        spec: Its time step counts; if it has none, that of the given frames.
     """
 
     def __init__(self, times: np.ndarray, stated: Any, spec: FieldSpec) -> None:
@@ -299,60 +282,58 @@ class Clock:
                 f"expected times as numbers or datetime64, found {times.dtype}; convert them, or "
                 "drop the coordinate time"
             )
-        self._last = times[-1]
-        self.notes: list[Note] = []
-        self._step = self._model_step(times, stated, spec)
         steps = np.diff(times)
         if (steps <= np.zeros(1, steps.dtype)).any():
             raise ValueError(
                 "expected frames in the order of time, the newest last, found times that fall or "
                 "repeat; sort them: fields.sortby('time')"
             )
+        self._last, self.notes = times[-1], list[Note]()
+        self._step = self._model_step(times, stated, spec)
         if not len(steps):
             return
         if self._step is None:
             self._step = steps[-1]
-        off = np.abs(steps / self._step - 1).max()
-        if off > EVEN:
-            worst = steps[np.abs(steps / self._step - 1).argmax()]
+        off = np.abs(steps / self._step - 1)
+        if off.max() > EVEN:
             text = (
-                f"the frames are {worst} apart in time, the model's time step is {self._step}: it "
-                "sees the flow at another time scale"
+                f"the frames are {steps[off.argmax()]} apart in time, the model's time step is "
+                f"{self._step}: it sees the flow at another time scale"
             )
-            remedy = "take frames that are one step apart"
-            self.notes.append(Note("time-step", text, remedy))
+            self.notes.append(Note("time-step", text, "take frames that are one step apart"))
 
     def after(self, start: int, count: int) -> np.ndarray | None:
-        """Times of ``count`` frames, the first of which is number ``start`` + 1; None: unknown."""
+        """Times of ``count`` frames after the first ``start`` predicted ones; None: unknown."""
         if self._step is None:
             return None
         return self._last + self._step * np.arange(start + 1, start + count + 1)
 
     def _model_step(self, times: np.ndarray, stated: Any, spec: FieldSpec) -> Any:
+        """The model's time step in the unit of the times."""
         if spec.dt is None:
             return None
-        system = _system(spec)
+        velocity = _velocity_unit(spec)
         if times.dtype.kind in "mM":
-            if system is None:
+            if velocity is None:
                 raise ValueError(
                     f"expected times as numbers in the unit of the model's time step {spec.dt:g}, "
                     f"found {times.dtype}: the model does not count seconds; replace the coordinate"
                 )
-            return np.timedelta64(round(spec.dt * system.of_time * 1e9), "ns")
+            return np.timedelta64(round(spec.dt * velocity.of_time * 1e9), "ns")
         if str(stated).strip() in FRAMES:
             text = (
-                f"times count frames: predicted frames continue the count, as if frames were "
+                "times count frames: predicted frames continue the count, as if frames were "
                 f"{spec.dt:g} apart, the model's time step"
             )
             self.notes.append(Note("time-step-assumed", text))
             return 1.0
         unit = parse_unit(None if stated is None else str(stated))
-        if system is None or unit is None or not unit.is_like(0, 1):
+        if velocity is None or unit is None or not unit.is_like(0, 1):
             return spec.dt
-        return spec.dt * system.of_time / unit.factor
+        return spec.dt * velocity.of_time / unit.factor
 
 
-def _system(spec: FieldSpec) -> Unit | None:
+def _velocity_unit(spec: FieldSpec) -> Unit | None:
     """The unit of the velocity, if it is one of length and time."""
     for name, text in zip(spec.channels, spec.units, strict=True):
         unit = parse_unit(text)

@@ -1,22 +1,24 @@
 """A trained model on disk: ``model.safetensors`` and ``model.json`` in one folder, no pickle.
 
-The JSON is the card; the same text lies in the header of the weights. Both files are written under
-other names and renamed when complete, the weights first. A stop between the two renames leaves new
-weights beside an old card: so a card counts only if it has the fingerprint of the weights, as the
-one in the header has. ``docs/model-file.md`` specifies the format.
+The JSON is the card: the model and its config, the fields, their standardisation, the trained
+heads, metrics, provenance and the fingerprint of the weights. The header of the weights holds a
+copy. Both files are written under other names and renamed when complete, the weights first. An
+interruption may leave new weights beside an old card, so a card counts only if it has the
+fingerprint of the weights. ``docs/model-file.md`` specifies the format. A shipped model is a folder
+``pibert/weights/NAME``.
 
-A card may ask for a model of any size. So the model is first built on PyTorch's meta device, where
-tensors take no memory, and given up as soon as it has more values than the file.
-
-A shipped model is a folder ``pibert/weights/NAME``. A path that exists wins over a name.
+A damaged card may ask for a model of any size. So the model is first built on PyTorch's meta
+device, where tensors take no memory, and given up as soon as it has more values than the file.
 """
 
 import difflib
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors.torch import save
@@ -24,23 +26,25 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from pibert import __version__
-from pibert.config import as_plain, parse
+from pibert.config import as_plain, first_difference, parse
 from pibert.fields import FieldSpec, Normalizer
-from pibert.inference.model_card import (
-    CARD,
-    FORMAT,
-    HEADER_KEY,
-    WEIGHTS,
-    Card,
-    as_text,
-    check_channels,
-    choose_card,
-    make_card,
-)
-from pibert.models import MODELS, PRESETS
+from pibert.models import MODELS, PRESETS, count_parameters
 from pibert.models.compatibility import current_options, current_weights
 from pibert.tensorfiles import read_safetensors
+from pibert.textfiles import parse_json, read_text
 
+FORMAT, VERSION = "pibert-model", 1
+WEIGHTS, CARD = "model.safetensors", "model.json"
+HEADER_KEY = "pibert"
+"""Key of the card's text in the header of the weights."""
+HEADS = ("forward", "reconstruct", "consistency")
+"""Stepping, filling gaps, scoring consistency."""
+_FIXED = ("format", "version", "model", "spec", "normalizer", "units", "trained", "weights")
+"""Entries that the weights depend on: an edit there is refused."""
+_TABLES = ("model", "spec", "normalizer", "units", "trained", "weights", "metrics", "provenance")
+"""Entries that are tables."""
+
+Card = dict[str, Any]
 FOLDER = Path(__file__).parents[1] / "weights"
 MOST_VALUES = 1 << 25
 """Values in one input or output of a model: 4096 x 4096 points with two channels."""
@@ -80,8 +84,8 @@ def save_model(
     Returns:
         The folder.
     """
-    # Where files cannot be locked models can still be loaded.
-    from pibert.data.partial import remove_leftovers
+    # Imported here: models can be loaded where files cannot be locked.
+    from pibert.data.partial import remove_leftovers, replace_file
 
     folder = Path(folder)
     tensors = {n: t.detach().cpu().contiguous() for n, t in model.state_dict().items()}
@@ -93,7 +97,7 @@ def save_model(
     data = save({name: t.clone() for name, t in tensors.items()}, {HEADER_KEY: text})
     for name, content in ((WEIGHTS, data), (CARD, text.encode())):
         remove_leftovers(folder / name)
-        _replace(folder / name, content)
+        replace_file(folder / name, content)
     return folder
 
 
@@ -103,9 +107,21 @@ def read_model(name_or_path: Path | str, device: torch.device | str = "cpu") -> 
     The global random state is not changed.
     """
     device = choose_device(device)
-    weights, beside = _locate(find_model(name_or_path))
-    tensors, header = _read_weights(weights)
-    card = choose_card(weights, tensors, header, beside)
+    path = find_model(name_or_path)
+    weights, beside = (path, None) if path.is_file() else (path / WEIGHTS, path / CARD)
+    if weights.suffix != ".safetensors" or not weights.is_file():
+        raise FileNotFoundError(
+            f"{path}: expected a folder with {WEIGHTS} or a .safetensors file, found neither; a "
+            "run writes it after its first validation"
+        )
+    try:
+        tensors, metadata = read_safetensors(weights)
+    except ValueError as error:
+        raise ValueError(
+            f"{weights}: expected a whole safetensors file, {error}; it is cut short or of another "
+            "kind: copy or save it again"
+        ) from error
+    card = choose_card(weights, tensors, metadata.get(HEADER_KEY), beside)
     try:
         name = card["model"]["name"]
         if name not in MODELS:
@@ -130,62 +146,17 @@ def read_model(name_or_path: Path | str, device: torch.device | str = "cpu") -> 
 
 
 def _unknown_model(name: str, card: Card) -> str:
-    """Why the model of a card cannot be built, and what to do."""
-    by = ""
-    with suppress(LookupError, TypeError):
-        written = card["provenance"]["versions"]["pibert"]
-        by = f" It was saved by pibert {written}, this is {__version__}."
+    written = stated_in(card, "provenance", "versions").get("pibert")
+    by = f" It was saved by pibert {written}, this is {__version__}." if written else ""
     return (
-        f"the model {name!r} is not known here; known: {', '.join(MODELS)}. If it is a model of "
-        "your own, import the module that adds it to pibert.models.MODELS before you load it (on "
-        "the command line, run that module in place of pibert). A model of a newer pibert needs "
-        f"that version.{by}"
+        f"the model {name!r} is not known here; known: {', '.join(MODELS)}. Import the module that "
+        "adds it to pibert.models.MODELS before you load it (on the command line, run that module "
+        f"in place of pibert), or update pibert.{by}"
     )
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file whole, or say that it was not."""
-    from pibert.data.partial import replace_file
-
-    try:
-        replace_file(path, content)
-    except OSError as error:
-        kept = "; the file before it is kept" if path.exists() else ""
-        raise OSError(error.errno, f"not written ({error.strerror}){kept}", str(path)) from error
-
-
-def _locate(path: Path) -> tuple[Path, Path | None]:
-    """The weights, and the card beside them: a weights file that is named itself needs none."""
-    if path.is_file():
-        if path.suffix != ".safetensors":
-            raise ValueError(
-                f"{path}: expected a folder with {WEIGHTS} or a .safetensors file, found another "
-                "file; give the folder that it lies in"
-            )
-        return path, None
-    weights = path / WEIGHTS
-    if not weights.is_file():
-        raise FileNotFoundError(
-            f"{path}: expected {WEIGHTS} in this folder, found none; a run writes it after its "
-            "first validation"
-        )
-    return weights, path / CARD
-
-
-def _read_weights(path: Path) -> tuple[dict[str, Tensor], str | None]:
-    """All tensors, and the card's text in the header."""
-    try:
-        tensors, metadata = read_safetensors(path)
-    except ValueError as error:
-        raise ValueError(
-            f"{path}: expected a whole safetensors file, {error}; it is cut short or of another "
-            "kind: copy or save it again"
-        ) from error
-    return tensors, metadata.get(HEADER_KEY)
-
-
 def _check_weights(tensors: Mapping[str, Tensor]) -> None:
-    """Single precision, as models are built, and finite."""
+    """Raise unless the weights are finite and in single precision, as models are built."""
     floating = {name: t for name, t in tensors.items() if t.is_floating_point()}
     wide = [f"{name} {t.dtype}" for name, t in floating.items() if t.dtype != torch.float32]
     if wide:
@@ -224,15 +195,17 @@ def choose_device(device: torch.device | str) -> torch.device:
     """A device of this machine; ``auto``: CUDA, else Apple's MPS, else the CPU."""
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
-        return torch.device(next((name for name, here in present.items() if here), "cpu"))
+        return torch.device(
+            next((name for name, is_present in present.items() if is_present), "cpu")
+        )
     try:
         chosen = torch.device(device)
     except RuntimeError:
         chosen = None
     if chosen is None or not present.get(chosen.type, True):
-        here = ", ".join(["cpu", *(name for name, there in present.items() if there)])
+        names = ", ".join(["cpu", *(name for name in present if present[name])])
         raise ValueError(
-            f"expected a device of this machine ({here}) or 'auto', found {str(device)!r}"
+            f"expected a device of this machine ({names}) or 'auto', found {str(device)!r}"
         )
     return chosen
 
@@ -243,11 +216,7 @@ def _build_for(
     spec: FieldSpec,
     tensors: Mapping[str, Tensor],
 ) -> nn.Module:
-    """A model with fresh weights whose state has the names, shapes and types of some tensors.
-
-    Raises:
-        ValueError: The model does not fit the tensors, or its fields are too large.
-    """
+    """A new model whose state has the names, shapes and types of the tensors; else ValueError."""
     _check_fields(config, spec)
     try:
         with torch.device("meta"), _no_larger_than(tensors):
@@ -282,7 +251,7 @@ def _check_fields(config: Any, spec: FieldSpec) -> None:
 
 @contextmanager
 def _no_larger_than(tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Stop building a model that has more numbers than there are weights."""
+    """Raise when a model that is being built has more numbers than there are weights."""
     most = sum(tensor.numel() for tensor in tensors.values())
     total = 0
 
@@ -320,6 +289,158 @@ def _check_fit(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> N
 
 
 def _few(names: list[str], most: int = 3) -> str:
-    """The first of some names, and how many there are more."""
+    """The first names, and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return "; ".join(names[:most]) + more
+
+
+def make_card(
+    model: nn.Module,
+    normalizer: Normalizer,
+    trained: Mapping[str, bool],
+    provenance: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+) -> Card:
+    """The card of a model whose state is ``weights``."""
+    names = [name for name, kind in MODELS.items() if type(model) is kind]
+    if not names:
+        raise ValueError(
+            f"expected a model of one of the kinds {', '.join(MODELS)}, found "
+            f"{type(model).__name__}; give the module itself, not a wrapped or compiled one"
+        )
+    spec = cast(FieldSpec, model.spec)
+    check_channels(normalizer, spec)
+    if unknown := sorted(set(trained) - set(HEADS)):
+        raise ValueError(f"trained: expected names among {list(HEADS)}, found {unknown}")
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": {"name": names[0], "config": as_plain(model.config)},
+        "spec": spec.to_dict(),
+        "normalizer": {"mean": list(normalizer.mean), "std": list(normalizer.std)},
+        "units": dict(zip(spec.channels, spec.units, strict=True)),
+        "trained": {head: bool(trained.get(head, False)) for head in HEADS},
+        "provenance": dict(provenance),
+        "metrics": dict(metrics),
+        "weights": {
+            "file": WEIGHTS,
+            "parameters": count_parameters(model),
+            "sha256": fingerprint(weights),
+        },
+    }
+
+
+def stated_in(card: Card, *path: str) -> dict[str, Any]:
+    """A table inside a card; empty if there is none."""
+    table: Any = card
+    for key in path:
+        table = table.get(key) if isinstance(table, dict) else None
+    return table if isinstance(table, dict) else {}
+
+
+def as_text(card: Card) -> str:
+    """The JSON of a card."""
+    try:
+        return json.dumps(card, indent=2, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"expected provenance and metrics as plain JSON with finite numbers, found: {error}; "
+            "leave out what is unknown"
+        ) from None
+
+
+def choose_card(
+    weights: Path, tensors: Mapping[str, Tensor], header: str | None, beside: Path | None
+) -> Card:
+    """The card beside the weights if it has their fingerprint, else the one in their header."""
+    cards = {}
+    if header is not None:
+        cards["header"] = _parse_card(header, f"header of {weights}")
+    if beside is not None and beside.is_file():
+        cards["file"] = _parse_card(read_text(beside, errors="replace"), str(beside))
+    if not cards:
+        raise ValueError(
+            f"{weights}: expected a pibert model, found weights without a card (no key "
+            f"{HEADER_KEY!r} in the header, no {CARD} beside them); save it with "
+            "pibert.inference.save_model"
+        )
+    found = fingerprint(tensors)
+    stated = {place: stated_in(card, "weights").get("sha256") for place, card in cards.items()}
+    fitting = {place: card for place, card in cards.items() if stated[place] == found}
+    if not fitting:
+        expected = " and ".join(str(sha256)[:12] for sha256 in stated.values())
+        raise ValueError(
+            f"{weights}: expected weights with fingerprint {expected}, found {found[:12]}; the "
+            "file is damaged or was changed: copy or save it again"
+        )
+    if len(fitting) == 2:
+        _check_unedited(fitting["file"], fitting["header"], weights)
+    return fitting.get("file") or fitting["header"]
+
+
+def _parse_card(text: str, place: str) -> Card:
+    try:
+        card = parse_json(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{place}: expected JSON, found {error}; correct it, or remove {CARD}: the weights "
+            "carry a copy"
+        ) from None
+    if not isinstance(card, dict) or card.get("format") != FORMAT:
+        found = card.get("format") if isinstance(card, dict) else type(card).__name__
+        raise ValueError(f"{place}: expected format {FORMAT!r}, found {found!r}; not a model")
+    version = card.get("version")
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise ValueError(
+            f"{place}: expected version 1 to {VERSION}, found {version!r}; update pibert to read it"
+        )
+    for name in _TABLES:
+        if not isinstance(card.get(name, {}), dict):
+            raise ValueError(
+                f"{place}: expected a table {name}, found {str(card[name])[:40]!r}; save the model "
+                "again"
+            )
+    if any(abs(number) >= 1 << 63 for number in _whole_numbers(card)):
+        raise ValueError(
+            f"{place}: expected numbers of at most 64 bits, found a larger one; the card is "
+            "damaged: save the model again"
+        )
+    return card
+
+
+def _whole_numbers(plain: Any) -> Iterator[int]:
+    if isinstance(plain, dict | list):
+        for entry in plain.values() if isinstance(plain, dict) else plain:
+            yield from _whole_numbers(entry)
+    elif isinstance(plain, int):
+        yield plain
+
+
+def _check_unedited(card: Card, header: Card, weights: Path) -> None:
+    for name in _FIXED:
+        if card.get(name) != header.get(name):
+            key, found, expected = first_difference(card.get(name), header.get(name), name)
+            raise ValueError(
+                f"{weights.with_name(CARD)}: expected {key} = {expected!r} as the weights were "
+                f"trained, found {found!r}; undo the edit, or remove {CARD}: the weights carry a "
+                "copy"
+            )
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over name, type, shape and bytes of every tensor, in the order of the names."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def check_channels(normalizer: Normalizer, spec: FieldSpec) -> None:
+    if len(normalizer.mean) != len(spec.channels):
+        raise ValueError(
+            f"expected a normalizer of {len(spec.channels)} channels {list(spec.channels)}, found "
+            f"{len(normalizer.mean)}"
+        )

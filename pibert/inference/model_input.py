@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,6 +12,9 @@ from pibert.fields import FieldSpec, Grid, Normalizer, Parameter
 from pibert.inference.arrays import Converted, Mask, convert_arrays
 from pibert.inference.regridding import Regridding
 from pibert.notes import Note
+
+if TYPE_CHECKING:
+    from pibert.inference.predictor import Predictor
 
 Parameters = Mapping[str, Any]
 """Numbers, or arrays with one number per sample, by name."""
@@ -27,31 +30,23 @@ class ModelInput:
     """The input of one call, and the conversion of results to its kind, grid, type and device.
 
     Args:
-        fields: The last ``history`` frames, of any kind.
+        predictor: Takes the last ``history`` frames.
+        fields: The frames, of any kind.
         mask: True where they are known.
         parameters: Of the flow.
         grid: Of the fields; None: the labels' or the model's.
-        spec: Of the model.
-        normalizer: Of the model.
-        history: Frames that the model takes.
-        device: Of the model.
-        chunk: Samples that fit on it.
     """
 
     def __init__(
         self,
+        predictor: "Predictor",
         fields: Any,
         mask: Mask | None,
         parameters: Parameters | None,
-        *,
         grid: Grid | None,
-        spec: FieldSpec,
-        normalizer: Normalizer,
-        history: int,
-        device: torch.device,
-        chunk: int,
     ) -> None:
-        converted = _convert(fields, mask, grid, spec, history)
+        spec, normalizer = predictor.spec, predictor.normalizer
+        converted = _convert(fields, mask, grid, spec, predictor.history)
         self.kind, self.fields, self.known = converted.kind, converted.fields, converted.known
         """Fields of the caller and where they are known, (b, history, y, x)."""
         self._normalizer = normalizer
@@ -67,21 +62,24 @@ class ModelInput:
             *_far_values(self.fields, usable, spec, normalizer),
         ]
         # A batch that fits stays on the device between steps; a larger one where the fields are.
-        self._store = device if len(self.fields) <= chunk else self.fields.device
-        on_model, usable = self.regridding.to_model(self.fields, usable)
+        fits = len(self.fields) <= predictor.chunk
+        store = predictor.device if fits else self.fields.device
+        self.on_model, usable = self.regridding.to_model(self.fields, usable)
+        """Fields on the model's grid, in physical units."""
         if spec.grid.body is not None:
             usable = usable & ~spec.grid.body_on(usable.device)
-        self.seen: Bool[Tensor, "b y x"] = usable.all(1).to(self._store)
-        """What the model may see in every frame, on its grid."""
+        self.known_on_model: Bool[Tensor, "b h y x"] = usable
+        self.seen: Bool[Tensor, "b y x"] = usable.all(1).to(store)
+        """Points that the model sees: known in every frame, on its grid."""
         # Type before device: not every device has float64.
-        self._window = normalizer.apply(on_model).float().to(self._store)
+        self._window = normalizer.apply(self.on_model).float().to(store)
         self._check_standardised(spec)
         given = {} if parameters is None else parameters
         encoded = _encode(given, spec, len(self.fields))
         self.notes += unknown_parameters(spec, given)
-        for place, parameter in enumerate(spec.parameters):
-            self.notes += _far_parameter(parameter, encoded[:, place])
-        self.parameters = encoded.to(self._store)
+        for index, parameter in enumerate(spec.parameters):
+            self.notes += _far_parameter(parameter, encoded[:, index])
+        self.parameters = encoded.to(store)
 
     def _check_standardised(self, spec: FieldSpec) -> None:
         """Raise for values that overflow single precision when they are standardised."""
@@ -91,19 +89,17 @@ class ModelInput:
         sample, _, channel, _, _ = bad.nonzero()[0].tolist()
         values = self.fields[sample, :, channel][self.known[sample]]
         largest = values[values.abs().argmax()].item()
-        mean, std = self._normalizer.mean[channel], self._normalizer.std[channel]
         raise ValueError(
-            "expected values that single precision can hold after standardisation (training mean "
-            f"{mean:.4g}, standard deviation {std:.4g}), found {largest:.4g} in sample {sample}, "
-            f"channel {spec.channels[channel]!r}; check the units, or pass a mask that is False at "
-            "bad points"
+            "expected values that single precision can hold after standardisation, found "
+            f"{largest:.4g} in sample {sample}, channel {spec.channels[channel]!r}; check the "
+            "units, or pass a mask that is False at bad points"
         )
 
     def forget_input(self) -> None:
         """Free the input, which long rollouts do not need; results can still be converted."""
         self.fields = self.fields.new_empty(0)
-        self.known = self.known.new_empty(0)
-        self._window = self._window.new_empty(0)
+        self.on_model, self._window = self.fields, self._window.new_empty(0)
+        self.known = self.known_on_model = self.known.new_empty(0)
 
     def standardised(self) -> Float[Tensor, "b h c y x"]:
         """The fields as the model sees them."""
@@ -113,10 +109,13 @@ class ModelInput:
         """Standardised frames with zero where nothing is known."""
         return torch.where(self.seen[:, None, None], z, 0.0)
 
-    def physical(self, z: Float[Tensor, "b t c y x"]) -> Float[Tensor, "b t c y2 x2"]:
-        """Standardised, finite frames in the units, grid, type and device of the fields."""
-        frames = self._normalizer.invert(z.to(self.fields.device).to(self.fields.dtype))
-        return self.regridding.to_caller(frames, self.seen.to(self.fields.device))
+    def physical(self, z: Float[Tensor, "b t c y x"]) -> Float[Tensor, "b t c y x"]:
+        """Standardised frames in the units, type and device of the fields, on the model's grid."""
+        return self._normalizer.invert(z.to(self.fields.device).to(self.fields.dtype))
+
+    def to_caller(self, frames: Float[Tensor, "b t c y x"]) -> Float[Tensor, "b t c y2 x2"]:
+        """Finite frames on the caller's grid."""
+        return self.regridding.to_caller(frames, self.seen.to(frames.device))
 
     def map(self, values: Tensor, *axes: str) -> Any:
         """Values per sample as the caller's kind of array, in the type of the fields."""
@@ -138,9 +137,9 @@ def _convert(
 def _check_values(fields: Tensor, usable: Tensor, spec: FieldSpec) -> None:
     bad = usable[:, :, None] & ~fields.isfinite()
     if bool(bad.any()):
-        sample, frame, channel, row, column = place = bad.nonzero()[0].tolist()
+        sample, frame, channel, row, column = index = bad.nonzero()[0].tolist()
         raise ValueError(
-            f"expected finite values where the fields are known, found {fields[tuple(place)]:g} in "
+            f"expected finite values where the fields are known, found {fields[tuple(index)]:g} in "
             f"sample {sample}, frame {frame}, channel {spec.channels[channel]!r}, row {row}, "
             f"column {column}; pass a mask that is False at missing points"
         )
@@ -153,8 +152,8 @@ def _far_values(
     distance = torch.where(usable[:, :, None], normalizer.apply(fields).abs(), 0.0)
     farthest = distance.amax((0, 1, 3, 4))
     for channel in (farthest > FAR).nonzero().flatten().tolist():
-        place = distance[:, :, channel].flatten().argmax()
-        value = fields[:, :, channel].flatten()[place].item()
+        farthest_point = distance[:, :, channel].flatten().argmax()
+        value = fields[:, :, channel].flatten()[farthest_point].item()
         mean, std = normalizer.mean[channel], normalizer.std[channel]
         unit = "" if spec.units[channel] == "1" else f" {spec.units[channel]}"
         yield Note(

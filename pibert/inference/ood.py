@@ -2,36 +2,34 @@
 
 Scores of a window, the higher the more unusual:
 
-    fields          Mahalanobis distance of a few features of the standardised window and its
-                    parameters from those of training windows
+    fields          Mahalanobis distance of its features from those of training windows
     extremes        the largest standardised value
     parameters      the largest standardised parameter, in size
     <term>          root mean square of a residual of the governing equations (logarithm), in
                     physical units; and ``<term> peak``, its largest value. The equations are those
                     of the data, or else of the model's option ``family``
-    consistency     minus the logit of the equation consistency head, where that was trained
+    consistency     minus the logit of the equation consistency head, if that was trained
 
 Features of each channel: mean, logarithm of the deviation, 1 % and 99 % quantile, roughness along x
 and y (logarithm of the mean square difference of neighbours), change since the frame before, and
 the difference of the means of right and left, upper and lower half; the correlations of channels;
 the logarithms of the residuals; the parameters. An unknown parameter counts as the mean one.
 
-The scores have different units. Each is turned into a surprisal: minus the logarithm of its p-value
-among reference windows, continued beyond their upper tenth by an exponential tail, so that unusual
-windows differ. The largest surprisal of a window counts, and its score is the reason given. Windows
-that neither training nor the reference saw turn it into a conformal p-value, which is at most ``a``
-with a probability of at most ``a`` for a window of a new trajectory of the same kind, where
-trajectories are the units of the calibration. Where they are too few and windows count as
-independent, false alarms are more frequent on trajectories that differ: in simulations, 8 % instead
-of 5 % with ten trajectories, 12 % with five, 22 % with two. No faulty windows are needed for this.
+Each score is converted to a surprisal: minus the logarithm of its p-value among reference windows,
+continued beyond their upper tenth by an exponential tail. The largest surprisal of a window counts,
+and its score is the reason given. Windows that neither training nor the reference saw convert it to
+a conformal p-value. With trajectories as the units of the calibration, p <= a has a probability of
+at most a for a window of a new trajectory of the same kind. If windows count as independent, false
+alarms are more frequent on trajectories that differ: in simulations, 8 % instead of 5 % with ten
+trajectories, 12 % with five, 22 % with two.
 
-n calibration units give no p-value below 1 / (n + 1): where the accepted rate is below that, no
-window is flagged, however unusual it is, and a note says so.
+n calibration units give no p-value below 1 / (n + 1). If the accepted rate is below that, no window
+is flagged, and a note reports it.
 
-Unknown points change most scores, also of a normal window. Where more points are unknown than in
-any calibration window, by more than a negligible share, only scores count that hidden points cannot
-raise (``rises_with_gaps`` is False): the p-value is then at least that of the same window without
-gaps, so the rate holds.
+Unknown points change most scores, also of a normal window. A window with more unknown points than
+any calibration window, by more than a negligible share, is tested only with scores that hidden
+points cannot raise (``rises_with_gaps`` is False). Its p-value is then at least that of the same
+window without gaps, so the rate holds.
 """
 
 import math
@@ -46,18 +44,21 @@ from torch import Tensor
 from pibert.fields import FieldSpec, Normalizer
 from pibert.fields.equations import residual_sizes, terms_of
 from pibert.inference.conformal import MORE_FLOWS, grouped_p_values
+from pibert.inference.windows import Windows
 from pibert.notes import Note
 
 RATE = 0.05
 """Default rate of false alarms."""
 NEGLIGIBLE = 0.002
-"""Share of unknown points beyond those of the calibration that changes the scores too little to
-leave any out: a few vectors of a field."""
+"""Share of unknown points beyond those of the calibration that hardly changes the scores: a few
+vectors of a field."""
 TAIL = 0.1
 """Share of the reference beyond which the exponential tail begins."""
 RIDGE = 1e-2
-"""Of the covariance, in units of each feature's variance: what varies together in training windows
-may vary apart by so much."""
+"""Added to the covariance, in units of each feature's variance: features that vary together in
+training windows may differ by this much."""
+_TOGETHER = 64
+"""Windows that are scored together."""
 _TINY = 1e-12
 _LEAST = 1e-6
 """Of a standardised field; below it, single precision is noise."""
@@ -92,14 +93,14 @@ class OODResult:
 class Surprisal:
     """Scores of reference windows."""
 
-    reference: Float[Tensor, "part n"]
+    reference: Float[Tensor, "score n"]
     """In increasing order."""
 
     @classmethod
-    def of(cls, scores: Float[Tensor, "n part"]) -> "Surprisal":
+    def of(cls, scores: Float[Tensor, "n score"]) -> "Surprisal":
         return cls(scores.T.sort(dim=1).values.contiguous())
 
-    def of_scores(self, scores: Float[Tensor, "b part"]) -> Float[Tensor, "b part"]:
+    def of_scores(self, scores: Float[Tensor, "b score"]) -> Float[Tensor, "b score"]:
         """Minus the logarithm of each score's p-value."""
         n = self.reference.shape[1]
         above = n - torch.searchsorted(self.reference, scores.T.contiguous())
@@ -107,7 +108,7 @@ class Surprisal:
         edge = self.reference[:, start, None]
         beyond = (self.reference[:, start:] - edge).mean(1, keepdim=True)
         spread = (edge - self.reference[:, n // 2, None]).abs()
-        # Where the upper tenth is nearly one value, its own width says little of what is odd.
+        # If the upper tenth is nearly one value, its width is not a measure of what is unusual.
         step = beyond.maximum(0.1 * spread).maximum(0.01 * (1 + edge.abs()))
         share = (n - start + 1) / (n + 1)
         body = -torch.log((above + 1) / (n + 1))
@@ -138,7 +139,7 @@ class OODDetector:
 
     @property
     def _lowest_rounded(self) -> float:
-        """Rounded up, so that it is accepted."""
+        """Rounded up: a rate that is accepted."""
         return math.ceil(1000 * self.lowest) / 1000
 
     def check_rate(self, false_alarms: float | None) -> None:
@@ -150,7 +151,7 @@ class OODDetector:
             )
 
     def p_values(
-        self, scores: Float[Tensor, "b part"], limited: Bool[Tensor, " b"] | None = None
+        self, scores: Float[Tensor, "b score"], limited: Bool[Tensor, " b"] | None = None
     ) -> tuple[Float[Tensor, " b"], Int[Tensor, " b"]]:
         """The p-value of each window, and the index of its most surprising score.
 
@@ -162,8 +163,8 @@ class OODDetector:
         if limited is not None:
             misled = torch.tensor([rises_with_gaps(name) for name in self.names])
             surprisals = surprisals.masked_fill(limited[:, None] & misled, -torch.inf)
-        largest, place = surprisals.max(1)
-        return grouped_p_values(largest, self.atoms, self.weights, self.count), place
+        largest, index = surprisals.max(1)
+        return grouped_p_values(largest, self.atoms, self.weights, self.count), index
 
     def note(self) -> Note | None:
         """A note where no window can be flagged at the default rate."""
@@ -179,7 +180,7 @@ class OODDetector:
 
     def detect(
         self,
-        scores: Float[Tensor, "b part"],
+        scores: Float[Tensor, "b score"],
         false_alarms: float | None = None,
         unknown: Float[Tensor, " b"] | None = None,
     ) -> OODResult:
@@ -195,36 +196,17 @@ class OODDetector:
         if unknown is None:
             unknown = torch.zeros(len(scores), dtype=torch.float64)
         limited = unknown > self.most_unknown + NEGLIGIBLE
-        p, place = self.p_values(scores, limited)
+        p, reasons = self.p_values(scores, limited)
         return OODResult(
             p=p,
             flagged=p <= rate,
             rate=rate,
-            reasons=tuple(self.names[index] for index in place.tolist()),
+            reasons=tuple(self.names[index] for index in reasons.tolist()),
             lowest_p=self.lowest,
             limited=limited,
             unknown=unknown,
             most_unknown=self.most_unknown,
         )
-
-
-def largest_surprisals(
-    surprisal: Surprisal, groups: Sequence[Float[Tensor, "n part"]]
-) -> list[Float[Tensor, " n"]]:
-    """Of the windows of each group."""
-    return [surprisal.of_scores(scores).amax(1) for scores in groups]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class ScoredWindows:
-    """A batch of windows to score."""
-
-    fields: Float[Tensor, "b h c y x"]
-    """In physical units; anything where not seen."""
-    seen: Bool[Tensor, "b y x"]
-    parameters: Float[Tensor, "b 16"]
-    consistency: Float[Tensor, " b"] | None
-    """Probability that a window obeys its equations; None: no such head was trained."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,8 +220,8 @@ class FeatureStatistics:
     @classmethod
     def of(cls, features: Float[Tensor, "n k"]) -> "FeatureStatistics":
         mean = features.mean(0)
-        apart = features - mean
-        covariance = apart.T @ apart / max(1, len(features) - 1)
+        centred = features - mean
+        covariance = centred.T @ centred / max(1, len(features) - 1)
         variance = covariance.diagonal()
         # Otherwise any change of a feature that never varies would be infinitely unusual.
         least = (1e-4 * mean.abs()).square() + _LEAST**2
@@ -259,8 +241,8 @@ def scored_spec(predictor: Any, names: Sequence[str] | None = None) -> FieldSpec
         names: Scores of an existing calibration; an older one may have none of equations.
     """
     spec = predictor.spec
-    own = predictor.card.get("model", {}).get("config", {}).get("family")
-    stated = replace(spec, family=spec.family or own)
+    family = predictor.card.get("model", {}).get("config", {}).get("family")
+    stated = replace(spec, family=spec.family or family)
     return spec if names is not None and not set(terms_of(stated)) <= set(names) else stated
 
 
@@ -277,34 +259,51 @@ def rises_with_gaps(score: str) -> bool:
 
 
 def window_scores(
-    windows: ScoredWindows, spec: FieldSpec, normalizer: Normalizer, statistics: FeatureStatistics
-) -> Float[Tensor, "b part"]:
-    """The scores of ``score_names``, in that order."""
-    z, seen = _standardised(windows, normalizer), windows.seen
-    columns = [statistics.distance(window_features(windows, spec, normalizer))]
-    columns.append(z.abs().nan_to_num(0.0).flatten(1).amax(1))
-    count = len(spec.parameters)
-    if count:
-        columns.append(windows.parameters[:, :count].double().abs().nan_to_num(0.0).amax(1))
-    for level, peak in _equation_levels(windows, spec):
-        columns += [level, peak]
-    if windows.consistency is not None:
-        sure = windows.consistency.double().clamp(1e-7, 1 - 1e-7)
-        columns.append(-torch.logit(sure))
-    assert bool(seen.flatten(1).any(1).all()), "windows without a known point"
-    return torch.stack(columns, dim=1)
+    windows: Windows,
+    consistency: Float[Tensor, " b"] | None,
+    spec: FieldSpec,
+    normalizer: Normalizer,
+    statistics: FeatureStatistics,
+) -> Float[Tensor, "b score"]:
+    """The scores of ``score_names``, in that order.
+
+    Args:
+        windows: Each with a known point.
+        consistency: Probability that each obeys its equations; None: no head was trained.
+        spec: Of the fields, with the equations.
+        normalizer: Of the model.
+        statistics: Of training windows.
+    """
+    chunks = []
+    for start in range(0, len(windows.fields), _TOGETHER):
+        rows = slice(start, start + _TOGETHER)
+        some = Windows(
+            fields=windows.fields[rows], known=windows.known[rows], encoded=windows.encoded[rows]
+        )
+        columns = [statistics.distance(window_features(some, spec, normalizer))]
+        columns.append(_standardised(some, normalizer).abs().nan_to_num(0.0).flatten(1).amax(1))
+        if count := len(spec.parameters):
+            columns.append(some.encoded[:, :count].double().abs().nan_to_num(0.0).amax(1))
+        for level, peak in _equation_levels(some, spec):
+            columns += [level, peak]
+        chunks.append(torch.stack(columns, dim=1))
+    scores = torch.cat(chunks)
+    if consistency is None:
+        return scores
+    logits = torch.logit(consistency.double().clamp(1e-7, 1 - 1e-7))
+    return torch.cat((scores, -logits[:, None]), dim=1)
 
 
 def window_features(
-    windows: ScoredWindows, spec: FieldSpec, normalizer: Normalizer
+    windows: Windows, spec: FieldSpec, normalizer: Normalizer
 ) -> Float[Tensor, "b k"]:
-    """A few numbers that say what a window windows like."""
+    """The features of each window that the module lists."""
     z = _standardised(windows, normalizer)  # (b, h, c, y, x), NaN where not seen
     now = z[:, -1]
     flat = now.flatten(2)
     mean = flat.nanmean(2)
-    apart = flat - mean[..., None]
-    deviation = apart.square().nanmean(2).sqrt()
+    fluctuation = flat - mean[..., None]
+    deviation = fluctuation.square().nanmean(2).sqrt()
     ends = torch.nanquantile(flat, torch.tensor([0.01, 0.99], dtype=flat.dtype), dim=2)
     ny, nx = now.shape[-2:]
     features = [
@@ -320,30 +319,29 @@ def window_features(
         features.append(_log_mean_square(now - z[:, -2]))
     for first in range(now.shape[1]):
         for second in range(first):
-            product = (apart[:, first] * apart[:, second]).nanmean(1)
+            product = (fluctuation[:, first] * fluctuation[:, second]).nanmean(1)
             size = (deviation[:, first] * deviation[:, second]).clamp(min=_LEAST)
             features.append((product / size)[:, None])
     features += [level[:, None] for level, _ in _equation_levels(windows, spec)]
-    features.append(windows.parameters[:, : len(spec.parameters)].double())
+    features.append(windows.encoded[:, : len(spec.parameters)].double())
     return torch.cat(features, dim=1).nan_to_num(0.0)
 
 
-def _standardised(windows: ScoredWindows, normalizer: Normalizer) -> Float[Tensor, "b h c y x"]:
+def _standardised(windows: Windows, normalizer: Normalizer) -> Float[Tensor, "b h c y x"]:
     z = normalizer.apply(windows.fields.double())
     return torch.where(windows.seen[:, None, None], z, torch.nan)
 
 
-def _equation_levels(windows: ScoredWindows, spec: FieldSpec) -> list[tuple[Any, Any]]:
+def _equation_levels(windows: Windows, spec: FieldSpec) -> list[tuple[Tensor, Tensor]]:
     """Logarithms of root mean square and largest value of every residual."""
     if not terms_of(spec):
         return []
-    maps = residual_sizes(windows.fields, spec, windows.parameters, windows.seen)
-    found = []
-    for residual in maps.values():
+    levels = []
+    for residual in residual_sizes(windows.fields, spec, windows.encoded, windows.seen).values():
         flat = residual.flatten(1)
         level = flat.square().nanmean(1).nan_to_num(0.0).sqrt()
-        found.append((torch.log(level + _TINY), torch.log(flat.nan_to_num(0.0).amax(1) + _TINY)))
-    return found
+        levels.append((torch.log(level + _TINY), torch.log(flat.nan_to_num(0.0).amax(1) + _TINY)))
+    return levels
 
 
 def _mean(values: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c"]:

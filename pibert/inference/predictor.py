@@ -1,17 +1,15 @@
 """Predictions in physical units: a trained model that steps, rolls out, fills gaps and explains.
 
 Fields are in the units of ``Predictor.spec``, the newest frame last, as NumPy arrays, tensors or
-xarray, float32 or float64; results have the same kind, grid, type and device. The model itself
-computes in float32, on its own grid. ``docs/predicting.md`` lists the accepted layouts.
-
-If a given tensor (fields or a parameter) requires a gradient, results can be differentiated with
-respect to it. The gradient also reaches the weights: ``torch.autograd.grad`` of the input alone
-leaves those unchanged.
+xarray, float32 or float64; results have the same kind, grid, type and device. The model computes in
+float32 on its own grid. ``docs/predicting.md`` lists the accepted layouts.
 
 A mask is False where fields are unknown; values there may be NaN and are ignored. Points inside a
-body of the grid are never known. The mask holds for all steps of a rollout, as in training: what is
-predicted at unknown points is returned as the model computes it, but not fed back. There, and so
-inside a body, it means little.
+body of the grid are never known. The mask holds for all steps of a rollout, as in training:
+predictions at unknown points are returned, but not fed back, and mean little.
+
+If a tensor of the input requires a gradient, results can be differentiated with respect to it. The
+gradient also reaches the weights: ``torch.autograd.grad`` of the input alone does not change those.
 """
 
 import itertools
@@ -28,8 +26,12 @@ from torch import Tensor, nn
 from pibert.fields import FieldSpec, Grid, Normalizer
 from pibert.inference.arrays import Fields, Mask
 from pibert.inference.explanation import Explanation, residual_maps, token_maps
-from pibert.inference.model_card import Card, has_head, in_a_line, require_head
-from pibert.inference.model_file import choose_device, read_model
+from pibert.inference.model_file import (
+    HEADS,
+    Card,
+    choose_device,
+    read_model,
+)
 from pibert.inference.model_input import ModelInput, Parameters
 from pibert.notes import Note, warn
 from pibert.rollout import Rollout
@@ -38,6 +40,15 @@ RUNAWAY = 20.0
 """Standard deviations from the training mean beyond which a rollout is no longer a flow."""
 PRECISION = "float32 without TF32"
 """Precision of every prediction, and of the scores of predictions."""
+_PURPOSES = {
+    "forward": ("step", "fine-tune it: pibert train"),
+    "reconstruct": ("fill gaps", "train it with masked physics prediction: pibert pretrain"),
+    "consistency": (
+        "score consistency",
+        "train it with equation consistency prediction: pibert pretrain",
+    ),
+}
+"""What each head is for, and how to train it."""
 
 
 @contextmanager
@@ -55,7 +66,7 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PredictionIntervals:
-    """Ends of the prediction intervals of some frames, in the frames' kind and shape."""
+    """Bounds of the prediction intervals, of the kind and shape of the predicted frames."""
 
     low: Any
     high: Any
@@ -66,47 +77,92 @@ class PredictionIntervals:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Prediction:
-    """Predicted frames and what goes with them."""
+    """Predicted frames; ``intervals`` and ``ood`` are those of a calibrated model."""
 
     fields: Any
     """(batch, time, channel, y, x), or of the kind of the input."""
     intervals: Any = None
-    """``PredictionIntervals``, of a calibrated model."""
+    """``PredictionIntervals``."""
     ood: Any = None
-    """``OODResult`` of the input, of a calibrated model: intervals mean nothing where it is
-    flagged."""
+    """``OODResult`` of the input: intervals do not hold where it is flagged."""
     consistency: Any = None
     """Probability that each input window obeys its equations; None without a head for it."""
     notes: tuple[Note, ...] = ()
 
 
-class DivergenceMonitor:
-    """Notes once when a rollout leaves the range of the training data.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Block:
+    """Consecutive frames of a rollout as tensors, (b, t, c, y, x)."""
+
+    frames: Tensor
+    """On the caller's grid."""
+    on_model: Tensor
+    """On the model's grid, in physical units."""
+    spread: Tensor | None = None
+    """Standard deviation over the members of an ensemble, on the model's grid."""
+    half: Tensor | None = None
+    """Half-widths of the prediction intervals, on the caller's grid."""
+    notes: tuple[Note, ...] = ()
+
+
+class PredictionStream:
+    """A rollout in progress, which ``Predictor.advance`` continues.
 
     Args:
-        window: The first input, standardised, zero where unknown. Samples that begin far from the
-            training data, which has a note of its own, may go further.
+        model_input: The first window.
+        steps: Frames to predict. None: no limit.
+        num_models: Members of an ensemble, each of which rolls out by itself.
     """
 
-    def __init__(self, window: Float[Tensor, "b h c y x"]) -> None:
+    def __init__(self, model_input: ModelInput, steps: int | None, num_models: int = 1) -> None:
+        window = model_input.standardised()
+        x, channels = window.flatten(1, 2), window.shape[2]
+        self.input, self.steps = model_input, steps
+        self.rollouts = [Rollout(x, model_input.seen, channels, steps) for _ in range(num_models)]
+        # Samples that begin far from the training data, which has its own note, may go further.
         self._limit = (2 * window.abs().flatten(1).amax(1)).clamp(min=RUNAWAY)
-        self._done, self._noted = 0, False
+        self._is_runaway = False
 
-    def check(self, block: Float[Tensor, "b t c y x"]) -> tuple[Note, ...]:
-        """Notes on the next frames, standardised, zero where unknown; at most one in all."""
-        first, self._done = self._done + 1, self._done + block.shape[1]
-        if self._noted:
-            return ()
-        far = block.abs().flatten(2).amax(2) > self._limit.to(block)[:, None]
-        if not bool(far.any()):
-            return ()
-        self._noted = True
-        step = first + int(far.any(0).nonzero()[0])
-        remedy = (
-            f"take at most {step - 1} steps, or train on rollouts"
-            if step > 1
-            else "check units and parameters of the input"
+    @property
+    def done(self) -> int:
+        return self.rollouts[0].done
+
+    @property
+    def is_done(self) -> bool:
+        return self.rollouts[0].is_done
+
+    def take(self, outputs: Sequence[Tensor]) -> Block:
+        """The frames of each model's output; FloatingPointError if they are not finite."""
+        start = self.done
+        # Between steps frames stay standardised: physical ones would lose digits to a large mean.
+        blocks = [own.advance(output) for own, output in zip(self.rollouts, outputs, strict=True)]
+        members = [self.input.physical(block) for block in blocks]
+        on_model, z = _mean(members), _mean(blocks)
+        frames = self.input.to_caller(on_model)
+        for values in (z, frames):  # a large standard deviation can overflow the second alone
+            if not bool(values.isfinite().all()):
+                raise _divergence_error(values, start)
+        return Block(
+            frames=frames,
+            on_model=on_model,
+            spread=torch.stack(members).std(0) if len(members) > 1 else None,
+            notes=self._divergence_note(self.input.hidden(z), start),
         )
+
+    def prediction(self, block: Block, start: int, notes: Sequence[Note]) -> Prediction:
+        """A block of which ``start`` frames came before, in the caller's kind."""
+        return Prediction(fields=self.input.kind.frames(block.frames, start), notes=tuple(notes))
+
+    def _divergence_note(self, z: Float[Tensor, "b t c y x"], start: int) -> tuple[Note, ...]:
+        """A note when standardised frames leave the range of the training data, at most once."""
+        far = z.abs().flatten(2).amax(2) > self._limit.to(z)[:, None]
+        if self._is_runaway or not bool(far.any()):
+            return ()
+        self._is_runaway = True
+        step = start + 1 + int(far.any(0).nonzero()[0])
+        remedy = "check units and parameters of the input"
+        if step > 1:
+            remedy = f"take at most {step - 1} steps, or train on rollouts"
         text = (
             f"from step {step} on values are more than {RUNAWAY:g} standard deviations from the "
             "training mean: the rollout diverges"
@@ -114,56 +170,19 @@ class DivergenceMonitor:
         return (Note("divergence", text, remedy),)
 
 
-class PredictionStream:
-    """A rollout in progress, which ``Predictor.advance`` continues.
-
-    Args:
-        model_input: Where it begins.
-        steps: Frames to predict. None: without an end.
-    """
-
-    def __init__(self, model_input: ModelInput, steps: int | None) -> None:
-        window = model_input.standardised()
-        self.input = model_input
-        self.rollout = Rollout(window.flatten(1, 2), model_input.seen, window.shape[2], steps)
-        self._monitor = DivergenceMonitor(window)
-
-    @property
-    def is_done(self) -> bool:
-        return self.rollout.is_done
-
-    def take(self, output: Tensor) -> tuple[Tensor, tuple[Note, ...]]:
-        """Frames of a model output on the caller's grid, and notes on them.
-
-        FloatingPointError where they are not finite.
-        """
-        done = self.rollout.done
-        block = self.rollout.advance(output)
-        frames = self.input.physical(block)
-        for values in (block, frames):  # a large standard deviation can overflow the second alone
-            if not bool(values.isfinite().all()):
-                raise _divergence_at(values, done)
-        return frames, self._monitor.check(self.input.hidden(block))
-
-
-def _divergence_at(block: Float[Tensor, "b t c y x"], done: int) -> FloatingPointError:
-    """Names the first frame that is not finite, counted from 1; ``done`` came before the block."""
-    bad = ~block.isfinite().flatten(2).all(2)
+def _divergence_error(frames: Float[Tensor, "b t c y x"], start: int) -> FloatingPointError:
+    bad = ~frames.isfinite().flatten(2).all(2)
     frame = int(bad.any(0).nonzero()[0])
-    sample = int(bad[:, frame].nonzero()[0])
-    fewer = f"take at most {done + frame} steps, or " if done + frame else ""
+    sample, done = int(bad[:, frame].nonzero()[0]), start + frame
+    fewer = f"take at most {done} steps, or " if done else ""
     return FloatingPointError(
-        f"expected finite predictions, found NaN or infinity in step {done + frame + 1} (sample "
-        f"{sample}): the rollout diverged; {fewer}check units and parameters of the input"
+        f"expected finite predictions, found NaN or infinity in step {done + 1} (sample {sample}): "
+        f"the rollout diverged; {fewer}check units and parameters of the input"
     )
 
 
-def _check_finite(output: Tensor) -> None:
-    if not bool(output.isfinite().all()):
-        raise FloatingPointError(
-            "expected finite output of the model, found NaN or infinity; check units and "
-            "parameters of the input"
-        )
+def _mean(members: Sequence[Tensor]) -> Tensor:
+    return members[0] if len(members) == 1 else torch.stack(list(members)).mean(0)
 
 
 def load(
@@ -201,6 +220,8 @@ class Predictor:
     ) -> None:
         config = cast(Any, model.config)
         self.model, self.normalizer, self.chunk = model.eval(), normalizer, chunk
+        self.models: tuple[nn.Module, ...] = (model,)
+        """Several in an ``Ensemble``."""
         self.spec = cast(FieldSpec, model.spec)
         self.history, self.horizon = int(config.history), int(config.horizon)
         self.card: Card = card or {}
@@ -214,18 +235,58 @@ class Predictor:
             )
 
     def __repr__(self) -> str:
-        what = in_a_line(self.card, self.spec, type(self.model).__name__)
-        window = f"history {self.history}, horizon {self.horizon}"
-        return f"Predictor({what}, {window}, on {self.device})"
+        spec, grid = self.spec, self.spec.grid
+        name = self.card.get("model", {}).get("name", type(self.model).__name__)
+        weights = self.card.get("weights", {}).get("sha256", "")[:12]
+        units = zip(spec.channels, spec.units, strict=True)
+        channels = " ".join(n if unit == "1" else f"{n} [{unit}]" for n, unit in units)
+        dt = "unknown" if spec.dt is None else f"{spec.dt:.4g}"
+        return (
+            f"Predictor({f'{name} {weights}'.strip()}, channels {channels}, {grid.shape[0]} x "
+            f"{grid.shape[1]} points (rows x columns), dx {grid.dx:.4g}, dy {grid.dy:.4g}, dt {dt},"
+            f" history {self.history}, horizon {self.horizon}, on {self.device})"
+        )
 
     @property
     def device(self) -> torch.device:
         tensors = itertools.chain(self.model.parameters(), self.model.buffers())
         return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
+    @property
+    def weights_sha256(self) -> str:
+        """Fingerprint of the weights."""
+        stated = self.card.get("weights", {}).get("sha256")
+        if not isinstance(stated, str):
+            raise ValueError(
+                "expected a model that was saved, found one in memory; save it with "
+                "pibert.inference.save_model and load it again"
+            )
+        return stated
+
+    def has_head(self, head: str) -> bool:
+        """Whether the model has a trained head; without a card all heads count as trained."""
+        trained = self.card.get("trained", dict.fromkeys(HEADS, True))
+        return callable(getattr(self.model, head, None)) and bool(trained.get(head, False))
+
+    def require_head(self, head: str) -> None:
+        """Raise unless the model has this head and it was trained."""
+        purpose, remedy = _PURPOSES[head]
+        if not callable(getattr(self.model, head, None)):
+            raise ValueError(
+                f"expected a model that can {purpose}, found {type(self.model).__name__}, which "
+                f"has no {head} head; take another model, such as pibert"
+            )
+        if not self.has_head(head):
+            able = [name for name in HEADS if self.has_head(name)]
+            raise ValueError(
+                f"expected a model trained to {purpose}, found one whose trained heads are {able}; "
+                f"{remedy}"
+            )
+
     def to(self, device: torch.device | str) -> Self:
         """Move the model; returns the predictor itself."""
-        self.model.to(choose_device(device))
+        for model in self.models:
+            model.to(choose_device(device))
         return self
 
     def step(
@@ -241,10 +302,10 @@ class Predictor:
         Args:
             fields: The last ``history`` frames, (batch, history, channel, y, x); without the
                 batch for one sample, or as xarray; the result is of the same kind.
-            parameters: By name; one that is not given, or NaN, is unknown.
+            parameters: By name; one that is missing or NaN is unknown.
             mask: True where the fields are known, (y, x) or (batch, y, x). None: everywhere.
-            grid: Of the fields where it is not the model's: they are resampled, and the result
-                back. Coordinates of xarray state the same.
+            grid: Of the fields if it is not the model's: they are resampled, and the result back.
+                Coordinates of xarray state the same.
         """
         return self.rollout(fields, self.horizon, parameters, mask, grid=grid)
 
@@ -259,12 +320,11 @@ class Predictor:
     ) -> Fields:
         """The next ``steps`` frames, (batch, steps, channel, y, x), each from those before it.
 
-        Arguments as for ``step``. FloatingPointError if it diverges; ``iterate`` gives what came
-        before.
+        Arguments as for ``step``. FloatingPointError if it diverges; ``iterate`` gives the frames
+        before that.
         """
-        stream = self.stream(fields, steps, parameters, mask, grid=grid)
-        _warn(stream.input.notes)
-        return cast(Fields, stream.input.kind.frames(self._collect(stream, warn), 0))
+        given = self.prepare(fields, parameters, mask, grid=grid)
+        return cast(Fields, self.collect(self.stream(given, steps), warn).fields)
 
     def predict(
         self,
@@ -275,15 +335,12 @@ class Predictor:
         *,
         grid: Grid | None = None,
     ) -> Prediction:
-        """As ``rollout``, with the notes on the result in place of Python warnings.
+        """As ``rollout``, with notes in the result in place of Python warnings.
 
         Without ``steps``, the next ``horizon`` frames.
         """
-        steps = self.horizon if steps is None else steps
-        stream = self.stream(fields, steps, parameters, mask, grid=grid)
-        notes = list(stream.input.notes)
-        frames = stream.input.kind.frames(self._collect(stream, notes.append), 0)
-        return Prediction(fields=frames, notes=tuple(notes))
+        given = self.prepare(fields, parameters, mask, grid=grid)
+        return self.collect(self.stream(given, self.horizon if steps is None else steps))
 
     def iterate(
         self,
@@ -294,73 +351,102 @@ class Predictor:
         *,
         grid: Grid | None = None,
     ) -> Iterator[Fields]:
-        """A rollout as blocks of ``horizon`` frames, each computed when it is asked for.
+        """A rollout as blocks of ``horizon`` frames, each computed on request.
 
-        The memory it takes does not depend on ``steps``; without steps it does not end. The last
-        block may be shorter. Arguments as for ``step``, checked at once.
+        Its memory does not depend on ``steps``; without steps it does not end. The last block may
+        be shorter. Arguments as for ``step``, checked at once.
         """
-        stream = self.stream(fields, steps, parameters, mask, grid=grid)
-        _warn(stream.input.notes)
-        blocks = enumerate(self.blocks(stream, warn))
-        return (stream.input.kind.frames(block, self.horizon * count) for count, block in blocks)
+        stream = self.stream(self.prepare(fields, parameters, mask, grid=grid), steps)
 
-    def stream(
+        def blocks() -> Iterator[Fields]:
+            for prediction in self.predictions(stream):
+                _warn(prediction.notes)
+                yield cast(Fields, prediction.fields)
+
+        return blocks()
+
+    def stream(self, given: ModelInput, steps: int | None) -> PredictionStream:
+        """A rollout ready to begin. ``steps`` None: no limit."""
+        if steps is not None and steps < 1:
+            raise ValueError(f"expected at least 1 step, found {steps}")
+        self.require_head("forward")
+        return PredictionStream(given, steps, len(self.models))
+
+    def prepare(
         self,
         fields: Any,
-        steps: int | None,
         parameters: Parameters | None = None,
         mask: Mask | None = None,
         *,
         grid: Grid | None = None,
-    ) -> PredictionStream:
-        """A rollout ready to begin; ``stream.input.notes`` are the notes on its input."""
-        if steps is not None and steps < 1:
-            raise ValueError(f"expected at least 1 step, found {steps}")
-        require_head(self.model, self.card, "forward")
-        return PredictionStream(self.prepare(fields, parameters, mask, grid=grid), steps)
+    ) -> ModelInput:
+        """Fields, parameters and mask checked, on the model's grid and standardised."""
+        return ModelInput(self, fields, mask, parameters, grid)
+
+    def blocks(self, stream: PredictionStream) -> Iterator[Block]:
+        """The frames of a rollout, ``horizon`` at a time."""
+        while not stream.is_done:
+            yield stream.take(self._outputs([stream])[0])
+
+    def predictions(self, stream: PredictionStream) -> Iterator[Prediction]:
+        """The same as predictions; the first carries the notes on the input."""
+        notes = list(stream.input.notes)
+        start = stream.done
+        for block in self.blocks(stream):
+            yield stream.prediction(block, start, [*notes, *block.notes])
+            notes, start = [], stream.done
+
+    def collect(
+        self, stream: PredictionStream, on_note: Callable[[Note], None] = lambda note: None
+    ) -> Prediction:
+        """All frames of a rollout; notes are also reported as they arise."""
+        notes: list[Note] = []
+
+        def add(new: Sequence[Note]) -> None:
+            notes.extend(new)
+            for note in new:
+                on_note(note)
+
+        add(stream.input.notes)
+        # Filled block by block: a list of blocks would take twice the memory.
+        whole: dict[str, Tensor] = {}
+        start = 0
+        for block in self.blocks(stream):
+            add(block.notes)
+            for name, part in (("frames", block.frames), ("half", block.half)):
+                if part is not None:
+                    if name not in whole:
+                        shape = (len(part), stream.steps or 0, *part.shape[2:])
+                        whole[name] = part.new_empty(shape)
+                    whole[name][:, start : stream.done] = part
+            start = stream.done
+        frames = whole["frames"]
+        block = Block(frames=frames, on_model=frames, half=whole.get("half"))
+        return stream.prediction(block, 0, notes)
 
     def advance(self, streams: Sequence[PredictionStream]) -> list[Prediction | Exception]:
         """The next block of each rollout, in one call of the model, or the error of that rollout.
 
-        If the joint call fails, the rollouts step one by one.
+        If the joint call fails, the rollouts step one by one. Notes on the input are left out.
         """
-        rollouts = [stream.rollout for stream in streams]
         try:
-            output = self.run(
-                self.model,
-                torch.cat([rollout.x for rollout in rollouts]),
-                torch.cat([stream.input.parameters for stream in streams]),
-                torch.cat([rollout.known for rollout in rollouts]),
-            )
+            outputs = self._outputs(streams)
         except Exception as error:
             if len(streams) == 1:
                 return [error]
             return [self.advance([stream])[0] for stream in streams]
-        outputs = output.split([len(rollout.known) for rollout in rollouts])
         return [_next(stream, own) for stream, own in zip(streams, outputs, strict=True)]
 
-    def blocks(
-        self, stream: PredictionStream, on_note: Callable[[Note], None] = lambda note: None
-    ) -> Iterator[Tensor]:
-        """Frames of a rollout on the caller's grid, (b, t, c, y, x), block by block."""
-        # Between steps frames stay standardised: physical ones would lose digits to a large mean.
-        rollout, parameters = stream.rollout, stream.input.parameters
-        while not rollout.is_done:
-            frames, notes = stream.take(self.run(self.model, rollout.x, parameters, rollout.known))
-            for note in notes:
-                on_note(note)
-            yield frames
-
-    def _collect(self, stream: PredictionStream, on_note: Callable[[Note], None]) -> Tensor:
-        """All frames of a rollout."""
-        b, _, c, ny, nx = stream.input.fields.shape
-        # Filled block by block: a list of blocks would take twice the memory.
-        whole = stream.input.fields.new_empty(b, stream.rollout.steps or 0, c, ny, nx)
-        start = 0
-        for block in self.blocks(stream, on_note):
-            whole[:, start : start + block.shape[1]] = block
-            start += block.shape[1]
-        return whole
+    def _outputs(self, streams: Sequence[PredictionStream]) -> list[tuple[Tensor, ...]]:
+        """The output of every model for each rollout."""
+        parameters = torch.cat([stream.input.parameters for stream in streams])
+        seen = torch.cat([stream.input.seen for stream in streams])
+        sizes = [len(stream.input.seen) for stream in streams]
+        outputs = []
+        for index, model in enumerate(self.models):
+            x = torch.cat([stream.rollouts[index].x for stream in streams])
+            outputs.append(self.run(model, x, parameters, seen).split(sizes))
+        return list(zip(*outputs, strict=True))
 
     def fill(
         self,
@@ -382,15 +468,13 @@ class Predictor:
             parameters: As for ``step``.
             grid: As for ``step``.
         """
-        require_head(self.model, self.card, "reconstruct")
+        self.require_head("reconstruct")
         given = self.prepare(fields, parameters, known, grid=grid)
         _warn(given.notes)
-        window = given.standardised()
-        found = self._run(cast(Any, self.model).reconstruct, window, given)
-        _check_finite(found)
-        guess = given.physical(found.unflatten(1, window.shape[1:3]))
+        output = _mean(self._run_heads("reconstruct", given))
+        frames = given.to_caller(given.physical(output.unflatten(1, (self.history, -1))))
         gaps = (~given.known & ~given.body)[:, :, None]
-        return cast(Fields, given.kind.window(torch.where(gaps, guess, given.fields)))
+        return cast(Fields, given.kind.window(torch.where(gaps, frames, given.fields)))
 
     def consistency(
         self,
@@ -406,14 +490,12 @@ class Predictor:
         """
         given = self.prepare(fields, parameters, mask, grid=grid)
         _warn(given.notes)
-        return self.consistency_of(given)
+        return given.map(self.consistency_of(given))
 
-    def consistency_of(self, given: ModelInput) -> Any:
-        """``consistency`` of an input that is prepared, without its notes."""
-        require_head(self.model, self.card, "consistency")
-        logits = self._run(cast(Any, self.model).consistency, given.standardised(), given)
-        _check_finite(logits)
-        return given.map(torch.sigmoid(logits))
+    def consistency_of(self, given: ModelInput) -> Float[Tensor, " b"]:
+        """``consistency`` of an input that is prepared."""
+        self.require_head("consistency")
+        return _mean([torch.sigmoid(logits) for logits in self._run_heads("consistency", given)])
 
     def explain(
         self,
@@ -423,43 +505,23 @@ class Predictor:
         *,
         grid: Grid | None = None,
     ) -> Explanation:
-        """What the model looks at for the next step; arguments as for ``step``."""
-        require_head(self.model, self.card, "forward")
+        """What the model attends to for the next step; arguments as for ``step``."""
+        self.require_head("forward")
         given = self.prepare(fields, parameters, mask, grid=grid)
         window = given.standardised()
-        block = self._run(self.model, window, given).unflatten(1, (self.horizon, -1))
-        _check_finite(block)
+        block = _mean(self._run_heads("forward", given)).unflatten(1, (self.horizon, -1))
         first = torch.cat((window, given.hidden(block[:, :1])), dim=1)
         spec, normalizer = self.spec, self.normalizer
-        has_consistency = has_head(self.model, self.card, "consistency")
+        consistency = None
+        if self.has_head("consistency"):
+            consistency = given.map(self.consistency_of(given))
         return Explanation(
-            prediction=given.kind.frames(given.physical(block), 0),
+            prediction=given.kind.frames(given.to_caller(given.physical(block)), 0),
             input_residuals=residual_maps(spec, normalizer, window, given),
             prediction_residuals=residual_maps(spec, normalizer, first, given),
-            consistency=self.consistency_of(given) if has_consistency else None,
+            consistency=consistency,
             notes=tuple(given.notes),
             **token_maps(self.model, window, given, self.device),
-        )
-
-    def prepare(
-        self,
-        fields: Any,
-        parameters: Parameters | None = None,
-        mask: Mask | None = None,
-        *,
-        grid: Grid | None = None,
-    ) -> ModelInput:
-        """Fields, parameters and mask checked, on the model's grid and standardised."""
-        return ModelInput(
-            fields,
-            mask,
-            parameters,
-            grid=grid,
-            spec=self.spec,
-            normalizer=self.normalizer,
-            history=self.history,
-            device=self.device,
-            chunk=self.chunk,
         )
 
     def run(
@@ -470,25 +532,35 @@ class Predictor:
         Every prediction and every score comes from here, so that all have the same ``PRECISION``.
         Gradients are kept if the input has them.
         """
-        device, parts = self.device, []
-        wanted = x.requires_grad or parameters.requires_grad
-        enabled = torch.is_grad_enabled() and wanted
+        device, outputs = self.device, []
+        enabled = torch.is_grad_enabled() and (x.requires_grad or parameters.requires_grad)
         with torch.set_grad_enabled(enabled), full_precision(device):
             for start in range(0, len(x), self.chunk):
-                part = slice(start, start + self.chunk)
-                inputs = (v[part].to(device) for v in (x, parameters, seen))
-                parts.append(function(*inputs).to(x.device))
-        return torch.cat(parts)
+                rows = slice(start, start + self.chunk)
+                inputs = (v[rows].to(device) for v in (x, parameters, seen))
+                outputs.append(function(*inputs).to(x.device))
+        return torch.cat(outputs)
 
-    def _run(self, function: Callable[..., Tensor], window: Tensor, given: ModelInput) -> Tensor:
-        return self.run(function, window.flatten(1, 2), given.parameters, given.seen)
+    def _run_heads(self, head: str, given: ModelInput) -> list[Tensor]:
+        """The output of a head of every model."""
+        x, outputs = given.standardised().flatten(1, 2), []
+        for model in self.models:
+            function = model if head == "forward" else getattr(model, head)
+            output = self.run(function, x, given.parameters, given.seen)
+            if not bool(output.isfinite().all()):
+                raise FloatingPointError(
+                    "expected finite output of the model, found NaN or infinity; check units and "
+                    "parameters of the input"
+                )
+            outputs.append(output)
+        return outputs
 
 
-def _next(stream: PredictionStream, output: Tensor) -> Prediction | Exception:
-    start = stream.rollout.done
+def _next(stream: PredictionStream, outputs: Sequence[Tensor]) -> Prediction | Exception:
+    start = stream.done
     try:
-        frames, notes = stream.take(output)
-        return Prediction(fields=stream.input.kind.frames(frames, start), notes=notes)
+        block = stream.take(outputs)
+        return stream.prediction(block, start, block.notes)
     except Exception as error:
         return error
 

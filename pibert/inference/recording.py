@@ -43,15 +43,15 @@ def fit_units(
         models: Units by channel of each model that may use it.
         add_note: Takes notes on assumptions and conversions.
     """
-    wanted = {tuple(own.get(name, "1") for name in trajectory.spec.channels) for own in models}
+    wanted = {tuple(each.get(name, "1") for name in trajectory.spec.channels) for each in models}
     stated = trajectory
     if len(wanted) == 1:
-        found: list[str] = []
-        stated = assume_units(trajectory, wanted.pop(), found.append)
-        for text in found:
+        assumed: list[str] = []
+        stated = assume_units(trajectory, wanted.pop(), assumed.append)
+        for text in assumed:
             add_note(Note("units-assumed", text))
-    scaled, own = in_consistent_units(stated), units_of(stated.spec)
-    is_taken = any(units.items() <= own.items() for units in models)
+    scaled, units = in_consistent_units(stated), units_of(stated.spec)
+    is_taken = any(each.items() <= units.items() for each in models)
     # Velocities in m/s may go with coordinates in mm, which no model takes.
     if scaled is stated or (is_taken and scaled.spec.units != stated.spec.units):
         return stated
@@ -92,8 +92,8 @@ def fit_recording(
         notes: Takes the notes on it.
     """
     notes = Notes() if notes is None else notes
-    if (made := predicted_by(trajectory.source)) is not None:
-        notes.add(Note("predicted-input", f"these fields were {made}: they are not ground truth"))
+    if (origin := predicted_by(trajectory.source)) is not None:
+        notes.add(Note("predicted-input", f"these fields were {origin}: they are not ground truth"))
     if any(name not in trajectory.spec.channels for name in spec.channels):
         raise ValueError(
             f"trajectory {trajectory.name!r}: expected the channels {list(spec.channels)} of the "
@@ -103,25 +103,17 @@ def fit_recording(
     view = represent(trajectory, stride=stride, channels=spec.channels)
     fit = fit_units(view, [units_of(spec)], notes.add)
     check_units(fit, spec)
-    found = FittedRecording(
-        fit, spec, history, _known_parameters(fit, spec, parameters or {}, notes), notes
-    )
-    notes.extend(found.assumptions())
-    return found
-
-
-def _known_parameters(
-    fit: Trajectory, spec: FieldSpec, given: Mapping[str, float], notes: Notes
-) -> dict[str, float]:
-    known = spec.parameter_names
-    if unknown := sorted(set(given) - set(known)):
+    names, given = spec.parameter_names, dict(parameters or {})
+    if unknown := sorted(set(given) - set(names)):
         raise ValueError(
             f"--parameter: the model has no {', '.join(unknown)}; it has: "
-            f"{', '.join(known) or 'none'}"
+            f"{', '.join(names) or 'none'}"
         )
-    found = {name: value for name, value in fit.parameters.items() if name in known} | dict(given)
-    notes.extend(unknown_parameters(spec, found, "--parameter {name}=NUMBER"))
-    return found
+    known = {name: value for name, value in fit.parameters.items() if name in names} | given
+    notes.extend(unknown_parameters(spec, known, "--parameter {name}=NUMBER"))
+    recording = FittedRecording(fit, spec, history, known, notes)
+    notes.extend(recording.assumptions())
+    return recording
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,25 +130,24 @@ class FittedRecording:
 
     @property
     def dt(self) -> float:
-        """Time between two frames; counted where nothing states it."""
-        time, own = self.trajectory.time, self.trajectory.spec
-        if own.dt is not None:
-            return own.dt
+        """Time between two frames; 1 if nothing states it."""
+        time, dt = self.trajectory.time, self.trajectory.spec.dt
+        if dt is not None:
+            return dt
         return float(time.diff().median()) if len(time) > 1 else self.spec.dt or 1.0
 
     @property
     def keeps_time_step(self) -> bool:
         """Whether neighbouring frames without a gap are one model step apart."""
-        trajectory, own = self.trajectory, self.spec.dt
-        even = trajectory.spec.dt is not None or trajectory.num_frames == 1
-        same = own is None or math.isclose(own, self.dt, rel_tol=SAME_STEP)
-        return counts_frames(trajectory) or (even and same)
+        trajectory, model_dt = self.trajectory, self.spec.dt
+        is_even = trajectory.spec.dt is not None or trajectory.num_frames == 1
+        is_same = model_dt is None or math.isclose(model_dt, self.dt, rel_tol=SAME_STEP)
+        return counts_frames(trajectory) or (is_even and is_same)
 
     @property
     def time_step(self) -> float:
         """Time from a predicted frame to the next one of a rollout."""
-        own = self.spec.dt
-        return self.dt if self.keeps_time_step or own is None else own
+        return self.dt if self.keeps_time_step else self.spec.dt or self.dt
 
     @property
     def is_predicted(self) -> bool:
@@ -165,18 +156,17 @@ class FittedRecording:
 
     @property
     def _counts_points(self) -> bool:
-        """Whether coordinates are point numbers, as where nothing states them; not the model's."""
+        """Whether coordinates are point numbers, because nothing states them."""
         return counts_points(self.trajectory) and (self.spec.grid.dx, self.spec.grid.dy) != (1, 1)
 
     @property
     def grid(self) -> Grid:
-        """For the predictor; laid over the model's domain where coordinates are point numbers."""
-        own, model = self.trajectory.spec.grid, self.spec.grid
+        """For the predictor; laid over the model's domain if coordinates are point numbers."""
+        grid, model = self.trajectory.spec.grid, self.spec.grid
         if not self._counts_points:
-            return own
-        (ny, nx), (my, mx) = own.shape, model.shape
-        dx, dy = model.dx * mx / nx, model.dy * my / ny
-        return replace(own, dx=dx, dy=dy, sides=model.sides)
+            return grid
+        (ny, nx), (my, mx) = grid.shape, model.shape
+        return replace(grid, dx=model.dx * mx / nx, dy=model.dy * my / ny, sides=model.sides)
 
     def assumptions(self) -> Iterator[Note]:
         """Notes on the spacing and the time step."""
@@ -198,13 +188,13 @@ class FittedRecording:
                 "state it: --dt",
             )
         elif theirs is not None or self.trajectory.num_frames > 1:
-            apart = "not evenly spaced" if theirs is None else f"{theirs:g} apart"
+            spacing = "not evenly spaced" if theirs is None else f"{theirs:g} apart"
             ratio = 0.0 if theirs is None else mine / theirs
             fits = ratio > 1.5 and math.isclose(ratio, round(ratio), rel_tol=0.01)
             yield Note(
                 "time-step",
-                f"the frames are {apart}, the model's time step is {mine:g}: only frames recorded "
-                "at the times of predicted ones count as true frames",
+                f"the frames are {spacing}, the model's time step is {mine:g}: only frames that "
+                "were recorded at the times of predicted ones count as true frames",
                 f"take the frames that fit: --stride {round(ratio)}" if fits else "",
             )
 
@@ -214,19 +204,19 @@ class FittedRecording:
         Stretches end at gaps in time; windows do not cross those.
         """
         pieces = split_at_gaps(Segment(0), self.trajectory.time, self.trajectory.spec.dt)
-        found = {
+        newest = {
             frame: piece.stop
             for piece in pieces
             if piece.stop is not None
             for frame in range(piece.start + self.history - 1, piece.stop)
         }
-        if not found:
+        if not newest:
             longest = max((piece.stop or 0) - piece.start for piece in pieces)
             raise ValueError(
                 f"trajectory {self.trajectory.name!r}: expected at least the {self.history} "
                 f"consecutive frames that the model takes, found {longest}; take a longer recording"
             )
-        return found
+        return newest
 
     def check_start(self, start: int | None) -> tuple[int, int]:
         """The newest frame that the model sees, and the end of its stretch.
@@ -250,10 +240,11 @@ class FittedRecording:
         """
         first = newest[0] - self.history + 1
         fields, known = self._read(slice(first, newest[-1] + 1))
-        for place in (~known.flatten(1).any(1)).nonzero().flatten().tolist():
-            text = f"frame {first + place} holds no finite value at a known point: nothing is "
-            text += "predicted from it"
-            self.notes.add(Note("empty-frame", text, subject=str(first + place)))
+        for row in (~known.flatten(1).any(1)).nonzero().flatten().tolist():
+            number = str(first + row)
+            text = f"frame {number} holds no finite value at a known point: nothing is predicted "
+            text += "from it"
+            self.notes.add(Note("empty-frame", text, subject=number))
         fields = torch.where(known[:, None], fields, 0.0)
         rows = torch.tensor(newest)[:, None] - first + torch.arange(1 - self.history, 1)
         return fields[rows], known[rows].all(1)
@@ -262,12 +253,14 @@ class FittedRecording:
         """Runs of consecutive frames, few enough to hold their windows in memory."""
         _, c, ny, nx = self.trajectory.states.shape
         most = max(1, min(64, (1 << 22) // (self.history * c * ny * nx)))
-        start = 0
-        for place in range(1, len(frames) + 1):
-            ends = place == len(frames) or frames[place] != frames[place - 1] + 1
-            if ends or place - start == most:
-                yield list(frames[start:place])
-                start = place
+        batch: list[int] = []
+        for frame in frames:
+            if batch and (frame != batch[-1] + 1 or len(batch) == most):
+                yield batch
+                batch = []
+            batch.append(frame)
+        if batch:
+            yield batch
 
     def time_after(self, frame: int, steps: int, stop: int) -> float:
         """The time ``steps`` (1 or more) model steps after a frame whose stretch ends at ``stop``.
@@ -284,19 +277,22 @@ class FittedRecording:
             pairs: Newest input frame and number of steps of each.
             stop: First frame after their stretch.
         """
-        places = [self._recorded(frame, steps, stop) for frame, steps in pairs]
-        truth = torch.full((len(places), *self.trajectory.states.shape[1:]), torch.nan)
-        there = [place for place in places if place is not None]
-        if there and places[: len(there)] == list(range(there[0], there[0] + len(there))):
-            truth[: len(there)] = self.truth(slice(there[0], there[-1] + 1))
+        numbers = [self._recorded(frame, steps, stop) for frame, steps in pairs]
+        truth = torch.full((len(numbers), *self.trajectory.states.shape[1:]), torch.nan)
+        recorded = [number for number in numbers if number is not None]
+        if not recorded:
             return truth
-        for row, place in enumerate(places):
-            if place is not None:
-                truth[row] = self.truth(slice(place, place + 1))[0]
+        first, last = recorded[0], recorded[-1]
+        if numbers[: len(recorded)] == list(range(first, last + 1)):  # one read for all
+            truth[: len(recorded)] = self.truth(slice(first, last + 1))
+            return truth
+        for row, number in enumerate(numbers):
+            if number is not None:
+                truth[row] = self.truth(slice(number, number + 1))[0]
         return truth
 
     def _recorded(self, frame: int, steps: int, stop: int) -> int | None:
-        """The frame recorded so many steps later; None where there is none."""
+        """The frame recorded ``steps`` model steps later; None if there is none."""
         if self.is_predicted:
             return None
         if self.keeps_time_step:

@@ -20,11 +20,11 @@ TOLERANCE = 0.01
 
 
 class Regridding:
-    """Fields of the caller on the model's grid, and answers on the caller's.
+    """Fields of the caller on the model's grid, and results on the caller's.
 
     Args:
         shape: Rows and columns of the fields.
-        stated: What the caller says of their grid, if anything.
+        stated: The grid that the caller states, if any.
         model: The grid of the model.
     """
 
@@ -39,10 +39,10 @@ class Regridding:
         self.model = model
         self.is_needed = shape != model.shape
         if self.is_needed:
-            # Sides of the model: they say whether the field goes on across an edge.
-            self._there = Resizer(Grid(shape, sides=model.sides), model.shape)
-            self._back = Resizer(Grid(model.shape, sides=model.sides), shape)
-        self.notes = [*self._resampled(stated is None), *self._scaled(), *self._bounded()]
+            # Sides of the model: they state whether the field continues across an edge.
+            self._to_model = Resizer(Grid(shape, sides=model.sides), model.shape)
+            self._to_caller = Resizer(Grid(model.shape, sides=model.sides), shape)
+        self.notes = list(self._notes(stated is None))
 
     def body(self) -> Bool[Tensor, "y x"]:
         """Points of the caller's grid in the body that it states, or that the model's grid does."""
@@ -50,19 +50,19 @@ class Regridding:
         if self.caller.body is not None:
             body = body | self.caller.body
         if self.model.body is not None:
-            same = not self.is_needed
-            body = body | (self.model.body if same else self._back.resize_body(self.model.body))
+            resize = self._to_caller.resize_body if self.is_needed else lambda body: body
+            body = body | resize(self.model.body)
         return body
 
     def to_model(
         self, fields: Float[Tensor, "b h c y x"], known: Bool[Tensor, "b h y x"]
     ) -> tuple[Float[Tensor, "b h c y2 x2"], Bool[Tensor, "b h y2 x2"]]:
-        """Fields, and what is known of them: points with half of their cell known."""
+        """Fields, and where they are known: at points with half of their cell known."""
         if not self.is_needed:
             return fields, known
-        found = _resized(self._there, fields.flatten(0, 1), known.flatten(0, 1))
-        enough = self._there.resize_valid(known.cpu(), None).to(known.device)
-        return found.unflatten(0, fields.shape[:2]), enough
+        values = _resized(self._to_model, fields.flatten(0, 1), known.flatten(0, 1))
+        enough = self._to_model.resize_valid(known.cpu(), None).to(known.device)
+        return values.unflatten(0, fields.shape[:2]), enough
 
     def to_caller(
         self,
@@ -71,74 +71,68 @@ class Regridding:
         *,
         bounded: bool = False,
     ) -> Float[Tensor, "b t c y2 x2"]:
-        """Answers; guesses at points that the model did not see enter only where nothing else is.
+        """Frames; values at points that the model did not see are used only beside no others.
 
         Args:
             frames: On the model's grid, finite.
             seen: The points that the model saw.
-            bounded: Whether to stay within the range of the frames, as a width must.
+            bounded: Stay within the range of the frames, as widths of intervals must.
         """
         if not self.is_needed:
             return frames
         flat = frames.flatten(0, 1)
         known = seen[:, None].expand(frames.shape[:2] + seen.shape[1:]).flatten(0, 1)
-        found = _resized(self._back, flat, known, bounded)
+        values = _resized(self._to_caller, flat, known, bounded)
         if not bool(known.all()):
-            everything = _resized(self._back, flat, torch.ones_like(known), bounded)
-            found = torch.where(found.isnan(), everything, found)
-        return found.unflatten(0, frames.shape[:2])
+            everything = _resized(self._to_caller, flat, torch.ones_like(known), bounded)
+            values = torch.where(values.isnan(), everything, values)
+        return values.unflatten(0, frames.shape[:2])
 
     def map_to_caller(
         self, values: Float[Tensor, "b y x"], defined: Bool[Tensor, "b y x"]
     ) -> Float[Tensor, "b y2 x2"]:
-        """A map of points; NaN where it is not defined."""
+        """A map over points; NaN where it is not defined."""
         if not self.is_needed:
             return torch.where(defined, values, torch.nan)
-        return _resized(self._back, values[:, None], defined)[:, 0]
+        return _resized(self._to_caller, values[:, None], defined)[:, 0]
 
-    def _resampled(self, assumed: bool) -> Iterator[Note]:
-        if not self.is_needed:
-            return
+    def _notes(self, is_assumed: bool) -> Iterator[Note]:
+        """Notes on how the two grids differ; ``is_assumed``: the caller stated none."""
         caller, model = self.caller, self.model
-        (height, width), (sy, sx) = _extent(caller), caller.shape
-        coarse = (height / min(sy, model.shape[0]), width / min(sx, model.shape[1]))
-        yield Note(
-            "resampled",
-            f"fields on {_points(caller.shape)} points (rows x columns) are resampled to the "
-            f"model's {_points(model.shape)} and results back: structures smaller than two cells "
-            f"of the coarser grid ({2 * coarse[1]:.3g} in x, {2 * coarse[0]:.3g} in y) are lost",
-        )
-        if assumed:
+        (height, width), (model_height, model_width) = _extent(caller), _extent(model)
+        if self.is_needed:
+            rows, columns = (min(a, b) for a, b in zip(caller.shape, model.shape, strict=True))
+            yield Note(
+                "resampled",
+                f"fields on {_points(caller.shape)} points (rows x columns) are resampled to the "
+                f"model's {_points(model.shape)} and results back: structures smaller than two "
+                f"cells of the coarser grid ({2 * width / columns:.3g} in x, "
+                f"{2 * height / rows:.3g} in y) are lost",
+            )
+        if self.is_needed and is_assumed:
             yield Note(
                 "spacing-assumed",
                 "no spacing is stated: assuming that the points cover the model's domain, "
                 f"{width:.4g} x {height:.4g} (width x height)",
                 "pass grid=pibert.Grid(...)",
             )
-
-    def _scaled(self) -> Iterator[Note]:
-        ours, theirs = _extent(self.model), _extent(self.caller)
-        fy, fx = (a / b for a, b in zip(theirs, ours, strict=True))
-        if all(math.isclose(factor, 1, rel_tol=TOLERANCE) for factor in (fy, fx)):
-            return
-        text = (
-            f"the domain of the fields, {theirs[1]:.4g} x {theirs[0]:.4g} (width x height, cells "
-            f"of {self.caller.dx:.4g} x {self.caller.dy:.4g}), differs in size from the model's "
-            f"training domain, {ours[1]:.4g} x {ours[0]:.4g} (cells of {self.model.dx:.4g} x "
-            f"{self.model.dy:.4g}): the flow is seen at another scale, lengths divided by "
-            f"{fx:.4g} in x and {fy:.4g} in y"
-        )
-        if not math.isclose(fx, fy, rel_tol=TOLERANCE):
-            text += ", so its shapes are distorted"
-        yield Note("domain-size", text)
-
-    def _bounded(self) -> Iterator[Note]:
-        ours, theirs = self.model.sides, self.caller.sides
-        if theirs != ours and set(theirs) != {Boundary.OPEN}:  # open: nothing is stated
+        fx, fy = width / model_width, height / model_height
+        if not all(math.isclose(factor, 1, rel_tol=TOLERANCE) for factor in (fx, fy)):
+            text = (
+                f"the domain of the fields, {width:.4g} x {height:.4g} (width x height, cells of "
+                f"{caller.dx:.4g} x {caller.dy:.4g}), differs in size from the model's training "
+                f"domain, {model_width:.4g} x {model_height:.4g} (cells of {model.dx:.4g} x "
+                f"{model.dy:.4g}): the model sees the flow at another scale, lengths divided by "
+                f"{fx:.4g} in x and {fy:.4g} in y"
+            )
+            if not math.isclose(fx, fy, rel_tol=TOLERANCE):
+                text += ", so its shapes are distorted"
+            yield Note("domain-size", text)
+        if caller.sides != model.sides and set(caller.sides) != {Boundary.OPEN}:  # open: not stated
             yield Note(
                 "boundaries",
-                f"the sides of the fields (left, right, bottom, top) are {', '.join(theirs)}, "
-                f"those of the model's training data {', '.join(ours)}",
+                f"the sides of the fields (left, right, bottom, top) are {', '.join(caller.sides)},"
+                f" those of the model's training data {', '.join(model.sides)}",
             )
 
 

@@ -1,6 +1,6 @@
 """Content types: arrays to and from JSON, npy and safetensors, and answers as bytes or streams.
 
-What is read is checked before memory is taken for it. Nothing is unpickled: an npy file of Python
+Declared sizes are checked before memory is allocated. Nothing is unpickled: an npy file of Python
 objects is refused by its header.
 """
 
@@ -27,7 +27,7 @@ STREAMS = {
 }
 """Content type of a stream of blocks of each kind."""
 MOST_NUMBERS = 500_000
-"""In an answer, or a block of one, as JSON: encoding it blocks all other requests meanwhile."""
+"""In an answer, or a block of one, as JSON: encoding it blocks all other requests."""
 NPY_MAGIC = b"\x93NUMPY"
 _NUMBERS = "biufc"
 _HEADERS = {
@@ -42,7 +42,7 @@ class Answer:
     """Arrays and plain facts by name. ``a.b`` in a name is a member b of an object a in JSON."""
 
     arrays: dict[str, np.ndarray]
-    """The first one is what an npy file holds."""
+    """The first one is the content of an npy file."""
     facts: dict[str, Any] = field(default_factory=dict)
     """Plain JSON, all numbers finite."""
 
@@ -60,7 +60,7 @@ def encode(answer: Answer, kind: str) -> bytes:
         raise Refusal(
             "too_large",
             f"expected an answer of at most {MOST_NUMBERS:,} numbers as JSON, found {count:,}; ask "
-            f"for less, or for safetensors with the header Accept: {SAFETENSORS}",
+            f"for less, or for safetensors: Accept: {SAFETENSORS}",
         )
     whole: dict[str, Any] = {}
     values = answer.facts | {name: _as_lists(array) for name, array in answer.arrays.items()}
@@ -86,26 +86,26 @@ def _as_lists(array: np.ndarray) -> Any:
 
 
 def frame_block(answer: Answer, kind: str) -> tuple[bytes, bytes]:
-    """One block of a stream; in two pieces, as joining them would copy all of it."""
+    """One block of a stream, in two pieces: joining them would copy it."""
     data = encode(answer, kind)
     return (data, b"\n") if kind == JSON else (struct.pack("<I", len(data)), data)
 
 
 def frame_end(frames: int, kind: str) -> bytes:
-    """What ends a stream that is complete."""
+    """The end of a complete stream."""
     if kind == JSON:
         return as_json({"end": True, "frames": frames}) + b"\n"
     return struct.pack("<I", _END)
 
 
 def frame_error(refusal: Refusal, kind: str) -> bytes:
-    """What ends a stream that is not complete."""
+    """The end of a stream that is not complete."""
     text = as_json(refusal.plain())
     return text + b"\n" if kind == JSON else struct.pack("<II", _ERROR, len(text)) + text
 
 
 def choose_kind(accept: str | None, default: str, allowed: Sequence[str], streams: bool) -> str:
-    """The kind of answer that an Accept header prefers; ``default`` where it does not care."""
+    """The kind of answer that an Accept header prefers; ``default`` if it has no preference."""
     if accept is None or not accept.strip():
         return default
     weights: dict[str, float] = {}
@@ -121,7 +121,7 @@ def choose_kind(accept: str | None, default: str, allowed: Sequence[str], stream
     if not weight(best) > 0:
         raise Refusal(
             "not_acceptable",
-            f"this can be answered as {', '.join(allowed)}, found Accept: {accept}",
+            f"expected Accept to allow {', '.join(allowed)}, found {accept}",
         )
     return best
 

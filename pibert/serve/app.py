@@ -1,9 +1,8 @@
-"""The routes of the server (docs/serving.md), and errors in them as answers."""
+"""The routes of the server (docs/serving.md)."""
 
 import asyncio
 import contextlib
 import functools
-import mimetypes
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import StreamingResponse
+from fastapi.responses import FileResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from pibert import __version__
@@ -39,27 +38,27 @@ from pibert.serve.worker import Job, Worker
 
 PAGE = Path(__file__).parent / "page"
 THREADS = 4
-"""That read and write bodies."""
+"""Threads that read and write bodies."""
 READING = 20.0
 """Seconds that opening a file may take."""
 DECODED = {JSON: 24, NPY: 2, SAFETENSORS: 2}
 """Bytes that reading takes per byte of a body; empty objects in JSON take most."""
 READ, UNPACKED = 3, 32
-"""Times the size of frames that reading and encoding them takes; frames of a file by its size."""
+"""Memory of reading and encoding frames over their size; size of frames over that of their file."""
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class Service:
-    """What the routes do.
+    """The routes.
 
     Args:
         workers: Of the models, by name.
-        recordings: That are offered.
+        recordings: Offered by the server.
         limits: Of a request.
         budget: Of all requests together; the workers have the same.
         metrics: Of the server.
-        is_stopping: Tells whether the server stops.
+        is_stopping: Whether the server stops.
     """
 
     def __init__(
@@ -74,10 +73,13 @@ class Service:
         self._workers, self._recordings, self._budget = workers, recordings, budget
         self._limits, self._metrics, self._is_stopping = limits, metrics, is_stopping
         self._bodies = Budget(limits.bodies)
-        self._opening = asyncio.Semaphore(THREADS // 2)  # the others go on meanwhile
+        self._opening = asyncio.Semaphore(THREADS // 2)  # leaves threads for other requests
         self._threads = ThreadPoolExecutor(THREADS, "bodies")
         self._models = as_json([worker.served.describe() for worker in workers.values()])
         self._samples = as_json(recordings.describe())
+        for name, worker in workers.items():
+            metrics.queues.labels(name).set_function(worker.__len__)
+        metrics.memory.set_function(lambda: self._bodies.used + budget.used)
 
     async def health(self) -> Response:
         return _json({"status": "alive"})
@@ -90,9 +92,7 @@ class Service:
         return _json({"status": "ready"})
 
     async def metrics(self) -> Response:
-        queues = {name: len(worker) for name, worker in self._workers.items()}
-        text = self._metrics.text(queues, self._bodies.used + self._budget.used)
-        return Response(text, media_type="text/plain; version=0.0.4")
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def models(self) -> Response:
         return Response(self._models, media_type=JSON)
@@ -112,7 +112,7 @@ class Service:
         async with contextlib.AsyncExitStack() as stack:
             size = self._recordings.size(id, start, stop, limit)
             hold = await stack.enter_async_context(self._budget.hold(READ * size))
-            answer = await self._aside(self._recordings.read, id, start, stop, limit)
+            answer = await self._in_thread(self._recordings.read, id, start, stop, limit)
             return await self._answer(answer, kind, hold, stack)
 
     async def open(self, request: Request, query: Annotated[OpenQuery, Query()]) -> Response:
@@ -124,7 +124,7 @@ class Service:
                 size = min(self._limits.unpacked, UNPACKED * len(body))
                 hold = await stack.enter_async_context(self._budget.hold(READ * size))
                 async with self._opening:
-                    answer = await self._aside(
+                    answer = await self._in_thread(
                         functools.partial(open_file, name=query.name, hints=hints),
                         body,
                         query.trajectory,
@@ -152,16 +152,16 @@ class Service:
             return _Stream(blocks, STREAMS[kind], stack.pop_all())
 
     async def _frame(self, block: Answer, start: int, kind: str) -> list[bytes]:
-        placed = Answer(block.arrays, {"start": start} | block.facts)
-        return list(await self._aside(frame_block, placed, kind))
+        numbered = Answer(block.arrays, {"start": start} | block.facts)
+        return list(await self._in_thread(frame_block, numbered, kind))
 
     async def _stream(
         self, job: Job, worker: Worker, done: int, data: list[bytes], kind: str
     ) -> AsyncIterator[bytes]:
-        """The pieces of a rollout, whose first ``done`` frames are in ``data``."""
+        """The bytes of a rollout, whose first ``done`` frames are in ``data``."""
         try:
             while True:
-                while data:  # each piece is freed as soon as it was sent
+                while data:  # each is freed as soon as it was sent
                     yield data.pop(0)
                 if done >= job.steps:
                     break
@@ -186,14 +186,16 @@ class Service:
     async def _begun(
         self, request: Request, route: str, kind: str
     ) -> AsyncIterator[tuple[Job, Worker, Answer]]:
-        """The job that a request asks for with its first block, until nobody waits for it."""
+        """The job of a request, its worker and its first block."""
         most = self._limits.json_body if kind == JSON else self._limits.body
         async with contextlib.AsyncExitStack() as stack:
-            # A job that has begun does not need the body any more.
+            # A job that has started does not need the body any more.
             async with read_body(request, most, self._bodies) as body:
                 query = request.query_params.multi_items()
                 async with self._budget.hold(DECODED[kind] * len(body)):
-                    wanted = await self._aside(read_request, route, kind, body, query, self._limits)
+                    wanted = await self._in_thread(
+                        read_request, route, kind, body, query, self._limits
+                    )
                 worker, job = self._find(wanted), Job(wanted)
                 del body, wanted
                 stack.callback(worker.leave, job)
@@ -214,38 +216,41 @@ class Service:
         return await self.page("index.html")
 
     async def page(self, file: str) -> Response:
-        # Looked up among the files that are there, never joined to a path.
-        files = {path.name: path for path in PAGE.iterdir()} if PAGE.is_dir() else {}
-        if file not in files or not files[file].is_file():
+        # Looked up in a list of files, never joined to a path.
+        files = {path.name: path for path in PAGE.iterdir() if path.is_file()}
+        if file not in files:
             raise Refusal("not_found", "there is nothing at this address")
-        kind = mimetypes.guess_type(file)[0] or "application/octet-stream"
-        return Response(files[file].read_bytes(), media_type=kind)
+        return FileResponse(files[file])
 
     async def _answer(
         self, answer: Answer, kind: str, hold: Hold, stack: contextlib.AsyncExitStack
     ) -> Response:
-        """An answer of which only the bytes count until they were sent, when ``stack`` is left."""
-        data = await self._aside(encode, answer, kind)
+        """An answer whose bytes count until they are sent, when ``stack`` is left."""
+        data = await self._in_thread(encode, answer, kind)
         hold.resize(len(data))
-        return _Stream(_once_over(data), kind, stack.pop_all(), len(data))
 
-    async def _aside(self, function: Callable[..., Found], *arguments: Any) -> Found:
-        """Run something that takes long in a thread, so that others are answered meanwhile.
+        async def whole() -> AsyncIterator[bytes]:
+            yield data
 
-        A thread cannot be stopped: what it uses is in use until it ends, also if nobody waits.
+        return _Stream(whole(), kind, stack.pop_all(), len(data))
+
+    async def _in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Run a function in a thread, so that other requests are answered meanwhile.
+
+        A thread cannot be stopped: its memory is in use until it ends, even if nobody waits.
         """
         running = self._threads.submit(function, *arguments)
-        found = asyncio.wrap_future(running)
+        result = asyncio.wrap_future(running)
         try:
-            return await asyncio.shield(found)
+            return await asyncio.shield(result)
         except asyncio.CancelledError:
             if not running.cancel():
-                await asyncio.gather(found, return_exceptions=True)
+                await asyncio.gather(result, return_exceptions=True)
             raise
 
 
 class _Stream(StreamingResponse):
-    """A stream that gives back what it holds, also if nobody reads a first byte of it."""
+    """A stream that releases what it holds, even if nobody reads its first byte."""
 
     def __init__(
         self,
@@ -264,7 +269,7 @@ class _Stream(StreamingResponse):
 
 
 def make_app(service: Service) -> FastAPI:
-    """The routes, each with its part of the OpenAPI description."""
+    """The web application, with its OpenAPI description."""
     app = FastAPI(
         title="PIBERT",
         version=__version__,
@@ -301,7 +306,7 @@ def make_app(service: Service) -> FastAPI:
 async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][1:])
+        where = ".".join(map(str, first["loc"][1:]))
         error = Refusal("invalid", f"{where}: {first['msg']}")
     elif not isinstance(error, Refusal):
         error = Refusal("internal", FAULT)
@@ -327,10 +332,6 @@ HANDLERS: dict[Any, Any] = {
 
 def _frames(block: Answer) -> int:
     return int(block.arrays["prediction"].shape[-4])
-
-
-async def _once_over(data: bytes) -> AsyncIterator[bytes]:
-    yield data
 
 
 def _content_type(request: Request, allowed: tuple[str, ...]) -> str:

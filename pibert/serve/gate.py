@@ -1,14 +1,14 @@
-"""What every request passes: who may call, how long it may take, how much is read, what is counted.
+"""ASGI middleware around the routes: access, time limits, slow and departed clients, metrics.
 
-The gate stands outside the web framework, so that a request is refused before its body is read, and
-ended when its client has gone or does not take the answer.
+It refuses a request before its body is read, and ends one whose client has gone or does not read
+the answer.
 """
 
 import asyncio
 import contextlib
 import hmac
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from typing import Any
 
 from fastapi import Request, Response
@@ -39,18 +39,18 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 BODY_PAUSE, BODY_RATE = 20.0, 50_000
-"""Seconds that a body may lag behind a client that sends so many bytes a second."""
+"""Seconds that a body may lag behind this number of bytes per second."""
 LINGER, MOST_DRAINED = 1.0, 64 * MB
-"""Seconds and bytes that a refused client may go on sending."""
+"""Seconds and bytes that a refused client may continue to send."""
 PIECE, PAUSE = 262_144, 30.0
-"""Bytes of an answer that are sent at once, and seconds in which a client must take as many."""
+"""Bytes of an answer that are sent at once, and seconds in which a client must read as many."""
 DEPARTED = 499
-"""Status in the metrics of a request whose client went away; there is no answer."""
+"""Status in the metrics of a request whose client went away."""
 REFUSED = "pibert.refused"
-"""Where the inner application notes in the scope with which code it refused a request."""
+"""Key in the scope for the code with which the routes refused a request."""
 _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 _GUARDED = ("/metrics", "/models", "/openapi.json", "/v1/")
-"""What needs the token: everything but the page, /health and /ready."""
+"""Paths that need the token: everything but the page, /health and /ready."""
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _SAMPLES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
@@ -58,62 +58,40 @@ disable_created_metrics()  # one more series for each counter, of no use here
 
 
 class Metrics:
-    """Counters of the server for Prometheus; every thread may add to them."""
+    """Metrics of the server for Prometheus; every thread may add to them."""
 
     def __init__(self) -> None:
-        own = self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "pibert_requests", "Requests.", ("route", "method", "status"), registry=own
+        self._registry = CollectorRegistry()
+
+        def add(kind: Any, name: str, text: str, *labels: str, **options: Any) -> Any:
+            return kind(f"pibert_{name}", text, labels, registry=self._registry, **options)
+
+        self.requests = add(Counter, "requests", "Requests.", "route", "method", "status")
+        self.rejected = add(Counter, "rejected", "Refused requests.", "code")
+        self.seconds = add(
+            Histogram, "request_seconds", "Time per request.", "route", buckets=_SECONDS
         )
-        self._seconds = Histogram(
-            "pibert_request_seconds",
-            "Time per request.",
-            ("route",),
-            registry=own,
-            buckets=_SECONDS,
+        self.batches = add(
+            Histogram, "batch_samples", "Samples per step.", "model", buckets=_SAMPLES
         )
-        self._batches = Histogram(
-            "pibert_batch_samples", "Samples per step.", ("model",), registry=own, buckets=_SAMPLES
-        )
-        self._queues = Gauge(
-            "pibert_queue_requests", "Requests that wait or run.", ("model",), registry=own
-        )
-        self._memory = Gauge("pibert_memory_bytes", "Memory of all requests.", registry=own)
-        self._rejected = Counter("pibert_rejected", "Refused requests.", ("code",), registry=own)
+        self.queues = add(Gauge, "queue_requests", "Requests that wait or run.", "model")
+        self.memory = add(Gauge, "memory_bytes", "Memory of all requests.")
 
-    def observe_request(self, route: str, method: str, status: int, seconds: float) -> None:
-        self._requests.labels(route, method, str(status)).inc()
-        self._seconds.labels(route).observe(seconds)
-
-    def observe_batch(self, model: str, samples: int) -> None:
-        self._batches.labels(model).observe(samples)
-
-    def count_rejected(self, code: str) -> None:
-        self._rejected.labels(code).inc()
-
-    def text(self, queues: Mapping[str, int], memory: int) -> str:
-        """All metrics in Prometheus' text format.
-
-        Args:
-            queues: Requests of each model that wait or run.
-            memory: Bytes of the memory budget in use.
-        """
-        for model, length in queues.items():
-            self._queues.labels(model).set(length)
-        self._memory.set(memory)
-        return generate_latest(self._registry).decode()
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
 
 
 class Gate:
-    """An ASGI application around another one.
+    """Middleware around the routes.
 
     Args:
-        app: The inner one.
+        app: The routes.
         metrics: Counts every request.
         seconds: A request may take.
         token: Callers must have it, if there is one.
-        hosts: Names that the server may be called by; None: any. A page of another site can have
-            its own name lead to a loopback address, and would read what is served there.
+        hosts: Names that the server may be called by; None: any. A page of another site can point
+            its own name to a loopback address to read what is served there.
     """
 
     def __init__(
@@ -172,16 +150,17 @@ class Gate:
             await refuse(refusal)
         except TimeoutError:
             code = "timeout"
-            if not status:  # else it is too late to say it: the connection is cut
+            if not status:  # else the answer has begun: the connection is cut
                 await refuse(Refusal(code, f"expected to be done in {self._seconds:g} s, was not"))
         finally:
             self.num_requests -= 1
             route = getattr(scope.get("route"), "path", "other")
             seconds = time.monotonic() - started
             method = scope["method"] if scope["method"] in _METHODS else "other"
-            self._metrics.observe_request(route, method, status, seconds)
+            self._metrics.requests.labels(route, method, str(status)).inc()
+            self._metrics.seconds.labels(route).observe(seconds)
             if code := code or scope.get(REFUSED):
-                self._metrics.count_rejected(code)
+                self._metrics.rejected.labels(code).inc()
 
     def _check(self, scope: Any) -> None:
         headers = Headers(scope=scope)
@@ -205,14 +184,8 @@ class Gate:
 
 @contextlib.asynccontextmanager
 async def read_body(request: Request, most: int, bodies: Budget) -> AsyncIterator[bytes]:
-    """The body of a request; its bytes count until the block is left.
-
-    Args:
-        request: Of which nothing was read yet.
-        most: Bytes that it may have.
-        bodies: The memory of all bodies together.
-    """
-    hold, parts = Hold(bodies, 0), list[bytes]()
+    """The body of a request of at most ``most`` bytes, which count until the block is left."""
+    hold, pieces = Hold(bodies, 0), list[bytes]()
 
     def check(size: int) -> None:
         if size > most:
@@ -230,11 +203,11 @@ async def read_body(request: Request, most: int, bodies: Budget) -> AsyncIterato
             now = asyncio.get_running_loop().time
             deadline = now() + BODY_PAUSE
             async with asyncio.timeout_at(deadline) as limit:
-                async for part in request.stream():
-                    hold.resize(hold.size + len(part))
+                async for piece in request.stream():
+                    hold.resize(hold.size + len(piece))
                     check(hold.size)
-                    parts.append(part)
-                    deadline = min(deadline + len(part) / BODY_RATE, now() + BODY_PAUSE)
+                    pieces.append(piece)
+                    deadline = min(deadline + len(piece) / BODY_RATE, now() + BODY_PAUSE)
                     limit.reschedule(deadline)
         except TimeoutError:
             raise Refusal(
@@ -244,14 +217,14 @@ async def read_body(request: Request, most: int, bodies: Budget) -> AsyncIterato
             ) from None
         except ClientDisconnect:
             raise Refusal("malformed", f"the body was cut after {hold.size} bytes") from None
-        parts = [b"".join(parts)]
-        yield parts.pop()  # held by the caller alone, who may free it early
+        pieces = [b"".join(pieces)]
+        yield pieces.pop()  # held by the caller alone, who may free it early
     finally:
         hold.release()
 
 
 class _Body:
-    """The body of a request on its way, to know whether all of it was read."""
+    """Knows whether all of the body of a request was read."""
 
     def __init__(self, receive: Any) -> None:
         self._receive, self._whole = receive, asyncio.Event()
@@ -263,7 +236,7 @@ class _Body:
         return message
 
     async def departed(self) -> None:
-        """Wait until the client goes, after all of the body was read."""
+        """Wait until the client goes, once the body was read."""
         await self._whole.wait()
         while (await self._receive())["type"] != "http.disconnect":
             pass
@@ -271,8 +244,7 @@ class _Body:
     async def drained(self, scope: Any) -> bool:
         """Whether the body has been read, after a last try.
 
-        A connection that is closed while the client sends is reset, and the client may not get to
-        see the answer.
+        If a connection is closed while the client sends, the client may never see the answer.
         """
         if not self._whole.is_set() and "expect" not in Headers(scope=scope):
             size = 0
@@ -284,7 +256,7 @@ class _Body:
 
 
 async def _until(work: Coroutine[Any, Any, None], *ends: Coroutine[Any, Any, Any]) -> bool:
-    """Carry out some work, unless something else ends first; returns whether it was done."""
+    """Run ``work`` unless one of ``ends`` finishes first; returns whether it was done."""
     task, *others = (asyncio.ensure_future(coroutine) for coroutine in (work, *ends))
     try:
         await asyncio.wait((task, *others), return_when=asyncio.FIRST_COMPLETED)
@@ -296,7 +268,7 @@ async def _until(work: Coroutine[Any, Any, None], *ends: Coroutine[Any, Any, Any
 
 
 def _pieces(message: Any) -> Iterator[Any]:
-    """A message as several, so that what waits in the server for a slow client stays small."""
+    """Split a message, so that little data waits in the server for a slow client."""
     body = message.get("body", b"")
     if len(body) <= PIECE:
         yield message

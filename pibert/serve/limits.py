@@ -1,16 +1,17 @@
-"""What a request may ask for, the memory of all requests together, and refusals.
+"""Limits of requests, the memory budget of all requests together, and refusals.
 
-Work and answers are counted from before memory is taken until the last byte is sent or the client
-has gone. The models themselves, and the activations of one model step, are not counted.
+Work and answers count from before memory is allocated until the last byte is sent or the client has
+gone. The models and the activations of one model step do not count.
 """
 
 import asyncio
 import contextlib
 import ctypes
 import gc
+import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,8 +70,18 @@ class Refusal(Exception):
         return {"error": {"code": self.code, "message": self.message}}
 
 
+def check_frame_size(shape: Sequence[int], limit: int) -> None:
+    """Refuse frames (channel, y, x) that are too large."""
+    if max(shape[1:]) > SIDE or 4 * math.prod(shape) > limit:
+        raise Refusal(
+            "too_large",
+            f"expected at most {SIDE} rows and columns, and a frame of {limit / MB:.0f} MB, found "
+            f"frames (channel, y, x) of shape {tuple(shape)}",
+        )
+
+
 def refusal_of(error: Exception) -> Refusal:
-    """What the client is told of an error in a prediction; internal errors stay private."""
+    """The error of a prediction as the client sees it; internal errors stay private."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, FloatingPointError):
@@ -82,7 +93,7 @@ def refusal_of(error: Exception) -> Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of requests, checked before anything of that size is made."""
+    """Limits of requests, checked before anything of that size is allocated."""
 
     body: int = 64 * MB
     """Bytes of a request body."""
@@ -97,7 +108,7 @@ class Limits:
     memory: int = SHARE * 64 * MB
     """Bytes of all requests together: bodies, work and answers that are not sent yet."""
     batch: int = 16
-    """Samples of one model step, which may join several requests."""
+    """Samples of one model step, of one or several requests."""
     wait: float = 0.005
     """Seconds that a new request waits for others to join it."""
 
@@ -118,7 +129,7 @@ class Limits:
 
     @property
     def json_body(self) -> int:
-        """Bytes of a JSON body: a number takes few bytes as text, but many once it is read."""
+        """Bytes of a JSON body, which takes much more memory once it is parsed."""
         return max(1, self.body // 4)
 
     @property
@@ -128,12 +139,17 @@ class Limits:
 
     @property
     def bodies(self) -> int:
-        """Bytes of all incoming bodies together; the rest of ``memory`` is for work."""
+        """Bytes of all incoming bodies together."""
         return self.memory // 4
+
+    @property
+    def work(self) -> int:
+        """Bytes of work and answers."""
+        return self.memory - self.bodies
 
 
 class Budget:
-    """Bytes for work and answers; every thread may take and return some."""
+    """A number of bytes, from which every thread may take some."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -155,7 +171,7 @@ class Budget:
             )
 
     def try_hold(self, size: int) -> "Hold | None":
-        """Take so many bytes, unless others have them."""
+        """Take ``size`` bytes; None if they are not free."""
         with self._lock:
             if self._used + size > self.total:
                 return None
@@ -164,7 +180,7 @@ class Budget:
 
     @contextlib.asynccontextmanager
     async def hold(self, size: int) -> "AsyncIterator[Hold]":
-        """Wait until so many bytes are free, and take them until the block is left."""
+        """Wait until ``size`` bytes are free, and take them until the block is left."""
         self.check(size)
         while (held := self.try_hold(size)) is None:
             await asyncio.sleep(POLL)
@@ -185,17 +201,12 @@ class Hold:
         self._budget, self.size = budget, size
 
     def resize(self, size: int) -> None:
-        """Count what is in use now, even if it is more than the budget has left."""
+        """Change the number of bytes, even beyond what the budget has left."""
         self._budget.add(size - self.size)
         self.size = size
 
     def release(self) -> None:
         self.resize(0)
-
-
-def make_budget(limits: Limits) -> Budget:
-    """The budget for all but incoming bodies, which have their own share."""
-    return Budget(limits.memory - limits.bodies)
 
 
 class Returner:
@@ -214,11 +225,7 @@ class Returner:
             self._trim = ctypes.CDLL("libc.so.6").malloc_trim
 
     def tick(self, num_requests: int) -> None:
-        """Return memory soon after the last request, and now and then under constant load.
-
-        Args:
-            num_requests: Requests under way.
-        """
+        """Return memory soon after the last of the requests, and regularly under constant load."""
         # A model may still work for a client that has gone.
         is_busy, now = num_requests > 0 or self._budget.used > 0, time.monotonic()
         if (self._is_due and not is_busy) or (is_busy and now - self._last > INTERVAL):

@@ -1,7 +1,6 @@
-"""A served model: its predictor, its prediction intervals if it is calibrated, what it costs."""
+"""A served model: its predictor, its calibration, and the memory that a request takes."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,9 +9,9 @@ import numpy as np
 import torch
 
 from pibert.fields import Grid, Parameter
-from pibert.inference import Predictor
-from pibert.inference.model_card import require_head
-from pibert.notes import warn
+from pibert.inference import CalibratedPredictor, Prediction, Predictor
+from pibert.inference.predictor import PredictionStream
+from pibert.notes import Note
 from pibert.serve.answers import Answer
 from pibert.serve.limits import MB
 from pibert.serve.schemas import PredictRequest
@@ -20,7 +19,7 @@ from pibert.serve.schemas import PredictRequest
 SAMPLE = "sample.h5"
 """Recordings in the folder of a model, which the server offers."""
 MOST_AHEAD, AHEAD = 4, 8 * MB
-"""Blocks, and bytes of blocks, that may lie unread before a job stands back; one always may."""
+"""Unread blocks, and bytes of them, after which a job pauses; one block is always allowed."""
 _MAPS = ("bias", "bias_map", "attention", "attention_map", "parameter_attention", "gate_map")
 
 
@@ -30,13 +29,16 @@ class Served:
 
     name: str
     predictor: Predictor
-    folder: Path | None
-    """Where more about it may lie; None for a weights file that was named itself."""
-    trusted: Any = None
-    """Its ``pibert.inference.CalibratedPredictor``, if it is calibrated."""
+    path: Path
+    """Its folder, or a weights file."""
+    calibrated: CalibratedPredictor | None = None
+
+    @property
+    def folder(self) -> Path:
+        return self.path if self.path.is_dir() else self.path.parent
 
     def facts(self) -> dict[str, Any]:
-        """What every answer says of the model."""
+        """What every answer states about the model."""
         spec = self.predictor.spec
         return {
             "model": self.name,
@@ -45,89 +47,61 @@ class Served:
             "dt": spec.dt,
         }
 
-    def check(self, request: PredictRequest) -> None:
-        """Refuse what this model cannot do, before it is tried."""
+    def stream(self, request: PredictRequest) -> tuple[PredictionStream, list[Note]]:
+        """The rollout that a request asks for, and the notes on it."""
         if request.consistency:
-            require_head(self.predictor.model, self.predictor.card, "consistency")
-        if request.level is not None and self.trusted is None:
+            self.predictor.require_head("consistency")
+        steps = request.steps or self.predictor.horizon
+        given = self.predictor.prepare(
+            request.fields, request.parameters, request.mask, grid=request.grid
+        )
+        if request.level is None:
+            return self.predictor.stream(given, steps), list(given.notes)
+        if self.calibrated is None:
             raise ValueError(
                 f"level: model {self.name!r} has no calibration; leave level out, or make one "
                 "with pibert calibrate"
             )
+        stream = self.calibrated.stream(given, steps, level=request.level, beyond="nan")
+        leads, model_grid = self.calibrated.calibration.leads, self.predictor.spec.grid
+        notes = list(given.notes)
+        if steps > leads:
+            text = f"prediction intervals for the first {leads} of {steps} frames, as calibrated"
+            notes.append(Note("calibrated-leads", text))
+        if not _same_cells(given.regridding.caller, model_grid):
+            rows, columns = model_grid.shape
+            text = (
+                "prediction intervals and out-of-distribution warning were calibrated on the "
+                f"model's grid ({rows} x {columns} points, cells of {model_grid.dx:.4g} x "
+                f"{model_grid.dy:.4g}): coverage on another grid is unknown"
+            )
+            notes.append(Note("calibrated-grid", text))
+        return stream, notes
 
-    def explain(self, request: PredictRequest) -> Answer:
-        """What the model looked at."""
+    def explain(self, request: PredictRequest) -> tuple[Answer, tuple[Note, ...]]:
+        """What the model attended to, and the notes on it."""
         found = self.predictor.explain(
             request.fields, request.parameters, request.mask, grid=request.grid
         )
-        for note in found.notes:
-            warn(note)
         arrays = {"prediction": found.prediction}
         for group in ("input_residuals", "prediction_residuals"):
             arrays |= {f"{group}.{term}": value for term, value in getattr(found, group).items()}
         arrays |= {name: getattr(found, name) for name in (*_MAPS, "consistency")}
         facts = {} if found.gate is None else {"gate": found.gate}
-        return Answer({n: np.asarray(v) for n, v in arrays.items() if v is not None}, facts)
-
-    def bars(self, request: PredictRequest, steps: int) -> Iterator[Answer]:
-        """Blocks of a rollout with prediction intervals; the request is checked at once.
-
-        Intervals are NaN after the last lead time that was calibrated.
-        """
-        leads = self.trusted.calibration.leads
-        if steps > leads:
-            warn(f"prediction intervals for the first {leads} of {steps} frames, as calibrated")
-        shape, own = request.fields.shape[-2:], self.predictor.spec.grid
-        if shape != own.shape or (request.grid is not None and not _same_cells(request.grid, own)):
-            warn(
-                "prediction intervals and out-of-distribution warning were calibrated on the "
-                f"model's grid ({own.shape[0]} x {own.shape[1]} points, cells of {own.dx:.4g} x "
-                f"{own.dy:.4g}): coverage on another grid is unknown"
-            )
-        blocks = self.trusted.iterate(
-            request.fields,
-            steps,
-            request.parameters,
-            request.mask,
-            level=request.level,
-            beyond="last",
-            grid=request.grid,
-        )
-
-        def answers() -> Iterator[Answer]:
-            for place, block in enumerate(blocks):
-                for note in block.notes:
-                    warn(note)
-                ends = {name: getattr(block.intervals, name) for name in ("low", "high")}
-                arrays = {"prediction": block.fields, **ends}
-                calibrated = max(0, leads - place * self.predictor.horizon)
-                for name in ("low", "high"):
-                    arrays[name][..., calibrated:, :, :, :] = np.nan
-                facts: dict[str, Any] = {}
-                if place == 0:
-                    ood = block.ood
-                    arrays["alarm.p"] = np.asarray(ood.p)
-                    arrays["alarm.raised"] = np.asarray(ood.flagged, bool)
-                    arrays["alarm.limited"] = np.asarray(ood.limited, bool)
-                    facts = {"level": request.level, "alarm.parts": list(ood.reasons)}
-                    facts["alarm.lowest"] = ood.lowest_p
-                    if block.consistency is not None:
-                        arrays["consistency"] = np.asarray(block.consistency)
-                yield Answer(arrays, facts)
-
-        return answers()
+        whole = {name: np.asarray(v) for name, v in arrays.items() if v is not None}
+        return Answer(whole, facts), found.notes
 
     def describe(self) -> dict[str, Any]:
         """Its entry in the list of models."""
         predictor, spec, card = self.predictor, self.predictor.spec, self.predictor.card
         grid, normalizer = spec.grid, predictor.normalizer
         calibration = None
-        if self.trusted is not None:
-            own = self.trusted.calibration
+        if self.calibrated is not None:
+            found = self.calibrated.calibration
             calibration = {
-                "leads": own.leads,
-                "highest_level": own.highest_level,
-                "assumption": own.assumption(),
+                "leads": found.leads,
+                "highest_level": found.highest_level,
+                "assumption": found.assumption(),
             }
         return {
             "name": self.name,
@@ -162,9 +136,9 @@ class Cost(NamedTuple):
     start: int
     """While its fields are checked, resampled and standardised."""
     blocks: int
-    """After that, while its blocks are made, encoded, read and sent."""
+    """After that, while its blocks are computed, encoded, read and sent."""
     ahead: int
-    """Number of blocks that may lie unread."""
+    """Number of blocks that may be unread."""
 
 
 def cost_of(request: PredictRequest, predictor: Predictor) -> Cost:
@@ -180,7 +154,7 @@ def cost_of(request: PredictRequest, predictor: Predictor) -> Cost:
     # Resampling to the model's grid and back: eight matrices along each axis, in double precision.
     weights = 64 * sum(n * m for n, m in zip(request.fields.shape[-2:], shape, strict=False))
     block, kept = fields * horizon // history, 4 * window + weights
-    if request.level is not None:  # intervals: three arrays of frames, and the input is kept
+    if request.level is not None:  # intervals: three arrays of frames
         block, kept = 3 * block, kept + 3 * fields
     if request.route == "explain":  # maps of the input and of the prediction
         kept += 12 * (fields + block)
@@ -191,9 +165,27 @@ def cost_of(request: PredictRequest, predictor: Predictor) -> Cost:
     return Cost(start, (ahead + (16 if has_gaps else 7)) * block + kept, ahead)
 
 
-def _same_cells(one: Grid, other: Grid) -> bool:
-    pairs = ((one.dx, other.dx), (one.dy, other.dy))
-    return all(math.isclose(a, b, rel_tol=1e-3) for a, b in pairs)
+def answer_of(prediction: Prediction, is_first: bool) -> Answer:
+    """A block of a rollout; the first one has the out-of-distribution warning."""
+    arrays, facts = {"prediction": prediction.fields}, {}
+    if prediction.intervals is not None:
+        arrays |= {"low": prediction.intervals.low, "high": prediction.intervals.high}
+    if is_first and prediction.ood is not None:
+        ood = prediction.ood
+        arrays["alarm.p"] = np.asarray(ood.p)
+        arrays["alarm.raised"] = np.asarray(ood.flagged, bool)
+        arrays["alarm.limited"] = np.asarray(ood.limited, bool)
+        facts = {"level": prediction.intervals.level, "alarm.parts": list(ood.reasons)}
+        facts["alarm.lowest"] = ood.lowest_p
+        if prediction.consistency is not None:
+            arrays["consistency"] = np.asarray(prediction.consistency)
+    return Answer(arrays, facts)
+
+
+def _same_cells(grid: Grid, other: Grid) -> bool:
+    pairs = ((grid.dx, other.dx), (grid.dy, other.dy))
+    is_close = all(math.isclose(a, b, rel_tol=1e-3) for a, b in pairs)
+    return grid.shape == other.shape and is_close
 
 
 def _describe(parameter: Parameter) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """A file that was sent, as a recording: anything that ``pibert convert`` reads from one file.
 
-Arrays in the server's own layout (``serve/layout.py``) are read in memory; every other file, whose
-libraries were not made for hostile input, in a process of its own and from a folder that is
-removed.
+Arrays in the server's own layout (``serve/layout.py``) are read in memory. Every other file is read
+in a separate process, as its libraries were not written for hostile input.
 """
 
 import json
@@ -18,11 +17,11 @@ import numpy as np
 from pibert.data.readers.recordings import Hints
 from pibert.serve.answers import NPY_MAGIC, Answer, read_npy, read_safetensors
 from pibert.serve.layout import (
+    Facts,
     is_own_layout,
     open_arrays,
     open_safetensors,
     read_npz,
-    with_hints,
 )
 from pibert.serve.limits import Refusal
 from pibert.serve.reading import PROBLEM, read_file
@@ -39,10 +38,10 @@ _SUFFIXES = {
     "VTK": (".vtk", ".vti", ".vtr", ".vts", ".vtu", ".vtp"),
     "text": (".csv", ".tsv", ".txt", ".dat", ".vec"),
 }
-"""Of files that are whole by themselves. A .pvd names others, which a server must not look for."""
-KNOWN = tuple(suffix for own in _SUFFIXES.values() for suffix in own)
+"""Of files that do not refer to others, as .pvd does: a server must not open those."""
+KNOWN = tuple(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
 _ON_HDF5 = (*_SUFFIXES["HDF5"], *_SUFFIXES["NetCDF"], *_SUFFIXES["MATLAB"])
-# A server of forks has no threads, and what it has imported is there at once.
+# A fork server has no threads, and has imported the readers already.
 _FORKS = multiprocessing.get_context("forkserver")
 PRELOADED = ["pibert.serve.reading", "scipy.io", "xarray", "h5netcdf"]
 _FORKS.set_forkserver_preload(PRELOADED)
@@ -50,7 +49,7 @@ HINTS = (
     *("dt", "dx", "dy", "unit", "length_unit", "time_unit", "scale", "pulse_delay"),
     *("channels", "axes"),
 )
-"""What a request may state about a file; as the options of ``pibert convert``."""
+"""Query arguments that describe a file, named as the options of ``pibert convert``."""
 
 
 def open_file(
@@ -69,14 +68,13 @@ def open_file(
         data: The file.
         trajectory: Which one of several. None: the first.
         limit: Most bytes of the frames.
-        seconds: That reading it may take.
+        seconds: Time limit of reading it.
         units: Of the models that the frames may be for.
-        name: Its name; the suffix tells the kind where the first bytes do not.
-        hints: What the user states about it.
+        name: Its name; the suffix states the format if the first bytes do not.
+        hints: What the sender states about it.
     """
     arrays: dict[str, np.ndarray] = {}
-    for_readers = ("channels", "axes", "scale", "pulse_delay")
-    chosen = [key for key in for_readers if getattr(hints, key)]
+    chosen = [key for key in ("channels", "axes", "scale", "pulse_delay") if getattr(hints, key)]
     if trajectory is not None:
         chosen.append("trajectory")
     if data.startswith(NPY_MAGIC):
@@ -85,23 +83,23 @@ def open_file(
         suffix, arrays = ".npz", read_npz(data, limit)
     elif len(data) > 9 and data[8:9] == b"{" and not data.startswith(HDF5_MAGIC):
         if chosen:
-            words = f"a safetensors file states its {' and '.join(chosen)} itself; leave it empty"
-            raise Refusal("invalid", words)
+            text = f"a safetensors file states its {' and '.join(chosen)} itself; leave it empty"
+            raise Refusal("invalid", text)
         return open_safetensors(data, hints, limit, units)
     else:
         suffix = _suffix_of(data, name)
     if not chosen and is_own_layout(arrays, units):
-        return open_arrays(arrays, with_hints({}, hints), limit, units)
-    return _read_apart(data, name, suffix, trajectory, limit, seconds, units, hints)
+        return open_arrays(arrays, Facts(), hints, limit, units)
+    return _read_in_process(data, name, suffix, trajectory, limit, seconds, units, hints)
 
 
 def read_hints(given: Mapping[str, str | float | None]) -> Hints:
-    """What a request states about its file, by the names in ``HINTS``; None: nothing."""
+    """The hints of a request, by the names in ``HINTS``; None: not given."""
     stated: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if "channels" in stated:
         pairs = [text.partition("=") for text in stated["channels"].split(",")]
         stated["channels"] = {name.strip(): theirs.strip() for name, _, theirs in pairs}
-        if not all(own and theirs for own, theirs in stated["channels"].items()):
+        if not all(name and theirs for name, theirs in stated["channels"].items()):
             raise Refusal("invalid", "channels: expected NAME=NAME in the file, as u=Vx,v=Vy")
     try:
         return Hints(**stated)
@@ -110,13 +108,13 @@ def read_hints(given: Mapping[str, str | float | None]) -> Hints:
 
 
 def _suffix_of(data: bytes, name: str) -> str:
-    """What the file is called where it is read: readers go by the suffix."""
+    """The suffix of the file where it is read: readers go by it."""
     suffix = Path(name).suffix.lower()
     if data.startswith(HDF5_MAGIC):
         return suffix if suffix in _ON_HDF5 else ".h5"
     if suffix in KNOWN and suffix not in (*_SUFFIXES["NumPy"], *_SUFFIXES["safetensors"]):
         return suffix
-    kinds = "; ".join(f"{kind} ({', '.join(own)})" for kind, own in _SUFFIXES.items())
+    kinds = "; ".join(f"{kind} ({', '.join(each)})" for kind, each in _SUFFIXES.items())
     found = f"a damaged {suffix}" if suffix in KNOWN else suffix[:20] or "a file without a name"
     raise Refusal(
         "malformed",
@@ -125,7 +123,7 @@ def _suffix_of(data: bytes, name: str) -> str:
     )
 
 
-def _read_apart(
+def _read_in_process(
     data: bytes,
     name: str,
     suffix: str,
@@ -153,19 +151,16 @@ def _read_apart(
             raise Refusal("malformed", f"expected a whole {suffix} file, found a damaged one")
         answer = out.read_bytes()
         if answer.startswith(PROBLEM):
-            code, said = json.loads(answer.removeprefix(PROBLEM))
-            raise Refusal(code, _as_hints(said.replace(str(path), "the file")))
+            code, message = json.loads(answer.removeprefix(PROBLEM))
+            raise Refusal(code, _as_hints(message.replace(str(path), "the file")))
     arrays, texts = read_safetensors(answer)
     facts = {name: json.loads(text) for name, text in texts.items()}
-    facts["remarks"] = [_as_hints(remark) for remark in facts["remarks"]]
-    return Answer({name: arrays[name] for name in sorted(arrays, key=_order)}, facts)
+    facts["remarks"] = [_as_hints(text) for text in facts["remarks"]]
+    order = ("fields", "known", "body", "filled").index
+    return Answer({name: arrays[name] for name in sorted(arrays, key=order)}, facts)
 
 
 def _as_hints(text: str) -> str:
-    """Options of the command line in a message, by their names in a request."""
+    """Replace options of the command line in a message by their names in a request."""
     options = "|".join(HINTS).replace("_", "-")
     return re.sub(rf"--({options})\b", lambda found: found[1].replace("-", "_"), text)
-
-
-def _order(name: str) -> int:
-    return ("fields", "known", "body", "filled").index(name)

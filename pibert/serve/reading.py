@@ -1,7 +1,6 @@
-"""Reads a file that was sent with the readers of ``pibert convert``, in a process of its own.
+"""Reads a file that was sent with the readers of ``pibert convert``, in a separate process.
 
-A file from somebody else may hold anything: this process has little memory, and a file that leads
-to others is refused.
+The file may be hostile: the process has little memory, and a file that refers to others is refused.
 """
 
 import json
@@ -20,17 +19,17 @@ from pibert.data.readers.recordings import Hints, SourceError
 from pibert.fields import Trajectory
 from pibert.notes import collecting
 from pibert.serve.answers import SAFETENSORS, Answer, encode
-from pibert.serve.limits import MB, SIDE, Refusal
+from pibert.serve.limits import MB, Refusal, check_frame_size
 from pibert.serve.recordings import Units, fit_to_models, take_frames
 
 PROBLEM = b"problem: "
-"""Stands before the code and the message of a refusal, in place of frames."""
+"""Precedes the code and the message of a refusal, in place of frames."""
 
 
 def read_file(
     path: Path, out: Path, limit: int, wanted: str | None, units: Units, hints: Hints
 ) -> None:
-    """Write the frames of a trajectory as an answer in safetensors, or what is wrong.
+    """Write the frames of a trajectory as an answer in safetensors, or the error.
 
     Args:
         path: The file.
@@ -38,28 +37,25 @@ def read_file(
         limit: Most bytes of a dataset, and of the frames.
         wanted: The name of the trajectory. None: the first.
         units: Of the models.
-        hints: What the user states about the file.
+        hints: What the sender states about the file.
     """
     torch.set_num_threads(1)
     limit_memory(8 * limit + 256 * MB)
     try:
-        data = encode(_read(path, limit, wanted, units, hints), SAFETENSORS)
+        out.write_bytes(encode(_read(path, limit, wanted, units, hints), SAFETENSORS))
+        return
     except Refusal as refusal:
-        data = _problem(refusal.code, refusal.message)
+        code, message = refusal.code, refusal.message
     except MemoryError:
-        data = _problem("too_large", "reading the file takes too much memory; send fewer frames")
+        code, message = "too_large", "reading the file takes too much memory; send fewer frames"
     except (FormatError, HDF5Error, OSError) as error:
-        data = _problem("malformed", str(error))
+        code, message = "malformed", str(error)
     except (ValueError, ImportError) as error:
-        data = _problem("invalid", str(error))
+        code, message = "invalid", str(error)
     except Exception as error:  # a damaged file may break a reader anywhere
-        kind = type(error).__name__
-        data = _problem("malformed", f"{path}: it cannot be read ({kind}: {error})")
-    out.write_bytes(data)
-
-
-def _problem(code: str, message: str) -> bytes:
-    return PROBLEM + json.dumps([code, " ".join(message.split())[:800]]).encode()
+        code = "malformed"
+        message = f"{path}: it cannot be read ({type(error).__name__}: {error})"
+    out.write_bytes(PROBLEM + json.dumps([code, " ".join(message.split())[:800]]).encode())
 
 
 def _read(path: Path, limit: int, wanted: str | None, units: Units, hints: Hints) -> Answer:
@@ -70,25 +66,16 @@ def _read(path: Path, limit: int, wanted: str | None, units: Units, hints: Hints
         if wanted is not None and wanted not in recordings.names:
             raise ValueError(f"{path}: there is no trajectory {wanted[:100]!r}")
         found = recordings[0 if wanted is None else wanted]
-    rows, columns = found.spec.grid.shape
-    if max(rows, columns) > SIDE or 4 * len(found.spec.channels) * rows * columns > limit:
-        raise Refusal(
-            "too_large",
-            f"expected at most {SIDE} rows and columns, and a frame of {limit / MB:.0f} MB, found "
-            f"{len(found.spec.channels)} channels of {rows} x {columns} points",
-        )
-    fit, changed = fit_to_models(found, units)
-    remarks = [*recordings.notes, *map(str, notes), *changed]
+    check_frame_size((len(found.spec.channels), *found.spec.grid.shape), limit)
+    fit, changes = fit_to_models(found, units)
+    texts = [*recordings.notes, *map(str, notes), *changes]
     if wanted is None and len(recordings) > 1:
-        remarks.append(f"the first of {len(recordings)} trajectories")
-    answer = take_frames(fit, 0, None, limit, remarks)
-    remarks = answer.facts["remarks"]
+        texts.append(f"the first of {len(recordings)} trajectories")
+    answer = take_frames(fit, 0, None, limit, texts)
     if answer.facts["stop"] < found.num_frames:
-        remarks.append(f"the first {answer.facts['stop']} of {found.num_frames} frames")
-    return Answer(
-        answer.arrays,
-        answer.facts | {"remarks": remarks} | _unknown(found, recordings.kind, hints, answer),
-    )
+        text = f"the first {answer.facts['stop']} of {found.num_frames} frames"
+        answer.facts["remarks"].append(text)
+    return Answer(answer.arrays, answer.facts | _unknown(found, recordings.kind, hints, answer))
 
 
 def _kind_of(path: Path) -> str:
@@ -103,7 +90,7 @@ def _kind_of(path: Path) -> str:
 
 
 def _unknown(found: Trajectory, kind: str, hints: Hints, answer: Answer) -> dict[str, Any]:
-    """Null for what a file of another program does not state; a native one states everything."""
+    """None for what a file of another program does not state; a native one states everything."""
     if kind == "native":
         return {}
     unknown: dict[str, Any] = {}

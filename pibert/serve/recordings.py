@@ -23,18 +23,19 @@ Units = Sequence[Mapping[str, str]]
 
 
 class Recordings:
-    """Trajectories of native files by an id that is safe in an address.
+    """Trajectories of native files by an id that is safe in a URL.
 
     Args:
-        files: Those that the server was started with.
+        files: Given at the start of the server.
         models: Served models; a file ``sample.h5`` in their folders counts too.
     """
 
     def __init__(self, files: Iterable[Path], models: Iterable[Served]) -> None:
         self._found: dict[str, tuple[Trajectory, list[str]]] = {}
         models = list(models)
-        self.units: Units = [units_of(own.predictor.spec) for own in models]
-        beside = [m.folder / SAMPLE for m in models if m.folder and (m.folder / SAMPLE).is_file()]
+        self.units: Units = [units_of(model.predictor.spec) for model in models]
+        folders = [model.path for model in models if model.path.is_dir()]
+        beside = [folder / SAMPLE for folder in folders if (folder / SAMPLE).is_file()]
         paths = dict.fromkeys(Path(path).resolve() for path in (*files, *beside))
         for path in paths:
             stem = path.parent.name if path.name == SAMPLE else path.stem
@@ -57,7 +58,7 @@ class Recordings:
     def describe(self) -> list[dict[str, Any]]:
         return [
             {
-                "id": place,
+                "id": key,
                 **describe(trajectory),
                 "models": [
                     model.name
@@ -65,27 +66,27 @@ class Recordings:
                     if set(model.predictor.spec.channels) <= set(trajectory.spec.channels)
                 ],
             }
-            for place, (trajectory, _) in self._found.items()
+            for key, (trajectory, _) in self._found.items()
         ]
 
-    def read(self, place: str, start: int, stop: int | None, limit: int) -> Answer:
+    def read(self, key: str, start: int, stop: int | None, limit: int) -> Answer:
         """Frames of the recording with this id."""
-        trajectory, remarks = self._find(place)
-        return take_frames(trajectory, start, stop, limit, remarks)
+        trajectory, notes = self._find(key)
+        return take_frames(trajectory, start, stop, limit, notes)
 
-    def size(self, place: str, start: int, stop: int | None, limit: int) -> int:
+    def size(self, key: str, start: int, stop: int | None, limit: int) -> int:
         """Bytes of the fields that ``read`` would give."""
-        trajectory, _ = self._find(place)
+        trajectory, _ = self._find(key)
         return len(_range(trajectory, start, stop, limit)) * _frame_size(trajectory)
 
-    def _find(self, place: str) -> tuple[Trajectory, list[str]]:
-        if place not in self._found:
-            raise Refusal("not_found", f"there is no sample {place!r:.100}; see /v1/samples")
-        return self._found[place]
+    def _find(self, key: str) -> tuple[Trajectory, list[str]]:
+        if key not in self._found:
+            raise Refusal("not_found", f"there is no sample {key!r:.100}; see /v1/samples")
+        return self._found[key]
 
 
 def fit_to_models(trajectory: Trajectory, units: Units) -> tuple[Trajectory, list[str]]:
-    """In metres and seconds unless a model takes the units that it has; with notes on that."""
+    """The trajectory in units that a model takes or in metres and seconds, and notes on that."""
     notes = Notes()
     fit = fit_units(trajectory, units, notes.add)
     if all(note.code != "units-converted" for note in notes):
@@ -94,7 +95,7 @@ def fit_to_models(trajectory: Trajectory, units: Units) -> tuple[Trajectory, lis
 
 
 def describe(trajectory: Trajectory) -> dict[str, Any]:
-    """What is known of a recording beside its frames."""
+    """The metadata of a recording."""
     spec = trajectory.spec
     return {
         "name": trajectory.name,
@@ -124,7 +125,7 @@ def _frame_size(trajectory: Trajectory) -> int:
 
 
 def _range(trajectory: Trajectory, start: int, stop: int | None, limit: int) -> range:
-    """The frames that are asked for; arguments as for ``take_frames``."""
+    """The requested frames; arguments as for ``take_frames``."""
     count, most = trajectory.num_frames, limit // _frame_size(trajectory)
     if start >= count:
         raise Refusal("invalid", f"start: expected a frame from 0 to {count - 1}, found {start}")
@@ -132,7 +133,8 @@ def _range(trajectory: Trajectory, start: int, stop: int | None, limit: int) -> 
     if end <= start or end - start > most:
         raise Refusal(
             "invalid",
-            f"stop: expected 1 to {most} frames from {start} on, found {end - start}; ask in parts",
+            f"stop: expected 1 to {most} frames from {start} on, found {end - start}; send several "
+            "requests",
         )
     return range(start, end)
 
@@ -142,16 +144,16 @@ def take_frames(
     start: int,
     stop: int | None,
     limit: int,
-    remarks: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> Answer:
-    """Some frames of a recording.
+    """Frames of a recording.
 
     Args:
         trajectory: The recording.
         start: The first frame.
         stop: The one after the last. None: as many as fit.
         limit: Most bytes of the fields.
-        remarks: What to tell of it.
+        notes: Notes on it, as texts.
     """
     end = _range(trajectory, start, stop, limit).stop
     frames = slice(start, end)
@@ -163,14 +165,14 @@ def take_frames(
     }
     if trajectory.body is not None:
         arrays["body"] = read_mask(trajectory.body, frames).numpy().astype(np.uint8)
-    remarks = list(remarks)
+    texts = list(notes)
     if trajectory.filled is not None:
         filled = known & read_mask(trajectory.filled, frames)
         if bool(filled.any()):
             arrays["filled"] = filled.numpy().astype(np.uint8)
             share = int(filled.sum()) / int(known.sum())
-            remarks.append(
+            texts.append(
                 f"{share:.2%} of the known vectors were filled, not measured: errors leave them out"
             )
-    facts = describe(trajectory) | {"start": start, "stop": end, "remarks": remarks}
+    facts = describe(trajectory) | {"start": start, "stop": end, "remarks": texts}
     return Answer(arrays, facts)

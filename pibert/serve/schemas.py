@@ -1,7 +1,7 @@
 """The HTTP interface as pydantic models: requests, answers and their OpenAPI description.
 
-A request comes as JSON, npy or safetensors; all three say the same, and what they say is checked in
-one place. Fields themselves are checked by the predictor. The models of answers are descriptions.
+Requests as JSON, npy or safetensors have the same arguments, which are checked in one place. The
+predictor checks the fields. The models of answers serve the description alone.
 """
 
 import math
@@ -69,7 +69,7 @@ Spacing = Annotated[Number, Field(gt=0)]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PredictRequest:
-    """A request for a prediction; ``read_request`` makes valid ones."""
+    """A request for a prediction, from ``read_request``."""
 
     __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)
 
@@ -128,13 +128,16 @@ class OpenQuery(BaseModel):
 def read_request(
     route: str, kind: str, body: bytes, query: Iterable[tuple[str, str]], limits: Limits
 ) -> PredictRequest:
-    """Read a body of one of ``KINDS``; ``query`` are the parameters of the address."""
-    texts = _once(query)
+    """Read a body of one of ``KINDS``; ``query`` holds the arguments of an npy body."""
+    pairs = list(query)
+    texts = dict(pairs)
+    if len(texts) < len(pairs):
+        raise Refusal("invalid", "expected each argument once, found one twice")
     if kind != NPY and texts:
         raise Refusal(
             "invalid",
-            f"expected the arguments in the body, found {sorted(texts)} in the address; only an "
-            "npy body has them there",
+            f"expected the arguments in the body, found {sorted(texts)} in the query; only an npy "
+            "body has them there",
         )
     found: dict[str, Any]
     if kind == NPY:
@@ -151,22 +154,13 @@ def read_request(
         for name in ARRAYS:
             if found.get(name) is not None:
                 found[name] = _numbers(found[name], name)
-    return _checked(route, found, limits)
-
-
-def _once(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, text in pairs:
-        if name in found:
-            raise Refusal("invalid", f"expected {name!r} once, found it twice")
-        found[name] = text
-    return found
+    return _check(route, found, limits)
 
 
 def _from_texts(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Arguments that came as texts: all are JSON but the name of the model."""
-    if stray := sorted(set(texts) & set(ARRAYS)):
-        raise Refusal("invalid", f"expected arrays as such, found {stray} as texts")
+    """Arguments as texts: all are JSON but the name of the model."""
+    if wrong := sorted(set(texts) & set(ARRAYS)):
+        raise Refusal("invalid", f"expected arrays as such, found {wrong} as texts")
     return {
         name: text if name == "model" else read_json(text, repr(name))
         for name, text in texts.items()
@@ -175,19 +169,21 @@ def _from_texts(texts: Mapping[str, str]) -> dict[str, Any]:
 
 def _numbers(value: Any, what: str) -> np.ndarray:
     """Nested lists as an array: float64, or bool where all are true or false; null is NaN."""
-    expected = f"expected {what} as nested lists of numbers, all of one length on each level"
     try:
         array = np.asarray(value)
         if array.dtype.kind == "O":
             array = array.astype(np.float64)
     except (ValueError, TypeError, OverflowError, RecursionError):
-        raise Refusal("invalid", f"{expected}, found others") from None
+        array = np.asarray("not numbers")
     if array.dtype.kind not in "iufb" or (array.dtype.kind == "b" and what == "fields"):
-        raise Refusal("invalid", f"{expected}, found others")
+        raise Refusal(
+            "invalid",
+            f"expected {what} as nested lists of numbers, all of one length on each level",
+        )
     return array if array.dtype.kind == "b" else array.astype(np.float64)
 
 
-def _checked(route: str, found: Mapping[str, Any], limits: Limits) -> PredictRequest:
+def _check(route: str, found: Mapping[str, Any], limits: Limits) -> PredictRequest:
     known = (*ARRAYS, *ARGUMENTS[route])
     if unknown := sorted(set(found) - set(known)):
         raise Refusal("invalid", f"/v1/{route} takes {', '.join(known)}; found {_short(unknown)}")
@@ -221,15 +217,15 @@ def _problem(error: ValidationError) -> str:
     """The first problem in one line: where it is, what was expected and what was found."""
     first = error.errors(include_url=False)[0]
     message = first["msg"].removeprefix("Value error, ")
-    place, *inner = first["loc"]
-    where = f"{place}[{inner[0]!r:.80}]" if inner else str(place)
+    argument, *inner = first["loc"]
+    where = f"{argument}[{inner[0]!r:.80}]" if inner else str(argument)
     return f"{where}: {message}, found {_short(first['input'])}"
 
 
 def _short(value: Any) -> str:
     try:
         text = " ".join(repr(value).split())
-    except ValueError:  # of a whole number with thousands of digits
+    except ValueError:  # a whole number with thousands of digits
         return "a huge number"
     return text if len(text) <= 80 else f"{text[:80]} ..."
 
@@ -392,7 +388,7 @@ ROLLOUT = _prediction(
     },
 )
 EXPLAIN = _prediction(
-    "explain", "Show what the model looked at.", Explanation, **{SAFETENSORS: _BINARY}
+    "explain", "Show what the model attends to.", Explanation, **{SAFETENSORS: _BINARY}
 )
 SAMPLES = _describe("The recordings that the server offers.", list[Sample])
 SAMPLE = _describe(

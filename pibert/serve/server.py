@@ -21,7 +21,7 @@ except ImportError as error:
     ) from error
 
 from pibert.serve.gate import Gate, Metrics
-from pibert.serve.limits import LOOPBACK, Budget, Limits, Returner, make_budget
+from pibert.serve.limits import LOOPBACK, Budget, Limits, Returner
 from pibert.serve.loading import load_served
 from pibert.serve.recordings import Recordings
 from pibert.serve.worker import Worker
@@ -29,9 +29,8 @@ from pibert.serve.worker import Worker
 CONNECTIONS = 1000
 """At once; more are answered 503."""
 IDLE = 20
-"""Seconds that a connection may be without a request, or in which the headers of one must come; a
-tenth where connections run out. Clients keep theirs for less, so that they do not send on one that
-is being closed."""
+"""Seconds that a connection may be without a request, or take for the headers of one; a tenth if
+connections run out. Clients keep theirs for less, so they do not use one that is being closed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +49,11 @@ class Setup:
     limits: Limits = Limits()
 
 
-def serve(setup: Setup, say: Callable[[str], None]) -> None:
-    """Serve until a signal says to stop; ``say`` is told the address and the models."""
+def serve(setup: Setup, report: Callable[[str], None]) -> None:
+    """Serve until a signal; ``report`` gets lines with the address and the models."""
     served = load_served(setup.models, setup.device, setup.limits, setup.calibrations)
     recordings = Recordings(setup.samples, served.values())
-    metrics, budget = Metrics(), make_budget(setup.limits)
+    metrics, budget = Metrics(), Budget(setup.limits.work)
     workers = {name: Worker(own, setup.limits, budget, metrics) for name, own in served.items()}
     service = Service(workers, recordings, setup.limits, budget, metrics, lambda: gate.is_stopping)
     gate = Gate(
@@ -67,15 +66,15 @@ def serve(setup: Setup, say: Callable[[str], None]) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     with _bound(setup.host, setup.port) as listening:
         host = f"[{setup.host}]" if ":" in setup.host else setup.host
-        say(f"Serving on http://{host}:{listening.getsockname()[1]}/")
+        report(f"Serving on http://{host}:{listening.getsockname()[1]}/")
         for name, own in served.items():
             kind, spec = own.predictor.card["model"]["name"], own.predictor.spec
-            leads = 0 if own.trusted is None else own.trusted.calibration.leads
+            leads = 0 if own.calibrated is None else own.calibrated.calibration.leads
             intervals = f", prediction intervals for {leads} frames" if leads else ""
             rows, columns = spec.grid.shape
-            say(f"  {name}: {kind}, {' '.join(spec.channels)} on {rows} x {columns}{intervals}")
+            report(f"  {name}: {kind}, {' '.join(spec.channels)} on {rows} x {columns}{intervals}")
         if recordings:
-            say(f"  {len(recordings)} recordings")
+            report(f"  {len(recordings)} recordings")
         for worker in workers.values():
             worker.start()
         config = uvicorn.Config(
@@ -96,10 +95,10 @@ def serve(setup: Setup, say: Callable[[str], None]) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Ends well on a signal; uvicorn would send it to itself again after the last answer.
+    """Exits normally on a signal; uvicorn would raise it again after the last answer.
 
-    It also cuts connections without a request under way, which uvicorn closes only between two
-    requests and where the client has taken the answer, and returns memory that was freed.
+    It also cuts idle connections, which uvicorn closes only between two requests of a client that
+    reads its answers, and returns freed memory.
     """
 
     def __init__(self, config: uvicorn.Config, gate: Gate, budget: Budget) -> None:
@@ -148,7 +147,7 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
                 f"cannot listen on {host} port {port} ({error.strerror or error}); choose another "
                 "with --port"
             ) from error
-        listening.listen(CONNECTIONS)  # before anyone is told the address
+        listening.listen(CONNECTIONS)  # before the address is reported
         yield listening
 
 

@@ -1,9 +1,9 @@
-"""The thread of a model: it takes requests in turns and joins their steps.
+"""The thread of a model, which computes the blocks of all requests to it.
 
-A job is one request. Every turn makes one block of frames for some jobs: steps and rollouts
-together, up to so many samples. An explanation or a rollout with prediction intervals runs alone. A
-job whose client does not read pauses after a few blocks, and one begins only when the memory budget
-has room for it. A job whose client has gone is dropped at once, or after the turn that it is in.
+A job is one request. Every turn computes one block of frames for some jobs: steps and rollouts
+together, up to a number of samples. An explanation or a rollout with prediction intervals runs
+alone. A job whose client does not read pauses after a few blocks, and one starts only when the
+memory budget has room for it. A job whose client has gone is dropped at once, or after its turn.
 """
 
 import asyncio
@@ -12,17 +12,17 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from pibert.inference.predictor import PredictionStream
-from pibert.notes import Note, Notes, collecting
+from pibert.notes import Note, Notes
 from pibert.serve.answers import Answer
 from pibert.serve.gate import Metrics
 from pibert.serve.limits import POLL, Budget, Hold, Limits, Refusal, refusal_of
-from pibert.serve.models import Cost, Served, cost_of
+from pibert.serve.models import Cost, Served, answer_of, cost_of
 from pibert.serve.schemas import PredictRequest
 
 _log = logging.getLogger("pibert.serve")
@@ -34,53 +34,50 @@ _REMEDIES = {
 
 
 class Job:
-    """A request on its way; made in the event loop that waits for its blocks."""
+    """One request in progress; created in the event loop that waits for its blocks."""
 
-    def __init__(self, asked: PredictRequest) -> None:
-        self.asked: PredictRequest | None = asked
-        """Until the job begins: then its arrays are not needed any more."""
-        self.samples, self.steps = asked.samples, asked.steps or 0
-        self.joins = asked.route != "explain" and asked.level is None
+    def __init__(self, request: PredictRequest) -> None:
+        self.request: PredictRequest | None = request
+        """None from the start of the job: then its arrays are not needed any more."""
+        self.samples, self.steps = request.samples, request.steps or 0
+        self.joins = request.route != "explain" and request.level is None
         self.cost: Cost | None = None
         self.hold: Hold | None = None
-        """Its memory, from its beginning to the last byte of the answer."""
+        """Its memory, from its start to the last byte of the answer."""
         self.blocks: asyncio.Queue[Answer | Exception] = asyncio.Queue()
-        """What was made, at last the reason if it ends early."""
+        """Finished blocks, and at the end the error if there is one."""
         self.unread = 0
         self.is_gone = False
         """Nobody waits for it any more."""
         self.stream: PredictionStream | None = None
-        self.alone: Iterator[Answer] | None = None
         self.first: Answer | None = None
-        """What the first block says beside its frames, until it is handed out."""
+        """What the first block has besides its frames, until it is sent."""
         self.pending: list[Note] = []
         """Notes that the next block carries."""
         self.notes = Notes(on_new=self.pending.append)
         self._loop = asyncio.get_running_loop()
 
-    @property
-    def has_begun(self) -> bool:
-        return self.first is not None or self.stream is not None or self.alone is not None
-
     def take_notes(self) -> list[str]:
         """Notes that no block has carried yet."""
-        found = [
+        notes = [
             replace(note, remedy=_REMEDIES.get(note.code, note.remedy)) for note in self.pending
         ]
         self.pending.clear()
-        return [str(note) for note in found]
+        return [str(note) for note in notes]
 
-    def hand_out(self, item: Answer | Exception) -> None:
+    def put(self, item: Answer | Exception) -> None:
+        """Deliver a block or an error; called in the thread of the model."""
+
+        def deliver() -> None:
+            if not self.is_gone:
+                self.blocks.put_nowait(item)
+
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            self._loop.call_soon_threadsafe(self._put, item)
-
-    def _put(self, item: Answer | Exception) -> None:
-        if not self.is_gone:
-            self.blocks.put_nowait(item)
+            self._loop.call_soon_threadsafe(deliver)
 
     def release(self) -> None:
-        """Free what it holds: tracebacks and callbacks may hold the job itself much longer."""
-        self.asked = self.stream = self.alone = self.first = None
+        """Free what it holds: tracebacks and callbacks may keep the job itself much longer."""
+        self.request = self.stream = self.first = None
         if self.hold is not None:
             self.hold.release()
 
@@ -103,8 +100,8 @@ class Worker(threading.Thread):
 
     def submit(self, job: Job) -> None:
         """Take a job, or refuse it because there are too many or it is too large."""
-        assert job.asked is not None
-        job.cost = cost_of(job.asked, self.served.predictor)
+        assert job.request is not None
+        job.cost = cost_of(job.request, self.served.predictor)
         self._budget.check(max(job.cost.start, job.cost.blocks))
         with self._changed:
             if self._stops:
@@ -140,7 +137,7 @@ class Worker(threading.Thread):
 
     def _end_turn(self) -> None:
         """Drop the jobs whose clients went away during the turn."""
-        # One that made its last block stands in the turn alone.
+        # One that computed its last block is in the turn alone.
         jobs, self._turn = [*self._turn, *self._jobs], []
         for job in jobs:
             if job.is_gone:
@@ -159,16 +156,15 @@ class Worker(threading.Thread):
         self._warm_up()
         while turn := self._next_turn():
             try:
-                self._carry_out(turn)
+                self._run_turn(turn)
             except Exception as error:
                 _log.exception("a turn of model %s failed", self.served.name)
                 for job in turn:
-                    self._finish(job, error)
-            # A job that was dropped is not held until the next turn comes.
-            del turn
+                    self._fail(job, error)
+            del turn  # a job that was dropped is not held until the next turn
 
     def _warm_up(self) -> None:
-        """A first step, which loads and allocates what later ones use."""
+        """Make a first step, which loads and allocates what later ones use."""
         predictor = self.served.predictor
         shape = (1, predictor.history, len(predictor.spec.channels), *predictor.spec.grid.shape)
         mean = np.asarray(predictor.normalizer.mean, dtype=np.float32)[:, None, None]
@@ -186,32 +182,32 @@ class Worker(threading.Thread):
             while not (turn := self._ready()):
                 if self._stops and not self._jobs:
                     return []
-                # Memory that another model's job frees is not told.
+                # Nothing reports memory that another model's job frees.
                 is_short = any(job.hold is None for job in self._jobs)
                 self._changed.wait(POLL if is_short else None)
             self._turn = turn  # from here on a job is dropped only after the turn
-            if not turn[0].has_begun and turn[0].joins:
+            if turn[0].request is not None and turn[0].joins:
                 until = time.monotonic() + self._limits.wait
                 while self._samples(self._turn) < self._limits.batch:
                     if not self._changed.wait(until - time.monotonic()):
                         break
                     self._turn = self._ready() or turn
-            # Who had a turn stands last in the next one.
+            # Jobs of this turn are last in the next one.
             self._jobs = [job for job in self._jobs if job not in self._turn] + self._turn
             return self._turn
 
     def _ready(self) -> list[Job]:
-        """The first job that can go on, and those that can join it."""
+        """The first job that can continue, and those that can join it."""
         chosen: list[Job] = []
         for job in self._jobs:
             fits = self._samples([*chosen, job]) <= self._limits.batch and job.joins
-            if (fits or not chosen) and self._can_go_on(job):
+            if (fits or not chosen) and self._can_continue(job):
                 chosen.append(job)
                 if not job.joins:
                     break
         return chosen
 
-    def _can_go_on(self, job: Job) -> bool:
+    def _can_continue(self, job: Job) -> bool:
         """Whether the client reads its blocks and there is memory for it."""
         assert job.cost is not None
         if job.hold is None:
@@ -222,88 +218,73 @@ class Worker(threading.Thread):
     def _samples(jobs: list[Job]) -> int:
         return sum(job.samples for job in jobs)
 
-    def _carry_out(self, turn: list[Job]) -> None:
-        here = [job for job in turn if not job.is_gone]
-        begun = [job for job in here if job.has_begun or self._begins(job)]
-        if begun and begun[0].alone is not None:
-            self._go_on_alone(begun[0])
-        elif begun:
-            self._go_on_together(begun)
-
-    def _begins(self, job: Job) -> bool:
-        """Check what a job asks; one that is refused is finished."""
-        assert job.asked is not None and job.cost is not None and job.hold is not None
-        (asked, job.asked), served = (job.asked, None), self.served
-        steps = asked.steps or served.predictor.horizon
-        try:
-            with collecting(job.notes):
-                served.check(asked)
-                first = Answer({})
-                if asked.route == "explain":
-                    first = served.explain(asked)
-                    job.alone = iter([Answer({})])
-                elif asked.level is not None:
-                    job.alone = served.bars(asked, steps)
-                else:
-                    job.stream = served.predictor.stream(
-                        asked.fields, steps, asked.parameters, asked.mask, grid=asked.grid
-                    )
-                    given = job.stream.input
-                    job.notes.extend(given.notes)
-                    if asked.consistency:
-                        first.arrays["consistency"] = served.predictor.consistency_of(given)
-                    given.forget_input()
-            job.first = Answer(first.arrays, served.facts() | first.facts)
-            job.hold.resize(job.cost.blocks)
-        except Exception as error:
-            self._finish(job, error)
-            return False
-        return True
-
-    def _go_on_alone(self, job: Job) -> None:
-        assert job.alone is not None
-        try:
-            with collecting(job.notes):
-                block = next(job.alone)
-            self._hand_out(job, block)
-        except StopIteration:
-            self._forget(job)
-        except Exception as error:
-            self._finish(job, error)
-
-    def _go_on_together(self, jobs: list[Job]) -> None:
+    def _run_turn(self, turn: list[Job]) -> None:
+        for job in turn:
+            if job.request is not None and not job.is_gone:
+                self._start(job)
+        jobs = [job for job in turn if job.stream is not None and not job.is_gone]
         streams = [job.stream for job in jobs if job.stream is not None]
-        self._metrics.observe_batch(self.served.name, self._samples(jobs))
-        found = self.served.predictor.advance(streams)
-        for job, stream, block in zip(jobs, streams, found, strict=True):
+        if not jobs:
+            return
+        self._metrics.batches.labels(self.served.name).observe(self._samples(jobs))
+        predictor = self.served.predictor
+        if not jobs[0].joins:  # intervals may be those of an ensemble
+            assert self.served.calibrated is not None
+            predictor = self.served.calibrated.predictor
+        for job, stream, block in zip(jobs, streams, predictor.advance(streams), strict=True):
             if isinstance(block, Exception):
-                self._finish(job, block)
+                self._fail(job, block)
                 continue
             if stream.is_done:
                 self._forget(job)
             job.notes.extend(block.notes)
-            self._hand_out(job, Answer({"prediction": block.fields}))
+            self._send(job, answer_of(block, is_first=job.first is not None))
 
-    def _hand_out(self, job: Job, block: Answer) -> None:
+    def _start(self, job: Job) -> None:
+        """Check a request and prepare its rollout; an explanation is sent at once."""
+        assert job.request is not None and job.cost is not None and job.hold is not None
+        (request, job.request), served = (job.request, None), self.served
+        first = Answer({}, served.facts())
+        notes: Sequence[Note]
+        try:
+            if request.route == "explain":
+                block, notes = served.explain(request)
+            else:
+                job.stream, notes = served.stream(request)
+                given = job.stream.input
+                if request.consistency:
+                    found = served.predictor.consistency_of(given)
+                    first.arrays["consistency"] = given.map(found)
+                given.forget_input()
+            job.notes.extend(notes)
+            job.first = first
+            job.hold.resize(job.cost.blocks)
+            if job.stream is None:
+                self._forget(job)
+                self._send(job, block)
+        except Exception as error:
+            self._fail(job, error)
+
+    def _send(self, job: Job, block: Answer) -> None:
         facts, arrays = block.facts, block.arrays
         if job.first is not None or job.pending:
             facts = facts | {"remarks": job.take_notes()}
         if job.first is not None:
-            # Frames stand first: they are what an npy file holds.
+            # Frames come first: they are the content of an npy file.
             arrays, facts = arrays | job.first.arrays, job.first.facts | facts
             job.first = None
-        block = Answer(arrays, facts)
         with self._changed:
             job.unread += 1
-        job.hand_out(block)
+        job.put(Answer(arrays, facts))
 
-    def _finish(self, job: Job, error: Exception) -> None:
+    def _fail(self, job: Job, error: Exception) -> None:
         self._forget(job)
+        job.stream = None
         if not isinstance(error, ValueError | FloatingPointError | Refusal):
             _log.error("model %s", self.served.name, exc_info=error)
-        job.hand_out(error)
+        job.put(error)
 
     def _forget(self, job: Job) -> None:
-        """It makes no more blocks; those that it made are counted until the client leaves."""
+        """It computes no more blocks; the finished ones count until the client leaves."""
         with self._changed:
             self._jobs = [other for other in self._jobs if other is not job]

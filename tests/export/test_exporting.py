@@ -1,4 +1,4 @@
-"""Exported files: run without torch or without pibert, checked, whole or not there."""
+"""Exported files run without torch or without pibert, and are written only after a check."""
 
 import importlib.util
 import io
@@ -96,7 +96,9 @@ def test_the_rollout_of_the_docs_runs_without_torch(
 
 
 @needs_onnx
-def test_onnx_says_what_it_holds(onnx_file: Path, saved: SavedModel, spec: FieldSpec) -> None:
+def test_onnx_metadata_describe_the_model(
+    onnx_file: Path, saved: SavedModel, spec: FieldSpec
+) -> None:
     import onnx
 
     model = onnx.load(onnx_file)
@@ -121,7 +123,7 @@ def test_onnx_says_what_it_holds(onnx_file: Path, saved: SavedModel, spec: Field
     assert str(Path(pibert.__file__).parent).encode() not in onnx_file.read_bytes()
 
 
-def test_a_torch_program_runs_without_pibert_and_says_what_it_holds(
+def test_a_torch_program_runs_without_pibert(
     saved: SavedModel, predictor: Predictor, samples: Samples, flows: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "model.pt2"

@@ -24,7 +24,7 @@ def step_of(saved: SavedModel) -> PhysicalStep:
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "neuraloperator"])
-def test_it_gives_what_the_predictor_gives(
+def test_the_graph_agrees_with_the_predictor(
     name: str, tmp_path: Path, flows: Path, spec: FieldSpec
 ) -> None:
     saved = save_tiny(tmp_path, name, spec)
@@ -40,7 +40,7 @@ def test_it_gives_what_the_predictor_gives(
     assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
-def test_parameters_gaps_and_the_body_are_taken_as_the_predictor_takes_them(
+def test_parameters_gaps_and_bodies_agree_with_the_predictor(
     tmp_path: Path, spec: FieldSpec
 ) -> None:
     body = torch.zeros(16, 24, dtype=torch.bool)
@@ -79,7 +79,7 @@ def test_a_sample_that_the_predictor_refuses_comes_out_as_nan(
     assert bool(found[[0, 2]].isnan().all()) and bool(found[[1, 3]].isfinite().all())
 
 
-def test_the_model_itself_is_left_as_it_is(tmp_path: Path, spec: FieldSpec) -> None:
+def test_export_does_not_change_the_model(tmp_path: Path, spec: FieldSpec) -> None:
     saved = save_tiny(tmp_path, "fourierflow", spec)
     before = {name: value.clone() for name, value in saved.model.state_dict().items()}
     step = step_of(saved)

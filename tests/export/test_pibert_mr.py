@@ -1,4 +1,4 @@
-"""Multiresolution PIBERT in exported graphs: any batch size, with all that the model can take."""
+"""Multiresolution PIBERT in exported graphs: any batch size, masks, history and parameters."""
 
 import math
 from dataclasses import replace

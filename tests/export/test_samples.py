@@ -1,4 +1,4 @@
-"""Samples to check an export on: drawn with the statistics of the model, or read from a file."""
+"""Samples to check an export on: random fields, or windows of a file."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,9 +33,7 @@ def test_drawn_fields_have_the_mean_and_deviation_of_their_channels(spec: FieldS
     assert bool(samples.parameters[:3].isfinite().all()) and bool(samples.parameters[3].isnan())
 
 
-def test_windows_are_those_of_the_file_from_its_first_to_its_last(
-    flows: Path, spec: FieldSpec
-) -> None:
+def test_windows_are_spread_from_the_first_to_the_last(flows: Path, spec: FieldSpec) -> None:
     samples = read_samples(flows, predictor_of(spec))
     with Reader(flows) as reader:
         first, last = reader[0].load(), reader[1].load()
@@ -47,7 +45,7 @@ def test_windows_are_those_of_the_file_from_its_first_to_its_last(
 
 
 def test_a_file_that_does_not_fit_is_refused(flows: Path, spec: FieldSpec, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"expected channels \['u', 'v'\] on a grid of \(8, 24\)"):
+    with pytest.raises(ValueError, match=r"expected a grid of \(8, 24\)"):
         read_samples(flows, predictor_of(replace(spec, grid=Grid((8, 24)))))
     with pytest.raises(ValueError, match="at least 9 frames"):
         read_samples(flows, predictor_of(spec, history=9))

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from pibert import FieldSpec, Grid, Normalizer, Parameter, Trajectory
 from pibert.data.dataset import Samples, Window
@@ -77,22 +79,28 @@ def saved(folder: Path, *, seed: int = 0, scale: float = 1.0, **options: Any) ->
     return load(folder)
 
 
-class Drifts:
-    """Stands for a predictor: the last frame times a factor, with a card like a saved one's."""
+class Damping(nn.Module):
+    """The last frame times a factor, in physical units."""
 
-    def __init__(self, scale: float = 1.0, factor: float = 0.97, name: str = "a") -> None:
-        self.spec, self.normalizer = spec_of(scale), unit(scale)
-        self.history, self.horizon, self.factor = 2, 1, factor
-        self.card = {"weights": {"sha256": name * 64}, "trained": {"forward": True}}
+    def __init__(self, spec: FieldSpec, factor: float) -> None:
+        super().__init__()
+        self.spec, self.factor = spec, factor
+        self.config = SimpleNamespace(history=2, horizon=1)
 
-    def stream(self, fields: Any, steps: Any = None, parameters: Any = None, mask: Any = None):
-        return fields[:, -1:], steps
+    def forward(self, x: Tensor, parameters: Tensor, mask: Tensor) -> Tensor:
+        return x[:, -len(self.spec.channels) :] * self.factor  # the training mean is zero
 
-    def blocks(self, stream: Any):
-        frame, steps = stream
-        for _ in range(steps):
-            frame = frame * self.factor
-            yield frame
+
+def damping(family: str | None = "incompressible", stated: str | None = None) -> Predictor:
+    """A predictor with a card like a saved one's.
+
+    Args:
+        family: Of the data.
+        stated: Family in the options of the model.
+    """
+    card = {"weights": {"sha256": "a" * 64}, "trained": {"forward": True}}
+    card["model"] = {"config": {"family": stated}}
+    return Predictor(Damping(replace(spec_of(), family=family), 0.97), unit(), card=card)
 
 
 def in_other_units(trajectory: Trajectory, factor: float) -> Trajectory:

@@ -1,4 +1,4 @@
-"""Which windows calibrate, what counts as independent, and what is said where they are too few."""
+"""Which windows calibrate, what counts as independent, and notes if they are too few."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +15,8 @@ from pibert.inference import (
     save_calibration,
 )
 from pibert.inference.conformal import STARTS, WINDOWS
-from pibert.inference.ensemble import read_windows
-from tests.inference.flows import BODY, SHAPE, Drifts, flows, samples_of, saved, spec_of
+from pibert.inference.windows import read_windows
+from tests.inference.flows import BODY, SHAPE, damping, flows, samples_of, saved, spec_of
 
 SETTINGS = CalibrationSettings(leads=2, starts=4, group_by=("Re",))
 WINDOW = Window(history=2, horizon=2)
@@ -26,7 +26,7 @@ def calibrated(count: int, frames: int, settings: CalibrationSettings) -> Calibr
     samples = samples_of(
         flows(count, frames=frames, seed=2), Window(history=2, horizon=settings.leads)
     )
-    return calibrate(Drifts(), None, samples, replace(settings, difficulty="constant"))
+    return calibrate(damping(), None, samples, replace(settings, difficulty="constant"))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def calibrated(count: int, frames: int, settings: CalibrationSettings) -> Calibr
         (20, 60, [STARTS] * 15),
     ],
 )
-def test_few_trajectories_give_as_many_windows_as_tell_something(
+def test_few_trajectories_calibrate_with_more_windows_each(
     count: int, frames: int, windows: list[int]
 ):
     found = calibrated(count, frames, CalibrationSettings(leads=2))

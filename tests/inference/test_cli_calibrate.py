@@ -1,4 +1,4 @@
-"""The command calibrates a run on the share that its plan set aside, or tells how to have one."""
+"""``pibert calibrate`` on the calibration split of a run and on other flows."""
 
 import json
 from dataclasses import replace
@@ -37,34 +37,34 @@ def cache(monkeypatch: pytest.MonkeyPatch, plan: Path) -> None:
     monkeypatch.setenv("PIBERT_CACHE", str(plan.parent / "cache"))
 
 
-def test_a_run_is_calibrated_and_gives_bars(plan: Path, tmp_path: Path):
+def test_a_calibrated_run_returns_intervals(plan: Path, tmp_path: Path):
     experiment = load_experiment(plan)
     folder = run(experiment, tmp_path / "run").folder
     given = ("calibrate", folder, "--leads", "2", "--starts", "3")
-    told = " ".join(well(*given).output.split())
-    assert "12 windows of 4 trajectories" in told
+    output = " ".join(well(*given).output.split())
+    assert "12 windows of 4 trajectories" in output
     # Twelve windows cannot tell one in twenty: nothing is raised, and that is said.
-    assert "accepted rate of 0.05" in told and "(--starts, here 3)" in told
+    assert "accepted rate of 0.05" in output and "(--starts, here 3)" in output
     before = (folder / "calibration.json").read_bytes()
     assert "--overwrite" in refusal(*given)
     assert (folder / "calibration.json").read_bytes() == before
     found = json.loads(well(*given, "--json", "--overwrite").stdout)
-    assert found["rests_on"] in told and {row["lead"] for row in found["coverage"]} <= {1, 2}
+    assert found["rests_on"] in output and {row["lead"] for row in found["coverage"]} <= {1, 2}
     assert all(Path(path).is_file() for path in found["written"])
     flows = prepare(experiment.data)
     index, first = flows.samples("test", Window(horizon=2)).locate(0)
     fields = flows.trajectories[index].read(slice(first, first + 1))[None].numpy()
-    bars = pibert.inference.load_calibrated(folder).rollout(
+    prediction = pibert.inference.load_calibrated(folder).rollout(
         fields, 2, dict(flows.trajectories[index].parameters), level=0.8
     )
-    (note,) = (note for note in bars.notes if note.code == "ood-unresolved")
+    (note,) = (note for note in prediction.notes if note.code == "ood-unresolved")
     assert "12 calibration units" in note.text and "a rate of 0.077 " in note.remedy
-    assert not bars.ood.flagged.any() and bars.ood.lowest_p == 1 / 13
-    assert bars.intervals is not None and bars.consistency is None
-    assert (np.asarray(bars.intervals.high) > np.asarray(bars.intervals.low)).all()
+    assert not prediction.ood.flagged.any() and prediction.ood.lowest_p == 1 / 13
+    assert prediction.intervals is not None and prediction.consistency is None
+    assert (np.asarray(prediction.intervals.high) > np.asarray(prediction.intervals.low)).all()
 
 
-def test_what_cannot_be_calibrated_is_refused_with_the_remedy(plan: Path, tmp_path: Path):
+def test_unsuitable_runs_are_refused_with_the_remedy(plan: Path, tmp_path: Path):
     one = run(load_experiment(plan), tmp_path / "one").folder
     other = run(load_experiment(plan, ("data.split_seed=1",)), tmp_path / "other").folder
     cases: dict[tuple[str | Path, ...], str] = {
@@ -80,7 +80,7 @@ def test_what_cannot_be_calibrated_is_refused_with_the_remedy(plan: Path, tmp_pa
     assert not list(tmp_path.glob("*/calibration.json"))
 
 
-def test_any_model_is_calibrated_on_flows_that_it_has_not_seen(plan: Path, tmp_path: Path):
+def test_any_model_is_calibrated_on_new_flows(plan: Path, tmp_path: Path):
     alone = ("data.shares.calibration=0",)
     folder = run(load_experiment(plan, alone), tmp_path / "run").folder
     other = load_experiment(plan, (*alone, "data.recipe.seed=5")).data
@@ -91,8 +91,8 @@ def test_any_model_is_calibrated_on_flows_that_it_has_not_seen(plan: Path, tmp_p
     assert result.exit_code == 0, result.output
     assert not (folder / "calibration.json").exists()
     fields = prepare(other).trajectories[0].read(slice(0, 1))[None]
-    bars = pibert.inference.load_calibrated(folder, calibration=out).step(fields, level=0.8)
-    assert bool((bars.intervals.high > bars.intervals.low).all())
+    prediction = pibert.inference.load_calibrated(folder, calibration=out).step(fields, level=0.8)
+    assert bool((prediction.intervals.high > prediction.intervals.low).all())
     with pytest.raises(FileNotFoundError, match="pibert calibrate"):
         pibert.inference.load_calibrated(folder)
 
@@ -103,16 +103,16 @@ def test_the_training_data_do_not_calibrate(plan: Path, tmp_path: Path):
     copy = tmp_path / "copy.h5"
     write(copy, prepare(experiment.data).trajectories)
     result = call("calibrate", folder, "--data", copy, "--out", tmp_path / "out")
-    told = " ".join(result.output.split())
-    assert result.exit_code == 2 and "the same recipe_hash" in told
-    assert "saw, found flows of the data set that the model was trained on" in told
+    output = " ".join(result.output.split())
+    assert result.exit_code == 2 and "the same recipe_hash" in output
+    assert "saw, found flows of the data set that the model was trained on" in output
     by_file = replace(
         experiment, data=replace(experiment.data, path=str(copy), case=None, recipe={})
     )
     trained = run(by_file, tmp_path / "by-file").folder
     result = call("calibrate", trained, "--data", copy, "--out", tmp_path / "out")
-    told = " ".join(result.output.split())
-    assert result.exit_code == 2 and "the same fingerprint" in told
+    output = " ".join(result.output.split())
+    assert result.exit_code == 2 and "the same fingerprint" in output
     assert not (tmp_path / "out").exists()
 
 
@@ -130,7 +130,7 @@ def test_a_run_without_a_calibration_split_is_calibrated_on_its_test_split(
     assert "--leads 8" in long and "found at most 8" in long and "--leads 7" in long
 
 
-def test_a_run_without_unseen_flows_says_how_to_have_some(plan: Path, tmp_path: Path):
+def test_a_run_without_unseen_flows_is_refused_with_the_remedy(plan: Path, tmp_path: Path):
     shares = ("data.shares.calibration=0", "data.shares.train=0.5", "data.shares.valid=0.5")
     folder = run(load_experiment(plan, shares), tmp_path / "run").folder
     result = call("calibrate", folder)

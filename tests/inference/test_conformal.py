@@ -1,4 +1,4 @@
-"""Quantiles and p-values against what theory says of exchangeable scores."""
+"""Quantiles and p-values against the theory of exchangeable scores."""
 
 import itertools
 import math
@@ -12,7 +12,6 @@ from pibert.inference.conformal import (
     grouped_quantile,
     highest_level,
     left_out_coverage,
-    share_below,
 )
 
 
@@ -44,7 +43,7 @@ def test_dependent_scores_of_exchangeable_groups_are_covered(level: float):
     known, new = scores[:, :-1], scores[:, -1]
     wanted = corrected_level(level, groups)
     limits = grouped_quantile(known.movedim(0, 1), torch.ones(groups), wanted)
-    covered = share_below(new, limits)
+    covered = (new <= limits[..., None]).double().mean(-1)
     error = float(covered.std()) / math.sqrt(draws)
     assert level - 3 * error <= float(covered.mean())
     # The pooled quantile, which takes all scores for independent, covers less than it says.
@@ -52,7 +51,7 @@ def test_dependent_scores_of_exchangeable_groups_are_covered(level: float):
         known.movedim(0, 1), torch.ones(groups), corrected_level(level, groups * inside)
     )
     if level > 0.85:  # low quantiles of a mixture of groups err to the other side
-        assert float(share_below(new, pooled).mean()) < level
+        assert float((new <= pooled[..., None]).double().mean()) < level
 
 
 def test_a_level_that_the_count_cannot_give_is_refused_with_the_highest():
@@ -85,7 +84,7 @@ def test_p_values_count_by_hand():
     assert p.tolist() == pytest.approx([(1 + 0.5 + 0.5 + 0.0) / 4, 1 / 4, 1.0])
 
 
-def test_what_is_left_out_does_not_widen_its_own_bars():
+def test_a_left_out_trajectory_does_not_widen_its_intervals():
     atoms = torch.tensor([[[1.0]], [[2.0]], [[3.0]], [[100.0]]])
     counts = torch.full((4,), 3)
     covered = left_out_coverage(atoms, torch.ones(4), 0.5, counts)

@@ -1,10 +1,10 @@
-"""Scales of errors: what they follow, and that units do not matter."""
+"""Scales of errors: their selection, and independence of units."""
 
 import pytest
 import torch
 
 from pibert.inference.difficulty import FLOOR, GUIDES, fit_difficulty, tabulate
-from pibert.inference.ensemble import Forecast
+from pibert.inference.windows import Forecast
 from tests.inference.flows import BODY, spec_of
 
 
@@ -27,7 +27,7 @@ def planted(scale: float = 1.0, *, seed: int = 0, spread: bool = False) -> Forec
     )
 
 
-def test_where_errors_depend_on_the_place_the_place_is_chosen():
+def test_errors_that_depend_on_position_select_the_map_of_points():
     difficulty, losses = fit_difficulty("residual", [planted(seed=s) for s in range(4)], spec_of())
     assert difficulty.guide == "place" and set(losses) == set(GUIDES)
     scales = difficulty.scales(planted(seed=9), spec_of())

@@ -1,4 +1,4 @@
-"""What the model looked at: residuals by hand, and maps that agree with the model's own parts."""
+"""Explanations: residuals computed by hand, and maps that agree with the model's modules."""
 
 from dataclasses import replace
 
@@ -62,7 +62,7 @@ def test_residuals_are_those_of_the_fields_and_nan_next_to_gaps() -> None:
     assert torch.allclose(found.prediction_residuals[name][:, 2, 2], after.abs(), atol=1e-4)
 
 
-def test_what_a_model_does_not_have_is_none() -> None:
+def test_missing_members_of_an_explanation_are_none() -> None:
     found = Predictor(tiny_model("fno2d", spec=tiny_spec(SHAPE)), NORMALIZER).explain(frames())
     assert found.input_residuals and found.prediction_residuals
     nothing = ("bias", "bias_map", "attention", "attention_map", "gate", "gate_map", "consistency")

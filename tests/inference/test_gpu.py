@@ -1,4 +1,4 @@
-"""On a GPU: predictions are those of the CPU, and answers lie where the input lay."""
+"""Predictions on a GPU agree with the CPU, and results are on the device of the input."""
 
 from pathlib import Path
 

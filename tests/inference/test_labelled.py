@@ -1,4 +1,4 @@
-"""xarray in and out: the labels decide, and the numbers are those of plain arrays."""
+"""xarray input: any arrangement of labels gives the numbers of plain arrays."""
 
 import warnings
 from dataclasses import replace
@@ -95,7 +95,7 @@ NOON = np.datetime64("2024-02-29T12:00:00")
         (None, NOON, NOON + np.array([100, 200], "m8[ms]")),
     ],
 )
-def test_time_goes_on_in_its_own_unit(units: str | None, last: Any, expected: Any) -> None:
+def test_time_continues_in_its_own_unit(units: str | None, last: Any, expected: Any) -> None:
     fields = labelled(frames(1).numpy()).assign_coords(time=[last])
     if units is not None:
         fields["time"].attrs["units"] = units
@@ -124,7 +124,7 @@ def test_frames_in_another_rhythm_or_order_are_noticed() -> None:
         PREDICTORS[2].step(fields.assign_coords(time=["a", "b"]))
 
 
-def test_units_that_can_be_converted_are_and_come_back_as_they_were() -> None:
+def test_convertible_units_are_converted_there_and_back() -> None:
     predict, x = PREDICTORS[1], frames(2).double().numpy()
     fields = labelled(1000 * x, units="mm s-1")
     found = predict.step(fields)
@@ -190,16 +190,14 @@ def test_masks_by_label() -> None:
     [
         (lambda d: d.drop_vars("v"), ("['u', 'v']", "['u']")),
         (lambda d: d["u"], ("dimension 'channel'",)),
-        (lambda d: d.to_array("channel").sel(channel=["u"]), ("['v'] missing",)),
         (lambda d: d.to_array("channel").drop_vars("channel")[[0, 1, 1]], ("2 channels", 3)),
         (lambda d: d.rename(y="z"), ("y, x, time",)),
         (lambda d: d.expand_dims(member=[0]), ("at most one more",)),
         (lambda d: d.assign(v=d["v"].isel(sample=0)), ("the same for all", "'u'")),
         (lambda d: d.astype(int), ("'u'", "int64")),
-        (lambda d: d.isel(sample=slice(0, 0)), ((0, 1, 2, 12, 20),)),
         (lambda d: d.assign_coords(x=np.geomspace(1.0, 2.0, 20)), ("'x'", "fields.interp(x=")),
     ],
 )
-def test_what_labels_cannot_tell_is_refused(change: Any, named: tuple[object, ...]) -> None:
+def test_ambiguous_labels_are_refused(change: Any, named: tuple[object, ...]) -> None:
     with refused(*named):
         PREDICTORS[1].step(change(labelled(frames().numpy())))

@@ -1,4 +1,4 @@
-"""Surprisals and the out-of-distribution warning on planted faults and on none."""
+"""Surprisals and the out-of-distribution warning with and without planted faults."""
 
 import math
 
@@ -9,34 +9,34 @@ from pibert.inference.conformal import summarise
 from pibert.inference.ood import (
     FeatureStatistics,
     OODDetector,
-    ScoredWindows,
     Surprisal,
     score_names,
     window_features,
     window_scores,
 )
+from pibert.inference.windows import Windows
 from studies.consistency_metrics import auc
 from tests.helpers import assert_close
 from tests.inference.flows import BODY, flows, spec_of, unit
 
 
 def detector_of(reference: torch.Tensor, groups: torch.Tensor) -> OODDetector:
-    """Of scores (n, part) and (group, window, part)."""
+    """Of scores (n, score) and (group, window, score)."""
     surprisal = Surprisal.of(reference)
     largest = surprisal.of_scores(groups.flatten(0, 1)).amax(1).unflatten(0, groups.shape[:2])
     atoms = torch.stack([summarise(own, 32) for own in largest])
-    names = tuple(f"part {place}" for place in range(reference.shape[1]))
+    names = tuple(f"score {index}" for index in range(reference.shape[1]))
     return OODDetector(names, surprisal, atoms, torch.ones(len(groups)), len(groups))
 
 
 def draw(*shape: int, seed: int) -> torch.Tensor:
-    """Windows of trajectories that differ: (group, window, part)."""
+    """Windows of trajectories that differ: (group, window, score)."""
     generator = torch.Generator().manual_seed(seed)
     own = torch.randn(shape[0], 1, shape[2], generator=generator, dtype=torch.float64)
     return own + 0.5 * torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def test_false_flagged_are_as_rare_as_was_asked():
+def test_the_false_alarm_rate_is_at_most_the_accepted_one():
     rate, flagged = 0.1, []
     for seed in range(150):
         groups = draw(60, 6, 3, seed=seed)
@@ -49,7 +49,7 @@ def test_false_flagged_are_as_rare_as_was_asked():
     assert float(found.mean()) > rate / 3
 
 
-def test_a_planted_shift_is_told_apart_and_its_part_is_named():
+def test_a_planted_shift_is_flagged_and_its_score_named():
     detector = detector_of(draw(40, 6, 3, seed=0).flatten(0, 1), draw(40, 6, 3, seed=1))
     sound, odd = draw(40, 6, 3, seed=2).flatten(0, 1), draw(40, 6, 3, seed=3).flatten(0, 1)
     odd[:, 1] += 8.0
@@ -58,32 +58,29 @@ def test_a_planted_shift_is_told_apart_and_its_part_is_named():
     assert auc(largest, labels) > 0.99
     found = detector.detect(odd, 0.05)
     assert float(found.flagged.double().mean()) > 0.95
-    assert found.reasons.count("part 1") > 0.95 * len(odd)
+    assert found.reasons.count("score 1") > 0.95 * len(odd)
 
 
-def test_a_rate_that_the_count_cannot_tell_is_refused():
+def test_a_rate_below_the_least_p_value_is_refused():
     detector = detector_of(draw(10, 6, 2, seed=0).flatten(0, 1), draw(9, 6, 2, seed=1))
     with pytest.raises(ValueError, match="from 0.1, the least that 9 calibration units"):
         detector.detect(draw(1, 2, 2, seed=2)[0], 0.05)
 
 
-def scored(fields: torch.Tensor) -> ScoredWindows:
-    seen = ~BODY.expand(len(fields), *fields.shape[-2:])
-    return ScoredWindows(
-        fields=torch.where(seen[:, None, None], fields, torch.nan),
-        seen=seen,
-        parameters=torch.zeros(len(fields), 16),
-        consistency=torch.full((len(fields),), 0.9),
-    )
+def windows_of(fields: torch.Tensor) -> Windows:
+    known = ~BODY.expand(*fields.shape[:2], *fields.shape[-2:])
+    hidden = torch.where(known[:, :, None], fields, torch.nan)
+    return Windows(fields=hidden, known=known, encoded=torch.zeros(len(fields), 16))
 
 
-def test_parts_see_wrong_units_wrong_signs_and_single_wrong_vectors():
+def test_scores_react_to_wrong_units_wrong_signs_and_single_wrong_vectors():
     names = score_names(spec_of(), consistency=True)
     windows = torch.stack([t.read(slice(2, 4)) for t in flows(30)])
-    statistics = FeatureStatistics.of(window_features(scored(windows), spec_of(), unit()))
+    statistics = FeatureStatistics.of(window_features(windows_of(windows), spec_of(), unit()))
 
     def scores(fields: torch.Tensor) -> dict[str, torch.Tensor]:
-        found = window_scores(scored(fields), spec_of(), unit(), statistics)
+        given, consistency = windows_of(fields), torch.full((len(fields),), 0.9)
+        found = window_scores(given, consistency, spec_of(), unit(), statistics)
         assert bool(found.isfinite().all())
         return dict(zip(names, found.T, strict=True))
 

@@ -1,4 +1,4 @@
-"""Predictions in physical units: kinds of arrays, units, rollouts, gaps, and what is refused."""
+"""Predictions in physical units: kinds of arrays, units, rollouts, gaps and errors."""
 
 import math
 import warnings
@@ -25,7 +25,7 @@ def window_of(steps: list[Tensor], history: int) -> Tensor:
     return torch.cat(steps, 1)[:, -history:]
 
 
-def test_a_step_is_the_model_between_standardised_and_physical() -> None:
+def test_a_step_standardises_runs_the_model_and_converts_back() -> None:
     predict, x = predictor(), frames()
     parameters = predict.spec.encode_parameters({"Re": torch.tensor([500.0, 1e3, 2e3])})
     z = (x[:, 0] - torch.tensor([1.5, -0.25])[:, None, None]) / torch.tensor([0.5, 2.0])[
@@ -56,7 +56,7 @@ SPREAD = Parameter(name="Re", scaling="log", mean=3.0, std=0.5)
         (Parameter(name="Re"), {}, (100.0,)),  # nothing is known of its training
     ],
 )
-def test_a_parameter_far_outside_the_range_of_training_is_told(
+def test_a_parameter_far_outside_the_training_range_is_noted(
     own: Parameter, far: dict[float, str], near: tuple[float, ...]
 ) -> None:
     predict = predictor(spec=tiny_spec(SHAPE, parameters=(own,)))
@@ -69,7 +69,7 @@ def test_a_parameter_far_outside_the_range_of_training_is_told(
             predict.step(frames(), {"Re": value})
 
 
-def test_the_answer_is_of_the_kind_and_type_of_the_input() -> None:
+def test_results_have_the_kind_and_type_of_the_input() -> None:
     predict, x = predictor(), frames()
     expected = predict.step(x)
     for kind in (np.float32, np.float64, ">f4"):
@@ -129,7 +129,7 @@ def test_gradients_are_taken_only_if_asked_for_and_autocast_changes_nothing() ->
         assert not predict.step(x).requires_grad
 
 
-def test_a_large_batch_in_parts_is_the_same_prediction() -> None:
+def test_a_batch_in_chunks_gives_the_same_prediction() -> None:
     whole, parted, x = predictor(), predictor(chunk=2), frames(5)
     sizes: list[int] = []
     parted.model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
@@ -156,7 +156,7 @@ def test_the_window_slides_over_predicted_frames(history: int, horizon: int) -> 
     assert blocks[0].shape[1] == min(horizon, most)
 
 
-def test_what_lies_at_unknown_points_never_matters() -> None:
+def test_values_at_unknown_points_have_no_influence() -> None:
     predict, x = predictor(), frames()
     mask = torch.ones(3, *SHAPE, dtype=torch.bool)
     mask[0, 2:5, 7:9] = False
@@ -171,7 +171,7 @@ def test_what_lies_at_unknown_points_never_matters() -> None:
     assert torch.allclose(predict.step(second, mask=mask), expected[:, 1:2], atol=1e-4)
 
 
-def test_filling_keeps_what_is_known_bit_for_bit_and_puts_the_head_elsewhere() -> None:
+def test_filling_keeps_known_values_bit_for_bit_and_uses_the_head_elsewhere() -> None:
     body = torch.zeros(SHAPE, dtype=torch.bool)
     body[0:2, 0:2] = True
     predict, x = predictor(history=2, body=body), frames(3, 2)
@@ -212,7 +212,7 @@ def test_a_rollout_that_diverges_stops_with_the_step() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_values_that_overflow_when_standardised_are_refused_with_their_place(
+def test_values_that_overflow_when_standardised_are_refused(
     dtype: torch.dtype,
 ) -> None:
     predict, x = predictor(), frames(2).to(dtype)
@@ -224,7 +224,7 @@ def test_values_that_overflow_when_standardised_are_refused_with_their_place(
     assert predict.step(x, mask=known).isfinite().all()
 
 
-def test_a_rollout_that_runs_away_is_told_once_with_the_step() -> None:
+def test_a_runaway_rollout_is_noted_once_with_the_step() -> None:
     predict, x = predictor(), frames(2).clamp(-3, 3)
     known = torch.ones(SHAPE, dtype=torch.bool)
     make_runaway(predict.model)
@@ -271,24 +271,17 @@ def holed(x: Tensor, value: float) -> Tensor:
         (lambda p, x: p.step(x[0, 0, 0]), ("(batch, history, channel, y, x)", (12, 20))),
         (lambda p, x: p.step(x[:, 0]), ((3, 2, 12, 20), "fields[:, None]")),
         (lambda p, x: p.step(x.repeat(1, 2, 1, 1, 1)), ((3, 2, 2, 12, 20), "1 newest")),
-        (lambda p, x: p.step(x[:, :0]), ((3, 0, 2, 12, 20),)),
         (lambda p, x: p.step(x[:, :, :1]), ("['u', 'v']", (3, 1, 1, 12, 20))),
         (lambda p, x: p.step(x[:0]), ((0, 1, 2, 12, 20),)),
-        (lambda p, x: p.step(np.zeros(0)), ("(0,)",)),
         (lambda p, x: p.step(x.half()), ("float32 or float64", "float16")),
         (lambda p, x: p.step(x.numpy().astype(int)), ("int64", "convert")),
-        (lambda p, x: p.step(x.numpy().astype(complex)), ("complex128",)),
-        (lambda p, x: p.step(x.numpy().astype(object)), ("object",)),
-        (lambda p, x: p.step(x.tolist()), ("NumPy array or a tensor", "list")),
         (lambda p, x: p.step(np.ma.masked_invalid(x.numpy())), ("MaskedArray", "pass a mask")),
         (lambda p, x: p.step(x, mask=ones(20, 12)), ((12, 20), (20, 12))),
-        (lambda p, x: p.step(x, mask=ones(2, 12, 20)), ((3, 12, 20), (2, 12, 20))),
         (lambda p, x: p.step(x, mask=torch.ones(12, 20)), ("bool", "float32", "True where known")),
         (
             lambda p, x: p.step(holed(x, math.nan)),
             ("nan in sample 2, frame 0, channel 'v', row 5, column 17", "pass a mask"),
         ),
-        (lambda p, x: p.rollout(holed(x, math.inf), 2), ("found inf",)),
         (lambda p, x: p.step(x, {"re": 3.0}), ("['re']", "['Re']")),
         (lambda p, x: p.step(x, {"Re": [100.0, 200.0]}), ("or 3 of them", "'Re'")),
         (lambda p, x: p.step(x, {"Re": math.inf}), ("finite", "'Re'")),
@@ -298,7 +291,7 @@ def holed(x: Tensor, value: float) -> Tensor:
         (lambda p, x: Predictor(tiny_model(), Normalizer.identity(3)), ("3 means",)),
     ],
 )
-def test_what_cannot_be_predicted_is_refused(
+def test_invalid_input_is_refused(
     call: Callable[[Predictor, Tensor], object], named: tuple[object, ...], no_shape_checks: None
 ) -> None:
     with refused(*named):

@@ -1,4 +1,4 @@
-"""The caller's own grid: there and back, what is said about it, and what counts as known."""
+"""Fields on another grid: resampling, notes and unknown points."""
 
 import warnings
 from dataclasses import replace
@@ -36,7 +36,7 @@ def affine(grid: Grid) -> Tensor:
     return torch.stack((1.0 + 0.1 * x - 0.3 * y, 0.2 * y + 0.05 * x))[None, None]
 
 
-def test_a_grid_within_a_hundredth_of_the_models_is_no_reason_to_speak() -> None:
+def test_a_grid_within_one_percent_of_the_models_has_no_note() -> None:
     x, here = frames(), replace(MODEL, origin=(7.0, -3.0))
     expected = PREDICTOR.step(x, KNOWN)
     with warnings.catch_warnings():
@@ -47,7 +47,7 @@ def test_a_grid_within_a_hundredth_of_the_models_is_no_reason_to_speak() -> None
 
 @settings(max_examples=20, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(rows=st.integers(4, 40), columns=st.integers(4, 40))
-def test_smooth_fields_on_any_grid_come_back_as_they_went(rows: int, columns: int) -> None:
+def test_smooth_fields_survive_resampling_to_any_grid_and_back(rows: int, columns: int) -> None:
     grid = Resizer(MODEL, (rows, columns)).new_grid
     x = affine(grid)
     with warnings.catch_warnings():
@@ -90,7 +90,7 @@ WALLS = Sides(Boundary.INFLOW, Boundary.OUTFLOW, Boundary.WALL, Boundary.WALL)
         (replace(MODEL, sides=WALLS), ("inflow, outflow, wall, wall", "open, open"), "resampled"),
     ],
 )
-def test_what_another_grid_means_is_noted(
+def test_differences_between_grids_are_noted(
     grid: Grid | tuple[int, int], named: tuple[str, ...], absent: str
 ) -> None:
     """A shape alone leaves the spacing to be assumed."""
@@ -124,7 +124,7 @@ def test_a_point_is_known_if_half_of_its_cell_is(shape: tuple[int, int]) -> None
     assert torch.equal(regrid.to_model(other, known)[0][here], found[here])
 
 
-def test_what_lies_at_unknown_points_of_a_foreign_grid_never_matters() -> None:
+def test_values_at_unknown_points_of_another_grid_have_no_influence() -> None:
     grid = Resizer(MODEL, (24, 40)).new_grid
     x = torch.randn(2, 1, 2, 24, 40, generator=torch.Generator().manual_seed(1))
     mask = torch.ones(2, 24, 40, dtype=torch.bool)
@@ -138,7 +138,7 @@ def test_what_lies_at_unknown_points_of_a_foreign_grid_never_matters() -> None:
     assert torch.equal(found, expected) and bool(found.isfinite().all())
 
 
-def test_filling_on_a_foreign_grid_keeps_what_is_known_bit_for_bit() -> None:
+def test_filling_on_another_grid_keeps_known_values_bit_for_bit() -> None:
     grid = Resizer(MODEL, (24, 40)).new_grid
     x = affine(grid).float()
     known = torch.ones(24, 40, dtype=torch.bool)
@@ -168,7 +168,7 @@ def test_single_frames_and_windows_come_back_without_a_batch() -> None:
         two.step(x[0, 0])
 
 
-def test_values_far_from_all_training_are_doubted() -> None:
+def test_values_far_from_the_training_data_are_noted() -> None:
     x = frames()
     x[1, 0, 1, 2, 3] = 250.0  # mm/s for m/s, say: the std of v is 2
     with pytest.warns(

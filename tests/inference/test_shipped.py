@@ -36,7 +36,7 @@ def first_weight(loaded: pibert.Predictor) -> float:
     return next(loaded.model.parameters()).flatten()[0].item()
 
 
-def test_a_shipped_model_is_loaded_by_its_name_unless_there_is_such_a_path(weights: Path) -> None:
+def test_an_existing_path_wins_over_the_name_of_a_shipped_model(weights: Path) -> None:
     names = ("cavity", "wake-large", "wake-small")
     assert shipped_models() == {name: weights / name for name in names}
     assert first_weight(pibert.load("wake-large", device="auto")) == 1.0

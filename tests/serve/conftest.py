@@ -1,4 +1,4 @@
-"""Servers that the tests of serving share: starting one takes seconds."""
+"""Servers that the tests share, as starting one takes seconds."""
 
 import shutil
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Files of the small waves as a user may send them, and answers as they come."""
+"""Files of the small waves as a user may send them, and streams of answers."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Valid requests are answered and memory comes back, whatever other clients do."""
+"""Valid requests are answered and memory is released, whatever other clients do."""
 
 from pathlib import Path
 

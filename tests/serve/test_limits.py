@@ -19,7 +19,6 @@ from tests.helpers import PATIENCE, wait_until
 from tests.inference.small import frames
 from tests.serve import hostile
 from tests.serve.conftest import TOKEN
-from tests.serve.files import as_npy
 from tests.serve.server_process import ServerProcess
 
 AUTHORISED = {"authorization": f"Bearer {TOKEN}"}
@@ -55,7 +54,7 @@ def test_a_body_without_a_stated_length_is_counted(strict: ServerProcess):
     assert answer.status_code == 413
 
 
-def test_a_half_sent_body_leaves_the_server_as_it_was(alive: ServerProcess):
+def test_a_half_sent_body_does_no_harm(alive: ServerProcess):
     with socket.create_connection(("127.0.0.1", alive.port), PATIENCE) as connection:
         connection.sendall(head(5000) + b"\x93NUMPY" + bytes(100))
         connection.shutdown(socket.SHUT_WR)
@@ -101,7 +100,7 @@ def test_a_body_that_does_not_come_runs_out_of_time(models: Path, monkeypatch: p
         head(5, "application/x-npy", "Transfer-Encoding: chunked") + b"zz\r\n",
     ],
 )
-def test_what_is_no_request_is_refused(alive: ServerProcess, sent: bytes):
+def test_invalid_http_is_refused(alive: ServerProcess, sent: bytes):
     assert not talk(alive.port, sent).startswith(b"HTTP/1.1 200")
 
 
@@ -110,10 +109,8 @@ def test_what_is_no_request_is_refused(alive: ServerProcess, sent: bytes):
     [
         ("application/x-npy", b"\x93NUMPY", 400),
         ("application/x-npy", b"\x93NUMPY\x01\x00\x05\x00((((", 400),
-        ("application/x-npy", b"", 400),
         ("application/vnd.safetensors", b"\xff" * 64, 400),
         ("application/vnd.safetensors", struct.pack("<Q", 1 << 60) + b"{}", 400),
-        ("application/json", b"", 400),
         ("application/json", b"[1, 2", 400),
         ("application/json", b"[]", 400),
         ("application/json", b"[" * 100_000, 400),
@@ -132,19 +129,6 @@ def test_malformed_bodies_are_refused(alive: ServerProcess, kind: str, body: byt
     )
     assert answer.status_code == status
     assert answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    ("fields", "status", "words"),
-    [
-        (np.array([{"a": 1}], object), 400, "pickled"),
-        (frames(1).numpy().astype("<i4"), 422, "float32 or float64"),
-        (frames(1).numpy().astype("<c8"), 422, "float32 or float64"),
-    ],
-)
-def test_only_floats_are_taken(alive: ServerProcess, fields: Any, status: int, words: str):
-    answer = alive.client.post("/v1/step?model=wake", content=as_npy(fields), headers=NPY)
-    assert answer.status_code == status and words in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("header", [None, "Bearer wrong", f"Basic {TOKEN}", "\xe9"])
@@ -172,7 +156,6 @@ def test_another_name_of_the_server_is_refused(alive: ServerProcess):
     [
         ("step", {"fields": np.zeros((5, 1, 2, 2, 2)).tolist()}, "at most 4 samples"),
         ("rollout", {"steps": 21}, "1 to 20, found 21"),
-        ("rollout", {"steps": 0}, "steps"),
         ("rollout", {"steps": 2.0}, "found 2.0"),
         ("rollout", {}, "1 to 20"),
     ],

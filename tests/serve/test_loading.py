@@ -1,4 +1,4 @@
-"""Models and the calibrations that are named for them; the beginning and the end of a server."""
+"""Models and their calibrations; start and end of a server."""
 
 import json
 import signal
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from pibert.cli import app
 from pibert.data.dataset import Window
-from pibert.inference import CalibrationSettings, calibrate, save_calibration
+from pibert.inference import CalibratedPredictor, CalibrationSettings, calibrate, save_calibration
 from pibert.inference.calibration_file import SHEET
 from pibert.inference.ensemble import Ensemble
 from pibert.serve.limits import Limits
@@ -27,15 +27,20 @@ def loaded(names: list[Path], *calibrations: Path) -> dict[str, Served]:
     return load_served([str(name) for name in names], "cpu", Limits(), calibrations)
 
 
-def test_a_calibration_that_is_named_goes_to_the_model_of_its_weights(models: Path):
+def calibrated(served: Served) -> CalibratedPredictor:
+    assert served.calibrated is not None
+    return served.calibrated
+
+
+def test_a_named_calibration_is_matched_by_weights(models: Path):
     found = loaded([models / "wake", models / "bare"], models / "calibrated")
-    assert found["wake"].trusted is None
+    assert found["wake"].calibrated is None
     assert found["bare"].describe()["calibration"]["leads"] == 3
 
 
-def test_a_calibration_that_is_named_goes_before_one_beside_the_model(models: Path, tmp_path: Path):
+def test_a_named_calibration_wins_over_the_one_in_the_folder(models: Path, tmp_path: Path):
     beside = loaded([models / "waves"])["waves"]
-    assert beside.trusted.calibration.leads == 3
+    assert calibrated(beside).calibration.leads == 3
     found = calibrate(
         beside.predictor,
         samples_of(flows(4, seed=1), Window(history=2)),
@@ -43,7 +48,7 @@ def test_a_calibration_that_is_named_goes_before_one_beside_the_model(models: Pa
         CalibrationSettings(leads=2, starts=2),
     )
     save_calibration(tmp_path, found, beside.predictor.spec.channels)
-    assert loaded([models / "waves"], tmp_path)["waves"].trusted.calibration.leads == 2
+    assert calibrated(loaded([models / "waves"], tmp_path)["waves"]).calibration.leads == 2
 
 
 def test_a_calibration_of_no_model_that_is_served_is_refused(models: Path):
@@ -53,7 +58,7 @@ def test_a_calibration_of_no_model_that_is_served_is_refused(models: Path):
         loaded([models / "wake"], models / "wake")
 
 
-def test_a_calibration_of_an_ensemble_goes_to_its_first_member(tmp_path: Path):
+def test_the_calibration_of_an_ensemble_is_matched_to_its_first_member(tmp_path: Path):
     members = [saved(tmp_path / name, seed=seed) for seed, name in enumerate(("one", "two"))]
     found = calibrate(
         Ensemble(members),
@@ -65,12 +70,12 @@ def test_a_calibration_of_an_ensemble_goes_to_its_first_member(tmp_path: Path):
     folder.mkdir()
     save_calibration(folder, found, members[0].spec.channels, members=[tmp_path / "two"])
     served = loaded([tmp_path / "one"], folder)["one"]
-    assert isinstance(served.trusted.predictor, Ensemble)
+    assert isinstance(calibrated(served).predictor, Ensemble)
     sheet = json.loads((folder / SHEET).read_text())
-    assert served.trusted.calibration.weights_sha256 == sheet["weights_sha256"]
+    assert calibrated(served).calibration.weights_sha256 == sheet["weights_sha256"]
 
 
-def test_the_server_gives_bars_from_a_calibration_that_lies_elsewhere(alone: ServerProcess):
+def test_the_server_uses_a_calibration_from_another_folder(alone: ServerProcess):
     (model,) = alone.client.get("/models").json()
     assert model["name"] == "bare" and model["calibration"]["leads"] == 3
     own = flows(1, seed=7)[0]
@@ -106,7 +111,7 @@ def test_a_rollout_under_way_is_finished_after_sigterm(models: Path):
         (["wake", "--sample", "short"], "not an HDF5 file"),
     ],
 )
-def test_a_wrong_start_is_told_in_one_line(
+def test_wrong_options_are_refused_in_one_line(
     models: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ):
     monkeypatch.chdir(models)

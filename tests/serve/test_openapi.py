@@ -1,4 +1,4 @@
-"""The OpenAPI description, and requests drawn from it against a real server."""
+"""The OpenAPI description, and requests generated from it."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def test_the_arguments_of_a_route_are_those_that_it_accepts(server: ServerProces
 
 
 @pytest.mark.slow
-def test_requests_drawn_from_the_description_are_answered_as_it_says(server: ServerProcess):
+def test_generated_requests_are_answered_as_described(server: ServerProcess):
     address = f"http://127.0.0.1:{server.port}"
     schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
     found: list[Any] = list(schema.get_all_operations())

@@ -153,7 +153,7 @@ def test_a_file_that_may_name_others_is_refused(name: str):
     assert found.value.code == "malformed"
 
 
-def test_hdf5_that_leads_to_other_files_is_refused_whatever_its_layout(tmp_path: Path):
+def test_hdf5_that_refers_to_other_files_is_refused(tmp_path: Path):
     secret, path = tmp_path / "secret.bin", tmp_path / "flow.h5"
     secret.write_bytes(bytes(1000))
     for kind in ("link", "storage", "virtual"):

@@ -118,7 +118,7 @@ def test_steps_from_the_true_frames_are_those_of_the_interface(opened: Visit, si
     assert found == pytest.approx(predicted[:, 0, 0, 1, 7], rel=1e-4, abs=1e-5)
 
 
-def test_two_models_stand_side_by_side(opened: Visit, site: ServerProcess):
+def test_two_models_are_shown_side_by_side(opened: Visit, site: ServerProcess):
     opened.page.select_option("#other", "calm")
     opened.page.select_option("#component", "u")
     opened.run()
@@ -143,7 +143,7 @@ def nmse(predicted: np.ndarray, truth: np.ndarray, known: np.ndarray) -> np.ndar
     return error.sum((1, 2, 3)) / (np.where(kept, truth, 0) ** 2).sum((1, 2, 3))
 
 
-def test_maps_of_what_the_model_looked_at(opened: Visit, site: ServerProcess):
+def test_explanation_maps_are_those_of_the_interface(opened: Visit, site: ServerProcess):
     opened.page.check("[name=residual]")
     opened.page.check("[name=bias]")
     fields, _, _ = true_frames(site)

@@ -1,4 +1,4 @@
-"""The page with files and flows of all kinds: unlike the model, refused, in need of hints."""
+"""The page with files unlike the model, refused files, and files that need hints."""
 
 import io
 import json
@@ -25,7 +25,7 @@ from tests.serve.visit import Visit, browser, expect, lonely, visit
 __all__ = ["browser", "lonely", "visit"]
 
 
-def test_what_is_saved_has_the_coordinates(lonely: Visit, tmp_path: Path):
+def test_saved_files_have_the_coordinates(lonely: Visit, tmp_path: Path):
     found = lonely.table("slice")
     assert found["x"] == pytest.approx(0.6) and found["y"][[0, -1]] == pytest.approx([0.4, 1.8])
     assert lonely.table("probe")["t (D/U)"][[0, -1]] == pytest.approx([5, 6.1])
@@ -54,7 +54,7 @@ FILES: dict[str, tuple[bytes, str | None, str | None]] = {
     # name: content, what the badges say, what the message says in place of a prediction
     "three channels": (
         as_npy(np.concatenate([frames(), frames()[:, :1]], 1)),
-        "in order to be u, v, p; no model takes p",
+        "assumed to be u, v, p; no model takes p",
         None,
     ),
     "one channel": (as_npy(frames()[:, :1]), None, "takes 2 channels (u, v), this has 1"),
@@ -66,7 +66,7 @@ FILES: dict[str, tuple[bytes, str | None, str | None]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_unlike_the_model_works_or_says_why_not(lonely: Visit, name: str):
+def test_a_file_unlike_the_model_works_or_is_refused_with_the_reason(lonely: Visit, name: str):
     data, remark, refused = FILES[name]
     lonely.send(f"{name}.npy", data)
     lonely.page.click("#run")
@@ -156,7 +156,7 @@ def as_npz(**arrays: Any) -> bytes:
     return file.getvalue()
 
 
-def test_after_a_refused_file_no_flow_is_shown_and_none_can_be_run(lonely: Visit):
+def test_a_refused_file_clears_the_page(lonely: Visit):
     lonely.send("good.npy", as_npy(frames()))
     lonely.run()
     expect(lonely.find("#panels figure")).to_have_count(6)

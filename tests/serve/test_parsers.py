@@ -1,4 +1,4 @@
-"""Bodies and files from anywhere: read as they are, or refused with a code, and nothing else."""
+"""Arbitrary bodies and files are read, or refused with a code."""
 
 import io
 import json
@@ -157,7 +157,7 @@ def test_any_metadata_of_a_file_are_read_or_refused(metadata: dict[str, str]):
         arrays_of.array_shapes(min_dims=0, max_dims=5, min_side=0),
     )
 )
-def test_arrays_come_back_as_they_went(array: np.ndarray):
+def test_arrays_survive_a_round_trip(array: np.ndarray):
     np.testing.assert_array_equal(read_npy(write_npy(array)), array)
     fortran = np.asfortranarray(array)
     np.testing.assert_array_equal(read_npy(write_npy(fortran)), array)
@@ -174,7 +174,7 @@ def test_json_has_null_for_nan_and_objects_for_dotted_names():
     assert found == {"low": [1.0, None], "alarm": {"p": [0.5], "parts": ["x"]}}
 
 
-def test_a_stream_that_fails_says_so_in_place_of_its_end():
+def test_a_failed_stream_ends_with_the_error():
     refusal = Refusal("diverged", "no")
     text = b'{"error":{"code":"diverged","message":"no"}}'
     assert frame_error(refusal, JSON) == text + b"\n"
@@ -200,7 +200,7 @@ def test_accept_is_understood(accept: str | None, kind: str):
 
 
 @pytest.mark.parametrize("accept", ["text/html", f"{JSON};q=0", ";;,", f"{JSON};q=x"])
-def test_what_cannot_be_given_is_refused(accept: str):
+def test_an_unsupported_accept_header_is_refused(accept: str):
     with pytest.raises(Refusal) as refused:
         choose_kind(accept, JSON, KINDS, streams=False)
     assert refused.value.status == 406 and accept in refused.value.message

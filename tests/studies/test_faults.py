@@ -4,7 +4,7 @@ import torch
 
 from pibert.data.dataset import Window
 from pibert.fields.equations import residual_sizes
-from pibert.inference.ensemble import read_windows
+from pibert.inference.windows import read_windows
 from studies.faults import FAULTS, Stretch
 from tests.inference.flows import flows, samples_of, spec_of, unit
 

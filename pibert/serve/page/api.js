@@ -1,4 +1,4 @@
-// Requests to the server. What it refuses becomes an error with its words.
+// Requests to the server. Refusals become errors with the server's message.
 
 import { readBlocks, readSafetensors, writeSafetensors } from "./formats.js";
 
@@ -7,7 +7,7 @@ const TOKEN = "pibert-token";
 
 let askToken = null;
 
-/** Set what asks the user for the token; it gives null if there is none. */
+/** Set the function that asks the user for the token; it returns null if there is none. */
 export function onUnauthorized(ask) {
   askToken = ask;
 }
@@ -72,7 +72,7 @@ export async function getFrames(id, start, stop, signal) {
   );
 }
 
-/** The frames of a file; `facts`: its name, and what the user states about it. */
+/** The frames of a file; `facts`: its name and the metadata overrides. */
 export async function openFile(bytes, facts, signal) {
   const path = `v1/open?${new URLSearchParams(facts)}`;
   const answer = await post(path, bytes, signal, "application/octet-stream");

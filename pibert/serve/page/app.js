@@ -1,4 +1,4 @@
-// The page: panels, charts, time and keys. What feeds them is chosen in controls.js.
+// The page: panels, charts, time and keys. controls.js selects their data.
 
 import { Chart } from "./charts.js";
 import { start } from "./controls.js";
@@ -73,14 +73,14 @@ function readOut() {
   const { recording } = state;
   if (!recording) return;
   const point = state.cursor ?? state.probe;
-  const place = point && point.y * recording.shape[1] + point.x;
-  const isBody = point && recording.body(state.frame)?.[place];
+  const position = point && point.y * recording.shape[1] + point.x;
+  const isBody = point && recording.body(state.frame)?.[position];
   const where = point ? whereWords({ x: recording.x(point.x), y: recording.y(point.y) }) : "";
   const lead = state.cursor ? "Cursor" : point ? "Probe" : "Point at a panel to read values.";
   const parts = [[lead, where]];
-  // Without a value there is a dash: the panels below stay where they are.
+  // A dash without a value, so that the panels below do not move.
   for (const { spec, found } of panels) {
-    const value = found?.values?.[place] ?? null;
+    const value = found?.values?.[position] ?? null;
     const words = isBody ? "body" : value === null ? "–" : withUnit(number(value), found.unit);
     parts.push([spec.title, words]);
   }
@@ -222,7 +222,7 @@ for (const [id, save] of [["save-frames", saveFrames], ["save-flow", saveFlow]])
   watch(["runs"], () => (find(id).disabled = !state.runs[0]?.frames.length));
 }
 
-// Redraw where the room or the colours change.
+// Redraw when the size or the colours change.
 
 const redraw = () => update({ theme: state.theme + 1 });
 let room = 0;
@@ -232,7 +232,7 @@ new ResizeObserver(([entry]) => {
 }).observe(find("panels"));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
-// A small screen shows the fields first; a large one always has the settings beside them.
+// A small screen shows the fields first; a large one shows the settings beside them.
 const small = matchMedia("(max-width: 820px)");
 const fold = () => (find("settings").open = !small.matches);
 small.addEventListener("change", fold);

@@ -17,7 +17,7 @@ export function showBadges() {
   const { remarks = [], predicted, stated, units = [] } = state.recording ?? {};
   const found = remarks.map((remark) => [`Recording: ${remark}`, ""]);
   const assumed = [...new Set(units.filter((unit) => unit !== "1"))];
-  // A run says it too.
+  // A run reports it too.
   if (stated && !stated.units && assumed.length && !state.runs.some(Boolean)) {
     found.push([`Recording: no unit is stated: assuming the model's, ${assumed.join(", ")}`, ""]);
   }
@@ -34,7 +34,7 @@ export function showBadges() {
       const words = `${which} obeys its equations: probability ${Math.round(100 * least)} %`;
       add(words, least < 0.5 ? "warn" : "good");
     }
-    // The badge above says it already.
+    // The badge above reports it already.
     const others = run.remarks.filter((own) => !own.startsWith("no input can be flagged"));
     for (const remark of others) add(remark, "warn");
   }
@@ -63,9 +63,9 @@ function oodWords({ ood, isForced, unknown }) {
     return [`No out-of-distribution warning is possible: ${words}`, ""];
   }
   const names = unknown.join(", ");
-  const untold = names ? `; checked without ${names}, which was not given` : "";
-  const words = `In distribution: like the training data (p = ${number(p)}${partly}${untold})`;
-  return [words, untold ? "" : "good"];
+  const without = names ? `; checked without ${names}, which was not given` : "";
+  const words = `In distribution: like the training data (p = ${number(p)}${partly}${without})`;
+  return [words, without ? "" : "good"];
 }
 
 function residualWords(part) {

@@ -12,7 +12,7 @@ function element(name, attributes = {}, text) {
   return made;
 }
 
-/** A chart in a figure that has an svg, a legend and an output for what lies under the pointer. */
+/** A chart in a figure with an svg, a legend and an output for the values at the pointer. */
 export class Chart {
   constructor(figure, onPick = null) {
     this.svg = figure.querySelector("svg");
@@ -22,16 +22,16 @@ export class Chart {
     this.svg.addEventListener("pointerleave", () => this.hover(null));
     if (onPick) {
       this.svg.addEventListener("click", (event) => {
-        const place = this.placeOf(event);
-        if (place !== null) onPick(place);
+        const position = this.positionOf(event);
+        if (position !== null) onPick(position);
       });
     }
   }
 
   /**
    * spec: title, x and y (axis labels), series [{name, kind, x, y}], and maybe band {x, low, high},
-   * at (an x to mark), span (the part of x to show), isLog (both axes), isLogY, remark; or note,
-   * words instead of lines.
+   * at (an x to mark), span (range of x to show), isLog (both axes), isLogY, caption; or note,
+   * a text instead of lines.
    */
   draw(spec) {
     this.spec = spec;
@@ -66,8 +66,8 @@ export class Chart {
   }
 
   note(words, width) {
-    const place = { x: width / 2, y: HEIGHT / 2, class: "note", "text-anchor": "middle" };
-    this.svg.append(element("text", place, words));
+    const position = { x: width / 2, y: HEIGHT / 2, class: "note", "text-anchor": "middle" };
+    this.svg.append(element("text", position, words));
     this.svg.setAttribute("aria-label", `${this.spec.title}: ${words}`);
     this.plot = null;
   }
@@ -86,17 +86,17 @@ export class Chart {
     const [right, bottom] = [plot.x + plot.width, plot.y + plot.height];
     this.svg.append(element("rect", { class: "frame", ...plot }));
     for (const tick of this.toX.ticks(plot.width / 70)) {
-      const place = this.toX(tick);
+      const position = this.toX(tick);
       this.svg.append(
-        element("line", { class: "grid", x1: place, x2: place, y1: plot.y, y2: bottom }),
-        element("text", { x: place, y: bottom + 15, "text-anchor": "middle" }, number(tick)),
+        element("line", { class: "grid", x1: position, x2: position, y1: plot.y, y2: bottom }),
+        element("text", { x: position, y: bottom + 15, "text-anchor": "middle" }, number(tick)),
       );
     }
     for (const tick of this.toY.ticks(plot.height / 40)) {
-      const place = this.toY(tick);
+      const position = this.toY(tick);
       this.svg.append(
-        element("line", { class: "grid", x1: plot.x, x2: right, y1: place, y2: place }),
-        element("text", { x: plot.x - 6, y: place + 4, "text-anchor": "end" }, number(tick)),
+        element("line", { class: "grid", x1: plot.x, x2: right, y1: position, y2: position }),
+        element("text", { x: plot.x - 6, y: position + 4, "text-anchor": "end" }, number(tick)),
       );
     }
     const middle = plot.y + plot.height / 2;
@@ -154,9 +154,9 @@ export class Chart {
       item.append(key, name);
       this.legend.append(item);
     }
-    if (spec.remark) {
+    if (spec.caption) {
       const words = document.createElement("i");
-      words.textContent = spec.remark;
+      words.textContent = spec.caption;
       this.legend.append(words);
     }
     const ends = series.map(({ name, y }) => {
@@ -166,16 +166,16 @@ export class Chart {
     this.svg.setAttribute("aria-label", `${spec.title}: ${ends.join("; ")}`);
   }
 
-  placeOf(event) {
+  positionOf(event) {
     if (!this.plot) return null;
     const { left } = this.svg.getBoundingClientRect();
-    const place = event.clientX - left;
-    const isInside = place >= this.plot.x && place <= this.plot.x + this.plot.width;
-    return isInside ? this.toX.back(place) : null;
+    const position = event.clientX - left;
+    const isInside = position >= this.plot.x && position <= this.plot.x + this.plot.width;
+    return isInside ? this.toX.back(position) : null;
   }
 
   hover(event) {
-    const at = event && this.placeOf(event);
+    const at = event && this.positionOf(event);
     if (at === null || !this.plot) {
       this.cursor?.removeAttribute("x1");
       this.output.textContent = "";
@@ -188,22 +188,22 @@ export class Chart {
     this.cursor.replaceWith(line);
     this.cursor = line;
     const values = this.series.map(({ name, x: own, y }) => {
-      const place = own.indexOf(nearest);
-      return place < 0 ? "" : `${name} ${number(y[place])}`;
+      const position = own.indexOf(nearest);
+      return position < 0 ? "" : `${name} ${number(y[position])}`;
     });
     const shown = [`${this.spec.x} ${number(nearest)}`, ...values.filter(Boolean)];
     this.output.textContent = shown.join(" · ");
   }
 }
 
-/** The part of a line that a span of x holds. */
+/** The points of a line within a range of x. */
 function within(line, span) {
   if (!span) return line;
   const isInside = (_, n) => line.x[n] >= span[0] && line.x[n] <= span[1];
   return { ...line, x: line.x.filter(isInside), y: line.y.filter(isInside) };
 }
 
-/** From values to places; `back` is its inverse. */
+/** From values to pixels; `back` is its inverse. */
 function scaleOf(values, isLog, start, length, padding) {
   const inner = isLog ? Math.log10 : (value) => value;
   const outer = isLog ? (value) => 10 ** value : (value) => value;
@@ -218,7 +218,7 @@ function scaleOf(values, isLog, start, length, padding) {
   const room = padding * (high - low);
   [low, high] = [low - room, high + room];
   const scale = (value) => start + ((inner(value) - low) / (high - low)) * length;
-  scale.back = (place) => outer(low + ((place - start) / length) * (high - low));
+  scale.back = (position) => outer(low + ((position - start) / length) * (high - low));
   scale.ticks = (count) => (isLog ? logTicks : ticks)(outer(low), outer(high), count);
   return scale;
 }

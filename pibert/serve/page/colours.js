@@ -1,5 +1,5 @@
-// Colour maps as tables, and scales from values to them. Colour-blind eyes can read all of them:
-// lightness rises along the sequential ones, the diverging one goes from blue over white to red.
+// Colour maps as tables, and scales from values to them. All are safe for colour-blind readers:
+// lightness rises along the sequential ones, the diverging one runs from blue over white to red.
 
 const ANCHORS = {
   viridis:
@@ -16,11 +16,11 @@ const SIZE = 256;
 export function table(name) {
   const anchors = ANCHORS[name].split(" ").map((hex) => parseInt(hex, 16));
   return Array.from({ length: SIZE }, (_, i) => {
-    const place = (i / (SIZE - 1)) * (anchors.length - 1);
-    const left = Math.min(Math.floor(place), anchors.length - 2);
+    const position = (i / (SIZE - 1)) * (anchors.length - 1);
+    const left = Math.min(Math.floor(position), anchors.length - 2);
     return [16, 8, 0].map((shift) => {
       const [a, b] = [anchors[left], anchors[left + 1]].map((colour) => (colour >> shift) & 255);
-      return Math.round(a + (place - left) * (b - a));
+      return Math.round(a + (position - left) * (b - a));
     });
   });
 }
@@ -34,7 +34,7 @@ export function pack([red, green, blue]) {
   return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
-/** A scale for values from low to high; signed ones are laid symmetrically around zero. */
+/** A scale for values from low to high; signed ones are symmetric around zero. */
 export function makeScale(low, high, kind) {
   if (!(low <= high)) [low, high] = [0, 1];
   const isSigned = low < 0 && high > 0 && Math.min(-low, high) > 0.25 * Math.max(-low, high);
@@ -48,6 +48,6 @@ export function makeScale(low, high, kind) {
 }
 
 export function colourIndex(scale, value) {
-  const place = ((value - scale.low) / (scale.high - scale.low)) * SIZE;
-  return place <= 0 ? 0 : place >= SIZE ? SIZE - 1 : place | 0;
+  const position = ((value - scale.low) / (scale.high - scale.low)) * SIZE;
+  return position <= 0 ? 0 : position >= SIZE ? SIZE - 1 : position | 0;
 }

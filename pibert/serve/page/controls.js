@@ -12,23 +12,23 @@ import { state, update, watch } from "./state.js";
 const find = (id) => document.getElementById(id);
 const LEVELS = [0.8, 0.9, 0.95];
 const STEPS = 20;
-// Whether the user has chosen them: then they stay.
+// Whether the user has chosen them: then they are kept.
 const isChosen = { component: false, interval: false };
 
-function say(words) {
+function showMessage(words) {
   find("message").textContent = words ?? "";
   find("message").hidden = !words;
 }
 
-/** Carry something out: whether it was. An error is shown, but for one that we caused. */
+/** Run an action; returns whether it succeeded. Errors are shown, except for aborts. */
 async function attempt(status, act) {
-  say(null);
+  showMessage(null);
   find("status").textContent = status;
   try {
     await act();
     return true;
   } catch (error) {
-    if (error.name !== "AbortError") say(error.message);
+    if (error.name !== "AbortError") showMessage(error.message);
     return false;
   } finally {
     if (find("status").textContent === status) find("status").textContent = "";
@@ -61,17 +61,17 @@ function showRecording(recording) {
   update({ recording, runs: [null, null], frame: 0, component, ...look });
   if (!isChosen.interval) show("interval", calibrated.length > 0);
   offerModel();
-  say(model && objection(model, recording));
+  showMessage(model && objection(model, recording));
 }
 
-/** Everything in view, with a probe and a slice across the flow to begin with. */
+/** Show the whole field, with a first probe and a slice across the flow. */
 function firstLook({ shape: [ny, nx] }) {
   const x = Math.floor(0.6 * nx);
   const slice = { x0: x + 0.5, y0: 0.5, x1: x + 0.5, y1: ny - 0.5 };
   return { view: null, cursor: null, probe: { x, y: Math.floor(ny / 2) }, slice };
 }
 
-/** No flow is shown, and none can be run: the one that was chosen could not be loaded. */
+/** Show no flow: the chosen one could not be loaded. */
 function showNothing() {
   stop();
   find("sample").value = "";
@@ -83,7 +83,7 @@ function showNothing() {
 
 let loads = 0;
 
-/** Load a flow in place of the one that is shown; if it cannot be, none is. */
+/** Load a flow in position of the current one; if that fails, show none. */
 async function load(status, act) {
   const mine = ++loads;
   let isShown = false;
@@ -110,7 +110,7 @@ async function chooseSample() {
 
 let chosenFile = null; // can be opened again with hints
 
-/** Boxes for what a file does not state. They are of one file: another begins with empty ones. */
+/** Boxes for metadata that a file does not state; empty for every new file. */
 function offerHints(file) {
   if (file === chosenFile) return;
   chosenFile = file;
@@ -142,10 +142,10 @@ async function chooseFile(file) {
   if (!unknown.length) return runAtOnce();
   const names = unknown.map(([name]) => name).join(", ");
   const words = `The file does not state ${names}: enter a value and press Run, or run without it.`;
-  if (!objection(modelOf("model"), state.recording)) say(words);
+  if (!objection(modelOf("model"), state.recording)) showMessage(words);
 }
 
-/** Predict what was just loaded, if it can be, and nobody has done so meanwhile. */
+/** Predict the flow that was just loaded, if possible and not done yet. */
 async function runAtOnce() {
   const isPossible = !objection(modelOf("model"), state.recording);
   if (isPossible && !state.runs[0]) await run();
@@ -184,7 +184,7 @@ function factsOf(model, recording) {
   return facts.filter(Boolean).join("; ");
 }
 
-/** What the models that are chosen need together, and what may speak against comparing them. */
+/** What the chosen models need together, and reasons against comparing them. */
 function offerOther() {
   const [[model, other], { recording }] = [["model", "other"].map(modelOf), state];
   if (!model || !recording) return;

@@ -1,4 +1,4 @@
-// What is seen, as files.
+// Saves frames, panels and charts as files.
 
 import { writeNpy, writeSafetensors } from "./formats.js";
 import { palette } from "./panels.js";
@@ -21,13 +21,13 @@ export function saveFrames(run) {
   save(`${run.model.name}.npy`, writeNpy(framesOf(run)), "application/octet-stream");
 }
 
-/** The same with all that is known of them, as the server opens it again. */
+/** The same with their metadata, in a file that the server can open. */
 export function saveFlow(run) {
-  const { model, recording, parameters, places, channels } = run;
+  const { model, recording, parameters, positions, channels } = run;
   const { dx, dy, x0, y0, dt, stride, lengthUnit, timeUnit } = recording;
   const facts = {
     channels,
-    units: places.map((place) => recording.units[place]),
+    units: positions.map((position) => recording.units[position]),
     ...{ dx, dy, x0, y0, parameters: known(parameters) },
     ...(dt ? { dt: dt * stride, t0: recording.time(run.start + 1) } : {}),
     ...(lengthUnit ? { length_unit: lengthUnit } : {}),
@@ -36,7 +36,7 @@ export function saveFlow(run) {
   };
   const texts = Object.entries(facts).map(([name, fact]) => [name, JSON.stringify(fact)]);
   const arrays = { fields: framesOf(run), mask: pointsOf(run, (index) => run.known(index)) };
-  // A body of the model, where the recording states none, is there too.
+  // Includes the body of the model if the recording states none.
   if (recording.body(run.start)) arrays.body = pointsOf(run, (index) => recording.body(index));
   const bytes = writeSafetensors(arrays, Object.fromEntries(texts));
   save(`${model.name}.safetensors`, bytes, "application/octet-stream");

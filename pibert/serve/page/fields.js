@@ -1,4 +1,4 @@
-// Recordings, and what is made of a frame: components, vorticity, errors, values along a line.
+// Recordings, and quantities of a frame: components, vorticity, errors, values along a line.
 // A frame is channel after channel of rows, row 0 at the bottom; NaN where nothing is known.
 
 /** A recording, filled as its frames arrive. Every `stride`-th frame is shown. */
@@ -10,7 +10,7 @@ export class Recording {
     this.shape = shape;
     this.parameters = facts.parameters ?? {};
     this.remarks = facts.remarks ?? [];
-    this.predicted = facts.predicted ?? null; // by whom: then it is no truth
+    this.predicted = facts.predicted ?? null; // by which model: then it is not ground truth
     this.total = facts.frames;
     this.stride = 1;
     this.all = [];
@@ -27,7 +27,7 @@ export class Recording {
       if (this.hasSpacing) return [own[spacing], own[name] ?? 0];
       const theirs = model?.grid;
       if (!theirs) return [1, 0];
-      // It covers the domain of the model, edge on edge.
+      // It covers the domain of the model.
       const points = theirs.shape[spacing === "dx" ? 1 : 0];
       const step = (theirs[spacing] * points) / count;
       return [step, theirs[name] + (step - theirs[spacing]) / 2];
@@ -36,7 +36,7 @@ export class Recording {
     [this.dy, this.y0] = side("y0", "dy", this.shape[0]);
     const unitOf = (name, n) => model?.units[model.channels.indexOf(name)] ?? units?.[n] ?? "1";
     this.units = units ?? this.channels.map(unitOf);
-    // Frames that are not evenly apart have no step, and the model's is not theirs.
+    // Unevenly spaced frames have no time step; the model's does not apply.
     this.dt = uneven ? null : (dt ?? model?.dt ?? null);
     this.t0 = t0 ?? 0;
     const named = (unit) => (unit && unit !== "1" ? unit : null);
@@ -85,7 +85,7 @@ export class Recording {
     return this.nearest(index).known;
   }
 
-  /** The points at a frame that are ground truth: known, and not put in by a program or model. */
+  /** The points at a frame that are ground truth: known, and not filled by a program or model. */
   measured(index) {
     const { known, filled } = this.nearest(index);
     return filled ? known.map((is, i) => is & !filled[i]) : known;
@@ -99,7 +99,7 @@ export class Recording {
     return this.all[Math.min(index * this.stride, this.all.length - 1)];
   }
 
-  /** State a body where the recording has none; null: there is none. */
+  /** Set the body if the recording states none; null: no body. */
   setBody(body) {
     for (const frame of this.all) {
       const { own } = frame;
@@ -109,7 +109,7 @@ export class Recording {
     this.extremes = {};
   }
 
-  /** How many of the recording's frames are one step of a model. */
+  /** Number of recorded frames per step of a model. */
   strideFor(model) {
     if (!this.dt || !model?.dt) return 1;
     const ratio = model.dt / this.dt;
@@ -132,7 +132,7 @@ export class Recording {
   }
 }
 
-/** The units of length and time in that of a velocity; none where it is written otherwise. */
+/** The units of length and time in that of a velocity; none if it has another form. */
 export function unitsIn(velocity) {
   const [, length, time] = /^(\w+)\/(\w+)$/.exec(velocity) ?? [];
   return { length, time };
@@ -149,8 +149,8 @@ export function velocityOf(channels) {
 }
 
 export function channel(frame, channels, name, cells) {
-  const place = channels.indexOf(name);
-  return place < 0 ? null : cut(frame, place, cells);
+  const position = channels.indexOf(name);
+  return position < 0 ? null : cut(frame, position, cells);
 }
 
 /** A channel, or the speed; null if the frame does not have it. */
@@ -169,23 +169,23 @@ export function vorticity(u, v, [ny, nx], dx, dy) {
   const found = new Float32Array(ny * nx);
   for (let j = 0; j < ny; j++) {
     for (let i = 0; i < nx; i++) {
-      const place = j * nx + i;
-      found[place] = Number.isFinite(u[place] + v[place])
-        ? slope(v, place, i, nx, 1, dx) - slope(u, place, j, ny, nx, dy)
+      const position = j * nx + i;
+      found[position] = Number.isFinite(u[position] + v[position])
+        ? slope(v, position, i, nx, 1, dx) - slope(u, position, j, ny, nx, dy)
         : NaN;
     }
   }
   return found;
 }
 
-function slope(values, place, index, count, jump, spacing) {
+function slope(values, position, index, count, jump, spacing) {
   const has = (side) => {
     const inside = side < 0 ? index > 0 : index < count - 1;
-    return inside && Number.isFinite(values[place + side * jump]);
+    return inside && Number.isFinite(values[position + side * jump]);
   };
   const [low, high] = [has(-1) ? -1 : 0, has(1) ? 1 : 0];
   if (low === high) return NaN;
-  return (values[place + high * jump] - values[place + low * jump]) / ((high - low) * spacing);
+  return (values[position + high * jump] - values[position + low * jump]) / ((high - low) * spacing);
 }
 
 export function difference(a, b) {
@@ -202,7 +202,7 @@ export function range(values) {
   return [low, high];
 }
 
-/** The size that 99 % of the values stay below, from a part of them. */
+/** The 99 % quantile of the magnitudes, from a subset of the values. */
 export function largeSize(values) {
   const stride = Math.ceil(values.length / 4096);
   const sizes = [];
@@ -234,10 +234,10 @@ export function bilinear(values, [ny, nx], x, y) {
   );
   const [a, b] = [px - i, py - j];
   const [right, up] = [nx > 1 ? 1 : 0, ny > 1 ? nx : 0];
-  const place = j * nx + i;
+  const position = j * nx + i;
   return (
-    (1 - b) * ((1 - a) * values[place] + a * values[place + right]) +
-    b * ((1 - a) * values[place + up] + a * values[place + up + right])
+    (1 - b) * ((1 - a) * values[position] + a * values[position + right]) +
+    b * ((1 - a) * values[position + up] + a * values[position + up + right])
   );
 }
 

@@ -55,10 +55,10 @@ export function writeSafetensors(arrays, facts) {
   const bytes = new Uint8Array(8 + text.length + offset);
   new DataView(bytes.buffer).setBigUint64(0, BigInt(text.length), true);
   bytes.set(text, 8);
-  let place = 8 + text.length;
+  let position = 8 + text.length;
   for (const { data } of Object.values(arrays)) {
-    bytes.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), place);
-    place += data.byteLength;
+    bytes.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), position);
+    position += data.byteLength;
   }
   return bytes;
 }
@@ -78,7 +78,7 @@ export function writeNpy({ shape, data }) {
 const END = 0;
 const ERROR = 0xffffffff;
 
-/** The safetensors files of a stream of blocks, as they come. */
+/** The safetensors files of a stream of blocks, as they arrive. */
 export async function* readBlocks(stream) {
   const reader = new ByteReader(stream);
   try {
@@ -114,11 +114,11 @@ class ByteReader {
       this.held += value.length;
     }
     const taken = new Uint8Array(count);
-    let place = 0;
-    while (place < count) {
-      const part = this.chunks[0].subarray(0, count - place);
-      taken.set(part, place);
-      place += part.length;
+    let position = 0;
+    while (position < count) {
+      const part = this.chunks[0].subarray(0, count - position);
+      taken.set(part, position);
+      position += part.length;
       if (part.length === this.chunks[0].length) this.chunks.shift();
       else this.chunks[0] = this.chunks[0].subarray(part.length);
     }
@@ -130,7 +130,7 @@ class ByteReader {
     return new DataView((await this.take(4)).buffer).getUint32(0, true);
   }
 
-  /** Read to the end: a connection that is closed before it counts as broken. */
+  /** Read to the end: a connection that closes before it is broken. */
   async finish() {
     while (!(await this.reader.read()).done);
   }

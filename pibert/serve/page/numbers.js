@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Numbers as text.
 
 /** About four digits, without trailing zeros. */
 export function number(value) {
@@ -31,7 +31,7 @@ export function ticks(low, high, count) {
   return Array.from({ length: last - first + 1 }, (_, n) => (first + n) * step);
 }
 
-/** The same, but never fewer than `least`: the ends themselves where nothing rounder is there. */
+/** The same, but never fewer than `least`: the ends themselves if there are no round numbers. */
 export function someTicks(low, high, count, least) {
   for (let wanted = Math.max(count, least); wanted < 12; wanted *= 1.3) {
     const found = ticks(low, high, wanted);
@@ -52,7 +52,7 @@ export function logTicks(low, high, count) {
   return inside.length > 1 ? inside : ticks(low, high, 3);
 }
 
-/** Labels of ticks; a power of ten that is common to all stands apart: {labels, power}. */
+/** Labels of ticks, with a common power of ten separate: {labels, power}. */
 export function shortLabels(values) {
   const most = Math.max(...values.map(Math.abs));
   const size = most > 0 ? Math.floor(Math.log10(most) + 1e-9) : 0;

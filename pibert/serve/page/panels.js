@@ -158,7 +158,7 @@ export class Panel {
     context.fillStyle = colours.muted;
     context.textAlign = "left";
     context.textBaseline = "middle";
-    // To the left of the bar's edge where it is long.
+    // To the left of the bar's edge if it is long.
     const room = this.box.width - context.measureText(unit).width - 1;
     if (unit) context.fillText(unit, Math.min(x, room), plot.y + 3);
     marked.forEach((tick, n) => {
@@ -208,7 +208,7 @@ export class Panel {
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.clearRect(0, 0, this.marks.width, this.marks.height);
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
-    if (!this.values) return; // words stand there
+    if (!this.values) return; // a text is shown instead
     const { plot } = this.box;
     context.save();
     context.beginPath();
@@ -254,7 +254,7 @@ export class Panel {
     ];
   }
 
-  /** A pointer's place in cells; null outside the field, unless it is brought back to the edge. */
+  /** A pointer's position in cells; null outside the field, unless it is clamped to the edge. */
   toCells(event, isClamped = false) {
     const { plot } = this.box;
     const frame = this.canvas.getBoundingClientRect();
@@ -267,7 +267,7 @@ export class Panel {
   }
 }
 
-/** Dark under light, to be seen on any colour. */
+/** Dark under light, visible on any colour. */
 function stroke(context, width, trace) {
   for (const [colour, more] of [["#0009", 1], ["#fffc", 0]]) {
     context.strokeStyle = colour;

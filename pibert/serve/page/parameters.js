@@ -6,12 +6,12 @@ import { state } from "./state.js";
 const holder = document.getElementById("parameters");
 let owner = null; // the recording whose values are shown
 
-/** A box for each parameter of the models. What was typed stays while the recording does. */
+/** A box for each parameter of the models. Typed values are kept for the same recording. */
 export function offerParameters(models, recording) {
   const known = new Map(models.flatMap((own) => own.parameters).map((own) => [own.name, own]));
   const typed = holder.querySelectorAll("[data-parameter]");
   const kept = new Map([...typed].map((input) => [input.dataset.parameter, input.value]));
-  const isSame = owner === recording; // names of recordings may be alike
+  const isSame = owner === recording; // names of recordings may be equal
   owner = recording;
   holder.replaceChildren(
     ...[...known.values()].map(({ name, range }) => {
@@ -31,18 +31,18 @@ export function offerParameters(models, recording) {
   );
 }
 
-/** No boxes: there is no flow that has parameters. */
+/** Remove all boxes: no flow is shown. */
 export function clearParameters() {
   owner = null;
   holder.replaceChildren();
 }
 
-/** Values by name as they are asked for; null: unknown. */
+/** Values by name for a request; null: unknown. */
 export function parameters() {
   const found = {};
   for (const input of holder.querySelectorAll("[data-parameter]")) {
     const own = state.recording.parameters[input.dataset.parameter];
-    // What was shown rounded and not changed goes out as it is.
+    // An unchanged value is sent as it is, not as the rounded text.
     const isOwn = Number.isFinite(own) && Number(own.toPrecision(6)) === input.valueAsNumber;
     found[input.dataset.parameter] = input.value === "" ? null : isOwn ? own : input.valueAsNumber;
   }

@@ -6,7 +6,7 @@ import { state, update } from "./state.js";
 const STILL = 4; // pixels that a click may move
 const DEEPEST = 4; // cells that must stay in view
 
-let anchor = null; // where a slice begins that is drawn with keys
+let anchor = null; // start of a slice drawn with keys
 
 export function attach(panel) {
   const { canvas } = panel;
@@ -17,17 +17,17 @@ export function attach(panel) {
       drag(panel, pressed, event);
       return;
     }
-    const place = panel.toCells(event);
-    update({ cursor: place && cellOf(place) });
+    const position = panel.toCells(event);
+    update({ cursor: position && cellOf(position) });
   });
   canvas.addEventListener("pointerleave", (event) => {
-    // A finger that is lifted leaves too; what it touched stays marked.
+    // A lifted finger leaves too; keep the cursor.
     if (!pressed && event.pointerType === "mouse") update({ cursor: null });
   });
   canvas.addEventListener("pointerdown", (event) => {
-    const place = panel.toCells(event);
-    if (!place || event.button !== 0) return;
-    pressed = { ...place, event, isSlice: state.isSlicing || event.shiftKey };
+    const position = panel.toCells(event);
+    if (!position || event.button !== 0) return;
+    pressed = { ...position, event, isSlice: state.isSlicing || event.shiftKey };
     canvas.setPointerCapture(event.pointerId);
   });
   canvas.addEventListener("pointerup", (event) => {
@@ -45,11 +45,11 @@ export function attach(panel) {
   canvas.addEventListener(
     "wheel",
     (event) => {
-      const place = panel.toCells(event);
+      const position = panel.toCells(event);
       const isOut = event.deltaY > 0;
-      if (!place || (isOut && !state.view)) return; // the page scrolls
+      if (!position || (isOut && !state.view)) return; // the page scrolls
       event.preventDefault();
-      zoom(isOut ? 1.25 : 0.8, place);
+      zoom(isOut ? 1.25 : 0.8, position);
     },
     { passive: false },
   );
@@ -108,20 +108,21 @@ function middle() {
   return { x: (view.x0 + view.x1) / 2, y: (view.y0 + view.y1) / 2 };
 }
 
-/** Show a box, made larger to the shape of the field. */
+/** Show a box, enlarged to the aspect ratio of the field. */
 function zoomTo({ x0, x1, y0, y1 }) {
   const whole = wholeView();
   const share = Math.max((x1 - x0) / whole.x1, (y1 - y0) / whole.y1);
   show(share, (x0 + x1) / 2, (y0 + y1) / 2);
 }
 
-/** Make the view larger (factor above 1) or smaller around a place, which stays where it is. */
-export function zoom(factor, place = state.cursor ?? middle()) {
+/** Zoom out (factor above 1) or in around a point, which does not move. */
+export function zoom(factor, position = state.cursor ?? middle()) {
   const [view, whole] = [currentView(), wholeView()];
   const share = Math.min(1, ((view.x1 - view.x0) / whole.x1) * factor);
   const scale = (share * whole.x1) / (view.x1 - view.x0);
   const centre = middle();
-  show(share, place.x + (centre.x - place.x) * scale, place.y + (centre.y - place.y) * scale);
+  const x = position.x + (centre.x - position.x) * scale;
+  show(share, x, position.y + (centre.y - position.y) * scale);
 }
 
 function show(share, x, y) {

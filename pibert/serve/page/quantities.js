@@ -1,4 +1,4 @@
-// What each panel shows at a frame: values, unit and colour scale.
+// The quantity of each panel at a frame: values, unit and colour scale.
 
 import { makeScale } from "./colours.js";
 import {
@@ -13,7 +13,7 @@ import {
 } from "./fields.js";
 import { state, update } from "./state.js";
 
-/** What can be shown, in the order of the panels; `both`: of both models. */
+/** All quantities, in the order of the panels; `both`: of both models. */
 export const QUANTITIES = [
   { id: "truth", label: "Truth" },
   { id: "prediction", label: "Prediction", both: true },
@@ -24,12 +24,12 @@ export const QUANTITIES = [
   { id: "bias", label: "Attention bias" },
 ];
 
-/** The name of the recording: one that a model predicted is not ground truth. */
+/** The title of the recording; a predicted one is not ground truth. */
 export function truthName() {
   return state.recording?.predicted ? "recording" : "truth";
 }
 
-/** Names of the panels where the recording is not ground truth. */
+/** Names of the panels if the recording is not ground truth. */
 const UNTRUE = { truth: "Recording (predicted)", error: "Difference (prediction − recording)" };
 
 export function labelOf(id) {
@@ -42,7 +42,7 @@ function titleOf({ id, label, title = label }) {
   return id === "error" ? "Difference" : UNTRUE[id];
 }
 
-/** The panels that are wanted: {key, id, run (0, 1 or null), title}. */
+/** The selected panels: {key, id, run (0, 1 or null), title}. */
 export function chosenPanels() {
   const [first, second] = state.runs;
   const named = (text, n) => (second ? `${text}, ${state.runs[n].model.name}` : text);
@@ -68,7 +68,7 @@ export function chosenPanels() {
   return panels;
 }
 
-/** {values, unit, scale, note}; values null where there is nothing to show, and note says why. */
+/** {values, unit, scale, note}; without values, the note gives the reason. */
 export function quantity({ id, run: n }, index) {
   const { recording } = state;
   const run = n === null ? null : state.runs[n];
@@ -100,7 +100,7 @@ function unitOf(recording) {
   return recording.unit(state.component);
 }
 
-/** The component that is chosen, of the truth or of a run. */
+/** The chosen component, of the truth or of a run. */
 export function valuesAt(recording, run, index) {
   const frame = run ? run.at(index) : recording.at(index);
   if (!frame) return null;
@@ -129,21 +129,21 @@ function errorAt(recording, run, index) {
   return made && recorded ? difference(made, masked(recorded, recording.measured(index))) : null;
 }
 
-/** The component that is chosen at one point, of the truth or of a run; NaN if not known. */
-export function pointAt(run, index, place) {
+/** The chosen component at one point, of the truth or of a run; NaN if unknown. */
+export function pointAt(run, index, position) {
   const { recording } = state;
   const frame = run ? run.at(index) : recording.at(index);
-  if (!frame || !(run ?? recording).known(index)[place]) return NaN;
+  if (!frame || !(run ?? recording).known(index)[position]) return NaN;
   const channels = run ? run.channels : recording.channels;
-  const value = (name) => frame[channels.indexOf(name) * recording.cells + place] ?? NaN;
+  const value = (name) => frame[channels.indexOf(name) * recording.cells + position] ?? NaN;
   if (state.component !== "speed") return value(state.component);
   return Math.hypot(...velocityOf(channels).map(value));
 }
 
 /** Ends of the prediction interval of a channel at one point. */
-export function intervalAt(run, index, place) {
+export function intervalAt(run, index, position) {
   const interval = run.intervalOf(index);
-  const own = run.channels.indexOf(state.component) * state.recording.cells + place;
+  const own = run.channels.indexOf(state.component) * state.recording.cells + position;
   return interval ? [interval.low[own] ?? NaN, interval.high[own] ?? NaN] : [NaN, NaN];
 }
 
@@ -175,7 +175,7 @@ function halfWidthAt(recording, run, index) {
   return low && low.map((value, i) => (high[i] - value) / 2);
 }
 
-/** Ends of a quantity over all frames so far; only new frames are looked at. */
+/** Range of a quantity over all frames so far; only new frames are read. */
 function extremes(holder, key, first, count, ends) {
   const found = (holder.extremes[key] ??= { next: first, low: Infinity, high: -Infinity });
   for (; found.next < first + count; found.next++) {
@@ -192,7 +192,7 @@ function truthScale(recording) {
   return makeScale(low, high, "field");
 }
 
-/** Of both models, so that their panels compare. */
+/** Of both models, so that their panels are comparable. */
 function runsScale(key, kind, make) {
   let most = 0;
   for (const run of state.runs.filter(Boolean)) {
@@ -283,7 +283,7 @@ function explained(run, index, missing, pick) {
   }
   const { values, key, term } = pick(entry);
   if (!values) return nothing(missing);
-  // One scale for all frames that were looked at.
+  // One scale for all frames read so far.
   const seen = (run.extremes[key] ??= { high: 0 });
   seen.high = Math.max(seen.high, largeSize(values));
   const scale = makeScale(0, seen.high, "diagnostic");

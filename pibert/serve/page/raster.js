@@ -3,7 +3,7 @@
 import { colourIndex, pack } from "./colours.js";
 
 /**
- * Fill an image with the part of a field that is in view.
+ * Fill an image with the visible range of a field.
  *
  * look: scale, body (1 inside; may be missing), isSmooth (between points, else cells), and colours
  * with body, unknown and hatch.
@@ -20,10 +20,10 @@ export function fillImage(image, values, [ny, nx], view, { scale, body, isSmooth
     const high = up.high[py] * nx;
     const b = up.weight[py];
     for (let px = 0; px < width; px++) {
-      const place = own + across.own[px];
-      let value = values[place];
+      const position = own + across.own[px];
+      let value = values[position];
       let colour;
-      if (body?.[place]) colour = solid;
+      if (body?.[position]) colour = solid;
       else if (!Number.isFinite(value)) colour = (px + py) % 8 < 2 ? hatch : unknown;
       else {
         if (isSmooth) {
@@ -51,9 +51,9 @@ function neighbours(start, end, pixels, cells) {
   const [own, low, high] = [0, 0, 0].map(() => new Int32Array(pixels));
   const weight = new Float64Array(pixels);
   for (let n = 0; n < pixels; n++) {
-    const place = start + ((n + 0.5) / pixels) * (end - start);
-    const between = Math.min(Math.max(place - 0.5, 0), cells - 1);
-    own[n] = Math.min(Math.floor(place), cells - 1);
+    const position = start + ((n + 0.5) / pixels) * (end - start);
+    const between = Math.min(Math.max(position - 0.5, 0), cells - 1);
+    own[n] = Math.min(Math.floor(position), cells - 1);
     low[n] = Math.floor(between);
     high[n] = Math.min(low[n] + 1, cells - 1);
     weight[n] = between - low[n];

@@ -1,4 +1,4 @@
-// A run: what one model makes of a recording, frame by frame, and what it looked at.
+// A run: the predictions of one model for a recording, and their explanations.
 
 import * as api from "./api.js";
 import { masked, unitsIn } from "./fields.js";
@@ -6,13 +6,13 @@ import { number } from "./numbers.js";
 
 const AT_ONCE = 8; // windows of a request where every step starts from the truth
 
-/** Places of the recording's channels that a model takes: by name, else by order. */
+/** Indices of the recording's channels that a model takes: by name, else by order. */
 function channelsFor(model, recording) {
   const named = model.channels.map((name) => recording.channels.indexOf(name));
   return named.includes(-1) ? model.channels.map((_, i) => i) : named;
 }
 
-/** What speaks against running a model on a recording, or null. */
+/** The reason why a model cannot run on a recording, or null. */
 export function objection(model, recording) {
   if (!model || !recording) return "Choose a model and a recording.";
   const [own, found] = [model.channels.length, recording.channels.length];
@@ -27,7 +27,7 @@ export function objection(model, recording) {
       return `${model.name} takes ${name} in ${wanted}, this has ${stated}: convert the file.`;
     }
   }
-  // Lengths and times in other units than the model's can be converted where velocities have one.
+  // Lengths and times in other units can be converted if velocities have a unit.
   const { length, time } = unitsIn(model.units[0]);
   const { grid, length_unit: ownLength, dt, time_unit: ownTime } = recording.stated ?? {};
   const others = [
@@ -48,8 +48,8 @@ function named(unit) {
 
 /** Name, unit for the model and unit in the recording of each channel that a model takes. */
 function unitsOf(model, recording) {
-  const places = channelsFor(model, recording);
-  return model.channels.map((name, i) => [name, model.units[i], recording.units[places[i]]]);
+  const positions = channelsFor(model, recording);
+  return model.channels.map((name, i) => [name, model.units[i], recording.units[positions[i]]]);
 }
 
 /** The unit of a model's time step: that of its velocities, or a like recording's; else "". */
@@ -59,7 +59,7 @@ export function stepUnit(model, recording) {
   return own ?? (isLike ? recording.timeUnit : "");
 }
 
-/** What makes a prediction doubtful that the server cannot know of. */
+/** Doubts about a prediction that the server cannot know of. */
 function doubts(model, recording, unknown) {
   const found = unknown.length
     ? [`${unknown.join(", ")} is not given: the model predicts without it`]
@@ -105,8 +105,8 @@ export class Run {
   /** settings: start (the newest frame given), steps, isForced, level, parameters. */
   constructor(model, recording, settings) {
     Object.assign(this, { model, recording, ...settings });
-    this.places = channelsFor(model, recording);
-    this.channels = this.places.map((place) => recording.channels[place]);
+    this.positions = channelsFor(model, recording);
+    this.channels = this.positions.map((position) => recording.channels[position]);
     this.frames = [];
     this.low = [];
     this.high = [];
@@ -115,10 +115,10 @@ export class Run {
     this.consistency = [];
     this.extremes = {};
     this.explanations = new Map();
-    this.asking = null; // until the answer is there
+    this.asking = null; // until the answer arrives
   }
 
-  /** Names of the parameters that the model was not told. */
+  /** Names of the parameters that are unknown. */
   get unknown() {
     return Object.keys(this.parameters).filter((name) => this.parameters[name] === null);
   }
@@ -133,12 +133,12 @@ export class Run {
     return low && high ? { low, high } : null;
   }
 
-  /** Which points are known; in a rollout, after its start, those that were known there. */
+  /** The known points; after the start of a rollout, those that were known there. */
   known(index) {
     return this.recording.known(this.isForced ? index : Math.min(index, this.start));
   }
 
-  /** The window that ends at a frame: the truth, or what a rollout has made of it. */
+  /** The window that ends at a frame: recorded, or predicted in a rollout. */
   window(end) {
     const { history } = this.model;
     const frames = [];
@@ -151,7 +151,7 @@ export class Run {
     return frames;
   }
 
-  /** What a prediction of this time is compared with: a recorded frame where it was measured. */
+  /** The reference of a prediction: a recorded frame where it was measured. */
   truth(index) {
     return this.recording.at(index) && this.picked(index, this.recording.measured(index));
   }
@@ -160,16 +160,16 @@ export class Run {
   picked(index, known = this.recording.known(index)) {
     const [whole, { cells }] = [this.recording.at(index), this.recording];
     if (!whole) return null;
-    const frame = new Float32Array(this.places.length * cells);
-    this.places.forEach((place, i) => {
-      const values = whole.subarray(place * cells, (place + 1) * cells);
+    const frame = new Float32Array(this.positions.length * cells);
+    this.positions.forEach((position, i) => {
+      const values = whole.subarray(position * cells, (position + 1) * cells);
       frame.set(masked(values, known), i * cells);
     });
     return frame;
   }
 
   arrays(windows, ends) {
-    const [channels, { cells, shape }] = [this.places.length, this.recording];
+    const [channels, { cells, shape }] = [this.positions.length, this.recording];
     const { history } = this.model;
     const batch = windows.length > 1 ? [windows.length] : [];
     const fields = new Float32Array(windows.length * history * channels * cells);
@@ -194,24 +194,24 @@ export class Run {
     return facts;
   }
 
-  /** Predict; calls `tell` whenever frames have come. */
-  async predict(signal, tell) {
-    if (this.isForced) return this.stepFromTruth(signal, tell);
+  /** Predict; calls `onFrames` whenever frames arrive. */
+  async predict(signal, onFrames) {
+    if (this.isForced) return this.stepFromTruth(signal, onFrames);
     const arrays = this.arrays([this.window(this.start)], [this.start]);
     const facts = this.facts({ steps: this.steps, ...this.wishes() });
     for await (const block of api.rollout(arrays, facts, signal)) {
       this.take(block);
-      tell();
+      onFrames();
     }
   }
 
-  /** What to ask for besides frames; with intervals the server checks the start anyway. */
+  /** Arguments besides frames; with intervals the server checks the start anyway. */
   wishes() {
     if (this.level) return { level: this.level };
     return this.model.trained?.consistency ? { consistency: true } : {};
   }
 
-  async stepFromTruth(signal, tell) {
+  async stepFromTruth(signal, onFrames) {
     const facts = this.facts(this.wishes());
     const last = Math.min(this.start + this.steps, this.recording.count);
     for (let first = this.start; first < last; first += AT_ONCE) {
@@ -219,20 +219,20 @@ export class Run {
       const ends = Array.from({ length: count }, (_, n) => first + n);
       const windows = ends.map((end) => this.window(end));
       this.take(await api.step(this.arrays(windows, ends), facts, signal), count);
-      tell();
+      onFrames();
     }
   }
 
   /** Take the frames of an answer; of each of several samples, the first. */
   take({ arrays, facts }, samples = 0) {
     const { prediction, low, high } = arrays;
-    const size = this.places.length * this.recording.cells;
+    const size = this.positions.length * this.recording.cells;
     const sampleSize = samples ? prediction.data.length / samples : size;
     const count = samples || prediction.data.length / size;
     const cut = (array, n) => array.data.subarray(n * sampleSize, n * sampleSize + size);
     for (let n = 0; n < count; n++) {
       this.frames.push(cut(prediction, n));
-      // After the last frame ahead that was calibrated there are none.
+      // There are none after the last calibrated lead time.
       if (!low || (!samples && this.frames.length > this.model.calibration.leads)) continue;
       this.low.push(cut(low, n));
       this.high.push(cut(high, n));
@@ -249,12 +249,12 @@ export class Run {
     }
   }
 
-  /** What the model looked at to make a frame; at a given one, what it sees there. */
+  /** The explanation of a predicted frame; for a given one, of the next. */
   explain(index) {
     const isMade = this.at(index) !== null;
     const key = `${index} ${isMade}`;
     let entry = this.explanations.get(key);
-    // One question at a time: time may run faster than answers come.
+    // One request at a time: frames may change faster than answers arrive.
     if (!entry && this.asking) return { isMade, found: null, error: null, done: this.asking };
     if (!entry) {
       const end = isMade ? index - 1 : index;

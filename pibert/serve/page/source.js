@@ -1,4 +1,4 @@
-// Where fields and predictions come from: models, recordings, files that are dropped, runs.
+// Loads models, recordings and dropped files, and runs models.
 
 import * as api from "./api.js";
 import { Recording } from "./fields.js";
@@ -11,7 +11,7 @@ const MOST = 200e6; // bytes of frames held
 let loading = new AbortController();
 let running = new AbortController();
 
-/** Show a recording of the server; calls `ready` when its first frames are there. */
+/** Show a recording of the server; calls `ready` when its first frames have arrived. */
 export async function loadSample(sample, ready) {
   const signal = restart();
   const size = 4 * sample.channels.length * sample.grid.shape[0] * sample.grid.shape[1];
@@ -21,7 +21,7 @@ export async function loadSample(sample, ready) {
   if (end < sample.frames) recording.remarks.push(`the first ${end} of ${sample.frames} frames`);
   while (recording.all.length < end) {
     const start = recording.all.length;
-    // The rest without a stop: the server gives what fits into its limits.
+    // The rest without a stop: the server returns what fits its limits.
     const stop = start + count < end || end < sample.frames ? Math.min(end, start + count) : null;
     const answer = await api.getFrames(sample.id, start, stop, signal);
     signal.throwIfAborted();
@@ -35,7 +35,7 @@ export async function loadSample(sample, ready) {
   }
 }
 
-/** Show the frames of a file; `hints` state what it does not. */
+/** Show the frames of a file; `hints` are metadata overrides. */
 export async function loadFile(file, hints, ready) {
   const signal = restart();
   const bytes = new Uint8Array(await file.arrayBuffer());
@@ -58,7 +58,7 @@ export function stop() {
   running.abort();
 }
 
-/** Run one or two models; frames are shown as they come. */
+/** Run one or two models; frames are shown as they arrive. */
 export async function predict(models, settings) {
   stop();
   const { recording } = state;
@@ -89,14 +89,14 @@ export async function predict(models, settings) {
   update({ runs: [runs[0], runs[1] ?? null], isRunning: true });
   let followed = settings.start;
   goTo(followed);
-  const tell = () => {
+  const onFrames = () => {
     if (controller.signal.aborted) return;
     const isWatched = state.frame === followed;
     followed = settings.start + runs[0].frames.length;
     update({ runs: [...state.runs] });
     if (isWatched) goTo(followed);
   };
-  const ends = await Promise.allSettled(runs.map((run) => run.predict(controller.signal, tell)));
+  const ends = await Promise.allSettled(runs.map((run) => run.predict(controller.signal, onFrames)));
   if (running === controller) update({ isRunning: false });
   const failed = ends.findIndex(({ status }) => status === "rejected");
   if (failed < 0) return;

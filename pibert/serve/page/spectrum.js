@@ -1,6 +1,6 @@
 // Energy spectra of a velocity field: E(k) with the sum over k of E dk near the mean of
 // (u'^2 + v'^2) / 2. A Hann window along each transformed axis lets fields be cut anywhere;
-// points that are not known count as the mean.
+// unknown points count as the mean.
 
 /** Discrete Fourier transform of any length, split by its prime factors. */
 export function transform(real, imaginary) {
@@ -22,7 +22,7 @@ function rootsOf(n) {
   return known.get(n);
 }
 
-/** Transform n values, `stride` apart from `from` on, to the places from `to` on. */
+/** Transform n values at `from`, `from + stride` ..., into the positions from `to` on. */
 function split(values, from, stride, out, to, n, roots) {
   const [[outReal, outImaginary], [cosine, sine]] = [out, roots];
   if (n === 1) {
@@ -39,10 +39,10 @@ function split(values, from, stride, out, to, n, roots) {
   const [partReal, partImaginary] = [new Float64Array(factor), new Float64Array(factor)];
   for (let k = 0; k < m; k++) {
     for (let r = 0; r < factor; r++) {
-      const place = to + r * m + k;
+      const position = to + r * m + k;
       const turn = r * k * stride;
-      partReal[r] = outReal[place] * cosine[turn] - outImaginary[place] * sine[turn];
-      partImaginary[r] = outReal[place] * sine[turn] + outImaginary[place] * cosine[turn];
+      partReal[r] = outReal[position] * cosine[turn] - outImaginary[position] * sine[turn];
+      partImaginary[r] = outReal[position] * sine[turn] + outImaginary[position] * cosine[turn];
     }
     for (let q = 0; q < factor; q++) {
       let a = 0;

@@ -1,4 +1,4 @@
-// What the page shows, and who is told when it changes.
+// The state of the page, and its observers.
 
 export const state = {
   models: [],
@@ -6,7 +6,7 @@ export const state = {
   recording: null,
   runs: [null, null], // of the first and the second model
   isRunning: false,
-  isLoading: false, // a recording or a file is on its way
+  isLoading: false, // a recording or a file is being loaded
   frame: 0,
   component: "speed",
   shown: new Set(["truth", "prediction", "error", "vorticity"]),
@@ -29,7 +29,7 @@ const watchers = [];
 const changed = new Set();
 let isDue = false;
 
-/** Call a function before the next picture when one of these has changed. */
+/** Call a function before the next repaint when one of these has changed. */
 export function watch(names, act) {
   watchers.push([names, act]);
 }
@@ -54,7 +54,7 @@ function tell() {
   }
 }
 
-/** The last frame that there is anything of. */
+/** The last frame with data. */
 export function lastFrame() {
   const ends = state.runs.filter(Boolean).map((run) => run.start + run.frames.length);
   return Math.max(0, (state.recording?.count ?? 1) - 1, ...ends);

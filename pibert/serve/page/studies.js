@@ -1,5 +1,5 @@
 // What the charts show: a point over time, a line through the field, error over lead time, spectra.
-// Each gives the spec of a chart; the same numbers become a CSV file.
+// Each returns the spec of a chart; the same numbers are saved as CSV.
 
 import { bilinear, nmse, pointsAlong } from "./fields.js";
 import { axisLabel } from "./numbers.js";
@@ -40,12 +40,12 @@ export function probeStudy() {
   const { recording, probe } = state;
   const title = "Probe";
   if (!probe) return { title, note: "Click a point of a panel." };
-  const place = probe.y * recording.shape[1] + probe.x;
+  const position = probe.y * recording.shape[1] + probe.x;
   const axis = timeAxis();
   const trace = (run) => {
     const [first, count] = run ? [run.start + 1, run.frames.length] : [0, recording.count];
     const frames = Array.from({ length: count }, (_, n) => first + n);
-    return { x: frames.map(axis.of), y: frames.map((index) => pointAt(run, index, place)) };
+    return { x: frames.map(axis.of), y: frames.map((index) => pointAt(run, index, position)) };
   };
   const series = [{ name: truthName(), kind: "truth", ...trace(null) }];
   for (const { run, name, kind } of runs()) series.push({ name, kind, ...trace(run) });
@@ -53,9 +53,9 @@ export function probeStudy() {
   spec.where = [{ x: recording.x(probe.x), y: recording.y(probe.y) }];
   const near = nearRuns();
   if (near && !state.isWholeTime) spec.span = near.map(axis.of);
-  const band = bandAt(place, axis);
+  const band = bandAt(position, axis);
   if (band) spec.band = band;
-  else if (state.runs[0]?.low.length) spec.remark = intervalNote(state.runs[0]);
+  else if (state.runs[0]?.low.length) spec.caption = intervalNote(state.runs[0]);
   return spec;
 }
 
@@ -73,7 +73,7 @@ export function nearRuns() {
   return isNearlyAll || state.frame < first || state.frame > last ? null : [first, last];
 }
 
-function bandAt(place, axis) {
+function bandAt(position, axis) {
   const [run] = state.runs;
   if (!run?.low.length || state.component === "speed") return null;
   const { length } = run.low;
@@ -81,7 +81,7 @@ function bandAt(place, axis) {
   const name = `${Math.round(100 * run.level)} % prediction interval${extent}`;
   const band = { name, x: [], low: [], high: [] };
   for (let index = run.start + 1; index <= run.start + run.low.length; index++) {
-    const [low, high] = intervalAt(run, index, place);
+    const [low, high] = intervalAt(run, index, position);
     if (!Number.isFinite(low + high)) continue;
     band.x.push(axis.of(index));
     band.low.push(low);
@@ -107,20 +107,20 @@ export function sliceStudy() {
       y: along(valuesAt(recording, run, frame)),
     })),
   ];
-  const ends = [[slice.x0, slice.y0], [slice.x1, slice.y1]].map(([a, b]) => placeOf(a, b));
-  const places = points.map((point) => placeOf(point.x, point.y));
+  const ends = [[slice.x0, slice.y0], [slice.x1, slice.y1]].map(([a, b]) => positionOf(a, b));
+  const positions = points.map((point) => positionOf(point.x, point.y));
   return {
     title,
     x: axisLabel("distance", recording.lengthUnit),
     y: componentLabel(),
     series,
     where: ends,
-    places: { x: places.map((own) => own.x), y: places.map((own) => own.y) },
+    positions: { x: positions.map((own) => own.x), y: positions.map((own) => own.y) },
   };
 }
 
-/** Coordinates of a place in cells, whose centres are at 0.5. */
-function placeOf(x, y) {
+/** Coordinates of a point given in cells, whose centres are at 0.5. */
+function positionOf(x, y) {
   return { x: state.recording.x(x - 0.5), y: state.recording.y(y - 0.5) };
 }
 
@@ -146,7 +146,7 @@ export function errorStudy() {
   return { title, x, y: "NMSE", series, at: state.frame - run.start, isLogY: true };
 }
 
-/** NMSE of a run and of the last frame given, worked out once. */
+/** NMSE of a run and of the last frame given, computed once. */
 function scores(run, lead) {
   run.scores ??= new Map();
   if (!run.scores.has(lead)) {
@@ -183,19 +183,19 @@ export function spectrumStudy() {
 /** A study as a table: one row for each x, one column for each line. */
 export function asCsv(spec) {
   const columns = [...spec.series];
-  if (spec.places) {
+  if (spec.positions) {
     const [{ x }] = columns;
-    columns.unshift({ name: "x", x, y: spec.places.x }, { name: "y", x, y: spec.places.y });
+    columns.unshift({ name: "x", x, y: spec.positions.x }, { name: "y", x, y: spec.positions.y });
   }
   if (spec.band) {
     const { x, low, high } = spec.band;
     columns.push({ name: "low", x, y: low }, { name: "high", x, y: high });
   }
-  const places = [...new Set(columns.flatMap(({ x }) => x))].sort((a, b) => a - b);
+  const positions = [...new Set(columns.flatMap(({ x }) => x))].sort((a, b) => a - b);
   const lookups = columns.map(({ x, y }) => new Map(x.map((at, n) => [at, y[n]])));
   const cell = (value) => (Number.isFinite(value) ? String(value) : "");
   const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
   const head = [spec.x, ...columns.map(({ name }) => name)].map(quoted).join(",");
-  const rows = places.map((at) => [at, ...lookups.map((own) => own.get(at))].map(cell).join(","));
+  const rows = positions.map((at) => [at, ...lookups.map((own) => own.get(at))].map(cell).join(","));
   return [head, ...rows, ""].join("\n");
 }

@@ -68,7 +68,7 @@ def test_every_command_has_examples_that_parse(name: str) -> None:
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    def identify(*_: object) -> str:
+    def identify(*_: object, **__: object) -> str:
         raise error
 
     monkeypatch.setattr("pibert.data.readers.identify", identify)
@@ -233,7 +233,7 @@ def test_every_variable_that_is_read_is_on_the_page() -> None:
 def test_a_warning_of_another_package_is_one_line_with_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def warns(*_: object) -> None:
+    def warns(*_: object, **__: object) -> None:
         text = "\nOnline softmax is disabled,\nCut an issue to PyTorch\n"
         warnings.warn_explicit(text, UserWarning, "/x/site-packages/torch/_inductor/a.py", 7)
         warnings.warn_explicit("no compiler found", UserWarning, "/x/pibert/compilation.py", 20)

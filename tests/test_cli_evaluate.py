@@ -17,9 +17,9 @@ from pibert.data.provenance import predicted_source
 from pibert.data.resample import represent
 from pibert.evaluation.rollouts import score_rollouts, spread_starts
 from pibert.experiments import load_experiment, run
-from pibert.experiments.calibration import as_trained
 from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import prepare
+from pibert.experiments.held_out import as_trained
 from pibert.inference import load, model_file
 from pibert.notes import InputWarning
 from tests.command import run as call

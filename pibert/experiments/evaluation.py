@@ -18,8 +18,8 @@ from pibert.evaluation.insight import insight
 from pibert.evaluation.rollouts import score_free_runs, score_rollouts, spread_starts
 from pibert.evaluation.scores import FORMAT, Scores, read_card, save_card, save_scores
 from pibert.evaluation.scoring import PICK_RULE, score_frames, sequences, vars_of
-from pibert.experiments.calibration import HOW_TO_STATE
 from pibert.experiments.flows import Flows
+from pibert.experiments.held_out import check_fields
 from pibert.experiments.run_folder import commit, samples_of, stage_logs, versions
 from pibert.inference import Predictor, load
 from pibert.inference.predictor import PRECISION
@@ -71,15 +71,20 @@ def evaluate(
         at_a_time: Most runs that shared the device while this one was trained; None: not known.
     """
     predictor = load(folder, device)
-    _refuse_other_flows(predictor, flows, folder)
+    check_fields(predictor.spec, flows, folder)
+    if not flows.split.test:
+        raise ValueError("expected a test split to evaluate on, found none; give it a share")
     window = Window(history=max(history or 0, predictor.history))
     if rollout is not None and rollout.steps:
         _refuse_long_rollout(flows, rollout.steps, window.history)
+    into = into or folder
+    into.mkdir(parents=True, exist_ok=True)
     samples = _samples(predictor, flows.split.test, flows, window)
     scored = score_frames(predictor, samples)
-    lead = window.history - predictor.history
-    own = _samples(predictor, _later(flows, lead), flows, Window(history=predictor.history))
-    seen, more = insight(predictor, samples, own, int(scored.arrays["picks/rows"][1]))
+    extra = window.history - predictor.history  # the same frames with the model's own history
+    later = [Segment(s.trajectory, s.start + extra, s.stop) for s in flows.split.test]
+    shorter = _samples(predictor, later, flows, Window(history=predictor.history))
+    seen, more = insight(predictor, samples, shorter, int(scored.arrays["picks/rows"][1]))
     arrays = scored.arrays | more
     card: dict[str, Any] = {
         "labels": labels or {},
@@ -100,7 +105,7 @@ def evaluate(
         "at_a_time": at_a_time,
         "commit": commit(),
         "versions": versions(),
-        "hardware": _device_name(device),
+        "hardware": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",
         "precision": PRECISION,
     }
     if rollout is not None and rollout.steps:
@@ -110,7 +115,7 @@ def evaluate(
         card["free_run"], found = _free_runs(predictor, flows, rollout, window.history)
         arrays |= found
     scores = Scores(card, arrays)
-    save_scores(into or folder, scores)
+    save_scores(into, scores)
     return scores
 
 
@@ -199,28 +204,6 @@ def _samples(
     )
 
 
-def _refuse_other_flows(predictor: Predictor, flows: Flows, folder: Path) -> None:
-    for what in ("channels", "units"):
-        mine, theirs = getattr(predictor.spec, what), getattr(flows.spec, what)
-        if mine != theirs:
-            raise ValueError(
-                f"{folder}: the model has {what} {mine}, the data have {theirs}; {HOW_TO_STATE}"
-            )
-    if predictor.spec.grid.shape != flows.spec.grid.shape:
-        raise ValueError(
-            f"{folder}: the model was trained on {predictor.spec.grid.shape} points, the data have "
-            f"{flows.spec.grid.shape}; bring them there with data.size"
-        )
-    mine, theirs = predictor.spec.dt, flows.spec.dt
-    if mine and theirs and abs(mine - theirs) > 1e-3 * mine:
-        raise ValueError(
-            f"{folder}: the model has time step dt = {mine:g}, the data have dt = {theirs:g}; use "
-            "data with its time step (stated with --dt), or every Nth frame with data.stride"
-        )
-    if not flows.split.test:
-        raise ValueError("expected a test split to evaluate on, found none; give it a share")
-
-
 def _refuse_long_rollout(flows: Flows, steps: int, history: int) -> None:
     found = flows.longest("test")
     if found < history + steps:
@@ -297,11 +280,6 @@ def _free_runs(
     return card, arrays
 
 
-def _later(flows: Flows, lead: int) -> tuple[Segment, ...]:
-    """The test split without its first frames."""
-    return tuple(Segment(s.trajectory, s.start + lead, s.stop) for s in flows.split.test)
-
-
 def _training(folder: Path) -> dict[str, Any]:
     """Duration, samples seen and validation curve of each stage."""
     found: dict[str, Any] = {}
@@ -329,7 +307,3 @@ def _recipe(predictor: Predictor) -> dict[str, Any]:
     provenance = predictor.card.get("provenance") or {}
     stated = provenance.get("experiment", {}).get("training", {})
     return {name: stated.get(name) for name in RECIPE}
-
-
-def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu"

@@ -152,9 +152,9 @@ def test_a_killed_comparison_goes_on_within_the_trial_that_it_was_in(
     whole = perform(plan, second, tmp_path / "whole", flows)
 
     class Killer(MemoryWatcher):
-        def update_trial(self, trial: Trial, state: str, error: float | None = None) -> None:
-            super().update_trial(trial, state, error)
-            if trial == second and state == "training 75 %":
+        def update(self, item: Job | Trial, state: str, error: float | None = None) -> None:
+            super().update(item, state, error)
+            if item == second and state == "training 75 %":
                 raise KeyboardInterrupt
 
     out = tmp_path / "out"

@@ -172,7 +172,6 @@ def test_models_are_tuned_on_request(compared: Path, tmp_path: Path) -> None:
         (["--run", "mine"], "expected NAME=FOLDER after --run"),
         (["--set", "sample=3"], "did you mean"),
         (["--set", "data.wakes.shares.valid=0.0"], "no validation split"),
-        (["--workers", "0"], "at least 1 worker"),
         (["--tune", "--set", "tuning.budget=2"], "above 0 and at most 1, found 2"),
         (["--set", "tuning.rates=[1e-3]"], "did you mean"),
         (["--set", "tuning.optimizers=[sgd]"], 'expected one of "adamw", "muon"'),

@@ -11,11 +11,11 @@ from pibert.experiments.flows import Flows, prepare_test
 from pibert.experiments.held_out import (
     as_trained,
     check_fields,
-    experiment_of,
     flows_of_run,
     note_unfinished,
     same_as_trained,
 )
+from pibert.experiments.run_folder import experiment_of
 from pibert.inference import Predictor, load
 from pibert.inference.calibration import Calibration, CalibrationSettings, calibrate
 from pibert.inference.calibration_file import SHEET, TENSORS, save_calibration

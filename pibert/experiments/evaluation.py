@@ -109,11 +109,11 @@ def evaluate(
         "precision": PRECISION,
     }
     if rollout is not None and rollout.steps:
-        card["rollout"], found = _rollouts(predictor, flows, rollout, window.history)
-        arrays |= found
+        card["rollout"], more = _rollouts(predictor, flows, rollout, window.history)
+        arrays |= more
     if rollout is not None and rollout.free_run:
-        card["free_run"], found = _free_runs(predictor, flows, rollout, window.history)
-        arrays |= found
+        card["free_run"], more = _free_runs(predictor, flows, rollout, window.history)
+        arrays |= more
     scores = Scores(card, arrays)
     save_scores(into, scores)
     return scores
@@ -132,7 +132,7 @@ def add_cost(folder: Path, into: Path, device: str) -> None:
 def identity_of(
     folder: Path, flows: Flows, history: int | None, rollout: RolloutPlan | None
 ) -> str:
-    """A hash: equal if the same weights are evaluated in the same way on the same flows."""
+    """Return a hash, equal if the same weights are evaluated in the same way on the same flows."""
     try:
         weights = read_json(folder / "model.json")["weights"]["sha256"]
     except (LookupError, TypeError):
@@ -154,14 +154,14 @@ def identity_of(
 
 
 def nmse_of(card: dict[str, Any]) -> float | None:
-    """The main score of a run: NMSE of all components, in physical units."""
+    """Return the main score of a run: NMSE of all components, in physical units."""
     entries, values = (card[what]["physical/pointwise"] for what in ("entries", "values"))
     pairs = zip(entries, values, strict=True)
     return next(v for e, v in pairs if (e["metric"], e["component"]) == ("nmse", "all"))
 
 
 def data_facts(flows: Flows, samples: Samples) -> dict[str, Any]:
-    """Facts that must agree between runs that are compared."""
+    """Return facts that must agree between runs that are compared."""
     split = {
         name: [list(segment) for segment in getattr(flows.split, name)]
         for name in ("train", "valid", "calibration", "test")
@@ -183,13 +183,13 @@ def data_facts(flows: Flows, samples: Samples) -> dict[str, Any]:
 
 
 def _filled_points(samples: Samples) -> int:
-    """Points of the test frames that were filled, not measured; they are not scored."""
-    found = 0
+    """Count points of the test frames that were filled, not measured; they are not scored."""
+    count = 0
     for piece in sequences(samples):
-        home, first = samples.locate(piece[0])
+        index, first = samples.locate(piece[0])
         begin = first + samples.window.history
-        found += count_filled(samples.trajectories[home], slice(begin, begin + len(piece)))[0]
-    return found
+        count += count_filled(samples.trajectories[index], slice(begin, begin + len(piece)))[0]
+    return count
 
 
 def _samples(
@@ -205,14 +205,14 @@ def _samples(
 
 
 def _refuse_long_rollout(flows: Flows, steps: int, history: int) -> None:
-    found = flows.longest("test")
-    if found < history + steps:
-        most = found - history
+    longest = flows.longest("test")
+    if longest < history + steps:
+        most = longest - history
         remedy = f"choose --rollout {most} or less" if most > 0 else "leave --rollout out"
         raise ValueError(
             f"--rollout {steps}: expected test flows of at least {history + steps} consecutive "
-            f"frames, {history} as input, found at most {found}; {remedy}, or give longer flows: "
-            "--data FILE"
+            f"frames, {history} as input, found at most {longest}; {remedy}, or give longer "
+            "flows: --data FILE"
         )
 
 
@@ -233,7 +233,7 @@ def refuse_short_flows(name: str, flows: Flows, history: int, rollout: RolloutPl
 def _rollouts(
     predictor: Predictor, flows: Flows, plan: RolloutPlan, history: int
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Rollouts, from the same true frames whatever the history of the model."""
+    """Score rollouts, from the same true frames whatever the history of the model."""
     window = Window(history=history, horizon=plan.steps)
     samples = _samples(predictor, flows.split.test, flows, window)
     scores = score_rollouts(predictor, samples, spread_starts(samples, plan.starts))
@@ -259,7 +259,7 @@ def _rollouts(
 def _free_runs(
     predictor: Predictor, flows: Flows, plan: RolloutPlan, history: int
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Runs to the end of each test flow: their statistics, and the true flow's sampling error."""
+    """Score free runs of each test flow: statistics, and the true flow's sampling error."""
     samples = _samples(predictor, flows.split.test, flows, Window(history=history))
     runs = score_free_runs(predictor, samples, plan.free_run)
     values = {
@@ -281,14 +281,14 @@ def _free_runs(
 
 
 def _training(folder: Path) -> dict[str, Any]:
-    """Duration, samples seen and validation curve of each stage."""
-    found: dict[str, Any] = {}
+    """Return duration, samples seen and validation curve of each stage."""
+    stages: dict[str, Any] = {}
     for stage, lines in stage_logs(folder).items():
         epochs = [line for line in lines if line.get("kind") == "epoch"]
         start = next((line for line in lines if line.get("kind") == "start"), {})
         if epochs:
             seen = [samples_of(start, line) for line in epochs]
-            found[stage] = {
+            stages[stage] = {
                 "epochs": len(epochs),
                 "samples": None if None in seen else sum(filter(None, seen)),
                 "seconds": sum(line.get("seconds") or 0.0 for line in epochs),
@@ -297,11 +297,11 @@ def _training(folder: Path) -> dict[str, Any]:
                     (line["epoch"] for line in epochs if line.get("best")), default=0
                 ),
             }
-    return found
+    return stages
 
 
 def _recipe(predictor: Predictor) -> dict[str, Any]:
-    """What a model was trained with; empty if it was not trained, or it is unknown."""
+    """Return settings that a model was trained with; empty if it was not trained."""
     if isinstance(predictor.model, Reference):
         return {}
     provenance = predictor.card.get("provenance") or {}

@@ -13,9 +13,9 @@ from typing import Any
 from pibert import config
 from pibert.data.dataset import common_spec
 from pibert.data.readers import identify, idle_hints, options_of
-from pibert.experiments.experiment import DataConfig, Experiment
+from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import IDENTITIES, Flows, prepare, prepare_test
-from pibert.experiments.run_folder import read_record, unfinished
+from pibert.experiments.run_folder import experiment_of, unfinished
 from pibert.fields import FieldSpec
 from pibert.inference import Predictor, load
 from pibert.inference.model_card import stated_in
@@ -27,20 +27,6 @@ _OF_ONE_RECORDING = (
     *("override_units", "override_metadata"),
 )
 """Hints on training data that do not apply to other data."""
-
-
-def experiment_of(folder: Path) -> tuple[Experiment, Path]:
-    """Return the experiment of a run, and the directory that its paths are relative to."""
-    path = folder / "config.json"
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{folder}: expected a run folder with config.json, which records the split of its "
-            "flows, found none; any model can be used on flows that it has not seen: --data FILE"
-        )
-    recorded = read_record(path)
-    started_in = Path(recorded.get("directory", "."))
-    experiment = config.parse(Experiment, recorded["experiment"], str(path))
-    return experiment, started_in if started_in.is_dir() else Path()
 
 
 def flows_of_run(folder: Path) -> Flows:

@@ -233,35 +233,24 @@ class _LiveTable:
         elif state == "diverged":
             self._report_once(item, f"{name}: diverged")
 
-    def _state(self, job: "Job") -> str:
-        """Return the state of a run; while it waits, the progress of its tuning trials."""
-        state, _ = self._states[job]
-        name = (job.data, job.candidate)
-        trials = [
-            own
-            for item, (own, _) in self._states.items()
-            if type(item) is not type(job) and (item.data, item.candidate) == name
-        ]
-        done = sum(own in ("done", "diverged", "failed") for own in trials)
-        if state != "waiting" or done == len(trials):
-            return state
-        running = [own for own in trials if own.startswith("training")]
-        return ", ".join([f"tuning {done} of {len(trials)}", *running[:1]])
-
     def _table(self) -> Table:
+        """All runs, and the tuning trials that are training."""
         from pibert.comparison import Job
 
         datasets, seeds = self._many
         table = Table("model", *(["data"] if datasets else []), *(["seed"] if seeds else []))
         table.add_column("state")
         table.add_column("NMSE", justify="right")
-        for item, (_, nmse) in self._states.items():
+        for item, (state, error) in self._states.items():
             if isinstance(item, Job):
-                state = self._state(item)
-                style = {"waiting": "dim", "done": "green", "failed": "red"}.get(state, "bold")
-                extra = [item.data] * datasets + [str(item.seed)] * seeds
-                shown = "" if nmse is None else digits(nmse)
-                table.add_row(item.candidate, *extra, Text(state, style), shown)
+                seed, shown = str(item.seed), "" if error is None else digits(error)
+            elif state.startswith("training"):
+                seed, state, shown = "", f"{state}, tuning with {item.setting}", ""
+            else:
+                continue
+            style = {"waiting": "dim", "done": "green", "failed": "red"}.get(state, "bold")
+            extra = [item.data] * datasets + [seed] * seeds
+            table.add_row(item.candidate, *extra, Text(state, style), shown)
         return table
 
 

@@ -6,12 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from pibert.cli.options import json_option, option
-from pibert.cli.terminal import say, show_json
+from pibert.cli.terminal import show_json
 
 if TYPE_CHECKING:
     from pibert.experiments import Experiment
@@ -63,30 +60,23 @@ def list_settings(
         str, typer.Argument(help="List only this section, such as training. Default: all.")
     ] = "",
 ) -> None:
-    """List the settings with their kind, default and meaning.
+    """List the settings with their default, kind and meaning; ? marks a required one.
+
+    Set one for a run: pibert train --config FILE --out RUN --set NAME=VALUE
 
     Example: pibert config list training
     """
     from pibert.config import schema
     from pibert.experiments import Experiment
 
-    everything, console = schema(Experiment), Console()
+    everything = schema(Experiment)
     listed = [s for s in everything if not section or f"{s.name}.".startswith(f"{section}.")]
     if not listed:
         known = dict.fromkeys(setting.name.split(".")[0] for setting in everything)
         raise ValueError(f"there is no section {section!r}; choose from: {', '.join(known)}")
-    if not console.is_terminal:  # a line each, for grep
-        for setting in listed:
-            meaning = f"; {setting.meaning}" if setting.meaning else ""
-            print(f"{setting.name} = {setting.default or '?'}  # {setting.kind}{meaning}")
-        return
-    table = Table("setting", "default", "kind", "meaning")
     for setting in listed:
-        default = Text(setting.default or "required", "" if setting.default else "italic")
-        name = Text(setting.name, no_wrap=True, style="bold")
-        table.add_row(name, default, Text(setting.kind), Text(setting.meaning))
-    console.print(table)
-    say(console, "Set one for a run: pibert train --config FILE --out RUN --set NAME=VALUE")
+        meaning = f"; {setting.meaning}" if setting.meaning else ""
+        print(f"{setting.name} = {setting.default or '?'}  # {setting.kind}{meaning}")
 
 
 def read_experiment(path: Path | None, settings: list[str]) -> "Experiment":

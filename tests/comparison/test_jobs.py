@@ -46,7 +46,7 @@ def test_all_are_evaluated_on_frames_that_the_longest_history_allows(carried: Ca
         assert torch.equal(scores.arrays["rollout/frame"], frames[0].arrays["rollout/frame"])
 
 
-def test_what_is_done_is_neither_trained_nor_evaluated_again(
+def test_finished_runs_are_neither_trained_nor_evaluated_again(
     carried: Carried, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
     def never(*_: Any, **__: Any) -> Any:
@@ -70,7 +70,7 @@ def test_what_is_done_is_neither_trained_nor_evaluated_again(
     assert watcher.errors == carried.watcher.errors
 
 
-def test_damaged_scores_are_made_anew_and_another_plan_is_refused(
+def test_damaged_scores_are_computed_again_and_another_plan_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
     few = {name: candidate(name) for name in ("persistence", "training-mean")}
@@ -97,7 +97,7 @@ def test_damaged_scores_are_made_anew_and_another_plan_is_refused(
         carry_out(replace(plan, rollout=rollout), out, MemoryWatcher())
 
 
-def test_a_run_that_fails_is_reported_and_the_others_go_on(
+def test_a_run_that_fails_is_reported_and_the_others_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
     def explodes(model: Any, *given: Any, **options: Any) -> Any:
@@ -148,7 +148,7 @@ def test_a_run_that_failed_before_it_began_is_tried_again(
     assert not (job.folder(out) / "failure.txt").exists()
 
 
-def test_predictions_that_are_not_finite_fail_their_run_with_a_clear_word(
+def test_predictions_that_are_not_finite_fail_their_run(
     short: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = pibert.load

@@ -52,7 +52,7 @@ def test_all_references_and_the_papers_baselines_take_part(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_models_are_given_all_that_they_can_take_and_only_parts_of_some_are_pretrained(
+def test_models_get_all_inputs_that_they_support_and_few_are_pretrained(
     name: str,
 ) -> None:
     for key, candidate in PRESETS[name].candidates.items():

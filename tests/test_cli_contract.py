@@ -64,6 +64,11 @@ def test_every_command_has_examples_that_parse(name: str) -> None:
         called.make_context("pibert", words)
 
 
+def test_brackets_in_help_are_not_taken_as_markup() -> None:
+    page = run("compare", "--help", env={"COLUMNS": "300"}).output
+    assert "tuning.optimizers=[adamw,muon]" in page
+
+
 # Exit codes
 
 

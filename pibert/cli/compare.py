@@ -60,7 +60,7 @@ def compare(
         option(
             "First choose the learning rate of each model on the validation split, with equal "
             "trials for all, by default with Muon. Also the optimiser with --set "
-            "tuning.optimizers=[adamw,muon]; more settings: tuning.learning_rates, tuning.budget.",
+            r"tuning.optimizers=\[adamw,muon]; more settings: tuning.learning_rates, tuning.budget.",
             "--tune",
         ),
     ] = False,

@@ -60,7 +60,8 @@ def compare(
         option(
             "First choose the learning rate of each model on the validation split, with equal "
             "trials for all, by default with Muon. Also the optimiser with --set "
-            r"tuning.optimizers=\[adamw,muon]; more settings: tuning.learning_rates, tuning.budget.",
+            r"tuning.optimizers=\[adamw,muon]; more settings: tuning.learning_rates, "
+            "tuning.budget.",
             "--tune",
         ),
     ] = False,
@@ -299,7 +300,7 @@ def _show_tuning(console: Console, rows: list[Mapping[str, Any]]) -> None:
         tried: dict[str, list[str]] = {}
         for trial in rows[0]["trials"]:
             tried.setdefault(trial["optimizer"], []).append(f"{trial['learning_rate']:g}")
-        rates = "; ".join(f"{name} at {', '.join(own)}" for name, own in tried.items())
+        rates = "; ".join(f"{name} at {', '.join(values)}" for name, values in tried.items())
         say(console, f"Tried for each model: {rates}.")
         where = f"Chosen on the validation split of {rows[0]['tuned_on']}"
         say(console, f"{where}: {', '.join(choices)}.")

@@ -113,8 +113,8 @@ def realpdebench(
         return
     say(console, f"Everything is in {to}. Look at it:")
     for name in scenarios:
-        for own in kinds:
-            command = f"pibert inspect {shlex.quote(str(to))} --scenario {name} --type {own}"
+        for type_ in kinds:
+            command = f"pibert inspect {shlex.quote(str(to))} --scenario {name} --type {type_}"
             say(console, f"  {command}")
 
 

@@ -139,13 +139,13 @@ def _pointwise_table(card: Mapping[str, Any], values: Mapping[tuple[str, str], A
     components = list(dict.fromkeys(component for _, component in units))
     table = Table("metric", *components)
     for metric in dict.fromkeys(metric for metric, _ in units if metric != _ALIAS):
-        own = [units.get((metric, component), "1") for component in components]
+        shown = [units.get((metric, component), "1") for component in components]
         common = {units[key] for key in units if key[0] == metric}
         name = metric
         if len(common) == 1 and common != {"1"}:
-            name, own = f"{metric} [{common.pop()}]", ["1"] * len(components)
+            name, shown = f"{metric} [{common.pop()}]", ["1"] * len(components)
         numbers = (digits(values.get((metric, component))) for component in components)
-        cells = (n if u == "1" else f"{n} {u}" for n, u in zip(numbers, own, strict=True))
+        cells = (n if u == "1" else f"{n} {u}" for n, u in zip(numbers, shown, strict=True))
         table.add_row(Text(name), *map(Text, cells))
     return table
 

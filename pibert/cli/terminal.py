@@ -53,7 +53,7 @@ def is_first_process() -> bool:
 
 
 _json_stream: TextIO | None = None
-"""Where ``show_json`` writes while ``stdout_for_json`` is active; None: standard output."""
+"""The stream of ``show_json`` while ``stdout_for_json`` is active; None: standard output."""
 
 
 @contextlib.contextmanager

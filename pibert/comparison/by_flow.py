@@ -29,7 +29,7 @@ from pibert.evaluation.scores import Scores
 
 METRICS = ("nmse", "skill", "rmse")
 SHARE = "squared_error_share"
-"""Of a flow or condition in the squared error of all, of the next frame."""
+"""The share of a flow or condition in the squared error of all, for the next frame."""
 POINTWISE = "physical/pointwise"
 COLUMNS = tuple("data flow parameters model seed metric lead unit value".split())
 Errors = dict[str, Any]

@@ -155,20 +155,20 @@ def carry_out(
 
 def _check_flows(comparison: Comparison, flows: Mapping[str, Flows]) -> None:
     """Check that the data allow all runs and trials, before any of them begins."""
-    for name, own in flows.items():
-        if not own.split.valid:  # a stated split; others are checked with the plan
+    for name, prepared in flows.items():
+        if not prepared.split.valid:  # a stated split; others are checked with the plan
             raise ValueError(
                 f"data set {name!r} has no validation split, so a model could only be chosen on "
                 "test data; state one, or choose data.split = 'trajectory' or 'time'"
             )
-        refuse_short_flows(name, own, comparison.history, comparison.rollout)
+        refuse_short_flows(name, prepared, comparison.history, comparison.rollout)
     for trial in all_trials(comparison):
         trial_experiment(comparison, trial, flows[trial.data])  # refuses a budget that is too small
 
 
 def _note_physics(comparison: Comparison, flows: Mapping[str, Flows]) -> None:
     """Warn once which physics is off, and for which models."""
-    for data, own in flows.items():
+    for data, prepared in flows.items():
         affected: dict[str, list[str]] = {}
         for name, candidate in comparison.candidates.items():
             if candidate.run is not None:
@@ -181,7 +181,7 @@ def _note_physics(comparison: Comparison, flows: Mapping[str, Flows]) -> None:
                 pretraining_weights=candidate.pretraining_weights,
             )
             with contextlib.suppress(ValueError):  # the run itself reports it
-                for note in physics_notes(experiment, own, "train"):
+                for note in physics_notes(experiment, prepared, "train"):
                     affected.setdefault(note, []).append(name)
         for note, names in affected.items():
             warn(f"{data}, {', '.join(names)}: {note}")

@@ -64,7 +64,7 @@ class Tuning:
     """Share of ``samples`` that each trial sees, pretraining included. Short trials favour learning
     rates that are too high for the whole run."""
     seed: NonNegativeInt = 0
-    """Of all trials."""
+    """Seed of all trials."""
     reuse: dict[str, str] = field(default_factory=dict)
     """Data sets that are not tuned on, and the data set whose choice each of them takes."""
 
@@ -110,7 +110,7 @@ class Candidate:
     pretraining_weights: Weights = PRETRAINING_WEIGHTS
     masking: Masking = Masking()
     losses: LossWeights | None = None
-    """Of its supervised loss; the published ones if not given."""
+    """Weights of its supervised loss; the published ones if not given."""
     learning_rate: float | None = None
     """None: that of ``training``."""
     optimizer: OptimizerName | None = None

@@ -32,7 +32,7 @@ from pibert.textfiles import read_json
 
 FORMAT = 1
 FILES = ("results.json", "results.csv", "flows.csv", "curves.csv")
-"""What a comparison writes to its folder beside its runs."""
+"""Files that a comparison writes to its folder beside its runs."""
 _KEPT = (
     "cost",
     "training",

@@ -73,7 +73,7 @@ class Setup:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What must be the same when the run is resumed."""
+        """Return facts that must not change when the run is resumed."""
         return {
             "data": self.flows.source,
             "start": self.start,

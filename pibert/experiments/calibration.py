@@ -167,10 +167,10 @@ def _refuse_existing(folder: Path, overwrite: bool) -> None:
 def _refuse_predicted(flows: Flows, data: Path | str) -> None:
     """Intervals from predicted flows would measure the distance to a model, not to the truth."""
     for trajectory in flows.trajectories:
-        if (made := predicted_by(trajectory.source)) is not None:
+        if (maker := predicted_by(trajectory.source)) is not None:
             raise ValueError(
                 f"{data}: expected measured or simulated flows to calibrate on, found trajectory "
-                f"{trajectory.name!r}, {made}; leave such flows out"
+                f"{trajectory.name!r}, {maker}; leave such flows out"
             )
 
 

@@ -51,9 +51,9 @@ class Flows:
     split: Split
     normalizer: Normalizer
     spec: FieldSpec
-    """That of a model for these flows."""
+    """The fields of a model for these flows."""
     source: dict[str, Any]
-    """Where they come from, as plain JSON."""
+    """Their origin, as plain JSON."""
 
     def samples(self, subset: str | Sequence[Segment], window: Window) -> Samples:
         """Return the windows of a split by name (``train``, ``valid`` ...), or of segments."""

@@ -66,7 +66,7 @@ class Finished:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """Of the best weights on the validation split, or of the last epoch of training."""
+        """Return the metrics of the best weights on the validation split, or of the last epoch."""
         return self.fitted.metrics
 
     @property
@@ -84,7 +84,7 @@ def run(
 ) -> Finished:
     """Run an experiment into a folder, or resume it if the folder holds it already.
 
-    Nothing is written before data, model and objectives have been made.
+    Nothing is written before data, model and objectives are ready.
 
     Args:
         experiment: What to do.

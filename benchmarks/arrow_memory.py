@@ -1,4 +1,4 @@
-"""What reading one window of a large Arrow row costs in memory: this package and plain decoding.
+"""Memory needed to read one window of a large Arrow row: this package and plain decoding.
 
 Writes one row as RealPDEBench's measured cylinder has it (u, v and vorticity of 3990 x 64 x 128 in
 float32, 0.39 GB) into a temporary folder. Then fresh processes read a window of 40 frames of u and

@@ -1,4 +1,4 @@
-"""What the physics bias costs: biased against unbiased fused attention, on a GPU.
+"""Cost of the physics bias: biased against unbiased fused attention, on a GPU.
 
 Forward and backward, bfloat16, (4, 4 heads, N, 32). Each form runs in turn in the same process;
 the unbiased form is timed twice, before and after the others, so that its spread shows the noise.

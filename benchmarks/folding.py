@@ -1,4 +1,4 @@
-"""What folding the affine ends saves: the plain and the folded form of one model, side by side.
+"""Time saved by folding the affine ends: the plain and the folded form of one model, side by side.
 
 Same weights, same function; batch 128 in bfloat16 autocast on a GPU, batch 8 in float32 on the CPU.
 On a GPU the compiled forms replay CUDA graphs, so that the figures are the kernels' and not the

@@ -88,7 +88,7 @@ def wakes() -> tuple[FieldSpec, Normalizer, Batch]:
 
 
 def parts() -> dict[str, Callable[[], object]]:
-    """What is counted, by name."""
+    """Return the counts by name."""
     torch.manual_seed(0)
     spec, normalizer, batch = wakes()
     model = build_model("pibert", preset="base", spec=spec)

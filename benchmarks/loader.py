@@ -1,4 +1,4 @@
-"""How fast batches come: from a file, by worker processes, and from the device itself.
+"""Speed of loading batches: from a file, by worker processes, and from the device itself.
 
 Writes a file of random velocities with a body, then takes one epoch after the other from each
 loader in turn; a batch counts when it is on the device. Samples are pairs of neighbouring frames.

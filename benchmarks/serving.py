@@ -1,4 +1,4 @@
-"""How much a server answers when it joins requests, and how it bears many clients for a while.
+"""Throughput of a server that batches requests, and its stability under many clients.
 
 Servers run as ``pibert serve`` in processes of their own, on a fresh PIBERT of two channels on a
 64 x 64 grid; clients are processes too, with some threads each, that send npy bodies over
@@ -97,7 +97,7 @@ class Server:
 
 
 def load(port: int, body: Path, clients: int, seconds: float, mixed: bool) -> collections.Counter:
-    """What so many clients are answered: counts by status, or by the name of an error."""
+    """Return answers to this many clients: counts by status, or by the name of an error."""
     processes = min(PROCESSES, clients)
     shares = [clients // processes + (n < clients % processes) for n in range(processes)]
     command = [sys.executable, __file__, "--as-client", str(port), str(body), str(seconds)]

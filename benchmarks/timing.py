@@ -1,4 +1,4 @@
-"""How long a step takes: the median of single calls, the device waited for."""
+"""Duration of a step: the median of single calls, with the device synchronised."""
 
 import statistics
 import time

@@ -1,4 +1,4 @@
-"""What the training loop costs over a bare step written by hand, side by side.
+"""Overhead of the training loop over a bare step written by hand.
 
 Both take the same batches of 128 pairs of 64 x 64 fields from memory, the same objective (the
 paper's supervised loss), gradient clipping and the same optimiser. The bare step does nothing else:

@@ -24,7 +24,7 @@ _HOMES = {
     **dict.fromkeys(("MODELS", "PRESETS", "build_model", "count_parameters"), "pibert.models"),
     **dict.fromkeys(("Predictor", "load"), "pibert.inference"),
 }
-"""Where the names of ``__all__`` come from that are not of ``pibert.fields``."""
+"""Modules of the names in ``__all__`` that are not from ``pibert.fields``."""
 
 __all__ = [
     "MODELS",
@@ -47,7 +47,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Names and modules on first use: the command line and its completion do without torch."""
+    """Import names and modules on first use, so that the command line starts without torch."""
     if name in __all__:
         return getattr(importlib.import_module(_HOMES.get(name, "pibert.fields")), name)
     if not name.startswith("_"):

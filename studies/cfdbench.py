@@ -32,7 +32,7 @@ from pibert.solver.recipes import Recipe
 
 Problem = Literal["cavity", "tube", "cylinder"]
 SUBSET: Literal["prop"] = "prop"
-"""Of cases that differ by their fluid alone."""
+"""Subset of cases that differ by their fluid alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ FLOWS: dict[Problem, Flow] = {
 
 
 def recipe_of(problem: Problem, *, cases: int | None = None, frames: int | None = None) -> Recipe:
-    """What the solver is asked for.
+    """Settings of the solver.
 
     Args:
         problem: Which flows.

@@ -1,4 +1,4 @@
-"""How well a model tells windows that obey their equations from such that do not.
+"""How well a model separates windows that obey their equations from those that do not.
 
 For every kind of negative and every amplitude: the area under the ROC curve (AUC) of the model's
 validity logit, its accuracy at logit zero, and for comparison the AUC of linear probes that see
@@ -41,7 +41,7 @@ none, shows rounding alone."""
 
 @dataclass(frozen=True, kw_only=True)
 class ConsistencyRecord:
-    """How one kind of negative is told apart."""
+    """Scores of one kind of negative."""
 
     kind: str
     amplitude: float | None

@@ -120,7 +120,7 @@ def wrong_reynolds(factor: float) -> Make:
 
 
 def restated(s: Stretch, reynolds: float | Tensor) -> Stretch:
-    """The same fields, said to be of another Reynolds number."""
+    """Return the same fields with another stated Reynolds number."""
     values = torch.as_tensor(reynolds).expand(len(s.given.fields)).float()
     parameters = s.given.parameters | {"Re": values}
     encoded = s.spec.encode_parameters(parameters)

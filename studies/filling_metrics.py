@@ -80,7 +80,7 @@ class FillingError:
     count: int
     """Values of each channel that were compared."""
     scales: tuple[float, ...]
-    """What one standardised unit of each channel is."""
+    """Return one standardised unit of each channel."""
 
     @property
     def standardised(self) -> float:
@@ -145,7 +145,7 @@ def fill_hidden(
     *,
     methods: Mapping[str, Filling] = FILLINGS,
 ) -> dict[str, Float[Tensor, "b hc y x"]]:
-    """What the model and each classical method make of the fields without the hidden points.
+    """Fill the hidden points with the model and with each classical method.
 
     Where the model starts from modes of its training fields, they are judged by themselves too.
     """

@@ -65,7 +65,7 @@ def measure(
 
 
 def _equal_steps(experiment: Experiment, flows: Flows, share: float, steps: int) -> Experiment:
-    """So many epochs that training takes about the same number of steps at every share."""
+    """Return the epochs that give about the same number of steps at every share."""
     data = replace(experiment.data, labelled=share)
     samples = len(flows.samples(flows.labelled(share), Window()))
     per_epoch = math.ceil(samples / experiment.training.batch_size)

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from pibert.data.generate import change, generate
-from pibert.experiments.calibration import as_trained, calibrate_on
+from pibert.experiments.calibration import calibrate_on
 from pibert.experiments.flows import prepare_test
+from pibert.experiments.held_out import as_trained
 from pibert.experiments.run_folder import commit, versions
 from pibert.inference import load
 from pibert.inference.calibration import CalibrationSettings

@@ -102,7 +102,7 @@ def _predictor(folders: list[Path], found: Calibration) -> Any:
 def make_forecasts(
     predictor: Any, flows: Flows, leads: int, starts: int = STARTS
 ) -> list[Forecast]:
-    """Of every test trajectory."""
+    """For every test trajectory."""
     samples = flows.samples("test", Window(history=predictor.history, horizon=leads))
     return [
         forecast(predictor, read_windows(samples, own, predictor.spec))

@@ -1,7 +1,6 @@
 """The command line: what it prints, what it leaves behind, and how it says no."""
 
 import json
-import os
 import resource
 import shlex
 import signal
@@ -11,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -36,7 +34,7 @@ def save_flow(folder: Path) -> Path:
     return path
 
 
-def test_inspect_says_what_a_file_holds_and_draws_it(
+def test_inspect_summarises_a_file_and_plots_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -123,45 +121,34 @@ def test_convert_cuts_frames_and_a_region_and_joins_its_own_files(tmp_path: Path
         ("inspect absent.npz", "absent.npz: there is no such file"),
         ("inspect notes.md", "notes.md: a file of no known kind"),
         ("inspect broken.npz", "broken.npz"),
-        ("inspect cut.h5", "cut.h5: the file is truncated"),
-        ("inspect shear.flow.npz --kind numpy", "--kind"),
-        ("inspect shear.flow.npz --dt -1", "--dt takes a positive number, found -1"),
+        ("inspect shear.flow.npz --kind numpy", "unknown kind 'numpy'"),
+        ("inspect shear.flow.npz --dt -1", "dt must be positive, found -1"),
         ("inspect shear.flow.npz --parameter Re=x", "--parameter takes NAME=NUMBER"),
-        ("inspect shear.flow.npz --channels u", "--channels takes NAME=VALUE"),
         ("inspect shear.flow.npz --picture x.gif", ".png"),
         ("convert shear.flow.npz out.h5 --size 8", "--size takes ROWSxCOLUMNS"),
         ("convert shear.flow.npz out.h5 --keep w", "['w']"),
         ("convert shear.flow.npz out.csv", ".h5"),
         ("convert shear.flow.npz out.h5 --frames 9", "--frames takes a range"),
-        ("convert shear.flow.npz out.h5 --frames 9:", "has 4 frames"),
-        ("convert shear.flow.npz out.h5 --crop z=0:1", "--crop knows no z"),
-        ("convert shear.flow.npz out.h5 --crop x=a:1", "--crop takes a range"),
-        ("convert shear.flow.npz out.h5 --crop x=9:", "0 of 24 points along x"),
-        ("convert shear.flow.npz out.h5 --scenario fsi", "this is of kind 'arrays'"),
+        ("convert shear.flow.npz out.h5 --crop z=0:1", "--crop takes one of x, y"),
+        ("convert shear.flow.npz out.h5 --scenario fsi", "kind 'arrays' has no option scenario"),
         ("convert shear.flow.npz shear.flow.npz", "is the input or a file of it"),
         ("convert shear.flow.npz notes.md", "notes.md exists; add --overwrite"),
         ("convert shear.flow.npz . --overwrite", "is a folder"),
         ("convert shear.flow.npz /proc/x.h5", "/proc/x.h5: cannot write"),
         ("convert shear.flow.npz locked.h5 --overwrite", "locked.h5 is read-only"),
-        ("convert drag.csv out.h5", "drag.csv"),
         ("generate heat --out a.nc", ".h5"),
         ("generate hat", "'hat'"),
         ("generate heat --set sise=3", "'sise'"),
-        ("generate heat --set frames", "KEY=VALUE"),
         ("generate heat --samples 1 --out /proc/x.h5", "/proc/x.h5"),
     ],
 )
-def test_what_is_wrong_is_named_in_one_line_and_nothing_is_left(
+def test_wrong_input_gives_one_line_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, named: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     flow = save_flow(tmp_path)
     (tmp_path / "notes.md").write_text("# Notes\n")
     (tmp_path / "broken.npz").write_bytes(flow.read_bytes()[:900])
-    with h5py.File("cut.h5", "w") as file:
-        file["u"] = np.zeros(5000)
-    os.truncate("cut.h5", 20_000)
-    (tmp_path / "drag.csv").write_text("t,Cd\n0.5,1.25\n1.5,1.75\n")
     (tmp_path / "locked.h5").touch(0o444)
     before = sorted(tmp_path.iterdir())
     assert named in refusal(*words.split())
@@ -232,7 +219,7 @@ def test_a_download_shows_sizes_first_and_then_how_to_look_at_it(hub: Path, tmp_
     assert not [name for name in contents(tmp_path / "small") if "arrow" in name]
 
 
-def test_an_interrupted_download_says_so_and_goes_on(
+def test_an_interrupted_download_is_reported_and_resumed(
     hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ("download", "realpdebench", "fsi", "--to", tmp_path, "--from", hub)
@@ -254,7 +241,7 @@ def test_an_interrupted_download_says_so_and_goes_on(
     assert sorted(contents(tmp_path)) == sorted([*wanted, "version.json"])
 
 
-def test_a_download_that_cannot_be_made_is_told(
+def test_impossible_downloads_are_refused(
     hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, source = ("download", "realpdebench"), ("--from", hub)
@@ -390,7 +377,7 @@ def test_clean_fields_can_be_measured_as_they_are_converted(cavities: Path, tmp_
     assert torch.equal(measured.read().movedim(1, -1)[known], velocities[known])
     for wrong, named in {
         "fog=1": "window, noise",
-        "window=1.5": "whole number as window",
+        "window=1.5": "whole number",
         "window": "NAME=NUMBER",
         "missing=2": "share from 0 to 1",
     }.items():

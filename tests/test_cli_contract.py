@@ -64,11 +64,16 @@ def test_every_command_has_examples_that_parse(name: str) -> None:
         called.make_context("pibert", words)
 
 
+def test_brackets_in_help_are_not_taken_as_markup() -> None:
+    page = run("compare", "--help", env={"COLUMNS": "300"}).output
+    assert "tuning.optimizers=[adamw,muon]" in page
+
+
 # Exit codes
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    def identify(*_: object) -> str:
+    def identify(*_: object, **__: object) -> str:
         raise error
 
     monkeypatch.setattr("pibert.data.readers.identify", identify)
@@ -105,7 +110,7 @@ def test_a_traceback_is_shown_if_asked_for(
         assert "in identify" in result.stderr or result.exception is error
 
 
-def test_what_does_not_parse_has_code_2_and_all_codes_are_on_the_page() -> None:
+def test_usage_errors_exit_with_2_and_all_codes_are_documented() -> None:
     for words in (["nix"], ["inspect"], ["rollout", "a.h5", "--steps", "x"]):
         result = run(*words)
         assert (result.exit_code, result.stdout) == (2, "")
@@ -201,14 +206,14 @@ print("after")
     assert done.stderr == "from a library in C\nfrom a child process\n"
 
 
-def test_info_tells_models_and_weights() -> None:
+def test_info_lists_models_and_weights() -> None:
     found = as_json("info")
     assert found["models"]["pibert"]["base"] == 1_560_232
     assert found["versions"]["pibert"] == __version__
     assert found["shipped"] == {name: str(path) for name, path in shipped_models().items()}
 
 
-def test_generation_and_conversion_tell_what_they_wrote(tmp_path: Path) -> None:
+def test_generate_and_convert_report_what_they_wrote(tmp_path: Path) -> None:
     assert "demo" in as_json("generate")["cases"]["cylinder"]
     flow, copy = tmp_path / "flow.h5", tmp_path / "copy.h5"
     words = ("generate", "cavity", "--samples", "2", "--set", "frames=3", "--set", "points=16")
@@ -233,7 +238,7 @@ def test_every_variable_that_is_read_is_on_the_page() -> None:
 def test_a_warning_of_another_package_is_one_line_with_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def warns(*_: object) -> None:
+    def warns(*_: object, **__: object) -> None:
         text = "\nOnline softmax is disabled,\nCut an issue to PyTorch\n"
         warnings.warn_explicit(text, UserWarning, "/x/site-packages/torch/_inductor/a.py", 7)
         warnings.warn_explicit("no compiler found", UserWarning, "/x/pibert/compilation.py", 20)

@@ -17,9 +17,9 @@ from pibert.data.provenance import predicted_source
 from pibert.data.resample import represent
 from pibert.evaluation.rollouts import score_rollouts, spread_starts
 from pibert.experiments import load_experiment, run
-from pibert.experiments.calibration import as_trained
 from pibert.experiments.experiment import DataConfig
 from pibert.experiments.flows import prepare
+from pibert.experiments.held_out import as_trained
 from pibert.inference import load, model_file
 from pibert.notes import InputWarning
 from tests.command import run as call
@@ -49,7 +49,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("PIBERT_CACHE", str(folder.parent / "cache"))
 
 
-def test_rollouts_are_told_by_lead_time(folder: Path, tmp_path: Path) -> None:
+def test_rollout_scores_are_reported_by_lead_time(folder: Path, tmp_path: Path) -> None:
     result = call("evaluate", folder, "--out", tmp_path, "--rollout", "3", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)["rollout"]
@@ -73,6 +73,23 @@ def test_rollouts_are_told_by_lead_time(folder: Path, tmp_path: Path) -> None:
     assert plain["rollout"] is None
 
 
+def test_a_run_on_a_relative_path_is_scored_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(
+        tmp_path / "flows.h5",
+        [make_trajectory(f"{n}", states=random_states(9, 2, *SHAPE, seed=n)) for n in range(6)],
+    )
+    plan = PLAN.replace('case = "turbulence"', 'path = "flows.h5"')
+    (tmp_path / "plan.toml").write_text(re.sub("recipe = .*", "", plan))
+    monkeypatch.chdir(tmp_path)
+    run(load_experiment("plan.toml"), "run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    result = call("evaluate", "../run")
+    assert result.exit_code == 0, result.output
+
+
 def test_a_model_that_is_worse_than_persistence_is_noted(folder: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.toml"
     plan.write_text(PLAN.replace("persistence", "training-mean"))
@@ -82,7 +99,7 @@ def test_a_model_that_is_worse_than_persistence_is_noted(folder: Path, tmp_path:
     assert "the skill is" not in call("evaluate", folder, "--out", tmp_path).stderr
 
 
-def test_any_model_is_judged_on_flows_that_are_given(
+def test_any_model_is_scored_on_other_flows(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare = tmp_path / "bare"
@@ -115,7 +132,7 @@ def test_any_model_is_judged_on_flows_that_are_given(
     assert "--data FILE" in refused.stderr
 
 
-def test_scores_on_predicted_flows_are_told_to_be_no_truth(folder: Path, tmp_path: Path) -> None:
+def test_scores_on_predicted_flows_get_a_note(folder: Path, tmp_path: Path) -> None:
     trajectories = prepare(load_experiment(folder.parent / "plan.toml").data).trajectories[:2]
     made = [
         replace(t, source=predicted_source(t.source, "other", "ab" * 32, None), local={})
@@ -131,7 +148,7 @@ def test_scores_on_predicted_flows_are_told_to_be_no_truth(folder: Path, tmp_pat
     assert not (tmp_path / "c").exists()
 
 
-def test_scores_of_other_data_leave_those_of_the_test_part_alone(
+def test_scores_of_other_data_do_not_replace_those_of_the_test_split(
     folder: Path, tmp_path: Path
 ) -> None:
     assert call("evaluate", folder).exit_code == 0
@@ -177,7 +194,7 @@ def rmse(result: Result) -> float:
     return next(v for e, v in pairs if (e["metric"], e["component"]) == ("rmse", "u"))
 
 
-def test_what_a_file_does_not_say_is_stated_with_options(in_metres: Path, tmp_path: Path) -> None:
+def test_missing_metadata_is_stated_with_options(in_metres: Path, tmp_path: Path) -> None:
     beside, out = in_metres.parent, ("--out", tmp_path, "--json")
     model = tmp_path / "model"  # without the record of a training that states units for it
     model.mkdir()
@@ -203,7 +220,7 @@ def test_what_a_file_does_not_say_is_stated_with_options(in_metres: Path, tmp_pa
     assert done.exit_code == 0, done.output
 
 
-def test_hints_on_the_training_data_are_told_and_facts_of_one_recording_do_not_carry_over(
+def test_hints_on_training_data_carry_over_except_facts_of_one_recording(
     in_metres: Path, tmp_path: Path
 ) -> None:
     data = in_metres.parent / "bare.npz"
@@ -225,7 +242,7 @@ def test_hints_on_the_training_data_are_told_and_facts_of_one_recording_do_not_c
     assert plan.hints == {"unit": "m/s", "dt": 0.2, "length_unit": "m"}
 
 
-def test_notes_of_the_reader_are_told_in_training_and_evaluation(
+def test_notes_of_the_reader_appear_in_training_and_evaluation(
     in_metres: Path, tmp_path: Path
 ) -> None:
     x, y = np.meshgrid(16.0 * np.arange(1, 13), 16.0 * np.arange(1, 9))

@@ -54,7 +54,7 @@ def test_gaps_and_outliers_are_filled_and_shown(tmp_path: Path, model: Path) -> 
     assert float(Reader(out)["a"].read()[2, 0, 9, 9]) == 6.0
 
 
-def test_what_cannot_be_filled_is_refused_in_one_line(tmp_path: Path, model: Path) -> None:
+def test_data_that_cannot_be_filled_are_refused(tmp_path: Path, model: Path) -> None:
     fields, valid = states(), torch.ones(SHAPE, dtype=torch.bool)
     valid[2, 2] = False
     out, whole = tmp_path / "filled.h5", measured(tmp_path / "whole.h5", fields)
@@ -101,7 +101,7 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".nc", ".pvd", ".xdmf"])
-def test_other_programs_get_a_file_of_their_own_format_with_the_filled_points_marked(
+def test_filled_points_are_marked_in_files_for_other_programs(
     suffix: str, tmp_path: Path, model: Path
 ) -> None:
     fields, valid = states(), torch.ones(4, *SHAPE, dtype=torch.bool)

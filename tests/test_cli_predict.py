@@ -64,7 +64,7 @@ def model(tmp_path: Path) -> Path:
     return saved(tmp_path / "run")
 
 
-def test_a_rollout_is_what_the_predictor_gives(tmp_path: Path, model: Path) -> None:
+def test_a_rollout_equals_that_of_the_predictor(tmp_path: Path, model: Path) -> None:
     source, out = recorded(tmp_path / "a.h5"), tmp_path / "out.h5"
     given = ("rollout", source, "--model", model, "--steps", 4, "--start", 1, "--out", out)
     assert "Wrote 4 frames" in said(*given)
@@ -86,9 +86,7 @@ def test_a_rollout_is_what_the_predictor_gives(tmp_path: Path, model: Path) -> N
     assert torch.equal(Reader(out)["a"].read(), expected)
 
 
-def test_what_is_predicted_is_not_taken_for_measured_or_simulated(
-    tmp_path: Path, model: Path
-) -> None:
+def test_predictions_are_marked_as_predicted_in_every_format(tmp_path: Path, model: Path) -> None:
     source = recorded(tmp_path / "a.h5", source={"kind": "simulated", "title": "a -- wake -->"})
     outs = [tmp_path / name for name in ("r.h5", "r.nc", "r.pvd", "r.xdmf")]
     named = [part for out in outs for part in ("--out", out)]
@@ -106,7 +104,7 @@ def test_what_is_predicted_is_not_taken_for_measured_or_simulated(
         assert "predicted by run" in again and "not ground truth" in again and "NMSE" not in again
 
 
-def test_scores_by_lead_time_go_as_far_as_the_file(tmp_path: Path) -> None:
+def test_scores_by_lead_time_end_with_the_recording(tmp_path: Path) -> None:
     source, out = recorded(tmp_path / "a.h5"), tmp_path / "out.h5"
     model = saved(tmp_path / "still", "persistence")
     result = run(
@@ -171,7 +169,7 @@ def with_a_lost_frame(path: Path) -> Path:
     return recorded(path, 6, states=fields, valid=valid)
 
 
-def test_a_lost_frame_costs_what_follows_it_and_no_more(tmp_path: Path, model: Path) -> None:
+def test_a_lost_frame_affects_only_the_next_prediction(tmp_path: Path, model: Path) -> None:
     source, out = with_a_lost_frame(tmp_path / "a.h5"), tmp_path / "out.h5"
     told = said("predict", source, "--model", model, "--out", out)
     assert "frame 2 holds no finite value" in told
@@ -184,7 +182,7 @@ def test_a_lost_frame_costs_what_follows_it_and_no_more(tmp_path: Path, model: P
     assert torch.equal(found.read()[kept], expected[kept, 0])
 
 
-def test_foreign_files_on_another_grid_in_other_units_are_brought_to_the_model(
+def test_other_grids_and_units_are_converted_to_those_of_the_model(
     tmp_path: Path,
 ) -> None:
     model, out = saved(tmp_path / "still", "persistence"), tmp_path / "out.h5"
@@ -204,7 +202,7 @@ def test_foreign_files_on_another_grid_in_other_units_are_brought_to_the_model(
     torch.testing.assert_close(found.read()[1, 0], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_what_a_plain_array_does_not_say_is_assumed_and_told(tmp_path: Path, model: Path) -> None:
+def test_missing_metadata_of_an_array_is_assumed_and_reported(tmp_path: Path, model: Path) -> None:
     source, out = tmp_path / "a.npy", tmp_path / "out.h5"
     np.save(source, states(4).numpy())
     given = ("rollout", source, "--model", model, "--steps", 2, "--overwrite", "--out", out)
@@ -222,7 +220,7 @@ def test_what_a_plain_array_does_not_say_is_assumed_and_told(tmp_path: Path, mod
     assert "is stated" not in stated and Reader(out)[0].spec.dt == 0.1
 
 
-def test_predicted_times_go_on_by_the_step_of_the_model(tmp_path: Path) -> None:
+def test_predicted_times_advance_by_the_step_of_the_model(tmp_path: Path) -> None:
     """The model steps 0.1: frames said to be 0.04 apart have no frame at 0.1, but one at 0.2."""
     model, source, out = saved(tmp_path / "still", "persistence"), tmp_path / "a.npy", "out.h5"
     fields = states(7)
@@ -254,7 +252,7 @@ def test_predicted_times_go_on_by_the_step_of_the_model(tmp_path: Path) -> None:
     assert summary["scores"]["nmse"]["all"] == pytest.approx(nmse, rel=1e-4)
 
 
-def test_a_rollout_that_diverges_keeps_what_came_before(tmp_path: Path) -> None:
+def test_a_diverging_rollout_keeps_the_frames_before(tmp_path: Path) -> None:
     net = tiny_model(spec=SPEC)
     with torch.no_grad():
         net.skip_scale.fill_(1e12)
@@ -273,7 +271,7 @@ def test_a_rollout_that_diverges_keeps_what_came_before(tmp_path: Path) -> None:
     assert not (tmp_path / "none.h5").exists()
 
 
-def test_what_cannot_be_done_is_refused_in_one_line(tmp_path: Path, model: Path) -> None:
+def test_impossible_predictions_are_refused_in_one_line(tmp_path: Path, model: Path) -> None:
     source, out = recorded(tmp_path / "a.h5"), tmp_path / "out.h5"
     two, short = saved(tmp_path / "two", history=2), recorded(tmp_path / "short.h5", 1)
     blind = with_a_lost_frame(tmp_path / "blind.h5")

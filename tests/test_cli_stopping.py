@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from pibert import stopping
 from pibert.cli import app
 from pibert.comparison import pool
 from pibert.data.partial import interrupts_held
 from pibert.training.engine import Run
+from tests.command import run, well
 from tests.helpers import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -83,8 +83,7 @@ def test_a_training_stops_outside_of_its_loop(
 ) -> None:
     before = [signal.getsignal(own) for own in CODES]
     monkeypatch.setattr(importlib.import_module(module), function, sending(number))
-    words = ["train", "--config", str(plan), "--out", str(tmp_path / "run")]
-    result = CliRunner().invoke(app, words)
+    result = run("train", "--config", plan, "--out", tmp_path / "run")
     assert result.exit_code == CODES[number], result.output
     assert "Traceback" not in result.output and "error" not in result.stderr
     assert result.stderr.splitlines()[-1].startswith("interrupted")
@@ -102,9 +101,7 @@ def test_a_training_stops_in_its_loop_with_the_state_saved(
         return accumulate(self, *rest)
 
     monkeypatch.setattr(Run, "_accumulate", ask)
-    result = CliRunner().invoke(
-        app, ["train", "--config", str(plan), "--out", str(tmp_path / "run")]
-    )
+    result = run("train", "--config", plan, "--out", tmp_path / "run")
     assert result.exit_code == CODES[number], result.output
     assert result.stderr.splitlines()[-1].startswith("stopped after step 1")
     assert (tmp_path / "run" / "state.safetensors").exists()
@@ -115,15 +112,14 @@ def test_an_evaluation_stops(
     plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     out = tmp_path / "run"
-    trained = CliRunner().invoke(app, ["train", "--config", str(plan), "--out", str(out)])
-    assert trained.exit_code == 0, trained.output
+    well("train", "--config", plan, "--out", out)
     monkeypatch.setattr("pibert.experiments.evaluation.score_frames", sending(number))
-    result = CliRunner().invoke(app, ["evaluate", str(out)])
+    result = run("evaluate", out)
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (CODES[number], "interrupted")
     assert not (out / "evaluation" / "scores.json").exists()
 
 
-def test_an_import_that_is_interrupted_is_no_error_of_the_import(
+def test_an_interrupted_import_is_reported_as_an_interrupt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def garble(*_: Any, **__: Any) -> None:
@@ -133,7 +129,7 @@ def test_an_import_that_is_interrupted_is_no_error_of_the_import(
             raise ImportError("the core of numpy could not be imported") from None
 
     monkeypatch.setattr("pibert.inference.shipped_models", garble)
-    result = CliRunner().invoke(app, ["info"])
+    result = run("info")
     assert (result.exit_code, result.stderr) == (143, "interrupted\n")
 
 
@@ -150,7 +146,7 @@ def test_an_interrupt_that_c_code_would_forget_is_sent_again() -> None:
     assert stopping.exit_code() == 143
 
 
-def test_sigterm_waits_while_hdf5_is_at_work() -> None:
+def test_sigterm_waits_for_hdf5() -> None:
     with pytest.raises(KeyboardInterrupt), stopping.signals_raise(), interrupts_held():
         os.kill(os.getpid(), signal.SIGTERM)
         reached = True

@@ -22,7 +22,7 @@ from pibert.cli.train import TrainingProgress, _summarise
 from pibert.data.format import write
 from pibert.experiments import Experiment, Finished, load_experiment
 from pibert.training.settings import Fitted
-from tests.command import run
+from tests.command import refusal, run, well
 from tests.data.helpers import make_trajectory
 
 ROOT = Path(__file__).parents[1]
@@ -45,16 +45,7 @@ learning_rate = 1e-3
 
 
 def succeed(*arguments: str | Path) -> str:
-    result = run(*arguments)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def refusal(*arguments: str | Path) -> str:
-    """The message of a command that must end with exit code 2."""
-    result = run(*arguments)
-    assert result.exit_code == 2, result.output
-    return " ".join(result.output.split())
+    return well(*arguments).output
 
 
 @pytest.fixture
@@ -97,7 +88,7 @@ def test_one_command_trains_on_a_recording(tmp_path: Path) -> None:
 # Settings
 
 
-def test_toml_says_the_same_as_the_plain_values() -> None:
+def test_toml_round_trip_of_plain_values() -> None:
     plain = {
         "seed": 3,
         "name": 'a "quoted" \\ line\nwith ü',
@@ -166,7 +157,7 @@ def test_a_terminal_shows_a_bar_and_a_line_per_epoch() -> None:
     assert "step 4/6" in text and "loss 1.250e-01" in text and "simulating" in text
 
 
-def test_a_log_gets_the_first_and_last_epoch_and_a_line_now_and_then(
+def test_a_log_gets_the_first_and_last_epoch_and_a_line_every_half_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = iter(range(0, 1000, 5))
@@ -240,7 +231,7 @@ def test_a_best_epoch_far_from_the_last_is_reported_as_overfitting(
     assert notes(30, 40) == notes(2, 4) == ""
 
 
-def test_a_model_that_is_no_better_than_persistence_is_told(tiny: Path, tmp_path: Path) -> None:
+def test_a_model_no_better_than_persistence_gets_a_note(tiny: Path, tmp_path: Path) -> None:
     """A learning rate of zero leaves persistence as it is."""
     still = ("--set", "training.learning_rate=0", "--set", "training.min_learning_rate=0")
     output = succeed("train", "--config", tiny, "--out", tmp_path / "run", *still)
@@ -248,7 +239,7 @@ def test_a_model_that_is_no_better_than_persistence_is_told(tiny: Path, tmp_path
     assert "no better than persistence" in output
 
 
-def test_a_model_in_closed_form_announces_no_curves(tiny: Path, tmp_path: Path) -> None:
+def test_a_model_in_closed_form_has_no_curves(tiny: Path, tmp_path: Path) -> None:
     dmd = ("--set", "model.name=dmd", "--set", "model.options={rank=2}")
     output = succeed("train", "--config", tiny, "--out", tmp_path / "run", *dmd)
     assert "Fitted in closed form" in output and "model.safetensors" in output
@@ -294,11 +285,11 @@ def test_pretraining_is_a_start_for_training(tiny: Path, tmp_path: Path) -> None
     assert "pibert.load" in succeed(*further)
 
 
-def test_what_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
+def test_only_a_run_can_be_resumed(tmp_path: Path) -> None:
     assert "no run to resume" in refusal("resume", tmp_path)
 
 
-def test_an_interrupt_saves_and_the_same_command_goes_on(
+def test_resume_after_an_interrupt_gives_identical_weights(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
@@ -321,7 +312,7 @@ def test_an_interrupt_saves_and_the_same_command_goes_on(
     assert (whole / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
 
 
-def test_a_model_that_is_gone_is_noticed(tiny: Path, tmp_path: Path) -> None:
+def test_a_damaged_model_is_written_again_or_reported(tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     succeed("train", "--config", tiny, "--out", out, "--set", "training.learning_rate=1e-4")
     weights = (out / "model.safetensors").read_bytes()

@@ -7,8 +7,8 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from pibert import demo
 from pibert.cli import app
+from pibert.cli import info as demo
 
 TINY = ("generate", "cavity", "--samples", "1", "--set", "frames=2", "--set", "points=16")
 
@@ -20,24 +20,17 @@ def run(*words: str | Path) -> Result:
 def test_its_commands_and_suggestions_are_commands_that_parse() -> None:
     group: Any = typer.main.get_command(app)
     out = Path("outputs/demo")
-    named = [step.command for step in demo.steps(out, "tour")]
-    named += [tuple(text.split()[1:]) for text in demo.suggestions(out, "tour")]
+    named = list(demo.demo_steps(out, "tour").values())
+    assert Path(named[0][1]).is_file()  # a recording that comes with the weights
+    named += [tuple(text.split()[1:]) for text in demo.demo_suggestions(out, "tour")]
     for name, *words in named:
         if name != "--help":
             group.commands[name].make_context(name, words)
 
 
-def test_the_recording_that_it_starts_from_comes_with_the_weights() -> None:
-    rollout = demo.steps(Path("out"), "tour")[0].command
-    assert Path(rollout[1]).is_file()
-    assert rollout[rollout.index("--model") + 1] == demo.SHIPPED
-
-
 def pretend(monkeypatch: pytest.MonkeyPatch, *commands: tuple[str, ...]) -> None:
-    steps = tuple(
-        demo.Step(f"This is {number}", "a second", c) for number, c in enumerate(commands)
-    )
-    monkeypatch.setattr(demo, "steps", lambda out, preset: steps)
+    steps = {f"This is {number}": command for number, command in enumerate(commands)}
+    monkeypatch.setattr(demo, "demo_steps", lambda out, preset: steps)
 
 
 def test_every_command_is_shown_before_it_runs(
@@ -48,7 +41,7 @@ def test_every_command_is_shown_before_it_runs(
     result = run("--out", tmp_path / "new")
     assert result.exit_code == 0, result.output
     order = (
-        "[1/2] This is 0 (about a second).",
+        "[1/2] This is 0.",
         f"$ pibert generate cavity --samples 1 --set frames=2 --set points=16 --out {flow}",
         "Wrote 1 trajectories",
         "[2/2] This is 1",
@@ -79,7 +72,7 @@ def test_wrong_input_ends_it_and_a_partial_failure_does_not(
     assert result.exit_code == 1 and "Done in" in result.output and Path(flow).exists()
 
 
-def test_wrong_values_are_told_before_anything_is_written(tmp_path: Path) -> None:
+def test_wrong_values_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     result = run("--preset", "large", "--out", tmp_path / "new")
     assert result.exit_code == 2 and "unknown comparison 'large'" in result.stderr
     assert not (tmp_path / "new").exists()
@@ -87,7 +80,7 @@ def test_wrong_values_are_told_before_anything_is_written(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_the_demo_leaves_a_rollout_and_a_report_and_goes_on_from_them(
+def test_the_demo_writes_a_rollout_and_a_report_and_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIBERT_CACHE", str(tmp_path / "cache"))

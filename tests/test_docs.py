@@ -92,15 +92,6 @@ def test_every_command_of_a_page_is_one_that_exists(page: str) -> None:
             pytest.fail(f"{command}: {error.message}")
 
 
-def test_commands_that_do_not_exist_are_found() -> None:
-    for wrong in ("pibert trian --config a.toml --out b", "pibert train --config a.toml --uot b"):
-        with pytest.raises(UsageError):
-            parse(wrong)
-    with pytest.raises(typer.BadParameter):
-        parse("pibert train --config a.toml")
-    parse("pibert train ... --set training.epochs=20")
-
-
 def test_all_python_of_the_pages_is_run_by_some_test() -> None:
     found = {page for page in PAGES if python_blocks(page)}
     quickstarts = {page for page in PAGES if page.startswith("docs/quickstart/")}
@@ -184,16 +175,6 @@ def broken(page: str) -> list[str]:
 @pytest.mark.parametrize("page", LINKING)
 def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page: str) -> None:
     assert broken(page) == []
-
-
-def test_links_that_lead_nowhere_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("tests.documents", "tests.test_docs"):
-        monkeypatch.setattr(f"{module}.ROOT", tmp_path)
-        monkeypatch.setattr(f"{module}.LINKING", ["a.md", "b.md"])
-    text = '[x](b.md#two-words) [x](b.md#one) [x](c.md) [x](#none) ![x](d.png) <img src="e.png">'
-    (tmp_path / "a.md").write_text(f"# A\n\n{text} [x](https://example.org/c.md)\n")
-    (tmp_path / "b.md").write_text("# B\n\n## `Two` words\n\n```text\n# one\n```\n")
-    assert broken("a.md") == ["b.md#one", "c.md", "#none", "d.png", "e.png"]
 
 
 @pytest.mark.slow

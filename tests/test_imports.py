@@ -27,7 +27,6 @@ LAYERS = (
     ("report", "serve"),
     ("experiments",),
     ("comparison",),
-    ("demo",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -107,7 +106,7 @@ def test_imports_point_down() -> None:
         ("models/x.py", "from torch import distributed", "torch.distributed belongs in training/"),
         ("utils.py", "", "utils has no layer"),
         ("models/x.py", "from pibert.models.blocks import B\nfrom pibert.fields import Grid", None),
-        ("cli.py", "from pibert import __version__, demo\nimport pibert.training.losses", None),
+        ("cli.py", "from pibert import __version__, notes\nimport pibert.training.losses", None),
         ("training/engine.py", "from lightning.fabric import Fabric", None),
         ("models/x.py", "from torch.distributions import Normal", None),
         ("__init__.py", "from pibert.fields import Grid", None),

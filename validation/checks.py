@@ -1,4 +1,4 @@
-"""What a part of the validation gives: checks with the range they should lie in, and text."""
+"""A section of the validation page: checks with expected ranges, text and pictures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def frequency(signal: Tensor, dt: float) -> float:
-    """Of a nearly periodic signal: from its first to its last upward crossing of the mean."""
+    """Return the frequency of a nearly periodic signal, from its upward crossings of the mean."""
     signal = signal.double() - signal.double().mean()
     place = ((signal[:-1] <= 0) & (signal[1:] > 0)).nonzero()[:, 0]
     if len(place) < 2:
@@ -76,7 +76,7 @@ def frequency(signal: Tensor, dt: float) -> float:
 
 
 def peak_frequency(signal: Tensor, dt: float, low: float = 0.0) -> float:
-    """Of a broad signal: where its spectrum (Hann window) is largest, refined by a parabola."""
+    """Return the frequency where the spectrum (Hann window) is largest, refined by a parabola."""
     signal = signal.double() - signal.double().mean()
     power = torch.fft.rfft(signal * torch.hann_window(len(signal), dtype=torch.float64)).abs()
     power[: max(1, round(low * len(signal) * dt))] = 0
@@ -87,7 +87,7 @@ def peak_frequency(signal: Tensor, dt: float, low: float = 0.0) -> float:
 
 
 def amplitude(signal: Tensor, dt: float, at: float) -> float:
-    """Of the harmonic at a frequency, by least squares over whole periods."""
+    """Return the amplitude at a frequency, by least squares over whole periods."""
     count = int(int(len(signal) * dt * at) / (dt * at))
     signal = signal[-count:].double() - signal[-count:].double().mean()
     phase = 2 * torch.pi * at * dt * torch.arange(count, dtype=torch.float64)
@@ -95,7 +95,7 @@ def amplitude(signal: Tensor, dt: float, at: float) -> float:
 
 
 def interpolate(x: Sequence[float], xs: Tensor, values: Tensor) -> Tensor:
-    """Values of a line at some points, linearly."""
+    """Interpolate values along a line linearly."""
     wanted = torch.tensor(list(x), dtype=torch.float64)
     right = torch.searchsorted(xs.double(), wanted).clamp(1, len(xs) - 1)
     share = (wanted - xs[right - 1]) / (xs[right] - xs[right - 1])

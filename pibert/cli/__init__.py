@@ -3,10 +3,12 @@
 ``docs/commands.md`` is the contract with scripts: exit codes, ``--json``, completion, environment.
 """
 
+import re
 import sys
 import traceback
 import warnings
-from typing import Annotated, Any, TextIO
+from inspect import getdoc
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -29,44 +31,39 @@ from pibert.cli import (
     serve,
     train,
 )
+from pibert.cli.options import option
 from pibert.cli.terminal import complain, is_first_process, say
 from pibert.notes import InputWarning
 
-_CONTENTS: dict[str, dict[str, tuple[Any, str]]] = {
+_COMMANDS: dict[str, dict[str, Any]] = {
     "Data": {
-        "generate": (generate.generate, "Simulate flows with the built-in solvers"),
-        "download": (download.app, "Download published data sets"),
-        "inspect": (inspect.inspect, "Summarise flow data, flag problems, plot a preview"),
-        "convert": (convert.convert, "Convert files of many kinds to PIBERT's format"),
+        "generate": generate.generate,
+        "download": download.app,
+        "inspect": inspect.inspect,
+        "convert": convert.convert,
     },
     "Training": {
-        "config": (config.app, "Show and explain the settings of an experiment"),
-        "pretrain": (train.pretrain, "Pretrain a model: masked physics, equation consistency"),
-        "train": (train.train, "Train a model on a recording, or from a configuration file"),
-        "resume": (train.resume, "Resume an interrupted run"),
+        "config": config.app,
+        "pretrain": train.pretrain,
+        "train": train.train,
+        "resume": train.resume,
     },
     "Comparing": {
-        "compare": (compare.compare, "Train models under one protocol and rank them"),
-        "evaluate": (evaluate.evaluate, "Score one run on test data"),
-        "report": (compare.report, "Write the report page of a comparison"),
+        "compare": compare.compare,
+        "evaluate": evaluate.evaluate,
+        "report": compare.report,
     },
     "Using a model": {
-        "predict": (predict.predict, "Predict the next frame from every frame of a recording"),
-        "rollout": (predict.rollout, "Roll a model out autoregressively"),
-        "fill": (fill.fill, "Fill missing vectors and replace outliers"),
-        "calibrate": (
-            calibrate.calibrate,
-            "Calibrate prediction intervals and out-of-distribution warning",
-        ),
-        "export": (export.export, "Export a model: ONNX, torch.export"),
-        "serve": (serve.serve, "Serve models over HTTP with a web viewer"),
+        "predict": predict.predict,
+        "rollout": predict.rollout,
+        "fill": fill.fill,
+        "calibrate": calibrate.calibrate,
+        "export": export.export,
+        "serve": serve.serve,
     },
-    "About": {
-        "demo": (info.demo, "Run a demonstration of a few minutes"),
-        "info": (info.info, "Show versions, models and shipped weights"),
-    },
+    "About": {"demo": info.demo, "info": info.info},
 }
-"""Commands in the order of a workflow, each with its line in the help."""
+"""Commands in the order of a workflow. The help lists the first line of each docstring."""
 
 
 class _Commands(TyperGroup):
@@ -75,36 +72,36 @@ class _Commands(TyperGroup):
     _traceback = False
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [name for panel in _CONTENTS.values() for name in panel]
+        return [name for panel in _COMMANDS.values() for name in panel]
 
-    def main(self, *arguments: Any, **how: Any) -> Any:
+    def main(self, *arguments: Any, **settings: Any) -> Any:
         try:
-            return super().main(*arguments, **how)
+            return super().main(*arguments, **settings)
         except Exception as error:
-            if self._traceback or not how.get("standalone_mode", True):
+            if self._traceback or not settings.get("standalone_mode", True):
                 raise
             if stopping.is_asked():
                 complain("interrupted")
                 sys.exit(stopping.exit_code())
             kind = type(error).__name__
-            complain(f"error: {kind}: {_in_words(error)}; see where with: pibert --traceback ...")
+            complain(f"error: {kind}: {_message(error)}; see where with: pibert --traceback ...")
             sys.exit(1)
 
     def invoke(self, ctx: Any) -> Any:
         self._traceback = ctx.params["traceback"]
         try:
             with stopping.signals_raise(), warnings.catch_warnings():
-                warnings.showwarning = _show_in_a_line
+                warnings.showwarning = _show_warning
                 return super().invoke(ctx)
         except BrokenPipeError:
             raise
         except (ValueError, OSError, ImportError, FloatingPointError, MemoryError) as error:
             if stopping.is_asked():
-                raise  # an interrupt in the middle of an import comes out as an error of it
-            if is_first_process():  # the others of a run on several devices meet the same
+                raise  # an interrupted import raises an ImportError
+            if is_first_process():  # the others of a run on several devices meet the same error
                 if self._traceback:
                     traceback.print_exc()
-                complain(f"error: {_in_words(error)}")
+                complain(f"error: {_message(error)}")
             raise typer.Exit(2) from None
         except KeyboardInterrupt as stop:
             if is_first_process():
@@ -112,39 +109,34 @@ class _Commands(TyperGroup):
             raise typer.Exit(stopping.exit_code()) from None
 
 
-def _show_in_a_line(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, *more: Any, **others: Any
 ) -> None:
-    """Show a warning as a note; one of another package with the package's name."""
+    """Print a warning as a note; one of another package with the package's name."""
     if not is_first_process():
         return
     _, installed, inside = filename.replace("\\", "/").rpartition("/site-packages/")
     package = inside.partition("/")[0] if installed else ""
-    is_own = issubclass(category, InputWarning) or package in ("", "pibert")
+    is_ours = issubclass(category, InputWarning) or package in ("", "pibert")
     text = " ".join(str(message).split())
-    say(Console(stderr=True), f"Note: {text}" if is_own else f"Note from {package}: {text}")
+    say(Console(stderr=True), f"Note: {text}" if is_ours else f"Note from {package}: {text}")
 
 
-def _in_words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
-        # Without the number, and with the file in front as in all our messages.
+        # Without the number, and with the file first as in all our messages.
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return " ".join(line.strip() for line in text.splitlines())
 
 
 class _App(typer.Typer):
-    """Stops in one line also while the commands are set up and the options are parsed."""
+    """Also handles interrupts while commands are set up and options are parsed."""
 
-    def __call__(self, *arguments: Any, **how: Any) -> Any:
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
         try:
             with stopping.signals_raise():
-                return super().__call__(*arguments, **how)
+                return super().__call__(*arguments, **settings)
         except KeyboardInterrupt:
             complain("interrupted")
             sys.exit(stopping.exit_code())
@@ -169,14 +161,12 @@ def _show_version(wanted: bool | None) -> None:
 def main(
     version: Annotated[
         bool | None,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+        option("Show the version.", "--version", callback=_show_version, is_eager=True),
     ] = None,
     traceback: Annotated[
         bool,
-        typer.Option(
-            "--traceback",
-            envvar="PIBERT_TRACEBACK",
-            help="Show where in the code an error occurred.",
+        option(
+            "Show where in the code an error occurred.", "--traceback", envvar="PIBERT_TRACEBACK"
         ),
     ] = False,
 ) -> None:
@@ -186,9 +176,11 @@ def main(
     """
 
 
-for _panel, _commands in _CONTENTS.items():
-    for _name, (_command, _line) in _commands.items():
+for _panel, _commands in _COMMANDS.items():
+    for _name, _command in _commands.items():
         if isinstance(_command, typer.Typer):
-            app.add_typer(_command, name=_name, rich_help_panel=_panel, short_help=_line)
+            app.add_typer(_command, name=_name, rich_help_panel=_panel)
         else:
-            app.command(_name, rich_help_panel=_panel, short_help=_line)(_command)
+            # One line per paragraph: the terminal wraps it.
+            _help = re.sub(r"(?<!\n)\n(?!\n)", " ", getdoc(_command) or "")
+            app.command(_name, rich_help_panel=_panel, help=_help)(_command)

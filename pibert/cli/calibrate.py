@@ -9,75 +9,68 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pibert.cli.options import Json, SourceOptions, with_source
+from pibert.cli.options import Json, SourceOptions, choice, option, with_options
 from pibert.cli.terminal import say, show_json, show_note
 from pibert.notes import Note, Notes, collecting
 
 if TYPE_CHECKING:
     from pibert.inference.calibration import Calibration
 
-_NOTED = 3
-"""Notes on the flows that are printed in full."""
+_SHOWN = 3
+"""Notes on the flows that are printed in full: trajectories may have the same ones."""
 
 
-@with_source
+@with_options
 def calibrate(
     folder: Annotated[
         Path,
         typer.Argument(
             metavar="MODEL",
             help="Calibrate this run; with --data any model folder, or a shipped model.",
-            show_default=False,
         ),
     ],
+    source: SourceOptions,
     data: Annotated[
         Path | None,
-        typer.Option(
-            help="Calibrate on these flows, which neither training nor selection may have seen. "
-            "Default: the calibration split of the run, or its test split if it has none.",
+        option(
+            "Calibrate on these flows, which neither training nor selection may have seen. "
+            "Default: the calibration split of the run, or its test split if it has none."
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Write to this folder. Default: the model's own.")
-    ] = None,
+    out: Annotated[Path | None, option("Write to this folder. Default: that of the model.")] = None,
     difficulty: Annotated[
         str | None,
-        typer.Option(
-            help="Choose what the interval width follows: constant, residual (tabulated from past "
-            "errors) or ensemble (the members' spread). Default: residual; with members, "
-            "ensemble.",
+        option(
+            "Choose what the interval width follows: constant, residual (tabulated from past "
+            "errors) or ensemble (the members' spread). Default: residual; with members, ensemble."
         ),
     ] = None,
     member: Annotated[
         list[Path] | None,
-        typer.Option(help="Add another run of the experiment, with another seed. Repeatable."),
+        option("Add another run of the experiment, with another seed. Repeatable."),
     ] = None,
-    leads: Annotated[int, typer.Option(help="Calibrate intervals for this many frames ahead.")] = 8,
+    leads: Annotated[int, option("Calibrate intervals for this many frames ahead.")] = 8,
     starts: Annotated[
         int | None,
-        typer.Option(
-            help="Take at most this many rollouts from each trajectory. Default: 16; where windows "
-            "count as independent, enough for about 128 in all.",
-            show_default=False,
+        option(
+            "Take at most this many rollouts from each trajectory. Default: 16; where windows "
+            "count as independent, enough for about 128 in all."
         ),
     ] = None,
     units: Annotated[
         str | None,
-        typer.Option(
-            help="Choose what counts as independent: trajectories or windows. Default: "
-            "trajectories if there are 19 or more."
+        option(
+            "Choose what counts as independent: trajectories or windows. Default: trajectories if "
+            "there are 19 or more."
         ),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing calibration.")
-    ] = False,
+    overwrite: Annotated[bool, option("Replace an existing calibration.", "--overwrite")] = False,
     as_json: Json = False,
-    *,
-    source: SourceOptions | None,
 ) -> None:
-    """Calibrate prediction intervals and the out-of-distribution warning on held-out flows.
+    """Calibrate prediction intervals and out-of-distribution warning.
 
-    Writes calibration.json and calibration.safetensors beside the model, or to --out.
+    Uses held-out flows. Writes calibration.json and calibration.safetensors beside the model, or
+    to --out.
 
     Example: pibert calibrate runs/wake
 
@@ -94,13 +87,12 @@ def calibrate(
     from pibert.inference.calibration import CalibrationSettings
     from pibert.inference.difficulty import KINDS
 
-    chosen = difficulty or ("ensemble" if member else "residual")
-    if chosen not in KINDS:
-        raise ValueError(f"--difficulty: expected one of {', '.join(KINDS)}, found {chosen!r}")
-    if units not in (None, "trajectories", "windows"):
-        raise ValueError(f"--units: expected trajectories or windows, found {units!r}")
+    if units is not None:
+        choice("--units", units, ("trajectories", "windows"))
     settings = CalibrationSettings(
-        difficulty=chosen,
+        difficulty=choice(
+            "--difficulty", difficulty or ("residual", "ensemble")[bool(member)], KINDS
+        ),
         leads=leads,
         starts=starts,
         units=units,  # type: ignore[arg-type]
@@ -110,45 +102,41 @@ def calibrate(
     notes = Notes()
     try:
         with collecting(notes):
-            if source is None:
-                found = calibrate_run(folder, settings, **how)
+            if data is None:
+                source.refuse_without_data()
+                calibration = calibrate_run(folder, settings, **how)
             else:
-                found = calibrate_on(folder, source.path, settings, stated=source.stated(), **how)
+                stated = source.as_settings()
+                calibration = calibrate_on(folder, data, settings, stated=stated, **how)
     finally:
-        _show_notes(notes)
-    _show(found, load(folder).spec.channels, folder, out or folder, as_json)
-
-
-def _show_notes(notes: Notes) -> None:
-    """Some notes: each trajectory may have its own of the same kind."""
-    found = list(notes)
-    for note in found[:_NOTED]:
-        show_note(note)
-    if more := found[_NOTED:]:
-        show_note(Note("more", f"{len(more)} more of this kind"))
+        for note in list(notes)[:_SHOWN]:
+            show_note(note)
+        if len(notes) > _SHOWN:
+            show_note(f"{len(notes) - _SHOWN} more of this kind")
+    _show(calibration, load(folder).spec.channels, folder, out or folder, as_json)
 
 
 def _show(
-    found: "Calibration", channels: Sequence[str], model: Path, folder: Path, as_json: bool
+    calibration: "Calibration", channels: Sequence[str], model: Path, folder: Path, as_json: bool
 ) -> None:
     from pibert.inference.calibration_file import SHEET, TENSORS, summarise_coverage
 
-    rows = summarise_coverage(found, channels)
+    rows = summarise_coverage(calibration, channels)
     if as_json:
         return show_json(
             {
-                "rests_on": found.assumption(),
-                "guide": found.difficulty.guide,
-                "ood_scores": list(found.detector.names),
+                "rests_on": calibration.assumption(),
+                "guide": calibration.difficulty.guide,
+                "ood_scores": list(calibration.detector.names),
                 "coverage": rows,
                 "written": [str(folder / name) for name in (SHEET, TENSORS)],
             }
         )
     console = Console()
-    say(console, f"Calibrated on {found.assumption()}.")
-    say(console, f"The width of an interval follows: {found.difficulty.guide}.")
-    say(console, f"The out-of-distribution warning uses: {', '.join(found.detector.names)}.")
-    for note in _notes_on(found, rows):
+    say(console, f"Calibrated on {calibration.assumption()}.")
+    say(console, f"The width of an interval follows: {calibration.difficulty.guide}.")
+    say(console, f"The out-of-distribution warning uses: {', '.join(calibration.detector.names)}.")
+    for note in _notes_on(calibration, rows):
         show_note(note)
     if rows:
         say(console, "Coverage of each trajectory by intervals from the others:")
@@ -158,24 +146,24 @@ def _show(
             table.add_row(f"{row['level']:g}", str(row["lead"]), row["channel"], *shares)
         console.print(table)
     say(console, f"Wrote {folder / SHEET}.")
-    own = model.resolve() == folder.resolve()
-    where = "" if own else f" --calibration {shlex.quote(str(folder))}"
+    elsewhere = model.resolve() != folder.resolve()
+    where = f" --calibration {shlex.quote(str(folder))}" if elsewhere else ""
     command = f"pibert predict FILE --model {shlex.quote(str(model))}{where} --level 0.9"
     say(console, f"Predict with intervals: {command} --out next.nc")
 
 
-def _notes_on(found: "Calibration", rows: Sequence[Mapping[str, Any]]) -> Iterator[Note]:
+def _notes_on(calibration: "Calibration", rows: Sequence[Mapping[str, Any]]) -> Iterator[Note]:
     """Notes on a warning that cannot flag anything, and on intervals that cover too little."""
     from pibert.inference.conformal import is_short
     from pibert.inference.ood import RATE
 
-    if found.detector.lowest > RATE:
+    lowest = calibration.detector.lowest
+    if lowest > RATE:
         text = (
             f"the out-of-distribution warning cannot flag any input at the accepted rate of "
-            f"{RATE:g}: with {found.count} calibration units no p-value is below "
-            f"{found.detector.lowest:.3g}"
+            f"{RATE:g}: with {calibration.count} calibration units no p-value is below {lowest:.3g}"
         )
-        yield Note("ood-unresolved", text, found.remedy)
+        yield Note("ood-unresolved", text, calibration.remedy)
     if not rows:
         return
     worst = min(rows, key=lambda row: row["coverage"] - row["level"])

@@ -1,4 +1,4 @@
-"""Words that the shell offers after Tab, beyond the names of commands and options."""
+"""Shell completion beyond the names of commands and options."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,47 +6,46 @@ from typing import Any
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """Shipped models, and what lies at the path begun so far."""
+    """Complete shipped models and paths."""
     from pibert.inference import shipped_models
 
-    folder, _, begun = incomplete.rpartition("/")
-    folder = f"{folder}/" if "/" in incomplete else ""
-    place = Path(folder or ".")
-    there = sorted(place.iterdir()) if place.is_dir() else []
-    shown = (path for path in there if begun.startswith(".") or not path.name.startswith("."))
-    paths = [f"{folder}{path.name}{'/' if path.is_dir() else ''}" for path in shown]
-    return _begun([*shipped_models(), *paths], incomplete)
+    folder, slash, start = incomplete.rpartition("/")
+    parent = Path(folder + slash or ".")
+    entries = sorted(parent.iterdir()) if parent.is_dir() else []
+    visible = (path for path in entries if start.startswith(".") or path.name[0] != ".")
+    paths = [f"{folder}{slash}{path.name}{'/' if path.is_dir() else ''}" for path in visible]
+    return _matching([*shipped_models(), *paths], incomplete)
 
 
 def complete_case(incomplete: str) -> list[str]:
     from pibert.solver.presets import PRESETS
 
-    return _begun(PRESETS, incomplete)
+    return _matching(PRESETS, incomplete)
 
 
 def complete_case_preset(ctx: Any, incomplete: str) -> list[str]:
     from pibert.solver.presets import PRESETS
 
     case = ctx.params.get("case")
-    choices = PRESETS.get(case, {}) if case else {n for own in PRESETS.values() for n in own}
-    return _begun(sorted(choices), incomplete)
+    names = PRESETS.get(case, {}) if case else {n for presets in PRESETS.values() for n in presets}
+    return _matching(sorted(names), incomplete)
 
 
 def complete_comparison(incomplete: str) -> list[str]:
     from pibert.comparison.presets import PRESETS
 
-    return _begun(PRESETS, incomplete)
+    return _matching(PRESETS, incomplete)
 
 
 def complete_candidates(ctx: Any, incomplete: str) -> list[str]:
-    """The last name of a list with commas."""
+    """Complete the last name of a list with commas."""
     from pibert.comparison.presets import PRESETS
 
     plan = PRESETS.get(ctx.params.get("preset") or "demo", PRESETS["demo"])
     named = incomplete.split(",")[:-1]
     before = "".join(f"{name}," for name in named)
-    return _begun([before + name for name in plan.candidates if name not in named], incomplete)
+    return _matching([before + name for name in plan.candidates if name not in named], incomplete)
 
 
-def _begun(words: Iterable[str], incomplete: str) -> list[str]:
+def _matching(words: Iterable[str], incomplete: str) -> list[str]:
     return [word for word in words if word.startswith(incomplete)]

@@ -6,12 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from pibert.cli.options import json_option
-from pibert.cli.terminal import say, show_json
+from pibert.cli.options import json_option, option
+from pibert.cli.terminal import show_json
 
 if TYPE_CHECKING:
     from pibert.experiments import Experiment
@@ -20,9 +17,9 @@ app = typer.Typer(no_args_is_help=True)
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Change a setting, such as --set training.epochs=10; none means no value. Repeatable.",
         "--set",
-        help="Change a setting, such as --set training.epochs=10; none means no value. Repeatable.",
         metavar="NAME=VALUE",
     ),
 ]
@@ -40,14 +37,12 @@ def main() -> None:
 def show(
     config: Annotated[
         Path | None,
-        typer.Option(
-            help="Read a TOML file or a run. Default: the default settings.", show_default=False
-        ),
+        option("Read a TOML file or a run folder. Default: show the default settings."),
     ] = None,
     settings: Settings = None,
     as_json: Annotated[bool, json_option("Print JSON instead of TOML.")] = False,
 ) -> None:
-    """Print all settings of an experiment, defaults included, as a file that can be used again.
+    """Print all settings of an experiment, defaults included, as a reusable TOML file.
 
     Example: pibert config show --config configs/demo.toml --set training.epochs=10
     """
@@ -62,47 +57,36 @@ def show(
 @app.command("list")
 def list_settings(
     section: Annotated[
-        str, typer.Argument(help="List only this section, such as training.", show_default=False)
+        str, typer.Argument(help="List only this section, such as training. Default: all.")
     ] = "",
 ) -> None:
-    """List the settings with their kind, default and meaning.
+    """List the settings with their default, kind and meaning; ? marks a required one.
+
+    Set one for a run: pibert train --config FILE --out RUN --set NAME=VALUE
 
     Example: pibert config list training
     """
     from pibert.config import schema
     from pibert.experiments import Experiment
 
-    everything, console = schema(Experiment), Console()
-    found = [s for s in everything if not section or f"{s.name}.".startswith(f"{section}.")]
-    if not found:
+    everything = schema(Experiment)
+    listed = [s for s in everything if not section or f"{s.name}.".startswith(f"{section}.")]
+    if not listed:
         known = dict.fromkeys(setting.name.split(".")[0] for setting in everything)
         raise ValueError(f"there is no section {section!r}; choose from: {', '.join(known)}")
-    if not console.is_terminal:  # a line each, for grep
-        for setting in found:
-            meaning = f"; {setting.meaning}" if setting.meaning else ""
-            print(f"{setting.name} = {setting.default or '?'}  # {setting.kind}{meaning}")
-        return
-    table = Table("setting", "default", "kind", "meaning")
-    for setting in found:
-        default = Text(setting.default or "to be given", "" if setting.default else "italic")
-        table.add_row(
-            Text(setting.name, no_wrap=True, style="bold"),
-            default,
-            Text(setting.kind),
-            Text(setting.meaning),
-        )
-    console.print(table)
-    say(console, "Set one for a run: pibert train --config FILE --out RUN --set NAME=VALUE")
+    for setting in listed:
+        meaning = f"; {setting.meaning}" if setting.meaning else ""
+        print(f"{setting.name} = {setting.default or '?'}  # {setting.kind}{meaning}")
 
 
 def read_experiment(path: Path | None, settings: list[str]) -> "Experiment":
-    """The experiment of a TOML file or of a run, with changes; without either, the defaults."""
+    """Return the experiment of a TOML file or run, or the default one, with changed settings."""
     from pibert.config import overridden, parse, with_overrides
     from pibert.experiments import Experiment, load_experiment
     from pibert.experiments.run_folder import read_record
 
     if path is None:
-        # Where the data come from has no default; the rest is shown with the smallest case.
+        # The source of the data has no default; the smallest case stands for it.
         stated = any(text.startswith(("data.case=", "data.path=")) for text in settings)
         data = {} if stated else {"data": {"case": "cylinder"}}
         return parse(Experiment, overridden(data, settings))
@@ -113,7 +97,7 @@ def read_experiment(path: Path | None, settings: list[str]) -> "Experiment":
 
 
 def to_toml(plain: Mapping[str, Any]) -> str:
-    """Plain settings as TOML; None is written as the word that reading takes for it."""
+    """Return plain settings as TOML; None becomes the word that means no value."""
     return "\n".join(_lines(plain, "")).strip()
 
 

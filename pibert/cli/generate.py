@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from pibert.cli.completion import complete_case, complete_case_preset
-from pibert.cli.options import Json, require_file_name, require_native_name
-from pibert.cli.terminal import progress_bar, say, show_json
+from pibert.cli.options import Device, Json, option, require_native_name
+from pibert.cli.terminal import say, show_json, showing_progress
 
 
 def generate(
@@ -22,21 +21,30 @@ def generate(
         ),
     ] = "",
     preset: Annotated[
-        str, typer.Option(help="Use this preset of the case.", autocompletion=complete_case_preset)
+        str, option("Use this preset of the case.", autocompletion=complete_case_preset)
     ] = "demo",
-    out: Annotated[Path | None, typer.Option(help="Write this file (HDF5).")] = None,
-    samples: Annotated[int | None, typer.Option(help="Simulate this many trajectories.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Set the random seed.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Change the recipe, such as --set frames=20.")
+    out: Annotated[
+        Path | None, option("Write this file (HDF5). Default: outputs/CASE-PRESET.h5.")
     ] = None,
-    device: Annotated[
-        str, typer.Option(help="Compute on this device: cpu, cuda or auto.")
-    ] = "auto",
-    overwrite: Annotated[bool, typer.Option(help="Replace a file of another recipe.")] = False,
+    samples: Annotated[
+        int | None, option("Simulate this many trajectories. Default: the preset's number.")
+    ] = None,
+    seed: Annotated[int | None, option("Set the random seed. Default: the preset's seed.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        option(
+            "Change the recipe, such as --set frames=20. Repeatable.",
+            "--set",
+            metavar="NAME=VALUE",
+        ),
+    ] = None,
+    device: Device = "auto",
+    overwrite: Annotated[bool, option("Replace a file of another recipe.", "--overwrite")] = False,
     as_json: Json = False,
 ) -> None:
-    """Simulate flows and write them in the native format; rerun to resume.
+    """Simulate flows with the built-in solvers.
+
+    Writes PIBERT's own format. Rerun the same command to resume an interrupted simulation.
 
     Example: pibert generate cylinder --preset demo --out wake.h5
     """
@@ -51,38 +59,27 @@ def generate(
         table = Table("case", "presets")
         for name, presets in PRESETS.items():
             table.add_row(name, ", ".join(presets))
-        console.print(table)
-        return
+        return console.print(table)
     changes = dict(assignment(text) for text in settings or ())
     changes |= {k: v for k, v in (("samples", samples), ("seed", seed)) if v is not None}
     recipe = generation.change(find_preset(case, preset), changes)
-    device = _device(device)
+    device = _check_device(device)
     path = out or Path(f"outputs/{case}-{preset}.h5")
     if out is None:
         path.parent.mkdir(exist_ok=True)
-    require_file_name(path)
     require_native_name(path)
     code = generation.recipe_hash(recipe)
     say(console, f"{recipe.samples} trajectories of {case}, recipe {code}, on {device}.")
-    columns = (
-        TextColumn("{task.completed:.1f}/{task.total} trajectories"),
-        BarColumn(),
-        TimeRemainingColumn(),
-    )
+    text = "{task.completed:.1f}/{task.total} trajectories"
     start = time.perf_counter()
     try:
-        with progress_bar(console, *columns) as progress:
-            task = progress.add_task("generating", total=recipe.samples)
+        with showing_progress(console, recipe.samples, text) as update:
             result = generation.generate(
-                recipe,
-                path,
-                device=device,
-                overwrite=overwrite,
-                on_progress=lambda done: progress.update(task, completed=done),
+                recipe, path, device=device, overwrite=overwrite, on_progress=update
             )
     except KeyboardInterrupt as stop:
-        said = str(stop) or "interrupted: rerun the command to resume"
-        raise KeyboardInterrupt(said) from None
+        reason = str(stop) or "interrupted: rerun the command to resume"
+        raise KeyboardInterrupt(reason) from None
     for lost in result.diverged:
         say(console, f"dropped {lost.name}: {lost.reason}", "yellow")
     if as_json:
@@ -96,24 +93,21 @@ def generate(
             }
         )
     if result.was_there:
-        say(console, f"{path} holds this recipe already: {result.completed} trajectories.")
-        return
-    took = time.perf_counter() - start
+        return say(console, f"{path} holds this recipe already: {result.completed} trajectories.")
     say(
         console,
-        f"Wrote {result.completed} trajectories to {path} in {took:.0f} s "
+        f"Wrote {result.completed} trajectories to {path} in {time.perf_counter() - start:.0f} s "
         f"({len(result.diverged)} diverged). Look at them: pibert inspect {path}",
     )
 
 
-def _device(name: str) -> str:
+def _check_device(name: str) -> str:
     import torch
 
+    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, number = name.partition(":")
-    count = {"cpu": 1, "cuda": torch.cuda.device_count()}.get(kind, 0)
-    if number and not number.isdecimal() or int(number or 0) >= count:
-        there = ["auto", "cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
-        raise ValueError(f"there is no device {name!r}; choose from: {', '.join(there)}")
+        return "cuda" if gpus else "cpu"
+    if name not in ("cpu", *gpus) and not (name == "cuda" and gpus):
+        known = ", ".join(["auto", "cpu", *gpus])
+        raise ValueError(f"there is no device {name!r}; choose from: {known}")
     return name

@@ -1,5 +1,6 @@
 """``pibert info`` and ``pibert demo``: versions and models; a demonstration of the commands."""
 
+import os
 import platform
 import shlex
 import time
@@ -10,12 +11,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pibert.cli.options import Json
+from pibert.cli.options import Json, option
 from pibert.cli.terminal import say, show_json
+
+SHIPPED = "cylinder-mr"
+"""The shipped model of the demonstration."""
+_ROLLOUT_STEPS = 39
+"""To the end of the recording that comes with the weights."""
 
 
 def info(as_json: Json = False) -> None:
-    """Show versions, the models with their presets and sizes, and the shipped weights.
+    """Show versions, models and shipped weights.
 
     Example: pibert info
     """
@@ -71,39 +77,72 @@ def info(as_json: Json = False) -> None:
 
 def demo(
     out: Annotated[
-        Path, typer.Option(help="Write everything to this folder; finished steps are reused.")
+        Path, option("Write everything to this folder; finished steps are reused.")
     ] = Path("outputs/demo"),
     preset: Annotated[
-        str, typer.Option(help="Run this comparison: tour, or quick (learns nothing).")
+        str, option("Run this comparison: tour, or quick (too short to learn anything).")
     ] = "tour",
 ) -> None:
-    """Roll out the shipped model, train a small one beside baselines, and write the report.
+    """Run a demonstration of a few minutes.
 
-    Shows each command and runs it; takes a few minutes on two cores. Rerun it to resume.
+    Rolls out a shipped model, trains a small one beside baselines, and writes the report. Shows
+    each command and runs it. Rerun it to resume.
 
     Example: pibert demo --out outputs/demo
     """
     from pibert.cli import app
     from pibert.comparison import find_comparison
-    from pibert.demo import steps, suggestions
 
-    find_comparison(preset)  # a wrong one is told before anything is written
+    find_comparison(preset)  # a wrong one is reported before anything is written
     out.mkdir(parents=True, exist_ok=True)
-    console, begun = Console(), time.perf_counter()
-    commands, plan, partly = typer.main.get_command(app), steps(out, preset), False
-    for number, step in enumerate(plan, start=1):
-        say(console, f"\n[{number}/{len(plan)}] {step.happens} (about {step.lasts}).", "bold")
-        say(console, f"$ pibert {shlex.join(step.command)}")
+    console, start = Console(), time.perf_counter()
+    commands, steps, failed = typer.main.get_command(app), demo_steps(out, preset), False
+    for number, (text, command) in enumerate(steps.items(), start=1):
+        say(console, f"\n[{number}/{len(steps)}] {text}.", "bold")
+        say(console, f"$ pibert {shlex.join(command)}")
         console.file.flush()
-        code = commands.main(list(step.command), "pibert", standalone_mode=False)
+        code = commands.main(list(command), "pibert", standalone_mode=False)
         if code not in (None, 0, 1):
             raise typer.Exit(code)
-        partly = partly or code == 1
-    say(console, f"\nDone in {time.perf_counter() - begun:.0f} s.", "bold")
+        failed = failed or code == 1
+    say(console, f"\nDone in {time.perf_counter() - start:.0f} s.", "bold")
     for name in ("rollout.png", "rollout.gif", "comparison/report.html"):
         say(console, f"  {out / name}")
     say(console, "What to try next:")
-    for command, does in suggestions(out, preset).items():
-        say(console, f"  {command}  # {does}")
-    if partly:
+    for line, purpose in demo_suggestions(out, preset).items():
+        say(console, f"  {line}  # {purpose}")
+    if failed:
         raise typer.Exit(1)
+
+
+def demo_steps(out: Path, preset: str) -> dict[str, tuple[str, ...]]:
+    """Return the commands of the demonstration, without the word ``pibert``, by description."""
+    from pibert.inference import shipped_models
+
+    sample = os.path.relpath(shipped_models()[SHIPPED] / "sample.h5")
+    comparison = str(out / "comparison")
+    return {
+        f"Roll the shipped model {SHIPPED} out on a wake that it was not trained on (about half a "
+        "minute)": (
+            *("rollout", sample, "--model", SHIPPED, "--steps", str(_ROLLOUT_STEPS)),
+            *("--out", str(out / "rollout.png"), "--out", str(out / "rollout.gif")),
+            "--overwrite",
+        ),
+        "Simulate wakes, train small models with the same budget, and score them on wakes that "
+        "none of them has seen (about four minutes on two cores)": (
+            *("compare", "--preset", preset, "--out", comparison),
+        ),
+        "Write the report (about half a minute)": ("report", comparison),
+    }
+
+
+def demo_suggestions(out: Path, preset: str) -> dict[str, str]:
+    """Return commands to try next, with their purpose."""
+    # Of the presets, only tour is a subset of demo.
+    folder = out / "comparison" if preset == "tour" else Path("outputs/comparison")
+    return {
+        f"pibert compare --preset demo --out {folder}": "compare all models",
+        f"pibert serve {SHIPPED}": "try the shipped model in a browser",
+        "pibert inspect FILE": "summarise your own data and flag problems",
+        "pibert --help": "list all commands",
+    }

@@ -1,10 +1,9 @@
-"""``pibert inspect``: what flow data hold, what looks wrong, and a picture."""
+"""``pibert inspect``: a summary of flow data, flagged problems and a preview."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -17,69 +16,66 @@ if TYPE_CHECKING:
     from pibert.data.inspection.survey import Survey
 
 
-@options.with_source
+@options.with_options
 def inspect(
     path: options.Source,
+    source: options.SourceOptions,
     picture: Annotated[
         Path | None,
-        typer.Option(help="Write the preview to this PNG file. Default: in outputs/."),
+        options.option("Write the preview to this PNG file. Default: outputs/NAME.png."),
     ] = None,
     as_json: Annotated[
         bool, options.json_option("Print JSON instead of tables, without a preview.")
     ] = False,
-    *,
-    source: options.SourceOptions,
 ) -> None:
-    """Summarise a file or folder of flow data, flag problems and plot a preview.
+    """Summarise flow data, flag problems, plot a preview.
 
     Example: pibert inspect recording.mat --dt 0.01 --length-unit mm
 
     Example: pibert inspect data/realpdebench --scenario cylinder --type real
     """
-    from pibert.data.inspection.checks import inspect as look
+    from pibert.data.inspection.checks import inspect as run_checks
+    from pibert.data.readers import identify
     from pibert.data.readers.recordings import Hints, SourceError
 
     try:
-        recordings = source.open()
+        recordings = source.open(path)
     except SourceError as error:
-        # A table of curves is one file; of several, what keeps them apart is to be told.
-        if path.is_file() and source.identify() == "table" and source.hints == Hints():
+        is_table = path.is_file() and (source.kind or identify(path)) == "table"
+        if is_table and source.hints == Hints():
             return _show_columns(path, str(error), as_json)
         raise
-    inspection = look(recordings)
+    inspection = run_checks(recordings)
     if as_json:
-        show_json(inspection.to_dict())
-        return
+        return show_json(inspection.to_dict())
     console = Console()
     _show_facts(console, inspection.facts)
     _show_findings(console, inspection.problems)
     from pibert.report.inspection import draw_inspection
 
-    # A pattern is no name for a file.
+    # A pattern is not a file name.
     name = path.resolve().name.split(".")[0] if path.exists() else recordings.names[0]
     out = picture or Path("outputs") / f"{name}.png"
     say(console, f"Picture: {draw_inspection(out, recordings[0], inspection)}")
 
 
 def _show_facts(console: Console, facts: "Survey") -> None:
-    """The facts of a survey as tables."""
     from pibert.data.wording import counted
 
     (ny, nx), (dx, dy), (x, y) = facts.shape, facts.spacing, facts.origin
     length, clock = (f" {u}" if u else "" for u in (facts.length_unit, facts.time_unit))
-    many = facts.frames[0] != facts.frames[1]
-    frames = f"{facts.frames[0]} to " if many else ""
+    fewest, most = facts.frames
+    frames = f"{fewest} to " if fewest != most else ""
     dt = "not stated" if facts.dt is None else f"{facts.dt:g}{clock}"
+    times = f"{facts.time[0]:g} to {facts.time[1]:g}{clock}, dt {dt}"
     rows = {
         "kind": facts.kind,
-        "trajectories": f"{facts.trajectories}, with {frames}{counted(facts.frames[1], 'frame')}; "
+        "trajectories": f"{facts.trajectories}, with {frames}{counted(most, 'frame')}; "
         f"what follows is from {counted(facts.frames_read, 'frame')} of {facts.opened}",
         "grid": f"{ny} x {nx} (rows x columns), dx {dx:g}, dy {dy:g}{length}",
         "extent": f"x {x:g} to {x + (nx - 1) * dx:g}, y {y:g} to {y + (ny - 1) * dy:g}{length}",
-        "time": "one frame"
-        if facts.frames[1] == 1
-        else f"{facts.time[0]:g} to {facts.time[1]:g}{clock}, dt {dt}",
-        "sides": _sides_in_words(facts.sides),
+        "time": "one frame" if most == 1 else times,
+        "sides": _describe_sides(facts.sides),
         "family": facts.family or "not stated",
         "points": f"body {facts.body_share:.1%}, missing {facts.missing_share:.1%} of the rest",
     }
@@ -118,8 +114,7 @@ def _show_facts(console: Console, facts: "Survey") -> None:
         say(console, f"Note: {remark}")
 
 
-def _sides_in_words(sides: Sequence[str]) -> str:
-    """One word where all are alike; an open side is one of which nothing is stated."""
+def _describe_sides(sides: Sequence[str]) -> str:
     left, right, bottom, top = ("not stated" if kind == "open" else kind for kind in sides)
     if left == right == bottom == top:
         return left
@@ -138,20 +133,19 @@ def _show_findings(console: Console, findings: "tuple[Finding, ...]") -> None:
 
 
 def _show_columns(path: Path, reason: str, as_json: bool) -> None:
-    """A table that holds no field: its columns and their ranges."""
+    """Show the columns of a table that holds no field, and their ranges."""
     from pibert.data.readers.shared.files import read_columns
     from pibert.data.wording import counted
 
-    found = read_columns(path)
+    content = read_columns(path)
     ranges = {
         name: (float(values.min()), float(values.max()))
-        for name, values in zip(found.names, found.values.T, strict=True)
+        for name, values in zip(content.names, content.values.T, strict=True)
     }
     if as_json:
-        show_json({"kind": "table", "rows": len(found.values), "columns": ranges})
-        return
+        return show_json({"kind": "table", "rows": len(content.values), "columns": ranges})
     console = Console()
-    say(console, f"{path.name}: {counted(len(found.values), 'row')}")
+    say(console, f"{path.name}: {counted(len(content.values), 'row')}")
     table = Table("column", "lowest", "highest")
     for name, (low, high) in ranges.items():
         table.add_row(name, f"{low:.6g}", f"{high:.6g}")

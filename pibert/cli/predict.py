@@ -2,99 +2,121 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from pibert.cli import options, outputs
 from pibert.cli.completion import complete_model
-from pibert.cli.terminal import NotePrinter, complain, leads_shown, progress_bar, say, show_json
+from pibert.cli.options import Device, Json, Source, SourceOptions, option, with_options
+from pibert.cli.terminal import (
+    NotePrinter,
+    complain,
+    leads_shown,
+    say,
+    show_json,
+    showing_progress,
+)
+from pibert.notes import Note, Notes, collecting
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from pibert.data.readers.recordings import Recordings
-    from pibert.data.writers import Block
+    from pibert.data.writers import Block, Description, FrameWriter
     from pibert.evaluation.forecast_scores import ForecastScores
     from pibert.fields import Trajectory
-    from pibert.inference import CalibratedPredictor
 
 STEPS = 200
-_PANEL = "Prediction intervals"
-Model = Annotated[
-    str,
-    typer.Option(
-        help="Use this model: a run folder, a .safetensors file, or the name of a shipped model.",
-        autocompletion=complete_model,
-        show_default=False,
-    ),
-]
-TrajectoryName = Annotated[
-    str | None,
-    typer.Option(help="Use this trajectory. Default: the first.", metavar="NAME|NUMBER"),
-]
-Start = Annotated[
-    int | None,
-    typer.Option(
-        help="Start from this frame, the newest that the model sees, counted from 0, or from the "
-        "end if negative. Default: the first with enough frames before it.",
-        metavar="FRAME",
-    ),
-]
-Stride = Annotated[int, typer.Option(min=1, help="Use every Nth frame.")]
-Level = Annotated[
-    float | None,
-    typer.Option(
-        help="Add prediction intervals that contain the true value with this probability, such as "
-        "0.9. Needs a calibration: pibert calibrate.",
-        metavar="PROBABILITY",
-        rich_help_panel=_PANEL,
-    ),
-]
-CalibrationFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--calibration",
-        help="Read the calibration from this folder. Default: the model's.",
-        metavar="FOLDER",
-        rich_help_panel=_PANEL,
-    ),
-]
-FalseAlarms = Annotated[
-    float | None,
-    typer.Option(
-        help="Accept that this share of normal inputs is flagged as out of distribution. Default: "
-        "0.05.",
-        metavar="RATE",
-        rich_help_panel=_PANEL,
-    ),
-]
+_INTERVALS = "Prediction intervals"
+_OUTPUT = "Output"
+_PICTURES = (".png", ".gif", ".mp4")
 
 
-@options.with_source
+@dataclass(kw_only=True)
+class ForecastOptions:
+    """Options that ``predict`` and ``rollout`` share."""
+
+    model: Annotated[
+        str,
+        option(
+            "Use this model: a run folder, a .safetensors file, or the name of a shipped model.",
+            autocompletion=complete_model,
+        ),
+    ]
+    out: Annotated[
+        list[Path],
+        option(
+            "Write this file; repeatable. .h5: PIBERT's own format; .nc: NetCDF; .pvd, .xdmf: "
+            "ParaView; .png: a strip of frames; .gif, .mp4: animations.",
+            panel=_OUTPUT,
+        ),
+    ]
+    trajectory: Annotated[
+        str | None, option("Use this trajectory. Default: the first.", metavar="NAME|NUMBER")
+    ] = None
+    start: Annotated[
+        int | None,
+        option(
+            "Start from this frame, the newest that the model sees, counted from 0, or from the "
+            "end if negative. Default: the first with enough frames before it.",
+            metavar="FRAME",
+        ),
+    ] = None
+    stride: Annotated[int, option("Use every Nth frame.", min=1)] = 1
+    device: Device = "auto"
+    level: Annotated[
+        float | None,
+        option(
+            "Add prediction intervals that contain the true value with this probability, such as "
+            "0.9. Needs a calibration: pibert calibrate.",
+            metavar="PROBABILITY",
+            panel=_INTERVALS,
+        ),
+    ] = None
+    calibration: Annotated[
+        Path | None,
+        option(
+            "Read the calibration from this folder. Default: the model's.",
+            metavar="FOLDER",
+            panel=_INTERVALS,
+        ),
+    ] = None
+    false_alarms: Annotated[
+        float | None,
+        option(
+            "Accept that this share of normal inputs is flagged as out of distribution. Default: "
+            "0.05.",
+            metavar="RATE",
+            panel=_INTERVALS,
+        ),
+    ] = None
+    format_: Annotated[
+        str | None,
+        option(
+            "Set the format. Default: from the file name.",
+            "--format",
+            metavar="h5|nc|pvd|xdmf|png|gif|mp4",
+            panel=_OUTPUT,
+        ),
+    ] = None
+    overwrite: Annotated[bool, option("Replace existing files.", "--overwrite", panel=_OUTPUT)] = (
+        False
+    )
+    vorticity: Annotated[
+        bool,
+        option("Add the vorticity to .nc, .pvd and .xdmf files.", "--vorticity", panel=_OUTPUT),
+    ] = False
+
+
+@with_options
 def predict(
-    path: options.Source,
-    model: Model,
-    out: outputs.Out,
-    trajectory: TrajectoryName = None,
-    start: Start = None,
-    stride: Stride = 1,
-    device: options.Device = "auto",
-    level: Level = None,
-    calibration: CalibrationFolder = None,
-    false_alarms: FalseAlarms = None,
-    format_: outputs.Format = None,
-    overwrite: outputs.Overwrite = False,
-    vorticity: outputs.Vorticity = False,
-    as_json: options.Json = False,
-    *,
-    source: options.SourceOptions,
+    path: Source, how: ForecastOptions, source: SourceOptions, as_json: Json = False
 ) -> None:
-    """Predict the next frame from every frame of a recording that has its history before it.
+    """Predict the next frame from every frame of a recording.
 
     Every prediction starts from recorded frames, so errors do not accumulate. NMSE and the skill
     against persistence are printed where the recording has the frame.
@@ -105,77 +127,57 @@ def predict(
 
     Example: pibert predict 'run/B*.txt' --model runs/demo --dt 0.01 --parameter Re=100 --out a.nc
     """
-    named = outputs.check_outputs(path, out, format_)
-    run = _Run(model, device, level, calibration, false_alarms, as_json)
-    run.open(source, trajectory, stride)
-    first, stop = run.recording.check_start(start)
+    run = _Run(path, source, how, as_json)
+    first, stop = run.recording.check_start(how.start)
     ends = {n: stop for n, stop in run.recording.newest_frames().items() if n >= first}
-    times = [run.recording.time_after(frame, 1, stop) for frame, stop in ends.items()]
     run.prepare(
-        named,
         {"mode": "predict", "start": first},
-        vorticity,
-        overwrite,
+        len(ends),
         counted="frame",
-        times=times,
-        expected=len(ends),
+        times=[run.recording.time_after(frame, 1, stop) for frame, stop in ends.items()],
     )
-    run.write(run.forecaster.next_frames(first), len(ends), "frames")
+    run.write(run.forecaster.next_frames(first), "frames")
     run.show_notes(first, stop)
-    scores = run.scores
     if as_json:
-        return show_json(run.summary(path) | {"frames": len(ends), "scores": scores.overall()})
-    if scores.numbers:
-        found = f"{len(scores.numbers)} of {len(ends)} predicted frames are in the recording"
-        say(run.console, found)
-        _show_overall(run.console, scores)
-        _show_coverage(run.console, scores, level)
+        facts = {"frames": len(ends), "scores": run.scores.overall()}
+        return show_json(run.summary() | facts)
+    if count := len(run.scores.numbers):
+        say(run.console, f"{count} of {len(ends)} predicted frames are in the recording")
+        _show_overall(run.console, run.scores)
+        run.show_coverage()
     say(run.console, f"Wrote {len(ends)} frames to {', '.join(run.written)}.")
 
 
-@options.with_source
+@with_options
 def rollout(
-    path: options.Source,
-    model: Model,
-    out: outputs.Out,
+    path: Source,
+    how: ForecastOptions,
+    source: SourceOptions,
     steps: Annotated[
         int | None,
-        typer.Option(
+        option(
+            f"Predict this many frames. Default: {STEPS}; with --level, the calibrated lead times.",
             min=1,
-            help=f"Predict this many frames. Default: {STEPS}; with --level, the calibrated lead "
-            "times.",
         ),
     ] = None,
-    trajectory: TrajectoryName = None,
-    start: Start = None,
-    stride: Stride = 1,
-    device: options.Device = "auto",
-    level: Level = None,
-    calibration: CalibrationFolder = None,
-    false_alarms: FalseAlarms = None,
     extend_intervals: Annotated[
         bool,
-        typer.Option(
+        option(
+            "Use the intervals of the last calibrated lead time for later steps, although they "
+            "are too narrow there.",
             "--extend-intervals",
-            help="Use the intervals of the last calibrated lead time for later steps, although "
-            "they are too narrow there.",
-            rich_help_panel=_PANEL,
+            panel=_INTERVALS,
         ),
     ] = False,
-    format_: outputs.Format = None,
     show: Annotated[
         str | None,
-        typer.Option(
-            help="Show these steps in a .png. Default: evenly spread.",
+        option(
+            "Show these steps in a .png. Default: evenly spread.",
             metavar="STEP,...",
-            rich_help_panel=outputs.PANEL,
+            panel=_OUTPUT,
         ),
     ] = None,
-    overwrite: outputs.Overwrite = False,
-    vorticity: outputs.Vorticity = False,
-    as_json: options.Json = False,
-    *,
-    source: options.SourceOptions,
+    as_json: Json = False,
 ) -> None:
     """Roll a model out autoregressively from a frame of a recording.
 
@@ -188,85 +190,96 @@ def rollout(
 
     Example: pibert rollout wake.h5 --model runs/demo --start -1 --parameter Re=3900 --out next.h5
     """
-    named = outputs.check_outputs(path, out, format_)
-    run = _Run(model, device, level, calibration, false_alarms, as_json)
+    run = _Run(path, source, how, as_json)
     steps = run.check_leads(steps, extend_intervals)
-    shown = None if show is None else _steps(show, steps)
-    run.open(source, trajectory, stride)
-    newest, stop = run.recording.check_start(start)
+    newest, stop = run.recording.check_start(how.start)
     run.prepare(
-        named,
         {"mode": "rollout", "start": newest, "steps": steps},
-        vorticity,
-        overwrite,
+        steps,
+        shown=None if show is None else _parse_steps(show, steps),
         counted="step",
         dt=run.recording.time_step,
-        expected=steps,
-        shown=shown,
     )
-    done, diverged = run.write(run.forecaster.rollout(newest, stop, steps), steps, "steps")
+    done, diverged = run.write(run.forecaster.rollout(newest, stop, steps), "steps")
     run.show_notes(newest, stop)
-    scores = run.scores
     if as_json:
-        facts = {"frames": done, "diverged": diverged is not None, "scores": scores.by_number()}
-        show_json(run.summary(path) | facts)
+        facts = {"frames": done, "diverged": bool(diverged), "scores": run.scores.by_number()}
+        show_json(run.summary() | facts)
     else:
-        if scores.numbers:
+        if count := len(run.scores.numbers):
             if not run.recording.keeps_time_step:
-                found = f"{len(scores.numbers)} of {done} predicted frames"
-                say(run.console, f"{found} are at recorded times")
-            _show_by_lead(run.console, scores, run.about.time_unit)
-            _show_coverage(run.console, scores, level)
+                say(run.console, f"{count} of {done} predicted frames are at recorded times")
+            _show_by_lead(run.console, run.scores, run.about.time_unit)
+            run.show_coverage()
         say(run.console, f"Wrote {done} frames to {', '.join(run.written)}.")
-    if diverged is not None:
+    if diverged:
         complain(f"error: stopped after {done} of {steps} steps: {diverged}")
         raise typer.Exit(1)
 
 
-def _steps(text: str, most: int) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and 1 <= int(part) <= most for part in parts):
+def _parse_steps(text: str, most: int) -> list[int]:
+    numbers = [number.strip() for number in text.split(",")]
+    if not all(number.isdecimal() and 1 <= int(number) <= most for number in numbers):
         raise ValueError(f"--show takes steps from 1 to {most}, such as 1,10,50, found {text!r}")
-    return [int(part) for part in parts]
+    return [int(number) for number in numbers]
 
 
 class _Run:
-    """What both commands do: load a model, open a recording, write blocks, print notes."""
+    """The common work of both commands: load, open, write, report."""
 
     def __init__(
-        self,
-        model: str,
-        device: str,
-        level: float | None,
-        calibration: Path | None,
-        false_alarms: float | None,
-        as_json: bool,
+        self, path: Path, source: SourceOptions, how: ForecastOptions, as_json: bool
     ) -> None:
+        from pibert.evaluation.forecast_scores import ForecastScores
+        from pibert.inference.forecast import Forecaster, written_spec
+        from pibert.inference.recording import fit_recording
+
+        self.how, self.path = how, path
+        self.console, self.notes = Console(stderr=as_json), NotePrinter()
+        self._suffixes = _check_outputs(path, how.out, how.format_)
+        self._load()
+        with collecting(self.notes):
+            # Parameters replace those of the file, instead of being compared with them.
+            self._recordings = source.open(path, parameters={})
+            for text in self._recordings.notes:
+                self.notes.add(Note("reader", text, subject=text))
+            self.recording = fit_recording(
+                _choose(self._recordings, how.trajectory, self.notes),
+                self.predictor.spec,
+                self.predictor.history,
+                parameters=source.hints.parameters,
+                stride=how.stride,
+                notes=self.notes,
+            )
+        self.forecaster = Forecaster(
+            self.recording, self.predictor, self._calibrated, how.level, how.false_alarms
+        )
+        self.scores = ForecastScores(written_spec(self.recording), self.predictor.normalizer)
+
+    def _load(self) -> None:
+        """Load the model, with its calibration if intervals are wanted."""
         from pibert.inference import load, load_calibrated
 
-        self.console, self.notes = Console(stderr=as_json), NotePrinter()
-        self._model, self._level, self._false_alarms = model, level, false_alarms
-        self._calibrated: CalibratedPredictor | None = None
-        if level is None:
-            for option, value in (("calibration", calibration), ("false-alarms", false_alarms)):
+        how, self._calibrated = self.how, None
+        if how.level is None:
+            given = {"--calibration": how.calibration, "--false-alarms": how.false_alarms}
+            for name, value in given.items():
                 if value is not None:
-                    raise ValueError(f"--{option} goes with --level, such as --level 0.9")
-            self.predictor = load(model, device)
+                    raise ValueError(f"{name} goes with --level, such as --level 0.9")
+            self.predictor = load(how.model, how.device)
             return
-        if not 0 < level < 1:
+        if not 0 < how.level < 1:
             raise ValueError(
-                f"--level takes a number between 0 and 1, such as 0.9, found {level:g}"
+                f"--level takes a number between 0 and 1, such as 0.9, found {how.level:g}"
             )
-        self._calibrated = load_calibrated(model, device, calibration=calibration)
+        self._calibrated = load_calibrated(how.model, how.device, calibration=how.calibration)
         self.predictor = self._calibrated.predictor
-        # Before any work: what the calibration cannot give.
-        self._calibrated.calibration.quantiles(level)
-        self._calibrated.calibration.detector.check_rate(false_alarms)
+        # Before any work, refuse what the calibration cannot give.
+        self._calibrated.calibration.quantiles(how.level)
+        self._calibrated.calibration.detector.check_rate(how.false_alarms)
 
     def check_leads(self, steps: int | None, extend: bool) -> int:
-        """The number of steps, of which all must have intervals unless they are extended."""
-        from pibert.notes import Note
-
+        """Return the number of steps; all must have intervals unless they are extended."""
         if self._calibrated is None:
             if extend:
                 raise ValueError("--extend-intervals goes with --level, such as --level 0.9")
@@ -285,83 +298,62 @@ class _Run:
             self.notes.add(Note("extended-intervals", text))
         return steps
 
-    def open(self, source: options.SourceOptions, trajectory: str | None, stride: int) -> None:
-        """Open the recording in the channels and units of the model."""
-        from dataclasses import replace
-
-        from pibert.evaluation.forecast_scores import ForecastScores
-        from pibert.inference.forecast import Forecaster, written_spec
-        from pibert.inference.recording import fit_recording
-        from pibert.notes import Note, collecting
-
-        # They replace those of the file, instead of being compared with them.
-        given = source.hints.parameters
-        source.hints = replace(source.hints, parameters={})
-        with collecting(self.notes):
-            self._recordings = source.open()
-            for text in self._recordings.notes:
-                self.notes.add(Note("reader", text, subject=text))
-            self.recording = fit_recording(
-                _choose(self._recordings, trajectory, self.notes),
-                self.predictor.spec,
-                self.predictor.history,
-                parameters=given,
-                stride=stride,
-                notes=self.notes,
-            )
-        self.forecaster = Forecaster(
-            self.recording, self.predictor, self._calibrated, self._level, self._false_alarms
-        )
-        self.scores = ForecastScores(written_spec(self.recording), self.predictor.normalizer)
-
     def prepare(
         self,
-        named: dict[Path, str],
         facts: dict[str, Any],
-        vorticity: bool,
-        overwrite: bool,
-        *,
         expected: int,
+        *,
         shown: list[int] | None = None,
-        **how: Any,
+        **description: Any,
     ) -> None:
-        """Check that all outputs can be written."""
-        path = Path(self._model)
+        """Make the writers, after a check that all outputs can be written."""
+        model = Path(self.how.model)
         self.about = self.forecaster.describe(
             source={"file": self._recordings.path.name, "kind": self._recordings.kind},
-            model=path.resolve().name if path.exists() else self._model,
+            model=model.resolve().name if model.exists() else self.how.model,
             facts=facts,
-            vorticity_unit=outputs.vorticity_unit(self.recording) if vorticity else None,
-            **how,
+            vorticity_unit=self._vorticity_unit() if self.how.vorticity else None,
+            **description,
         )
-        self._writers = outputs.make_writers(
-            named, self.about, overwrite=overwrite, expected=expected, shown=shown
-        )
+        self._expected = expected
+        self._writers = [
+            _make_writer(path, suffix, self.about, self.how.overwrite, expected, shown)
+            for path, suffix in self._suffixes.items()
+        ]
+        for writer in self._writers:
+            writer.check()
+        if shown is not None and ".png" not in self._suffixes.values():
+            raise ValueError("--show goes with an --out that ends in .png")
+        targets = [target.absolute() for writer in self._writers for target in writer.targets]
+        if twice := [target.name for target in targets if targets.count(target) > 1]:
+            raise ValueError(f"two outputs would both write {twice[0]}; choose other names")
 
-    def write(
-        self, blocks: "Iterator[tuple[Block, Tensor]]", total: int, what: str
-    ) -> tuple[int, str | None]:
+    def _vorticity_unit(self) -> str:
+        from pibert.evaluation.measure import gradient_unit, require_velocity, velocity_unit
+        from pibert.inference.forecast import written_spec
+
+        spec = written_spec(self.recording)
+        require_velocity(spec, "the vorticity")
+        return gradient_unit(velocity_unit(spec), self.recording.trajectory.length_unit)
+
+    def write(self, blocks: "Iterator[tuple[Block, Tensor]]", what: str) -> tuple[int, str | None]:
         """Write and score all blocks; the number of frames, and why a rollout stopped early."""
-        columns = (TextColumn(f"{{task.completed}}/{{task.total}} {what}"), BarColumn())
-        done = 0
+        done, text = 0, f"{{task.completed}}/{{task.total}} {what}"
         with contextlib.ExitStack() as stack:
             for writer in self._writers:
                 stack.enter_context(writer)
-            progress = progress_bar(self.console, *columns, TimeRemainingColumn())
-            stack.enter_context(progress)
-            task = progress.add_task(what, total=total)
+            update = stack.enter_context(showing_progress(self.console, self._expected, text))
             try:
                 for block, last in blocks:
                     for writer in self._writers:
                         writer.append(block)
                     self.scores.add(block, last)
                     done += len(block.time)
-                    progress.update(task, completed=done)
+                    update(done)
             except FloatingPointError as error:
                 if what == "frames":
                     raise
                 if not done:
-                    progress.stop()
                     complain(f"error: {error}; nothing was written")
                     raise typer.Exit(1) from None
                 return done, str(error)
@@ -372,38 +364,89 @@ class _Run:
         return [str(target) for writer in self._writers for target in writer.targets]
 
     def show_notes(self, newest: int, stop: int) -> None:
-        """The out-of-distribution warning, intervals that fail, and why nothing was scored."""
+        """Report out-of-distribution input, low coverage, and why nothing was scored."""
         from pibert.inference.conformal import is_short
-        from pibert.notes import Note
 
+        level = self.how.level or 0.0
         if (note := self.forecaster.ood.note()) is not None:
             self.notes.add(note)
         if not self.scores.numbers:
             self.notes.add(self.recording.why_no_truth(newest, stop))
         elif shares := self.scores.overall().get("coverage"):
             name, share = min(shares.items(), key=lambda pair: pair[1])
-            if is_short(share, self._level or 0.0):
-                text = f"intervals of level {self._level:g} contain only {share:.3f} of the true "
+            if is_short(share, level):
+                text = f"intervals of level {level:g} contain only {share:.3f} of the true "
                 text += f"{name}: this flow is not like those that calibrated"
                 self.notes.add(Note("low-coverage", text, "do not rely on them here"))
 
-    def summary(self, path: Path) -> dict[str, Any]:
-        found: dict[str, Any] = {
+    def show_coverage(self) -> None:
+        if shares := self.scores.overall().get("coverage"):
+            parts = ", ".join(f"{share:.3f} of the true {name}" for name, share in shares.items())
+            say(self.console, f"Intervals of level {self.how.level:g} contain {parts}.")
+
+    def summary(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {
             **self.about.local["prediction"],
-            "source": str(path),
+            "source": str(self.path),
             "trajectory": self.about.name,
             "scored": len(self.scores.numbers),
             "written": self.written,
             "notes": [note.to_dict() for note in self.notes],
         }
         if self._calibrated is not None:
-            found["intervals"] = {**found["intervals"], "ood": self.forecaster.ood.to_dict()}
-        return found
+            facts["intervals"] = {**facts["intervals"], "ood": self.forecaster.ood.to_dict()}
+        return facts
 
 
-def _choose(recordings: "Recordings", wanted: str | None, notes: NotePrinter) -> "Trajectory":
-    from pibert.notes import Note
+def _check_outputs(source: Path, out: list[Path], format_: str | None) -> dict[Path, str]:
+    """Return the format of every output, as a suffix."""
+    from pibert.data.convert import refuse_overwriting
+    from pibert.data.writers import WRITERS
 
+    known = (*WRITERS, *_PICTURES)
+    if format_ is not None and len(out) > 1:
+        raise ValueError("--format goes with one --out; with several, the names set the formats")
+    suffixes: dict[Path, str] = {}
+    for path in out:
+        named = path.suffix.lower()
+        suffix = named if format_ is None else f".{format_.lower().lstrip('.')}"
+        if suffix not in known:
+            raise ValueError(
+                f"{path}: expected a name that ends in {', '.join(known)}, or --format, found "
+                f"{suffix or path.name!r}"
+            )
+        if named in known and named != suffix:
+            raise ValueError(
+                f"{path}: its name promises {path.suffix} but --format is {format_}; choose one"
+            )
+        if path.absolute() in {other.absolute() for other in suffixes}:
+            raise ValueError(f"{path} is named twice after --out; name every file once")
+        refuse_overwriting(source, path)
+        suffixes[path] = suffix
+    return suffixes
+
+
+def _make_writer(
+    path: Path,
+    suffix: str,
+    about: "Description",
+    overwrite: bool,
+    expected: int,
+    shown: list[int] | None,
+) -> "FrameWriter":
+    from pibert.data.writers import WRITERS
+
+    if suffix in WRITERS:
+        return WRITERS[suffix](path, about, overwrite=overwrite)
+    from pibert.report.forecast import GifWriter, Mp4Writer, StripWriter
+
+    if suffix == ".png":
+        return StripWriter(path, about, overwrite=overwrite, expected=expected, numbers=shown)
+    animation = GifWriter if suffix == ".gif" else Mp4Writer
+    return animation(path, about, overwrite=overwrite, expected=expected)
+
+
+def _choose(recordings: "Recordings", wanted: str | None, notes: Notes) -> "Trajectory":
     names = recordings.names
     if wanted is None:
         if len(names) > 1:
@@ -422,12 +465,27 @@ def _choose(recordings: "Recordings", wanted: str | None, notes: NotePrinter) ->
 
 
 def _show_overall(console: Console, scores: "ForecastScores") -> None:
-    found = scores.overall()
+    values = scores.overall()
     table = Table("component", "NMSE", "skill against persistence")
     for component in scores.components:
-        error, skill = found["nmse"][component], found["skill"][component]
+        error, skill = values["nmse"][component], values["skill"][component]
         table.add_row(component, f"{error:.3g}", f"{skill:.3f}")
     console.print(table)
+    _show_unseen(console, scores)
+
+
+def _show_by_lead(console: Console, scores: "ForecastScores", time_unit: str | None) -> None:
+    values = scores.by_number()
+    unit = "" if time_unit is None else f" [{time_unit}]"
+    wanted = leads_shown(scores.numbers[-1])
+    # Two tables: one would not fit a terminal.
+    for metric, title in (("nmse", "NMSE"), ("skill", "skill against persistence")):
+        table = Table("step", f"t{unit}", *scores.components, title=title, title_justify="left")
+        for number, time in zip(scores.numbers, scores.times, strict=True):
+            if number in wanted:
+                row = values[number][metric].values()
+                table.add_row(str(number), f"{time:.4g}", *(f"{value:.3g}" for value in row))
+        console.print(table)
     _show_unseen(console, scores)
 
 
@@ -438,24 +496,3 @@ def _show_unseen(console: Console, scores: "ForecastScores") -> None:
             f"Not scored: {scores.unseen:,} measured points that are missing in the input; pibert "
             "evaluate scores those of the next frame too.",
         )
-
-
-def _show_coverage(console: Console, scores: "ForecastScores", level: float | None) -> None:
-    if shares := scores.overall().get("coverage"):
-        found = ", ".join(f"{share:.3f} of the true {name}" for name, share in shares.items())
-        say(console, f"Intervals of level {level:g} contain {found}.")
-
-
-def _show_by_lead(console: Console, scores: "ForecastScores", time_unit: str | None) -> None:
-    found = scores.by_number()
-    unit = "" if time_unit is None else f" [{time_unit}]"
-    wanted = leads_shown(scores.numbers[-1])
-    # Two tables: one would not fit a terminal.
-    for metric, title in (("nmse", "NMSE"), ("skill", "skill against persistence")):
-        table = Table("step", f"t{unit}", *scores.components, title=title, title_justify="left")
-        for number, time in zip(scores.numbers, scores.times, strict=True):
-            if number in wanted:
-                values = found[number][metric].values()
-                table.add_row(str(number), f"{time:.4g}", *(f"{value:.3g}" for value in values))
-        console.print(table)
-    _show_unseen(console, scores)

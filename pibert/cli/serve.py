@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from pibert.cli.completion import complete_model
-from pibert.cli.options import Device
+from pibert.cli.options import Device, option
 from pibert.cli.terminal import complain, say
 
 
@@ -19,53 +19,42 @@ def serve(
             metavar="MODEL",
             help="Serve these run folders, model folders, .safetensors files or shipped models.",
             autocompletion=complete_model,
-            show_default=False,
         ),
     ],
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Listen on this port; 0: a free one.")
-    ] = 8000,
-    host: Annotated[str, typer.Option(help="Listen on this address.")] = "127.0.0.1",
+    port: Annotated[int, option("Listen on this port; 0: a free one.", min=0, max=65535)] = 8000,
+    host: Annotated[str, option("Listen on this address.")] = "127.0.0.1",
     sample: Annotated[
-        list[Path] | None,
-        typer.Option(help="Offer this recording (.h5). Repeatable.", show_default=False),
+        list[Path] | None, option("Offer this recording (.h5) in the viewer. Repeatable.")
     ] = None,
     calibration: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="Use the calibration in this folder for the model it was made for. Repeatable. "
-            "Default: that in the model's folder.",
-            show_default=False,
+        option(
+            "Use the calibration in this folder for the model it was made for. Repeatable. "
+            "Default: that in the model's folder."
         ),
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(
-            help="Read the token that callers need from the first line of this file. Default: "
-            "PIBERT_TOKEN.",
-            show_default=False,
+        option(
+            "Read the token that callers need from the first line of this file. Default: "
+            "PIBERT_TOKEN."
         ),
     ] = None,
     device: Device = "cpu",
-    batch: Annotated[int, typer.Option(help="Limit the samples of one model step.")] = 16,
-    wait: Annotated[float, typer.Option(help="Wait this many ms for requests to batch.")] = 5.0,
-    body: Annotated[float, typer.Option(help="Limit the size of a request, in MB.")] = 64.0,
-    steps: Annotated[int, typer.Option(help="Limit the steps of a rollout.")] = 1000,
-    samples: Annotated[int, typer.Option(help="Limit the samples of a request.")] = 64,
-    queue: Annotated[
-        int, typer.Option(help="Limit the requests of a model that wait or run.")
-    ] = 64,
+    batch: Annotated[int, option("Limit the samples of one model step.")] = 16,
+    wait: Annotated[float, option("Wait this many ms for requests to batch.")] = 5.0,
+    body: Annotated[float, option("Limit the size of a request, in MB.")] = 64.0,
+    steps: Annotated[int, option("Limit the steps of a rollout.")] = 1000,
+    samples: Annotated[int, option("Limit the samples of a request.")] = 64,
+    queue: Annotated[int, option("Limit the requests of a model that wait or run.")] = 64,
     memory: Annotated[
         float | None,
-        typer.Option(
-            help="Limit the memory of all requests together, in MB. Default: 2048, or 32 "
-            "times --body if that is more.",
-            show_default=False,
+        option(
+            "Limit the memory of all requests together, in MB. Default: 2048, or 32 times --body "
+            "if that is more."
         ),
     ] = None,
-    timeout: Annotated[
-        float, typer.Option(help="Limit the time of a request, in seconds.")
-    ] = 120.0,
+    timeout: Annotated[float, option("Limit the time of a request, in seconds.")] = 120.0,
 ) -> None:
     """Serve models over HTTP with a web viewer.
 
@@ -106,21 +95,20 @@ def serve(
     )
     console = Console()
 
-    def tell(text: str) -> None:
+    def report(text: str) -> None:
         say(console, text)
         console.file.flush()
 
-    serve(setup, tell)
+    serve(setup, report)
 
 
 def _token(file: Path | None) -> str | None:
-    if file is None:
-        found, where = os.environ.get("PIBERT_TOKEN"), "PIBERT_TOKEN"
-        if found is None:
-            return None
+    if file is not None:
+        token, where = (file.read_text().splitlines() or [""])[0].strip(), str(file)
+    elif (stated := os.environ.get("PIBERT_TOKEN")) is not None:
+        token, where = stated.strip(), "PIBERT_TOKEN"
     else:
-        found, where = (file.read_text().splitlines() or [""])[0], str(file)
-    token = found.strip()
+        return None
     if len(token) < 8 or not token.isascii():
         raise ValueError(f"{where}: expected a token of at least 8 ASCII characters")
     return token

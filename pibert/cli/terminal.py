@@ -6,12 +6,12 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from pibert.notes import Note, Notes
 
@@ -20,7 +20,7 @@ _URGENT = ("ood", "ood-untested")
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """A line as it is: brackets are no markup, and a long one is left to the terminal."""
+    """Print a line as it is: brackets are not markup, and the terminal wraps long lines."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -31,29 +31,29 @@ class NotePrinter(Notes):
         super().__init__(on_new=show_note)
 
 
-def show_note(note: Note) -> None:
-    style = "bold red" if note.code in _URGENT else None
-    say(Console(stderr=True), f"Note: {note}", style)
-
-
-def leads_shown(last: int) -> set[int]:
-    """1, 2, 5, 10 ... and the last: a line of a table each."""
-    return {lead * 10**power for lead in (1, 2, 5) for power in range(8)} | {last}
-
-
-def is_first_process() -> bool:
-    """False in the other processes of a run on several devices, which stay silent."""
-    # torchrun's own count of processes; under SLURM its nodes are numbered apart from it.
-    names = ["RANK"] if "RANK" in os.environ else ["SLURM_PROCID", "NODE_RANK", "LOCAL_RANK"]
-    return all(os.environ.get(name, "0") == "0" for name in names)
+def show_note(note: Note | str) -> None:
+    urgent = isinstance(note, Note) and note.code in _URGENT
+    say(Console(stderr=True), f"Note: {note}", "bold red" if urgent else None)
 
 
 def complain(text: str) -> None:
     say(Console(stderr=True), text, "red")
 
 
+def leads_shown(last: int) -> set[int]:
+    """Return the lead times that tables show: 1, 2, 5, 10 ... and the last."""
+    return {lead * 10**power for lead in (1, 2, 5) for power in range(8)} | {last}
+
+
+def is_first_process() -> bool:
+    """Return False in the other processes of a run on several devices, which stay silent."""
+    # torchrun counts all processes; under SLURM it numbers nodes separately.
+    names = ["RANK"] if "RANK" in os.environ else ["SLURM_PROCID", "NODE_RANK", "LOCAL_RANK"]
+    return all(os.environ.get(name, "0") == "0" for name in names)
+
+
 _json_stream: TextIO | None = None
-"""Where ``show_json`` writes while ``stdout_for_json`` is active; None: standard output."""
+"""The stream of ``show_json`` while ``stdout_for_json`` is active; None: standard output."""
 
 
 @contextlib.contextmanager
@@ -80,9 +80,9 @@ def stdout_for_json() -> Iterator[None]:
             _json_stream = None
 
 
-def show_json(found: Mapping[str, Any]) -> None:
+def show_json(content: Mapping[str, Any]) -> None:
     """Print one JSON object to standard output; values that are not finite become null."""
-    text = json.dumps(_plain(found), ensure_ascii=False, allow_nan=False, indent=2)
+    text = json.dumps(_plain(content), ensure_ascii=False, allow_nan=False, indent=2)
     typer.echo(text, file=_json_stream)
 
 
@@ -99,5 +99,15 @@ def digits(value: float | None) -> str:
 
 
 def progress_bar(console: Console, *columns: ProgressColumn) -> Progress:
-    """Shown in a terminal only; a log would fill with it."""
+    """Return a bar that is shown in a terminal only: a log would fill with it."""
     return Progress(*columns, console=console, disable=not console.is_terminal)
+
+
+@contextlib.contextmanager
+def showing_progress(
+    console: Console, total: int | float = 1, text: str = "{task.percentage:.0f} %"
+) -> Iterator[Callable[[int | float], None]]:
+    """Show a progress bar; yields a function that takes how much of ``total`` is done."""
+    with progress_bar(console, TextColumn(text), BarColumn(), TimeRemainingColumn()) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done: bar.update(task, completed=done)

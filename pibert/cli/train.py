@@ -5,7 +5,6 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
@@ -14,6 +13,7 @@ from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn, T
 from rich.text import Text
 
 from pibert.cli.config import Settings, read_experiment
+from pibert.cli.options import option
 from pibert.cli.terminal import is_first_process, progress_bar, say, show_note
 from pibert.notes import Note
 
@@ -26,40 +26,23 @@ _EVERY = 30.0
 """Seconds between two lines of progress outside a terminal."""
 _LATE = 5
 """Epochs after the best one from which on a model may overfit."""
-Config = Annotated[
-    Path,
-    typer.Option(
-        help="Read the experiment from a TOML file, or repeat that of a run folder.",
-        show_default=False,
-    ),
-]
-Flows = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="FLOWS",
-        help="Train on these flows: a file, folder or quoted pattern that pibert inspect reads.",
-        show_default=False,
-    ),
-]
+_config = option("Read the experiment from a TOML file, or repeat that of a run folder.")
 Out = Annotated[
-    Path,
-    typer.Option(
-        help="Write the run to this folder; if it holds this run already, resume it.",
-        show_default=False,
-    ),
+    Path, option("Write the run to this folder; if it holds this run already, resume it.")
 ]
 
 
 def train(
     out: Out,
-    flows: Flows = None,
-    config: Annotated[
+    flows: Annotated[
         Path | None,
-        typer.Option(
-            help="Read the experiment from a TOML file, or repeat that of a run folder.",
-            show_default=False,
+        typer.Argument(
+            metavar="FLOWS",
+            help="Train on these flows: a file, folder or quoted pattern that pibert inspect "
+            "reads.",
         ),
     ] = None,
+    config: Annotated[Path | None, _config] = None,
     settings: Settings = None,
 ) -> None:
     """Train a model on a recording, or from a configuration file.
@@ -83,14 +66,14 @@ def train(
     if flows is not None:
         experiment, notes = recipe_for(flows, settings or [])
         for note in notes:
-            show_note(Note("recipe", note, subject=note))
+            show_note(note)
     else:
         experiment = read_experiment(config, settings or [])
     _carry_out(out, lambda progress: run(experiment, out, stage="train", reporter=progress))
 
 
-def pretrain(config: Config, out: Out, settings: Settings = None) -> None:
-    """Pretrain a model with masked physics prediction and equation consistency.
+def pretrain(config: Annotated[Path, _config], out: Out, settings: Settings = None) -> None:
+    """Pretrain a model: masked physics, equation consistency.
 
     Example: pibert pretrain --config configs/demo.toml --out runs/pretrained
 
@@ -103,17 +86,15 @@ def pretrain(config: Config, out: Out, settings: Settings = None) -> None:
 
 
 def resume(
-    folder: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Resume this run folder.", show_default=False)
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Resume this run folder.")],
 ) -> None:
     """Resume an interrupted run from its last saved step.
 
     Example: pibert resume runs/demo
     """
-    from pibert.experiments import resume as go_on
+    from pibert.experiments import resume as resume_run
 
-    _carry_out(folder, lambda progress: go_on(folder, reporter=progress))
+    _carry_out(folder, lambda progress: resume_run(folder, reporter=progress))
 
 
 def _carry_out(folder: Path, work: "Callable[[TrainingProgress], Finished]") -> None:
@@ -130,7 +111,7 @@ def _carry_out(folder: Path, work: "Callable[[TrainingProgress], Finished]") -> 
 
 
 def _summarise(finished: "Finished") -> None:
-    """Metrics, files and next commands of a finished run."""
+    """Print metrics, files and next commands of a finished run."""
     from pibert.inference import load
     from pibert.inference.calibration import CalibrationSettings
 
@@ -144,34 +125,34 @@ def _summarise(finished: "Finished") -> None:
         say(console, f"Last epoch {best}, without validation: {numbers}")
     for note in _notes_on(finished):
         show_note(note)
-    trained = load(folder).card["trained"]  # and see that the model can be read
+    trained = load(folder).card["trained"]  # also checks that the model can be read
     curves = folder / "curves.png"
     drawn = f"  Curves: {curves}" if curves.exists() else ""
     say(console, f"Model: {folder / 'model.safetensors'}{drawn}")
     name = shlex.quote(str(folder))
     steps = min(ROLLOUT, finished.longest_rollout)
+    commands = {}
     if trained["forward"]:
-        if finished.longest_rollout:
+        if steps:
             rollout = f" --rollout {steps}" if steps > 1 else ""
-            say(console, f"Score it on test data: pibert evaluate {name}{rollout}")
-        say(console, f"Predict: pibert predict FILE --model {name} --out next.png")
-        if finished.longest_rollout:
+            commands["Score it on test data"] = f"pibert evaluate {name}{rollout}"
+        commands["Predict"] = f"pibert predict FILE --model {name} --out next.png"
+        if steps:
             leads = f" --leads {steps}" if steps < CalibrationSettings.leads else ""
-            say(console, f"Add prediction intervals: pibert calibrate {name}{leads}")
-        say(console, f"Export: pibert export {name} --to onnx --out {name}.onnx")
-        say(console, f"In Python: pibert.load({str(folder)!r})")
+            commands["Add prediction intervals"] = f"pibert calibrate {name}{leads}"
+        commands["Export"] = f"pibert export {name} --to onnx --out {name}.onnx"
+        commands["In Python"] = f"pibert.load({str(folder)!r})"
     else:
-        say(
-            console,
-            f"Train it further: pibert train --config {name} --set pretraining=none --set "
-            f"start={name} --out RUN",
-        )
+        start = f"--set pretraining=none --set start={name}"
+        commands["Train it further"] = f"pibert train --config {name} {start} --out RUN"
     if trained["reconstruct"]:
-        say(console, f"Fill gaps in a measurement: pibert fill FILE --model {name} --out OUT")
+        commands["Fill gaps in a measurement"] = f"pibert fill FILE --model {name} --out OUT"
+    for purpose, command in commands.items():
+        say(console, f"{purpose}: {command}")
 
 
 def _numbers(metrics: Mapping[str, float]) -> str:
-    """The metrics of a run, each number once."""
+    """Return the metrics of a run as text, each number once."""
     if "skill" in metrics:
         return (
             f"validation error {metrics['reconstruction']:.4g}, persistence "
@@ -202,7 +183,7 @@ def _notes_on(finished: "Finished") -> Iterator[Note]:
 
 
 class _Rate(ProgressColumn):
-    """Samples per second as the last epoch had them; before that, steps per second."""
+    """Samples per second of the last epoch; in the first one, steps per second."""
 
     def render(self, task: Task) -> Text:
         if task.fields["rate"]:
@@ -211,15 +192,14 @@ class _Rate(ProgressColumn):
 
 
 class TrainingProgress:
-    """Shows the progress of training in a terminal, and now and then a line elsewhere.
+    """Shows a progress bar in a terminal; elsewhere, prints a line now and then.
 
     Only the first process of a run prints.
     """
 
-    def __init__(self, console: Console | None = None, *, speaks: bool | None = None) -> None:
-        self._speaks = is_first_process() if speaks is None else speaks
-        self._console = console or Console(quiet=not self._speaks)
-        self._shows = self._speaks and self._console.is_terminal
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(quiet=not is_first_process())
+        self._shows = self._console.is_terminal and not self._console.quiet
         self._bar = progress_bar(
             self._console,
             TextColumn("{task.description} {task.completed:.0f}/{task.fields[of]}"),
@@ -229,85 +209,82 @@ class TrainingProgress:
             TextColumn("{task.fields[loss]}"),
         )
         self._bar.disable = not self._shows
-        self._steps: TaskID | None = None
-        self._simulation: TaskID | None = None
+        self._task: TaskID | None = None
+        self._simulates = False
         self._total, self._due = 0, math.inf
 
     def __enter__(self) -> Self:
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def simulated(self, done: int | float, total: int | None = None) -> None:
-        """So many of the flows to learn from are simulated."""
-        if self._simulation is None:
-            if self._speaks and not self._shows:
+        """Report how many of the flows to learn from are simulated."""
+        if not self._simulates:
+            self._simulates = True
+            if not self._shows:
                 self._print("simulating flows (kept in the cache)")
-            self._simulation = self._add("simulating flow", total, 0)
-        self._bar.update(self._simulation, completed=done)
+            self._start_task("simulating flow", total, 0)
+        self._update(completed=done)
 
     def start(self, total_steps: int, done: int) -> None:
-        """Training begins, or goes on after some steps."""
-        for task in (self._simulation, self._steps):  # pretraining gives way to training
-            if task is not None:
-                self._bar.remove_task(task)
-        self._simulation = None
-        self._steps, self._total = self._add("step", total_steps, done), total_steps
+        """Report that training begins or resumes."""
+        self._simulates, self._total = False, total_steps
+        self._start_task("step", total_steps, done)
         self._due = time.monotonic() + _EVERY
 
     def step(self, done: int, loss: float) -> None:
         if self._is_due():
             self._print(f"step {done} of {self._total}  loss {loss:.3e}")
-        if self._steps is not None:
-            self._bar.update(self._steps, completed=done, loss=f"loss {loss:.3e}")
+        self._update(completed=done, loss=f"loss {loss:.3e}")
 
     def epoch(self, record: Mapping[str, Any]) -> None:
-        rate = record.get("samples_per_second")
-        if self._steps is not None and rate:
-            self._bar.update(self._steps, rate=rate)
+        if rate := record.get("samples_per_second"):
+            self._update(rate=rate)
         ends = record["epoch"] == 1 or record.get("step") == self._total
-        if self._shows or self._is_due() or (self._speaks and ends):
-            self._print(describe_epoch(record))
+        if self._shows or ends or self._is_due():
+            self._print(_describe_epoch(record))
 
     def describe(self, lines: Iterable[str]) -> None:
-        """Model, flows and schedule, before training."""
-        for line in lines if self._speaks else ():
+        """Print model, flows and schedule, before training."""
+        for line in lines:
             self._print(line)
 
     def say(self, text: str) -> None:
-        if self._speaks:
-            self._print(f"Note: {text}", "yellow")
+        self._print(f"Note: {text}", "yellow")
 
     def _is_due(self) -> bool:
-        """Whether a log should get a line: there has been none for a while."""
-        return self._speaks and not self._shows and time.monotonic() >= self._due
+        return not self._shows and time.monotonic() >= self._due
 
     def _print(self, text: str, style: str | None = None) -> None:
         say(self._console, text, style)
         self._console.file.flush()
         self._due = time.monotonic() + _EVERY
 
-    def _add(self, what: str, total: int | None, done: int) -> TaskID:
+    def _start_task(self, what: str, total: int | None, done: int) -> None:
+        if self._task is not None:
+            self._bar.remove_task(self._task)
         of = "?" if total is None else str(total)
-        return self._bar.add_task(what, total=total, completed=done, of=of, rate=None, loss="")
+        self._task = self._bar.add_task(
+            what, total=total, completed=done, of=of, rate=None, loss=""
+        )
+
+    def _update(self, **changes: Any) -> None:
+        if self._task is not None:
+            self._bar.update(self._task, **changes)
 
 
-def describe_epoch(record: Mapping[str, Any]) -> str:
-    """One line: the losses, the time, and whether this is the best so far."""
-    parts = [f"epoch {record['epoch']:>4}"]
-    for part in ("train", "valid"):
-        loss = (record.get(part) or {}).get("loss")
+def _describe_epoch(record: Mapping[str, Any]) -> str:
+    """Return a line with the losses, the time, and whether this is the best epoch so far."""
+    words = [f"epoch {record['epoch']:>4}"]
+    for split in ("train", "valid"):
+        loss = (record.get(split) or {}).get("loss")
         if loss is not None:
-            parts.append(f"{part} {loss:.4e}")
+            words.append(f"{split} {loss:.4e}")
     if record.get("seconds") is not None:
-        parts.append(f"{record['seconds']:.1f} s")
+        words.append(f"{record['seconds']:.1f} s")
     if record.get("samples_per_second"):
-        parts.append(f"{record['samples_per_second']:,.0f} samples/s")
-    return "  ".join(parts) + ("  best so far" if record.get("best") else "")
+        words.append(f"{record['samples_per_second']:,.0f} samples/s")
+    return "  ".join(words + ["best so far"] * bool(record.get("best")))

@@ -1,4 +1,4 @@
-"""What a comparison refuses: the folder of another one, and runs that may have seen the test split.
+"""Checks of a comparison: its folder, and finished runs that may have seen the test split.
 
 A finished run takes part only if it was trained on the same data, split and represented in the same
 way. The same holds for the weights that it started from, and for those that they started from, as
@@ -26,44 +26,43 @@ _FREE = ("path", "hints", "in_memory", "labelled")
 
 def claim_folder(comparison: Comparison, out: Path) -> None:
     """Store the comparison in its folder; the folder of another one is refused."""
-    asked = refuse_other(comparison, out)
+    plain = refuse_other(comparison, out)
     out.mkdir(parents=True, exist_ok=True)
-    replace_file(out / NAME, (json.dumps(asked, indent=1) + "\n").encode())
+    replace_file(out / NAME, (json.dumps(plain, indent=1) + "\n").encode())
 
 
 def refuse_other(comparison: Comparison, out: Path) -> dict[str, Any]:
-    """Refuse a folder that holds another comparison; returns what is to be stored.
+    """Refuse a folder that holds another comparison; returns the content to store.
 
     Candidates, data sets and seeds may be added or left out. Shared settings must not change, nor a
     candidate or a data set under its old name.
     """
-    path, asked = out / NAME, config.as_plain(comparison)
+    path, plain = out / NAME, dict(config.as_plain(comparison))
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is a file; name a folder for the comparison")
     if path.exists():
-        there, kinds = _read(path), get_type_hints(Comparison)
+        stored, kinds = _read(path), get_type_hints(Comparison)
         for what, kind in (("candidates", Candidate), ("data", DataConfig)):
-            for name in sorted(set(there[what]) & set(asked[what])):
-                if _as_read_today(there[what][name], kind) != asked[what][name]:
+            for name in sorted(set(stored[what]) & set(plain[what])):
+                if _upgraded(stored[what][name], kind) != plain[what][name]:
                     raise ValueError(
                         f"{out}: {'candidate' if what == 'candidates' else 'data set'} {name!r} "
                         "has other settings there; choose another folder, or another name"
                     )
-        for name in sorted(set(asked) - {"candidates", "data", "seeds"}):
-            if _as_read_today(there.get(name), kinds[name]) != asked[name]:
+            plain[what] = {**stored[what], **plain[what]}
+        for name in sorted(set(plain) - {"candidates", "data", "seeds"}):
+            if _upgraded(stored.get(name), kinds[name]) != plain[name]:
                 raise ValueError(
-                    f"{out} holds another comparison: {name} is {there.get(name)!r} there and "
-                    f"{asked[name]!r} here; choose another folder"
+                    f"{out} holds another comparison: {name} is {stored.get(name)!r} there and "
+                    f"{plain[name]!r} here; choose another folder"
                 )
-        for what in ("candidates", "data"):
-            asked[what] = {**there[what], **asked[what]}
     elif out.exists() and any(not entry.name.startswith(".") for entry in out.iterdir()):
         raise FileExistsError(f"{out} is not empty and no comparison; choose another folder")
-    return dict(asked)
+    return plain
 
 
-def _as_read_today(value: Any, kind: Any) -> Any:
-    """A stored setting; what is new in it since then has its default."""
+def _upgraded(value: Any, kind: Any) -> Any:
+    """Return a stored setting in which settings that are new since then have their defaults."""
     try:
         return config.as_plain(config.as_kind(value, kind))
     except ValueError:  # it differs, which the caller reports
@@ -87,8 +86,8 @@ def refuse_other_training(folder: Path, data: DataConfig, flows: Flows) -> None:
     """Refuse a run that may have seen the test split, or whose errors are not comparable.
 
     Args:
-        folder: Of the run.
-        data: Those of the comparison.
+        folder: The run.
+        data: The data of the comparison.
         flows: The same, prepared.
     """
     provenance = _provenance(folder)
@@ -100,18 +99,23 @@ def refuse_other_training(folder: Path, data: DataConfig, flows: Flows) -> None:
             f"{folder}: its fields are not standardised by the training split{why}: errors in "
             "standardised units are not comparable; take a run trained on these data alone"
         )
-    _refuse_starts(folder, provenance, data, flows)
+    while (start := provenance["experiment"].get("start")) is not None:
+        folder = _start_folder(folder, start)
+        provenance = _provenance(folder)
+        known = {key: flows.source[key] for key in IDENTITIES if flows.source.get(key)}
+        if any(provenance["data"].get(key) == value for key, value in known.items()):
+            _refuse_other_data(folder, provenance, data, flows)
 
 
 def _refuse_other_data(
     folder: Path, provenance: Mapping[str, Any], data: DataConfig, flows: Flows
 ) -> None:
     theirs, mine = provenance["data"], flows.source
-    for what in IDENTITIES:
-        if theirs.get(what) != mine.get(what):
+    for key in IDENTITIES:
+        if theirs.get(key) != mine.get(key):
             raise ValueError(
-                f"{folder}: trained on other data than these ({what} {theirs.get(what)!r} there, "
-                f"{mine.get(what)!r} here); it may have seen the test split"
+                f"{folder}: trained on other data than these ({key} {theirs.get(key)!r} there, "
+                f"{mine.get(key)!r} here); it may have seen the test split"
             )
     # Parsed first, because older model files lack newer settings.
     stored = config.as_plain(
@@ -125,42 +129,28 @@ def _refuse_other_data(
             )
 
 
-def _refuse_starts(
-    folder: Path, provenance: Mapping[str, Any], data: DataConfig, flows: Flows
-) -> None:
-    """Check what a run started from, and so on back to the first."""
-    start = provenance["experiment"].get("start")
-    if start is None:
-        return
-    place = _place_of(folder, start)
-    theirs, mine = _provenance(place), flows.source
-    if any(mine.get(what) and theirs["data"].get(what) == mine[what] for what in IDENTITIES):
-        _refuse_other_data(place, theirs, data, flows)
-    _refuse_starts(place, theirs, data, flows)
-
-
-def _place_of(folder: Path, start: str) -> Path:
-    """The folder of the model that a run started from; relative to where the run was launched."""
+def _start_folder(folder: Path, start: str) -> Path:
+    """Return the folder of a run's start, which is relative to where the run was launched."""
     record = folder / "config.json"
     stated = read_json(record) if record.exists() else {}
-    began_in = stated.get("directory", ".") if isinstance(stated, dict) else "."
-    place = Path(str(began_in)) / str(start)
+    launched_in = stated.get("directory", ".") if isinstance(stated, dict) else "."
+    path = Path(str(launched_in)) / str(start)
     try:
-        place = place if place.exists() else find_model(start)
+        path = path if path.exists() else find_model(start)
     except FileNotFoundError:
         raise ValueError(
-            f"{folder}: it started from {start!r}, which cannot be found, so it is unknown what "
-            "that has seen; restore it, or take a run without a start"
+            f"{folder}: it started from {start!r}, which cannot be found, so it is unknown which "
+            "flows that was trained on; restore it, or take a run without a start"
         ) from None
-    return place.parent if place.is_file() else place
+    return path.parent if path.is_file() else path
 
 
 def _provenance(folder: Path) -> dict[str, Any]:
     card = read_json(folder / "model.json")
-    found = (card.get("provenance") if isinstance(card, dict) else None) or {}
-    if not all(isinstance(found.get(part), dict) for part in ("data", "experiment")):
+    provenance = (card.get("provenance") if isinstance(card, dict) else None) or {}
+    if not all(isinstance(provenance.get(key), dict) for key in ("data", "experiment")):
         raise ValueError(
             f"{folder}: its model.json does not state what it was trained on, so it is unknown "
             "whether it saw the test split; take a run of pibert train"
         )
-    return dict(found)
+    return dict(provenance)

@@ -1,16 +1,16 @@
 """The runs of a comparison: trained and evaluated one after the other, or on several devices.
 
 Tuning trials come first. Finished runs are skipped and interrupted ones resumed. A run that fails
-is reported, and the others go on without it.
+is reported, and the others continue. Costs are measured last, when no run uses the device.
 """
 
 import contextlib
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -19,7 +19,6 @@ from pibert.comparison.checks import claim_folder, refuse_other_training
 from pibert.comparison.plan import Comparison, Job, experiment_of
 from pibert.comparison.pool import ProcessKilled, work_on
 from pibert.comparison.trials import (
-    Result,
     Trial,
     all_trials,
     epoch_sizes,
@@ -41,7 +40,6 @@ from pibert.experiments.experiment import Experiment, Pretraining
 from pibert.experiments.flows import Flows, outline, prepare
 from pibert.experiments.physics_notes import physics_notes
 from pibert.experiments.run import run
-from pibert.experiments.run_folder import curves_of
 from pibert.notes import InputWarning, warn
 from pibert.textfiles import read_text
 from pibert.training.engine import Silent
@@ -50,35 +48,30 @@ CONCURRENCY = ".runs_at_a_time"
 """In a run folder: the largest number of runs that shared the device while it was trained. Hidden,
 because a folder with other files does not count as new."""
 FAILURE = "failure.txt"
-"""In the folder of a run that failed: the whole error."""
-Item = TypeVar("Item", Job, Trial)
+"""In the folder of a run that failed: the traceback."""
+Item = Job | Trial
 
 
 @runtime_checkable
 class Watcher(Protocol):
-    """Receives the progress of the runs."""
+    """Receives the progress of a comparison."""
 
     def simulated(self, done: int | float, total: int | None = None) -> None:
-        """So many of the flows are simulated."""
-        ...
+        """Take the number of simulated flows."""
+        return None
 
-    def update(self, job: Job, state: str, nmse: float | None = None) -> None:
-        """A run is waiting, training, evaluated, timed, done or failed; its error if known."""
-        ...
+    def update(self, item: Item, state: str, error: float | None = None) -> None:
+        """Take the state of a run or tuning trial, and its error if that is known.
 
-    def update_trial(self, trial: Trial, state: str, error: float | None = None) -> None:
-        """A tuning trial is waiting, training, done, diverged or failed; its validation error."""
-        ...
+        A run is waiting, training, evaluating, evaluated, timing, done or failed, with its NMSE on
+        test data. A trial is waiting, training, done, diverged or failed, with its validation
+        error.
+        """
+        return None
 
 
-class _Unwatched:
-    """A watcher that ignores everything."""
-
-    def simulated(self, done: int | float, total: int | None = None) -> None: ...
-
-    def update(self, job: Job, state: str, nmse: float | None = None) -> None: ...
-
-    def update_trial(self, trial: Trial, state: str, error: float | None = None) -> None: ...
+class _Unwatched(Watcher):
+    """Ignores the progress."""
 
 
 class _Steps(Silent):
@@ -95,7 +88,7 @@ class _Steps(Silent):
 
 
 def carry_out(
-    comparison: Comparison, out: Path, watcher: Watcher, *, workers: int = 1
+    comparison: Comparison, out: Path, watcher: Watcher | None = None, *, workers: int = 1
 ) -> dict[Job, str]:
     """Train and evaluate all runs that are not done yet; returns the failed ones with the reason.
 
@@ -106,122 +99,76 @@ def carry_out(
         workers: Runs at a time, each in its own process and on its own GPU where there are enough;
             1: in this process.
     """
+    watcher = watcher or _Unwatched()
     read = prepare if workers == 1 else outline  # each process reads what it needs
-    device = _device(comparison)
     flows = {
-        name: read(data, device=device, on_progress=watcher.simulated)
+        name: read(data, device=_device(comparison), on_progress=watcher.simulated)
         for name, data in comparison.data.items()
     }
     _check_flows(comparison, flows)
     claim_folder(comparison, out)  # after all checks
     _note_physics(comparison, flows)
-    jobs = comparison.jobs()
-    for job in jobs:
-        watcher.update(job, "waiting")
-    failed = _tune(comparison, out, flows, watcher, workers)
-
-    def train(job: Job) -> float | None:
-        with _without_warnings():
-            return _train_and_evaluate(comparison, job, out, flows[job.data], watcher)
-
-    def done(job: Job, error: float | None) -> None:
-        if workers == 1:
-            _measure_cost(comparison, job, out, watcher)
-        else:
-            watcher.update(job, "evaluated", error)
-
-    def fail(job: Job, error: Exception) -> None:
-        failed[job] = _explained(error, job.folder(out))
-        watcher.update(job, "failed")
-
-    todo = [job for job in jobs if job not in failed]
-    _for_each(todo, train, partial(_job_alone, comparison, out), workers, device, done, fail)
-    for job in todo if workers > 1 else ():
-        if job not in failed:
-            try:
-                # Only now: times are valid while no other run uses the device.
-                _measure_cost(comparison, job, out, watcher)
-            except Exception as error:
-                fail(job, error)
-    return failed
-
-
-def _for_each(
-    items: Sequence[Item],
-    work: Callable[[Item], Any],
-    work_alone: Callable[[Item, int], Any],
-    workers: int,
-    device: str,
-    done: Callable[[Item, Any], None],
-    failed: Callable[[Item, Exception], None],
-) -> None:
-    """Work on all items, here or in processes of their own; one that fails does not stop others."""
-    if workers > 1 and items:
-        work_on(items, work_alone, workers=workers, device=device, done=done, failed=failed)
-        return
+    jobs, trials = comparison.jobs(), all_trials(comparison)
+    items: tuple[Item, ...] = (*jobs, *trials)
     for item in items:
-        try:
-            done(item, work(item))
-        except Exception as error:
-            failed(item, error)
+        watcher.update(item, "waiting")
 
+    def work_on_all(items: Sequence[Any], done: Callable[[Any, Any], None]) -> dict[Any, str]:
+        failed: dict[Any, str] = {}
 
-def _check_flows(comparison: Comparison, flows: Mapping[str, Flows]) -> None:
-    """Check that the data allow all runs and trials, before any of them begins."""
-    for name, own in flows.items():
-        if not own.split.valid:  # as the data state it; other splits are checked with the plan
-            raise ValueError(
-                f"data set {name!r} has no validation split, so a model could only be chosen on "
-                "test data; state one, or choose data.split = 'trajectory' or 'time'"
-            )
-        refuse_short_flows(name, own, comparison.history, comparison.rollout)
-    for trial in all_trials(comparison):
-        trial_experiment(comparison, trial, flows[trial.data])  # refuses a budget that is too small
+        def fail(item: Any, error: Exception) -> None:
+            failed[item] = _explain(error, item.folder(out))
+            watcher.update(item, "failed")
 
+        if workers > 1 and items:
+            work, device = partial(_work, comparison, out), _device(comparison)
+            work_on(items, work, workers=workers, device=device, done=done, failed=fail)
+            return failed
+        for item in items:
+            try:
+                done(item, _work(comparison, out, item, 1, flows[item.data], watcher))
+            except Exception as error:
+                fail(item, error)
+        return failed
 
-def _tune(
-    comparison: Comparison, out: Path, flows: Mapping[str, Flows], watcher: Watcher, workers: int
-) -> dict[Job, str]:
-    """Run all tuning trials that are not done yet; returns the runs that lack one, with why."""
-    trials = all_trials(comparison)
-    problems: dict[Trial, str] = {}
+    def tried(trial: Trial, error: float | None) -> None:
+        watcher.update(trial, "diverged" if error is None else "done", error)
 
-    def attempt(trial: Trial) -> Result:
-        reporter = _Steps(partial(watcher.update_trial, trial))
-        return _try(comparison, trial, out, flows[trial.data], reporter)
-
-    def done(trial: Trial, result: Result) -> None:
-        error = result["valid_error"]
-        watcher.update_trial(trial, "diverged" if error is None else "done", error)
-
-    def fail(trial: Trial, error: Exception) -> None:
-        problems[trial] = _explained(error, trial.folder(out))
-        watcher.update_trial(trial, "failed")
-
-    for trial in trials:
-        watcher.update_trial(trial, "waiting")
-    alone = partial(_trial_alone, comparison, out)
-    _for_each(trials, attempt, alone, workers, _device(comparison), done, fail)
+    problems = work_on_all(trials, tried)
     failed: dict[Job, str] = {}
-    for job in comparison.jobs():
+    for job in jobs:
         for trial in trials_of(comparison, job.data, job.candidate):
             if trial in problems and job not in failed:
                 failed[job] = f"tuning with {trial.setting} failed: {problems[trial]}"
                 watcher.update(job, "failed")
+    todo = [job for job in jobs if job not in failed]
+    failed |= work_on_all(todo, lambda job, error: watcher.update(job, "evaluated", error))
+    for job in todo:
+        if job not in failed:
+            try:
+                _measure_cost(comparison, job, out, watcher)
+            except Exception as error:
+                failed[job] = _explain(error, job.folder(out))
+                watcher.update(job, "failed")
     return failed
 
 
-def _try(
-    comparison: Comparison, trial: Trial, out: Path, flows: Flows, reporter: _Steps | None = None
-) -> Result:
-    (trial.folder(out) / FAILURE).unlink(missing_ok=True)
-    with _without_warnings():
-        return perform(comparison, trial, out, flows, reporter)
+def _check_flows(comparison: Comparison, flows: Mapping[str, Flows]) -> None:
+    """Check that the data allow all runs and trials, before any of them begins."""
+    for name, prepared in flows.items():
+        if not prepared.split.valid:  # a stated split; others are checked with the plan
+            raise ValueError(
+                f"data set {name!r} has no validation split, so a model could only be chosen on "
+                "test data; state one, or choose data.split = 'trajectory' or 'time'"
+            )
+        refuse_short_flows(name, prepared, comparison.history, comparison.rollout)
+    for trial in all_trials(comparison):
+        trial_experiment(comparison, trial, flows[trial.data])  # refuses a budget that is too small
 
 
 def _note_physics(comparison: Comparison, flows: Mapping[str, Flows]) -> None:
     """Warn once which physics is off, and for which models."""
-    for data, own in flows.items():
+    for data, prepared in flows.items():
         affected: dict[str, list[str]] = {}
         for name, candidate in comparison.candidates.items():
             if candidate.run is not None:
@@ -234,10 +181,36 @@ def _note_physics(comparison: Comparison, flows: Mapping[str, Flows]) -> None:
                 pretraining_weights=candidate.pretraining_weights,
             )
             with contextlib.suppress(ValueError):  # the run itself reports it
-                for note in physics_notes(experiment, own, "train"):
+                for note in physics_notes(experiment, prepared, "train"):
                     affected.setdefault(note, []).append(name)
         for note, names in affected.items():
             warn(f"{data}, {', '.join(names)}: {note}")
+
+
+def _work(
+    comparison: Comparison,
+    out: Path,
+    item: Item,
+    sharing: int,
+    flows: Flows | None = None,
+    watcher: Watcher | None = None,
+) -> float | None:
+    """Do a run or a trial, unless it is done; returns its error.
+
+    ``sharing`` is the number of runs that share the device. In a process of its own, the flows are
+    read here.
+    """
+    watcher = watcher or _Unwatched()
+    with warnings.catch_warnings():
+        # Warnings about the flows appear once, when they are prepared, and not for every run.
+        warnings.simplefilter("ignore", InputWarning)
+        flows = flows or _flows_of_process(comparison, item.data)
+        (item.folder(out) / FAILURE).unlink(missing_ok=True)
+        reporter = _Steps(partial(watcher.update, item))
+        if isinstance(item, Trial):
+            error: float | None = perform(comparison, item, out, flows, reporter)["valid_error"]
+            return error
+        return _train_and_evaluate(comparison, item, out, flows, watcher, reporter, sharing)
 
 
 def _train_and_evaluate(
@@ -246,125 +219,80 @@ def _train_and_evaluate(
     out: Path,
     flows: Flows,
     watcher: Watcher,
-    *,
-    at_a_time: int = 1,
+    reporter: _Steps,
+    sharing: int,
 ) -> float | None:
-    """Train and evaluate one run, unless that is done; returns its error."""
-    folder = job.folder(out)
+    folder, source = job.folder(out), comparison.candidates[job.candidate].run
     history, rollout = comparison.history, comparison.rollout
-    source = comparison.candidates[job.candidate].run
+    trained, shared = Path(source or folder), None
     if source is None:
         plan = tuned(comparison, job, out)
         sizes = epoch_sizes(plan.candidates[job.candidate], plan.data[job.data], flows)
         experiment = experiment_of(plan, job, *sizes)
         watcher.update(job, "training")
-        (folder / FAILURE).unlink(missing_ok=True)  # the folder of a new run must be empty
-        with _tracking_concurrency(folder, at_a_time):
-            run(experiment, folder, reporter=_Steps(partial(watcher.update, job)), flows=flows)
+        shared = _note_sharing(folder, sharing)
+        run(experiment, folder, reporter=reporter, flows=flows)
     else:
-        refuse_other_training(Path(source), comparison.data[job.data], flows)
-        folder.mkdir(parents=True, exist_ok=True)
-    trained = folder if source is None else Path(source)
-    error = _known_error(folder, identity_of(trained, flows, history, rollout))
-    if error is None:
-        watcher.update(job, "evaluating")
-        scores = evaluate(
-            trained,
-            flows,
-            into=folder,
-            history=history,
-            rollout=rollout,
-            device=_device(comparison),
-            labels=job.labels,
-            at_a_time=_concurrent_runs(folder) if source is None else None,
-        )
-        error = nmse_of(scores.card)
-    return error
-
-
-@contextlib.contextmanager
-def _tracking_concurrency(folder: Path, at_a_time: int) -> Iterator[None]:
-    """Store the largest number of runs that shared the device while this run was trained.
-
-    Written before the first step, because a run may be killed; undone if nothing was trained. If
-    the file is damaged and the run had begun, the number stays unknown and the file as it is.
-    """
-    before, known = sum(1 for _ in curves_of(folder)), _concurrent_runs(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    if before and known is None:
-        yield
-        return
-    _write_concurrency(folder, max(at_a_time, known or 1) if before else at_a_time)
-    yield
-    if known is not None and sum(1 for _ in curves_of(folder)) == before:
-        _write_concurrency(folder, known)
-
-
-def _concurrent_runs(folder: Path) -> int | None:
-    """The stored number of runs that shared the device; None if the file is damaged."""
-    path = folder / CONCURRENCY
-    if not path.exists():
-        return 1
-    try:
-        count = int(read_text(path))
-    except (ValueError, OSError):
-        return None
-    return count if count >= 1 else None
-
-
-def _write_concurrency(folder: Path, count: int) -> None:
-    replace_file(folder / CONCURRENCY, f"{count}\n".encode())
-
-
-def _measure_cost(comparison: Comparison, job: Job, out: Path, watcher: Watcher) -> None:
-    """Measure the cost of an evaluated model, unless that is done."""
-    folder, source = job.folder(out), comparison.candidates[job.candidate].run
-    card = read_card(folder)
-    if "cost" not in card:
-        watcher.update(job, "timing", nmse_of(card))
-        add_cost(folder if source is None else Path(source), folder, _device(comparison))
-    watcher.update(job, "done", nmse_of(card))
-
-
-def _known_error(folder: Path, identity: str) -> float | None:
-    """The error of a run that was evaluated in this way before; None if it was not."""
+        refuse_other_training(trained, comparison.data[job.data], flows)
+    identity = identity_of(trained, flows, history, rollout)
     with contextlib.suppress(ValueError, OSError, KeyError):
         card = read_scores(folder).card
         if card["identity"] == identity:
             return nmse_of(card)
-    return None
+    watcher.update(job, "evaluating")
+    scores = evaluate(
+        trained,
+        flows,
+        into=folder,
+        history=history,
+        rollout=rollout,
+        device=_device(comparison),
+        labels=job.labels,
+        at_a_time=shared,
+    )
+    return nmse_of(scores.card)
 
 
-def _explained(error: Exception, folder: Path) -> str:
-    """The error in a line; its traceback goes to the run folder."""
+def _note_sharing(folder: Path, sharing: int) -> int | None:
+    """Store the largest number of runs that shared the device with this one, and return it.
+
+    Written before the first step, because a run may be killed. None: the file is damaged.
+    """
+    path = folder / CONCURRENCY
+    try:
+        most = max(sharing, int(read_text(path)) if path.exists() else 1)
+    except ValueError:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(path, f"{most}\n".encode())
+    return most
+
+
+def _measure_cost(comparison: Comparison, job: Job, out: Path, watcher: Watcher) -> None:
+    """Measure the cost of an evaluated model, unless that is done."""
+    folder = job.folder(out)
+    card = read_card(folder)
+    if "cost" not in card:
+        watcher.update(job, "timing", nmse_of(card))
+        trained = Path(comparison.candidates[job.candidate].run or folder)
+        add_cost(trained, folder, _device(comparison))
+    watcher.update(job, "done", nmse_of(card))
+
+
+def _explain(error: Exception, folder: Path) -> str:
+    """Return the error in a line; its traceback goes to the run folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FAILURE).write_text("".join(traceback.format_exception(error)))
     text = str(error).strip() or "no reason given"
-    known = isinstance(
-        error, ValueError | OSError | ImportError | FloatingPointError | ProcessKilled
-    )
-    return text if known else f"{type(error).__name__}: {text}"
-
-
-def _job_alone(comparison: Comparison, out: Path, job: Job, sharing: int) -> float | None:
-    """A job in a process of its own."""
-    with _without_warnings():
-        flows = _own_flows(comparison, job.data)
-        return _train_and_evaluate(comparison, job, out, flows, _Unwatched(), at_a_time=sharing)
-
-
-def _trial_alone(comparison: Comparison, out: Path, trial: Trial, sharing: int) -> Result:
-    """A trial in a process of its own."""
-    with _without_warnings():
-        flows = _own_flows(comparison, trial.data)
-    return _try(comparison, trial, out, flows)
+    expected = (ValueError, OSError, ImportError, FloatingPointError, ProcessKilled)
+    return text if isinstance(error, expected) else f"{type(error).__name__}: {text}"
 
 
 _prepared: dict[str, Flows] = {}
 """The last data set that a process of a pool has read; only one, because they may be large."""
 
 
-def _own_flows(comparison: Comparison, name: str) -> Flows:
+def _flows_of_process(comparison: Comparison, name: str) -> Flows:
     if stopping.is_asked():  # in the run before this one
         raise KeyboardInterrupt
     data = comparison.data[name]
@@ -373,14 +301,6 @@ def _own_flows(comparison: Comparison, name: str) -> Flows:
         _prepared.clear()
         _prepared[key] = prepare(data, device=_device(comparison))
     return _prepared[key]
-
-
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Warnings about the flows appear once, when they are prepared, and not for every run."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", InputWarning)
-        yield
 
 
 def _device(comparison: Comparison) -> str:

@@ -1,4 +1,4 @@
-"""What is compared: candidates, flows, seeds, and the budget that all of them get.
+"""The plan of a comparison: candidates, flows, seeds, and the budget that all of them get.
 
 Every candidate sees the same number of samples, counted with repetition; pretraining and training
 on rollouts take their share of them. Batches, schedule and the skip from the last frame are the
@@ -35,12 +35,12 @@ from pibert.training.optimizers import OptimizerName
 from pibert.training.settings import FitConfig, Hardware
 
 FORMER_KEY = "entrants"
-"""What ``candidates`` was called in files of earlier versions."""
+"""The name of ``candidates`` in files of earlier versions."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a tuning trial tries."""
+    """The settings of a tuning trial."""
 
     optimizer: OptimizerName
     learning_rate: float
@@ -64,7 +64,7 @@ class Tuning:
     """Share of ``samples`` that each trial sees, pretraining included. Short trials favour learning
     rates that are too high for the whole run."""
     seed: NonNegativeInt = 0
-    """Of all trials."""
+    """Seed of all trials."""
     reuse: dict[str, str] = field(default_factory=dict)
     """Data sets that are not tuned on, and the data set whose choice each of them takes."""
 
@@ -76,19 +76,18 @@ class Tuning:
                 raise ValueError(f"expected one or more different {name}, found {list(values)}")
 
     def settings(self, optimizer: OptimizerName | None = None) -> tuple[Setting, ...]:
-        """What each model tries; a model with an optimiser of its own tries that one alone."""
+        """Return the settings to try; a model with its own optimiser tries that one alone."""
         names = self.optimizers if optimizer is None else (optimizer,)
         return tuple(Setting(name, rate) for name in names for rate in self.learning_rates)
 
     def samples(self, whole: int) -> int:
-        """Samples of each trial, given those of the comparison."""
+        """Return the samples of each trial, given those of the comparison."""
         return max(1, round(self.budget * whole))
 
     def check_reuse(self, data: Collection[str]) -> None:
         """Refuse unknown data sets, and those that reuse the choice of one that is not tuned on."""
         for name, source in self.reuse.items():
-            unknown = [own for own in (name, source) if own not in data]
-            if unknown:
+            if unknown := [key for key in (name, source) if key not in data]:
                 raise ValueError(
                     f"tuning.reuse: unknown data set {unknown[0]!r}; choose from: {', '.join(data)}"
                 )
@@ -111,13 +110,13 @@ class Candidate:
     pretraining_weights: Weights = PRETRAINING_WEIGHTS
     masking: Masking = Masking()
     losses: LossWeights | None = None
-    """Of its supervised loss; the published ones if not given."""
+    """Weights of its supervised loss; the published ones if not given."""
     learning_rate: float | None = None
-    """If not that of all."""
+    """None: that of ``training``."""
     optimizer: OptimizerName | None = None
-    """If not that of all."""
+    """None: that of ``training``."""
     ema: float | None = None
-    """If not that of all."""
+    """None: that of ``training``."""
 
     def __post_init__(self) -> None:
         config.check(self)
@@ -134,13 +133,13 @@ class Candidate:
 
     @property
     def is_trained(self) -> bool:
-        """Whether the comparison trains it by steps, so that the seed matters."""
+        """Return whether the comparison trains it by steps, so that the seed matters."""
         kind = MODELS[self.model.name]
         return self.run is None and not (isinstance(kind, type) and issubclass(kind, Reference))
 
     @property
     def history(self) -> int:
-        """Number of input frames of the model."""
+        """Return the number of input frames of the model."""
         if self.run is not None:
             return load(self.run).history
         presets = PRESETS[self.model.name]
@@ -212,11 +211,11 @@ class Comparison:
 
     @property
     def history(self) -> int:
-        """Frames before the predicted ones in the test split, the same for all."""
+        """Return the number of frames before predicted test frames, the same for all."""
         return max(candidate.history for candidate in self.candidates.values())
 
     def jobs(self) -> tuple["Job", ...]:
-        """All runs; a predictor that is not trained runs once, whatever the seeds."""
+        """Return all runs; a predictor that is not trained runs once, whatever the seeds."""
         return tuple(
             Job(data, name, seed)
             for data in self.data
@@ -234,19 +233,19 @@ class Job:
     seed: int
 
     def folder(self, out: Path) -> Path:
-        """Its run folder."""
+        """Return its run folder."""
         return out / "runs" / self.data / f"{self.candidate}-{self.seed}"
 
     @property
     def labels(self) -> dict[str, Any]:
-        """``data``, ``model`` and ``seed``, as results have them."""
+        """Return ``data``, ``model`` and ``seed``, as results have them."""
         return {"data": self.data, "model": self.candidate, "seed": self.seed}
 
 
 def experiment_of(
     comparison: Comparison, job: Job, train_samples: int, labelled_samples: int | None = None
 ) -> Experiment:
-    """The experiment of a job.
+    """Return the experiment of a job.
 
     Pretraining and training on rollouts take whole epochs and training the rest, so that all
     candidates see the same number of samples to within half an epoch.
@@ -293,7 +292,7 @@ def experiment_of(
 
 
 def _schedule(comparison: Comparison, candidate: Candidate, epochs: int) -> FitConfig:
-    """The common schedule over so many epochs, with the candidate's own settings."""
+    """Return the common schedule over these epochs, with the candidate's own settings."""
     fit = comparison.training
     rate = candidate.learning_rate or fit.learning_rate
     return replace(
@@ -311,7 +310,7 @@ def _schedule(comparison: Comparison, candidate: Candidate, epochs: int) -> FitC
 def _on_rollouts(
     comparison: Comparison, training: FitConfig, size: int, name: str
 ) -> RolloutTraining:
-    """The stage on rollouts: as many epochs of ``size`` samples as its share of the budget pays."""
+    """Return the stage on rollouts: as many epochs of ``size`` samples as its share pays for."""
     budget = comparison.rollout_share * comparison.samples
 
     def over(epochs: int) -> RolloutTraining:
@@ -347,13 +346,13 @@ def _check_same_trials(tuning: Tuning, candidates: Mapping[str, Candidate]) -> N
 
 
 def load_comparison(path: Path | str, overrides: tuple[str, ...] = ()) -> Comparison:
-    """A comparison from a TOML file, with changes such as ``samples=1000``."""
+    """Read a comparison from a TOML file, with changes such as ``samples=1000``."""
     changes = [re.sub(rf"^{FORMER_KEY}(?=[.=])", "candidates", text) for text in overrides]
     return config.read(path, Comparison, changes, upgrade=with_candidates)
 
 
 def with_candidates(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan as plain data, in which candidates may have the key of earlier versions."""
+    """Return plain data of a plan, with the key of earlier versions replaced."""
     if FORMER_KEY in plan and "candidates" in plan:
         raise ValueError(f"expected candidates or {FORMER_KEY}, found both; leave out {FORMER_KEY}")
-    return {"candidates" if key == FORMER_KEY else key: own for key, own in plan.items()}
+    return {"candidates" if key == FORMER_KEY else key: value for key, value in plan.items()}

@@ -19,7 +19,7 @@ REFERENCES = ("persistence", "training-mean", "linear-extrapolation", "mean-adve
 """References that a model must beat; none of them is trained."""
 RIVALS = ("unet", "transolver", "mwt")
 AUTOENCODING = Masking(kinds=("blocks",), block=4, ratio=0.75, removed=1.0, noised=0.0)
-"""How the auto-encoder that FourierFlow aligns to is trained."""
+"""Masking that trains the auto-encoder that FourierFlow aligns to."""
 
 
 def _candidate(name: str, preset: str | None = None, /, **options: Any) -> Candidate:

@@ -32,7 +32,7 @@ from pibert.textfiles import read_json
 
 FORMAT = 1
 FILES = ("results.json", "results.csv", "flows.csv", "curves.csv")
-"""What a comparison writes to its folder beside its runs."""
+"""Files that a comparison writes to its folder beside its runs."""
 _KEPT = (
     "cost",
     "training",
@@ -55,7 +55,7 @@ CURVE_COLUMNS = (
 def gather(
     comparison: Comparison, out: Path, failed: Mapping[Job, str], command: str | None = None
 ) -> dict[str, Any]:
-    """All results of a comparison as plain JSON.
+    """Collect all results of a comparison as plain JSON.
 
     Written to ``results.json``; the rows also to ``results.csv``, the errors by flow to
     ``flows.csv`` and the learning curves to ``curves.csv``.
@@ -64,7 +64,7 @@ def gather(
         comparison: The plan.
         out: Its folder.
         failed: Runs without scores, and why.
-        command: What was typed.
+        command: The command line.
     """
     data: dict[str, Any] = {}
     records: list[Row] = []
@@ -76,18 +76,18 @@ def gather(
             continue
         refuse_unlike(scores)
         first = next(iter(scores.values()))
-        own, method = rows_of(scores)
-        for job, found in scores.items():
-            own += by_flow.summary_of(job, found)
-            errors += by_flow.errors_of(job, found)
-        records += own
+        rows, method = rows_of(scores)
+        for job, scored in scores.items():
+            rows += by_flow.summary_of(job, scored)
+            errors += by_flow.errors_of(job, scored)
+        records += rows
         data[name] = {
             **{key: first.card["data"][key] for key in ("source", "length_unit", "test_frames")},
             "hash": config.fingerprint(first.card["data"]["source"]),
             "units": first.card["data"]["spec"]["units"],
             "correlation_frames": first.card["correlation_frames"],
             "intervals": method,
-            "ranking": ranking(own),
+            "ranking": ranking(rows),
             **by_flow.flows_of(first),
         }
     runs = _runs(comparison, out, failed)
@@ -107,7 +107,7 @@ def gather(
         "records": records,
         "by_flow": errors,
     }
-    rows = [own | recipes[own["data"], own["model"], own["seed"]] for own in records]
+    rows = [row | recipes[row["data"], row["model"], row["seed"]] for row in records]
     texts = (
         json.dumps(results, indent=1) + "\n",
         _as_csv(list(rows[0]) if rows else [], rows),
@@ -120,7 +120,7 @@ def gather(
 
 
 def read_results(out: Path) -> dict[str, Any]:
-    """What ``gather`` wrote."""
+    """Read what ``gather`` wrote."""
     path = out / "results.json"
     try:
         results = read_json(path)
@@ -136,21 +136,23 @@ def read_results(out: Path) -> dict[str, Any]:
     return {**results, "comparison": with_candidates(plan)} if isinstance(plan, dict) else results
 
 
-def refuse_unlike(scores: Mapping[Any, Scores]) -> None:
+def refuse_unlike(scores: Mapping[Job, Scores]) -> None:
     """Refuse runs of different data, splits, units, normalisers or test frames."""
-    (first_name, first), *others = scores.items()
-    for name, other in others:
-        runs = f"runs {_named(first_name)} and {_named(name)}"
+    (first_job, first), *others = scores.items()
+    for job, other in others:
+        names = (f"{run.candidate}-{run.seed}" for run in (first_job, job))
+        runs = f"runs {' and '.join(names)}"
         mine, theirs = (
-            {key: own["data"][key] for key in ("source", "split", "normalizer", "test_frames")}
-            | {key: own["data"]["spec"][key] for key in ("channels", "units", "grid")}
-            for own in (first.card, other.card)
+            {key: card["data"][key] for key in ("source", "split", "normalizer", "test_frames")}
+            | {key: card["data"]["spec"][key] for key in ("channels", "units", "grid")}
+            for card in (first.card, other.card)
         )
         if mine != theirs:
-            place, here, there = config.first_difference(mine, theirs)
+            name, *values = config.first_difference(mine, theirs)
+            here, there = (json.dumps(value)[:120] for value in values)
             raise ValueError(
-                f"{runs} cannot be compared: {place} is {_short(here)} and {_short(there)}; "
-                "evaluate both on the same data"
+                f"{runs} cannot be compared: {name} is {here} and {there}; evaluate both on the "
+                "same data"
             )
         for rows in ("rows/trajectory", "rows/frame"):
             if not torch.equal(first.arrays[rows], other.arrays[rows]):
@@ -161,16 +163,15 @@ def refuse_unlike(scores: Mapping[Any, Scores]) -> None:
 
 
 def _runs(comparison: Comparison, out: Path, failed: Mapping[Job, str]) -> list[dict[str, Any]]:
-    """Facts and cost of each run; tensors stay in its folder."""
-    found = []
+    """Return facts and cost of each run; tensors stay in its folder."""
+    runs = []
     for job in comparison.jobs():
-        own: dict[str, Any] = job.labels
         if job in failed:
-            found.append(own | {"failed": failed[job]})
+            runs.append(job.labels | {"failed": failed[job]})
             continue
         card = read_scores(job.folder(out)).card
-        found.append(
-            own
+        runs.append(
+            job.labels
             | {"folder": str(job.folder(out).relative_to(out))}
             | {key: card[key] for key in _KEPT if key in card}
             | {"shared_device": shares_device(card)}
@@ -178,11 +179,11 @@ def _runs(comparison: Comparison, out: Path, failed: Mapping[Job, str]) -> list[
             | {"config": card["model"]["config"], "name": card["model"]["name"]}
             | {"identity": card["identity"]}
         )
-    return found
+    return runs
 
 
 def shares_device(card: Mapping[str, Any]) -> bool | None:
-    """Whether other runs used the device, so that times are upper bounds; None: not known."""
+    """Return whether other runs used the device, so that times are upper bounds; None: unknown."""
     count = card.get("at_a_time", 1)
     return None if count is None else count > 1
 
@@ -201,12 +202,3 @@ def _as_csv(columns: Sequence[str], rows: Iterable[Row]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def _named(job: Any) -> str:
-    return f"{job.candidate}-{job.seed}" if isinstance(job, Job) else str(job)
-
-
-def _short(value: Any, most: int = 120) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= most else f"{text[:most]} ..."

@@ -12,7 +12,7 @@ mean over its seeds; its runs are ``best``. Any other run is compared with the r
 the field of its seed: ``different`` if the interval of the difference excludes zero, else
 ``level``. None: there is no interval, or neither low nor high is better.
 
-Win rates are shares of the frames of a field. Models that are level share a place, so the rates of
+Win rates are shares of the frames of a field. Models that are level share a rank, so the rates of
 a field add up to 1 and the top-two rates to 2. A run in several fields has the mean over them.
 """
 
@@ -50,72 +50,69 @@ Row = dict[str, Any]
 
 
 def ranking(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Models by the mean of the headline over their seeds, the best first."""
-    found: dict[str, list[float]] = {}
+    """Rank models by the mean of the headline over their seeds, the best first."""
+    by_model: dict[str, list[float]] = {}
     for row in rows:
         key = (row["space"], row["metric"], row["component"])
         if key == HEADLINE and row["value"] is not None:
-            found.setdefault(row["model"], []).append(row["value"])
-    means = {model: sum(values) / len(values) for model, values in found.items()}
+            by_model.setdefault(row["model"], []).append(row["value"])
+    means = {model: sum(values) / len(values) for model, values in by_model.items()}
     return [
-        {"rank": rank, "model": model, "nmse": means[model], "seeds": len(found[model])}
+        {"rank": rank, "model": model, "nmse": means[model], "seeds": len(by_model[model])}
         for rank, model in enumerate(sorted(means, key=means.__getitem__), start=1)
     ]
 
 
 def rows_of(scores: Mapping[Job, Scores]) -> tuple[list[Row], str]:
-    """Rows of one data set, and how their intervals were made."""
+    """Return the rows of one data set, and the method of their intervals."""
     first = next(iter(scores.values()))
     weights, sequence_weights, method = _weights(first)
-    found: dict[Job, list[Row]] = {job: [] for job in scores}
+    by_job: dict[Job, list[Row]] = {job: [] for job in scores}
     for name, measure in measures_of(first).items():
         resampled = sequence_weights if measure.of_sequences else weights
-        for job, own in _of_measure(scores, name, measure, resampled).items():
-            found[job] += own
+        for job, rows in _measure_rows(scores, name, measure, resampled).items():
+            by_job[job] += rows
     for job, card in scores.items():
-        found[job] += [*_rates(job, scores), *_rollouts(job, card), *_insights(job, card)]
-    return [row for rows in found.values() for row in rows], method
+        by_job[job] += [*_rates(job, scores), *_rollouts(job, card), *_insights(job, card)]
+    return [row for rows in by_job.values() for row in rows], method
 
 
 def spec_of(scores: Scores) -> dict[str, Any]:
-    """``spec`` and ``normalizer`` of the scored fields."""
+    """Return ``spec`` and ``normalizer`` of the scored fields."""
     facts = scores.card["data"]
     mean, std = (tuple(facts["normalizer"][name]) for name in ("mean", "std"))
     return {"spec": FieldSpec.from_dict(facts["spec"]), "normalizer": Normalizer(mean, std)}
 
 
 def measures_of(scores: Scores) -> dict[str, Measure]:
-    """The measures that scores have terms of, by ``space/name``."""
+    """Return the measures that scores have terms of, by ``space/name``."""
     facts = scores.card["data"]
     by_space = measures_by_space(
         **spec_of(scores), has_body=facts["has_body"], length_unit=facts["length_unit"]
     )
-    found = {f"{space}/{own.name}": own for space, group in by_space.items() for own in group}
-    return {name: own for name, own in found.items() if name in scores.card["entries"]}
+    named = {
+        f"{space}/{measure.name}": measure for space, group in by_space.items() for measure in group
+    }
+    return {name: measure for name, measure in named.items() if name in scores.card["entries"]}
 
 
 def condition_numbers(facts: Mapping[str, Any], names: Sequence[str]) -> list[int]:
-    """A number for every trajectory, equal if their parameters of these names are."""
-    keys = [condition(own, names) for own in facts["parameters"]]
+    """Return a number for every trajectory, equal if their parameters of these names are."""
+    keys = [condition(parameters, names) for parameters in facts["parameters"]]
     number = {key: n for n, key in enumerate(dict.fromkeys(keys))}
     return [number[key] for key in keys]
 
 
 def _weights(scores: Scores) -> tuple[Tensor | None, Tensor | None, str]:
-    """Resamples of frames and of sequences; None if there is too little to resample."""
+    """Return resamples of frames and of sequences; None if there is too little to resample."""
     facts = scores.card["data"]
     groups, what = torch.arange(len(facts["names"])), "trajectories"
     if names := facts["source"].get("group_by"):  # repetitions are not independent
         groups, what = torch.tensor(condition_numbers(facts, names)), "conditions"
-    homes, sequences = (groups[scores.arrays[f"{own}/trajectory"]] for own in ("rows", "sequences"))
+    units = [groups[scores.arrays[f"{kind}/trajectory"]] for kind in ("rows", "sequences")]
     try:
-        weights = resample_trajectories(homes, resamples=RESAMPLES, seed=0)
-        count = len(homes.unique())
-        return (
-            weights,
-            resample_trajectories(sequences, resamples=RESAMPLES, seed=0),
-            f"{count} {what}",
-        )
+        frames, sequences = (resample_trajectories(u, resamples=RESAMPLES, seed=0) for u in units)
+        return frames, sequences, f"{len(units[0].unique())} {what}"
     except TooFew:
         pass
     time = scores.card["correlation_frames"]
@@ -130,66 +127,67 @@ def _weights(scores: Scores) -> tuple[Tensor | None, Tensor | None, str]:
 
 
 def _stretches(scores: Scores) -> Tensor:
-    """A number for every frame, the same within a stretch of a trajectory without a gap.
+    """Return a number for every frame, the same within a stretch of a trajectory without a gap.
 
     If frames come in pairs, every second one is evaluated: no two are neighbours, and a gap is
     where their distance is not the usual one.
     """
-    homes, frames = scores.arrays["rows/trajectory"], scores.arrays["rows/frame"]
-    steps = torch.where(homes.diff() == 0, frames.diff(), 0)
+    indices, frames = scores.arrays["rows/trajectory"], scores.arrays["rows/frame"]
+    steps = torch.where(indices.diff() == 0, frames.diff(), 0)
     usual = torch.ones_like(steps)
-    for home in homes.unique():
-        own = (homes[1:] == home) & (steps > 0)
-        usual[own] = steps[own].mode().values if bool(own.any()) else 1
+    for index in indices.unique():
+        inside = (indices[1:] == index) & (steps > 0)
+        usual[inside] = steps[inside].mode().values if bool(inside.any()) else 1
     breaks = (steps <= 0) | (steps != usual)
-    return torch.cat((homes.new_zeros(1), breaks.long().cumsum(0)))
+    return torch.cat((indices.new_zeros(1), breaks.long().cumsum(0)))
 
 
-def _of_measure(
+def _measure_rows(
     scores: Mapping[Job, Scores], name: str, measure: Measure, weights: Tensor | None
 ) -> dict[Job, list[Row]]:
-    """The rows of all runs."""
-    terms = {job: own.arrays[f"terms/{name}"] for job, own in scores.items()}
-    values = {job: measure.values(own.sum(0)) for job, own in terms.items()}
+    """Return the rows of all runs for one measure."""
+    terms = {job: scored.arrays[f"terms/{name}"] for job, scored in scores.items()}
+    values = {job: measure.values(scored.sum(0)) for job, scored in terms.items()}
     resampled: dict[Job, Tensor] = {}
     if weights is not None:
-        resampled = {job: resampled_values(measure, own, weights) for job, own in terms.items()}
-    best = [_best(entry, place, values) for place, entry in enumerate(measure.entries)]
+        resampled = {
+            job: resampled_values(measure, scored, weights) for job, scored in terms.items()
+        }
+    best = [_best(entry, index, values) for index, entry in enumerate(measure.entries)]
     fields = {seed: _field(scores, seed) for seed in {job.seed for job in scores}}
-    found: dict[Job, list[Row]] = {}
-    for job, own in values.items():
-        low = high = torch.full_like(own, math.nan)
-        marks: list[str | None] = [None] * len(own)
+    rows: dict[Job, list[Row]] = {}
+    for job, scored in values.items():
+        low = high = torch.full_like(scored, math.nan)
+        marks: list[str | None] = [None] * len(scored)
         if resampled:
-            low, high = holding(own, *ends(resampled[job], LEVEL))
+            low, high = holding(scored, *ends(resampled[job], LEVEL))
             rivals = [fields[job.seed].get(model, job) for model in best]
-            others = [resampled[rival][:, place] for place, rival in enumerate(rivals)]
+            others = [resampled[rival][:, index] for index, rival in enumerate(rivals)]
             marks = _marks(job, best, resampled[job] - torch.stack(others, dim=1))
         space = name.partition("/")[0]
-        found[job] = [
+        columns = zip(measure.entries, scored, low, high, marks, strict=True)
+        rows[job] = [
             make_row(job, vars(entry), value, span=(least, most), space=space, mark=mark)
-            for entry, value, least, most, mark in zip(
-                measure.entries, own, low, high, marks, strict=True
-            )
+            for entry, value, least, most, mark in columns
         ]
-    return found
+    return rows
 
 
-def _best(entry: Entry, place: int, values: Mapping[Job, Tensor]) -> str:
-    """The model with the best mean over its seeds; empty if none is better than another."""
-    found: dict[str, list[float]] = {}
-    for job, own in values.items():
-        if math.isfinite(value := float(own[place])):
-            found.setdefault(job.candidate, []).append(value)
-    if entry.better == "none" or not found:
+def _best(entry: Entry, index: int, values: Mapping[Job, Tensor]) -> str:
+    """Return the model with the best mean over its seeds; empty if none is better than another."""
+    finite: dict[str, list[float]] = {}
+    for job, scored in values.items():
+        if math.isfinite(value := float(scored[index])):
+            finite.setdefault(job.candidate, []).append(value)
+    if entry.better == "none" or not finite:
         return ""
-    means = {model: sum(known) / len(known) for model, known in found.items()}
+    means = {model: sum(known) / len(known) for model, known in finite.items()}
     return {"lower": min, "higher": max}[entry.better](means, key=means.__getitem__)
 
 
-def _marks(job: Job, best: Sequence[str], apart: Tensor) -> list[str | None]:
-    """``against_best`` of every score, from the resampled differences to the best model."""
-    low, high = ends(apart, LEVEL)
+def _marks(job: Job, best: Sequence[str], differences: Tensor) -> list[str | None]:
+    """Return ``against_best`` of every score, from the resampled differences to the best model."""
+    low, high = ends(differences, LEVEL)
     marks: list[str | None] = []
     for model, least, most in zip(best, low.tolist(), high.tolist(), strict=True):
         if not model or math.isnan(least):
@@ -225,16 +223,16 @@ def make_row(
 
 
 def _field(scores: Iterable[Job], seed: int) -> dict[str, Job]:
-    """The run of every model in the field of a seed."""
-    found: dict[str, Job] = {}
+    """Return the run of every model in the field of a seed."""
+    field: dict[str, Job] = {}
     for job in scores:
-        if job.candidate not in found or job.seed == seed:
-            found[job.candidate] = job
-    return found
+        if job.candidate not in field or job.seed == seed:
+            field[job.candidate] = job
+    return field
 
 
 def _rates(job: Job, scores: Mapping[Job, Scores]) -> list[Row]:
-    """How often a run is the best, or among the best two, of a frame.
+    """Return how often a run is the best, or among the best two, of a frame.
 
     Frames without energy, which have no error, do not count.
     """
@@ -245,19 +243,19 @@ def _rates(job: Job, scores: Mapping[Job, Scores]) -> list[Row]:
             continue
         errors = torch.stack([scores[other].arrays["errors/prediction"] for other in rivals])
         errors = errors[:, errors.isfinite().all(0)]
-        own = errors[rivals.index(job)]
-        ahead, level = (errors < own).sum(0), (errors == own).sum(0)
-        for places, found in enumerate(shares.values(), start=1):
-            found.append(((places - ahead) / level).clamp(0, 1).double().mean())
+        mine = errors[rivals.index(job)]
+        ahead, level = (errors < mine).sum(0), (errors == mine).sum(0)
+        for ranks, rates in enumerate(shares.values(), start=1):
+            rates.append(((ranks - ahead) / level).clamp(0, 1).double().mean())
     plain = {"component": "all", "unit": "1", "better": "higher"}
     return [
-        make_row(job, {"metric": metric, **plain}, torch.stack(found).mean())
-        for metric, found in shares.items()
+        make_row(job, {"metric": metric, **plain}, torch.stack(rates).mean())
+        for metric, rates in shares.items()
     ]
 
 
 def _rollouts(job: Job, scores: Scores) -> Iterator[Row]:
-    """Scores of rollouts: at some lead times, and over all of them."""
+    """Return scores of rollouts: at some lead times, and over all of them."""
     card = scores.card.get("rollout")
     if card is None:
         return
@@ -272,7 +270,7 @@ def _rollouts(job: Job, scores: Scores) -> Iterator[Row]:
 
 
 def _insights(job: Job, scores: Scores) -> Iterator[Row]:
-    """Scores of ensembles and of embeddings (``evaluation/insight.py``)."""
+    """Return scores of ensembles and of embeddings (``evaluation/insight.py``)."""
     for name in ("draws", "embedding"):
         card = scores.card.get(name, {"entries": (), "values": ()})
         for entry, value in zip(card["entries"], card["values"], strict=True):

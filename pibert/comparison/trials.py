@@ -10,7 +10,6 @@ lower learning rate wins.
 
 import itertools
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -54,27 +53,27 @@ class Choice:
     setting: Setting
     valid_error: float
     edge: str | None
-    """``lowest`` or ``highest``: no lower or higher learning rate was tried, so a better one may
-    lie beyond. None: rates on both sides were tried, or there was only one."""
+    """``lowest`` or ``highest``: the learning rate is at the end of those tried, so a better one
+    may lie beyond. None: rates on both sides were tried, or there was only one."""
 
 
 def trials_of(comparison: Comparison, data: str, candidate: str) -> tuple[Trial, ...]:
-    """The trials that decide for a model on a data set; none if it is not tuned."""
-    tuning, own = comparison.tuning, comparison.candidates[candidate]
-    if tuning is None or not own.is_trained:
+    """Return the trials that decide for a model on a data set; none if it is not tuned."""
+    tuning, model = comparison.tuning, comparison.candidates[candidate]
+    if tuning is None or not model.is_trained:
         return ()
     source = tuning.reuse.get(data, data)
-    return tuple(Trial(source, candidate, setting) for setting in tuning.settings(own.optimizer))
+    return tuple(Trial(source, candidate, setting) for setting in tuning.settings(model.optimizer))
 
 
 def all_trials(comparison: Comparison) -> tuple[Trial, ...]:
-    """Every trial of a comparison once."""
+    """Return every trial of a comparison once."""
     pairs = itertools.product(comparison.data, comparison.candidates)
     return tuple(dict.fromkeys(t for pair in pairs for t in trials_of(comparison, *pair)))
 
 
 def epoch_sizes(candidate: Candidate, data: DataConfig, flows: Flows) -> tuple[int, int]:
-    """Samples of an epoch of pretraining and of training; a shorter history has more windows."""
+    """Return the samples of an epoch of pretraining and of training."""
     window = Window(history=candidate.history)
     subsets = ("train", flows.labelled(data.labelled))
     pretraining, training = (len(flows.samples(subset, window)) for subset in subsets)
@@ -82,7 +81,7 @@ def epoch_sizes(candidate: Candidate, data: DataConfig, flows: Flows) -> tuple[i
 
 
 def trial_experiment(comparison: Comparison, trial: Trial, flows: Flows) -> Experiment:
-    """The run of a trial.
+    """Return the experiment of a trial.
 
     Raises:
         ValueError: The budget is less than half an epoch, so that the trial would exceed it.
@@ -111,12 +110,11 @@ def perform(
     comparison: Comparison, trial: Trial, out: Path, flows: Flows, reporter: Reporter | None = None
 ) -> Result:
     """Run a trial, unless that is done; returns its result."""
-    assert comparison.tuning is not None
     folder, experiment = trial.folder(out), trial_experiment(comparison, trial, flows)
     identity = config.fingerprint({"run": config.as_plain(experiment), "data": flows.source})
-    known = _read(folder)
-    if known is not None and known["identity"] == identity:
-        return known
+    former = _read(folder)
+    if former is not None and former["identity"] == identity:
+        return former
     error, epoch, diverged = None, 0, None
     try:
         finished = run(experiment, folder, reporter=reporter, flows=flows)
@@ -140,16 +138,16 @@ def perform(
 
 
 def _read(folder: Path) -> Result | None:
-    """The result of a trial; None if it is not finished."""
+    """Return the result of a trial; None if it is not finished or its file is damaged."""
     try:
-        found = read_json(folder / FILE)
-    except (OSError, ValueError):  # a damaged one is written again
+        result = read_json(folder / FILE)
+    except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return result if isinstance(result, dict) else None
 
 
 def choose(comparison: Comparison, out: Path, data: str, candidate: str) -> Choice | None:
-    """The setting of a model on a data set, from the results of its trials; None: not tuned.
+    """Choose the setting of a model on a data set by the results of its trials; None: not tuned.
 
     Raises:
         ValueError: A trial is not finished, or all of them diverged.
@@ -182,7 +180,7 @@ def choose(comparison: Comparison, out: Path, data: str, candidate: str) -> Choi
 
 
 def tuned(comparison: Comparison, job: Job, out: Path) -> Comparison:
-    """The plan of a run, its candidate with the settings that its trials chose."""
+    """Return the plan of a run, its candidate with the settings that its trials chose."""
     choice = choose(comparison, out, job.data, job.candidate)
     if choice is None:
         return comparison
@@ -190,34 +188,33 @@ def tuned(comparison: Comparison, job: Job, out: Path) -> Comparison:
 
 
 def _with_setting(comparison: Comparison, name: str, setting: Setting) -> Comparison:
-    own = replace(comparison.candidates[name], **vars(setting))
-    return replace(comparison, tuning=None, candidates={**comparison.candidates, name: own})
+    candidate = replace(comparison.candidates[name], **vars(setting))
+    return replace(comparison, tuning=None, candidates={**comparison.candidates, name: candidate})
 
 
 def as_rows(comparison: Comparison, out: Path) -> list[dict[str, Any]]:
-    """Trials and choice of every tuned model on every data set, as plain JSON.
+    """Return trials and choice of every tuned model on every data set, as plain JSON.
 
     ``chosen`` is None if the trials did not lead to a choice.
     """
-    found = []
+    rows = []
     for data, candidate in itertools.product(comparison.data, comparison.candidates):
         trials = trials_of(comparison, data, candidate)
         if not trials:
             continue
-        decided: dict[str, Any] = {"chosen": None, "edge": None}
+        row: dict[str, Any] = {"data": data, "model": candidate, "tuned_on": trials[0].data}
         try:
             choice = choose(comparison, out, data, candidate)
             assert choice is not None
-            chosen = {"valid_error": choice.valid_error, **vars(choice.setting)}
-            decided = {"chosen": chosen, "edge": choice.edge}
+            row["chosen"] = {"valid_error": choice.valid_error, **vars(choice.setting)}
+            row["edge"] = choice.edge
         except ValueError as error:
-            decided["problem"] = str(error)
-        shown = [_shown(trial, out) for trial in trials]
-        row = {"data": data, "model": candidate, "tuned_on": trials[0].data}
-        found.append(row | decided | {"trials": shown})
-    return found
-
-
-def _shown(trial: Trial, out: Path) -> Mapping[str, Any]:
-    result = {k: v for k, v in (_read(trial.folder(out)) or {}).items() if k != "identity"}
-    return {**vars(trial.setting), **result, "folder": str(trial.folder(out).relative_to(out))}
+            row |= {"chosen": None, "edge": None, "problem": str(error)}
+        row["trials"] = []
+        for trial in trials:
+            folder = trial.folder(out)
+            result = {key: v for key, v in (_read(folder) or {}).items() if key != "identity"}
+            path = {"folder": str(folder.relative_to(out))}
+            row["trials"].append(vars(trial.setting) | result | path)
+        rows.append(row)
+    return rows

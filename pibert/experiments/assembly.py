@@ -1,11 +1,11 @@
-"""What a run consists of: flows in a model's units, the model, samples, objectives, schedule.
+"""From an experiment to the model, samples, objectives and schedule of a run.
 
-Everything is made from the experiment here, and wrong settings are found here, before anything is
-written. A model that is trained further keeps its channels, family and, by default, scaling.
+Wrong settings are found here, before anything is written. A model that is trained further keeps
+its channels, family and, by default, scaling.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from pibert import config
 from pibert.data.dataset import Samples, Window
 from pibert.experiments.experiment import Experiment, ModelConfig, Pretraining, Scaling, Weights
 from pibert.experiments.flows import Flows
-from pibert.fields import FieldSpec, Parameter
+from pibert.fields import FieldSpec
 from pibert.inference import Predictor, load
 from pibert.models import build_model
 from pibert.notes import warn
@@ -38,7 +38,7 @@ from pibert.training.objectives import (
 from pibert.training.pde_residual import pde_residual
 
 Part = Literal["pretrain", "train", "rollouts"]
-"""What a stage learns: pretraining, single steps, or rollouts."""
+"""A stage of a run: pretraining, training on single steps, or on rollouts."""
 _CALIBRATION = 512
 """Samples that the scales of the physics bias are measured on."""
 _ALIKE = 1.5
@@ -57,7 +57,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """What a stage of a run consists of."""
+    """All that a stage of a run needs."""
 
     flows: Flows
     model: nn.Module
@@ -73,7 +73,7 @@ class Setup:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What must be the same when the run is resumed."""
+        """Return facts that must not change when the run is resumed."""
         return {
             "data": self.flows.source,
             "start": self.start,
@@ -82,7 +82,7 @@ class Setup:
 
 
 def assemble(experiment: Experiment, flows: Flows, stage: Part, start: str | None) -> Setup:
-    """Make what a stage consists of; ``start`` is a run or model whose weights to start from."""
+    """Return the setup of a stage; ``start`` is a run or model whose weights to start from."""
     weights, schedule, rollout = experiment.weights, experiment.training, experiment.rollout
     segments = flows.labelled(experiment.data.labelled)
     if stage == "pretrain":
@@ -96,7 +96,7 @@ def assemble(experiment: Experiment, flows: Flows, stage: Part, start: str | Non
         schedule = replace(schedule, monitor="loss")  # nothing is predicted
     flows, model = _make_model(experiment, flows, start)
     model.prepare_for("pretrain" if stage == "pretrain" else "train")
-    begun = None if start is None else load(start).card
+    card = None if start is None else load(start).card
     if experiment.heads_only:
         _freeze_all_but_heads(model, stage)
     if rollout.steps > 1 and not experiment.model.learns_rollouts:
@@ -122,23 +122,15 @@ def assemble(experiment: Experiment, flows: Flows, stage: Part, start: str | Non
         valid=valid,
         schedule=schedule,
         rollout=rollout if weights.supervised else ONE_STEP,
-        trained=_trained(weights, begun if experiment.heads_only else None),
-        start=None if begun is None else begun["weights"]["sha256"],
+        # Heads trained before stay trained only if nothing else changes.
+        trained=_trained(weights, card["trained"] if card and experiment.heads_only else {}),
+        start=None if card is None else card["weights"]["sha256"],
     )
 
 
-def _trained(weights: Weights, kept: dict[str, Any] | None) -> dict[str, bool]:
-    """The heads that are trained afterwards: now, or before and unchanged since.
-
-    After training alone, the heads of pretraining still exist, but no longer fit.
-    """
-    now = {
-        "forward": weights.supervised > 0,
-        "reconstruct": weights.mpp > 0,
-        "consistency": weights.ecp > 0,
-    }
-    before = {} if kept is None else kept["trained"]
-    return {head: own or before.get(head, False) for head, own in now.items()}
+def _trained(weights: Weights, before: Mapping[str, bool]) -> dict[str, bool]:
+    now = {"forward": weights.supervised, "reconstruct": weights.mpp, "consistency": weights.ecp}
+    return {head: weight > 0 or before.get(head, False) for head, weight in now.items()}
 
 
 def _freeze_all_but_heads(model: Any, stage: Part) -> None:
@@ -154,35 +146,33 @@ def _freeze_all_but_heads(model: Any, stage: Part) -> None:
 
 
 def _make_model(experiment: Experiment, flows: Flows, start: str | None) -> tuple[Flows, Any]:
-    """The model before training, and the flows in its units."""
-    options, chosen = experiment.model.options, experiment.model
+    """Return the model before training, and the flows in its units."""
+    chosen = experiment.model
     torch.manual_seed(experiment.seed)
     flows = with_family_of_model(chosen, flows)
-    begun = None if start is None else load(start)
-    if begun is not None and start is not None:
-        flows = in_units_of(begun, flows, start, experiment.start_scaling)
+    trained = None if start is None else load(start)
+    if trained is not None and start is not None:
+        flows = in_units_of(trained, flows, start, experiment.start_scaling)
     try:
-        model = build_model(chosen.name, preset=chosen.preset, spec=flows.spec, **options)
+        model = build_model(chosen.name, preset=chosen.preset, spec=flows.spec, **chosen.options)
     except ValueError as error:
         raise ValueError(f"[model] and its options: {error}") from None
-    if begun is None:
-        _calibrate(model, flows)
-        return flows, model
-    try:
-        model.load_state_dict(begun.model.state_dict())
-    except RuntimeError as error:
-        first = str(error).splitlines()[1:2]
-        raise ValueError(
-            f"the weights of {start} do not fit this experiment's model: "
-            f"{' '.join(first).strip()}; give both the same [model]"
-        ) from None
-    if experiment.start_scaling == "data":
+    if trained is not None:
+        try:
+            model.load_state_dict(trained.model.state_dict())
+        except RuntimeError as error:
+            first = " ".join(str(error).splitlines()[1:2]).strip()
+            raise ValueError(
+                f"the weights of {start} do not fit this experiment's model: {first}; give both "
+                "the same [model]"
+            ) from None
+    if trained is None or experiment.start_scaling == "data":
         _calibrate(model, flows)
     return flows, model
 
 
 def with_family_of_model(model: ModelConfig, flows: Flows) -> Flows:
-    """Flows without a stated family take the one that is an option of the model."""
+    """Return the flows; without a stated family they get the one in the model's options."""
     family = model.options.get("family")
     if family is None or flows.spec.family is not None:
         return flows
@@ -190,54 +180,58 @@ def with_family_of_model(model: ModelConfig, flows: Flows) -> Flows:
 
 
 def _calibrate(model: Any, flows: Flows) -> None:
-    """Give a model the units and scales that it needs, from samples of the training split."""
+    """Set the units and scales that a model needs, from samples of the training split."""
     if not (hasattr(model, "calibrate") or hasattr(model, "set_increment_scale")):
         return
     samples = flows.samples("train", Window(history=model.config.history))
     step = max(1, len(samples) // _CALIBRATION)
-    some = samples.batch(range(0, len(samples), step))
+    batch = samples.batch(range(0, len(samples), step))
     if hasattr(model, "calibrate"):
-        model.calibrate(some.x, flows.normalizer, some.parameters, some.mask)
+        model.calibrate(batch.x, flows.normalizer, batch.parameters, batch.mask)
     if hasattr(model, "set_increment_scale"):
-        change = some.y[:, 0]
+        change = batch.y[:, 0]
         if model.config.residual:
-            change = change - some.x[:, -change.shape[1] :]
-        here = (some.mask & some.target_mask[:, 0])[:, None]
-        mean_square = (change.square() * here).sum((0, 2, 3)) / here.sum()
+            change = change - batch.x[:, -change.shape[1] :]
+        known = (batch.mask & batch.target_mask[:, 0])[:, None]
+        mean_square = (change.square() * known).sum((0, 2, 3)) / known.sum()
         model.set_increment_scale(mean_square.sqrt().clamp(min=1e-6))
 
 
 def make_objectives(
     experiment: Experiment, flows: Flows, model: Any, weights: Weights, rollout: RolloutConfig
 ) -> Callable[[int], Objective]:
-    """The objective of every epoch."""
+    """Return the objective of every epoch."""
     spec, normalizer = flows.spec, flows.normalizer
     scales = LossScales.from_training(spec, normalizer)
+    for head, weight in (("reconstruct", "mpp"), ("consistency", "ecp")):
+        if getattr(weights, weight) and not hasattr(model, head):
+            raise ValueError(
+                f"{type(model).__name__} has no head for this: expected a method {head!r}; set "
+                f"the weight {weight} to 0"
+            )
     pretraining: dict[str, tuple[float, Objective]] = {}
     if weights.mpp:
-        _need(model, "reconstruct", "mpp")
         masked = masked_physics(experiment.masking, spec, normalizer, scales)
         pretraining["mpp"] = (weights.mpp, masked)
     if weights.ecp:
-        _need(model, "consistency", "ecp")
         negatives = make_negatives(experiment, flows, model.config.history)
         pretraining["ecp"] = (weights.ecp, equation_consistency(negatives))
 
     @cache  # the same object for the same work: the engine captures it once
     def of_steps(steps: int) -> Objective:
-        own = dict(pretraining)
+        terms = dict(pretraining)
         if weights.supervised:
-            learn = _learning(experiment, model, scales, rollout, steps)
-            own = {"supervised": (weights.supervised, learn), **own}
-        return augmented(weighted(own), experiment.augmentation, spec, normalizer)
+            objective = _step_objective(experiment, model, scales, rollout, steps)
+            terms = {"supervised": (weights.supervised, objective), **terms}
+        return augmented(weighted(terms), experiment.augmentation, spec, normalizer)
 
     return lambda epoch: of_steps(rollout.steps_at(epoch))
 
 
-def _learning(
+def _step_objective(
     experiment: Experiment, model: Any, scales: LossScales, rollout: RolloutConfig, steps: int
 ) -> Objective:
-    """The objective by which the model learns to step."""
+    """Return the objective by which the model learns to step."""
     losses = experiment.losses or _published_losses(experiment, scales)
     if model.objective == "flow_matching":
         return flow_matching(model.config.align)
@@ -265,18 +259,10 @@ def _published_losses(experiment: Experiment, scales: LossScales) -> LossWeights
     return published if scales.is_solenoidal else replace(published, reg=0.0)
 
 
-def _need(model: nn.Module, method: str, weight: str) -> None:
-    if not hasattr(model, method):
-        raise ValueError(
-            f"{type(model).__name__} has no head for this: expected a method {method!r}; "
-            f"set the weight {weight} to 0"
-        )
-
-
 def make_negatives(experiment: Experiment, flows: Flows, history: int) -> Negatives:
-    """The source of invalid windows for the experiment's flows."""
-    homes = sorted({segment.trajectory for segment in flows.split.train})
-    table = [flows.spec.encode_parameters(flows.trajectories[home].parameters) for home in homes]
+    """Return the source of invalid windows for the experiment's flows."""
+    indices = sorted({segment.trajectory for segment in flows.split.train})
+    table = [flows.spec.encode_parameters(flows.trajectories[i].parameters) for i in indices]
     try:
         return Negatives(
             experiment.negatives,
@@ -285,7 +271,8 @@ def make_negatives(experiment: Experiment, flows: Flows, history: int) -> Negati
             history,
             torch.cat(table),
             # Bodies that differ between trajectories show as unknown points.
-            solid_unknown=flows.spec.grid.body is None and _have_bodies(flows),
+            solid_unknown=flows.spec.grid.body is None
+            and any(trajectory.body is not None for trajectory in flows.trajectories),
         )
     except ValueError as error:
         raise ValueError(
@@ -293,28 +280,24 @@ def make_negatives(experiment: Experiment, flows: Flows, history: int) -> Negati
         ) from None
 
 
-def _have_bodies(flows: Flows) -> bool:
-    return any(trajectory.body is not None for trajectory in flows.trajectories)
-
-
-def in_units_of(begun: Predictor, flows: Flows, start: str, scaling: Scaling) -> Flows:
-    """The flows in the units of a model that is trained further.
+def in_units_of(trained: Predictor, flows: Flows, start: str, scaling: Scaling) -> Flows:
+    """Return the flows in the units of a model that is trained further.
 
     Args:
-        begun: The model to start from.
+        trained: The model to start from.
         flows: In units of their own.
         start: Where the model comes from, for messages.
         scaling: Which mean and deviation of fields and parameters to use. A warning states where
             that of the model does not fit the data.
     """
-    mine, theirs = flows.spec, begun.spec
+    mine, theirs = flows.spec, trained.spec
     for what, remedy in _REMEDIES.items():
         if getattr(mine, what) != getattr(theirs, what):
             raise ValueError(
                 f"{start} was trained on {what.replace('_', ' ')} {getattr(theirs, what)}, but "
                 f"these data have {getattr(mine, what)}; {remedy}, or choose another start"
             )
-    family = theirs.family or getattr(begun.model.config, "family", None)
+    family = theirs.family or getattr(trained.model.config, "family", None)
     if family is not None and mine.family not in (None, family):
         raise ValueError(
             f"{start} was trained for the family {family!r}, but these data are of "
@@ -331,13 +314,13 @@ def in_units_of(begun: Predictor, flows: Flows, start: str, scaling: Scaling) ->
     flows = replace(flows, spec=replace(mine, family=family))
     if scaling == "data":
         return flows
-    if differences := list(_differences(begun, flows)):
+    if differences := list(_other_scaling(trained, flows)):
         warn(
             f"the scaling of {start} is kept and does not fit these data: "
             f"{'; '.join(differences)}; set start_scaling = 'data' to scale by these data"
         )
     spec = replace(flows.spec, parameters=theirs.parameters)
-    return replace(flows, normalizer=begun.normalizer, spec=spec)
+    return replace(flows, normalizer=trained.normalizer, spec=spec)
 
 
 def _other_steps(mine: FieldSpec, theirs: FieldSpec) -> Iterator[str]:
@@ -347,39 +330,29 @@ def _other_steps(mine: FieldSpec, theirs: FieldSpec) -> Iterator[str]:
         "dy": (mine.grid.dy, theirs.grid.dy),
         "dt": (mine.dt, theirs.dt),
     }
-    for name, (own, known) in steps.items():
-        if own is None or known is None:
-            if own is not known:
-                found = ["not stated" if step is None else f"{step:g}" for step in (own, known)]
-                yield f"{name} is {found[0]}, and was {found[1]}"
-        elif not math.isclose(own, known, rel_tol=_SAME_STEP):
-            yield f"{name} is {own:g}, and was {known:g}"
+    for name, (now, before) in steps.items():
+        if not math.isclose(now or 0.0, before or 0.0, rel_tol=_SAME_STEP):
+            texts = ["not stated" if step is None else f"{step:g}" for step in (now, before)]
+            yield f"{name} is {texts[0]}, and was {texts[1]}"
 
 
-def _differences(begun: Predictor, flows: Flows) -> Iterator[str]:
-    """Channels and parameters whose scaling differs."""
-    mine, theirs = flows.normalizer, begun.normalizer
-    for place, (name, unit) in enumerate(zip(flows.spec.channels, flows.spec.units, strict=True)):
-        mean, std, mean0, std0 = (n[place] for n in (mine.mean, mine.std, theirs.mean, theirs.std))
-        factor = max(std / std0, std0 / std)
-        if factor > _ALIKE or abs(mean - mean0) > _ALIKE * std0:
+def _other_scaling(trained: Predictor, flows: Flows) -> Iterator[str]:
+    """Channels and parameters whose range differs from that of the earlier training."""
+    mine, theirs = flows.normalizer, trained.normalizer
+    numbers = zip(mine.mean, mine.std, theirs.mean, theirs.std, strict=True)
+    channels = zip(flows.spec.channels, flows.spec.units, numbers, strict=True)
+    for name, unit, (mean, std, mean0, std0) in channels:
+        if max(std / std0, std0 / std) > _ALIKE or abs(mean - mean0) > _ALIKE * std0:
             in_unit = "" if unit == "1" else f" {unit}"
             yield (
                 f"{name} has mean {mean:.3g} and standard deviation {std:.3g}{in_unit}, scaled by "
                 f"{mean0:.3g} and {std0:.3g}"
             )
-    for own, known in zip(flows.spec.parameters, begun.spec.parameters, strict=True):
-        if _is_beyond(own, known):
-            yield (
-                f"{own.name} is {own.lowest:g} to {own.highest:g}, and was {known.lowest:g} to "
-                f"{known.highest:g} in training"
-            )
-
-
-def _is_beyond(own: Parameter, known: Parameter) -> bool:
-    """Whether values of a parameter lie outside those of the earlier training."""
-    low, high, lowest, highest = own.lowest, own.highest, known.lowest, known.highest
-    if low is None or high is None or lowest is None or highest is None:
-        return False
-    slack = _MARGIN * ((highest - lowest) or abs(highest))
-    return low < lowest - slack or high > highest + slack
+    for now, before in zip(flows.spec.parameters, trained.spec.parameters, strict=True):
+        low, high, lowest, highest = now.lowest, now.highest, before.lowest, before.highest
+        if low is None or high is None or lowest is None or highest is None:
+            continue
+        slack = _MARGIN * ((highest - lowest) or abs(highest))
+        if low < lowest - slack or high > highest + slack:
+            training_range = f"{lowest:g} to {highest:g}"
+            yield f"{now.name} is {low:g} to {high:g}, and was {training_range} in training"

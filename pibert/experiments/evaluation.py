@@ -18,8 +18,8 @@ from pibert.evaluation.insight import insight
 from pibert.evaluation.rollouts import score_free_runs, score_rollouts, spread_starts
 from pibert.evaluation.scores import FORMAT, Scores, read_card, save_card, save_scores
 from pibert.evaluation.scoring import PICK_RULE, score_frames, sequences, vars_of
-from pibert.experiments.calibration import HOW_TO_STATE
 from pibert.experiments.flows import Flows
+from pibert.experiments.held_out import check_fields
 from pibert.experiments.run_folder import commit, samples_of, stage_logs, versions
 from pibert.inference import Predictor, load
 from pibert.inference.predictor import PRECISION
@@ -71,15 +71,20 @@ def evaluate(
         at_a_time: Most runs that shared the device while this one was trained; None: not known.
     """
     predictor = load(folder, device)
-    _refuse_other_flows(predictor, flows, folder)
+    check_fields(predictor.spec, flows, folder)
+    if not flows.split.test:
+        raise ValueError("expected a test split to evaluate on, found none; give it a share")
     window = Window(history=max(history or 0, predictor.history))
     if rollout is not None and rollout.steps:
         _refuse_long_rollout(flows, rollout.steps, window.history)
+    into = into or folder
+    into.mkdir(parents=True, exist_ok=True)
     samples = _samples(predictor, flows.split.test, flows, window)
     scored = score_frames(predictor, samples)
-    lead = window.history - predictor.history
-    own = _samples(predictor, _later(flows, lead), flows, Window(history=predictor.history))
-    seen, more = insight(predictor, samples, own, int(scored.arrays["picks/rows"][1]))
+    extra = window.history - predictor.history  # the same frames with the model's own history
+    later = [Segment(s.trajectory, s.start + extra, s.stop) for s in flows.split.test]
+    shorter = _samples(predictor, later, flows, Window(history=predictor.history))
+    seen, more = insight(predictor, samples, shorter, int(scored.arrays["picks/rows"][1]))
     arrays = scored.arrays | more
     card: dict[str, Any] = {
         "labels": labels or {},
@@ -100,17 +105,17 @@ def evaluate(
         "at_a_time": at_a_time,
         "commit": commit(),
         "versions": versions(),
-        "hardware": _device_name(device),
+        "hardware": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",
         "precision": PRECISION,
     }
     if rollout is not None and rollout.steps:
-        card["rollout"], found = _rollouts(predictor, flows, rollout, window.history)
-        arrays |= found
+        card["rollout"], more = _rollouts(predictor, flows, rollout, window.history)
+        arrays |= more
     if rollout is not None and rollout.free_run:
-        card["free_run"], found = _free_runs(predictor, flows, rollout, window.history)
-        arrays |= found
+        card["free_run"], more = _free_runs(predictor, flows, rollout, window.history)
+        arrays |= more
     scores = Scores(card, arrays)
-    save_scores(into or folder, scores)
+    save_scores(into, scores)
     return scores
 
 
@@ -127,7 +132,7 @@ def add_cost(folder: Path, into: Path, device: str) -> None:
 def identity_of(
     folder: Path, flows: Flows, history: int | None, rollout: RolloutPlan | None
 ) -> str:
-    """A hash: equal if the same weights are evaluated in the same way on the same flows."""
+    """Return a hash, equal if the same weights are evaluated in the same way on the same flows."""
     try:
         weights = read_json(folder / "model.json")["weights"]["sha256"]
     except (LookupError, TypeError):
@@ -149,14 +154,14 @@ def identity_of(
 
 
 def nmse_of(card: dict[str, Any]) -> float | None:
-    """The main score of a run: NMSE of all components, in physical units."""
+    """Return the main score of a run: NMSE of all components, in physical units."""
     entries, values = (card[what]["physical/pointwise"] for what in ("entries", "values"))
     pairs = zip(entries, values, strict=True)
     return next(v for e, v in pairs if (e["metric"], e["component"]) == ("nmse", "all"))
 
 
 def data_facts(flows: Flows, samples: Samples) -> dict[str, Any]:
-    """Facts that must agree between runs that are compared."""
+    """Return facts that must agree between runs that are compared."""
     split = {
         name: [list(segment) for segment in getattr(flows.split, name)]
         for name in ("train", "valid", "calibration", "test")
@@ -178,13 +183,13 @@ def data_facts(flows: Flows, samples: Samples) -> dict[str, Any]:
 
 
 def _filled_points(samples: Samples) -> int:
-    """Points of the test frames that were filled, not measured; they are not scored."""
-    found = 0
+    """Count points of the test frames that were filled, not measured; they are not scored."""
+    count = 0
     for piece in sequences(samples):
-        home, first = samples.locate(piece[0])
+        index, first = samples.locate(piece[0])
         begin = first + samples.window.history
-        found += count_filled(samples.trajectories[home], slice(begin, begin + len(piece)))[0]
-    return found
+        count += count_filled(samples.trajectories[index], slice(begin, begin + len(piece)))[0]
+    return count
 
 
 def _samples(
@@ -199,37 +204,15 @@ def _samples(
     )
 
 
-def _refuse_other_flows(predictor: Predictor, flows: Flows, folder: Path) -> None:
-    for what in ("channels", "units"):
-        mine, theirs = getattr(predictor.spec, what), getattr(flows.spec, what)
-        if mine != theirs:
-            raise ValueError(
-                f"{folder}: the model has {what} {mine}, the data have {theirs}; {HOW_TO_STATE}"
-            )
-    if predictor.spec.grid.shape != flows.spec.grid.shape:
-        raise ValueError(
-            f"{folder}: the model was trained on {predictor.spec.grid.shape} points, the data have "
-            f"{flows.spec.grid.shape}; bring them there with data.size"
-        )
-    mine, theirs = predictor.spec.dt, flows.spec.dt
-    if mine and theirs and abs(mine - theirs) > 1e-3 * mine:
-        raise ValueError(
-            f"{folder}: the model has time step dt = {mine:g}, the data have dt = {theirs:g}; use "
-            "data with its time step (stated with --dt), or every Nth frame with data.stride"
-        )
-    if not flows.split.test:
-        raise ValueError("expected a test split to evaluate on, found none; give it a share")
-
-
 def _refuse_long_rollout(flows: Flows, steps: int, history: int) -> None:
-    found = flows.longest("test")
-    if found < history + steps:
-        most = found - history
+    longest = flows.longest("test")
+    if longest < history + steps:
+        most = longest - history
         remedy = f"choose --rollout {most} or less" if most > 0 else "leave --rollout out"
         raise ValueError(
             f"--rollout {steps}: expected test flows of at least {history + steps} consecutive "
-            f"frames, {history} as input, found at most {found}; {remedy}, or give longer flows: "
-            "--data FILE"
+            f"frames, {history} as input, found at most {longest}; {remedy}, or give longer "
+            "flows: --data FILE"
         )
 
 
@@ -250,7 +233,7 @@ def refuse_short_flows(name: str, flows: Flows, history: int, rollout: RolloutPl
 def _rollouts(
     predictor: Predictor, flows: Flows, plan: RolloutPlan, history: int
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Rollouts, from the same true frames whatever the history of the model."""
+    """Score rollouts, from the same true frames whatever the history of the model."""
     window = Window(history=history, horizon=plan.steps)
     samples = _samples(predictor, flows.split.test, flows, window)
     scores = score_rollouts(predictor, samples, spread_starts(samples, plan.starts))
@@ -276,7 +259,7 @@ def _rollouts(
 def _free_runs(
     predictor: Predictor, flows: Flows, plan: RolloutPlan, history: int
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Runs to the end of each test flow: their statistics, and the true flow's sampling error."""
+    """Score free runs of each test flow: statistics, and the true flow's sampling error."""
     samples = _samples(predictor, flows.split.test, flows, Window(history=history))
     runs = score_free_runs(predictor, samples, plan.free_run)
     values = {
@@ -297,20 +280,15 @@ def _free_runs(
     return card, arrays
 
 
-def _later(flows: Flows, lead: int) -> tuple[Segment, ...]:
-    """The test split without its first frames."""
-    return tuple(Segment(s.trajectory, s.start + lead, s.stop) for s in flows.split.test)
-
-
 def _training(folder: Path) -> dict[str, Any]:
-    """Duration, samples seen and validation curve of each stage."""
-    found: dict[str, Any] = {}
+    """Return duration, samples seen and validation curve of each stage."""
+    stages: dict[str, Any] = {}
     for stage, lines in stage_logs(folder).items():
         epochs = [line for line in lines if line.get("kind") == "epoch"]
         start = next((line for line in lines if line.get("kind") == "start"), {})
         if epochs:
             seen = [samples_of(start, line) for line in epochs]
-            found[stage] = {
+            stages[stage] = {
                 "epochs": len(epochs),
                 "samples": None if None in seen else sum(filter(None, seen)),
                 "seconds": sum(line.get("seconds") or 0.0 for line in epochs),
@@ -319,17 +297,13 @@ def _training(folder: Path) -> dict[str, Any]:
                     (line["epoch"] for line in epochs if line.get("best")), default=0
                 ),
             }
-    return found
+    return stages
 
 
 def _recipe(predictor: Predictor) -> dict[str, Any]:
-    """What a model was trained with; empty if it was not trained, or it is unknown."""
+    """Return settings that a model was trained with; empty if it was not trained."""
     if isinstance(predictor.model, Reference):
         return {}
     provenance = predictor.card.get("provenance") or {}
     stated = provenance.get("experiment", {}).get("training", {})
     return {name: stated.get(name) for name in RECIPE}
-
-
-def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu"

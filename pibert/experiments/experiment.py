@@ -191,7 +191,7 @@ class Experiment:
     data: DataConfig
     model: ModelConfig = ModelConfig()
     seed: int = 0
-    """Of the weights, of the order of the samples, and of their random numbers."""
+    """Seed of the weights, the order of the samples, and their random numbers."""
     start: str | None = None
     """A run or model whose weights to start from."""
     start_scaling: Scaling = "start"
@@ -208,9 +208,9 @@ class Experiment:
     weights: Weights = Weights()
     """All three positive: joint training."""
     losses: LossWeights | None = None
-    """Of the supervised loss; the published ones of the model's preset if not given."""
+    """Weights of the supervised loss; the published ones of the model's preset if not given."""
     rollout: RolloutConfig = RolloutConfig()
-    """Of training."""
+    """Rollouts in training."""
     rollout_training: RolloutTraining | None = None
     """The stage that follows training, if it is given."""
     augmentation: Augmentation = Augmentation()

@@ -1,4 +1,4 @@
-"""The flows of an experiment: found or simulated, converted, split, and their statistics."""
+"""The flows of an experiment: read or simulated, converted, split, and their statistics."""
 
 import hashlib
 import math
@@ -51,12 +51,12 @@ class Flows:
     split: Split
     normalizer: Normalizer
     spec: FieldSpec
-    """That of a model for these flows."""
+    """The fields of a model for these flows."""
     source: dict[str, Any]
-    """Where they come from, as plain JSON."""
+    """Their origin, as plain JSON."""
 
     def samples(self, subset: str | Sequence[Segment], window: Window) -> Samples:
-        """The windows of a subset by name (``train``, ``valid`` ...), or of some segments."""
+        """Return the windows of a split by name (``train``, ``valid`` ...), or of segments."""
         segments = getattr(self.split, subset) if isinstance(subset, str) else tuple(subset)
         if not segments:
             raise ValueError(f"the {subset!r} split is empty; give it a share of the data")
@@ -69,38 +69,37 @@ class Flows:
         )
 
     def length(self, segment: Segment) -> int:
-        """Frames of a segment."""
+        """Return the number of frames of a segment."""
         index, start, stop = segment
         return (self.trajectories[index].num_frames if stop is None else stop) - start
 
     def longest(self, subset: str) -> int:
-        """Frames of the longest stretch of a subset without a gap in time; 0: it is empty."""
-        homes = (
-            (segment, self.trajectories[segment.trajectory])
-            for segment in getattr(self.split, subset)
-        )
-        pieces = (split_at_gaps(segment, home.time, home.spec.dt) for segment, home in homes)
-        return max((self.length(piece) for found in pieces for piece in found), default=0)
+        """Return the most consecutive frames of a subset without a gap in time; 0: it is empty."""
+        longest = 0
+        for segment in getattr(self.split, subset):
+            trajectory = self.trajectories[segment.trajectory]
+            for piece in split_at_gaps(segment, trajectory.time, trajectory.spec.dt):
+                longest = max(longest, self.length(piece))
+        return longest
 
     def labelled(self, share: float) -> tuple[Segment, ...]:
-        """A share of the training split: whole trajectories, or the start of the only one.
+        """Return a share of the training split: whole trajectories, or the start of the only one.
 
         A smaller share is a subset of a larger one.
         """
         train = self.split.train
         if len(train) == 1:
-            (index, start, stop), length = train[0], self.trajectories[train[0][0]].num_frames
-            end = length if stop is None else stop
-            return (Segment(index, start, start + max(1, round(share * (end - start)))),)
+            index, start, _ = train[0]
+            return (Segment(index, start, start + max(1, round(share * self.length(train[0])))),)
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).tolist()
         count = max(1, math.floor(share * len(train) + 0.5))
-        return tuple(train[place] for place in sorted(order[:count]))
+        return tuple(train[index] for index in sorted(order[:count]))
 
 
 def prepare(
     config: DataConfig, *, device: str = "cpu", on_progress: OnProgress | None = None
 ) -> Flows:
-    """The flows of a configuration, with the statistics of the training split.
+    """Return the flows of a configuration, with the statistics of the training split.
 
     Args:
         config: Which flows.
@@ -119,7 +118,7 @@ def prepare(
 def outline(
     config: DataConfig, *, device: str = "cpu", on_progress: OnProgress | None = None
 ) -> Flows:
-    """The flows of ``prepare`` without reading their fields: simulated and split, no statistics.
+    """Return the flows of ``prepare`` without reading their fields, and without statistics.
 
     For checks before other processes read them.
     """
@@ -131,7 +130,7 @@ def outline(
 
 
 def prepare_test(config: DataConfig, spec: FieldSpec, normalizer: Normalizer) -> Flows:
-    """Flows that are all in the test split of a model.
+    """Return flows that are all in the test split of a model.
 
     Args:
         config: Which flows, and how they were converted in training; its split is not used.
@@ -156,9 +155,9 @@ def _trajectories(
     trajectories = tuple(_converted(trajectory, config) for trajectory in recordings)
     if config.group_by:
         source["group_by"] = list(config.group_by)
-    if made := sorted({text for t in trajectories if (text := predicted_by(t.source))}):
-        source["predicted"] = made
-        warn(f"{path}: these flows are not ground truth, but {'; '.join(made)}")
+    if predicted := sorted({text for t in trajectories if (text := predicted_by(t.source))}):
+        source["predicted"] = predicted
+        warn(f"{path}: these flows are not ground truth, but {'; '.join(predicted)}")
     return trajectories, source
 
 
@@ -176,18 +175,18 @@ def _note_time_steps(trajectories: Sequence[Trajectory], spec: FieldSpec) -> Non
     """Warn if frames are not one time step apart, since a model learns a single step."""
     steps = {t.spec.dt: t.name for t in reversed(trajectories) if t.spec.dt is not None}
     if spec.dt is None and steps:
-        found = [f"{step:.6g} in {steps[step]!r}" for step in sorted({min(steps), max(steps)})]
-        found += [f"not stated in {t.name!r}" for t in trajectories if t.spec.dt is None][:1]
+        examples = [f"{step:.6g} in {steps[step]!r}" for step in sorted({min(steps), max(steps)})]
+        examples += [f"not stated in {t.name!r}" for t in trajectories if t.spec.dt is None][:1]
         warn(
-            f"the time step differs between trajectories ({', '.join(found)}): the model learns "
+            f"the time step differs between trajectories ({', '.join(examples)}): the model learns "
             "one step for all of them and states no time step; bring them to one with pibert "
             "convert --stride or --dt, or train on those that agree"
         )
     for trajectory in trajectories:
-        apart = trajectory.time.diff()
-        if trajectory.spec.dt is not None or len(apart) < 2:
+        intervals = trajectory.time.diff()
+        if trajectory.spec.dt is not None or len(intervals) < 2:
             continue
-        low, high = float(apart.min()), float(apart.max())
+        low, high = float(intervals.min()), float(intervals.max())
         if high > (1 + _SAME_STEP) * low:
             warn(
                 f"trajectory {trajectory.name!r}: its frames are not evenly spaced in time, but "
@@ -205,7 +204,7 @@ def cache_folder() -> Path:
 def _locate(
     config: DataConfig, device: str, on_progress: OnProgress | None
 ) -> tuple[Path, dict[str, Any]]:
-    """The file of the flows, simulated if needed, and what identifies it."""
+    """Return the file of the flows, simulated if needed, and what identifies it."""
     if config.path is not None:
         path = Path(config.path)
         return path, {"path": str(path), "fingerprint": _fingerprint(path)}
@@ -217,26 +216,26 @@ def _locate(
     code = recipe_hash(recipe)
     path = cache_folder() / f"{config.case}-{code}.h5"
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = generate(recipe, path, device=device, on_progress=on_progress)
+    diverged = generate(recipe, path, device=device, on_progress=on_progress).diverged
     source: dict[str, Any] = {"case": config.case, "preset": config.preset, "recipe_hash": code}
-    if made.diverged:
-        source["diverged"] = [flow.name for flow in made.diverged]
+    if diverged:
+        source["diverged"] = [flow.name for flow in diverged]
         warn(
-            f"{len(made.diverged)} of {recipe.samples} flows diverged in the simulation and are "
-            f"left out: {'; '.join(f'{flow.name} ({flow.reason})' for flow in made.diverged)}"
+            f"{len(diverged)} of {recipe.samples} flows diverged in the simulation and are left "
+            f"out: {'; '.join(f'{flow.name} ({flow.reason})' for flow in diverged)}"
         )
     return path, source
 
 
 def _fingerprint(path: Path) -> str | None:
-    """A hash of the name, length, and first and last megabyte of every file.
+    """Return a hash of the name, length, and first and last megabyte of every file.
 
-    Of a file, a folder or a pattern; None if there is no file, which the reader reports.
+    ``path`` is a file, a folder or a pattern. None: there is no file, which the reader reports.
     """
     block = 1 << 20
     base = path if path.exists() else path.parent
-    found = path.rglob("*") if path.is_dir() else expand_pattern(path)
-    files = [path] if path.is_file() else sorted(file for file in found if file.is_file())
+    entries = path.rglob("*") if path.is_dir() else expand_pattern(path)
+    files = [path] if path.is_file() else sorted(file for file in entries if file.is_file())
     if not files:
         return None
     digest = hashlib.sha256()
@@ -269,15 +268,15 @@ def _converted(trajectory: Trajectory, config: DataConfig) -> Trajectory:
 
 
 def _without_outliers(trajectory: Trajectory, noise: float) -> Trajectory:
-    """Outliers marked as not valid; this reads all frames."""
-    places = trajectory.spec.velocity
-    if places is None:
+    """Mark outliers as not valid; this reads all frames."""
+    velocity = trajectory.spec.velocity
+    if velocity is None:
         raise ValueError(
             "data.outlier_noise: outliers are looked for among the vectors (u, v), found channels "
             f"{list(trajectory.spec.channels)}"
         )
     known = trajectory.known()
-    flagged = flag_outliers(trajectory.read(channels=places), noise=noise, known=known)
+    flagged = flag_outliers(trajectory.read(channels=velocity), noise=noise, known=known)
     valid = torch.ones_like(known) if trajectory.valid is None else known
     return replace(trajectory, valid=valid & ~flagged)
 
@@ -290,19 +289,18 @@ def _split(trajectories: Sequence[Trajectory], config: DataConfig) -> Split:
         groups = _groups(trajectories, config.group_by)
         return split_trajectories(groups, config.shares, seed=config.split_seed)
     stated = [trajectory.local.get("split") for trajectory in trajectories]
-    unknown = sorted({str(own) for own in stated if own not in SPLITS})
-    if unknown:
+    if unknown := sorted({str(name) for name in stated if name not in SPLITS}):
         raise ValueError(
             f"the data state the splits {unknown} of some trajectories, expected one of "
             f"{', '.join(SPLITS)} for each; choose data.split = 'trajectory' or 'time'"
         )
     return Split(
-        *(tuple(Segment(i) for i, own in enumerate(stated) if own == name) for name in SPLITS)
+        *(tuple(Segment(i) for i, split in enumerate(stated) if split == name) for name in SPLITS)
     )
 
 
 def _groups(trajectories: Sequence[Trajectory], names: Sequence[str]) -> Sequence[Hashable]:
-    """Keys of trajectories that stay together: equal parameters, or each its own."""
+    """Return a key for each trajectory; those with equal keys stay together."""
     if not names:
         return range(len(trajectories))
     for trajectory in trajectories:
@@ -316,9 +314,11 @@ def _groups(trajectories: Sequence[Trajectory], names: Sequence[str]) -> Sequenc
 
 
 def as_hints(hints: dict[str, Any]) -> dict[str, Any]:
-    """Hints of a configuration file, lists as tuples; a single region may be a text."""
-    several = {
-        name: [v] if name in ("body", "mask") and isinstance(v, str) else v
-        for name, v in hints.items()
-    }
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in several.items()}
+    """Convert hints of a configuration file: lists become tuples; a region may be a text."""
+
+    def convert(name: str, value: Any) -> Any:
+        if name in ("body", "mask") and isinstance(value, str):
+            return (value,)
+        return tuple(value) if isinstance(value, list) else value
+
+    return {name: convert(name, value) for name, value in hints.items()}

@@ -24,7 +24,7 @@ _OF_METADATA = ("adversarial", "omitted", "boundary")
 
 
 def physics_notes(experiment: Experiment, flows: Flows, stage: Stage) -> tuple[str, ...]:
-    """Physics that the model could use on these flows and does not, as texts.
+    """Return notes on physics that the model could use on these flows and does not.
 
     Args:
         experiment: What is trained, and how.
@@ -32,7 +32,6 @@ def physics_notes(experiment: Experiment, flows: Flows, stage: Stage) -> tuple[s
         stage: ``train`` includes the pretraining of the experiment.
     """
     flows = with_family_of_model(experiment.model, flows)
-    spec = flows.spec
     stages = [experiment.pretraining_weights] if experiment.pretraining or stage != "train" else []
     stages += [experiment.weights] if stage == "train" else []
     reasons: dict[str, list[str]] = {}
@@ -40,16 +39,16 @@ def physics_notes(experiment: Experiment, flows: Flows, stage: Stage) -> tuple[s
         for feature, reason in _off(experiment, flows, weights):
             features = reasons.setdefault(reason, [])
             features += [feature] if feature not in features else []
-    notes = [
-        f"{', '.join(features)}: off, because {reason}" for reason, features in reasons.items()
-    ]
+    notes = [f"{', '.join(names)}: off, because {reason}" for reason, names in reasons.items()]
     if _uses_equations(experiment, stages):
-        notes += _inferred(flows)
-    return (*notes, *_incomplete(experiment, spec, stages))
+        # A family that was inferred, or lacks channels; _off covers flows without one.
+        stated = (t for t in flows.trajectories if t.spec.family is not None)
+        notes += sorted({note for trajectory in stated if (note := family_note(trajectory))})
+    return (*notes, *_incomplete(experiment, flows.spec, stages))
 
 
 def _uses_equations(experiment: Experiment, stages: list[Weights]) -> bool:
-    """Whether the model, its losses or its pretraining use the family of the flows."""
+    """Return whether the model, its losses or its pretraining use the family of the flows."""
     config, losses = _config(experiment), experiment.losses
     published = experiment.model.name == "pibert" and losses is None
     chosen = losses is not None and bool(losses.reg and (losses.div or losses.lap))
@@ -60,12 +59,6 @@ def _uses_equations(experiment: Experiment, stages: list[Weights]) -> bool:
         or (learns and (published or chosen))
         or any(weights.ecp for weights in stages)
     )
-
-
-def _inferred(flows: Flows) -> list[str]:
-    """Notes that the family was inferred, or lacks channels; ``_off`` covers flows without one."""
-    stated = (trajectory for trajectory in flows.trajectories if trajectory.spec.family is not None)
-    return sorted({note for trajectory in stated if (note := family_note(trajectory))})
 
 
 def _off(experiment: Experiment, flows: Flows, weights: Weights) -> Iterator[tuple[str, str]]:
@@ -101,7 +94,7 @@ def _off(experiment: Experiment, flows: Flows, weights: Weights) -> Iterator[tup
 
 
 def _incomplete(experiment: Experiment, spec: FieldSpec, stages: list[Weights]) -> Iterator[str]:
-    """What the residuals of the family lack."""
+    """Notes on what the residuals of the family lack."""
     config = _config(experiment)
     uses_residuals = getattr(config, "attention_bias", 0) or any(w.ecp for w in stages)
     if spec.family is None or not uses_residuals:

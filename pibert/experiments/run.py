@@ -33,6 +33,7 @@ from pibert.experiments.run_folder import (
     TRAINING,
     Stage,
     commit,
+    experiment_of,
     first_does,
     only_one,
     read_record,
@@ -65,7 +66,7 @@ class Finished:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """Of the best weights on the validation split, or of the last epoch of training."""
+        """Return the metrics of the best weights on the validation split, or of the last epoch."""
         return self.fitted.metrics
 
     @property
@@ -83,7 +84,7 @@ def run(
 ) -> Finished:
     """Run an experiment into a folder, or resume it if the folder holds it already.
 
-    Nothing is written before data, model and objectives have been made.
+    Nothing is written before data, model and objectives are ready.
 
     Args:
         experiment: What to do.
@@ -109,9 +110,9 @@ def _run_stages(
     fabric: Any,
     reporter: Reporter,
 ) -> Finished:
-    """Run the stages before the last one into folders of their own, and the last one into ``out``.
+    """Run all stages but the last one into subfolders, and the last one into ``out``.
 
-    Every stage is made before anything is written, so that one that cannot be made costs nothing.
+    Every stage is set up before anything is written, so that wrong settings cost nothing.
     """
     rolls = stage == "train" and experiment.rollout_training is not None
     last: Part = "rollouts" if rolls else stage
@@ -160,21 +161,18 @@ def resume(out: Path | str, *, reporter: Reporter | None = None) -> Finished:
             f"{out}: no run to resume, {path.name} is missing; "
             "start one with: pibert train --config FILE --out RUN"
         )
-    recorded = read_record(path)
-    experiment = config.parse(Experiment, recorded["experiment"])
-    # Paths of the experiment are relative to where the run was started.
-    started_in = Path(recorded.get("directory", "."))
-    with contextlib.chdir(started_in if started_in.is_dir() else "."):
-        return run(experiment, out, stage=recorded["stage"], reporter=reporter)
+    experiment, started_in = experiment_of(out)
+    with contextlib.chdir(started_in):
+        return run(experiment, out, stage=read_record(path)["stage"], reporter=reporter)
 
 
 def _flows_of_all(experiment: Experiment, fabric: Any, reporter: Reporter) -> Flows:
-    """The flows: the first process finds or simulates them, the others read the cache."""
+    """Prepare the flows: the first process may simulate them, the others read the cache."""
     device = str(fabric.device)
-    made = first_does(
+    flows = first_does(
         fabric, lambda: prepare(experiment.data, device=device, on_progress=reporter.simulated)
     )
-    return made or prepare(experiment.data, device=device)
+    return flows or prepare(experiment.data, device=device)
 
 
 def _fit(

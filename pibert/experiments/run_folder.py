@@ -32,15 +32,15 @@ def first_does(fabric: Any, work: Callable[[], T]) -> T | None:
 
     The first one raises the error, the others exit silently.
     """
-    made, refusal = None, None
+    result, refusal = None, None
     if fabric.is_global_zero:
         try:
-            made = work()
+            result = work()
         except (ValueError, OSError) as error:
             refusal = error
     if fabric.broadcast(refusal is not None):
         raise refusal if refusal is not None else SystemExit(2)
-    return made
+    return result
 
 
 def refuse_other(experiment: Experiment, out: Path, stage: Stage) -> None:
@@ -54,12 +54,13 @@ def refuse_other(experiment: Experiment, out: Path, stage: Stage) -> None:
             raise FileExistsError(f"{out} is not empty and no run; choose another folder")
         return
     stored = read_record(path)
-    # As it reads today: settings that are new since then have their defaults.
+    # Settings that are new since it was stored have their defaults.
     known = config.parse(Experiment, stored["experiment"], str(path))
-    there = {"experiment": config.as_plain(known), "stage": stored["stage"]}
-    if found := _differences(there, _asked(experiment, stage)):
+    former = {"experiment": config.as_plain(known), "stage": stored["stage"]}
+    if different := _differences(former, _asked(experiment, stage)):
         raise ValueError(
-            f"{out} holds another experiment: {found}; choose another folder, or remove this one"
+            f"{out} holds another experiment: {different}; choose another folder, or remove this "
+            "one"
         )
 
 
@@ -80,10 +81,11 @@ def record(
     refuse_other(experiment, out, stage)
     if path.exists():
         stored = read_record(path)
-        there = {key: stored.get(key, value) for key, value in facts.items()}
-        if found := _differences(there, dict(facts)):
+        former = {key: stored.get(key, value) for key, value in facts.items()}
+        if different := _differences(former, dict(facts)):
             raise ValueError(
-                f"{out} was run with other data or another start: {found}; choose another folder"
+                f"{out} was run with other data or another start: {different}; choose another "
+                "folder"
             )
         return
     out.mkdir(parents=True, exist_ok=True)
@@ -104,16 +106,16 @@ def _asked(experiment: Experiment, stage: Stage) -> dict[str, Any]:
     return {"experiment": config.as_plain(experiment), "stage": stage}
 
 
-def _differences(there: dict[str, Any], here: dict[str, Any]) -> str:
-    """Settings that differ, by dotted name; empty if there are none."""
+def _differences(former: dict[str, Any], asked: dict[str, Any]) -> str:
+    """Describe settings that differ, by dotted name; empty if there are none."""
     return "; ".join(
         f"{name.removeprefix('experiment.')} is {theirs!r} there and {mine!r} here"
-        for name, theirs, mine in config.differences(there, here)
+        for name, theirs, mine in config.differences(former, asked)
     )
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The content of a config.json."""
+    """Return the content of a config.json."""
     try:
         content = read_json(path)
         if not isinstance(content, dict) or not {"experiment", "stage"} <= set(content):
@@ -131,6 +133,20 @@ def read_record(path: Path) -> dict[str, Any]:
     return content
 
 
+def experiment_of(folder: Path) -> tuple[Experiment, Path]:
+    """Return the experiment of a run, and the directory that its paths are relative to."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{folder}: expected a run folder with config.json, which records the split of its "
+            "flows, found none; any model can be used on flows that it has not seen: --data FILE"
+        )
+    recorded = read_record(path)
+    started_in = Path(recorded.get("directory", "."))
+    experiment = config.parse(Experiment, recorded["experiment"], str(path))
+    return experiment, started_in if started_in.is_dir() else Path()
+
+
 @contextlib.contextmanager
 def only_one(out: Path) -> Iterator[None]:
     """Let one process, or group of them, at a time train into a folder."""
@@ -146,16 +162,16 @@ def only_one(out: Path) -> Iterator[None]:
 
 
 def versions() -> dict[str, str]:
-    """Of the installed packages that decide the numbers."""
-    found = {"pibert": __version__, "python": platform.python_version()}
+    """Return the versions of the installed packages that decide the numbers."""
+    installed = {"pibert": __version__, "python": platform.python_version()}
     for name in ("torch", "numpy", "lightning", "pytorch-lightning"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            installed[name] = importlib.metadata.version(name)
+    return installed
 
 
 def commit() -> str | None:
-    """The commit of the checkout, marked if there are changes; None outside of one."""
+    """Return the commit of the checkout, marked if there are changes; None outside of one."""
     root = Path(__file__).parents[2]
 
     def git(*words: str) -> str:
@@ -185,7 +201,7 @@ def _hardware(fabric: Any) -> dict[str, Any]:
 
 
 def unfinished(folder: Path) -> str | None:
-    """A note on a run that was stopped, or is still running; None if it is finished."""
+    """Return a note if a run was stopped or is still training."""
     if not all((folder / name).is_file() for name in ("config.json", FILE)):
         return None  # not a run, or one of a model fitted in closed form
     schedule = read_record(folder / "config.json").get("schedule") or {}
@@ -208,13 +224,13 @@ def unfinished(folder: Path) -> str | None:
 
 
 def _count(table: Any, name: str) -> int | None:
-    """An integer in a table of a file; None if there is none."""
+    """Return an integer of a file's table; None if there is none."""
     value = table.get(name) if isinstance(table, dict) else None
     return value if type(value) is int else None
 
 
 def stage_logs(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The lines of the logs of a run: of its stages, in their order."""
+    """Return the lines of the logs of a run by stage, in order."""
     paths = {"pretraining": folder / PRETRAINING / FILE, "training": folder / FILE}
     if (folder / TRAINING).is_dir():
         return {**stage_logs(folder / TRAINING), "rollouts": read_log(folder / FILE)}
@@ -226,24 +242,24 @@ _NEXT_FRAME = {"pretraining": None, "training": "reconstruction", "rollouts": "f
 
 
 def samples_of(start: Mapping[str, Any], line: Mapping[str, Any]) -> int | None:
-    """Samples of an epoch of a log, each as often as it calls the model; None: not known."""
+    """Return the samples of an epoch, each as often as it calls the model; None: not known."""
     size = start.get("samples_per_epoch")  # None in logs of earlier versions
     return None if size is None else int(size) * int(line.get("calls", 1))
 
 
 def curves_of(folder: Path) -> Iterator[dict[str, Any]]:
-    """The epochs of a run in the order of training, pretraining first.
+    """Return the epochs of a run in the order of training, pretraining first.
 
-    ``samples`` and ``elapsed`` (seconds) count from the beginning of the run, pretraining included.
-    A sample counts as often as it calls the model.
-    Losses are of the objective; ``valid_error`` is the standardised mean squared error of the next
-    frame on the validation split. None: not measured. ``best`` is 1 for the best epoch so far.
+    ``samples`` and ``elapsed`` (seconds) count from the beginning of the run, pretraining included;
+    a sample counts as often as it calls the model. Losses are of the objective; ``valid_error`` is
+    the standardised mean squared error of the next frame on the validation split. None: not
+    measured. ``best`` is 1 for the best epoch so far.
     """
     samples: int | None = 0
     elapsed = 0.0
     for stage, lines in stage_logs(folder).items():
-        start: dict[str, Any] = next((own for own in lines if own.get("kind") == "start"), {})
-        for line in (own for own in lines if own.get("kind") == "epoch"):
+        start: dict[str, Any] = next((line for line in lines if line.get("kind") == "start"), {})
+        for line in (line for line in lines if line.get("kind") == "epoch"):
             seen = samples_of(start, line)
             samples = None if samples is None or seen is None else samples + seen
             elapsed += line.get("seconds") or 0.0

@@ -1,4 +1,4 @@
-"""What a run will do, in lines of text, before it starts; and a note on what its scores rest on."""
+"""A description of a run before it starts, and a note on scores that rest on one flow."""
 
 from collections.abc import Iterator, Mapping
 
@@ -20,11 +20,11 @@ _OPTIMIZERS = {"muon": "Muon", "adamw": "AdamW"}
 
 
 def summarise(experiment: Experiment, stages: Mapping[Part, Setup], device: str) -> Iterator[str]:
-    """Model, flows and the schedule of each stage, a line each.
+    """Describe model, flows and the schedule of each stage, a line each.
 
     Args:
         experiment: What is run.
-        stages: What each stage consists of.
+        stages: The setup of each stage.
         device: Where it is computed.
     """
     setup = next(iter(stages.values()))
@@ -33,13 +33,13 @@ def summarise(experiment: Experiment, stages: Mapping[Part, Setup], device: str)
     weights = sum(parameter.numel() for parameter in setup.model.parameters())
     yield f"Model: {chosen.name}{preset}, {weights:,} parameters"
     yield f"Flows: {_flows(experiment, setup.flows)}"
-    for stage, own in stages.items():
-        if not isinstance(own.model, Reference):
-            yield describe_stage(experiment, stage, own, device)
+    for stage, setup in stages.items():
+        if not isinstance(setup.model, Reference):
+            yield describe_stage(experiment, stage, setup, device)
 
 
 def describe_stage(experiment: Experiment, stage: Part, setup: Setup, device: str) -> str:
-    """The schedule of a stage, on a line."""
+    """Describe the schedule of a stage in a line."""
     plan = setup.schedule
     samples = counted(len(setup.train), "sample")
     steps = setup.rollout.steps
@@ -53,16 +53,16 @@ def describe_stage(experiment: Experiment, stage: Part, setup: Setup, device: st
 
 
 def _flows(experiment: Experiment, flows: Flows) -> str:
-    """Number, source and split of the flows."""
+    """Describe number, source and split of the flows."""
     data = experiment.data
     source = data.path or f"{data.case} ({data.preset})"
     how = {"trajectory": "split by flow", "time": "split in time", "stated": "split as stated"}
-    found = {_PURPOSES[name]: getattr(flows.split, name) for name in SPLITS}
-    used = {purpose: segments for purpose, segments in found.items() if segments}
-    in_frames = any(segment.stop is not None for own in used.values() for segment in own)
+    subsets = {purpose: getattr(flows.split, name) for name, purpose in _PURPOSES.items()}
+    in_frames = any(segment.stop is not None for subset in subsets.values() for segment in subset)
     counts = ", ".join(
-        f"{purpose} {sum(map(flows.length, own)) if in_frames else len(own)}"
-        for purpose, own in used.items()
+        f"{purpose} {sum(map(flows.length, subset)) if in_frames else len(subset)}"
+        for purpose, subset in subsets.items()
+        if subset
     )
     unit = "frames: " if in_frames else ""
     gap = f"; {counted(data.guard, 'frame')} between them unused" if data.guard else ""
@@ -71,16 +71,16 @@ def _flows(experiment: Experiment, flows: Flows) -> str:
 
 
 def one_flow_note(flows: Flows) -> Note | None:
-    """A note that the scores rest on a single flow; None: on several."""
+    """Return a note if the scores rest on a single flow."""
     segments: tuple[Segment, ...] = flows.split.test or flows.split.valid
-    homes = {segment.trajectory for segment in segments}
-    if len(homes) != 1:
+    indices = {segment.trajectory for segment in segments}
+    if len(indices) != 1:
         return None
-    (home,) = homes
+    (index,) = indices
     which = "test" if flows.split.test else "validation"
-    text = f"the {which} scores rest on one flow only, {flows.trajectories[home].name!r}"
-    if any(segment.trajectory == home for segment in flows.split.train):
-        text += ", which also trains the model: they say little about other flows"
+    text = f"the {which} scores rest on one flow only, {flows.trajectories[index].name!r}"
+    if any(segment.trajectory == index for segment in flows.split.train):
+        text += ", which also trains the model: they show little about other flows"
         return Note("one-flow", text, "add flows to learn how well it does on new ones")
     remedy = "add flows, or see how much the scores change with another split: --set "
     return Note("one-flow", text, f"{remedy}data.split_seed=1")

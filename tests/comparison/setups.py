@@ -115,13 +115,13 @@ class MemoryWatcher:
 
     def simulated(self, done: int | float, total: int | None = None) -> None: ...
 
-    def update(self, job: Job, state: str, nmse: float | None = None) -> None:
-        self.states.setdefault(job, []).append(state)
-        if nmse is not None:
-            self.errors[job] = nmse
-
-    def update_trial(self, trial: Trial, state: str, error: float | None = None) -> None:
-        self.trials.setdefault(trial, []).append(state)
+    def update(self, item: Job | Trial, state: str, error: float | None = None) -> None:
+        if isinstance(item, Trial):
+            self.trials.setdefault(item, []).append(state)
+            return
+        self.states.setdefault(item, []).append(state)
+        if error is not None:
+            self.errors[item] = error
 
 
 def changed(scores: Scores, **facts: Any) -> Scores:

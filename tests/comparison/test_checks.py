@@ -32,7 +32,7 @@ def enter(carried: Carried, folder: Path) -> None:
     refuse_other_training(folder, carried.comparison.data["waves"], carried.flows)
 
 
-def test_a_run_enters_with_a_start_of_the_same_parts_or_of_other_flows(
+def test_a_run_enters_with_a_start_of_the_same_split_or_of_other_flows(
     carried: Carried, tmp_path: Path
 ) -> None:
     copy_of(carried, tmp_path / "same")
@@ -43,7 +43,7 @@ def test_a_run_enters_with_a_start_of_the_same_parts_or_of_other_flows(
         enter(carried, copy_of(carried, tmp_path / f"from-{name}", start=start))
 
 
-def test_what_the_first_of_several_starts_saw_counts(carried: Carried, tmp_path: Path) -> None:
+def test_the_first_of_several_starts_is_checked_too(carried: Carried, tmp_path: Path) -> None:
     copy_of(carried, tmp_path / "saw", parted={"split_seed": 7})
     copy_of(carried, tmp_path / "between", start="saw", source={"fingerprint": "0"})
     last = copy_of(carried, tmp_path / "last", start="between")
@@ -51,7 +51,7 @@ def test_what_the_first_of_several_starts_saw_counts(carried: Carried, tmp_path:
         enter(carried, last)
 
 
-def test_what_nobody_knows_does_not_enter(carried: Carried, tmp_path: Path) -> None:
+def test_a_run_of_unknown_provenance_does_not_enter(carried: Carried, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'gone'"):
         enter(carried, copy_of(carried, tmp_path / "orphan", start="gone"))
     silent = copy_of(carried, tmp_path / "silent")

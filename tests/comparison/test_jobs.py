@@ -24,7 +24,8 @@ def test_every_run_is_trained_evaluated_and_reported(carried: Carried) -> None:
     assert not carried.failed
     assert set(carried.watcher.states) == set(carried.comparison.jobs())
     for job, states in carried.watcher.states.items():
-        assert states[0] == "waiting" and states[-3:] == ["evaluating", "timing", "done"]
+        assert states[0] == "waiting"
+        assert states[-4:] == ["evaluating", "evaluated", "timing", "done"]
         card = read_card(job.folder(carried.out))
         assert card["labels"] == {"data": "waves", "model": job.candidate, "seed": job.seed}
         error = carried.watcher.errors[job]
@@ -45,7 +46,7 @@ def test_all_are_evaluated_on_frames_that_the_longest_history_allows(carried: Ca
         assert torch.equal(scores.arrays["rollout/frame"], frames[0].arrays["rollout/frame"])
 
 
-def test_what_is_done_is_neither_trained_nor_evaluated_again(
+def test_finished_runs_are_neither_trained_nor_evaluated_again(
     carried: Carried, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
     def never(*_: Any, **__: Any) -> Any:
@@ -69,7 +70,7 @@ def test_what_is_done_is_neither_trained_nor_evaluated_again(
     assert watcher.errors == carried.watcher.errors
 
 
-def test_damaged_scores_are_made_anew_and_another_plan_is_refused(
+def test_damaged_scores_are_computed_again_and_another_plan_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
     few = {name: candidate(name) for name in ("persistence", "training-mean")}
@@ -96,7 +97,7 @@ def test_damaged_scores_are_made_anew_and_another_plan_is_refused(
         carry_out(replace(plan, rollout=rollout), out, MemoryWatcher())
 
 
-def test_a_run_that_fails_is_reported_and_the_others_go_on(
+def test_a_run_that_fails_is_reported_and_the_others_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
     def explodes(model: Any, *given: Any, **options: Any) -> Any:
@@ -147,7 +148,7 @@ def test_a_run_that_failed_before_it_began_is_tried_again(
     assert not (job.folder(out) / "failure.txt").exists()
 
 
-def test_predictions_that_are_not_finite_fail_their_run_with_a_clear_word(
+def test_predictions_that_are_not_finite_fail_their_run(
     short: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = pibert.load
@@ -164,27 +165,11 @@ def test_predictions_that_are_not_finite_fail_their_run_with_a_clear_word(
     assert "expected finite predictions" in message and "samples 0 to" in message
 
 
-def test_it_is_noted_how_many_runs_shared_the_device(carried: Carried, tmp_path: Path) -> None:
-    epoch = '{"kind": "epoch", "epoch": 1, "seconds": 1.0}\n'
-    log = tmp_path / "log.jsonl"
-
-    def train(at_a_time: int, text: str) -> int | None:
-        with jobs._tracking_concurrency(tmp_path, at_a_time):
-            log.write_text(text)
-        return jobs._concurrent_runs(tmp_path)
-
-    assert train(2, "") == 1  # nothing was trained
-    assert train(3, epoch) == 3
-    assert train(1, epoch) == 3  # nothing was trained
-    assert train(2, 2 * epoch) == 3  # a part of it was trained beside two others
-    with pytest.raises(KeyboardInterrupt), jobs._tracking_concurrency(tmp_path, 5):
-        raise KeyboardInterrupt
-    assert train(1, 3 * epoch) == 5  # begun beside four others, and ended alone
-    log.unlink()
-    assert train(1, epoch) == 1  # trained anew
-    for damaged in (b"", b"many", b"-2", b"\xff"):
+def test_the_largest_number_of_runs_on_a_device_is_stored(carried: Carried, tmp_path: Path) -> None:
+    assert [jobs._note_sharing(tmp_path, count) for count in (1, 3, 2)] == [1, 3, 3]
+    for damaged in (b"", b"many", b"\xff"):
         (tmp_path / jobs.CONCURRENCY).write_bytes(damaged)
-        assert train(2, 2 * epoch) is None  # the run goes on; what was, nobody knows
+        assert jobs._note_sharing(tmp_path, 2) is None
     runs = {(own["model"], own["seed"]): own for own in carried.results["runs"]}
     assert runs["pibert", 3]["at_a_time"] == 1 and runs["pibert", 3]["shared_device"] is False
     for count, shared in ((4, True), (1, False), (None, None)):

@@ -68,7 +68,7 @@ def test_a_rollout_of_a_published_benchmark_starts_at_the_first_frame_of_every_t
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_models_are_given_all_that_they_can_take_and_only_parts_of_some_are_pretrained(
+def test_models_get_all_inputs_that_they_support_and_few_are_pretrained(
     name: str,
 ) -> None:
     for key, candidate in PRESETS[name].candidates.items():

@@ -110,7 +110,7 @@ def repeated(scores: Scores, conditions: int) -> Scores:
         (partial(repeated, conditions=4), 1.9, "blocks of 6 frames"),
     ],
 )
-def test_intervals_are_over_conditions_or_blocks_longer_than_the_flow_remembers(
+def test_intervals_resample_conditions_or_blocks_of_several_correlation_times(
     change: Callable[[Scores], Scores],
     correlation: float | None,
     method: str,
@@ -183,7 +183,7 @@ def test_the_table_is_the_list_of_records(carried: Carried) -> None:
                 assert row[key] == ("" if value is None else str(value))
 
 
-def test_results_say_what_they_are_of(carried: Carried, tmp_path: Path) -> None:
+def test_results_state_data_runs_and_training(carried: Carried, tmp_path: Path) -> None:
     results = read_results(carried.out)
     assert results == json.loads(json.dumps(carried.results))
     (facts,) = results["data"].values()
@@ -235,14 +235,6 @@ def test_runs_evaluated_on_other_frames_are_refused(pair: dict[Job, Scores]) -> 
     pair[second] = replace(pair[second], arrays=dict(pair[second].arrays) | frames)
     with refused("fno2d-1", "persistence-3", "frames"):
         refuse_unlike(pair)
-
-
-def test_a_folder_without_results_says_so(tmp_path: Path) -> None:
-    with refused("run the comparison first", error=FileNotFoundError):
-        read_results(tmp_path)
-    (tmp_path / "results.json").write_text('{"format": 99}')
-    with refused("format 1", 99):
-        read_results(tmp_path)
 
 
 def test_every_epoch_of_every_run_has_a_row(carried: Carried) -> None:

@@ -99,7 +99,7 @@ def test_trials_have_equal_budgets_anneal_within_them_and_count_by_their_best_ep
             assert (trial["epoch"], trial["valid_error"]) == (best["epoch"], best["valid_error"])
 
 
-def test_results_tell_rate_and_optimizer_of_every_run(tuned: Tuned) -> None:
+def test_results_state_rate_and_optimizer_of_every_run(tuned: Tuned) -> None:
     with (tuned.out / "results.csv").open() as file:
         rows = {(r["model"], r["optimizer"], r["learning_rate"]) for r in csv.DictReader(file)}
     assert rows == {
@@ -107,7 +107,7 @@ def test_results_tell_rate_and_optimizer_of_every_run(tuned: Tuned) -> None:
     }  # fmt: skip
 
 
-def test_what_is_done_is_not_tried_again(
+def test_finished_trials_are_not_repeated(
     tuned: Tuned, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
     def never(*_: Any, **__: Any) -> Any:
@@ -143,18 +143,16 @@ def test_the_test_split_is_not_used_in_the_choice(tmp_path: Path, quick: None) -
     assert found[0] == found[1]
 
 
-def test_a_killed_comparison_goes_on_within_the_trial_that_it_was_in(
-    tmp_path: Path, quick: None
-) -> None:
+def test_a_killed_comparison_resumes_within_its_trial(tmp_path: Path, quick: None) -> None:
     plan = only(plan_of(tmp_path, HOPELESS, GOOD), "fno2d")
     first, second = all_trials(plan)
     flows = prepare(plan.data["waves"])
     whole = perform(plan, second, tmp_path / "whole", flows)
 
     class Killer(MemoryWatcher):
-        def update_trial(self, trial: Trial, state: str, error: float | None = None) -> None:
-            super().update_trial(trial, state, error)
-            if trial == second and state == "training 75 %":
+        def update(self, item: Job | Trial, state: str, error: float | None = None) -> None:
+            super().update(item, state, error)
+            if item == second and state == "training 75 %":
                 raise KeyboardInterrupt
 
     out = tmp_path / "out"
@@ -170,7 +168,7 @@ def test_a_killed_comparison_goes_on_within_the_trial_that_it_was_in(
     assert json.loads(begun.read_text()) == whole
 
 
-def test_a_trial_that_diverges_loses_and_is_not_tried_again(tmp_path: Path, quick: None) -> None:
+def test_a_trial_that_diverges_loses_and_is_not_repeated(tmp_path: Path, quick: None) -> None:
     plan, out = only(plan_of(tmp_path, GOOD, EXPLOSIVE), "fno2d"), tmp_path / "out"
     assert carry_out(plan, out, MemoryWatcher()) == {}
     (record,) = gather(plan, out, {})["tuning"]
@@ -183,7 +181,7 @@ def test_a_trial_that_diverges_loses_and_is_not_tried_again(tmp_path: Path, quic
     assert set(map(tuple, again.trials.values())) == {("waiting", "done"), ("waiting", "diverged")}
 
 
-def test_a_model_all_of_whose_trials_diverge_fails_and_the_others_go_on(
+def test_a_model_whose_trials_all_diverge_fails_and_the_others_continue(
     tmp_path: Path, quick: None
 ) -> None:
     plan, out = only(plan_of(tmp_path, EXPLOSIVE, 10 * EXPLOSIVE), "fno2d"), tmp_path / "out"
@@ -241,9 +239,3 @@ def test_several_processes_choose_what_one_does(tuned: Tuned, tmp_path: Path) ->
     results = gather(plan, tmp_path, {})
     for mine, theirs in zip(results["tuning"], tuned.results["tuning"], strict=True):
         assert mine["chosen"]["learning_rate"] == theirs["chosen"]["learning_rate"]
-
-
-@pytest.mark.parametrize("text", ["", "[1]", "[" * 10_000])
-def test_a_damaged_result_counts_as_none(text: str, tmp_path: Path) -> None:
-    (tmp_path / trials.FILE).write_text(text)
-    assert trials._read(tmp_path) is None

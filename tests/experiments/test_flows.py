@@ -43,7 +43,7 @@ def test_statistics_are_those_of_the_training_trajectories(tmp_path: Path) -> No
     assert flows.spec.parameters[0].mean == pytest.approx(logs.mean().item(), abs=1e-6)
 
 
-def test_notes_of_the_reader_are_told_of_other_programs_files(tmp_path: Path) -> None:
+def test_notes_of_the_reader_are_reported_for_files_of_other_programs(tmp_path: Path) -> None:
     """Units, calibration and time step that are assumed or missing, as convert tells them."""
     folder = tmp_path / "run"
     folder.mkdir()
@@ -96,13 +96,13 @@ def test_time_steps_that_differ_are_reported(tmp_path: Path, other: float | None
             assert prepare(config).spec.dt is None
 
 
-def test_a_smaller_share_of_labels_is_a_part_of_a_larger_one(tmp_path: Path) -> None:
+def test_a_smaller_share_of_labels_is_a_subset_of_a_larger_one(tmp_path: Path) -> None:
     flows = prepare(save(tmp_path))
     few, half, all_ = (set(flows.labelled(share)) for share in (0.2, 0.5, 1.0))
     assert (len(few), len(half)) == (1, 3) and few < half < all_ == set(flows.split.train)
 
 
-def test_the_split_of_the_data_is_taken_where_they_state_one(tmp_path: Path) -> None:
+def test_a_stated_split_is_used(tmp_path: Path) -> None:
     parts = ["test", "train", "valid", "train"]
     flows = [make_trajectory(f"t{i}", local={"split": p}) for i, p in enumerate(parts)]
     write(tmp_path / "flows.h5", flows)

@@ -82,7 +82,7 @@ def test_regularisers_without_their_common_factor_are_reported_as_off(tmp_path: 
         assert not physics_notes(experiment("unet", losses=losses), flows, "train")
 
 
-def test_what_is_off_without_a_family_is_named_with_the_remedy(tmp_path: Path) -> None:
+def test_physics_that_is_off_without_a_family_is_named_with_the_remedy(tmp_path: Path) -> None:
     flows = flows_of(tmp_path, None, "u", "v")
     (note,) = physics_notes(experiment(), flows, "train")
     assert note.startswith("the attention bias, the divergence and Laplacian regularisers: off")

@@ -37,7 +37,7 @@ def test_too_few_trajectories_are_split_in_time_and_that_is_reported(tmp_path: P
     assert "1 flow" in notes[0] and "data.split" in notes[0]
 
 
-def test_what_the_user_sets_stays(tmp_path: Path) -> None:
+def test_settings_of_the_user_are_kept(tmp_path: Path) -> None:
     settings = ["data.guard=7", "training.epochs=3", "training.batch_size=5", "model.preset=base"]
     path = recording(tmp_path, trajectories=1, frames=150)
     experiment, notes = recipe_for(path, settings)

@@ -55,7 +55,7 @@ def same(a: Path, b: Path) -> bool:
     return all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-def test_the_stage_goes_on_from_the_training_on_single_steps(
+def test_rollout_training_starts_from_the_training_on_single_steps(
     whole: Finished, tmp_path: Path
 ) -> None:
     run(replace(EXPERIMENT, rollout_training=None), tmp_path / "single")

@@ -91,7 +91,7 @@ def homes(samples: Samples) -> set[int]:
     return {samples.locate(number)[0] for number in range(len(samples))}
 
 
-def test_every_part_of_the_data_goes_where_it_belongs(go: Go, tmp_path: Path) -> None:
+def test_splits_are_used_for_their_purpose_alone(go: Go, tmp_path: Path) -> None:
     (call,) = go("a")
     flows = prepare(tiny(tmp_path).data)
     parts = {
@@ -150,7 +150,7 @@ def stretched(factor: float) -> Callable[[Trajectory], Trajectory]:
     return change
 
 
-def test_a_scaling_that_does_not_fit_new_data_is_told_and_can_be_replaced(
+def test_a_scaling_that_does_not_fit_new_data_is_reported_and_can_be_replaced(
     go: Go, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     go("first", *stored(tmp_path, scaled(1.0, 100.0)))
@@ -172,7 +172,7 @@ def test_a_scaling_that_does_not_fit_new_data_is_told_and_can_be_replaced(
         tiny(tmp_path, "start_scaling=data")
 
 
-def test_a_model_goes_on_with_the_family_that_it_began_with(go: Go, tmp_path: Path) -> None:
+def test_a_model_keeps_its_family_when_trained_further(go: Go, tmp_path: Path) -> None:
     go("stated", *stored(tmp_path, of_family("incompressible")))
     with pytest.warns(InputWarning, match="no PDE family; that of .*'incompressible'"):
         go("goes on", f"start={tmp_path / 'stated'}", *stored(tmp_path, of_family(None)))
@@ -210,7 +210,7 @@ def test_another_time_step_or_spacing_than_that_of_the_start_is_reported(
         go("other", start, *stored(tmp_path, stretched(2.0)))
 
 
-def test_another_model_to_start_from_is_noticed_when_a_run_goes_on(go: Go, tmp_path: Path) -> None:
+def test_resuming_with_another_start_is_refused(go: Go, tmp_path: Path) -> None:
     go("pre", "pretraining_weights.ecp=0", stage="pretrain")
     go("tuned", f"start={tmp_path / 'pre'}")
     go("tuned", f"start={tmp_path / 'pre'}")

@@ -35,7 +35,7 @@ VALID = {"loss": 1.0}
         (32, 1, None, {"patience": 10}, False),  # nothing is validated, so nothing stops it
     ],
 )
-def test_only_a_run_that_was_stopped_says_how_far_it_came_and_how_to_go_on(
+def test_only_a_stopped_run_gets_a_note_on_how_to_resume_it(
     tmp_path: Path, epochs: int, best: int, valid: Any, schedule: dict[str, Any], finished: bool
 ):
     assert unfinished(tmp_path) is None

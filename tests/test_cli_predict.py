@@ -297,7 +297,11 @@ def test_impossible_predictions_are_refused_in_one_line(tmp_path: Path, model: P
         ("predict", short, "--model", two, "--out", out): "the 2 consecutive frames",
         ("rollout", blind, *given, "--start", 2): "start from another",
         ("rollout", other, *given): "['u', 'v']",
-        ("rollout", empty, *given): "at least one frame, found none",
+        (
+            "rollout",
+            empty,
+            *given,
+        ): "'time' must be a list of one or more finite values, found none",
     }
     for words, named in refusals.items():
         assert named in refusal(*words)

@@ -165,5 +165,6 @@ def _pack_bits(mask: Tensor) -> str:
 
 def _unpack_bits(text: str, shape: tuple[int, int]) -> Tensor:
     packed = np.frombuffer(base64.b64decode(text), np.uint8)
-    bits = np.unpackbits(packed, count=shape[0] * shape[1], bitorder="little")
+    # A slice, not ``count``, which would allocate what a hostile shape asks for.
+    bits = np.unpackbits(packed, bitorder="little")[: shape[0] * shape[1]]
     return torch.from_numpy(bits.reshape(shape).astype(bool))

@@ -276,7 +276,8 @@ class Parser:
     def axis(self, key: str) -> np.ndarray:
         values: np.ndarray = self.dataset(key, np.float64)[...]
         if values.ndim != 1 or not values.size or not np.isfinite(values).all():
-            raise self.fail(f"{key!r} must be a list of finite values, found shape {values.shape}")
+            found = f"shape {values.shape}" if values.size else "none"
+            raise self.fail(f"{key!r} must be a list of one or more finite values, found {found}")
         return values
 
     def uniform_step(self, name: str, key: str, axis: np.ndarray) -> float:

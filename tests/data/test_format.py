@@ -337,7 +337,7 @@ BROKEN: list[tuple[Change, str]] = [
     (swap("time", np.array([0, 0.05, 0.1, 0.15, 0.2, 0.26])), "'time' are not dt = 0.05"),
     (
         swap("time", np.array([0, 0.05, 0.1, np.nan, 0.2, 0.25])),
-        "'time' must be a list of finite values",
+        "'time' must be a list of one or more finite values",
     ),
     (swap("x", np.geomspace(0.1, 1, 7)), "'x' are not uniformly dx = 0.1 apart; resample"),
     (swap("body", np.zeros((7, 5), np.uint8)), r"body mask .*\(5, 7\) or \(6, 5, 7\)"),

@@ -29,7 +29,8 @@ def compare(
     preset: Annotated[
         str | None,
         option(
-            "Use a preset: demo (the default), tour or quick; on a GPU also cylinder, fsi or jet.",
+            "Use a preset: demo (the default), tour or quick; on a GPU also cylinder, fsi, jet, "
+            "apebench-kolmogorov or fno-navier-stokes.",
             autocompletion=complete_comparison,
         ),
     ] = None,

@@ -550,6 +550,8 @@ def rollout(data: DatasetResults) -> Table | None:
         column(f"diverged at {steps} ↓", steps, "diverged", "lower", percent),
         column("stable horizon [frames] ↑", None, "stable_horizon", "higher"),
         column("stable to the end ↑", None, "stable_to_end", "higher", percent),
+        column("relative L2 ↓", None, "rel_l2", "lower"),
+        column("nRMSE ↓", None, "nrmse", "lower"),
     ]
     time = "" if data.spec.dt is None else f" ({data.spec.dt:g} apart)"
     starts = next((run["rollout"]["starts"] for run in data.runs if "rollout" in run), 0)
@@ -557,7 +559,9 @@ def rollout(data: DatasetResults) -> Table | None:
         f"Each model continues from true frames with its own predictions: {starts} starts spread "
         f"over the test split, lead times in frames{time}. A rollout is stable until its squared "
         "error exceeds half the variance of the flow in time; a rollout that is stable to the end "
-        "counts with all its frames, so its horizon is a lower bound. Bold: best of the column."
+        "counts with all its frames, so its horizon is a lower bound. Relative L2: over all frames "
+        "of a rollout, mean over starts, as in the FNO paper. nRMSE: mean over starts, geometric "
+        "mean over lead times, as in APEBench. Bold: best of the column."
     )
     return table_of(data, "rollout", "Rollout", caption, columns)
 

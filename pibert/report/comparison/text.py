@@ -242,7 +242,8 @@ def data_facts(data: DatasetResults) -> Facts:
     if filled := info.get("filled_points"):
         facts.insert(3, ("Filled points", f"{integer(filled)} in the test frames, not scored"))
     if set(spec.units) == {"1"}:
-        facts.insert(4, ("Units", "dimensionless: velocity over the reference velocity"))
+        scale = ": velocity over the reference velocity" if spec.velocity else ""
+        facts.insert(4, ("Units", f"dimensionless{scale}"))
     return facts
 
 

@@ -275,12 +275,15 @@ def require_file_name(out: Path) -> None:
 
 def require_native_name(out: Path) -> None:
     """Raise for a folder, and for a name that promises another format than PIBERT's own."""
+    from pibert.data.writers import WRITERS
+
     require_file_name(out)
     if out.suffix.lower() not in (".h5", ".hdf5"):
+        others = ", ".join(suffix for suffix in WRITERS if suffix != ".h5")
         raise ValueError(
             f"{out}: expected a name that ends in .h5, found {out.suffix or repr(out.name)}: this "
-            "command writes PIBERT's own format (HDF5); predict, rollout and fill also write .nc, "
-            ".pvd, .xdmf"
+            f"command writes PIBERT's own format (HDF5); predict, rollout and fill also write "
+            f"{others}"
         )
 
 

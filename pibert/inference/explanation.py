@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from pibert.fields import FieldSpec, Normalizer
 from pibert.fields.equations import has_equations, residual_sizes
 from pibert.inference.model_input import ModelInput
-from pibert.models.attention import Attention, Block
+from pibert.models.attention import Block
 from pibert.models.pibert import PIBERT
 from pibert.models.pibert_mr import PIBERTMR
 from pibert.notes import Note
@@ -148,26 +148,6 @@ def _spread(tokens: Float[Tensor, "b ty tx"], x: Tensor, patch: int) -> Float[Te
     return points[:, : x.shape[-2], : x.shape[-1]]
 
 
-def attention_weights(
-    attention: Attention, x: Float[Tensor, "b n d"], bias: Tensor | None = None
-) -> Float[Tensor, "b h n n"]:
-    """Each query's weights of all keys, which the fused kernels do not return.
-
-    Args:
-        attention: Of a block.
-        x: What the attention sees: tokens after the block's first norm.
-        bias: On the logits, as the attention takes it.
-    """
-    b, n, d = x.shape
-    width = d // attention.heads
-    qkv = attention.qkv(x).view(b, n, 3, attention.heads, width).permute(2, 0, 3, 1, 4)
-    q, k = qkv[0], qkv[1]
-    logits = (q * width**-0.5) @ k.mT
-    if bias is not None:
-        logits = logits + (bias[:, None, None, :] if bias.ndim == 2 else bias)
-    return logits.softmax(-1)
-
-
 def attention_maps(
     model: TokenModel,
     x: Float[Tensor, "b c y x"],
@@ -198,7 +178,7 @@ def attention_maps(
     def record(block: nn.Module, inputs: tuple[Tensor, Tensor | None]) -> None:
         assert isinstance(block, Block)
         tokens, bias = inputs
-        weights = attention_weights(block.attention, block.norm_attention(tokens), bias).mean(1)
+        weights = block.attention.weights(block.norm_attention(tokens), bias).mean(1)
         layers["received"].append(weights.mean(1))
         if token is not None:
             layers["attention"].append(weights[sample, token])

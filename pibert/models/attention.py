@@ -98,6 +98,18 @@ class Attention(nn.Module):
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=dense)
         return self.out(mixed.transpose(1, 2).reshape(b, n, d))
 
+    def weights(
+        self, x: Float[Tensor, "b n d"], bias: Tensor | None = None
+    ) -> Float[Tensor, "b h n n"]:
+        """Return each query's weights of all keys, which the fused kernels do not return."""
+        b, n, d = x.shape
+        width = d // self.heads
+        q, k, _ = self.qkv(x).view(b, n, 3, self.heads, width).permute(2, 0, 3, 1, 4)
+        logits = (q * width**-0.5) @ k.mT
+        if bias is not None:
+            logits = logits + (bias[:, None, None, :] if bias.ndim == 2 else bias)
+        return logits.softmax(-1)
+
 
 class Block(nn.Module):
     """A pre-norm transformer block."""

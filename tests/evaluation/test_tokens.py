@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pibert.evaluation.tokens import fourier_weight_rms, token_diagnostics, token_errors
-from pibert.inference.explanation import attention_weights
 from pibert.models.fourier import FourierBranch
 from tests.helpers import randomise, tiny_model, tiny_spec
 
@@ -35,9 +34,7 @@ def test_attention_maps_are_rows_and_column_means_of_the_weights() -> None:
     model.eval().blocks[1].register_forward_pre_hook(lambda _, seen: inputs.append(seen))
     model.encode(x, parameters, mask)
     block = model.blocks[1]
-    weights = attention_weights(
-        block.attention, block.norm_attention(inputs[0][0]), inputs[0][1]
-    ).mean(1)
+    weights = block.attention.weights(block.norm_attention(inputs[0][0]), inputs[0][1]).mean(1)
     assert found["attention"].shape == found["received"].shape == (3, 2, 4, 6)
     query = found["query"][:, 0] * 6 + found["query"][:, 1]
     rows = weights[torch.arange(3), query]

@@ -74,11 +74,11 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     flows: dict[str, Trajectory] = {}
     for title, members in groups.items():
         file = next(iter(members.values()))
-        table = _read_series(members, hints)
-        columns, noticed = _columns(file, table, hints)
+        table, numbered = _read_series(members, hints)
+        columns, noticed = _columns(file, table, numbered, hints)
         for name, parameters in _flows(title, columns).items():
             try:
-                flow, more = _trajectory(name, file, columns, parameters, table, hints)
+                flow, more = _trajectory(name, file, columns, parameters, table, numbered, hints)
             except SourceError as error:
                 raise SourceError(f"{file}: {error}") from error
             flows[name] = flow
@@ -88,12 +88,15 @@ def open_recordings(path: Path, hints: Hints = Hints()) -> Recordings:
     return Recordings(kind="table", path=path, names=tuple(flows), load=load, notes=tuple(notes))
 
 
-def _read_series(members: Mapping[int, Path], hints: Hints) -> Table:
-    """Read the files of a flow as one table; without a time it gets a column of frame numbers."""
+def _read_series(members: Mapping[int, Path], hints: Hints) -> tuple[Table, bool]:
+    """Read the files of a flow as one table, and return whether they are numbered frames.
+
+    Files without a time get a last column of frame numbers.
+    """
     tables = {number: read_columns(file) for number, file in members.items()}
     first = next(iter(tables.values()))
     if len(tables) == 1:
-        return first
+        return first, False
     for number, table in tables.items():
         if [*map(split_unit, table.names)] != [*map(split_unit, first.names)]:
             raise SourceError(
@@ -103,22 +106,23 @@ def _read_series(members: Mapping[int, Path], hints: Hints) -> Table:
             )
     values = np.concatenate([table.values for table in tables.values()])
     if "t" in name_columns(next(iter(members.values())), first.names, hints.channels):
-        return replace(first, values=values)
+        return replace(first, values=values), False
     # Evenly numbered files have no gaps.
     steps = {later - number for number, later in pairwise(tables)}
     step = min(steps) if len(steps) == 1 else 1
     frames = [(number - min(tables)) // step for number in tables]
     column = np.repeat(frames, [len(table.values) for table in tables.values()])
-    return replace(
-        first, names=(*first.names, _FRAME_NUMBER), values=np.column_stack([values, column])
-    )
+    names, values = (*first.names, _FRAME_NUMBER), np.column_stack([values, column])
+    return replace(first, names=names, values=values), True
 
 
-def _columns(path: Path, table: Table, hints: Hints) -> tuple[list[_Column], list[str]]:
+def _columns(
+    path: Path, table: Table, numbered: bool, hints: Hints
+) -> tuple[list[_Column], list[str]]:
     """Return the columns with a known name, and notes on the others."""
     names = name_columns(path, table.names, hints.channels)
     columns, others, notes = [], [], []
-    if not table.named and len(names) >= 4 and not set("xyuv") & set(hints.channels):
+    if not table.named and len(names) - numbered >= 4 and not set("xyuv") & set(hints.channels):
         names[:4] = "xyuv"
         notes.append("the columns have no names; the first four were read as x, y, u, v")
     for text, name, values in zip(table.names, names, table.values.T, strict=True):
@@ -139,8 +143,10 @@ def _check_field(path: Path, table: Table, columns: list[_Column]) -> None:
     plane = "x" in by_name and "y" in by_name and any(name not in "xyzt" for name in by_name)
     if plane and not table.named:
         # Four columns of curves look like scattered points, but never like a grid.
+        time = by_name.get("t", np.zeros(len(table.values)))
+        x, y = (by_name[axis][time == time[0]] for axis in "xy")
         try:
-            plane = find_lattice(path.name, by_name["x"], by_name["y"]) is not None
+            plane = find_lattice(path.name, x, y) is not None
         except SourceError:
             plane = False
     if not plane:
@@ -176,6 +182,7 @@ def _trajectory(
     columns: list[_Column],
     parameters: Mapping[str, float],
     table: Table,
+    numbered: bool,
     hints: Hints,
 ) -> tuple[Trajectory, tuple[str, ...]]:
     axes = {column.name: column.values for column in reversed(columns)}  # the first of each name
@@ -195,7 +202,6 @@ def _trajectory(
     notes: tuple[str, ...] = ()
     if time is not None and times is None:
         x, y, fields, times = _by_time(x, y, time, fields)
-    numbered = table.names[-1] == _FRAME_NUMBER
     if numbered and times is not None:
         if (np.diff(times) == 1).all():
             times = None  # frame numbers are no times

@@ -134,6 +134,28 @@ def test_numbered_files_state_no_time_step(tmp_path: Path) -> None:
     assert timed.time.tolist() == [1.0, 3.0, 6.0] and timed.time_unit == "ms"
 
 
+def test_numbered_files_without_names_are_frames(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        (tmp_path / f"f_{number}.txt").write_text(text_of([X, Y, X + number, Y], " "))
+    (flow,) = open_recordings(tmp_path)
+    assert flow.spec.channels == ("u", "v") and flow.num_frames == 3
+    assert flow.read()[:, 0, 0, 0].tolist() == [1.0, 2.0, 3.0]
+    for number in (1, 2, 3):  # the frame number does not count as a column
+        (tmp_path / f"f_{number}.txt").write_text(text_of([X, Y, X + number], " "))
+    with pytest.raises(SourceError, match="a table of curves"):
+        open_recordings(tmp_path)
+
+
+def test_a_time_counted_in_frames_is_not_read_as_seconds(tmp_path: Path) -> None:
+    x, y, t = np.tile(X, 3), np.tile(Y, 3), np.repeat([0.0, 10.0, 20.0], 6)
+    path = tmp_path / "a.csv"
+    path.write_text("x [m],y [m],u [m/s],v [m/s],t (frame)\n" + text_of([x, y, x + t, y, t]))
+    recordings = open_recordings(path)
+    assert recordings[0].spec.dt is None
+    assert any("no time between the frames" in note for note in recordings.notes)
+    assert open_recordings(path, hints=Hints(dt=0.1))[0].time.tolist() == [0.0, 1.0, 2.0]
+
+
 def test_the_user_names_columns_of_flags(tmp_path: Path) -> None:
     flags = np.array([1.0, 0.0, 1.0, -1.0, 1.0, 2.0])
     path = tmp_path / "a.csv"

@@ -93,6 +93,9 @@ def test_the_user_states_missing_units(tmp_path: Path) -> None:
     assert opened(tmp_path / "a.npz", unit="U", dt=0.1)[0].time_unit is None
     with pytest.warns(InputWarning, match="'furlongs'"):
         opened(tmp_path / "a.npz", unit="furlongs")
+    for option, found in (("unit", "m"), ("length_unit", "s"), ("time_unit", "m")):
+        with pytest.raises(SourceError, match=f"--{option.replace('_', '-')}: '{found}'"):
+            opened(tmp_path / "a.npz", **{option: found})
 
 
 def test_contradictory_spacing_and_times_are_refused(tmp_path: Path) -> None:

@@ -110,8 +110,11 @@ def _spelled(hints: Hints) -> Hints:
         doubt, found = doubt_unit(text, quantities[name]), parse_unit(text)
         # The pulse delay turns a displacement into a velocity.
         moves = name == "unit" and found is not None and found.is_like(1, 0)
-        if doubt is not None and not (moves and hints.pulse_delay):
-            warn(f"{_option(name)}: {doubt}; it is kept, and nothing is converted")
+        if doubt is None or (moves and hints.pulse_delay):
+            continue
+        if found is not None:
+            raise SourceError(f"{_option(name)}: {doubt}; give a unit of {quantities[name]}")
+        warn(f"{_option(name)}: {doubt}; it is kept, and nothing is converted")
     return replace(hints, **units)  # type: ignore[arg-type]
 
 

@@ -66,6 +66,11 @@ class Region:
         """Return the covered points; SourceError if there are none."""
         covered = self.covers(flow)
         if not bool(covered.any()):
+            if self.text.endswith(ZEROS):
+                raise SourceError(
+                    f"{self.text} covers no point of trajectory {flow.name!r}: no velocity is "
+                    "exactly zero in all frames; give a circle, polygon or image"
+                )
             grid, unit = flow.spec.grid, f" {flow.length_unit}" if flow.length_unit else ""
             (ny, nx), (x, y) = grid.shape, grid.origin
             raise SourceError(

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -114,9 +115,19 @@ class _Server:
 
 
 _SERVER = _Server()
+_CHILDREN: "weakref.WeakSet[Child]" = weakref.WeakSet()
 atexit.register(_SERVER.stop)
+
+
+def _after_fork() -> None:
+    """In a forked process: another thread of the parent may hold a lock."""
+    _SERVER.forget()
+    for child in list(_CHILDREN):
+        child._lock = threading.Lock()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_SERVER.forget)
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def start() -> None:
@@ -133,14 +144,19 @@ class Child:
         self._folder = None if path.is_absolute() else os.getcwd()
         self._opening: tuple[Any, ...] | None = None
         self._connection: socket.socket | None = None
-        self._pid = -1
+        self._lock, self._pid = threading.Lock(), -1
+        _CHILDREN.add(self)
 
     def __del__(self) -> None:
         if getattr(self, "_connection", None) is not None:
             self._close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_connection": None}
+        return self.__dict__ | {"_connection": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"_lock": threading.Lock()}
+        _CHILDREN.add(self)
 
     def open(self, kind: str, hints: "Hints", options: Mapping[str, Any]) -> dict[str, Any]:
         """Open the recordings; other processes open them the same way when they need to."""
@@ -150,7 +166,7 @@ class Child:
         return facts
 
     def ask(self, what: str, *arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        with _SERVER.lock:
+        with self._lock:
             if self._connection is not None and self._pid != os.getpid():
                 self._close()  # inherited through a fork: it belongs to the parent
             if self._connection is None:

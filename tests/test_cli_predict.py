@@ -252,6 +252,14 @@ def test_predicted_times_advance_by_the_step_of_the_model(tmp_path: Path) -> Non
     assert summary["scores"]["nmse"]["all"] == pytest.approx(nmse, rel=1e-4)
 
 
+def test_predictions_beyond_a_finely_sampled_recording_are_not_scored(tmp_path: Path) -> None:
+    """The recording ends at 0.1 s; the second prediction is for one recorded step later."""
+    model, source = saved(tmp_path / "still", "persistence"), tmp_path / "a.npy"
+    np.save(source, states(101).numpy())
+    given = (source, "--model", model, "--dt", 0.001, "--json", "--out", tmp_path / "out.h5")
+    assert json.loads(well("predict", *given).stdout)["scored"] == 1
+
+
 def test_a_diverging_rollout_keeps_the_frames_before(tmp_path: Path) -> None:
     net = tiny_model(spec=SPEC)
     with torch.no_grad():

@@ -302,7 +302,9 @@ class FittedRecording:
             return None
         off = (later - self.time_after(frame, steps, stop)).abs()
         nearest = int(off.argmin())
-        return frame + 1 + nearest if float(off[nearest]) <= SAME_STEP * self.time_step else None
+        # A frame recorded nearer to the predicted time would be another one.
+        limit = min(SAME_STEP * self.time_step, 0.5 * float(self.trajectory.time.diff().min()))
+        return frame + 1 + nearest if float(off[nearest]) <= limit else None
 
     def why_no_truth(self, newest: int, stop: int) -> Note:
         """Why nothing predicted from a frame on can be compared."""

@@ -57,9 +57,14 @@ def load_calibrated(
 
 def with_members(predictor: Predictor, folder: Path) -> Predictor:
     """The predictor, or the ensemble with the further members that a calibration names."""
-    paths = [folder / member for member in read_sheet(folder).get("members", [])]
-    others = [load_predictor(path, predictor.device) for path in paths]
+    others = load_members(predictor, folder)
     return Ensemble([predictor, *others]) if others else predictor
+
+
+def load_members(predictor: Predictor, folder: Path) -> list[Predictor]:
+    """The further members that a calibration names; ValueError names a damaged one."""
+    paths = [folder / member for member in read_sheet(folder).get("members", [])]
+    return [load_predictor(path, predictor.device) for path in paths]
 
 
 class CalibratedPredictor:

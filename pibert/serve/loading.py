@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from pibert.inference import CalibratedPredictor, load
-from pibert.inference.calibrated import with_members
+from pibert.inference.calibrated import load_members
 from pibert.inference.calibration_file import SHEET, read_calibration, read_sheet
+from pibert.inference.ensemble import Ensemble
 from pibert.inference.model_file import find_model
 from pibert.serve.limits import Limits
 from pibert.serve.models import Served
@@ -73,8 +74,9 @@ def _stated(folder: Path) -> str:
 def _match(served: Served, folder: Path) -> CalibratedPredictor | None:
     """The model with the calibration in a folder; None if it is that of other weights."""
     weights = _stated(folder)
+    predictor, others = served.predictor, load_members(served.predictor, folder)
     try:
-        predictor = with_members(served.predictor, folder)
+        predictor = Ensemble([predictor, *others]) if others else predictor
     except ValueError:  # no ensemble with this model
         return None
     if predictor.weights_sha256 != weights:

@@ -73,6 +73,12 @@ def test_the_calibration_of_an_ensemble_is_matched_to_its_first_member(tmp_path:
     assert isinstance(calibrated(served).predictor, Ensemble)
     sheet = json.loads((folder / SHEET).read_text())
     assert calibrated(served).calibration.weights_sha256 == sheet["weights_sha256"]
+    damaged = tmp_path / "two" / "model.safetensors"
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.write_bytes(data)
+    with refused("two", "damaged"):
+        loaded([tmp_path / "one"], folder)
 
 
 def test_the_server_uses_a_calibration_from_another_folder(alone: ServerProcess):

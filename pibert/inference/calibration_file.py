@@ -174,9 +174,7 @@ def _restored(sheet: Sheet, tensors: Mapping[str, Tensor]) -> Calibration:
     )
     return Calibration(
         weights_sha256=sheet["weights_sha256"],
-        settings=CalibrationSettings(
-            **settings | {"group_by": tuple(settings.get("group_by", ()))}
-        ),
+        settings=CalibrationSettings(**settings),
         units=units,
         same_flows=bool(sheet.get("same_flows", False)),
         difficulty=Difficulty(

@@ -115,6 +115,8 @@ class PredictionStream:
     """
 
     def __init__(self, model_input: ModelInput, steps: int | None, num_models: int = 1) -> None:
+        if steps is not None and steps < 1:
+            raise ValueError(f"expected at least 1 step, found {steps}")
         window = model_input.standardised()
         x, channels = window.flatten(1, 2), window.shape[2]
         self.input, self.steps = model_input, steps
@@ -367,8 +369,6 @@ class Predictor:
 
     def stream(self, given: ModelInput, steps: int | None) -> PredictionStream:
         """A rollout ready to begin. ``steps`` None: no limit."""
-        if steps is not None and steps < 1:
-            raise ValueError(f"expected at least 1 step, found {steps}")
         self.require_head("forward")
         return PredictionStream(given, steps, len(self.models))
 

@@ -145,6 +145,8 @@ def test_lead_times_beyond_the_calibrated_ones_are_refused_or_use_the_last_inter
 ):
     with refused("at most 3 steps", "5 steps", "beyond='last'"):
         calibrated_model.rollout(windows(), 5, {"Re": 100.0})
+    with refused("at least 1 step", 0):
+        calibrated_model.rollout(windows(), 0, {"Re": 100.0})
     with refused("any number of steps"):
         calibrated_model.iterate(windows())
     constant = damping()

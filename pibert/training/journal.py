@@ -142,6 +142,11 @@ class Journal:
         remove_leftovers(self._path)
         lines = read_log(self._path) if step and self._path.exists() else []
         kept = [line for line in lines if line.get("epoch", 0) in range(epochs + 1)]
+        if missing := epochs - len({line["epoch"] for line in kept if "epoch" in line}):
+            self._say(
+                f"{self._path} was removed or cut: {missing} of the {epochs} finished epochs are "
+                "missing in it and in the curves"
+            )
         if not any(line.get("kind") == "start" for line in kept):
             kept = [{"kind": "start", **start}, *kept]
         try:

@@ -53,6 +53,17 @@ def test_a_resumed_log_drops_what_its_state_does_not_know(tmp_path: Path) -> Non
     assert epochs == [None, 1, 2, 3]
 
 
+def test_a_resumed_log_reports_the_epochs_that_it_lost(tmp_path: Path) -> None:
+    write_run(tmp_path, 1, 2, 3)
+    log = tmp_path / "log.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:2] + lines[3:]))
+    (text,) = write_run(tmp_path, 4, step=12, kept=3)
+    assert "1 of the 3 finished epochs" in text
+    assert [line["epoch"] for line in read_log(log)[1:]] == [1, 3, 4]
+    assert write_run(tmp_path, 5, step=4, kept=1) == []
+
+
 def test_values_that_are_not_finite_are_null(tmp_path: Path) -> None:
     journal = Journal(tmp_path, print)
     journal.open({}, epochs=0, step=0)

@@ -203,6 +203,8 @@ class Parser:
     def trajectory(self) -> Trajectory:
         """Grid, spec and trajectory check that their sizes agree."""
         states = self.dataset("fields", np.float32)
+        if states.ndim != 4:
+            raise self.fail(f"'fields' must have 4 axes (t, c, y, x), found {states.shape}")
         time, x, y = (self.axis(key) for key in ("time", "x", "y"))
         dx, dy = self.uniform_step("dx", "x", x), self.uniform_step("dy", "y", y)
         numbers = {key: self.number(key) for key in NUMBERS}

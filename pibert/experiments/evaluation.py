@@ -78,7 +78,6 @@ def evaluate(
     if rollout is not None and rollout.steps:
         _refuse_long_rollout(flows, rollout.steps, window.history)
     into = into or folder
-    into.mkdir(parents=True, exist_ok=True)
     samples = _samples(predictor, flows.split.test, flows, window)
     scored = score_frames(predictor, samples)
     extra = window.history - predictor.history  # the same frames with the model's own history
@@ -115,6 +114,7 @@ def evaluate(
         card["free_run"], more = _free_runs(predictor, flows, rollout, window.history)
         arrays |= more
     scores = Scores(card, arrays)
+    into.mkdir(parents=True, exist_ok=True)
     save_scores(into, scores)
     return scores
 

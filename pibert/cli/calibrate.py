@@ -67,7 +67,7 @@ def calibrate(
     overwrite: Annotated[bool, option("Replace an existing calibration.", "--overwrite")] = False,
     as_json: Json = False,
 ) -> None:
-    """Calibrate prediction intervals and out-of-distribution warning.
+    """Calibrate prediction intervals and out-of-distribution warnings.
 
     Uses held-out flows. Writes calibration.json and calibration.safetensors beside the model, or
     to --out.
@@ -134,7 +134,7 @@ def _show(
         )
     console = Console()
     say(console, f"Calibrated on {calibration.assumption()}.")
-    say(console, f"The width of an interval follows: {calibration.difficulty.guide}.")
+    say(console, f"Interval widths depend on: {calibration.difficulty.guide}.")
     say(console, f"The out-of-distribution warning uses: {', '.join(calibration.detector.names)}.")
     for note in _notes_on(calibration, rows):
         show_note(note)

@@ -168,6 +168,8 @@ def _rollouts(scores: "Scores") -> dict[str, Any]:
 
 
 def _show_rollouts(console: Console, rolled: Mapping[str, Any]) -> None:
+    from pibert.data.wording import counted
+
     wanted = leads_shown(rolled["steps"])
     # The RMSE, which has a unit, is in the JSON: the table would not fit a terminal.
     metrics = [m for m, values in rolled["by_step"][1].items() if "all" in values and m != "rmse"]
@@ -177,7 +179,7 @@ def _show_rollouts(console: Console, rolled: Mapping[str, Any]) -> None:
             values = {metric: scores[metric]["all"] for metric in metrics}
             cells = (f"{v:.3f}" if m in _SHARES else digits(v) for m, v in values.items())
             table.add_row(str(step), *cells)
-    say(console, f"Rollouts from {rolled['starts']} starts, all channels together:")
+    say(console, f"Rollouts from {counted(rolled['starts'], 'start')}, all channels together:")
     console.print(table)
     stable = digits(rolled["summary"]["stable_horizon"])
     say(

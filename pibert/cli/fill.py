@@ -40,7 +40,8 @@ def fill(
     """Fill missing vectors and replace outliers.
 
     Uses a pretrained model. All other values stay as they are, and OUT marks the filled ones: they
-    are never scored or learned from. A picture beside OUT shows the frame that changed most.
+    are never scored or learned from. A picture beside OUT shows the frame with the most filled
+    vectors.
 
     Example: pibert fill piv.h5 --model runs/pretrained --out filled.h5
 

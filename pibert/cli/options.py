@@ -168,8 +168,8 @@ class SourceOptions:
     sides: Annotated[
         str | None,
         _metadata(
-            "State the boundaries of the grid: periodic (all sides), x=periodic, or "
-            "left=inflow,right=outflow,bottom=wall,top=wall.",
+            "State the boundaries of the grid: periodic (all sides), x=periodic, or kinds of left, "
+            "right, bottom and top, such as left=inflow,top=wall.",
             metavar="KIND|NAME=KIND,...",
         ),
     ] = None

@@ -95,7 +95,7 @@ class FolderHub:
             except OSError as error:
                 raise DownloadError(
                     f"{target}: cannot copy ({error.strerror or error}); check the free space and "
-                    "the permissions of the folder, and rerun the command to resume"
+                    "the permissions of the folder, and rerun the command; complete files are kept"
                 ) from error
 
 

@@ -270,7 +270,7 @@ def test_a_file_and_a_foreign_folder_are_refused_before_anything_is_simulated(
     (tmp_path / "file").write_text("")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("")
-    for out, named in (("file", "is a file"), ("full", "not empty and no run")):
+    for out, named in (("file", "is a file"), ("full", "not a run folder")):
         with refused(named, error=FileExistsError):
             go(out)
 

@@ -51,9 +51,7 @@ def refuse_other(experiment: Experiment, out: Path, stage: Stage) -> None:
     if not path.exists():
         begun = out.exists() and any(not entry.name.startswith(".") for entry in out.iterdir())
         if begun and not any((out / n / "config.json").exists() for n in (PRETRAINING, TRAINING)):
-            raise FileExistsError(
-                f"{out} is not empty and is not a run folder; choose another"
-            )
+            raise FileExistsError(f"{out} is not empty and is not a run folder; choose another")
         return
     stored = read_record(path)
     # Settings that are new since it was stored have their defaults.

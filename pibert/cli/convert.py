@@ -110,8 +110,8 @@ def convert(
     if measurement is not None:
         recordings = _measured(recordings, measurement)
     console = Console(stderr=as_json)
-    for remark in recordings.notes:
-        say(console, f"Note: {remark}")
+    for note in recordings.notes:
+        say(console, f"Note: {note}")
     with showing_progress(console) as update:
         how: dict[str, Any] = {
             "stride": stride,

@@ -66,8 +66,8 @@ def fill(
     predictor = load(model, "cuda" if torch.cuda.is_available() else "cpu")
     settings = fill_settings(predictor, model, flag_outliers=flag_outliers, noise=noise)
     console = Console(stderr=as_json)
-    for remark in recordings.notes:
-        say(console, f"Note: {remark}")
+    for note in recordings.notes:
+        say(console, f"Note: {note}")
     with showing_progress(console) as update:
         report = fill_recordings(
             recordings,

@@ -110,8 +110,8 @@ def _show_facts(console: Console, facts: "Survey") -> None:
         shown = ("–" if facts.is_empty else f"{number:.4g}" for number in numbers)
         table.add_row(channel.name, channel.unit, *shown)
     console.print(table)
-    for remark in facts.remarks:
-        say(console, f"Note: {remark}")
+    for note in facts.remarks:
+        say(console, f"Note: {note}")
 
 
 def _describe_sides(sides: Sequence[str]) -> str:

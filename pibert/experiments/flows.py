@@ -150,8 +150,8 @@ def _trajectories(
     path, source = _locate(config, device, on_progress)
     hints = Hints(**as_hints(config.hints))
     recordings = open_recordings(path, config.kind, hints, as_hints(config.options))
-    for remark in recordings.notes:
-        warn(remark)
+    for note in recordings.notes:
+        warn(note)
     trajectories = tuple(_converted(trajectory, config) for trajectory in recordings)
     if config.group_by:
         source["group_by"] = list(config.group_by)

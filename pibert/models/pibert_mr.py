@@ -328,11 +328,14 @@ class PIBERTMR(Stepper):
         """Require at least one token."""
         least = 2**self.config.levels
         if min(shape) < least:
-            fitting = min(shape).bit_length() - 1
-            remedy = f"set levels={fitting} (in a configuration: model.options.levels)"
+            # The derivatives of the equation terms need four points.
+            remedy = "use a grid of at least 4 x 4 points"
+            if min(shape) >= 4:
+                fitting = min(shape).bit_length() - 1
+                remedy = f"set levels={fitting} (in a configuration: model.options.levels)"
             raise ValueError(
                 f"{self.config.levels} levels need a grid of at least {least} x {least} points, "
-                f"found {shape[0]} x {shape[1]}; {remedy if fitting else 'use a finer grid'}"
+                f"found {shape[0]} x {shape[1]}; {remedy}"
             )
 
     def _newest(self, x: Tensor) -> Tensor:

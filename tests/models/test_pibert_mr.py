@@ -162,7 +162,7 @@ def test_a_grid_that_is_too_small_is_refused_with_the_levels_that_fit() -> None:
         tiny_model("pibert-mr", tiny_spec((6, 20)), levels=3)
     model = make(levels=2)
     for call in (model, model.embed, model.encode, model.reconstruct, model.consistency):
-        with refused("3 x 20", "levels=1"):
+        with refused("3 x 20", "at least 4 x 4 points"):
             call(draw(1, 2, 3, 20))
-    with refused("1 x 20", "finer grid"):
+    with refused("1 x 20", "at least 4 x 4 points"):
         tiny_model("pibert-mr", tiny_spec((1, 20)))

@@ -59,7 +59,10 @@ def state_recordings(recordings: Recordings, hints: Hints, *, measured: bool) ->
     first, notes = state(recordings[0], hints)
     counted = first.time_unit in FRAMES or counts_frames(first)
     if recordings.kind != "native" and first.num_frames > 1 and counted:
-        notes += ("the data state no time between the frames; give it (--dt)",)
+        notes += (
+            "the data state no time between the frames; give it (--dt, in training --set "
+            "data.hints.dt=NUMBER)",
+        )
     return replace(
         recordings,
         load=partial(_load_stated, recordings=recordings, hints=hints, first=first, notes=notes),

@@ -34,6 +34,8 @@ class Parameter:
     highest: float | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):  # a card may hold anything
+            raise ValueError(f"the name of a parameter must be a text, found {self.name!r}")
         if self.scaling not in ("linear", "log"):
             raise ValueError(
                 f"scaling of parameter {self.name!r} must be 'linear' or 'log', "

@@ -127,7 +127,7 @@ def read_model(name_or_path: Path | str, device: torch.device | str = "cpu") -> 
         if name not in MODELS:
             raise ValueError(_unknown_model(name, card))
         spec, scaling = FieldSpec.from_dict(card["spec"]), card["normalizer"]
-        normalizer = Normalizer(tuple(scaling["mean"]), tuple(scaling["std"]))
+        normalizer = Normalizer(*(tuple(map(float, scaling[k])) for k in ("mean", "std")))
         check_channels(normalizer, spec)
         kind = type(next(iter(PRESETS[name].values())))
         config = parse(kind, current_options(name, card["model"]["config"]), "model.config")

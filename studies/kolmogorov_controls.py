@@ -70,6 +70,8 @@ def main() -> None:
     parser.add_argument("states", type=Path, help="Read the first states from this file.")
     parser.add_argument("--samples", type=int, help="Use the first N states. Default: all.")
     given = parser.parse_args()
+    if not given.states.is_file():
+        parser.error(f"{given.states}: there is no such file")
     with np.load(given.states) as file:
         states = -file["data"][: given.samples, 0].astype(np.float64)
     for name, score in controls(torch.from_numpy(states)).items():

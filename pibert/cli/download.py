@@ -1,6 +1,7 @@
 """``pibert download``: published data sets."""
 
 import shlex
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated
@@ -21,9 +22,25 @@ from pibert.cli.options import choice, option
 from pibert.cli.terminal import progress_bar, say
 
 if TYPE_CHECKING:
-    from pibert.data.download import RemoteFile
+    from pibert.data.download import Hub, RemoteFile
 
 app = typer.Typer(no_args_is_help=True)
+
+Kinds = Annotated[
+    list[str] | None,
+    option(
+        "Choose measured (real, the default) or simulated (numerical) data. Repeatable.",
+        metavar="real|numerical",
+    ),
+]
+Mirror = Annotated[
+    Path | None, option("Copy from a folder laid out like the hub instead.", "--from")
+]
+Revision = Annotated[
+    str | None, option("Use this branch, tag or commit of the data set. Default: its main branch.")
+]
+Endpoint = Annotated[str | None, option("Use another address of the hub, such as a mirror's.")]
+DryRun = Annotated[bool, option("Only show the sizes.", "--dry-run")]
 
 
 @app.callback()
@@ -45,13 +62,7 @@ def realpdebench(
         ),
     ],
     to: Annotated[Path, option("Write to this folder.")],
-    kind: Annotated[
-        list[str] | None,
-        option(
-            "Choose measured (real, the default) or simulated (numerical) data. Repeatable.",
-            metavar="real|numerical",
-        ),
-    ] = None,
+    kind: Kinds = None,
     what: Annotated[
         str,
         option(
@@ -59,55 +70,23 @@ def realpdebench(
             metavar="metadata|fields|all",
         ),
     ] = "all",
-    mirror: Annotated[
-        Path | None, option("Copy from a folder laid out like the hub instead.", "--from")
-    ] = None,
-    revision: Annotated[
-        str | None,
-        option("Use this branch, tag or commit of the data set. Default: its main branch."),
-    ] = None,
-    endpoint: Annotated[
-        str | None, option("Use another address of the hub, such as a mirror's.")
-    ] = None,
-    dry_run: Annotated[bool, option("Only show the sizes.", "--dry-run")] = False,
+    mirror: Mirror = None,
+    revision: Revision = None,
+    endpoint: Endpoint = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Download scenarios of RealPDEBench from the Hugging Face hub, or copy them from a folder.
 
     Example: pibert download realpdebench cylinder fsi --to data/realpdebench --kind real
     """
-    from pibert.data.download import FolderHub, Hub, HuggingFaceHub, download, size_text
+    from pibert.data.download import REALPDEBENCH, scenario_files
 
     kinds = [choice("--kind", name, ("real", "numerical")) for name in kind or ["real"]]
     parts = choice("--what", what, ("metadata", "fields", "all"))
-    if mirror is not None and (revision or endpoint):
-        raise ValueError("--revision and --endpoint are for the hub, not for a folder (--from)")
-    hub: Hub = HuggingFaceHub(revision=revision, endpoint=endpoint)
-    if mirror is not None:
-        hub = FolderHub(mirror)
-    get = partial(download, to, kinds=kinds, what=parts, hub=hub)
-    plans = [get(name, dry_run=True) for name in scenarios]
-    # Scenarios share some files.
-    missing = {file for plan in plans for file in plan.missing}
-    present = {file for plan in plans for file in plan.present}
-    console, free = Console(), plans[0].free
-    _show_sizes(console, missing, present)
-    say(console, f"The disk of {to} has {size_text(free)} left.")
-    if dry_run:
+    console, hub = Console(), _hub(REALPDEBENCH, mirror, revision, endpoint)
+    wanted = {name: scenario_files(name, kinds, parts) for name in scenarios}
+    if not _fetch(console, hub, to, wanted, dry_run, own_bars=mirror is not None):
         return
-    if (wanted := sum(file.size for file in missing)) > free:
-        raise ValueError(
-            f"{to}: {size_text(wanted)} are to be fetched, but the disk has {size_text(free)} "
-            "left; make room or choose another folder"
-        )
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    try:
-        with progress_bar(console, *columns) as progress:
-            for name in scenarios:
-                # The hub's library shows its own bars.
-                task = progress.add_task(name, visible=mirror is not None)
-                get(name, on_progress=partial(_update, progress, task))
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted: rerun the command to resume") from None
     if what == "metadata":
         say(console, f"Splits and parameters are in {to}. The fields come with --what fields.")
         return
@@ -116,6 +95,84 @@ def realpdebench(
         for type_ in kinds:
             command = f"pibert inspect {shlex.quote(str(to))} --scenario {name} --type {type_}"
             say(console, f"  {command}")
+
+
+@app.command()
+def realpde_competition(
+    to: Annotated[Path, option("Write to this folder.")],
+    kind: Kinds = None,
+    mirror: Mirror = None,
+    revision: Revision = None,
+    endpoint: Endpoint = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Download the training data of the RealPDE competition (NeurIPS 2026): airfoil flows.
+
+    Example: pibert download realpde-competition --to data/realpde-competition
+    """
+    from pibert.data.download import ARCHIVES, COMPETITION
+
+    kinds = [choice("--kind", name, ("real", "numerical")) for name in kind or ["real"]]
+    console, hub = Console(), _hub(COMPETITION, mirror, revision, endpoint)
+    archives = [ARCHIVES[name] for name in kinds]
+    wanted = {"": ["README.md", *archives]}
+    if not _fetch(console, hub, to, wanted, dry_run, own_bars=mirror is not None):
+        return
+    say(console, "Unpack and look at it:")
+    for archive in archives:
+        folder = to / archive.removesuffix(".tar.gz")
+        packed, here = (shlex.quote(str(path)) for path in (to / archive, to))
+        say(console, f"  tar -xzf {packed} -C {here}")
+        say(console, f"  pibert inspect {shlex.quote(str(folder))}")
+
+
+def _hub(repo: str, mirror: Path | None, revision: str | None, endpoint: str | None) -> "Hub":
+    from pibert.data.download import FolderHub, HuggingFaceHub
+
+    if mirror is None:
+        return HuggingFaceHub(repo, revision=revision, endpoint=endpoint)
+    if revision or endpoint:
+        raise ValueError("--revision and --endpoint are for the hub, not for a folder (--from)")
+    return FolderHub(mirror)
+
+
+def _fetch(
+    console: Console,
+    hub: "Hub",
+    to: Path,
+    wanted: Mapping[str, Sequence[str]],
+    dry_run: bool,
+    *,
+    own_bars: bool,
+) -> bool:
+    """Show the sizes of the files by folder and fetch them; return whether they were fetched."""
+    from pibert.data.download import download, size_text
+
+    plans = [download(to, name, files, hub=hub, dry_run=True) for name, files in wanted.items()]
+    # Folders share some files.
+    missing = {file for plan in plans for file in plan.missing}
+    present = {file for plan in plans for file in plan.present}
+    free = plans[0].free
+    _show_sizes(console, missing, present)
+    say(console, f"The disk of {to} has {size_text(free)} left.")
+    if dry_run:
+        return False
+    if (size := sum(file.size for file in missing)) > free:
+        raise ValueError(
+            f"{to}: {size_text(size)} are to be fetched, but the disk has {size_text(free)} "
+            "left; make room or choose another folder"
+        )
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    try:
+        with progress_bar(console, *columns) as progress:
+            for name, files in wanted.items():
+                # The hub's library shows its own bars.
+                task = progress.add_task(name or "archives", visible=own_bars)
+                update = partial(_update, progress, task)
+                download(to, name, files, hub=hub, on_progress=update)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted: rerun the command to resume") from None
+    return True
 
 
 def _update(progress: Progress, task: TaskID, done: int, total: int) -> None:

@@ -34,7 +34,7 @@ from pibert.evaluation.intervals import (
     resampled_values,
 )
 from pibert.evaluation.measure import Entry, Measure
-from pibert.evaluation.measures import measures_by_space
+from pibert.evaluation.measures import measures_by_space, window_measures
 from pibert.evaluation.scores import Scores
 from pibert.fields import FieldSpec, Normalizer
 
@@ -72,6 +72,9 @@ def rows_of(scores: Mapping[Job, Scores]) -> tuple[list[Row], str]:
         resampled = sequence_weights if measure.of_sequences else weights
         for job, rows in _measure_rows(scores, name, measure, resampled).items():
             by_job[job] += rows
+    for name, measure in _window_measures(first).items():
+        for job, rows in _measure_rows(scores, name, measure, _start_weights(first)).items():
+            by_job[job] += rows
     for job, card in scores.items():
         by_job[job] += [*_rates(job, scores), *_rollouts(job, card), *_insights(job, card)]
     return [row for rows in by_job.values() for row in rows], method
@@ -94,6 +97,24 @@ def measures_of(scores: Scores) -> dict[str, Measure]:
         f"{space}/{measure.name}": measure for space, group in by_space.items() for measure in group
     }
     return {name: measure for name, measure in named.items() if name in scores.card["entries"]}
+
+
+def _window_measures(scores: Scores) -> dict[str, Measure]:
+    """Return the measures of whole rollouts that scores have terms of."""
+    card = scores.card.get("rollout", {})
+    if not card.get("windows"):
+        return {}
+    return window_measures(spec_of(scores)["spec"], card["steps"])
+
+
+def _start_weights(scores: Scores) -> Tensor | None:
+    """Return resamples of the starts of rollouts by trajectory; None if there are too few."""
+    try:
+        return resample_trajectories(
+            scores.arrays["rollout/trajectory"], resamples=RESAMPLES, seed=0
+        )
+    except TooFew:
+        return None
 
 
 def condition_numbers(facts: Mapping[str, Any], names: Sequence[str]) -> list[int]:

@@ -17,6 +17,9 @@ from rich import filesize
 from pibert.data.wording import counted, import_extra
 
 REALPDEBENCH = "AI4Science-WestlakeU/RealPDEBench"
+COMPETITION = "AI4Science-WestlakeU/RealPDE-Competition-Data"
+ARCHIVES = {"real": "train_real.tar.gz", "numerical": "train_sim.tar.gz"}
+"""Of the competition, by kind."""
 
 What = Literal["metadata", "fields", "all"]
 Progress = Callable[[int, int], None]
@@ -149,23 +152,20 @@ Hub = FolderHub | HuggingFaceHub
 
 def download(
     root: Path | str,
-    scenario: str,
-    kinds: Sequence[str] = ("real",),
-    what: What = "all",
+    folder: str,
+    patterns: Sequence[str],
     *,
-    hub: Hub | None = None,
+    hub: Hub,
     on_progress: Progress = lambda done, total: None,
     dry_run: bool = False,
 ) -> Plan:
-    """Fetch a scenario of RealPDEBench, such as ``cylinder``, into its folder in ``root``.
+    """Fetch the files of a folder of the hub that fit the patterns, to the same place in ``root``.
 
-    ``kinds`` are among real and numerical; ``what`` is the small files (splits and parameters), the
-    fields, or all. ``dry_run`` only makes the plan. Without a ``hub`` files come from the Hugging
-    Face hub.
+    An empty folder is the root of the hub, whose files are always listed. In a pattern * stands for
+    a name. ``dry_run`` only makes the plan.
     """
     root = Path(root)
-    hub = HuggingFaceHub() if hub is None else hub
-    plan = _make_plan(root, hub, scenario, _patterns(scenario, kinds, what))
+    plan = _make_plan(root, hub, folder, patterns)
     if dry_run:
         return plan
     if plan.missing_bytes > plan.free:
@@ -190,8 +190,12 @@ def download(
     return plan
 
 
-def _patterns(scenario: str, kinds: Sequence[str], what: What) -> list[str]:
-    """Paths of the wanted files, with * for any name."""
+def scenario_files(scenario: str, kinds: Sequence[str], what: What = "all") -> list[str]:
+    """Patterns of a scenario of RealPDEBench, such as ``cylinder``.
+
+    ``kinds`` are among real and numerical; ``what`` is the small files (splits and parameters), the
+    fields, or all.
+    """
     patterns = []
     if what in ("metadata", "all"):
         patterns += ["version.json", "README.md", f"{scenario}/channels.json"]
@@ -203,8 +207,8 @@ def _patterns(scenario: str, kinds: Sequence[str], what: What) -> list[str]:
     return patterns
 
 
-def _make_plan(root: Path, hub: Hub, scenario: str, patterns: Sequence[str]) -> Plan:
-    listed = [*hub.list_files(""), *hub.list_files(scenario)]
+def _make_plan(root: Path, hub: Hub, folder: str, patterns: Sequence[str]) -> Plan:
+    listed = [*hub.list_files(""), *(hub.list_files(folder) if folder else ())]
 
     def is_wanted(path: str) -> bool:
         # A star stands for a name here, not for a path.
@@ -212,10 +216,10 @@ def _make_plan(root: Path, hub: Hub, scenario: str, patterns: Sequence[str]) -> 
         return any(map(PurePosixPath(path).match, same_depth))
 
     wanted = [file for file in listed if is_wanted(file.path)]
-    if not any(file.path.startswith(f"{scenario}/") for file in wanted):
+    if not any(file.path.startswith(f"{folder}/" if folder else "train_") for file in wanted):
         raise DownloadError(
-            f"nothing to fetch for {scenario!r}: none of the {len(listed)} listed files is like "
-            f"{', '.join(patterns)}"
+            f"nothing to fetch{f' for {folder!r}' if folder else ''}: none of the {len(listed)} "
+            f"listed files is like {', '.join(patterns)}"
         )
     present = tuple(file for file in wanted if _is_present(root, file))
     missing = tuple(file for file in wanted if file not in present)

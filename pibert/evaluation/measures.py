@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from pibert.evaluation.competition import SHAPE, Competition
 from pibert.evaluation.measure import Measure
 from pibert.evaluation.official import Official
 from pibert.evaluation.pointwise import Pointwise
@@ -26,7 +27,7 @@ from pibert.fields import FieldSpec, Normalizer
 SHORTEST = 20
 """Frames without a gap below which there are no metrics in time, and the length of the windows of
 RealPDEBench's metrics; here their frames are predicted one by one."""
-PHYSICAL, STANDARDISED = "physical", "standardised"
+PHYSICAL, STANDARDISED, ROLLOUT = "physical", "standardised", "rollout"
 
 
 def measures_by_space(
@@ -53,6 +54,20 @@ def measures_by_space(
         physical = (*physical, Temporal(spec=spec), official)
     plain, identity = replace(spec, units=()), Normalizer.identity(len(spec.channels))
     return {PHYSICAL: physical, STANDARDISED: _any_fields(plain, identity, has_body)}
+
+
+def window_measures(spec: FieldSpec, frames: int, mean: Tensor | None = None) -> dict[str, Measure]:
+    """The measures of a whole rollout of so many frames, in physical units, by name.
+
+    With 20 frames from 20, they are the metrics of RealPDEBench as published, and on the grid of
+    the competition its scores. ``mean`` is as of ``measures_by_space``.
+    """
+    if spec.velocity is None:
+        return {}
+    measures: list[Measure] = [Official(spec=spec, frames=frames, mean=mean)]
+    if spec.grid.shape == SHAPE:
+        measures.append(Competition(spec=spec))
+    return {f"{ROLLOUT}/{measure.name}": measure for measure in measures}
 
 
 def frame_measures(

@@ -22,7 +22,9 @@ from torch import Tensor
 
 from pibert.data.dataset import Samples
 from pibert.evaluation.leads import Climate, Horizons, LeadTimes, climate_of
-from pibert.evaluation.measure import Frames
+from pibert.evaluation.measure import Frames, Measure
+from pibert.evaluation.measures import window_measures
+from pibert.evaluation.official import mean_window
 from pibert.evaluation.scoring import body_at, own_spec, sequences
 from pibert.evaluation.statistics import LEAST_FRAMES, Statistics
 from pibert.fields import FieldSpec, Normalizer
@@ -243,6 +245,44 @@ def score_free_runs(predictor: RolloutPredictor, samples: Samples, frames: int) 
         trajectories=torch.tensor([index for (index, _), _ in runs]),
         frames=torch.tensor([count for _, count in runs]),
     )
+
+
+def score_windows(
+    predictor: RolloutPredictor, samples: Samples, numbers: Sequence[int], *, batch_size: int = 16
+) -> tuple[dict[str, Measure], dict[str, Float[Tensor, "start k"]]]:
+    """Return the measures of whole rollouts and, by their names, a row of terms for each start.
+
+    Arguments are those of ``score_rollouts``. Rows of rollouts that diverge are NaN.
+    """
+    _check(predictor, samples)
+    past, steps = samples.window.history, samples.window.horizon
+    located = [samples.locate(number) for number in numbers]
+    groups = [located[i : i + batch_size] for i in range(0, len(located), batch_size)]
+
+    def truths() -> Iterator[Tensor]:
+        for starts in groups:
+            truth, known = _read(samples, starts, past, steps, truth=True)
+            yield torch.where(known[:, :, None], truth, 0.0).movedim(2, -1)
+
+    measures = window_measures(predictor.spec, steps, mean_window(truths()))
+    rows: dict[str, list[Tensor]] = {name: [] for name in measures}
+    for starts in groups:
+        truth, known = _read(samples, starts, past, steps, truth=True)
+        with collecting():
+            predicted = _run_free(predictor, samples, starts, truth)
+        for n, (index, first) in enumerate(starts):
+            target = torch.arange(first + past, first + past + steps)
+            frames = Frames(
+                prediction=predicted[n],
+                truth=truth[n],
+                last=truth[n],
+                known=known[n],
+                body=body_at(samples.trajectories[index], target, truth.device),
+                spec=own_spec(samples.spec, samples.trajectories[index]),
+            )
+            for name, measure in measures.items():
+                rows[name].append(measure.terms(frames).cpu())
+    return measures, {name: torch.cat(terms) for name, terms in rows.items()}
 
 
 def _run_free(

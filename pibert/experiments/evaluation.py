@@ -15,7 +15,12 @@ from pibert.data.filling import count_filled
 from pibert.data.splits import Segment
 from pibert.evaluation.cost import measure_cost
 from pibert.evaluation.insight import insight
-from pibert.evaluation.rollouts import score_free_runs, score_rollouts, spread_starts
+from pibert.evaluation.rollouts import (
+    score_free_runs,
+    score_rollouts,
+    score_windows,
+    spread_starts,
+)
 from pibert.evaluation.scores import FORMAT, Scores, read_card, save_card, save_scores
 from pibert.evaluation.scoring import PICK_RULE, score_frames, sequences, vars_of
 from pibert.experiments.flows import Flows
@@ -38,6 +43,8 @@ class RolloutPlan:
     """Frames ahead; 0: no rollouts."""
     starts: Count = 16
     """Starts, spread evenly over the test split."""
+    windows: bool = False
+    """Also score every rollout as a whole, with RealPDEBench's metrics."""
     free_run: NonNegativeInt = 0
     """Most frames of a run from the start of each test flow, whose statistics are compared; 0: no
     such runs."""
@@ -236,7 +243,8 @@ def _rollouts(
     """Score rollouts, from the same true frames whatever the history of the model."""
     window = Window(history=history, horizon=plan.steps)
     samples = _samples(predictor, flows.split.test, flows, window)
-    scores = score_rollouts(predictor, samples, spread_starts(samples, plan.starts))
+    numbers = spread_starts(samples, plan.starts)
+    scores = score_rollouts(predictor, samples, numbers)
     arrays = {
         "rollout/terms": scores.terms,
         "rollout/horizon_terms": scores.horizon_terms,
@@ -247,12 +255,24 @@ def _rollouts(
         "rollout/curves": scores.curves(),
         "rollout/summary": scores.summary(),
     }
-    card = {
+    card: dict[str, Any] = {
         "steps": plan.steps,
         "starts": len(scores.frames),
         "entries": [vars_of(entry) for entry in scores.measure.entries],
         "summary": [vars_of(entry) for entry in scores.horizons.entries],
     }
+    if plan.windows:
+        measures, terms = score_windows(predictor, samples, numbers)
+        arrays |= {f"terms/{name}": rows for name, rows in terms.items()}
+        card["windows"] = {
+            measure.name: {
+                entry.metric: value if math.isfinite(value) else None
+                for entry, value in zip(
+                    measure.entries, measure.values(terms[name].sum(0)).tolist(), strict=True
+                )
+            }
+            for name, measure in measures.items()
+        }
     return card, arrays
 
 

@@ -54,7 +54,8 @@ class DataConfig:
     """Leave out vectors that do not fit their neighbours, as ``pibert fill`` does; the accepted
     fluctuation of a component, in its unit."""
     split: Literal["trajectory", "time", "stated"] = "trajectory"
-    """By whole trajectories at random, in time within each, or as the data state."""
+    """By whole trajectories at random, in time within each, or as the data or their publishers
+    state."""
     group_by: tuple[str, ...] = ()
     """Parameters: trajectories that agree in all of them, such as repetitions of a condition, stay
     together in a split by trajectory."""

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -106,9 +106,9 @@ def prepare(
         device: Where to simulate flows that are not in the cache.
         on_progress: Called with the number of simulated flows.
     """
-    trajectories, source = _trajectories(config, device, on_progress)
+    trajectories, source, published = _trajectories(config, device, on_progress)
     _warn_of_filled(trajectories)
-    split = _split(trajectories, config)
+    split = _split(trajectories, config, published)
     spec = common_spec(trajectories)
     _note_time_steps(trajectories, spec)
     spec = replace(spec, parameters=fit_parameters(trajectories, split.train))
@@ -123,10 +123,10 @@ def outline(
     For checks before other processes read them.
     """
     unread = replace(config, in_memory=False, outlier_noise=None)
-    trajectories, source = _trajectories(unread, device, on_progress)
+    trajectories, source, published = _trajectories(unread, device, on_progress)
     spec = common_spec(trajectories)
     unscaled = Normalizer.identity(len(spec.channels))
-    return Flows(trajectories, _split(trajectories, config), unscaled, spec, source)
+    return Flows(trajectories, _split(trajectories, config, published), unscaled, spec, source)
 
 
 def prepare_test(config: DataConfig, spec: FieldSpec, normalizer: Normalizer) -> Flows:
@@ -137,7 +137,7 @@ def prepare_test(config: DataConfig, spec: FieldSpec, normalizer: Normalizer) ->
         spec: The model's: names and scaling of the parameters.
         normalizer: The model's.
     """
-    trajectories, source = _trajectories(config, "cpu", None)
+    trajectories, source, _ = _trajectories(config, "cpu", None)
     _warn_of_filled(trajectories)
     everything = tuple(Segment(index) for index in range(len(trajectories)))
     common = replace(common_spec(trajectories), parameters=spec.parameters)
@@ -146,7 +146,7 @@ def prepare_test(config: DataConfig, spec: FieldSpec, normalizer: Normalizer) ->
 
 def _trajectories(
     config: DataConfig, device: str, on_progress: OnProgress | None
-) -> tuple[tuple[Trajectory, ...], dict[str, Any]]:
+) -> tuple[tuple[Trajectory, ...], dict[str, Any], Callable[[], Split] | None]:
     path, source = _locate(config, device, on_progress)
     hints = Hints(**as_hints(config.hints))
     recordings = open_recordings(path, config.kind, hints, as_hints(config.options))
@@ -158,7 +158,7 @@ def _trajectories(
     if predicted := sorted({text for t in trajectories if (text := predicted_by(t.source))}):
         source["predicted"] = predicted
         warn(f"{path}: these flows are not ground truth, but {'; '.join(predicted)}")
-    return trajectories, source
+    return trajectories, source, recordings.published_split
 
 
 def _warn_of_filled(trajectories: Sequence[Trajectory]) -> None:
@@ -281,17 +281,34 @@ def _without_outliers(trajectory: Trajectory, noise: float) -> Trajectory:
     return replace(trajectory, valid=valid & ~flagged)
 
 
-def _split(trajectories: Sequence[Trajectory], config: DataConfig) -> Split:
+def _split(
+    trajectories: Sequence[Trajectory], config: DataConfig, published: Callable[[], Split] | None
+) -> Split:
     if config.split == "time":
         lengths = [trajectory.num_frames for trajectory in trajectories]
         return split_in_time(lengths, config.shares, guard=config.guard)
     if config.split == "trajectory":
         groups = _groups(trajectories, config.group_by)
         return split_trajectories(groups, config.shares, seed=config.split_seed)
+    if published is not None:
+        split = published()
+        in_windows = any(segment.stop is not None for segment in split.train)
+        if in_windows and (config.stride != 1 or config.max_frames is not None):
+            raise ValueError(
+                "data.split = 'stated': the publishers' windows count the frames as stored, found "
+                f"stride {config.stride} and max_frames {config.max_frames}; leave both out"
+            )
+        return split
     stated = [trajectory.local.get("split") for trajectory in trajectories]
-    if unknown := sorted({str(name) for name in stated if name not in SPLITS}):
+    if unknown := [t.name for t, name in zip(trajectories, stated, strict=True) if not name]:
         raise ValueError(
-            f"the data state the splits {unknown} of some trajectories, expected one of "
+            f"data.split = 'stated': expected data that state a split, found none for "
+            f"{len(unknown)} of {len(stated)} trajectories, such as {unknown[0]!r}; choose "
+            "data.split = 'trajectory' or 'time'"
+        )
+    if strange := sorted({str(name) for name in stated if name not in SPLITS}):
+        raise ValueError(
+            f"the data state the splits {strange} of some trajectories, expected one of "
             f"{', '.join(SPLITS)} for each; choose data.split = 'trajectory' or 'time'"
         )
     return Split(

@@ -1,17 +1,20 @@
 """The plans that come as files: they load, are fair, and run on files of the same layout."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from pibert.comparison import carry_out, gather, load_comparison
-from pibert.comparison.plan import Comparison
+from pibert.comparison.plan import Candidate, Comparison
 from pibert.experiments.flows import prepare
+from tests.command import well
 from tests.comparison.setups import MemoryWatcher, value_of
-from tests.lookalikes import cfdbench, eagle
+from tests.lookalikes import cfdbench, eagle, realpdebench
 
 PLANS = Path(__file__).parents[2] / "configs" / "comparisons"
 STUDIES = ("cfdbench-cavity", "cfdbench-cylinder", "cfdbench-tube", "eagle", "plasma")
@@ -91,3 +94,102 @@ def test_eagle_goes_from_a_moving_mesh_to_a_ranking(tmp_path: Path) -> None:
             for model in ("linear-extrapolation", "persistence")
         )
         assert line < 1e-10 < 1e-4 < still
+
+
+SMALL: dict[str, dict[str, Any]] = {
+    "pibert": {"width": 16, "heads": 2, "depth": 1, "modes": 3},
+    "pibert-mr": {"width": 8, "local_width": 16, "token_width": 16, "cycles": 1},
+    "unet": {"width": 4},
+    "persistence": {},
+}
+
+
+def of_realpdebench(study: str, path: Path, *more: str) -> Comparison:
+    """A plan for RealPDEBench on files of its layout, with a few small models."""
+    plan = load_comparison(PLANS / f"{study}.toml")
+    (data,) = plan.data
+    budget = ("samples=24", "training.batch_size=8", "hardware.accelerator=cpu")
+    precision = ("hardware.precision=float32", f'data.{data}.path="{path}"')
+    plan = load_comparison(PLANS / f"{study}.toml", (*budget, *precision, *more))
+
+    def small(name: str) -> Candidate:
+        model = plan.candidates[name].model
+        options = model.options | SMALL[name]
+        return Candidate(model=replace(model, preset=None, options=options))
+
+    kept = {name: small(name) for name in SMALL if name in plan.candidates}
+    return replace(plan, candidates=kept)
+
+
+@pytest.fixture(scope="module")
+def download(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return realpdebench.write_root(tmp_path_factory.mktemp("realpdebench"), frames=60)
+
+
+def test_the_papers_cylinder_is_split_by_trajectory(download: Path) -> None:
+    real = download / "cylinder" / "hf_dataset" / "real"
+    plan = of_realpdebench("cylinder-real", real, "data.cylinder.stride=5")
+    flows = prepare(replace(plan.data["cylinder"], size=(16, 16)))
+    assert [len(p) for p in (flows.split.train, flows.split.valid, flows.split.test)] == [2, 1, 1]
+    assert flows.trajectories[0].num_frames == 12 and flows.spec.grid.shape == (16, 16)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_papers_tandem_cylinders_come_in_published_pairs(
+    download: Path, tmp_path: Path
+) -> None:
+    plan = of_realpdebench("fsi-real", download / "fsi" / "hf_dataset" / "real")
+    flows = prepare(plan.data["fsi"])
+    index = realpdebench.make_index(realpdebench.TANDEMS, 60)
+    names = [trajectory.name for trajectory in flows.trajectories]
+    for part, entries in zip(("train", "valid", "test"), index.values(), strict=True):
+        segments = getattr(flows.split, part)
+        assert [(names[s.trajectory], s.start, s.stop) for s in segments] == [
+            (name, start, start + 2) for name, start in entries
+        ]
+    assert flows.spec.grid.shape == (16, 16)
+    results = carried(plan, tmp_path / "out")
+    assert {row["model"] for row in results["data"]["fsi"]["ranking"]} == set(SMALL)
+    with pytest.raises(ValueError, match="count the frames as stored, found stride 2"):
+        prepare(replace(plan.data["fsi"], stride=2))
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_official_protocol_scores_20_frames_from_20(download: Path, tmp_path: Path) -> None:
+    real = download / "cylinder" / "hf_dataset" / "real"
+    plan = of_realpdebench("realpdebench-official", real)
+    records = carried(plan, tmp_path / "out")["records"]
+    index = realpdebench.make_index(realpdebench.CYLINDERS, 60)["test"]
+    flows = prepare(plan.data["realpdebench"])
+    by_name = {trajectory.name: trajectory for trajectory in flows.trajectories}
+    errors = []
+    for name, start in index:
+        fields = by_name[name].read(slice(start, start + 40)).double()
+        known = by_name[name].known(slice(start, start + 40))[20:, None]
+        truth = torch.where(known, fields[20:], 0.0)
+        still = torch.where(known, fields[19].expand_as(truth), 0.0)
+        errors.append(float((still - truth).norm() / truth.norm()))
+    found = {"space": "rollout", "metric": "official_rel_l2", "component": "all"}
+    still = value_of(records, model="persistence", **found)["value"]
+    assert still == pytest.approx(sum(errors) / len(errors), rel=1e-5)
+    assert math.isfinite(value_of(records, model="pibert-mr", **found)["value"])
+    well("report", tmp_path / "out")
+    assert "RealPDEBench metrics, rollouts" in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_competition_holds_out_reynolds_numbers(tmp_path: Path) -> None:
+    folder = tmp_path / "train_real"
+    reynolds = (3750, 5025, 6300, 8850, 10125, 11400)
+    realpdebench.write_competition(folder, [f"{re}_{angle}" for re in reynolds for angle in (0, 5)])
+    plan = of_realpdebench("realpde-competition", folder, "rollout.starts=4")
+    flows = prepare(plan.data["airfoil"])
+    parts = [
+        {flows.trajectories[s.trajectory].parameters["Re"] for s in part}
+        for part in (flows.split.train, flows.split.valid, flows.split.test)
+    ]
+    assert not parts[0] & parts[1] and not parts[0] & parts[2] and not parts[1] & parts[2]
+    assert flows.spec.grid.shape == (32, 64)
+    records = carried(plan, tmp_path / "out")["records"]
+    found = {"space": "rollout", "metric": "competition_rel_l2", "component": "all"}
+    assert 0 < value_of(records, model="persistence", **found)["value"] <= 100

@@ -12,9 +12,13 @@ from pibert.data.download import (
     DownloadError,
     FolderHub,
     HuggingFaceHub,
+    Plan,
     RemoteFile,
+    What,
     download,
+    scenario_files,
 )
+from tests.command import well
 
 FILES = {
     "version.json": 30,
@@ -44,6 +48,12 @@ def mirror(tmp_path: Path) -> Path:
     return tmp_path / "mirror"
 
 
+def fetch(
+    root: Path, scenario: str, kinds: Sequence[str] = ("real",), what: What = "all", **how: Any
+) -> Plan:
+    return download(root, scenario, scenario_files(scenario, kinds, what), **how)
+
+
 def paths(files: Sequence[RemoteFile]) -> set[str]:
     return {file.path for file in files}
 
@@ -56,9 +66,9 @@ def test_a_scenario_arrives_complete_with_progress(mirror: Path, tmp_path: Path)
     root = tmp_path / "data"
     steps: list[tuple[int, int]] = []
     hub = FolderHub(mirror)
-    plan = download(root, "cylinder", hub=hub, dry_run=True)
+    plan = fetch(root, "cylinder", hub=hub, dry_run=True)
     assert not root.exists()
-    download(root, "cylinder", hub=hub, on_progress=lambda done, all_: steps.append((done, all_)))
+    fetch(root, "cylinder", hub=hub, on_progress=lambda done, all_: steps.append((done, all_)))
     total = METADATA + 13 + 4000 + 5000
     assert plan.missing_bytes == total and steps[-1] == (total, total)
     wanted = {name for name in FILES if "numerical" not in name and not name.startswith("fsi")}
@@ -69,11 +79,11 @@ def test_a_scenario_arrives_complete_with_progress(mirror: Path, tmp_path: Path)
 
 def test_existing_files_are_not_fetched_again(mirror: Path, tmp_path: Path) -> None:
     root, hub = tmp_path / "data", FolderHub(mirror)
-    download(root, "fsi", hub=hub)
+    fetch(root, "fsi", hub=hub)
     shard = root / "fsi/hf_dataset/real/data-00000-of-00001.arrow"
     before = shard.stat().st_mtime_ns
     (root / "version.json").write_bytes(b"short")
-    plan = download(root, "fsi", hub=hub)
+    plan = fetch(root, "fsi", hub=hub)
     assert paths(plan.missing) == {"version.json"} and plan.present_bytes == 6010
     assert shard.stat().st_mtime_ns == before
     assert (root / "version.json").stat().st_size == 30
@@ -90,10 +100,10 @@ def test_an_interrupted_copy_leaves_no_target_and_can_be_repeated(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        download(root, "fsi", what="fields", hub=hub, on_progress=interrupt)
+        fetch(root, "fsi", what="fields", hub=hub, on_progress=interrupt)
     target = root / "fsi/hf_dataset/real/data-00000-of-00001.arrow"
     assert not target.exists()
-    download(root, "fsi", what="fields", hub=hub)
+    fetch(root, "fsi", what="fields", hub=hub)
     assert list(target.parent.iterdir()) == [target]
     assert target.read_bytes() == (mirror / target.relative_to(root)).read_bytes()
 
@@ -103,15 +113,15 @@ def test_a_full_disk_is_noticed_before_anything_is_fetched(
 ) -> None:
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: SimpleNamespace(free=5999))
     with pytest.raises(DownloadError, match=r"6.0 kB are to be fetched, .* has 6.0 kB left"):
-        download(tmp_path / "data", "fsi", what="fields", hub=FolderHub(mirror))
+        fetch(tmp_path / "data", "fsi", what="fields", hub=FolderHub(mirror))
     assert not (tmp_path / "data").exists()
 
 
 def test_wrong_names_are_reported(mirror: Path, tmp_path: Path) -> None:
     with pytest.raises(DownloadError, match=r"'foil'; there are: \['cylinder', 'fsi'\]"):
-        download(tmp_path, "foil", hub=FolderHub(mirror))
+        fetch(tmp_path, "foil", hub=FolderHub(mirror))
     with pytest.raises(DownloadError, match="'fsi'"):
-        download(tmp_path, "fsi", ("numerical",), "fields", hub=FolderHub(mirror))
+        fetch(tmp_path, "fsi", ("numerical",), "fields", hub=FolderHub(mirror))
     with pytest.raises(DownloadError, match="no such folder"):
         FolderHub(tmp_path / "nowhere")
 
@@ -122,7 +132,7 @@ def test_a_hub_that_delivers_less_is_noticed(mirror: Path, tmp_path: Path) -> No
             super().fetch(files[1:], root, on_bytes)
 
     with pytest.raises(DownloadError, match="1 file did not arrive complete, such as README.md"):
-        download(tmp_path / "data", "fsi", hub=Lazy(mirror))
+        fetch(tmp_path / "data", "fsi", hub=Lazy(mirror))
 
 
 def test_the_hub_is_asked_for_exactly_these_files(
@@ -145,7 +155,7 @@ def test_the_hub_is_asked_for_exactly_these_files(
     monkeypatch.setattr(hub.HfApi, "list_repo_tree", list_repo_tree)
     monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
     remote = HuggingFaceHub("me/set", revision="v2")
-    plan = download(tmp_path / "data", "cylinder", what="metadata", hub=remote)
+    plan = fetch(tmp_path / "data", "cylinder", what="metadata", hub=remote)
     assert plan.missing_bytes == METADATA
     assert calls[0]["repo_type"] == "dataset" and calls[0]["local_dir"] == tmp_path / "data"
     assert set(calls[0]["allow_patterns"]) == contents(tmp_path / "data")
@@ -161,4 +171,14 @@ def test_a_hub_that_cannot_be_reached_is_explained(
 
     monkeypatch.setattr(hub.HfApi, "list_repo_tree", refuse)
     with pytest.raises(DownloadError, match=r"could not be read \(no route to host\); check"):
-        download(tmp_path, "cylinder")
+        fetch(tmp_path, "cylinder", hub=HuggingFaceHub())
+
+
+def test_the_competition_comes_as_archives(tmp_path: Path) -> None:
+    for name in ("README.md", "train_real.tar.gz", "train_sim.tar.gz"):
+        (tmp_path / "hub").mkdir(exist_ok=True)
+        (tmp_path / "hub" / name).write_bytes(b"x" * 100)
+    data = tmp_path / "my data"
+    result = well("download", "realpde-competition", "--to", data, "--from", tmp_path / "hub")
+    assert contents(data) == {"README.md", "train_real.tar.gz"}
+    assert "tar -xzf" in result.output and "'" in result.output  # a path with a space is quoted

@@ -196,3 +196,18 @@ def write_root(root: Path, *, frames: int = 120) -> Path:
         write_index(folder, index, kind)
         write_parameters(folder, remain=names[1:], out_dist=names[:1], kind=kind)
     return root
+
+
+def write_competition(folder: Path, names: Sequence[str], *, frames: int = 45) -> None:
+    """Measured files of the RealPDE competition: waves on 64 x 128 points, a blank corner."""
+    folder.mkdir(parents=True, exist_ok=True)
+    x, y = np.meshgrid(0.01 * np.arange(128), 0.01 * np.arange(64))
+    t = 0.02 * np.arange(frames)
+    for number, name in enumerate(names):
+        angle = 8 * x - (2 + number) * t[:, None, None] + number
+        u, v = 0.1 + 0.02 * np.sin(angle), 0.01 * np.cos(angle) * np.ones_like(y)
+        u[:, :4, :6] = v[:, :4, :6] = 0.0
+        with h5py.File(folder / f"{name}.h5", "w") as h5:
+            h5["u"], h5["v"], h5["x"], h5["y"] = u, v, x, y
+            h5["t"] = (0.08 + t).astype(np.float32)
+            h5["re"], h5["aoa"] = (np.int32(value) for value in name.split("_"))

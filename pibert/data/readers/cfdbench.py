@@ -193,23 +193,32 @@ def open_recordings(
             "loaders uses 0.001 s, another 0.1 s"
         )
     load = partial(_load, cases=cases, hints=hints, until_converged=until_converged)
-    return Recordings(kind="cfdbench", path=path, names=tuple(cases), load=load, notes=tuple(notes))
+    return Recordings(
+        kind="cfdbench",
+        path=path,
+        names=tuple(cases),
+        load=load,
+        notes=tuple(notes),
+        published_split=partial(published_split, tuple(cases)),
+    )
 
 
-def published_split(names: Sequence[str], problem: str) -> Split:
+def published_split(names: Sequence[str]) -> Split:
     """Return the publishers' split of one problem: by case, 80/10/10, Python's shuffle, seed 0.
 
     It holds only for the complete set of cases, in the order prop, bc, geo. Segments are positions
-    in ``names``; other problems are left out. Their next-frame loaders round the number of cases to
-    the nearest for the cavity, and down for the others.
+    in ``names``. Their next-frame loaders round the number of cases to the nearest for the cavity,
+    and down for the others.
     """
-    order = [i for i, name in enumerate(names) if name.startswith(f"{problem}_")]
-    if not order:
+    problems = sorted({name.partition("_")[0] for name in names})
+    if len(problems) != 1:
         raise ValueError(
-            f"no case of {problem!r} among {len(names)} names; choose from: {', '.join(PROBLEMS)}"
+            f"the publishers split each problem alone, found {', '.join(problems)}; give the "
+            "folder of one problem"
         )
+    order = list(range(len(names)))
     random.Random(0).shuffle(order)
-    whole = round if problem == "cavity" else int
+    whole = round if problems == ["cavity"] else int
     train, valid = whole(len(order) * 0.8), whole(len(order) * 0.1)
     segments = tuple(Segment(i) for i in order)
     return Split(segments[:train], segments[train : train + valid], (), segments[train + valid :])

@@ -12,7 +12,7 @@ fluid where such a triangle has no disabled node and is not spanned by walls alo
 within the mesh's bounds are body, which moves with the mesh; beyond them nothing is known.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
@@ -126,11 +126,14 @@ def recognise(path: Path) -> bool:
         return False
 
 
-def open_recordings(path: Path, hints: Hints = Hints(), *, box: Box | None = None) -> Recordings:
+def open_recordings(
+    path: Path, hints: Hints = Hints(), *, box: Box | None = None, splits: str | None = None
+) -> Recordings:
     """Open the simulations under a root, kind, geometry or trajectory folder, on uniform grids.
 
     ``box`` is the left, right, bottom and top of the grid; default: the box of each mesh over all
-    its frames.
+    its frames. ``splits`` is the folder of the publishers' lists; default: ``Splits`` below or
+    beside the root.
     """
     path = Path(path).absolute()
     check_channels(path, hints, CHANNELS)
@@ -145,6 +148,7 @@ def open_recordings(path: Path, hints: Hints = Hints(), *, box: Box | None = Non
         path=path,
         names=tuple(folders),
         load=partial(_load, folders=folders, hints=hints, box=box),
+        published_split=partial(published_split, path, tuple(folders), splits),
         notes=(
             f"meshes are rasterised to {' x '.join(map(str, hints.shape or SHAPE))} points when a "
             "trajectory is loaded; its local representation states the interpolation error",
@@ -202,28 +206,37 @@ def read_mesh(folder: Path) -> MeshTrajectory:
     )
 
 
-def published_split(recordings: Recordings, lists: Path) -> Split:
+def published_split(path: Path, names: Sequence[str], lists: str | None = None) -> Split:
     """Return the publishers' split, from the folder with ``{train,valid,test}.txt``.
 
-    Every line names a simulation, such as ``Spl/20/2``. All of them must be among the recordings.
+    Every line names a simulation, such as ``Spl/20/2``. Of a folder of one kind, its lines count;
+    all of them must be among ``names``.
     """
-    index = {name: number for number, name in enumerate(recordings.names)}
+    root = path.parent if path.name in KINDS else path
+    beside = (root / "Splits", root.parent / "Splits")
+    folder = Path(lists) if lists else next(filter(Path.is_dir, beside), beside[0])
+    index = {name: number for number, name in enumerate(names)}
+    kinds = {name.partition("_")[0] for name in names}
     splits: dict[str, tuple[Segment, ...]] = {}
     for split in ("train", "valid", "test"):
-        path = Path(lists) / f"{split}.txt"
+        list_path = folder / f"{split}.txt"
         try:
-            lines = path.read_text(encoding="utf-8").split()
+            lines = list_path.read_text(encoding="utf-8").split()
         except (OSError, ValueError) as error:
-            raise SourceError(f"{path}: expected a list of simulations ({error})") from error
-        names = [line.replace("/", "_") for line in lines]
-        names = [name if name in index else name.replace("Stp_", "Cre_") for name in names]
-        if absent := [name for name in names if name not in index]:
             raise SourceError(
-                f"{path}: {len(absent)} of {len(lines)} simulations are missing, such as "
-                f"{absent[0]!r}; {recordings.path} holds {len(index)}: open the root of the "
-                "complete data set"
+                f"{list_path}: expected a list of simulations ({error}); get the lists from "
+                "github.com/eagle-dataset/EagleMeshTransformer (Splits), or name their folder: "
+                "--set data.options.splits=FOLDER"
+            ) from error
+        listed = [line.replace("/", "_") for line in lines]
+        listed = [name if name in index else name.replace("Stp_", "Cre_") for name in listed]
+        listed = [name for name in listed if path == root or name.partition("_")[0] in kinds]
+        if absent := [name for name in listed if name not in index]:
+            raise SourceError(
+                f"{list_path}: {len(absent)} of {len(listed)} simulations are missing, such as "
+                f"{absent[0]!r}; {path} holds {len(index)}: open the root of the complete data set"
             )
-        splits[split] = tuple(Segment(index[name]) for name in names)
+        splits[split] = tuple(Segment(index[name]) for name in listed)
     return Split(splits["train"], splits["valid"], (), splits["test"])
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from pibert.data.splits import Split
 from pibert.data.units import parse_duration, parse_scale
 from pibert.data.views import ByName
 from pibert.fields import Boundary, Parameter, Sides, Trajectory
@@ -147,6 +148,9 @@ class Recordings(ByName):
     """Describes the trajectory of a name; its fields are read on demand."""
     notes: tuple[str, ...] = ()
     """What the reader noticed, assumed or changed, for the user."""
+    published_split: Callable[[], Split] | None = None
+    """Returns the publishers' split, whose segments count the frames as stored; None: there is
+    none. It may read small files."""
 
     def changed(
         self, change: Callable[[Trajectory], Trajectory], notes: Iterable[str] = ()

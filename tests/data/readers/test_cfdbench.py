@@ -114,16 +114,16 @@ def test_the_published_split_is_pythons_shuffle(tmp_path: Path) -> None:
     shuffled = list(names)
     random.seed(0)
     random.shuffle(shuffled)
-    split = published_split(["tube_bc_case0", *names], "cavity")
+    split = published_split(names)
     # The publishers' 159 cavities: round(127.2), round(15.9) and the rest.
     splits = split.train, split.valid, split.test
     assert [len(segments) for segments in splits] == [127, 16, 16]
-    assert [["", *names][s.trajectory] for segments in splits for s in segments] == shuffled
+    assert [names[s.trajectory] for segments in splits for s in segments] == shuffled
     tubes = [f"tube_bc_case{i}" for i in range(18)]  # 14.4 and 1.8, rounded down
-    split = published_split(tubes, "tube")
+    split = published_split(tubes)
     assert (len(split.train), len(split.valid), len(split.test)) == (14, 1, 3)
-    with pytest.raises(ValueError, match="no case of 'dam' among 18"):
-        published_split(tubes, "dam")
+    with pytest.raises(ValueError, match="found cavity, tube; give the folder of one"):
+        published_split([*tubes, *names])
 
 
 # Writing

@@ -123,12 +123,19 @@ def test_hints_state_what_the_files_do_not(tmp_path: Path) -> None:
 
 def test_published_lists_split_the_recordings(tmp_path: Path) -> None:
     write_all(tmp_path)
-    recordings = open_recordings(tmp_path)
-    split = published_split(recordings, tmp_path / "splits")
+    lists = str(tmp_path / "splits")
+    recordings = open_recordings(tmp_path, splits=lists)
+    assert recordings.published_split is not None
+    split = recordings.published_split()
     assert split.train == (Segment(2), Segment(3))
     assert split.valid == (Segment(1),) and split.test == (Segment(0),)
     (tmp_path / "splits" / "test.txt").write_text("Stp/7/1\n")
-    assert published_split(recordings, tmp_path / "splits").test == (Segment(0),)
+    assert recordings.published_split().test == (Segment(0),)
+    one_kind = open_recordings(tmp_path / "Spl", splits=lists)
+    assert one_kind.published_split is not None
+    split = one_kind.published_split()
+    assert split.train == (Segment(1), Segment(2)) and split.valid == (Segment(0),)
+    assert split.test == ()
 
 
 def test_incomplete_lists_empty_boxes_and_folders_are_refused(tmp_path: Path) -> None:
@@ -136,9 +143,9 @@ def test_incomplete_lists_empty_boxes_and_folders_are_refused(tmp_path: Path) ->
     recordings = open_recordings(tmp_path)
     (tmp_path / "splits" / "valid.txt").write_text("Spl/3/1\nSpl/99/1\n")
     with pytest.raises(SourceError, match="valid.txt: 1 of 2 .*'Spl_99_1'"):
-        published_split(recordings, tmp_path / "splits")
+        published_split(tmp_path, recordings.names, str(tmp_path / "splits"))
     with pytest.raises(SourceError, match="train.txt"):
-        published_split(recordings, tmp_path)
+        published_split(tmp_path, recordings.names)
     with pytest.raises(ValueError, match="expected a box"):
         rasterise(square(), (4, 4), (1.0, 1.0, 0.0, 1.0))
     with pytest.raises(SourceError, match="expected an EAGLE folder"):

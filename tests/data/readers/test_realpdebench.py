@@ -16,8 +16,9 @@ from pibert.data import readers
 from pibert.data.dataset import Samples, Window
 from pibert.data.format import Reader, check, write
 from pibert.data.readers.realpdebench import open_recordings, recognise
-from pibert.data.readers.realpdebench.index import official_samples, read_index
+from pibert.data.readers.realpdebench.index import published_split, read_index
 from pibert.data.readers.recordings import Hints, SourceError
+from pibert.data.splits import Segment
 from pibert.fields import Normalizer
 from tests.lookalikes.realpdebench import (
     CYLINDERS,
@@ -26,6 +27,7 @@ from tests.lookalikes.realpdebench import (
     flows,
     values,
     write_arrow,
+    write_competition,
     write_index,
     write_parameters,
     write_raw,
@@ -347,38 +349,87 @@ def test_without_pyarrow_the_error_names_the_extra(
 
 def test_an_index_becomes_the_published_windows(tmp_path: Path) -> None:
     folder = arrow(tmp_path, flows(CYLINDERS, SHAPE))
-    index = {"test": [("8000", 3), ("1800", 0), ("8000", 10)], "train": [], "val": []}
+    index = {
+        "test": [("8000", 3), ("1800", 0), ("8000", 10)],
+        "train": [("5000", 2)],
+        "val": [("1800", 10)],
+    }
     write_index(tmp_path / "cylinder", index)
     recordings = open_recordings(folder)
     assert read_index(tmp_path / "cylinder", "test", "real") == index["test"]
-    segments = official_samples(recordings, "test")
+    assert recordings.published_split is not None
+    split = recordings.published_split()
     window = Window(history=20, horizon=20)
-    samples = Samples(list(recordings), segments, window=window, normalizer=Normalizer.identity(2))
+    samples = Samples(
+        list(recordings), split.test, window=window, normalizer=Normalizer.identity(2)
+    )
     assert [samples.locate(i) for i in range(len(samples))] == [(2, 3), (0, 0), (2, 10)]
-    with pytest.raises(SourceError, match="train_index_real.json: there is no such file"):
-        official_samples(recordings, "train")
+    assert split.train == (Segment(1, 2, 42),) and split.valid == (Segment(0, 10, 50),)
+    pairs = published_split(folder, {name: 50 for name in CYLINDERS}, window=2)
+    assert pairs.test == (Segment(2, 3, 5), Segment(0, 0, 2), Segment(2, 10, 12))
+    with pytest.raises(ValueError, match="window: .* 2 to 40 frames, found 41"):
+        published_split(folder, {name: 50 for name in CYLINDERS}, window=41)
     write_index(tmp_path / "cylinder", {"val": [("1800", 10), ("5000", 11)]})
     with pytest.raises(SourceError, match="frames 11 to 50 of '5000', which has 50"):
-        official_samples(recordings, "val")
+        recordings.published_split()
+    (tmp_path / "cylinder" / "hf_dataset" / "train_index_real.json").unlink()
+    with pytest.raises(SourceError, match="train_index_real.json: there is no such file"):
+        recordings.published_split()
 
 
 def test_modes_choose_by_the_group_of_the_trajectory(tmp_path: Path) -> None:
     folder = arrow(tmp_path, flows(CYLINDERS, SHAPE)).parents[1]
     write_parameters(folder, remain=["5000", "8000"], in_dist=["1800"], out_dist=["12000"])
-    write_index(folder, {"test": [(name, 0) for name in CYLINDERS]})
-    recordings = open_recordings(folder)
+    everything = [(name, 0) for name in CYLINDERS]
+    write_index(folder, {"train": everything, "val": everything, "test": everything})
 
     def chosen(mode: Any) -> list[str]:
-        segments = official_samples(recordings, "test", mode)
-        return [recordings.names[segment.trajectory] for segment in segments]
+        recordings = open_recordings(folder, test_mode=mode)
+        assert recordings.published_split is not None
+        split = recordings.published_split()
+        assert len(split.train) == 4 and split.valid == split.test
+        return [recordings.names[segment.trajectory] for segment in split.test]
 
     assert chosen("all") == list(CYLINDERS)
     assert chosen("seen") == ["5000", "8000"]
     assert chosen("in_dist") == ["1800"] and chosen("out_dist") == ["12000"]
     assert chosen("unseen") == ["1800", "12000"]
-    (folder / "remain_params_real.json").unlink()
-    with pytest.raises(SourceError, match="remain_params_real.json: there is no such file"):
-        chosen("seen")
+    (folder / "in_dist_test_params_real.json").unlink()
+    assert chosen("unseen") == ["12000"]
+    with pytest.raises(SourceError, match="in_dist_test_params_real.json: there is no such file"):
+        chosen("in_dist")
+    with pytest.raises(ValueError, match="test_mode: .*out_dist.*found 'outer'"):
+        chosen("outer")
+
+
+def test_every_second_point_is_taken_as_the_publishers_take_it(tmp_path: Path) -> None:
+    folder = arrow(tmp_path, flows(CYLINDERS[:1], (50, 16, 32), dx=0.5, dy=0.25))
+    whole, thin = (open_recordings(folder, every=n)[0] for n in (1, 2))
+    assert torch.equal(thin.read(), whole.read()[..., ::2, ::2])
+    assert torch.equal(thin.known(), whole.known()[..., ::2, ::2])
+    assert thin.spec.grid.shape == (8, 16)
+    assert (thin.spec.grid.dx, thin.spec.grid.dy) == (1.0, 0.5)
+    with pytest.raises(ValueError, match="every: .*found 0"):
+        open_recordings(folder, every=0)
+
+
+def test_the_competitions_files_are_read(tmp_path: Path) -> None:
+    write_competition(tmp_path / "train_real", ("5025_0", "7575_0", "8850_15"), frames=6)
+    write_competition(tmp_path / "train_sim", ("5025_0",), frames=6)
+    with h5py.File(tmp_path / "train_sim" / "5025_0.h5", "a") as h5:
+        h5["p"] = h5["u"][:]
+    assert readers.identify(tmp_path / "train_real") == "realpdebench"
+    measured = open_recordings(tmp_path, kind="real")
+    assert measured.names == ("5025_0", "8850_15") and measured.published_split is None
+    assert any("7575_0 is left out" in note for note in measured.notes)
+    flow = measured[1]
+    assert dict(flow.parameters) == {"Re": 8850.0, "angle": 15.0}
+    assert flow.spec.dt == pytest.approx(0.02, rel=1e-5) and flow.time_unit == "s"
+    assert int((~flow.known()[0]).sum()) == 24 and not bool(flow.known()[0, 2, 3])
+    simulated = open_recordings(tmp_path / "train_sim")
+    assert simulated[0].spec.channels == ("u", "v", "p") and bool(simulated[0].known().all())
+    with pytest.raises(SourceError, match="more than one set"):
+        open_recordings(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["[", "{}", "[3]", '[{"sim_id": "1800.h5"}]'])

@@ -2,6 +2,7 @@
 
     {root}/{scenario}/hf_dataset/{real|numerical}/data-*.arrow     one row, one trajectory
     {root}/{scenario}/{real|numerical}/{name}.h5                   one file, one trajectory
+    {root}/{train_real|train_sim}/{Re}_{angle}.h5                  the RealPDE competition of 2026
 
 Opening reads names, shapes and coordinates, never a field; a trajectory reads the requested frames
 and fields. Channels are u and v, and p where the row has it (the simulations); the stored vorticity
@@ -19,8 +20,18 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pibert.data.hdf5 import DAMAGED, open_hdf5
-from pibert.data.readers.realpdebench.facts import SCENARIOS, STORED_AS, describe
-from pibert.data.readers.realpdebench.rows import ArrowRow, RawRow, Row, Shard, shard_paths
+from pibert.data.readers.realpdebench.facts import DUPLICATE, SCENARIOS, STORED_AS, describe
+from pibert.data.readers.realpdebench.index import WINDOW, published_split
+from pibert.data.readers.realpdebench.rows import (
+    KINDS,
+    ArrowRow,
+    RawRow,
+    Row,
+    Shard,
+    ThinnedRow,
+    bare_name,
+    shard_paths,
+)
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, check_channels
 from pibert.fields import Trajectory
 from pibert.regular_files import require_regular
@@ -28,7 +39,8 @@ from pibert.textfiles import parse_json, read_text
 
 TITLE = "RealPDEBench (Arrow or raw HDF5)"
 ISOLATED = False
-KINDS = ("real", "numerical")
+COMPETITION = {"train_real": ("airfoil", "real"), "train_sim": ("airfoil", "numerical")}
+"""Folders of the competition's data: scenario and kind."""
 _SUFFIXES = {".arrow": "data-*.arrow", ".h5": "*.h5"}
 
 
@@ -56,7 +68,9 @@ def recognise(path: Path) -> bool:
                 head = file.read(1 << 16)
             return all(name in head for name in (b"sim_id", b"shape_t", b"shape_h"))
         with open_hdf5(first) as h5:
-            return "measured_data/u" in h5 and "measured_data/v" in h5
+            return {"u", "v", "re", "aoa"} <= {*h5} or (
+                "measured_data/u" in h5 and "measured_data/v" in h5
+            )
     except DAMAGED:
         return False
 
@@ -69,8 +83,11 @@ def find_subsets(path: Path) -> list[Subset]:
             near = [folder.name for folder in (path, *path.parents)][:4]
             scenario = next((name for name in near if name in SCENARIOS), None)
             kind = next((name for name in near[:2] if name in KINDS), None)
+            for name in filter(COMPETITION.__contains__, near[:2]):
+                scenario, kind = COMPETITION[name]
             return [Subset(path, suffix, scenario, kind)]
-    below = [path / kind for kind in KINDS] + [path / "hf_dataset" / kind for kind in KINDS]
+    below = [path / kind for kind in (*KINDS, *COMPETITION)]
+    below += [path / "hf_dataset" / kind for kind in KINDS]
     if path.name not in SCENARIOS:
         below += [path / scenario for scenario in SCENARIOS]
     return [subset for folder in below if folder.is_dir() for subset in find_subsets(folder)]
@@ -82,16 +99,26 @@ def open_recordings(
     *,
     scenario: str | None = None,
     kind: Literal["real", "numerical"] | None = None,
+    every: int = 1,
+    window: int = WINDOW,
+    test_mode: str = "all",
 ) -> Recordings:
     """Open the trajectories of one scenario and kind, below the root of the data or a folder in it.
 
-    State ``scenario`` and ``kind`` where the path holds several or does not name them.
+    State ``scenario`` and ``kind`` where the path holds several or does not name them. ``every``
+    takes every Nth row and column, as the publishers do. ``window`` and ``test_mode`` are for the
+    published split (``realpdebench/index.py``).
     """
+    if every < 1:
+        raise ValueError(f"every: expected 1 or more, found {every}")
     check_channels(path, hints, STORED_AS)
     if scenario is not None and scenario not in SCENARIOS:
         raise ValueError(f"unknown scenario {scenario!r}; choose from: {', '.join(SCENARIOS)}")
     subset = _choose(path, scenario, kind)
-    rows, notes = _rows(subset)
+    stored, notes = _rows(subset)
+    rows: dict[str, Row] = {
+        name: row if every == 1 else ThinnedRow(row, every) for name, row in stored.items()
+    }
     options: dict[str, Any] = {
         "scenario": subset.scenario,
         "kind": subset.kind,
@@ -99,11 +126,15 @@ def open_recordings(
         "source": {"data_version": _version(subset)},
     }
     first = next(iter(rows))
+    frames = {name: row.shape[0] for name, row in rows.items()}
     return Recordings(
         kind="realpdebench",
         path=subset.path,
         names=tuple(rows),
         load=partial(_load, rows=rows, options=options),
+        published_split=None
+        if subset.scenario == "airfoil"
+        else partial(published_split, subset.path, frames, window, test_mode),
         notes=(*notes, *describe(first, rows[first], **options)[1]),
     )
 
@@ -132,10 +163,10 @@ def _choose(path: Path, scenario: str | None, kind: str | None) -> Subset:
     return fitting[0]
 
 
-def _rows(subset: Subset) -> tuple[dict[str, Row], list[str]]:
+def _rows(subset: Subset) -> tuple[dict[str, ArrowRow | RawRow], list[str]]:
     """The stored trajectories by name, and notes."""
     path, notes = subset.path, list[str]()
-    files, stored = [path] if path.is_file() else [], list[Row]()
+    files, stored = [path] if path.is_file() else [], list[ArrowRow | RawRow]()
     if subset.suffix == ".arrow":
         shards = [Shard(file) for file in files or shard_paths(path)]
         stored = [ArrowRow(shard, row) for shard in shards for row in range(shard.table.num_rows)]
@@ -145,20 +176,18 @@ def _rows(subset: Subset) -> tuple[dict[str, Row], list[str]]:
         stored = [
             RawRow(file) for file in ([path] if path.is_file() else sorted(path.glob("*.h5")))
         ]
-    rows: dict[str, Row] = {}
+    rows: dict[str, ArrowRow | RawRow] = {}
     for row in stored:
         name = bare_name(row.name)
+        if (subset.scenario, subset.kind, name) == ("airfoil", "real", DUPLICATE):
+            notes.append(f"{DUPLICATE} is left out: it repeats the fields of 6300_0")
+            continue
         if name in rows:
             raise SourceError(f"{row.where}: {rows[name].where} has a trajectory {name!r} too")
         rows[name] = row
     if not rows:
         raise SourceError(f"{path}: it holds no trajectory; resume the download")
     return rows, notes
-
-
-def bare_name(name: str) -> str:
-    """The name of a trajectory without ``.h5``, which some files add."""
-    return name.removesuffix(".h5")
 
 
 def _version(subset: Subset) -> str | None:

@@ -7,6 +7,7 @@ the parameters. ``Trajectory.local`` records the origin of each.
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 from pibert.data.readers.realpdebench.rows import Row
 from pibert.data.readers.recordings import Hints, SourceError, describe_parameter
 from pibert.data.readers.shared.stores import ArraySource, Piece, smooth_time, uniform_step
-from pibert.data.views import finite_points
+from pibert.data.views import MappedFrames, finite_points, mask_shape
 from pibert.fields import FieldSpec, Grid, Trajectory
 
 STORED_AS = {"u": "u", "v": "v", "p": "p", "omega": "vo"}
@@ -29,6 +30,10 @@ _SOURCE = {
     "url": "https://huggingface.co/datasets/AI4Science-WestlakeU/RealPDEBench",
     "licence": "CC BY-NC 4.0",
 }
+
+
+DUPLICATE = "7575_0"
+"""A measured file of the competition that repeats another."""
 
 
 class Disc(NamedTuple):
@@ -57,6 +62,8 @@ class Scenario(NamedTuple):
     name: str = ""
     """Pattern of the names, with a group per parameter."""
     family: str | None = "incompressible"
+    blank_is_zero: bool = False
+    """Whether measured vectors that are exactly zero stand for none: shadow of the laser, body."""
 
 
 SCENARIOS: Mapping[str, Scenario] = {
@@ -69,6 +76,8 @@ SCENARIOS: Mapping[str, Scenario] = {
     "controlled_cylinder": Scenario(),
     "foil": Scenario(),
     "combustion": Scenario(family=None),
+    # The competition's NACA 4418; the Reynolds numbers of the names are nominal.
+    "airfoil": Scenario(2.0e-2, None, r"(?P<Re>\d+)_(?P<angle>\d+)", blank_is_zero=True),
 }
 
 
@@ -114,7 +123,7 @@ def describe(
         ),
         parameters=parameters,
         body=None if body is None else body.flip(fields.flips),
-        valid=finite_points(fields) if kind == "real" else None,
+        valid=_valid(fields, facts) if kind == "real" else None,
         source=_SOURCE
         | dict(source)
         | {
@@ -143,6 +152,17 @@ def describe(
     if "omega" not in channels and row.has("vo"):
         notes.append("the stored vorticity is left out; read it with --channels omega=vo")
     return trajectory, tuple(note for note in notes if note)
+
+
+def _valid(fields: ArraySource, facts: Scenario) -> MappedFrames:
+    if not facts.blank_is_zero:
+        return finite_points(fields)
+    return MappedFrames(mask_shape(fields), partial(_not_blank, fields))
+
+
+def _not_blank(fields: ArraySource, frames: slice) -> Tensor:
+    values = fields.read(frames)
+    return values.isfinite().all(1) & (values != 0).any(1)
 
 
 class _Time(NamedTuple):

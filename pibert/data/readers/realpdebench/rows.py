@@ -19,8 +19,14 @@ from pibert.data.wording import import_extra
 from pibert.regular_files import require_regular
 from pibert.textfiles import parse_json, read_text
 
+KINDS = ("real", "numerical")
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _SHAPE = ("shape_t", "shape_h", "shape_w")
+
+
+def bare_name(name: str) -> str:
+    """The name of a trajectory without ``.h5``, which some files add."""
+    return name.removesuffix(".h5")
 
 
 def shard_paths(folder: Path) -> list[Path]:
@@ -228,5 +234,30 @@ class RawRow:
             return next((item for item in found if isinstance(item, h5py.Dataset)), None)
 
 
-Row = ArrowRow | RawRow
+class ThinnedRow:
+    """Every Nth row and column of another row, from the first, as the publishers' loader takes."""
+
+    def __init__(self, row: ArrowRow | RawRow, every: int) -> None:
+        self.row, self.every, self.path, self.name = row, every, row.path, row.name
+        t, ny, nx = row.shape
+        self.shape: tuple[int, int, int] = (t, -(-ny // every), -(-nx // every))
+
+    @property
+    def where(self) -> str:
+        return self.row.where
+
+    def has(self, key: str) -> bool:
+        return self.row.has(key)
+
+    def read(self, key: str, where: Where) -> np.ndarray:
+        return self.row.read(key, where)[..., :: self.every, :: self.every]
+
+    def axis(self, name: str) -> np.ndarray | None:
+        axis = self.row.axis(name)
+        if axis is None or name == "t":
+            return axis
+        return axis[(slice(None, None, self.every),) * axis.ndim]
+
+
+Row = ArrowRow | RawRow | ThinnedRow
 """A stored trajectory, a store of its fields by name; it may be pickled."""

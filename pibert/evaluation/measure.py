@@ -13,7 +13,8 @@ standard deviation in the training set.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -44,6 +45,8 @@ class Frames:
     """Inside a solid body; None: there is none."""
     spec: FieldSpec
     """Channels, units, spacing; ``spec.dt`` is the time between two frames."""
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    """Of the trajectory."""
 
     def __getitem__(self, which: slice) -> Self:
         """Some of the frames."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from pibert.evaluation.competition import SHAPE, Competition
+from pibert.evaluation.family_diagnostics import FamilyDiagnostics
 from pibert.evaluation.measure import Measure
 from pibert.evaluation.official import Official
 from pibert.evaluation.pointwise import Pointwise
@@ -23,6 +24,7 @@ from pibert.evaluation.regions import (
 from pibert.evaluation.scales import SMALLEST, HaarBands, PooledScales, Spectra, supports_spectra
 from pibert.evaluation.temporal import Temporal
 from pibert.fields import FieldSpec, Normalizer
+from pibert.physics import find_family
 
 SHORTEST = 20
 """Frames without a gap below which there are no metrics in time, and the length of the windows of
@@ -59,14 +61,16 @@ def measures_by_space(
 def window_measures(spec: FieldSpec, frames: int, mean: Tensor | None = None) -> dict[str, Measure]:
     """The measures of a whole rollout of so many frames, in physical units, by name.
 
-    With 20 frames from 20, they are the metrics of RealPDEBench as published, and on the grid of
-    the competition its scores. ``mean`` is as of ``measures_by_space``.
+    Diagnostics of the PDE family, and the metrics of RealPDEBench: as published with 20 frames from
+    20, and on the grid of the competition its scores. ``mean`` is as of ``measures_by_space``.
     """
-    if spec.velocity is None:
-        return {}
-    measures: list[Measure] = [Official(spec=spec, frames=frames, mean=mean)]
-    if spec.grid.shape == SHAPE:
-        measures.append(Competition(spec=spec))
+    measures: list[Measure] = []
+    if spec.family is not None and find_family(spec.family).diagnostic_names:
+        measures.append(FamilyDiagnostics(spec=spec))
+    if spec.velocity is not None:
+        measures.append(Official(spec=spec, frames=frames, mean=mean))
+        if spec.grid.shape == SHAPE:
+            measures.append(Competition(spec=spec))
     return {f"{ROLLOUT}/{measure.name}": measure for measure in measures}
 
 

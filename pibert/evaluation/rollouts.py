@@ -279,6 +279,7 @@ def score_windows(
                 known=known[n],
                 body=body_at(samples.trajectories[index], target, truth.device),
                 spec=own_spec(samples.spec, samples.trajectories[index]),
+                parameters=samples.trajectories[index].parameters,
             )
             for name, measure in measures.items():
                 rows[name].append(measure.terms(frames).cpu())

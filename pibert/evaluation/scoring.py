@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -214,7 +214,7 @@ def _predicted(
     standard = Frames(
         prediction=prediction, truth=truth, last=last, known=known, body=body, spec=samples.spec
     )
-    physical = {
+    physical: dict[str, Any] = {
         name: predictor.normalizer.invert(getattr(standard, name))
         for name in ("prediction", "truth", "last")
     }

@@ -44,7 +44,8 @@ class RolloutPlan:
     starts: Count = 16
     """Starts, spread evenly over the test split."""
     windows: bool = False
-    """Also score every rollout as a whole, with RealPDEBench's metrics."""
+    """Also score every rollout as a whole, with the diagnostics of its PDE family and the metrics
+    of RealPDEBench."""
     free_run: NonNegativeInt = 0
     """Most frames of a run from the start of each test flow, whose statistics are compared; 0: no
     such runs."""
@@ -266,7 +267,7 @@ def _rollouts(
         arrays |= {f"terms/{name}": rows for name, rows in terms.items()}
         card["windows"] = {
             measure.name: {
-                entry.metric: value if math.isfinite(value) else None
+                f"{entry.metric} {entry.component}": value if math.isfinite(value) else None
                 for entry, value in zip(
                     measure.entries, measure.values(terms[name].sum(0)).tolist(), strict=True
                 )

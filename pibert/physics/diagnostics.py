@@ -1,7 +1,7 @@
-"""Diagnostics of PDE families: what a prediction must satisfy, measured on frames.
+"""What solutions of a PDE family satisfy, measured on frames; ``Family.diagnostics`` uses it.
 
-Waves: dispersion and reflection at a side. Concentrations: positivity and conservation.
-Compressible flow: conservation of mass, momentum and energy.
+Waves: dispersion and reflection at a side. Concentrations: positivity, conservation, and the
+maximum principle of diffusion.
 """
 
 import math
@@ -13,11 +13,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pibert.physics.derivatives import Order, ddx, ddy
-from pibert.physics.families.euler import AIR, Euler, conserved_variables
-from pibert.physics.families.family import Coefficient, Frames, spread
+from pibert.physics.families.family import Coefficient, spread
 from pibert.physics.grid import Grid
 
 Side = Literal["left", "right", "bottom", "top"]
+SIDES: tuple[Side, ...] = ("left", "right", "bottom", "top")
 
 
 class Dispersion(NamedTuple):
@@ -81,7 +81,7 @@ def boundary_reflection(
     frames must cover the passage out and back. The split is exact at normal incidence; waves at the
     angle a to the normal count as reflected by at least ((1 - cos a) / (1 + cos a))^2.
     """
-    if side not in ("left", "right", "bottom", "top"):
+    if side not in SIDES:
         raise ValueError(f"side must be left, right, bottom or top, found {side!r}")
     if frames.shape[-3] < 3:
         raise ValueError(f"boundary_reflection needs at least 3 frames, found {frames.shape[-3]}")
@@ -122,24 +122,12 @@ def species_conservation(
     return (amount - amount[..., :1]) / scale
 
 
-def euler_conservation(
-    fields: Frames, grid: Grid, *, gamma: Coefficient = AIR
-) -> dict[str, Float[Tensor, "*batch component t"]]:
-    """Change of total mass, momentum and energy on a periodic box since the first frame.
+def overshoot(field: Float[Tensor, "*batch t y x"]) -> Float[Tensor, "*batch"]:
+    """How far values leave the range of the first frame, relative to that range.
 
-    Zero for every solution, with or without shocks. Mass and energy are relative to their totals
-    in the first frame, momentum to the square root of the product of both.
+    Zero for diffusion with periodic or no-flux sides: no new maximum or minimum appears.
     """
-    if not (grid.periodic_x and grid.periodic_y) or grid.body is not None:
-        raise ValueError("conservation holds on a doubly periodic grid without a body")
-    rho, u, v, p = (fields[name] for name in Euler.channels)
-    factor = gamma[..., None] if isinstance(gamma, Tensor) else gamma  # frames are a batch axis
-    totals = [q.sum((-2, -1)) for q in conserved_variables(rho, u, v, p, factor)]  # (*batch, t)
-    mass, energy = totals[0][..., :1], totals[3][..., :1]
-    inertia = (mass * energy).sqrt()
-    drifts = [
-        (total - total[..., :1]) / scale
-        for total, scale in zip(totals, (mass, inertia, inertia, energy), strict=True)
-    ]
-    stacked = torch.stack(drifts, dim=-2)
-    return dict(zip(Euler.terms, stacked.split((1, 2, 1), dim=-2), strict=True))
+    first = field[..., 0, :, :]
+    low, high = first.amin((-2, -1)), first.amax((-2, -1))
+    above, below = field.amax((-3, -2, -1)) - high, low - field.amin((-3, -2, -1))
+    return torch.maximum(above, below).clamp(min=0) / (high - low)

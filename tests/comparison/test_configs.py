@@ -12,6 +12,7 @@ import torch
 from pibert.comparison import carry_out, gather, load_comparison
 from pibert.comparison.plan import Candidate, Comparison
 from pibert.experiments.flows import prepare
+from pibert.solver.presets import find_preset
 from tests.command import well
 from tests.comparison.setups import MemoryWatcher, value_of
 from tests.lookalikes import cfdbench, eagle, realpdebench
@@ -193,3 +194,14 @@ def test_the_competition_holds_out_reynolds_numbers(tmp_path: Path) -> None:
     records = carried(plan, tmp_path / "out")["records"]
     found = {"space": "rollout", "metric": "competition_rel_l2", "component": "all"}
     assert 0 < value_of(records, model="persistence", **found)["value"] <= 100
+
+
+def test_every_family_has_its_data_set_and_bias() -> None:
+    plan = load_comparison(PLANS / "families.toml")
+    assert plan.rollout.windows
+    for name in ("pibert", "pibert-mr"):
+        on, off = (plan.candidates[key].model for key in (name, f"{name}-off"))
+        assert off == replace(on, options={"attention_bias": 0.0})
+    recipes: list[Any] = [find_preset(str(d.case), d.preset) for d in plan.data.values()]
+    families = {recipe.family for recipe in recipes}
+    assert families == {"incompressible", "euler", "heat", "wave-first-order", "gray-scott"}

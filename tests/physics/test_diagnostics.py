@@ -12,11 +12,11 @@ from pibert.physics.diagnostics import (
     Side,
     boundary_reflection,
     dispersion,
-    euler_conservation,
+    overshoot,
     positivity,
     species_conservation,
 )
-from pibert.physics.families.euler import conserved_variables
+from pibert.physics.families.euler import conserved_variables, euler_conservation
 from tests.helpers import refused
 from tests.physics import exact
 from tests.physics.test_euler import GAMMA, sensor, sound_wave
@@ -161,3 +161,12 @@ def test_totals_are_conserved_across_shocks_and_not_by_a_wrong_flow() -> None:
     assert euler_conservation(gusty, grid)["momentum"][0, -1] > 0.1
     with refused("periodic"):
         euler_conservation(flow, Grid((5, 80)))
+
+
+def test_diffusion_makes_no_new_extremes() -> None:
+    field = torch.rand(5, 4, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    field[0, 0, 0], field[0, 0, 1] = 1.0, 0.0
+    assert float(overshoot(field)) == 0.0
+    field[3, 2, 2], field[4, 1, 1] = 1.25, -0.1
+    assert float(overshoot(field)) == pytest.approx(0.25)
+    torch.testing.assert_close(overshoot(field[None] * 4 + 3), torch.tensor([0.25]).double())

@@ -57,12 +57,25 @@ class Euler(Family):
         "& ddt e + nabla dot ( e + p ) u = 0"
     )
     symbols = {"gamma": "gamma"}
+    diagnostic_names = ("mass_drift", "momentum_drift", "energy_drift")
 
     def __post_init__(self) -> None:
         if self.shock_threshold is not None and not self.shock_threshold > 0:
             raise ValueError(
                 f"shock_threshold must be positive or None, found {self.shock_threshold}"
             )
+
+    def diagnostics(
+        self, fields: Frames, grid: Grid, *, dt: float | None, **coefficients: Coefficient
+    ) -> dict[str, Tensor]:
+        """Mean size of the changes of total mass, momentum and energy in a box."""
+        if not (grid.periodic_x and grid.periodic_y) or grid.body is not None:
+            return {}
+        drifts = euler_conservation(fields, grid, gamma=coefficients.get("gamma", AIR))
+        return {
+            f"{term}_drift": torch.linalg.vector_norm(drift, dim=-2).mean(-1)
+            for term, drift in drifts.items()
+        }
 
     def _residuals(
         self, fields: Frames, grid: Grid, dt: float | None, order: Order, factors: Coefficients
@@ -155,3 +168,26 @@ def _largest_nearby(f: Tensor, dim: int, periodic: bool) -> Tensor:
     ahead = torch.cat((f.narrow(dim, 1, size - 1), first if periodic else final), dim)
     behind = torch.cat((final if periodic else first, f.narrow(dim, 0, size - 1)), dim)
     return torch.maximum(f, torch.maximum(ahead, behind))
+
+
+def euler_conservation(
+    fields: Frames, grid: Grid, *, gamma: Coefficient = AIR
+) -> dict[str, Float[Tensor, "*batch component t"]]:
+    """Change of total mass, momentum and energy on a periodic box since the first frame.
+
+    Zero for every solution, with or without shocks. Mass and energy are relative to their totals
+    in the first frame, momentum to the square root of the product of both.
+    """
+    if not (grid.periodic_x and grid.periodic_y) or grid.body is not None:
+        raise ValueError("conservation holds on a doubly periodic grid without a body")
+    rho, u, v, p = (fields[name] for name in Euler.channels)
+    factor = gamma[..., None] if isinstance(gamma, Tensor) else gamma  # frames are a batch axis
+    totals = [q.sum((-2, -1)) for q in conserved_variables(rho, u, v, p, factor)]  # (*batch, t)
+    mass, energy = totals[0][..., :1], totals[3][..., :1]
+    inertia = (mass * energy).sqrt()
+    drifts = [
+        (total - total[..., :1]) / scale
+        for total, scale in zip(totals, (mass, inertia, inertia, energy), strict=True)
+    ]
+    stacked = torch.stack(drifts, dim=-2)
+    return dict(zip(Euler.terms, stacked.split((1, 2, 1), dim=-2), strict=True))

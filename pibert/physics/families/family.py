@@ -67,6 +67,8 @@ class Family(ABC):
     """The equation in the words of ``pibert.models.baselines.pitt.VOCABULARY``."""
     symbols: Mapping[str, str] = {}
     """The words of every coefficient in the equation, in the order of the text."""
+    diagnostic_names: tuple[str, ...] = ()
+    """Names of the ``diagnostics``."""
 
     def required_frames(self, channels: Sequence[str]) -> int:
         """Return the number of frames a window needs before it can violate the equation."""
@@ -106,6 +108,15 @@ class Family(ABC):
         self, fields: Frames, grid: Grid, dt: float | None, order: Order, factors: Coefficients
     ) -> Residuals:
         """Return the residuals of checked inputs, in the order of ``terms``."""
+
+    def diagnostics(
+        self, fields: Frames, grid: Grid, *, dt: float | None, **coefficients: Coefficient
+    ) -> dict[str, Float[Tensor, "*batch"]]:
+        """Return how far a sequence of frames is from what every solution satisfies.
+
+        Zero is best. What the grid, dt or the coefficients do not allow to measure is left out.
+        """
+        return {}
 
     def omissible_terms(self, known: Collection[str], has_steps: bool) -> tuple[str, ...]:
         """Return the terms of the equation that a window can be computed without.

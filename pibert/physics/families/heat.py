@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from pibert.physics.derivatives import Order, laplacian
+from pibert.physics.diagnostics import overshoot, species_conservation
 from pibert.physics.families.family import (
+    Coefficient,
     Coefficients,
     Family,
     Frames,
@@ -27,6 +29,16 @@ class Heat(Family):
     terms = ("heat",)
     equation = "ddt u = alpha Delta u"
     symbols = {"diffusivity": "alpha"}
+    diagnostic_names = ("amount_drift", "overshoot")
+
+    def diagnostics(
+        self, fields: Frames, grid: Grid, *, dt: float | None, **coefficients: Coefficient
+    ) -> dict[str, Tensor]:
+        """Mean size of the change of the total in a box, and the violated maximum principle."""
+        if not (grid.periodic_x and grid.periodic_y):
+            return {}
+        drift = species_conservation([fields["u"]], grid).abs().mean(-1)
+        return {"amount_drift": drift, "overshoot": overshoot(fields["u"])}
 
     def _residuals(
         self, fields: Frames, grid: Grid, dt: float | None, order: Order, factors: Coefficients

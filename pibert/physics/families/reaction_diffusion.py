@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pibert.physics.derivatives import Order, laplacian
+from pibert.physics.diagnostics import positivity
 from pibert.physics.families.family import (
     Coefficient,
     Coefficients,
@@ -81,6 +82,14 @@ class ReactionDiffusion(Family):
     """
 
     terms = ("reaction_diffusion",)
+    diagnostic_names = ("negativity",)
+
+    def diagnostics(
+        self, fields: Frames, grid: Grid, *, dt: float | None, **coefficients: Coefficient
+    ) -> dict[str, Tensor]:
+        """Mean depth of the concentrations below zero."""
+        depths = [positivity(fields[name]).mean(-1) for name in self.channels]
+        return {"negativity": torch.stack(depths).mean(0)}
 
     def __init__(self, name: str, reaction: Reaction) -> None:
         self.name, self.reaction, self.channels = name, reaction, reaction.species

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from pibert.physics.derivatives import Order, laplacian
+from pibert.physics.diagnostics import SIDES, boundary_reflection, dispersion
 from pibert.physics.families.family import (
+    Coefficient,
     Coefficients,
     Family,
     Frames,
@@ -22,7 +24,7 @@ from pibert.physics.families.family import (
     midpoint,
     spread,
 )
-from pibert.physics.grid import Grid
+from pibert.physics.grid import Boundary, Grid
 
 
 class Wave(Family):
@@ -39,6 +41,24 @@ class Wave(Family):
     terms: tuple[str, ...] = ("wave",)
     equation = "ddt ddt u = c c Delta u"
     symbols = {"speed": "c"}
+    diagnostic_names = ("dispersion_error", "reflection")
+
+    def diagnostics(
+        self, fields: Frames, grid: Grid, *, dt: float | None, **coefficients: Coefficient
+    ) -> dict[str, Tensor]:
+        """Mean relative error of the frequencies in a box, and reflection from open sides."""
+        u, speed = fields["u"], coefficients.get("speed")
+        if dt is None or speed is None or u.shape[-3] < 3:
+            return {}
+        if grid.periodic_x and grid.periodic_y:
+            found = dispersion(u, grid, dt, speed)
+            errors = (found.measured / found.exact - 1).abs()
+            errors[..., 0, 0] = torch.nan  # the mean does not oscillate
+            return {"dispersion_error": errors.flatten(-2).nanmean(-1)}
+        kinds = zip(SIDES, grid.sides, strict=True)
+        open_sides = [side for side, kind in kinds if kind in (Boundary.OPEN, Boundary.OUTFLOW)]
+        shares = [boundary_reflection(u, grid, dt, speed, side) for side in open_sides]
+        return {"reflection": torch.stack(shares).mean(0)} if shares else {}
 
     def required_frames(self, channels: Sequence[str]) -> int:
         return 2 if "u_t" in channels else self.frames

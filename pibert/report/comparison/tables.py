@@ -11,8 +11,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from pibert.evaluation.family_diagnostics import DATA
 from pibert.evaluation.regions import DOWNSTREAM, PAPER_COLUMNS
 from pibert.evaluation.scales import BANDS, GROUPS, SCALES
+from pibert.physics import find_family
 from pibert.report.comparison.results import UNTRAINED, DatasetResults, mean_of
 from pibert.report.comparison.table import (
     UNKNOWN,
@@ -378,6 +380,18 @@ def official_rollouts(data: DatasetResults) -> list[Table]:
     return [table for table in tables if table is not None]
 
 
+def family(data: DatasetResults) -> Table | None:
+    """What solutions of the governing equation satisfy, for whole rollouts."""
+    name = data.spec.family
+    names = find_family(name).diagnostic_names if name else ()
+    columns = [measured(data, m.replace("_", " "), m, space="rollout", truth=DATA) for m in names]
+    caption = (
+        f"How far rollouts are from what every solution of the equation ({name}) satisfies; zero "
+        f"is best. {marks(data)}"
+    )
+    return table_of(data, "family", "Diagnostics of the equation, rollouts", caption, columns)
+
+
 def ensembles(data: DatasetResults) -> Table | None:
     """Scores of single samples and of ensembles, for models that sample."""
     facts = {m: card for m in data.models if (card := data.first(m).card.get("draws"))}
@@ -627,6 +641,7 @@ TABLES: tuple[tuple[str, Maker], ...] = (
     ("Scales", spectra),
     ("Scales", haar),
     ("Physics", physics),
+    ("Physics", family),
     ("Wake", slices),
     ("Time", temporal),
     ("Benchmark", official),

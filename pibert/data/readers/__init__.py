@@ -37,7 +37,7 @@ from pibert.data.readers import (
 from pibert.data.readers.recordings import Hints, Recordings, SourceError, naming
 from pibert.data.readers.shared.files import expand_pattern
 from pibert.data.readers.shared.metadata import state_facts, state_recordings
-from pibert.data.readers.shared.regions import flip_recordings, mark_recordings
+from pibert.data.readers.shared.regions import flip_recordings, mark_recordings, rotate_recordings
 from pibert.fields import Trajectory
 from pibert.regular_files import require_regular
 
@@ -163,8 +163,10 @@ def open_recordings(
             recordings = READERS[kind].open_recordings(path, layout, **options)
         measured = getattr(READERS[kind], "MEASURED", False)
         recordings = state_recordings(recordings, hints, measured=measured)
-        # Sides and regions are those of the flipped fields.
-        recordings = state_facts(flip_recordings(recordings, hints.flip), hints)
+        # Sides and regions are those of the flipped and rotated fields.
+        recordings = flip_recordings(recordings, hints.flip)
+        recordings = rotate_recordings(recordings, hints.rotate, hints.family)
+        recordings = state_facts(recordings, hints)
         recordings = mark_recordings(recordings, hints.body, hints.mask)
     return replace(recordings, load=partial(_load, path=path, load=recordings.load))
 

@@ -33,7 +33,10 @@ COARSE_STEPS, COARSE_LEVELS = 6, 3
 
 
 def fill_smoothly(
-    x: Fields, known: Bool[Tensor, "b y x"], spacing: tuple[float, float] = (1.0, 1.0)
+    x: Fields,
+    known: Bool[Tensor, "b y x"],
+    spacing: tuple[float, float] = (1.0, 1.0),
+    steps: int = PLATE_STEPS,
 ) -> Fields:
     """Fill unknown points by a thin plate; fields without any known point become zero.
 
@@ -41,6 +44,7 @@ def fill_smoothly(
         x: Zero at unknown points.
         known: True at known points.
         spacing: (dy, dx).
+        steps: Conjugate gradient steps on the grid itself.
     """
     aspect, eps = spacing[1] / spacing[0], torch.finfo(x.dtype).eps
     levels = _averages(x, known)
@@ -55,7 +59,7 @@ def fill_smoothly(
         mean = value if level == 0 else value / share.clamp(min=eps)
         filled = torch.where(unknown, coarse, mean)
         if level <= COARSE_LEVELS and min(size) >= 3:
-            filled = _relaxed(filled, unknown, aspect, COARSE_STEPS if level else PLATE_STEPS)
+            filled = _relaxed(filled, unknown, aspect, COARSE_STEPS if level else steps)
     return filled
 
 

@@ -44,6 +44,8 @@ _SAMPLED = 64
 """Frames from which the standard deviation is estimated."""
 _PLATE_STEPS = 200
 """Conjugate gradient steps of a thin plate, enough for gaps of some twenty points."""
+_PLATE_VALUES = 1 << 15
+"""Values that are filled at once."""
 
 
 def count_filled(trajectory: Trajectory, frames: slice = slice(None)) -> tuple[int, int]:
@@ -101,8 +103,10 @@ def thin_plate(
         # Fields of order one: their squares must not underflow.
         seen = torch.where(marks[:, None], frames, 0.0)
         size = seen.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-        smooth = fill_smoothly(seen / size, marks, spacing, steps=_PLATE_STEPS) * size
-        return smooth.view(fields.shape)
+        together = max(1, _PLATE_VALUES // seen[0].numel())  # they stay in the cache
+        parts = zip((seen / size).split(together), marks.split(together), strict=True)
+        smooth = [fill_smoothly(*part, spacing, steps=_PLATE_STEPS) for part in parts]
+        return (torch.cat(smooth) * size).view(fields.shape)
 
     def fit(recording: Trajectory, note: Callable[[str], None]) -> Trajectory:
         own = recording.spec

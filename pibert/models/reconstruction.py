@@ -154,7 +154,7 @@ class PODModes(nn.Module):
         fields = x.to(torch.float64) * weight
         mean = fields.sum(0) / weight.sum(0).clamp(min=1)
         deviation = ((fields - mean) * weight).flatten(1)
-        squares, modes = _principal(deviation, len(self.modes))
+        squares, modes = principal_components(deviation, len(self.modes))
         tiny = squares[0] * 1e-12
         rest = (deviation.square().sum() - squares.sum()).clamp(min=0)
         points = deviation.shape[1] - len(self.modes)
@@ -184,7 +184,7 @@ class PODModes(nn.Module):
         return (amplitudes @ basis).view_as(x) + self.mean
 
 
-def _principal(deviation: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def principal_components(deviation: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return squared singular values of (fields, points), largest first, and their modes."""
     fields, points = deviation.shape
     few = fields < points

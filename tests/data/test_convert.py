@@ -246,10 +246,10 @@ def test_the_record_of_a_file_that_another_program_changed_is_ignored(tmp_path: 
     out = convert(recorded(original), tmp_path / "piv.nc")
     with xarray.open_dataset(out) as found:
         found.isel(x=slice(2, None)).to_netcdf(tmp_path / "cropped.nc", engine="h5netcdf")
-        scaled = found.assign(u=1000 * found.u, v=1000 * found.v)
+        faster = found.assign(u=1000 * found.u, v=1000 * found.v)
         for name in "uv":
-            scaled[name].attrs["units"] = "mm/s"
-        scaled.to_netcdf(tmp_path / "scaled.nc", engine="h5netcdf")
+            faster[name].attrs["units"] = "mm/s"
+        faster.to_netcdf(tmp_path / "scaled.nc", engine="h5netcdf")
     (cropped,), (scaled,) = (
         open_recordings(tmp_path / f"{name}.nc") for name in ("cropped", "scaled")
     )

@@ -22,7 +22,7 @@ from pibert.data.readers.shared.regions import (
     read_region,
     rotate_recordings,
 )
-from pibert.fields import Grid, Sides, Trajectory
+from pibert.fields import Boundary, Grid, Sides, Trajectory
 from tests.data.helpers import SHAPE, disc, make_trajectory, random_states, recorded
 from tests.helpers import assert_close, refused
 
@@ -251,7 +251,9 @@ def test_a_vortex_rotated_by_a_quarter_turn_is_the_vortex_about_the_rotated_cent
     assert_close(turned.read()[0], torch.stack((-(y - 0.4), x + 0.2, y - 10 * x)), rtol=1e-12)
     assert (turned.spec.grid.dx, turned.spec.grid.dy) == (0.3, 0.1)
     # Inflow on the left, outflow on the right, slip below and wall above turn too.
-    assert turned.spec.grid.sides == Sides("wall", "slip", "inflow", "outflow")
+    assert turned.spec.grid.sides == Sides(
+        Boundary.WALL, Boundary.SLIP, Boundary.INFLOW, Boundary.OUTFLOW
+    )
     before, after = turning_flow().known(), turned.known()
     for (row, column), inside in zip(
         torch.cartesian_prod(*map(torch.arange, before.shape[1:])).tolist(),

@@ -509,8 +509,7 @@ def fields_of(found: FlowStatistics, modes: int) -> dict[str, Trajectory]:
             spec, channels=tuple(channels), units=tuple(channels.values()), family=None, dt=None
         )
         valid, local = values.isfinite().all(1), {**found.flow.local, "statistics": name}
-        body = found.flow.body
-        moves = body is not None and len(body.shape) == 3
+        body = kept.grid.body  # of a moving one only the gaps remain
         return replace(
             found.flow,
             name=name,
@@ -518,8 +517,8 @@ def fields_of(found: FlowStatistics, modes: int) -> dict[str, Trajectory]:
             time=number,
             time_unit=None if time is None else found.flow.time_unit,
             spec=kept,
-            body=None if moves else body,
-            valid=valid if body is None or moves else valid | kept.grid.body,
+            body=body,
+            valid=valid if body is None else valid | body,
             filled=None,
             series={},
             local=local,

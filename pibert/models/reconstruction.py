@@ -28,6 +28,8 @@ Fields = Float[Tensor, "b c y x"]
 
 PLATE_STEPS = 16
 """Conjugate gradient steps on the grid itself."""
+_CHECKED, _CONVERGED = 20, 1e-20
+"""Every so many steps the squared residual is compared with this share of the first one."""
 COARSE_STEPS, COARSE_LEVELS = 6, 3
 """Steps on each coarser grid, and their number; still coarser grids are only interpolated."""
 
@@ -79,7 +81,10 @@ def _relaxed(guess: Tensor, unknown: Tensor, aspect: float, steps: int) -> Tenso
     weights, tiny = _weights(guess, aspect), torch.finfo(guess.dtype).tiny
     residual = torch.where(unknown, -_bend(guess, *weights), 0.0)
     direction, energy = residual, _sum(residual * residual)
-    for _ in range(steps):
+    first = energy
+    for number in range(steps):
+        if number and not number % _CHECKED and bool((energy <= _CONVERGED * first).all()):
+            break
         bent = torch.where(unknown, _bend(direction, *weights), 0.0)
         step = _ratio(energy, _sum(direction * bent))
         guess = torch.addcmul(guess, step, direction)

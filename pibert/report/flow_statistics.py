@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -114,8 +115,8 @@ def _map(
         u, v = (part[rows, columns].double().numpy() for part in arrows[:2])
         longest = float(np.nanquantile(np.hypot(u, v), 0.99)) or 1.0
         size = longest / (1.5 * step * min(grid.dx, grid.dy))
-        how = {"angles": "xy", "scale_units": "xy", "scale": size, "width": 0.004, "alpha": 0.8}
-        ax.quiver(x[columns], y[rows], u, v, color="black", **how)
+        how: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": size}
+        ax.quiver(x[columns], y[rows], u, v, color="black", width=0.004, alpha=0.8, **how)
     ax.set_xlabel(with_unit("x", found.flow.length_unit), fontsize=SMALL)
     ax.set_ylabel(with_unit("y", found.flow.length_unit), fontsize=SMALL)
 

@@ -5,6 +5,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,7 +36,7 @@ def shedding(noise: float = 0.0) -> Tensor:
     return fields + noise * torch.randn(fields.shape, generator=generator).double()
 
 
-def recording(states: Tensor | None = None, **changes: object) -> Trajectory:
+def recording(states: Tensor | None = None, **changes: Any) -> Trajectory:
     base = make_trajectory(states=(shedding() if states is None else states).float(), dt=DT)
     return replace(base, spec=replace(base.spec, grid=GRID), **changes)
 

@@ -21,6 +21,7 @@ from pibert.data.isolation import remote
 from pibert.data.readers import (
     arrays,
     cfdbench,
+    davis,
     eagle,
     hdf5,
     icp,
@@ -49,6 +50,7 @@ READERS: dict[str, Any] = {
     "icp": icp,
     "well": well,
     "piv": piv,
+    "davis": davis,
     "matlab": matlab,
     "netcdf": netcdf,
     "hdf5": hdf5,
@@ -68,8 +70,7 @@ _ADVICE = {
     (".pt", ".pth", ".pkl", ".pickle"): "it may hold code, so it is not opened; save the arrays "
     "with numpy.savez",
     (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar", ".bz2", ".xz"): "unpack it first",
-    (".im7", ".vc7", ".set"): "binary DaVis files are not read; export the vectors as text in "
-    "DaVis, or save them as NetCDF with PIVPy and lvpyio",
+    (".set",): "name the folder of its .vc7 files instead",
     (".plt", ".szplt"): "binary Tecplot files are not read; export them as text, VTK or MATLAB",
     (".cgns", ".cas", ".case", ".encas"): "export it as VTK (ParaView does)",
     (".xlsx", ".xls", ".ods"): "save the sheet as .csv",

@@ -105,6 +105,7 @@ def convert(
     """
     from pibert.data.convert import convert as write
     from pibert.data.wording import counted
+    from pibert.data.writers import targets_of
 
     to = "file" if to == "native" else options.choice("--to", to, ("file", "cfdbench"))
     measurement = None if piv is None else _parse_measurement(piv)
@@ -112,7 +113,7 @@ def convert(
         if problem is not None:
             raise ValueError("--problem goes with --to cfdbench")
         if not overwrite:
-            options.refuse_existing(path, out)
+            options.refuse_existing(path, *targets_of(out))
         options.require_file_name(out)
     recordings = source.open(path)
     if measurement is not None:
@@ -135,9 +136,12 @@ def convert(
             write(recordings, out, on_note=lambda text: say(console, f"Note: {text}"), **how)
         else:
             out = _write_cfdbench(recordings, out, problem, subset, **how)
-    count = sum(file.stat().st_size for file in [out, *out.rglob("*")] if file.is_file())
+    targets = targets_of(out) if to == "file" else (out,)
+    files = [file for target in targets for file in [target, *target.rglob("*")]]
+    count = sum(file.stat().st_size for file in files if file.is_file())
     if as_json:
-        return show_json({"trajectories": len(recordings), "bytes": count, "written": [str(out)]})
+        names = [str(target) for target in targets]
+        return show_json({"trajectories": len(recordings), "bytes": count, "written": names})
     written = counted(len(recordings), "trajectory")
     say(console, f"Wrote {out}: {written}, {count / 1e6:.1f} MB.")
 

@@ -55,14 +55,14 @@ def fill(
     Example: pibert fill 'run/B*.txt' --model runs/pretrained --out filled.h5 --noise 0.02
     """
     from pibert.data.filling import fill_recordings, thin_plate
-    from pibert.data.writers import check_output
+    from pibert.data.writers import check_output, targets_of
     from pibert.report.filling import draw_filling
 
     options.require_file_name(out)
     if noise is not None and not flag_outliers:
         raise ValueError("--noise goes with --flag-outliers; without it no vector is flagged")
     if not overwrite:
-        options.refuse_existing(path, out, out.with_suffix(".png"))
+        options.refuse_existing(path, *targets_of(out), out.with_suffix(".png"))
     recordings = source.open(path)
     check_output(out, recordings)
     if model is None:

@@ -60,7 +60,7 @@ def _panels(
     aspect = height_over_width(found.spec.grid)
     width = 1.35 * PANEL * min(1.0, 1 / aspect)
     height, rows = max(0.8, width * aspect), -(-count // columns)
-    size, lines = rows * (height + 0.75), list[Axes]()
+    size, lines = rows * (height + 0.85), list[Axes]()
     figure = blank(columns * (max(width, 1.8) + 1.0), size + 0.3 + 2.4 * bool(curves))
     if curves:
         parts = figure.add_gridspec(2, 1, height_ratios=[2.4, size])
@@ -72,7 +72,7 @@ def _panels(
     for ax in maps[count:]:
         ax.set_axis_off()
     for ax in (*maps, *lines):
-        ax.tick_params(labelsize=SMALL, length=2)
+        ax.tick_params(which="both", labelsize=SMALL, length=2)
     return figure, list(maps[:count]), lines
 
 
@@ -114,7 +114,7 @@ def _map(
         rows, columns = slice(step // 2, None, step), slice(step // 2, None, step)
         u, v = (part[rows, columns].double().numpy() for part in arrows[:2])
         longest = float(np.nanquantile(np.hypot(u, v), 0.99)) or 1.0
-        size = longest / (1.5 * step * min(grid.dx, grid.dy))
+        size = longest / (1.2 * step * min(grid.dx, grid.dy))
         how: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": size}
         ax.quiver(x[columns], y[rows], u, v, color="black", width=0.004, alpha=0.8, **how)
     ax.set_xlabel(with_unit("x", found.flow.length_unit), fontsize=SMALL)
@@ -183,7 +183,7 @@ def _time(found: FlowStatistics) -> str:
 def _draw_phases(found: FlowStatistics) -> Figure:
     assert found.phase is not None
     count = len(found.phase.mean)
-    figure, axes, _ = _panels(found, count, min(4, count))
+    figure, axes, _ = _panels(found, count, 2)
     change = found.phase.mean[:, list(found.velocity)] - found.mean[list(found.velocity)]
     name = found.spec.channels[found.velocity[1]]
     for number, ax in enumerate(axes):

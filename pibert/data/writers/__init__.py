@@ -20,6 +20,7 @@ __all__ = [
     "blocks_of",
     "check_output",
     "describe",
+    "targets_of",
     "write_trajectories",
 ]
 
@@ -48,6 +49,12 @@ def check_output(out: Path, recordings: Recordings) -> None:
             f"{out}: a {suffix} file holds one recording, found {len(recordings)} in "
             f"{recordings.path}; write a .h5 file, or take the files one by one"
         )
+
+
+def targets_of(out: Path) -> tuple[Path, ...]:
+    """Return the files and folders that are written for a name, itself first."""
+    kind = WRITERS.get(out.suffix.lower(), NativeWriter)
+    return kind(out, None).targets  # type: ignore[arg-type]
 
 
 def write_trajectories(out: Path, trajectories: Iterable[Trajectory]) -> None:

@@ -1,5 +1,6 @@
 """Conversion to all formats: values, masks and provenance arrive; the input stays."""
 
+import json
 import math
 import os
 from collections.abc import Sequence
@@ -12,7 +13,9 @@ import pytest
 import torch
 import xarray
 from torch import Tensor
+from typer.testing import CliRunner
 
+from pibert.cli import app
 from pibert.data.convert import convert
 from pibert.data.format import Reader, check, write
 from pibert.data.readers import open_recordings
@@ -271,3 +274,17 @@ def test_values_per_frame_that_a_format_cannot_hold_are_named(tmp_path: Path) ->
     flow = make_trajectory(series={"lift": torch.arange(6.0)})
     convert(recorded(flow), tmp_path / "a.nc", on_note=notes.append)
     assert any("lift" in note for note in notes)
+
+
+def test_the_command_refuses_frames_of_an_older_file_and_counts_all_bytes(tmp_path: Path) -> None:
+    write(tmp_path / "flow.h5", [make_trajectory()])
+    words = ["convert", str(tmp_path / "flow.h5"), str(tmp_path / "out.pvd"), "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    files = [file for file in tmp_path.rglob("*") if file.is_file() and file.name != "flow.h5"]
+    assert found["bytes"] == sum(file.stat().st_size for file in files)
+    assert found["written"] == [str(tmp_path / "out.pvd"), str(tmp_path / "out_frames")]
+    (tmp_path / "out.pvd").unlink()
+    again = CliRunner().invoke(app, words)
+    assert again.exit_code == 2 and "out_frames exists" in again.output

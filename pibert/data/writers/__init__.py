@@ -53,8 +53,7 @@ def check_output(out: Path, recordings: Recordings) -> None:
 
 def targets_of(out: Path) -> tuple[Path, ...]:
     """Return the files and folders that are written for a name, itself first."""
-    kind = WRITERS.get(out.suffix.lower(), NativeWriter)
-    return kind(out, None).targets  # type: ignore[arg-type]
+    return WRITERS.get(out.suffix.lower(), NativeWriter).targets_of(out)
 
 
 def write_trajectories(out: Path, trajectories: Iterable[Trajectory]) -> None:

@@ -151,7 +151,11 @@ class FrameWriter(ABC):
     @property
     def targets(self) -> tuple[Path, ...]:
         """Files and folders that are written, ``path`` first."""
-        return (self.path,)
+        return self.targets_of(self.path)
+
+    @staticmethod
+    def targets_of(path: Path) -> tuple[Path, ...]:
+        return (path,)
 
     def check(self) -> None:
         """Raise if the targets cannot be written, before any work is done."""

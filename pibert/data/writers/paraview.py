@@ -38,9 +38,9 @@ class VtkWriter(FrameWriter):
 
     _partial: Path | None = None
 
-    @property
-    def targets(self) -> tuple[Path, ...]:
-        return self.path, self.path.with_name(self.path.stem + "_frames")
+    @staticmethod
+    def targets_of(path: Path) -> tuple[Path, ...]:
+        return path, path.with_name(path.stem + "_frames")
 
     def check(self) -> None:
         super().check()
@@ -151,9 +151,9 @@ class XdmfWriter(GrowingWriter):
 
     _partial: Path | None = None
 
-    @property
-    def targets(self) -> tuple[Path, ...]:
-        return self.path, self.path.with_name(self.path.name + ".h5")
+    @staticmethod
+    def targets_of(path: Path) -> tuple[Path, ...]:
+        return path, path.with_name(path.name + ".h5")
 
     def _begin(self) -> None:
         grid, plane = self.about.spec.grid, self.about.placement

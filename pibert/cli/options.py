@@ -292,8 +292,7 @@ def require_native_name(out: Path) -> None:
         others = ", ".join(suffix for suffix in WRITERS if suffix != ".h5")
         raise ValueError(
             f"{out}: expected a name that ends in .h5, found {out.suffix or repr(out.name)}: this "
-            f"command writes PIBERT's own format (HDF5); predict, rollout and fill also write "
-            f"{others}"
+            f"command writes PIBERT's own format (HDF5); convert it to {others}"
         )
 
 
